@@ -1,0 +1,1 @@
+"""What all three programs share: the schemas, trace files, units, errors and command-line plumbing."""

@@ -1,0 +1,118 @@
+"""Command-line plumbing that the three programs share: errors in one line, tables, JSON, progress."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from kvtrace import __version__
+from kvtrace.core.errors import KvError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+INTERRUPTED = 130
+
+
+def make_app(program: str, summary: str, epilog: str) -> typer.Typer:
+    """Return the Typer application of `program`: plain help, shell completion, `--version`."""
+    app = typer.Typer(
+        name=program, help=summary, epilog=epilog, no_args_is_help=True, rich_markup_mode=None,
+        pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
+    )  # fmt: skip
+
+    def show_version(value: bool) -> None:
+        if value:
+            typer.echo(f"{program} {__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def root(
+        _version: bool = typer.Option(
+            False, "--version", callback=show_version, is_eager=True, help="Print the version and leave."
+        ),
+    ) -> None:
+        pass
+
+    root.__doc__ = summary
+    return app
+
+
+def run(app: typer.Typer, program: str) -> NoReturn:
+    """Run `app` and leave with its exit code; every error a user can cause is one line on stderr."""
+    usage_error = typer.BadParameter.__mro__[2]  # typer's root of usage errors has no public name
+    try:
+        code = app(standalone_mode=False)
+    except KvError as error:
+        _fail(program, str(error), error.exit_code)
+    except usage_error as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else program
+        message = error.format_message()  # type: ignore[attr-defined]
+        # `no_args_is_help` arrives as an error whose message is the whole help.
+        if "Usage:" in message:
+            typer.echo(message, err=True)
+            sys.exit(2)
+        _fail(program, f"{message} See {command} --help.", 2)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail(program, "interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our stdout left, as `| head` does.
+        sys.stdout = None  # type: ignore[assignment]
+        sys.exit(0)
+    except MemoryError:
+        _fail(program, "not enough memory", 1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(program, f"{where}{error.strerror or error}", 4)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(program: str, message: str, code: int) -> NoReturn:
+    line = " ".join(message.split())
+    typer.echo(f"{program}: error: {line}", err=True)
+    sys.exit(code)
+
+
+def emit_json(value: Any) -> None:
+    """Print `value` as indented JSON on stdout; `value` may hold msgspec structs."""
+    import msgspec
+
+    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def emit_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print an aligned table on stdout: the first column left, all others right."""
+    cells = [[str(c) for c in columns], *[["-" if v is None else str(v) for v in row] for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    lines = [
+        "  ".join(v.ljust(w) if i == 0 else v.rjust(w) for i, (v, w) in enumerate(zip(row, widths, strict=True)))
+        for row in cells
+    ]
+    lines.insert(1, "  ".join("-" * w for w in widths))
+    typer.echo(f"{title}\n" + "\n".join(line.rstrip() for line in lines) + "\n")
+
+
+def log(message: str) -> None:
+    """Print a line for the person watching, on stderr."""
+    typer.echo(message, err=True)
+
+
+@contextmanager
+def progress(label: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
+    """Yield a function that takes the amount done so far; shows a bar on stderr if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(),
+               TextColumn("{task.percentage:>3.0f} %" if total else "{task.completed:,.0f}"),
+               TimeElapsedColumn(), TimeRemainingColumn()]  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,54 @@
+"""The errors a user can meet, each with the exit code of its class.
+
+    KvError
+    ├── ConfigError        2  an option, preset, model, tier or unit that we cannot take
+    ├── TraceError         3  an input file that is not what it should be (path, row, column)
+    ├── DeviceError        4  a target, filesystem or output that refuses, or is unsafe
+    └── ProbeUnavailable   5  an optional part that this machine lacks, and how to get it
+
+`app.run` catches them once and prints one line. `ValueError` stays for programmers' mistakes.
+"""
+
+from __future__ import annotations
+
+
+class KvError(Exception):
+    """A mistake or refusal that one line can explain to the user."""
+
+    exit_code = 1
+
+
+class ConfigError(KvError):
+    """A value on the command line or in a configuration file that cannot be used."""
+
+    exit_code = 2
+
+
+class TraceError(KvError):
+    """A fault in an input file, with the place it stands at."""
+
+    exit_code = 3
+
+    def __init__(
+        self, message: str, *, path: object = None, row: int | None = None, column: str | None = None
+    ) -> None:
+        """Place `message` at `path`, `row` (0-based data row, or 1-based line for text) and `column`."""
+        self.path, self.row, self.column = path, row, column
+        place = [str(path)] if path is not None else []
+        if row is not None:
+            place.append(f"row {row}")
+        if column is not None:
+            place.append(f"column {column}")
+        super().__init__(f"{', '.join(place)}: {message}" if place else message)
+
+
+class DeviceError(KvError):
+    """A device, directory or output file that cannot be used, or must not be."""
+
+    exit_code = 4
+
+
+class ProbeUnavailable(KvError):
+    """An optional part that is missing here; the message says what mends it."""
+
+    exit_code = 5

@@ -1,0 +1,89 @@
+"""What every output carries about where it came from: versions, argv, seed, configuration, tiers, counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from kvtrace import __version__
+from kvtrace.core.config import sha256
+from kvtrace.core.errors import TraceError
+from kvtrace.core.schema import SCHEMA_VERSION, Table
+
+_OUTPUT_OPTIONS = ("-o", "--output", "--requests-out")
+
+
+class Tier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One tier of the hierarchy, fastest first; `capacity_bytes` is null if it has no bound."""
+
+    name: str
+    capacity_bytes: int | None = None
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True):
+    """The provenance of one table; fields that do not apply are null."""
+
+    table: str
+    schema_version: int = SCHEMA_VERSION
+    program: str
+    version: str = __version__
+    argv: list[str]
+    """The command, without its output options, so that one command gives the same bytes anywhere."""
+    seed: int | None = None
+    preset: str | None = None
+    config: dict[str, Any] = {}
+    config_sha256: str = ""
+    model: dict[str, Any] | None = None
+    tiers: list[Tier] = []
+    source: dict[str, Any] | None = None
+    """Where requests came from: kind, file name, its SHA-256, block_tokens, counts."""
+    notes: list[str] = []
+    """What the reader must know: what is assumed, approximated, or absent in the source."""
+    stats: dict[str, Any] | None = None
+    """Counters of the simulation or the run; null where there was none."""
+    clock_unit: str = "ns"
+    is_simulated: bool = False
+    rows: int | None = None
+    """The number of rows; null until the table is finished."""
+
+
+def describe(table: Table, program: str, argv: list[str], config: dict[str, Any], **fields: Any) -> Metadata:
+    """Return the metadata of a new `table` that `program` writes under `config`."""
+    return Metadata(
+        table=table.name, program=program, argv=without_outputs(argv), config=config,
+        config_sha256=sha256(config), **fields,
+    )  # fmt: skip
+
+
+def without_outputs(argv: list[str]) -> list[str]:
+    """Return `argv` without the options that only say where output goes."""
+    kept, skip = [], False
+    for argument in argv:
+        name = argument.split("=", 1)[0]
+        if skip:
+            skip = False
+        elif name in _OUTPUT_OPTIONS:
+            skip = "=" not in argument
+        elif not (argument.startswith("-o") and not argument.startswith("--")):
+            kept.append(argument)
+    return kept
+
+
+def encode(meta: Metadata) -> bytes:
+    """Return `meta` as JSON, in one stable form."""
+    return msgspec.json.encode(meta, order="deterministic")
+
+
+def decode(data: bytes, path: object) -> Metadata:
+    """Return the metadata in `data`; TraceError if it is none, or of a schema version we do not know."""
+    try:
+        version = msgspec.json.decode(data).get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise TraceError(
+                f"schema version {version}, but this program reads version {SCHEMA_VERSION}; "
+                "use the kvtrace that wrote it", path=path,
+            )  # fmt: skip
+        return msgspec.json.decode(data, type=Metadata)
+    except (msgspec.MsgspecError, AttributeError) as error:
+        raise TraceError(f"its kvtrace metadata is damaged: {error}", path=path) from None

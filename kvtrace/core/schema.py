@@ -1,0 +1,232 @@
+"""The contract between the programs: every table, its columns, their Arrow types, units and meanings.
+
+This module is the only source. `schemas/*.json` and `schemas/README.md` are generated from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA_VERSION: Final = 1
+"""Raised when a column changes its name, type or meaning; a reader refuses versions it does not know."""
+
+
+class Op(StrEnum):
+    """What an operation does to an object."""
+
+    READ = "read"
+    WRITE = "write"
+    DELETE = "delete"
+
+
+class Phase(StrEnum):
+    """Why an operation happened."""
+
+    POPULATE = "populate"
+    LOAD = "load"
+    PROMOTE = "promote"
+    PREFILL = "prefill"
+    STORE = "store"
+    DECODE = "decode"
+    DEMOTE = "demote"
+    EVICT = "evict"
+    RETRIEVE = "retrieve"
+
+
+PHASE_MEANINGS: Final[dict[str, str]] = {
+    Phase.POPULATE: "written before the measured window, so that later reads find it",
+    Phase.LOAD: "cached KV read for a request, before its prefill",
+    Phase.PROMOTE: "copied to a faster tier because a request loaded it",
+    Phase.PREFILL: "newly computed KV written to the tier it is computed in or first placed in",
+    Phase.STORE: "newly computed KV written through to a slower tier",
+    Phase.DECODE: "read or written while tokens are generated",
+    Phase.DEMOTE: "moved to a slower tier to make room: read, write, delete",
+    Phase.EVICT: "deleted to make room",
+    Phase.RETRIEVE: "document KV read for retrieval-augmented generation",
+}
+
+
+class Outcome(StrEnum):
+    """How a replayed operation ended."""
+
+    OK = "ok"
+    ERROR = "error"
+    SHORT = "short"
+    SKIPPED = "skipped"
+    CORRUPT = "corrupt"
+
+
+class RequestKind(StrEnum):
+    """Which kind of user a request came from."""
+
+    CHATBOT = "chatbot"
+    CODING = "coding"
+    DOCUMENT = "document"
+    TRACE = "trace"
+
+
+class Qos(StrEnum):
+    """The service class a request asks for."""
+
+    INTERACTIVE = "interactive"
+    RESPONSIVE = "responsive"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: `type` is an Arrow type's name, or `enum` with the closed set in `values`."""
+
+    name: str
+    type: str
+    unit: str
+    meaning: str
+    nullable: bool = False
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of the contract."""
+
+    name: str
+    meaning: str
+    columns: tuple[Column, ...]
+
+    def column(self, name: str) -> Column:
+        """Return the column called `name`; KeyError if there is none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    @property
+    def names(self) -> list[str]:
+        """The column names, in order."""
+        return [column.name for column in self.columns]
+
+
+def _values(enum: type[StrEnum]) -> tuple[str, ...]:
+    return tuple(member.value for member in enum)
+
+
+REQUESTS: Final = Table("requests", "What users asked, one row a request, in order of arrival.", (
+    Column("arrival_ns", "int64", "ns", "when the request arrived, from the start of the source"),
+    Column("request_id", "int64", "id", "dense number of the request, from 0"),
+    Column("session_id", "int64", "id", "the conversation it belongs to; null if the source has none", nullable=True),
+    Column("turn", "int32", "count", "which turn of its conversation, from 0; null if unknown", nullable=True),
+    Column("input_tokens", "int64", "tokens", "prompt length, the conversation's history included"),
+    Column("output_tokens", "int64", "tokens", "tokens generated"),
+    Column("block_ids", "list<int64>", "id",
+           "the prompt's prefix chain: an equal id means an equal prefix up to and including that block; "
+           "null where the source has none", nullable=True),
+    Column("qos", "enum", "class", "the service class; null if unknown", nullable=True, values=_values(Qos)),
+    Column("kind", "enum", "class", "the kind of user", values=_values(RequestKind)),
+))  # fmt: skip
+
+TRACE: Final = Table("trace", "One row an operation on an object, in the order in which they happen.", (
+    Column("ts_ns", "int64", "ns", "when the operation is due, from the start of the trace; never decreases"),
+    Column("op", "enum", "class", "what is done", values=_values(Op)),
+    Column("tier", "int8", "index", "index into the tier list of the metadata, fastest first"),
+    Column("phase", "enum", "class", "why it is done", values=_values(Phase)),
+    Column("object_id", "int64", "id", "dense number of the object, from 0; the objects table names it"),
+    Column("offset_bytes", "int64", "bytes", "where in the object it starts"),
+    Column("length_bytes", "int64", "bytes", "how much is read, written or, for a delete, freed"),
+    Column("request_id", "int64", "id", "the request it serves; null for background work", nullable=True),
+    Column("stage", "int32", "index",
+           "operations of one request with the same stage may run together; a stage starts when the one "
+           "before it has completed; null for background work", nullable=True),
+    Column("rank", "int16", "index", "tensor-parallel rank or node"),
+))  # fmt: skip
+
+OBJECTS: Final = Table("objects", "What each object_id of a trace stands for, in order of object_id.", (
+    Column("object_id", "int64", "id", "dense number of the object, from 0"),
+    Column("key", "string", "name", "the object's name in a store; unique within a trace, no spaces"),
+    Column("kind", "enum", "class", "what it holds", values=("chunk", "turn", "layer", "document", "other")),
+    Column("size_bytes", "int64", "bytes", "its full size; null if unknown", nullable=True),
+))  # fmt: skip
+
+OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace order.", (
+    Column("row", "int64", "index", "the trace row it replays, from 0"),
+    Column("op", "enum", "class", "what was done", values=_values(Op)),
+    Column("tier", "int8", "index", "index into the tier list of the metadata"),
+    Column("phase", "enum", "class", "why, from the trace", values=_values(Phase)),
+    Column("object_id", "int64", "id", "the object, from the trace"),
+    Column("request_id", "int64", "id", "the request, from the trace; null for background work", nullable=True),
+    Column("scheduled_ns", "int64", "ns",
+           "when it was due, from the start of the run; null in a closed loop", nullable=True),
+    Column("submitted_ns", "int64", "ns", "first submission to the tier; null if never submitted", nullable=True),
+    Column("completed_ns", "int64", "ns", "last completion; null if it never completed", nullable=True),
+    Column("bytes", "int64", "bytes", "object bytes moved, without padding; null if not done", nullable=True),
+    Column("io_bytes", "int64", "bytes",
+           "bytes asked of the tier, padding included; null where the tier moves none", nullable=True),
+    Column("outcome", "enum", "class", "how it ended", values=_values(Outcome)),
+    Column("engine", "enum", "class", "which path did it",
+           values=("threads", "uring", "memory", "gpu", "sim", "none")),
+))  # fmt: skip
+
+BLOCKS: Final = Table("blocks", "Requests as the block layer saw them, one row a request.", (
+    Column("insert_ns", "int64", "ns", "queued, from the start of the run; null if no insert was seen", nullable=True),
+    Column("issue_ns", "int64", "ns", "issued to the device; null if not seen", nullable=True),
+    Column("complete_ns", "int64", "ns", "completed by the device; null if not seen", nullable=True),
+    Column("device", "string", "name", "the device that did the I/O"),
+    Column("sector", "int64", "512-byte sectors", "first sector"),
+    Column("bytes", "int64", "bytes", "length"),
+    Column("rwbs", "string", "flags", "the kernel's operation flags"),
+    Column("pid", "int32", "id", "the process that queued it; null if unknown", nullable=True),
+    Column("comm", "string", "name", "that process's name; null if unknown", nullable=True),
+    Column("error", "int32", "errno", "the completion's error; 0 is success; null if it never completed", nullable=True),
+))  # fmt: skip
+
+TABLES: Final[dict[str, Table]] = {t.name: t for t in (REQUESTS, TRACE, OBJECTS, OPS, BLOCKS)}
+
+
+@cache
+def arrow_schema(table: Table) -> pa.Schema:
+    """Return the Arrow schema of `table`; closed sets are dictionaries of int8 codes in `values` order."""
+    import pyarrow as pa
+
+    types: dict[str, Any] = {
+        "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(),
+        "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
+        "enum": pa.dictionary(pa.int8(), pa.string()),
+    }  # fmt: skip
+    return pa.schema([pa.field(c.name, types[c.type], nullable=c.nullable) for c in table.columns])
+
+
+def enum_array(table: Table, column: str, codes: Any, nulls: Any = None) -> pa.DictionaryArray:
+    """Return the dictionary array of int8 `codes` into the closed set of `column`; `nulls` is a boolean mask."""
+    import pyarrow as pa
+
+    indices = pa.array(codes, pa.int8(), mask=nulls)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(table.column(column).values, pa.string()))
+
+
+def enum_code(table: Table, column: str, value: str) -> int:
+    """Return the code of `value` in the closed set of `column`."""
+    return table.column(column).values.index(value)
+
+
+def table_json(table: Table) -> dict[str, Any]:
+    """Return the generated description of `table`, as `schemas/<name>.json` holds it."""
+    columns = []
+    for c in table.columns:
+        entry: dict[str, Any] = {
+            "name": c.name, "type": c.type, "unit": c.unit, "nullable": c.nullable, "meaning": c.meaning,
+        }  # fmt: skip
+        if c.values:
+            entry["values"] = list(c.values)
+        columns.append(entry)
+    return {
+        "generated_by": "kvtrace/core/schema.py; run `make docs`, do not edit",
+        "table": table.name,
+        "schema_version": SCHEMA_VERSION,
+        "meaning": table.meaning,
+        "columns": columns,
+    }

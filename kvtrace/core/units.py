@@ -1,0 +1,95 @@
+"""The only place where units are converted: GB is 10^9 bytes, GiB is 2^30 bytes, times are nanoseconds."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from kvtrace.core.errors import ConfigError
+
+BYTES: Final = {
+    "": 1, "b": 1,
+    "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4,
+    "kib": 1024, "mib": 1024**2, "gib": 1024**3, "tib": 1024**4, "pib": 1024**5,
+    "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4, "pb": 1000**5,
+}  # fmt: skip
+DURATIONS_NS: Final = {
+    "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9,
+    "m": 60 * 10**9, "min": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9,
+}  # fmt: skip
+NS_PER_S: Final = 10**9
+INT64_MAX: Final = 2**63 - 1
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ]*)\s*")
+
+
+def _parse(text: str, units: dict[str, int], what: str, example: str, default_unit: str) -> int:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{text!r} is not {what}; write for example {example}")
+    number, unit = match.groups()
+    scale = units.get((unit or default_unit).lower())
+    if scale is None:
+        known = ", ".join(name for name in units if name)
+        raise ConfigError(f"unknown unit {unit!r} in {text!r}; use one of {known}")
+    whole, _, fraction = number.partition(".")
+    # Integer arithmetic: 0.1 of a unit must come out the same everywhere.
+    value = int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
+    if value > INT64_MAX:
+        raise ConfigError(f"{text!r} is too large; at most {INT64_MAX} fits a trace")
+    return value
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes that `text` names, such as `64GiB`, `2TB`, `4k` (binary) or `4096`."""
+    return _parse(text, BYTES, "a size", "64GiB, 2TB or 4096", "b")
+
+
+def parse_duration_ns(text: str) -> int:
+    """Return the nanoseconds that `text` names, such as `60s`, `5m`, `250ms`; a bare number is seconds."""
+    return _parse(text, DURATIONS_NS, "a duration", "60s, 5m or 250ms", "s")
+
+
+def format_bytes(count: float | None) -> str:
+    """Return `count` bytes in binary units, three significant digits; null as a dash."""
+    if count is None:
+        return "-"
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(value) < 1024 or unit == "PiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.{_decimals(value)}f} {unit}"
+        value /= 1024
+    raise AssertionError
+
+
+def format_duration(ns: float | None) -> str:
+    """Return `ns` nanoseconds in the unit that reads best; null as a dash."""
+    if ns is None:
+        return "-"
+    if ns == 0:
+        return "0 s"
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= scale:
+            value = ns / scale
+            return f"{value:.{_decimals(value)}f} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def format_rate(bytes_per_s: float | None) -> str:
+    """Return a bandwidth in decimal units, as drives are sold; null as a dash."""
+    if bytes_per_s is None:
+        return "-"
+    value = float(bytes_per_s)
+    for unit in ("B/s", "kB/s", "MB/s", "GB/s"):
+        if abs(value) < 1000 or unit == "GB/s":
+            return f"{value:.{_decimals(value)}f} {unit}"
+        value /= 1000
+    raise AssertionError
+
+
+def format_count(count: int | None) -> str:
+    """Return a whole number with thousands separated; null as a dash."""
+    return "-" if count is None else f"{count:,}"
+
+
+def _decimals(value: float) -> int:
+    return 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0  # noqa: PLR2004 - three digits

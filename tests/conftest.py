@@ -1,0 +1,83 @@
+"""Fixtures and builders that every test may use."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kvtrace.core.metadata import Metadata, Tier, describe
+from kvtrace.core.schema import OBJECTS, TRACE, Table, arrow_schema, enum_array, enum_code
+from kvtrace.core.traceio import create, objects_path
+
+ROOT = Path(__file__).resolve().parents[1]
+TRACES = ROOT.parent / "shared" / "traces"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "fio" in item.keywords and shutil.which("fio") is None:
+            item.add_marker(pytest.mark.skip(reason="fio is not installed (apt-get install fio)"))
+        if "traces" in item.keywords and not TRACES.is_dir():
+            item.add_marker(pytest.mark.skip(reason=f"the real traces are absent ({TRACES})"))
+
+
+def run_cli(program: str, *args: object, check: bool = True, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    """Run one of the three programs as a user would; return its code, stdout and stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"{program}.cli", *map(str, args)],
+        capture_output=True, text=True, check=False, **kwargs,  # type: ignore[call-overload]
+    )  # fmt: skip
+    if check and done.returncode != 0:
+        raise AssertionError(f"{program} {args} left with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+Row = tuple[int, str, int, str, int, int, int, int | None, int | None, int]
+"""ts_ns, op, tier, phase, object_id, offset, length, request_id, stage, rank."""
+
+
+def trace_batch(rows: list[Row]) -> pa.RecordBatch:
+    """Return `rows` as a record batch of the trace table."""
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(TRACE.columns)
+    arrays = []
+    for column, values in zip(TRACE.columns, columns, strict=True):
+        if column.type == "enum":
+            codes = np.array([enum_code(TRACE, column.name, v) for v in values], dtype=np.int8)
+            arrays.append(enum_array(TRACE, column.name, codes))
+        else:
+            arrays.append(pa.array(list(values), arrow_schema(TRACE).field(column.name).type))
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(TRACE))
+
+
+def trace_meta(table: Table = TRACE, **fields: object) -> Metadata:
+    """Return plausible metadata with a bounded nvme tier below gpu and cpu."""
+    tiers = [Tier("gpu", 1 << 30), Tier("cpu", 1 << 30), Tier("nvme", 1 << 30)]
+    return describe(table, "kvtrace", ["kvtrace", "gen"], {"test": True}, **({"tiers": tiers, "seed": 42} | fields))
+
+
+def write_trace(path: Path, rows: list[Row], **fields: object) -> Path:
+    """Write `rows` as a trace at `path`, with its objects table beside it; return `path`."""
+    with create(path, TRACE, trace_meta(**fields)) as out:
+        out.write(trace_batch(rows))
+    sizes: dict[int, int] = {}
+    for row in rows:
+        sizes[row[4]] = max(sizes.get(row[4], 0), row[5] + row[6])
+    ids = sorted(sizes)
+    objects = pa.RecordBatch.from_arrays(
+        [
+            pa.array(ids, pa.int64()),
+            pa.array([f"chunk/{i:012x}" for i in ids], pa.string()),
+            enum_array(OBJECTS, "kind", np.zeros(len(ids), dtype=np.int8)),
+            pa.array([sizes[i] for i in ids], pa.int64()),
+        ],
+        schema=arrow_schema(OBJECTS),
+    )
+    with create(objects_path(path), OBJECTS, trace_meta(OBJECTS, **fields)) as out:
+        out.write(objects)
+    return path
