@@ -1,0 +1,89 @@
+"""How operations reach the tiers: engines of one form, chosen by what the machine allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kvreplay.plan import Plan
+    from kvreplay.tiers import Tier
+
+NOT_DONE = -1
+OK, ERROR, SHORT, SKIPPED = 0, 1, 2, 3
+"""Outcome codes, in the order of the contract's closed set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What was measured, one item a planned row; times from the run's start, -1 where there is none."""
+
+    submitted_ns: Any
+    completed_ns: Any
+    outcome: Any
+    ready_ns: Any
+    """When the last operation it had to wait for completed; None in a closed loop."""
+
+    @classmethod
+    def empty(cls, rows: int, *, is_open_loop: bool) -> Record:
+        """Return a record of nothing for `rows` rows."""
+        import numpy as np
+
+        ready = np.zeros(rows, np.int64) if is_open_loop else None
+        return cls(np.full(rows, NOT_DONE, np.int64), np.full(rows, NOT_DONE, np.int64),
+                   np.full(rows, SKIPPED, np.int8), ready)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What an engine is to do: the rows of a plan on their tiers, into a record."""
+
+    plan: Plan
+    due_ns: Any
+    """int64 a row, from the run's start; None in a closed loop."""
+    tiers: Sequence[Tier | None]
+    """By tier index; None for tiers without a target, which no planned row has."""
+    record: Record
+    fill: Callable[[memoryview, int, int, int], None]
+    """Puts data into a buffer: buffer, object id, version, offset."""
+    stops_on_error: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The first operation that failed."""
+
+    row: int
+    """Index into the plan."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """How a job went."""
+
+    wall_ns: int
+    completed: int
+    failure: Failure | None
+    interrupted_by: str | None
+    generation_ns: int
+    """Thread time spent making data."""
+    generation_threads: int
+    starved_ns: int
+    """Worker time spent idle because a write's data was not there."""
+    writes_generated_in_flight: int
+    """Writes longer than the buffers, whose later data was made while they ran."""
+
+
+class IoEngine(Protocol):
+    """Drives jobs to their end; memory is bounded by queue depth and I/O size."""
+
+    name: str
+    buffer_bytes: int
+
+    def drive(
+        self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]
+    ) -> Driven:
+        """Do the job; `interrupted` names what asks to stop, `progress` takes the rows done."""

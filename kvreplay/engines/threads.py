@@ -1,0 +1,286 @@
+"""The engine that works everywhere: one thread an I/O in flight, each taking its next piece itself.
+
+No dispatcher stands between a completion and the next submission. Threads that make data run beside, and one
+thread at a time sleeps until the next deadline.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from kvreplay.buffers import Arena
+from kvreplay.engines import ERROR, OK, SHORT, Driven, Failure, Job
+from kvreplay.plan import DELETE, WRITE
+from kvreplay.schedule import Fill, Flight, Schedule, Submission
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvreplay.tiers import Tier
+
+_PR_SET_TIMERSLACK = 29
+_POLL_S = 0.1
+_NS_PER_S = 10**9
+MAX_GENERATORS = 4
+
+
+class ThreadEngine:
+    """A pool of `depth` submitting threads and a few that make data."""
+
+    name = "threads"
+
+    def __init__(self, depth: int, io_bytes: int) -> None:
+        """Allocate the buffers: `depth` for reads, twice as many and one for writes, each of `io_bytes`."""
+        self.depth, self.io_bytes = depth, io_bytes
+        self.generators = max(1, min(MAX_GENERATORS, (os.cpu_count() or 1) // 2, depth))
+        self._reads = Arena(depth, io_bytes)
+        self._writes = Arena(2 * depth + 1, io_bytes)
+        self.buffer_bytes = self._reads.nbytes + self._writes.nbytes
+
+    def drive(
+        self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]
+    ) -> Driven:
+        """Do the job on this engine's threads."""
+        return _Run(self, job, self._reads, self._writes).drive(interrupted, progress)
+
+
+class _Run:
+    """One job on the threads; everything that the threads share lies behind one lock."""
+
+    def __init__(self, engine: ThreadEngine, job: Job, reads: Arena, writes: Arena) -> None:
+        self._engine, self._job = engine, job
+        self._reads, self._writes = reads.views, writes.views
+        plan, record = job.plan, job.record
+        self.schedule = Schedule(
+            plan, None if job.due_ns is None else memoryview(job.due_ns),
+            [t is not None and not t.is_simulated for t in job.tiers],
+            [1 if t is None else t.alignment for t in job.tiers], engine.depth, engine.io_bytes,
+        )  # fmt: skip
+        if record.ready_ns is not None:
+            self.schedule.ready_ns = memoryview(record.ready_ns)
+        self._tier_of, self._object = memoryview(plan.tier), memoryview(plan.object_id)
+        self._version = memoryview(plan.version)
+        self._submitted, self._completed = memoryview(record.submitted_ns), memoryview(record.completed_ns)
+        self._outcome = memoryview(record.outcome)
+        self._lock = threading.Lock()
+        self._work, self._fill = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._idle_workers = self._idle_generators = 0
+        self._leader: int | None = None
+        self._leader_due = 0
+        self._failure: Failure | None = None
+        self._generation_ns = self._starved_ns = 0
+        self._gate = threading.Event()
+        self._start_ns = 0
+
+    def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
+        depth, generators = self._engine.depth, self._engine.generators
+        reason = None
+        with ThreadPoolExecutor(depth + generators, thread_name_prefix="kvreplay") as pool:
+            running = {pool.submit(self._guard, self._submit_all, lane) for lane in range(depth)}
+            running |= {pool.submit(self._guard, self._generate_all, lane) for lane in range(generators)}
+            self._start_ns = monotonic_ns()
+            self._gate.set()
+            futures = list(running)
+            while running:
+                running = wait(running, timeout=_POLL_S).not_done
+                progress(self.schedule.completed)
+                if reason is None and (reason := interrupted()):
+                    self._stop()
+        wall_ns = monotonic_ns() - self._start_ns
+        for future in futures:
+            future.result()
+        return Driven(
+            wall_ns, self.schedule.completed, self._failure, reason, self._generation_ns, generators,
+            self._starved_ns, self.schedule.fills_in_flight,
+        )  # fmt: skip
+
+    def _guard(self, body: Callable[[int], None], lane: int) -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
+        self._gate.wait()
+        try:
+            body(lane)
+        except BaseException:
+            # The others must not wait for a thread that died; `result` raises this in the main thread.
+            self._stop()
+            raise
+
+    def _stop(self) -> None:
+        with self._lock:
+            self.schedule.stop()
+            self._wake(self._now())
+
+    def _now(self) -> int:
+        return monotonic_ns() - self._start_ns
+
+    def _wake(self, now_ns: int) -> None:
+        """Wake one thread of each kind that has something to do; each wakes the next."""
+        schedule = self.schedule
+        if schedule.is_over:
+            self._work.notify_all()
+            self._fill.notify_all()
+            return
+        if self._idle_generators and schedule.fill_due(now_ns) is not None:
+            self._fill.notify()
+        if self._idle_workers:
+            due = schedule.next_due(now_ns)
+            if due is not None and (due <= now_ns or self._leader is None or due < self._leader_due):
+                self._work.notify()
+
+    def _submit_all(self, lane: int) -> None:
+        view = self._reads[lane]
+        while (submission := self._next_submission(lane)) is not None:
+            self._perform(submission, view)
+
+    def _next_submission(self, lane: int) -> Submission | None:
+        with self._lock:
+            while True:
+                now = self._now()
+                submission = self.schedule.take(now)
+                if submission is not None or self.schedule.is_over:
+                    self._wake(now)
+                    return submission
+                self._rest(lane, now)
+
+    def _rest(self, lane: int, now_ns: int) -> None:
+        """Sleep until there may be something to submit; one thread, the leader, until the next deadline."""
+        due = self.schedule.next_due(now_ns)
+        is_starved = self.schedule.is_starved
+        timeout = None
+        if due is not None and (self._leader is None or due < self._leader_due):
+            self._leader, self._leader_due = lane, due
+            timeout = (due - now_ns) / _NS_PER_S
+        self._idle_workers += 1
+        self._work.wait(timeout)
+        self._idle_workers -= 1
+        if self._leader == lane:
+            self._leader = None
+        if is_starved:
+            self._starved_ns += self._now() - now_ns
+
+    def _generate_all(self, _lane: int) -> None:
+        while (fill := self._next_fill()) is not None:
+            started = monotonic_ns()
+            self._make(fill)
+            with self._lock:
+                now = self._now()
+                self._generation_ns += monotonic_ns() - started
+                self.schedule.filled(fill)
+                self._wake(now)
+
+    def _next_fill(self) -> Fill | None:
+        with self._lock:
+            while True:
+                now = self._now()
+                fill = self.schedule.take_fill(now)
+                if fill is not None or self.schedule.is_over:
+                    self._wake(now)
+                    return fill
+                due = self.schedule.fill_due(now)
+                self._idle_generators += 1
+                self._fill.wait(None if due is None else (due - now) / _NS_PER_S)
+                self._idle_generators -= 1
+
+    def _make(self, fill: Fill) -> None:
+        flight = fill.flight
+        if flight.is_failed:
+            return
+        object_id = self._object[flight.row]
+        start, end = self.schedule.bounds(flight, fill.piece)
+        if fill.piece == 0:
+            try:
+                self._tier(flight).reserve(object_id, flight.end)
+            except (OSError, MemoryError) as error:
+                self._fail(flight, ERROR, f"no room: {error}")
+        self._job.fill(self._writes[fill.slot][: end - start], object_id, self._version[flight.row], start)
+
+    def _tier(self, flight: Flight) -> Tier:
+        tier = self._job.tiers[self._tier_of[flight.row]]
+        assert tier is not None, "planned rows have a tier"
+        return tier
+
+    def _perform(self, submission: Submission, view: memoryview) -> None:
+        flight = submission.flight
+        tier = self._tier(flight)
+        if submission.is_first:
+            self._begin(flight, tier)
+        if flight.has_io and not flight.is_failed:
+            self._move(submission, tier, view)
+        if flight.pieces > 1:
+            with self._lock:
+                is_last = self.schedule.piece_done(submission)
+                if not is_last:
+                    self._wake(self._now())
+                    return
+        self._finish(submission, tier)
+
+    def _begin(self, flight: Flight, tier: Tier) -> None:
+        object_id = self._object[flight.row]
+        self._submitted[flight.row] = self._now()
+        try:
+            if flight.is_failed:
+                pass
+            elif flight.op == DELETE:
+                tier.delete(object_id)
+            else:
+                flight.handle = tier.begin(flight.op, object_id)
+        except OSError as error:
+            self._fail(flight, ERROR, _reason(error))
+        if flight.pieces > 1:
+            with self._lock:
+                self.schedule.begun(flight)
+                self._wake(self._now())
+
+    def _move(self, submission: Submission, tier: Tier, view: memoryview) -> None:
+        flight = submission.flight
+        start, end = self.schedule.bounds(flight, submission.piece)
+        try:
+            if submission.slot is not None:
+                tier.write(flight.handle, start, self._writes[submission.slot][: end - start])
+                return
+            came = tier.read(flight.handle, start, view[: end - start])
+        except OSError as error:
+            self._fail(flight, ERROR, _reason(error))
+            return
+        if came < min(end, flight.needed_end) - start:
+            self._fail(flight, SHORT, f"only {came} of {end - start} bytes came from offset {start}")
+
+    def _finish(self, submission: Submission, tier: Tier) -> None:
+        flight = submission.flight
+        if flight.handle is not None:
+            try:
+                tier.end(flight.op, flight.handle)
+            except OSError as error:
+                self._fail(flight, ERROR, _reason(error))
+            flight.handle = None
+        now = self._now()
+        with self._lock:
+            if flight.pieces == 1:
+                self.schedule.piece_done(submission)
+            elif flight.next_submit < flight.pieces:
+                # The run was stopped between two pieces: it was submitted and did not complete.
+                return
+            if not flight.is_failed:
+                self._completed[flight.row], self._outcome[flight.row] = now, OK
+            self.schedule.done(flight, now)
+            self._wake(now)
+
+    def _fail(self, flight: Flight, outcome: int, message: str) -> None:
+        with self._lock:
+            if not flight.is_failed:
+                flight.is_failed = True
+                self._outcome[flight.row] = outcome
+            if self._failure is None:
+                what = "write" if flight.op == WRITE else "delete" if flight.op == DELETE else "read"
+                self._failure = Failure(flight.row, f"{what} of object {self._object[flight.row]}: {message}")
+            if self._job.stops_on_error:
+                self.schedule.stop()
+                self._wake(self._now())
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -1,0 +1,94 @@
+"""What lies in each tier as the replayed rows go by: what must be there first, and how much there is at most.
+
+A replay of a window reads objects written before it; they must be written first, or the tier reads nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """The liveness of objects through the replayed rows, a tier and an object at a time."""
+
+    populate_tier: Any
+    """int8 an object to write first: its tier."""
+    populate_object: Any
+    """int64 an object to write first."""
+    populate_bytes: Any
+    """int64: how long it must be."""
+    absent_delete: Any
+    """bool a row: a delete of an object that is not in the tier."""
+    lost_read: int | None
+    """The first row that reads what was deleted before it; null if there is none."""
+    peak_bytes: list[int]
+    """The most live bytes of each tier, padded, the populated ones included."""
+
+
+def trace_residency(tier: Any, op: Any, object_id: Any, end: Any, alignments: list[int]) -> Residency:
+    """Follow every (tier, object) through the rows.
+
+    `op` holds 0 read, 1 write, 2 delete; `end` the byte after the last one touched; `alignments` a tier's padding.
+    """
+    import numpy as np
+
+    if len(op) == 0:
+        none = np.zeros(0, np.int64)
+        return Residency(none.astype(np.int8), none, none, none.astype(bool), None, [0] * len(alignments))
+    key = tier.astype(np.int64) * (int(object_id.max()) + 1) + object_id
+    order = np.argsort(key, kind="stable")
+    key, op_, tier_ = key[order], op[order], tier[order]
+    end_ = np.maximum(end[order], 1)
+    new_key = np.append(True, key[1:] != key[:-1])
+    new_life = new_key.copy()
+    new_life[1:] |= op_[:-1] == 2  # noqa: PLR2004 - after a delete the object begins anew
+    life = np.cumsum(new_life) - 1
+    first = np.flatnonzero(new_life)
+    written = _running_max(np.where(op_ == 1, end_, 0), life)
+    missing = np.where((op_ == 0) & (end_ > written), end_, 0)
+    needed = np.maximum.reduceat(missing, first)
+    reborn = ~new_key[first]
+    lost = order[(missing > 0) & reborn[life]]
+    needed[reborn] = 0
+    extent = np.maximum(written, needed[life])
+    before = np.where(new_life, needed[life], np.append(0, extent[:-1]))
+    align = np.array(alignments, dtype=np.int64)[tier_]
+    held = -(-before // align) * align
+    change = np.where(op_ == 1, -(-extent // align) * align - held, np.where(op_ == 2, -held, 0))  # noqa: PLR2004
+    absent = np.zeros(len(op), dtype=bool)
+    absent[order] = (op_ == 2) & (before == 0)  # noqa: PLR2004
+    filled = needed > 0
+    at = first[filled]
+    changes = np.empty(len(op), dtype=np.int64)
+    changes[order] = change
+    base = _padded_sums(tier_[at], needed[filled], alignments)
+    return Residency(
+        tier_[at], object_id[order[at]].astype(np.int64), needed[filled], absent,
+        int(lost.min()) if len(lost) else None, _peaks(tier, changes, base),
+    )  # fmt: skip
+
+
+def _running_max(values: Any, segment: Any) -> Any:
+    """Return the running maximum of `values`, starting anew in each `segment`."""
+    import numpy as np
+
+    # Ranks instead of values, so that adding the segment cannot overflow.
+    ladder, rank = np.unique(values, return_inverse=True)
+    step = len(ladder)
+    return ladder[np.maximum.accumulate(rank + segment * step) - segment * step]
+
+
+def _padded_sums(tier: Any, size: Any, alignments: list[int]) -> list[int]:
+    return [int((-(-size[tier == t] // a) * a).sum()) for t, a in enumerate(alignments)]
+
+
+def _peaks(tier: Any, changes: Any, base: list[int]) -> list[int]:
+    import numpy as np
+
+    peaks = []
+    for index, start in enumerate(base):
+        live = start + np.cumsum(changes[tier == index])
+        peaks.append(max(start, int(live.max())) if len(live) else start)
+    return peaks

@@ -1,0 +1,136 @@
+"""What a run leaves behind: `ops.parquet`, one row a replayed trace row, and `run.json`, written last.
+
+A directory without `run.json` is no run, so a run that died while writing is not taken for a whole one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay.engines import NOT_DONE, OK, SKIPPED
+from kvreplay.plan import DELETE
+from kvreplay.summary import io_bytes
+from kvtrace.core.errors import DeviceError
+from kvtrace.core.files import write_text
+from kvtrace.core.schema import OPS, arrow_schema, enum_array, enum_code
+from kvtrace.core.traceio import create
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from kvreplay.engines import Record
+    from kvreplay.plan import Plan
+    from kvreplay.tiers import Tier
+    from kvtrace.core.metadata import Metadata
+    from kvtrace.core.traceio import Reader
+
+MANIFEST, OPS_FILE = "run.json", "ops.parquet"
+_FROM_TRACE = ("op", "tier", "phase", "object_id", "request_id")
+
+
+def check_output(path: Path, *, is_forced: bool) -> None:
+    """Raise DeviceError unless a run may be written to `path`: new, empty, an earlier run, or `is_forced`."""
+    if not path.exists():
+        if not path.parent.is_dir():
+            raise DeviceError(f"{path.parent}: no such directory; make it first")
+        return
+    if not path.is_dir():
+        raise DeviceError(f"{path} is not a directory; name the run's directory with -o")
+    if any(path.iterdir()) and not _is_run(path) and not is_forced:
+        raise DeviceError(
+            f"{path} is not empty and holds no kvreplay run; name another with -o, or say --force"
+        )
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return bool(msgspec.json.decode((path / MANIFEST).read_bytes())["program"] == "kvreplay")
+    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+        return False
+
+
+def write_run(
+    path: Path, batches: Iterator[pa.RecordBatch], meta: Metadata, manifest: dict[str, Any]
+) -> None:
+    """Write the run to `path`, the manifest last; files of an earlier run are replaced."""
+    try:
+        path.mkdir(exist_ok=True)
+        # An old manifest must not stand beside new operations.
+        (path / MANIFEST).unlink(missing_ok=True)
+    except OSError as error:
+        raise DeviceError(f"{path}: {error.strerror}") from None
+    with create(path / OPS_FILE, OPS, meta) as out:
+        for batch in batches:
+            out.write(batch)
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode()
+    write_text(path / MANIFEST, text + "\n")
+
+
+def ops_batches(
+    reader: Reader, rows: int, plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the first `rows` rows of the trace with what was measured of them; null where nothing was."""
+    import numpy as np
+
+    asked = io_bytes(plan, tiers)
+    engines = np.array(
+        [enum_code(OPS, "engine", "none" if t is None else t.engine) for t in tiers], dtype=np.int8
+    )
+    at = 0
+    for batch in reader.batches(_FROM_TRACE):
+        batch = batch.slice(0, rows - at)  # noqa: PLW2901 - the window ends within it
+        first, last = np.searchsorted(plan.row, [at, at + batch.num_rows])
+        part = slice(int(first), int(last))
+        yield _ops_batch(
+            batch, at, _measured(part, plan, record, due_ns, asked, tiers), plan.row[part] - at, engines
+        )
+        at += batch.num_rows
+        if at >= rows:
+            return
+
+
+def _measured(
+    part: slice, plan: Plan, record: Record, due_ns: Any, asked: Any, tiers: Sequence[Tier | None]
+) -> dict[str, Any]:
+    """Return the measured columns of the planned rows in `part`, -1 where there is nothing."""
+    import numpy as np
+
+    simulated = np.array([t is not None and t.is_simulated for t in tiers])[plan.tier[part]]
+    is_done = (record.outcome[part] == OK) & ~simulated
+    # A delete moves no bytes: 0 is what was measured.
+    moved = np.where(plan.op[part] == DELETE, 0, plan.length[part])
+    return {
+        "scheduled_ns": np.full(len(moved), NOT_DONE) if due_ns is None else due_ns[part],
+        "submitted_ns": record.submitted_ns[part], "completed_ns": record.completed_ns[part],
+        "bytes": np.where(is_done, moved, NOT_DONE), "io_bytes": np.where(is_done, asked[part], NOT_DONE),
+        "outcome": record.outcome[part],
+    }  # fmt: skip
+
+
+def _ops_batch(
+    batch: pa.RecordBatch, at: int, measured: dict[str, Any], places: Any, engines: Any
+) -> pa.RecordBatch:
+    import numpy as np
+    import pyarrow as pa
+
+    count = batch.num_rows
+    columns: dict[str, Any] = {name: batch.column(name) for name in _FROM_TRACE}
+    columns["row"] = pa.array(np.arange(at, at + count), pa.int64())
+    for name, values in measured.items():
+        if name == "outcome":
+            codes = np.full(count, SKIPPED, np.int8)
+            codes[places] = values
+            columns[name] = enum_array(OPS, name, codes)
+        else:
+            spread = np.full(count, NOT_DONE, np.int64)
+            spread[places] = values
+            columns[name] = pa.array(spread, pa.int64(), mask=spread == NOT_DONE)
+    used = np.full(count, enum_code(OPS, "engine", "none"), np.int8)
+    used[places] = engines[batch.column("tier").to_numpy()[places]]
+    columns["engine"] = enum_array(OPS, "engine", used)
+    return pa.RecordBatch.from_arrays([columns[n] for n in OPS.names], schema=arrow_schema(OPS))

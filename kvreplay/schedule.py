@@ -1,0 +1,290 @@
+"""Which piece of which operation may be submitted next: a state machine without clock, threads or I/O.
+
+Rows go in trace order as far as their barriers allow. A write is offered only when its data lies in a buffer
+(its first `depth` pieces if it is longer), so that generation is never in an operation's latency. Every buffer
+that holds data belongs to a row whose barriers are met, and one is always left for a write that has started:
+so there is always something that can go on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+from kvreplay.plan import DELETE, WRITE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvreplay.plan import Plan
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One operation between becoming ready and completing."""
+
+    row: int
+    op: int
+    start: int
+    """First byte, aligned."""
+    end: int
+    """Byte after the last, aligned."""
+    needed_end: int
+    """Byte after the last that the trace asks for."""
+    pieces: int
+    has_io: bool
+    """Whether bytes move; a delete, an empty range and a tier that moves nothing have one piece without any."""
+    needs_data: bool
+    """Whether it writes generated data."""
+    next_fill: int = 0
+    next_submit: int = 0
+    outstanding: int = 0
+    filled: deque[tuple[int, int]] = field(default_factory=deque)
+    """Pieces with data, as (piece, buffer)."""
+    is_offered: bool = False
+    """Lies where rows wait for submission, or did."""
+    is_started: bool = False
+    is_begun: bool = False
+    is_running: bool = False
+    """Lies among the operations with more pieces to submit."""
+    is_reserved: bool = False
+    is_failed: bool = False
+    handle: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A buffer to be filled with data."""
+
+    flight: Flight
+    piece: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A piece to be submitted now; `slot` is its data's buffer, None where it needs none."""
+
+    flight: Flight
+    piece: int
+    slot: int | None
+    is_first: bool
+
+
+class Schedule:
+    """The order in which the rows of a plan go to the tiers."""
+
+    def __init__(self, plan: Plan, due_ns: Sequence[int] | None, moves: Sequence[bool], paddings: Sequence[int],
+                 depth: int, io_bytes: int) -> None:  # fmt: skip
+        """Prepare to run `plan`: `due_ns` a row or None; by tier, whether data `moves` and its padding."""
+        self.depth, self.rows, self.completed, self.in_flight = depth, len(plan), 0, 0
+        self.slots = 2 * depth + 1
+        self.fills_in_flight = 0
+        """Writes that were submitted before all their data was made."""
+        self.ready_ns: memoryview | None = None
+        self._free = list(range(self.slots))
+        self._io_bytes, self._due, self._moves, self._paddings = io_bytes, due_ns, moves, paddings
+        self._op, self._tier, self._start = memoryview(plan.op), memoryview(plan.tier), memoryview(plan.start)
+        self._offset, self._length = memoryview(plan.offset), memoryview(plan.length)
+        self._unmet = memoryview(plan.unmet.copy())
+        self._barriers = tuple(b.views() for b in plan.barriers)
+        self._remaining = [memoryview(b.remaining.copy()) for b in plan.barriers]
+        self._cursor, self._stopped = 0, False
+        self._ready: list[int] = []
+        self._to_fill: list[tuple[int, Flight]] = []
+        self._to_start: list[tuple[int, Flight]] = []
+        self._hungry: list[tuple[int, Flight]] = []
+        self._running: deque[Flight] = deque()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no piece will be offered any more."""
+        return self._stopped or self.completed == self.rows
+
+    def stop(self) -> None:
+        """Offer nothing more; what is in flight may still complete."""
+        self._stopped = True
+
+    def next_due(self, now_ns: int) -> int | None:
+        """Return when the next piece may be submitted; None if that depends on what is in flight."""
+        if self.is_over:
+            return None
+        if self._running:
+            return now_ns
+        self._advance()
+        if not self._to_start or self.in_flight >= self.depth:
+            return None
+        return now_ns if self._due is None else self._due[self._to_start[0][0]]
+
+    def take(self, now_ns: int) -> Submission | None:
+        """Return a piece to submit now, if there is one: of a running operation first, else of the lowest row."""
+        due = self.next_due(now_ns)
+        if due is None or due > now_ns:
+            return None
+        if self._running:
+            flight = self._running[0]
+            is_first = False
+        else:
+            flight = heappop(self._to_start)[1]
+            flight.is_started = is_first = True
+            self.in_flight += 1
+            if flight.needs_data and flight.next_fill < flight.pieces:
+                self.fills_in_flight += 1
+                self._to_fill = [entry for entry in self._to_fill if entry[1] is not flight]
+                heapify(self._to_fill)
+                heappush(self._hungry, (flight.row, flight))
+        return self._piece(flight, is_first=is_first)
+
+    def _piece(self, flight: Flight, *, is_first: bool) -> Submission:
+        flight.outstanding += 1
+        piece, slot = flight.filled.popleft() if flight.needs_data else (flight.next_submit, None)
+        flight.next_submit += 1
+        if not is_first and not self._has_piece(flight):
+            self._running.popleft()
+            flight.is_running = False
+        return Submission(flight, piece, slot, is_first)
+
+    def _has_piece(self, flight: Flight) -> bool:
+        return bool(flight.filled) if flight.needs_data else flight.next_submit < flight.pieces
+
+    def begun(self, flight: Flight) -> None:
+        """Note that the operation is open, so that its other pieces may go."""
+        flight.is_begun = True
+        self._run(flight)
+
+    def _run(self, flight: Flight) -> None:
+        if flight.is_begun and not flight.is_running and self._has_piece(flight):
+            flight.is_running = True
+            self._running.append(flight)
+
+    def can_fill(self, now_ns: int) -> bool:
+        """Return whether `take_fill` would return something now."""
+        due = self.fill_due(now_ns)
+        return due is not None and due <= now_ns
+
+    def fill_due(self, now_ns: int) -> int | None:
+        """Return when the next buffer may be filled; None if that depends on what is in flight."""
+        if self.is_over:
+            return None
+        free = len(self._free)
+        if self._hungry:
+            return now_ns if free else None
+        self._advance()
+        if not self._to_fill:
+            return None
+        row = self._to_fill[0][0]
+        if free > self.depth:
+            return now_ns
+        if free > 1:
+            # The other half of the buffers is for rows that are due: a late one must not wait for a future one.
+            return now_ns if self._due is None else max(now_ns, self._due[row])
+        if self.in_flight == 0 and not self._is_startable(now_ns):
+            self._start_partly_filled()
+        return None
+
+    def _is_startable(self, now_ns: int) -> bool:
+        return bool(self._to_start) and (self._due is None or self._due[self._to_start[0][0]] <= now_ns)
+
+    def take_fill(self, now_ns: int) -> Fill | None:
+        """Return the next buffer to fill, if one is free for it."""
+        if not self.can_fill(now_ns):
+            return None
+        heap = self._hungry or self._to_fill
+        flight = heap[0][1]
+        piece = flight.next_fill
+        flight.next_fill += 1
+        if flight.next_fill == flight.pieces:
+            heappop(heap)
+        return Fill(flight, piece, self._free.pop())
+
+    def filled(self, fill: Fill) -> None:
+        """Note that a buffer holds its data."""
+        flight = fill.flight
+        flight.filled.append((fill.piece, fill.slot))
+        if fill.piece == 0:
+            flight.is_reserved = True
+        if flight.is_started:
+            self._run(flight)
+        elif len(flight.filled) == min(flight.pieces, self.depth):
+            self._offer(flight)
+
+    def _offer(self, flight: Flight) -> None:
+        if not flight.is_offered:
+            flight.is_offered = True
+            heappush(self._to_start, (flight.row, flight))
+
+    def _start_partly_filled(self) -> None:
+        # No buffer is left for rows that have not started, and none of those is whole: these must go now.
+        for _, flight in self._to_fill:
+            if flight.is_reserved:
+                self._offer(flight)
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether an operation could go on if only its data were there."""
+        return bool(self._hungry or self._to_fill) and self.in_flight < self.depth
+
+    def piece_done(self, submission: Submission) -> bool:
+        """Give back the piece's buffer; return whether the operation has no other piece out or to come."""
+        flight = submission.flight
+        if submission.slot is not None:
+            self._free.append(submission.slot)
+        flight.outstanding -= 1
+        return flight.outstanding == 0 and (flight.next_submit >= flight.pieces or self._stopped)
+
+    def done(self, flight: Flight, now_ns: int) -> None:
+        """Note that an operation has completed, well or not, and release what waited for it."""
+        self.in_flight -= 1
+        self.completed += 1
+        for barriers, remaining in zip(self._barriers, self._remaining, strict=True):
+            group = barriers.group[flight.row]
+            if group < 0:
+                continue
+            remaining[group] -= 1
+            if remaining[group] == 0 and barriers.continues[group]:
+                for at in range(barriers.starts[group + 1], barriers.starts[group + 2]):
+                    self._release(barriers.members[at], now_ns)
+
+    def _release(self, row: int, now_ns: int) -> None:
+        self._unmet[row] -= 1
+        if self._unmet[row] == 0:
+            if self.ready_ns is not None:
+                self.ready_ns[row] = now_ns
+            # Rows that the cursor has not reached are found when it gets there.
+            if row < self._cursor:
+                heappush(self._ready, row)
+
+    def _advance(self) -> None:
+        """Move ready rows to where they wait for data or for submission, a bounded number ahead."""
+        ahead = 2 * self.slots
+        while self._ready:
+            self._admit(heappop(self._ready))
+        unmet, cursor, rows = self._unmet, self._cursor, self.rows
+        while cursor < rows and len(self._to_start) + len(self._to_fill) < ahead:
+            if unmet[cursor] == 0:
+                self._admit(cursor)
+            cursor += 1
+        self._cursor = cursor
+
+    def _admit(self, row: int) -> None:
+        tier, op = self._tier[row], self._op[row]
+        moves, padding = self._moves[tier], self._paddings[tier]
+        start, needed_end = self._start[row], self._offset[row] + self._length[row]
+        end = -(-needed_end // padding) * padding
+        pieces = 0
+        if moves and op != DELETE and end > start and needed_end > self._offset[row]:
+            pieces = (end - 1) // self._io_bytes - start // self._io_bytes + 1
+        flight = Flight(
+            row, op, start, end, needed_end, max(1, pieces), pieces > 0, pieces > 0 and op == WRITE
+        )
+        if flight.needs_data:
+            heappush(self._to_fill, (row, flight))
+        else:
+            self._offer(flight)
+
+    def bounds(self, flight: Flight, piece: int) -> tuple[int, int]:
+        """Return the first byte and the byte after the last of a piece; pieces end at multiples of the I/O size."""
+        first = flight.start // self._io_bytes + piece
+        return max(flight.start, first * self._io_bytes), min(flight.end, (first + 1) * self._io_bytes)

@@ -1,0 +1,217 @@
+"""The figures of a run, from all its operations pooled; what cannot be known is null."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay.engines import ERROR, NOT_DONE, OK, SHORT
+from kvreplay.pacing import KEPT_PACE_FRACTION, LATE_NS
+from kvreplay.plan import DELETE
+from kvtrace.core.schema import Op
+from kvtrace.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvreplay.engines import Driven, Record
+    from kvreplay.plan import Plan
+    from kvreplay.tiers import Tier
+
+QUANTILES = {"p50": 5000, "p95": 9500, "p99": 9900, "p99_9": 9990, "p99_99": 9999}
+"""Percentiles in ten-thousandths."""
+_WHOLE = 10_000
+OPS = tuple(op.value for op in Op)
+DEFINITIONS = {
+    "bandwidth_bytes_per_s": "object bytes of completed operations / span_ns",
+    "operations_per_s": "completed operations / span_ns",
+    "span_ns": "from the first submission to the last completion of this tier's operations of this kind",
+    "latency": "completed_ns - submitted_ns, opening and closing the object included, making data excluded",
+    "lateness": "submitted_ns - scheduled_ns; null in a closed loop",
+    "in_flight_mean": "sum of latencies / span_ns: operations in flight, weighted by time",
+    "percentiles": "nearest rank over all completed operations; null with fewer than 1 / (1 - q) of them",
+}
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    """How a time is distributed over operations, in nanoseconds; null where too few operations tell."""
+
+    count: int
+    mean_ns: float | None
+    p50_ns: int | None
+    p95_ns: int | None
+    p99_ns: int | None
+    p99_9_ns: int | None
+    p99_99_ns: int | None
+    max_ns: int | None
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operations of one kind on one tier did."""
+
+    tier: str
+    op: str
+    engine: str
+    is_simulated: bool
+    planned: int
+    operations: int
+    """Those that completed well."""
+    errors: int
+    bytes: int | None
+    """Object bytes; for deletes, the bytes freed."""
+    io_bytes: int | None
+    """Bytes asked of the tier, padding included."""
+    span_ns: int | None
+    bandwidth_bytes_per_s: float | None
+    operations_per_s: float | None
+    in_flight_mean: float | None
+    latency: Distribution
+    lateness: Distribution | None
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an open loop kept to the trace's times."""
+
+    kept_pace: bool
+    late_fraction: float
+    """Operations submitted more than 1 ms after they were due."""
+    late_by_itself_fraction: float
+    """Of all operations, those late by more than 1 ms after what they had to wait for was done."""
+    lateness: Distribution
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a whole run."""
+
+    verdict: str
+    wall_ns: int
+    operations: int
+    errors: int
+    not_reached: int
+    figures: list[Figures]
+    pace: Pace | None
+    in_flight_mean: float | None
+    skipped_rows: dict[str, int]
+    """By tier that had no --tier option."""
+    absent_deletes: int
+    """Deletes of objects that the window never put there; skipped."""
+    generation: dict[str, Any]
+    definitions: dict[str, str] = msgspec.field(default_factory=DEFINITIONS.copy)
+
+
+def distribution(values: Any) -> Distribution:
+    """Return the distribution of int64 `values` (ns): exact nearest-rank percentiles, or null."""
+    import numpy as np
+
+    count = len(values)
+    if count == 0:
+        return Distribution(0, *[None] * 7)
+    ordered = np.sort(values)
+    # Integers throughout: 1 / (1 - 0.9999) is not 10,000 in floating point.
+    ranks = {
+        f"{name}_ns": int(ordered[-(-count * part // _WHOLE) - 1])
+        if count * (_WHOLE - part) >= _WHOLE
+        else None
+        for name, part in QUANTILES.items()
+    }
+    return Distribution(count=count, mean_ns=float(ordered.mean()), max_ns=int(ordered[-1]), **ranks)
+
+
+def io_bytes(plan: Plan, tiers: Sequence[Tier | None]) -> Any:
+    """Return int64 a planned row: the bytes asked of its tier, padding included; -1 where none are."""
+    import numpy as np
+
+    padding = np.array([1 if t is None else t.alignment for t in tiers], dtype=np.int64)[plan.tier]
+    moves = np.array([t is not None and not t.is_simulated for t in tiers])[plan.tier] & (plan.op != DELETE)
+    padded = -(-(plan.offset + plan.length) // padding) * padding - plan.start
+    return np.where(moves, np.where(plan.length == 0, 0, padded), -1)
+
+
+def figures(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None]) -> list[Figures]:
+    """Return the figures of every tier and operation that the plan has."""
+    import numpy as np
+
+    asked = io_bytes(plan, tiers)
+    result = []
+    for index, tier in enumerate(tiers):
+        for code, op in enumerate(OPS):
+            rows = np.flatnonzero((plan.tier == index) & (plan.op == code))
+            if tier is not None and len(rows):
+                result.append(_figures(tier, op, rows, plan, record, due_ns, asked))
+    return result
+
+
+def _figures(tier: Tier, op: str, rows: Any, plan: Plan, record: Record, due_ns: Any, asked: Any) -> Figures:
+    outcome = record.outcome[rows]
+    good = rows[outcome == OK]
+    submitted, completed = record.submitted_ns[good], record.completed_ns[good]
+    latency = completed - submitted
+    span = int(completed.max() - submitted.min()) if len(good) else 0
+    # The times of a tier where nothing moves describe our own loop, not a device.
+    is_rated = span > 0 and not tier.is_simulated
+    moved = int(plan.length[good].sum())
+    return Figures(
+        tier=tier.name, op=op, engine=tier.engine, is_simulated=tier.is_simulated, planned=len(rows),
+        operations=len(good), errors=int(((outcome == ERROR) | (outcome == SHORT)).sum()),
+        bytes=None if tier.is_simulated else moved,
+        io_bytes=None if tier.is_simulated or op == Op.DELETE else int(asked[good].sum()),
+        span_ns=span if len(good) else None,
+        bandwidth_bytes_per_s=moved * NS_PER_S / span if is_rated and op != Op.DELETE else None,
+        operations_per_s=len(good) * NS_PER_S / span if is_rated else None,
+        in_flight_mean=float(latency.sum()) / span if is_rated else None,
+        latency=distribution(latency[:0] if tier.is_simulated else latency),
+        lateness=None if due_ns is None else distribution(submitted - due_ns[good]),
+    )  # fmt: skip
+
+
+def pace(record: Record, due_ns: Any) -> Pace | None:
+    """Judge an open loop by its operations that were submitted; None for a closed loop or if none was."""
+    import numpy as np
+
+    sent = record.submitted_ns != NOT_DONE
+    if due_ns is None or not sent.any():
+        return None
+    submitted, due = record.submitted_ns[sent], due_ns[sent]
+    late = float(np.mean(submitted - due > LATE_NS))
+    own = float(np.mean(submitted - np.maximum(due, record.ready_ns[sent]) > LATE_NS))
+    return Pace(kept_pace=own <= KEPT_PACE_FRACTION, late_fraction=late, late_by_itself_fraction=own,
+                lateness=distribution(submitted - due))  # fmt: skip
+
+
+def summarize(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None], driven: Driven, *,
+              queue_depth: int, skipped_rows: dict[str, int], absent_deletes: int) -> Summary:  # fmt: skip
+    """Return the summary of a run."""
+    done = record.outcome == OK
+    judged = pace(record, due_ns)
+    failed = int(((record.outcome == ERROR) | (record.outcome == SHORT)).sum())
+    busy = float((record.completed_ns[done] - record.submitted_ns[done]).sum())
+    return Summary(
+        verdict=_verdict(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth), wall_ns=driven.wall_ns,
+        operations=int(done.sum()), errors=failed,
+        not_reached=int((record.submitted_ns == NOT_DONE).sum()),
+        figures=figures(plan, record, due_ns, tiers), pace=judged,
+        in_flight_mean=busy / driven.wall_ns if driven.wall_ns else None,
+        skipped_rows=skipped_rows, absent_deletes=absent_deletes,
+        generation={
+            "generation_ns": driven.generation_ns, "threads": driven.generation_threads,
+            "share_of_wall": driven.generation_ns / (driven.wall_ns * driven.generation_threads),
+            "starved_share": driven.starved_ns / (driven.wall_ns * queue_depth),
+            "writes_generated_in_flight": driven.writes_generated_in_flight,
+        },
+    )  # fmt: skip
+
+
+def _verdict(judged: Pace | None, *, is_open_loop: bool, queue_depth: int) -> str:
+    if judged is None:
+        return (
+            "open loop: nothing was submitted"
+            if is_open_loop
+            else f"closed loop at queue depth {queue_depth}"
+        )
+    share = f"{judged.late_fraction * 100:.2g} % of operations were late by more than 1 ms"
+    waited = (
+        f"; {judged.late_by_itself_fraction * 100:.2g} % not counting waits for an earlier operation on the same "
+        "request or object" if judged.late_fraction > judged.late_by_itself_fraction else ""
+    )  # fmt: skip
+    return f"open loop kept pace: {share}{waited}" if judged.kept_pace else f"FELL BEHIND: {share}{waited}"

@@ -1,0 +1,58 @@
+"""The tiers a trace can be replayed on: one a file, all of one form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How tiers do their work."""
+
+    is_direct: bool = True
+    """O_DIRECT for files; false only for `--buffered`."""
+    fsync: str = "never"
+    """`never`, or `close`: fdatasync before a written file is closed, within the operation's time."""
+    is_kept: bool = False
+    """Leave files at the end."""
+
+
+class Tier(Protocol):
+    """A place that holds objects; everything but `open` and `close` is called from many threads."""
+
+    name: str
+    target: str
+    engine: str
+    """The contract's name of the path that does its I/O."""
+    alignment: int
+    """Offsets and lengths asked of it are padded to this many bytes."""
+    is_simulated: bool
+    """Whether nothing moves."""
+
+    def open(self, peak_bytes: int) -> None:
+        """Claim the target and check that `peak_bytes` fit; DeviceError if they do not."""
+
+    def reserve(self, object_id: int, end: int) -> None:
+        """Make room for an object up to byte `end`, before its write is submitted; not measured."""
+
+    def begin(self, op: int, object_id: int) -> Any:
+        """Return a handle for reading or writing the object; part of the operation's time."""
+
+    def write(self, handle: Any, offset: int, data: memoryview) -> None:
+        """Write all of `data` at `offset`."""
+
+    def read(self, handle: Any, offset: int, into: memoryview) -> int:
+        """Read up to `len(into)` bytes from `offset`; return how many came."""
+
+    def end(self, op: int, handle: Any) -> None:
+        """Finish with a handle; part of the operation's time."""
+
+    def delete(self, object_id: int) -> None:
+        """Remove the object and free what it took."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a reader of the run must know about this tier, for run.json."""
+
+    def close(self) -> None:
+        """Give up the target and remove our own files."""

@@ -1,0 +1,100 @@
+"""Host memory: objects are buffers, and every operation copies, so that memory really moves."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from kvtrace.core.errors import DeviceError
+from kvtrace.core.units import format_bytes
+
+SINK_BYTES = 128 << 20
+"""Reads are copied to a place this large in turn: a small one would stay in the processor's cache."""
+PAGE_BYTES = 4096
+
+
+class RamTier:
+    """Objects in DRAM; written from generated data, read by copying out."""
+
+    engine = "memory"
+    alignment = 1
+    is_simulated = False
+    target = "ram"
+
+    def __init__(self, name: str, io_bytes: int) -> None:
+        """Hold objects for the tier `name`; copies are of at most `io_bytes` each."""
+        self.name = name
+        self._io_bytes = io_bytes
+        self._objects: dict[int, Any] = {}
+
+    def open(self, peak_bytes: int) -> None:
+        """Check that the trace's peak fits the memory that is free."""
+        import numpy as np
+
+        need = peak_bytes + SINK_BYTES
+        available = available_bytes()
+        if available is not None and need > available:
+            raise DeviceError(
+                f"--tier {self.name}=ram: the replay holds up to {format_bytes(need)} there, but only "
+                f"{format_bytes(available)} of memory is available; replay less with --limit"
+            )
+        self._numpy = np
+        slots = max(2, SINK_BYTES // self._io_bytes)
+        self._sink = np.ones((slots, self._io_bytes), dtype=np.uint8)
+        self._turn = itertools.cycle(range(slots))
+
+    def reserve(self, object_id: int, end: int) -> None:
+        """Allocate and touch the object's buffer, or grow it."""
+        held = self._objects.get(object_id)
+        if held is not None and len(held) >= end:
+            return
+        grown = self._numpy.empty(end, dtype=self._numpy.uint8)
+        grown[::PAGE_BYTES] = 0
+        if held is not None:
+            grown[: len(held)] = held
+        self._objects[object_id] = grown
+
+    def begin(self, op: int, object_id: int) -> Any:  # noqa: ARG002 - the protocol's
+        """Return the object's buffer."""
+        held = self._objects.get(object_id)
+        if held is None:
+            raise FileNotFoundError(2, f"object {object_id} is not in tier {self.name}")
+        return held
+
+    def write(self, handle: Any, offset: int, data: memoryview) -> None:
+        """Copy `data` into the object; numpy lets other threads run meanwhile."""
+        handle[offset : offset + len(data)] = self._numpy.frombuffer(data, dtype=self._numpy.uint8)
+
+    def read(self, handle: Any, offset: int, into: memoryview) -> int:
+        """Copy out of the object to the next place of the sink; `into` would be a cached one."""
+        source = handle[offset : offset + len(into)]
+        self._sink[next(self._turn), : len(source)] = source
+        return len(source)
+
+    def end(self, op: int, handle: Any) -> None:
+        """Do nothing."""
+
+    def delete(self, object_id: int) -> None:
+        """Free the object's memory."""
+        if self._objects.pop(object_id, None) is None:
+            raise FileNotFoundError(2, f"object {object_id} is not in tier {self.name}")
+
+    def facts(self) -> dict[str, Any]:
+        """Say how reads and writes are done."""
+        return {"is_simulated": False, "read_sink_bytes": SINK_BYTES, "note": "copies between DRAM buffers"}
+
+    def close(self) -> None:
+        """Free everything."""
+        self._objects.clear()
+
+
+def available_bytes() -> int | None:
+    """Return the memory that the kernel says is available; null where it does not."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123 - not a file one would name
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        return None
+    return None
