@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvtrace.core import metadata
 from kvtrace.core.errors import TraceError
-from kvtrace.core.parquetio import check_table, conform
+from kvtrace.core.parquetio import table_of, conform
 from kvtrace.core.schema import arrow_schema
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ def _lists_as_text(rows: pa.Table, table: Table) -> pa.Table:
 class CsvReader:
     """Reads a table of the contract from zstd CSV."""
 
-    def __init__(self, path: Path, table: Table) -> None:
+    def __init__(self, path: Path, table: Table | None) -> None:
         """Open `path` and check that it holds `table`; the metadata is read from its last line."""
-        self.path, self.table = path, table
+        self.path = path
         blocks = _line_blocks(path)
         block = next(blocks, b"")
         first, header = (block.split(b"\n", 2) + [b"", b""])[:2]
@@ -95,9 +95,9 @@ class CsvReader:
                 "(an MLPerf trace? `kvtrace convert` reads that)", path=path,
             )  # fmt: skip
         self.meta = metadata.decode(_with_defaults(first.removeprefix(HEAD)), path)
-        check_table(self.meta, table, path)
-        if header.decode(errors="replace").split(",") != table.names:
-            raise TraceError(f"the header must read {','.join(table.names)}", path=path, row=2)
+        self.table = table_of(self.meta, table, path)
+        if header.decode(errors="replace").split(",") != self.table.names:
+            raise TraceError(f"the header must read {','.join(self.table.names)}", path=path, row=2)
         for following in blocks:
             block = following
         self.meta = self._end(block)

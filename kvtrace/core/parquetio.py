@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvtrace.core import metadata
 from kvtrace.core.errors import TraceError
-from kvtrace.core.schema import arrow_schema
+from kvtrace.core.schema import TABLES, arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,12 +57,12 @@ class ParquetEncoder:
 class ParquetReader:
     """Reads a table of the contract from Parquet."""
 
-    def __init__(self, path: Path, table: Table) -> None:
+    def __init__(self, path: Path, table: Table | None) -> None:
         """Open `path`, check that it holds `table`, and read its metadata."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        self.path, self.table = path, table
+        self.path = path
         try:
             self._file = pq.ParquetFile(path)
         except (pa.ArrowException, OSError) as error:
@@ -71,7 +71,7 @@ class ParquetReader:
         if META_KEY not in pairs:
             raise TraceError("a Parquet file, but none of ours: it has no kvtrace metadata", path=path)
         self.meta = metadata.decode(pairs[META_KEY], path)
-        check_table(self.meta, table, path)
+        self.table = table_of(self.meta, table, path)
         self._check_columns()
         if self.meta.rows != self._file.metadata.num_rows:
             raise TraceError(
@@ -133,10 +133,12 @@ def conform(array: Any, table: Table, name: str, path: Path, row: int) -> Any:
     return pa.DictionaryArray.from_arrays(indices, values)
 
 
-def check_table(meta: Metadata, table: Table, path: Path) -> None:
-    """Raise TraceError unless `meta` describes `table`."""
-    if meta.table != table.name:
-        raise TraceError(f"holds the table {meta.table!r}, where {table.name!r} is wanted", path=path)
+def table_of(meta: Metadata, wanted: Table | None, path: Path) -> Table:
+    """Return the table that `meta` describes; TraceError if it is none of ours, or not the `wanted` one."""
+    if meta.table not in TABLES or (wanted is not None and meta.table != wanted.name):
+        names = wanted.name if wanted is not None else ", ".join(TABLES)
+        raise TraceError(f"holds the table {meta.table!r}, where {names!r} is wanted", path=path)
+    return TABLES[meta.table]
 
 
 def _first_line(error: Exception) -> str:

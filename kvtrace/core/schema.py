@@ -37,6 +37,7 @@ class Phase(StrEnum):
     DEMOTE = "demote"
     EVICT = "evict"
     RETRIEVE = "retrieve"
+    OTHER = "other"
 
 
 PHASE_MEANINGS: Final[dict[str, str]] = {
@@ -49,6 +50,7 @@ PHASE_MEANINGS: Final[dict[str, str]] = {
     Phase.DEMOTE: "moved to a slower tier to make room: read, write, delete",
     Phase.EVICT: "deleted to make room",
     Phase.RETRIEVE: "document KV read for retrieval-augmented generation",
+    Phase.OTHER: "a reason that the imported source gives and this set does not know",
 }
 
 

@@ -109,8 +109,8 @@ class Reader(Protocol):
         """Yield the rows in order, all columns or the named ones."""
 
 
-def open_table(path: Path | str, table: Table) -> Reader:
-    """Return a reader of the file at `path`, which must hold `table`.
+def open_table(path: Path | str, table: Table | None = None) -> Reader:
+    """Return a reader of the file at `path`, which must hold `table` if one is named.
 
     Raises:
         TraceError: the file is missing, damaged, of another table, or of a schema version we do not know.

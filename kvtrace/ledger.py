@@ -1,0 +1,219 @@
+"""Keep the books of a trace: replay its rows against what must be live, and find the first that cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import njit
+
+from kvtrace.core.schema import TRACE, Op, enum_code
+from kvtrace.core.units import INT64_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from kvtrace.core.metadata import Tier
+
+_READ, _WRITE = enum_code(TRACE, "op", Op.READ), enum_code(TRACE, "op", Op.WRITE)
+# Dense numbers are at most about as many as the rows; more would take memory for a damaged number's sake.
+_DENSE_SLACK = 1 << 24
+NO_STAGE = -(2**31)
+
+(
+    OK, NEGATIVE_TIME, TIME_BACKWARDS, NO_SUCH_TIER, NEGATIVE, OVERFLOW, NOT_DENSE, READ_ABSENT, READ_PAST_END,
+    WRITE_GAP, OVER_CAPACITY, DELETE_ABSENT, DELETE_SIZE, STAGE_MISSING, STAGE_ALONE, STAGE_FIRST, STAGE_BACK, STAGE_GAP,
+) = range(18)  # fmt: skip
+
+FAULTS = {
+    NEGATIVE_TIME: ("ts_ns", "the time {ts_ns} is negative"),
+    TIME_BACKWARDS: ("ts_ns", "time goes backwards to {ts_ns} ns, from {before} ns"),
+    NO_SUCH_TIER: ("tier", "there is no tier {tier}: the metadata names {tiers}"),
+    NEGATIVE: ("length_bytes", "a negative offset ({offset_bytes}), length ({length_bytes}) or rank ({rank})"),
+    OVERFLOW: ("length_bytes", "offset {offset_bytes} + length {length_bytes} overflows 64 bits"),
+    NOT_DENSE: ("object_id", "object {object_id} or request {request_id} is no dense number from 0"),
+    READ_ABSENT: ("object_id", "reads object {object_id}, which is not live in tier {tier_name}"),
+    READ_PAST_END: ("length_bytes", "reads object {object_id} to byte {end}, but tier {tier_name} holds {before} bytes of it"),
+    WRITE_GAP: ("offset_bytes", "writes object {object_id} from byte {offset_bytes}, but tier {tier_name} holds {before} bytes of it"),
+    OVER_CAPACITY: ("length_bytes", "tier {tier_name} now holds {before} bytes, over its capacity of {capacity}"),
+    DELETE_ABSENT: ("object_id", "deletes object {object_id}, which is not live in tier {tier_name}"),
+    DELETE_SIZE: ("length_bytes", "frees {length_bytes} bytes of object {object_id}, but tier {tier_name} holds {before}"),
+    STAGE_MISSING: ("stage", "request {request_id} has no stage here"),
+    STAGE_ALONE: ("stage", "stage {stage} without a request"),
+    STAGE_FIRST: ("stage", "request {request_id} starts with stage {stage}, not 0"),
+    STAGE_BACK: ("stage", "request {request_id} goes back to stage {stage}, from {before}"),
+    STAGE_GAP: ("stage", "request {request_id} goes to stage {stage} from {before}: a stage is missing"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The first row of a trace that cannot be, and why."""
+
+    row: int
+    column: str
+    message: str
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Live bytes by tier and object, and the stage each request has reached; feed it batches in order.
+
+    A lenient ledger (`is_strict` false) takes traces without deletes or stages, to count what is live.
+    """
+
+    tiers: list[Tier]
+    total_rows: int
+    is_strict: bool = True
+    rows: int = 0
+    live_bytes: NDArray[np.int64] = field(init=False)
+    peak_bytes: NDArray[np.int64] = field(init=False)
+    objects: int = 0
+    requests: int = 0
+    _sizes: NDArray[np.int64] = field(init=False)
+    _stages: NDArray[np.int32] = field(init=False)
+    _state: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Start with nothing live."""
+        n = len(self.tiers)
+        self.live_bytes, self.peak_bytes = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+        self._sizes = np.zeros((n, 1024), dtype=np.int64)
+        self._stages = np.full(1024, -1, dtype=np.int32)
+        # last time, last row, and the "before" value of a fault
+        self._state = np.zeros(3, dtype=np.int64)
+
+    def apply(self, batch: pa.RecordBatch) -> Fault | None:
+        """Enter the rows of `batch`; return the first fault, or None."""
+        columns = _columns(batch)
+        top_object = int(columns["object_id"].max(initial=-1))
+        top_request = int(columns["request_id"].max(initial=-1))
+        self.objects = max(self.objects, top_object + 1)
+        self.requests = max(self.requests, top_request + 1)
+        most = self.total_rows + _DENSE_SLACK
+        self._sizes = _grown(self._sizes, min(self.objects, most), 0)
+        self._stages = _grown(self._stages, min(self.requests, most), -1)
+        capacity = np.array(
+            [INT64_MAX if t.capacity_bytes is None else t.capacity_bytes for t in self.tiers], dtype=np.int64
+        )
+        code, at = _enter(
+            *(columns[name] for name in _NAMES), capacity, self._sizes, self._stages, self.live_bytes,
+            self.peak_bytes, self._state, self.is_strict,
+        )  # fmt: skip
+        fault = None if code == OK else self._fault(code, at, columns)
+        self.rows += batch.num_rows
+        return fault
+
+    def _fault(self, code: int, at: int, columns: dict[str, Any]) -> Fault:
+        row = {name: int(columns[name][at]) for name in _NAMES}
+        known = 0 <= row["tier"] < len(self.tiers)
+        tier = self.tiers[row["tier"]] if known else None
+        column, text = FAULTS[code]
+        message = text.format(
+            **row, before=int(self._state[2]), end=row["offset_bytes"] + row["length_bytes"],
+            tiers=", ".join(t.name for t in self.tiers) or "none",
+            tier_name=tier.name if tier else "?", capacity=tier.capacity_bytes if tier else None,
+        )  # fmt: skip
+        return Fault(self.rows + at, column, message)
+
+
+_NAMES = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "request_id", "stage", "rank")
+
+
+def _columns(batch: pa.RecordBatch) -> dict[str, Any]:
+    columns = {}
+    for name in _NAMES:
+        array = batch.column(name)
+        if name == "op":
+            array = array.indices
+        if array.null_count:
+            array = array.fill_null(NO_STAGE if name == "stage" else -1)
+        columns[name] = array.to_numpy()
+    return columns
+
+
+def _grown(array: Any, wanted: int, fill: int) -> Any:
+    have = array.shape[-1]
+    if wanted <= have:
+        return array
+    room = np.full((*array.shape[:-1], max(wanted, 2 * have) - have), fill, dtype=array.dtype)
+    return np.concatenate([array, room], axis=-1)
+
+
+@njit(cache=True, nogil=True)
+def _enter(
+    ts_ns: Any, op: Any, tier: Any, object_id: Any, offset: Any, length: Any, request: Any, stage: Any, rank: Any,
+    capacity: Any, sizes: Any, stages: Any, live: Any, peak: Any, state: Any, is_strict: bool,
+) -> tuple[int, int]:  # fmt: skip
+    for i in range(len(ts_ns)):
+        t, o = tier[i], object_id[i]
+        if t < 0 or t >= len(capacity):
+            return NO_SUCH_TIER, i
+        if offset[i] < 0 or length[i] < 0 or rank[i] < 0:
+            return NEGATIVE, i
+        if offset[i] > INT64_MAX - length[i]:
+            return OVERFLOW, i
+        if o < 0 or o >= sizes.shape[1] or request[i] < -1 or request[i] >= len(stages):
+            return NOT_DENSE, i
+        held = sizes[t, o]
+        if is_strict:
+            code = _check(ts_ns[i], op[i], held, offset[i], length[i], request[i], stage[i], stages, state)
+            if code != OK:
+                return code, i
+        state[0] = ts_ns[i]
+        if op[i] == _WRITE:
+            sizes[t, o] = max(held, offset[i] + length[i])
+            live[t] += sizes[t, o] - held
+            peak[t] = max(peak[t], live[t])
+            if is_strict and live[t] > capacity[t]:
+                state[2] = live[t]
+                return OVER_CAPACITY, i
+        elif op[i] != _READ:
+            sizes[t, o] = 0
+            live[t] -= held
+    return OK, 0
+
+
+@njit(cache=True, nogil=True)
+def _check(
+    ts_ns: int, op: int, held: int, offset: int, length: int, request: int, stage: int, stages: Any, state: Any
+) -> int:
+    if ts_ns < 0:
+        return NEGATIVE_TIME
+    if ts_ns < state[0]:
+        state[2] = state[0]
+        return TIME_BACKWARDS
+    state[2] = held
+    if op == _READ:
+        if held == 0:
+            return READ_ABSENT
+        if offset + length > held:
+            return READ_PAST_END
+    elif op == _WRITE:
+        if offset > held:
+            return WRITE_GAP
+    elif held == 0:
+        return DELETE_ABSENT
+    elif length != held:
+        return DELETE_SIZE
+    return _check_stage(request, stage, stages, state)
+
+
+@njit(cache=True, nogil=True)
+def _check_stage(request: int, stage: int, stages: Any, state: Any) -> int:
+    if request < 0:
+        return OK if stage == NO_STAGE else STAGE_ALONE
+    if stage == NO_STAGE:
+        return STAGE_MISSING
+    reached = stages[request]
+    state[2] = reached
+    if reached < 0 and stage != 0:
+        return STAGE_FIRST
+    if stage < reached:
+        return STAGE_BACK
+    if stage > reached + 1:
+        return STAGE_GAP
+    stages[request] = stage
+    return OK

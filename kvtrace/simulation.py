@@ -1,0 +1,254 @@
+"""Run a simulation in virtual time and stream what it does: requests in, trace rows out, counters at the end."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from kvtrace import kernel, store
+from kvtrace.core.errors import ConfigError
+from kvtrace.geometry import Chains, chunk_chains, turn_chains
+from kvtrace.hierarchy import Entry, Match, Placement, Preset, Promotion
+from kvtrace.models import ModelShape, bytes_per_token_per_rank, stored_ranks
+from kvtrace.sources import synthetic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kvtrace.sources import Requests
+
+ROWS = 1 << 20
+# Buffers in turn: one being filled, one being written, one waiting.
+RING = 3
+FOREVER_NS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Who asks: the requests of a file, or so many synthetic users; and for how long."""
+
+    requests: Requests | None = None
+    users: int = 0
+    seed: int = 0
+    until_ns: int = FOREVER_NS
+    max_requests: int = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """What the simulation made since the last flush; the arrays are only valid while it is being taken."""
+
+    rows: store.Rows
+    object_bytes: Any
+    """int64: sizes of the next objects, one rank's bytes each, `ranks` objects a slot."""
+    log: Any
+    """int64[n, 8]: requests of users, columns as in the requests table."""
+    now_ns: int
+
+
+class Sink(Protocol):
+    """Takes what a simulation makes."""
+
+    def __call__(self, flush: Flush) -> None:
+        """Take it, in order, perhaps in another thread."""
+
+
+class Simulation:
+    """One hierarchy, one load: `run` streams its rows to a sink; `stats` are the counters afterwards."""
+
+    def __init__(self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS) -> None:
+        """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size."""
+        self.preset, self.load = preset, load
+        self.ranks = stored_ranks(model, ranks)
+        self.bytes_per_token = bytes_per_token_per_rank(model, ranks) * self.ranks
+        chains = self._chains()
+        sizes = chains.tokens * self.bytes_per_token
+        self._file_sizes = sizes
+        slot_count = len(sizes) if load.requests is not None else 1024
+        if load.requests is None:
+            sizes = np.zeros(slot_count, dtype=np.int64)
+        limits, largest = tier_limits(preset)
+        self.world = self._world(
+            store.new_tiers(limits, largest, slot_count),
+            store.new_slots(np.arange(slot_count), sizes, are_held=load.requests is not None),
+            store.new_rows(rows, self.ranks), chains, model,
+        )  # fmt: skip
+        longest = int(np.diff(chains.offsets).max(initial=0)) if load.requests is not None else slot_count
+        self._chain, self._where = np.empty(longest, np.int32), np.empty(longest, np.int32)
+
+    def _chains(self) -> Chains:
+        requests = self.load.requests
+        if requests is None:
+            return Chains(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))
+        if self.preset.entry is Entry.TURN:
+            return turn_chains(requests)
+        return chunk_chains(requests, self.preset.chunk_tokens)
+
+    def _world(
+        self, tiers: store.Tiers, slots: store.Slots, rows: store.Rows, chains: Chains, model: ModelShape
+    ) -> kernel.World:
+        load, empty = self.load, np.zeros(0, np.int64)
+        count = load.users if load.requests is None else 1024
+        users, starts = synthetic.make_users(load.users if load.requests is None else 0, load.seed)
+        control = np.zeros(kernel.CONTROLS, np.int64)
+        control[kernel.PENDING] = store.NONE
+        control[kernel.MIN_SIZE] = min(self._file_sizes.min(initial=2**62), 2**62)
+        control[kernel.MAX_SIZE] = self._file_sizes.max(initial=0)
+        actors = np.zeros((count, kernel.ACTOR_FIELDS), np.int64)
+        actors[:, kernel.FIRST] = actors[:, kernel.LAST] = store.NONE
+        actors[:, kernel.STEP] = 0
+        requests = load.requests
+        world = kernel.World(
+            tiers, slots, rows, self._knobs(model), control, np.zeros(kernel.TOTALS, np.int64), users, actors,
+            np.append(np.arange(count - 1, -1, -1), count), np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64),
+            empty if requests is None else requests.arrival_ns,
+            empty if requests is None else requests.input_tokens,
+            empty if requests is None else requests.output_tokens,
+            chains.offsets, chains.slots, np.empty(len(rows.ts_ns) if load.users else 0, np.int64),
+            np.empty((len(rows.ts_ns) if load.users else 0, 8), np.int64),
+        )  # fmt: skip
+        for user, start in enumerate(starts):
+            if start < load.until_ns:
+                kernel.push(world, start, user)
+        return world
+
+    def _knobs(self, model: ModelShape) -> kernel.Knobs:
+        p = self.preset
+        return kernel.Knobs(
+            int(p.match is Match.PREFIX), int(p.placement is Placement.WATERFALL), int(p.promotion is Promotion.ALWAYS),
+            p.chunk_tokens if p.entry is Entry.CHUNK else 0, p.decode_read_tokens, p.prefill_only_from_tokens,
+            p.prefill_ns_per_token, p.decode_ns_per_token, self.bytes_per_token, model.max_context_tokens,
+            self.load.seed, self.load.until_ns, self.load.max_requests,
+        )  # fmt: skip
+
+    @property
+    def file_object_bytes(self) -> Any:
+        """int64: sizes of the objects of a file's requests, all ranks together; empty with users."""
+        return self._file_sizes
+
+    def run(self, sink: Sink, progress: Callable[[float], None] = lambda _ns: None) -> None:
+        """Simulate to the end; `sink` takes the rows in a thread of its own, `progress` the virtual time, ns."""
+        spare = [self.world.rows, *(store.new_rows(len(self.world.rows.ts_ns), self.ranks) for _ in range(RING - 1))]
+        waiting: list[Future[None]] = []
+        with ThreadPoolExecutor(1, thread_name_prefix="trace-writer") as writer:
+            turn = 0
+            for code in self._codes():
+                if code in (kernel.DONE, kernel.ROWS_FULL):
+                    waiting.append(writer.submit(sink, self._flush()))
+                    progress(float(self.world.control[kernel.NOW]))
+                    turn += 1
+                    if len(waiting) == RING:
+                        waiting.pop(0).result()
+                    spare = self._next_rows(spare, turn)
+            for future in waiting:
+                future.result()
+
+    def _codes(self) -> Iterator[int]:
+        while True:
+            code = kernel.run(self.world, self._chain, self._where)
+            yield code
+            if code == kernel.DONE:
+                return
+            if code == kernel.SLOTS_FULL:
+                self._grow_slots()
+            elif code == kernel.ACTORS_FULL:
+                self._grow_actors()
+
+    def _flush(self) -> Flush:
+        control, world = self.world.control, self.world
+        made, logged = int(control[kernel.MADE]), int(control[kernel.LOGGED])
+        flush = Flush(
+            world.rows, np.repeat(world.made_size[:made] // self.ranks, self.ranks), world.log[:logged].copy(),
+            int(control[kernel.NOW]),
+        )  # fmt: skip
+        control[kernel.MADE] = control[kernel.LOGGED] = 0
+        return flush
+
+    def _next_rows(self, spare: list[store.Rows], turn: int) -> list[store.Rows]:
+        """Make the next buffer the current one, larger if one request needs more than a whole buffer."""
+        index = turn % RING
+        need = int(self.world.control[kernel.NEED])
+        if len(spare[index].ts_ns) < need:
+            spare[index] = store.new_rows(2 * need, self.ranks)
+        spare[index].count[0] = 0
+        self.world = self.world._replace(rows=spare[index])
+        return spare
+
+    def _grow_slots(self) -> None:
+        """Double the slots; the new ones are free."""
+        tiers, slots = self.world.tiers, self.world.slots
+        old = len(slots.size)
+        more = max(old, int(self.world.control[kernel.NEED]))
+        if old + more > 2**31 - 1:
+            raise ConfigError("more than 2^31 objects are live at once; make the tiers smaller or the chunks larger")
+        wide = [np.pad(a, ((0, 0), (0, more)), constant_values=store.NONE) for a in (tiers.before, tiers.after)]
+        free = np.pad(slots.free, (0, more))
+        count = int(slots.free_count[0])
+        free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
+        slots.free_count[0] = count + more
+        slots = store.Slots(
+            np.pad(slots.object_id, (0, more)), np.pad(slots.size, (0, more)), np.pad(slots.live, (0, more)),
+            np.pad(slots.held, (0, more)), np.pad(slots.following, (0, more), constant_values=store.NONE), free,
+            slots.free_count,
+        )  # fmt: skip
+        self.world = self.world._replace(tiers=tiers._replace(before=wide[0], after=wide[1]), slots=slots)
+        self._chain, self._where = np.empty(old + more, np.int32), np.empty(old + more, np.int32)
+
+    def _grow_actors(self) -> None:
+        """Double the requests that may be in flight; the new ones are idle."""
+        world = self.world
+        old = len(world.actors)
+        idle = np.zeros(2 * old + 1, np.int64)
+        idle[:old] = np.arange(2 * old - 1, old - 1, -1)
+        idle[-1] = old
+        self.world = world._replace(
+            actors=np.pad(world.actors, ((0, old), (0, 0))), idle=idle,
+            heap_ns=np.pad(world.heap_ns, (0, old)), heap_actor=np.pad(world.heap_actor, (0, old)),
+        )  # fmt: skip
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters of the simulation, as the metadata carries them."""
+        total, tiers = self.world.total, self.world.tiers
+        lookups = int(total[kernel.LOOKUPS])
+        per_tier = [
+            {
+                "name": tier.name,
+                "hits": int(tiers.count[t, store.HITS]),
+                "hit_ratio": int(tiers.count[t, store.HITS]) / lookups if lookups else None,
+                "hit_bytes": int(tiers.count[t, store.HIT_BYTES]),
+                "read_bytes": int(tiers.count[t, store.READ_BYTES]),
+                "written_bytes": int(tiers.count[t, store.WRITTEN_BYTES]),
+                "deleted_bytes": int(tiers.count[t, store.DELETED_BYTES]),
+                "live_bytes": int(tiers.used[t]),
+            }
+            for t, tier in enumerate(self.preset.tiers)
+        ]
+        return {
+            "requests": int(total[kernel.REQUESTS]),
+            "input_tokens": int(total[kernel.INPUT_TOKENS]),
+            "output_tokens": int(total[kernel.OUTPUT_TOKENS]),
+            "lookups": lookups,
+            "lookup_bytes": int(total[kernel.LOOKUP_BYTES]),
+            "misses": lookups - sum(tier["hits"] for tier in per_tier),
+            "decode_misses": int(total[kernel.DECODE_MISSES]),
+            "unplaced_objects": int(total[kernel.UNPLACED]),
+            "tiers": per_tier,
+        }
+
+
+def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
+    """Return, for each tier, the bytes it fills to and the largest object it takes; the last fills fully."""
+    limits, largest = [], []
+    for index, tier in enumerate(preset.tiers):
+        capacity = tier.capacity_bytes
+        is_last = index == len(preset.tiers) - 1
+        if capacity is None:
+            limits.append(store.UNBOUNDED)
+            largest.append(store.UNBOUNDED)
+        else:
+            limits.append(capacity if is_last else int(capacity * preset.fill_fraction))
+            largest.append(capacity if is_last else int(capacity * preset.max_object_fraction))
+    return limits, largest
