@@ -1,0 +1,75 @@
+"""Locality of a stream of operations: hot blocks and reuse distances, over 128 KiB blocks; compiled by numba."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import njit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BLOCK_BYTES = 128 * 1024
+MAX_ACCESSES = 8_000_000
+"""Block accesses looked at; a longer stream is cut here, which bounds memory."""
+
+
+def block_accesses(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the blocks that each operation touches, one after another, renumbered densely from 0."""
+    first = offsets // BLOCK_BYTES
+    count = (offsets + lengths - 1) // BLOCK_BYTES - first + 1
+    kept = int(np.searchsorted(np.cumsum(count), MAX_ACCESSES, "right"))
+    first, count = first[:kept], count[:kept]
+    within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+    blocks = np.repeat(first, count) + within
+    return np.unique(blocks, return_inverse=True)[1].astype(np.int64)
+
+
+def hot_share(blocks: NDArray[np.int64], part: float = 0.1) -> float | None:
+    """Return the share of accesses that go to the hottest `part` of the touched blocks; null if none."""
+    if not len(blocks):
+        return None
+    counts = np.sort(np.bincount(blocks))[::-1]
+    hottest = max(1, round(len(counts) * part))
+    return float(counts[:hottest].sum() / len(blocks))
+
+
+def median_reuse(blocks: NDArray[np.int64]) -> float | None:
+    """Return the median number of distinct other blocks between accesses to one block; null if none recurs."""
+    if not len(blocks):
+        return None
+    distances = _reuse_distances(blocks, int(blocks.max()) + 1)
+    return float(np.median(distances)) if len(distances) else None
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _reuse_distances(blocks: Any, count: int) -> Any:
+    """Return the reuse distance of each recurring access, by a Fenwick tree over the last accesses."""
+    n = len(blocks)
+    tree = np.zeros(n + 1, dtype=np.int32)
+    last = np.full(count, -1, dtype=np.int64)
+    distances = np.empty(n, dtype=np.int64)
+    found, live = 0, 0
+    for i in range(n):
+        before = last[blocks[i]]
+        if before >= 0:
+            # Blocks whose last access is after `before`: all that are live, less those up to it.
+            upto, k = 0, before + 1
+            while k > 0:
+                upto += tree[k]
+                k -= k & -k
+            distances[found] = live - upto
+            found += 1
+            k = before + 1
+            while k <= n:
+                tree[k] -= 1
+                k += k & -k
+        else:
+            live += 1
+        last[blocks[i]] = i
+        k = i + 1
+        while k <= n:
+            tree[k] += 1
+            k += k & -k
+    return distances[:found]
