@@ -103,7 +103,9 @@ def load_preset(name: str, settings: Sequence[str] = ()) -> Preset:
     """Return the preset called `name`, or in the TOML file of that path, with `settings` (KEY=VALUE) applied."""
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
     if not path.is_file():
-        raise ConfigError(f"unknown preset {name!r}; known are {', '.join(preset_names())}, or a path to a .toml")
+        raise ConfigError(
+            f"unknown preset {name!r}; known are {', '.join(preset_names())}, or a path to a .toml"
+        )
     tree = override(load_toml(path), settings)
     preset = to_struct(tree, Preset, f"preset {name}")
     _check(preset, name)
@@ -128,7 +130,12 @@ def _check(preset: Preset, name: str) -> None:
         "a waterfall keeps one copy of an object, which nothing promotes: set promotion=never",
     )
     require(preset.chunk_tokens > 0, f"chunk_tokens(={preset.chunk_tokens}) must be > 0")
-    for field in ("decode_read_tokens", "prefill_only_from_tokens", "prefill_ns_per_token", "decode_ns_per_token"):
+    for field in (
+        "decode_read_tokens",
+        "prefill_only_from_tokens",
+        "prefill_ns_per_token",
+        "decode_ns_per_token",
+    ):
         require(getattr(preset, field) >= 0, f"{field}(={getattr(preset, field)}) must be >= 0")
 
 

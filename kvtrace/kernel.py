@@ -135,7 +135,9 @@ def pop(world: World) -> int:
         if child >= n:
             break
         right = child + 1
-        if right < n and (times[right] < times[child] or (times[right] == times[child] and who[right] < who[child])):
+        if right < n and (
+            times[right] < times[child] or (times[right] == times[child] and who[right] < who[child])
+        ):
             child = right
         if time_ns < times[child] or (time_ns == times[child] and actor < who[child]):
             break
@@ -201,7 +203,11 @@ def _next_actor(world: World) -> int:
     control[ARRIVED] = index + 1
     me = world.actors[actor]
     me[STEP], me[REQUEST], me[STAGE] = _LOAD, index, 0
-    me[INPUT], me[OUTPUT], me[NEW_TOKENS] = world.input_tokens[index], world.output_tokens[index], world.input_tokens[index]
+    me[INPUT], me[OUTPUT], me[NEW_TOKENS] = (
+        world.input_tokens[index],
+        world.output_tokens[index],
+        world.input_tokens[index],
+    )
     me[FIRST], me[LENGTH] = world.offsets[index], world.offsets[index + 1] - world.offsets[index]
     # Every object of a file may be cached already, except that turn entries are never shared.
     me[NEW] = 0 if world.knobs.chunk_tokens else me[LENGTH]
@@ -253,7 +259,12 @@ def _ask(world: World, user: int) -> int:
     line = world.log[control[LOGGED]]
     control[LOGGED] += 1
     line[0], line[1], line[2], line[3] = control[NOW], me[REQUEST], me[SESSION], me[TURN]
-    line[4], line[5], line[6], line[7] = me[INPUT], me[OUTPUT], world.users[user, QOS], world.users[user, KIND]
+    line[4], line[5], line[6], line[7] = (
+        me[INPUT],
+        me[OUTPUT],
+        world.users[user, QOS],
+        world.users[user, KIND],
+    )
     me[STAGE] = 0
     me[STEP] = _LOAD
     return 0
@@ -419,7 +430,17 @@ def _store_through(world: World, chain: Any, first: int, n: int, stage: int, req
                     if not is_lower:
                         touch(tiers, t, slot)
                 elif make_room(tiers, slots, rows, t, size, now):
-                    write(tiers, slots, rows, t, slot, now, STORE if is_lower else PREFILL, request, stage + written_stages)
+                    write(
+                        tiers,
+                        slots,
+                        rows,
+                        t,
+                        slot,
+                        now,
+                        STORE if is_lower else PREFILL,
+                        request,
+                        stage + written_stages,
+                    )
                     is_any = 1
         written_stages += is_any
     return written_stages

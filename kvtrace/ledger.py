@@ -178,7 +178,15 @@ def _enter(
 
 @njit(cache=True, nogil=True)
 def _check(
-    ts_ns: int, op: int, held: int, offset: int, length: int, request: int, stage: int, stages: Any, state: Any
+    ts_ns: int,
+    op: int,
+    held: int,
+    offset: int,
+    length: int,
+    request: int,
+    stage: int,
+    stages: Any,
+    state: Any,
 ) -> int:
     if ts_ns < 0:
         return NEGATIVE_TIME

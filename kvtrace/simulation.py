@@ -59,7 +59,9 @@ class Sink(Protocol):
 class Simulation:
     """One hierarchy, one load: `run` streams its rows to a sink; `stats` are the counters afterwards."""
 
-    def __init__(self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS) -> None:
+    def __init__(
+        self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS
+    ) -> None:
         """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size."""
         self.preset, self.load = preset, load
         self.ranks = stored_ranks(model, ranks)
@@ -131,7 +133,10 @@ class Simulation:
 
     def run(self, sink: Sink, progress: Callable[[float], None] = lambda _ns: None) -> None:
         """Simulate to the end; `sink` takes the rows in a thread of its own, `progress` the virtual time, ns."""
-        spare = [self.world.rows, *(store.new_rows(len(self.world.rows.ts_ns), self.ranks) for _ in range(RING - 1))]
+        spare = [
+            self.world.rows,
+            *(store.new_rows(len(self.world.rows.ts_ns), self.ranks) for _ in range(RING - 1)),
+        ]
         waiting: list[Future[None]] = []
         with ThreadPoolExecutor(1, thread_name_prefix="trace-writer") as writer:
             turn = 0
@@ -183,8 +188,12 @@ class Simulation:
         old = len(slots.size)
         more = max(old, int(self.world.control[kernel.NEED]))
         if old + more > 2**31 - 1:
-            raise ConfigError("more than 2^31 objects are live at once; make the tiers smaller or the chunks larger")
-        wide = [np.pad(a, ((0, 0), (0, more)), constant_values=store.NONE) for a in (tiers.before, tiers.after)]
+            raise ConfigError(
+                "more than 2^31 objects are live at once; make the tiers smaller or the chunks larger"
+            )
+        wide = [
+            np.pad(a, ((0, 0), (0, more)), constant_values=store.NONE) for a in (tiers.before, tiers.after)
+        ]
         free = np.pad(slots.free, (0, more))
         count = int(slots.free_count[0])
         free[count : count + more] = np.arange(old + more - 1, old - 1, -1)

@@ -19,7 +19,15 @@ NONE = -1
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
 LOAD, PROMOTE, PREFILL, STORE, DECODE, DEMOTE, EVICT = (
     enum_code(TRACE, "phase", phase)
-    for phase in (Phase.LOAD, Phase.PROMOTE, Phase.PREFILL, Phase.STORE, Phase.DECODE, Phase.DEMOTE, Phase.EVICT)
+    for phase in (
+        Phase.LOAD,
+        Phase.PROMOTE,
+        Phase.PREFILL,
+        Phase.STORE,
+        Phase.DECODE,
+        Phase.DEMOTE,
+        Phase.EVICT,
+    )
 )
 
 # Columns of Tiers.count: what happened in each tier.

@@ -89,7 +89,9 @@ def emit_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     cells = [[str(c) for c in columns], *[["-" if v is None else str(v) for v in row] for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     lines = [
-        "  ".join(v.ljust(w) if i == 0 else v.rjust(w) for i, (v, w) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(
+            v.ljust(w) if i == 0 else v.rjust(w) for i, (v, w) in enumerate(zip(row, widths, strict=True))
+        )
         for row in cells
     ]
     lines.insert(1, "  ".join("-" * w for w in widths))
@@ -108,7 +110,14 @@ def progress(label: str, total: float | None = None) -> Iterator[Callable[[float
         yield lambda _done: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(),
                TextColumn("{task.percentage:>3.0f} %" if total else "{task.completed:,.0f}"),

@@ -50,7 +50,9 @@ class CsvEncoder:
         for start in range(0, table.num_rows, _WRITE_ROWS):
             part = table.slice(start, _WRITE_ROWS)
             text = io.BytesIO()
-            pl.DataFrame(pl.from_arrow(_lists_as_text(part, self._table))).write_csv(text, include_header=False)
+            pl.DataFrame(pl.from_arrow(_lists_as_text(part, self._table))).write_csv(
+                text, include_header=False
+            )
             self._stream.write(text.getbuffer())
 
     def finish(self, meta: Metadata) -> None:
@@ -72,7 +74,9 @@ def _lists_as_text(rows: pa.Table, table: Table) -> pa.Table:
     for index, column in enumerate(table.columns):
         if column.type.startswith("list"):
             values = rows.column(index).combine_chunks()
-            numbers = pa.ListArray.from_arrays(values.offsets, values.values.cast(pa.string()), mask=values.is_null())
+            numbers = pa.ListArray.from_arrays(
+                values.offsets, values.values.cast(pa.string()), mask=values.is_null()
+            )
             text = pc.binary_join_element_wise("[", pc.binary_join(numbers, " "), "]", "")
             rows = rows.set_column(index, column.name, text)
     return rows

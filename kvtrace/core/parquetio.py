@@ -75,7 +75,8 @@ class ParquetReader:
         self._check_columns()
         if self.meta.rows != self._file.metadata.num_rows:
             raise TraceError(
-                f"its metadata says {self.meta.rows} rows, but it holds {self._file.metadata.num_rows}", path=path
+                f"its metadata says {self.meta.rows} rows, but it holds {self._file.metadata.num_rows}",
+                path=path,
             )
 
     def _check_columns(self) -> None:
@@ -104,7 +105,9 @@ class ParquetReader:
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
                 row += batch.num_rows
         except (pa.ArrowException, OSError) as error:
-            raise TraceError(f"damaged after this row: {_first_line(error)}", path=self.path, row=row) from None
+            raise TraceError(
+                f"damaged after this row: {_first_line(error)}", path=self.path, row=row
+            ) from None
 
 
 def conform(array: Any, table: Table, name: str, path: Path, row: int) -> Any:

@@ -89,7 +89,9 @@ def create(path: Path | str, table: Table, meta: Metadata) -> Iterator[Writer]:
     format_ = _format(path)
     with aside(path) as temporary:
         encoder: Encoder = (
-            parquetio.ParquetEncoder(temporary, table) if format_ == ".parquet" else csvio.CsvEncoder(temporary, table)
+            parquetio.ParquetEncoder(temporary, table)
+            if format_ == ".parquet"
+            else csvio.CsvEncoder(temporary, table)
         )
         try:
             writer = Writer(table, meta, encoder)
@@ -102,6 +104,7 @@ def create(path: Path | str, table: Table, meta: Metadata) -> Iterator[Writer]:
 class Reader(Protocol):
     """An open table file."""
 
+    path: Path
     table: Table
     meta: Metadata
 

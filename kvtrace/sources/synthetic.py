@@ -94,7 +94,9 @@ def make_users(count: int, seed: int) -> tuple[Any, Any]:
 
 
 @njit(cache=True, nogil=True)
-def next_turn(users: Any, seed: int, user: int, turn: int, history_tokens: int, max_context_tokens: int) -> Turn:
+def next_turn(
+    users: Any, seed: int, user: int, turn: int, history_tokens: int, max_context_tokens: int
+) -> Turn:
     """Return what `user` asks after `turn` turns and `history_tokens` tokens of the present conversation.
 
     Sizes are uniform from a quarter of the user's own value up to it. A conversation ends by chance, after

@@ -40,7 +40,9 @@ def tables(table: Table) -> st.SearchStrategy:
     return rows.map(
         lambda rows: pa.Table.from_arrays(
             [
-                pa.array([r[i] for r in rows], f.type if not pa.types.is_dictionary(f.type) else pa.string()).cast(f.type)
+                pa.array(
+                    [r[i] for r in rows], f.type if not pa.types.is_dictionary(f.type) else pa.string()
+                ).cast(f.type)
                 for i, f in enumerate(arrow_schema(table))
             ],
             schema=arrow_schema(table),
@@ -130,7 +132,11 @@ def test_foreign_files_are_refused(tmp_path):
     pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
     (tmp_path / "b.parquet").write_text("hello")
     (tmp_path / "c.csv.zst").write_text("hello")
-    for name, message in (("a.parquet", "none of ours"), ("b.parquet", "not a readable"), ("c.csv.zst", "zstd")):
+    for name, message in (
+        ("a.parquet", "none of ours"),
+        ("b.parquet", "not a readable"),
+        ("c.csv.zst", "zstd"),
+    ):
         with pytest.raises(TraceError, match=message):
             open_table(tmp_path / name, TRACE)
     with pytest.raises(TraceError, match="no such file"):
@@ -172,7 +178,10 @@ def test_a_bad_csv_row_is_named(tmp_path, row, message):
 )
 def test_an_output_that_cannot_be_written_is_named(tmp_path, name, message):
     (tmp_path / "d.parquet").mkdir()
-    with pytest.raises((DeviceError, ConfigError), match=message), create(tmp_path / name, TRACE, trace_meta()):
+    with (
+        pytest.raises((DeviceError, ConfigError), match=message),
+        create(tmp_path / name, TRACE, trace_meta()),
+    ):
         pass
 
 

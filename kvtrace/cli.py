@@ -1,0 +1,389 @@
+"""The command line of kvtrace: make traces, and say what they hold."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvtrace.core.app import emit_json, emit_table, log, make_app, progress, run
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
+
+if TYPE_CHECKING:
+    from kvtrace.core.metadata import Metadata
+    from kvtrace.core.schema import Table
+    from kvtrace.simulation import Load, Simulation
+    from kvtrace.sources import Requests
+
+app = make_app(
+    "kvtrace",
+    "Simulate an LLM's KV-cache over GPU, CPU and storage tiers, and write the I/O as a trace.",
+    "First steps: kvtrace gen --users 32 --duration 60s --seed 42 -o t.parquet; kvtrace info t.parquet",
+)
+
+SOURCES = ("mooncake",)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace: *.parquet or *.csv.zst.")]
+SourceKind = Annotated[str, typer.Option("--source", help=f"What FILE is: {', '.join(SOURCES)}.")]
+TimeUnit = Annotated[str, typer.Option(help="Unit of the source's timestamps: ms or s.")]
+BlockTokens = Annotated[int, typer.Option(help="Tokens a block of the source's ids.")]
+
+
+@app.command()
+def gen(
+    file: Annotated[
+        Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The trace: *.parquet or *.csv.zst.")] = Path(
+        "trace.parquet"
+    ),
+    source: Annotated[str | None, typer.Option(help=f"What FILE is: {', '.join(SOURCES)}.")] = None,
+    model: Annotated[str, typer.Option(help="The model whose KV cache it is.")] = "llama3.1-8b",
+    preset: Annotated[
+        str, typer.Option(help="The caching stack to imitate: a name, or a .toml file.")
+    ] = "mlperf",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a knob of the preset.")
+    ] = None,
+    users: Annotated[int, typer.Option(min=1, help="Synthetic users (chatbot, coding, document).")] = 32,
+    duration: Annotated[
+        str | None, typer.Option(help="Virtual time to simulate; users: 60s, a file: all.")
+    ] = None,
+    max_requests: Annotated[int | None, typer.Option(min=1, help="Stop after so many requests.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Same seed and options, same bytes.")] = 42,
+    tensor_parallel: Annotated[int, typer.Option("--tp", min=1, max=1024, help="Tensor-parallel ranks.")] = 1,
+    time_unit: TimeUnit = "ms",
+    block_tokens: BlockTokens = 512,
+    requests_out: Annotated[Path | None, typer.Option(help="Also write the requests table here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate requests over the tiers of a preset and write the I/O as a trace, deletes included.
+
+    \b
+    kvtrace gen --users 32 --duration 60s --seed 42 -o t.parquet
+    kvtrace gen --source mooncake conversation.jsonl --preset lmcache-disk -o conv.parquet
+    kvtrace gen --preset lmcache-disk --set tiers.nvme.capacity=500GiB -o small.parquet
+    """
+    from kvtrace import traceout
+    from kvtrace.hierarchy import load_preset
+    from kvtrace.models import find_model
+
+    shape, chosen = find_model(model), load_preset(preset, settings or ())
+    requests = _read_requests(file, source, time_unit, block_tokens)
+    until_ns = parse_duration_ns(duration or "60s") if requests is None or duration else None
+    load = _load(requests, users, seed, until_ns, max_requests)
+    _announce_compile()
+    from kvtrace.simulation import Simulation
+
+    simulation = Simulation(chosen, shape, load, ranks=tensor_parallel)
+    config = {
+        "preset": preset, "model": model, "tensor_parallel": tensor_parallel, "seed": seed,
+        "users": None if requests else users, "duration_ns": until_ns, "max_requests": max_requests,
+        "source": requests.origin if requests else {"kind": "synthetic", "users": users},
+    }  # fmt: skip
+    describe = _describer(simulation, config, preset, model)
+    span_ns = until_ns if requests is None else int(requests.arrival_ns[-1])
+    with progress("simulating", span_ns) as tick:
+        meta = traceout.write(output, simulation, describe, requests_out, tick)
+    for note in meta.notes:
+        log(f"note: {note}")
+    summary = {
+        "file": str(output),
+        "rows": meta.rows,
+        "preset": preset,
+        "model": model,
+        "seed": seed,
+        "stats": meta.stats,
+    }
+    if as_json:
+        emit_json(summary)
+    else:
+        _print_gen(summary)
+
+
+def _read_requests(
+    file: Path | None, source: str | None, time_unit: str, block_tokens: int
+) -> Requests | None:
+    if file is None:
+        if source is not None:
+            raise ConfigError(f"--source {source} needs a FILE to read")
+        return None
+    if source not in SOURCES:
+        raise ConfigError(
+            f"say what {file} is with --source; known are {', '.join(SOURCES)}"
+            if source is None
+            else f"unknown source {source!r}; known are {', '.join(SOURCES)}"
+        )
+    from kvtrace.sources import mooncake
+
+    return mooncake.read(file, time_unit=time_unit, block_tokens=block_tokens)
+
+
+def _load(
+    requests: Requests | None, users: int, seed: int, until_ns: int | None, max_requests: int | None
+) -> Load:
+    from kvtrace.simulation import FOREVER_NS, Load
+
+    return Load(
+        requests=requests, users=0 if requests is not None else users, seed=seed,
+        until_ns=FOREVER_NS if until_ns is None else until_ns, max_requests=max_requests or FOREVER_NS,
+    )  # fmt: skip
+
+
+def _describer(simulation: Simulation, config: dict[str, Any], preset: str, model: str) -> Any:
+    """Return the function that makes the metadata of each table of this run."""
+    from kvtrace.core.metadata import describe
+    from kvtrace.hierarchy import as_config
+
+    requests = simulation.load.requests
+    notes = [
+        *(requests.notes if requests else ()),
+        "times are virtual: storage operations take none, and no tier queues",
+    ]
+    config = {**config, "hierarchy": as_config(simulation.preset)}
+
+    def make(table: Table) -> Metadata:
+        return describe(
+            table, "kvtrace", ["kvtrace", *sys.argv[1:]], config, seed=config["seed"], preset=preset,
+            model={"name": model, "bytes_per_token": simulation.bytes_per_token, "ranks": simulation.ranks},
+            tiers=simulation.preset.tier_list(), source=config["source"], notes=notes, is_simulated=True,
+        )  # fmt: skip
+
+    return make
+
+
+def _announce_compile() -> None:
+    """Say that the first run compiles, if numba has no cache of the kernel yet."""
+    from kvtrace import kernel
+
+    if not kernel.run.stats.cache_hits and not any(
+        Path(kernel.__file__).parent.glob("__pycache__/kernel.run*.nbi")
+    ):
+        log("compiling the simulation kernel; this happens once and takes some seconds")
+
+
+def _print_gen(summary: dict[str, Any]) -> None:
+    stats = summary["stats"]
+    typer.echo(
+        f"{summary['file']}: {format_count(summary['rows'])} rows, preset {summary['preset']}, "
+        f"model {summary['model']}, seed {summary['seed']}, {format_count(stats['requests'])} requests\n"
+    )
+    rows = [
+        [
+            tier["name"], _percent(tier["hit_ratio"]), format_bytes(tier["read_bytes"]),
+            format_bytes(tier["written_bytes"]), format_bytes(tier["deleted_bytes"]), format_bytes(tier["live_bytes"]),
+        ]
+        for tier in stats["tiers"]
+    ]  # fmt: skip
+    emit_table("simulated", ["tier", "hits", "read", "written", "deleted", "live at end"], rows)
+    if stats["unplaced_objects"]:
+        log(f"note: {stats['unplaced_objects']} objects were too large for every tier and were not stored")
+
+
+def _percent(ratio: float | None) -> str | None:
+    return None if ratio is None else f"{100 * ratio:.1f} %"
+
+
+@app.command()
+def info(file: TraceFile, as_json: AsJson = False) -> None:
+    """Print what a trace holds: rows, span, operations and bytes by tier, op and phase, live bytes, hit ratios.
+
+    \b
+    kvtrace info t.parquet
+    kvtrace info t.parquet --json | jq .tiers
+    """
+    from kvtrace.core.schema import TRACE
+    from kvtrace.core.traceio import open_table
+    from kvtrace.inventory import take
+
+    reader = open_table(file, TRACE)
+    with progress("reading", reader.meta.rows) as tick:
+        found = take(reader, tick)
+    if as_json:
+        emit_json({"file": str(file), "metadata": reader.meta, **found})
+        return
+    meta = reader.meta
+    model = (meta.model or {}).get("name")
+    typer.echo(
+        f"{file}: {format_count(found['rows'])} rows over {format_duration(found['span_ns'])}, "
+        f"{format_count(found['objects'])} objects, {format_count(found['requests'])} requests\n"
+        f"made by {meta.program} {meta.version}, preset {meta.preset or '-'}, model {model or '-'}, "
+        f"seed {'-' if meta.seed is None else meta.seed}, source {(meta.source or {}).get('kind', '-')}\n"
+        f"{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'}"
+        f"; configuration {meta.config_sha256[:12]}\n"
+    )
+    for note in meta.notes:
+        typer.echo(f"note: {note}")
+    cells = [
+        [f"{c['tier']} {c['op']} {c['phase']}", format_count(c["operations"]), format_bytes(c["bytes"])]
+        for c in found["operations"]
+    ]
+    emit_table("\noperations", ["tier, op, phase", "operations", "bytes"], cells)
+    emit_table(
+        "tiers (hit ratio: counted by the simulation)",
+        ["tier", "capacity", "peak live", "live at end", "hit ratio"],
+        [
+            [
+                t["name"], "unbounded" if t["capacity_bytes"] is None else format_bytes(t["capacity_bytes"]),
+                ("≤ " if t["is_upper_bound"] else "") + format_bytes(t["peak_live_bytes"]),
+                format_bytes(t["live_bytes_at_end"]), _percent(t["hit_ratio"]),
+            ]
+            for t in found["tiers"]
+        ],
+    )  # fmt: skip
+    if any(t["is_upper_bound"] and t["peak_live_bytes"] for t in found["tiers"]):
+        typer.echo("≤: nothing is deleted from this tier in the trace, so its live bytes only grow")
+
+
+@app.command()
+def validate(file: TraceFile, as_json: AsJson = False) -> None:
+    """Re-simulate the rows: reads find live objects, capacities hold, time and stages go forward.
+
+    Leaves with 0, or with 3 and the first row that cannot be.
+
+    \b
+    kvtrace validate t.parquet
+    """
+    from kvtrace.core.schema import TRACE
+    from kvtrace.core.traceio import open_table
+    from kvtrace.inventory import check
+
+    reader = open_table(file, TRACE)
+    with progress("validating", reader.meta.rows) as tick:
+        ledger = check(reader, tick)
+    if as_json:
+        emit_json({"file": str(file), "is_valid": True, "rows": ledger.rows, "objects": ledger.objects})
+    else:
+        typer.echo(f"{file}: valid, {format_count(ledger.rows)} rows, {format_count(ledger.objects)} objects")
+
+
+@app.command()
+def sim(
+    file: Annotated[Path, typer.Argument(help="A file of real requests.")],
+    source: SourceKind,
+    capacity_blocks: Annotated[
+        str, typer.Option(help="Capacities in blocks, with commas; `unlimited` is one.")
+    ],
+    policy: Annotated[str, typer.Option(help="Eviction policy: lru.")] = "lru",
+    time_unit: TimeUnit = "ms",
+    block_tokens: BlockTokens = 512,
+    as_json: AsJson = False,
+) -> None:
+    """Count the hits of one cache over a request trace, for each capacity, block by block in file order.
+
+    A hit is a block of a request's leading run: found in the cache before the request's first miss.
+
+    \b
+    kvtrace sim conversation.jsonl --source mooncake --policy lru --capacity-blocks 1000,50000,unlimited
+    """
+    capacities = [_capacity(text) for text in capacity_blocks.split(",")]
+    if policy != "lru":
+        raise ConfigError(f"unknown policy {policy!r}; known is lru")
+    requests = _read_requests(file, source, time_unit, block_tokens)
+    if requests is None:
+        raise ValueError(file)
+    from kvtrace.geometry import block_chains
+    from kvtrace.sweep import lru_hits
+
+    chains = block_chains(requests)
+    references = len(chains.slots)
+    results = [
+        {"capacity_blocks": c, "hits": h, "hit_ratio": h / references if references else None}
+        for c, h in zip(capacities, lru_hits(chains, capacities), strict=True)
+    ]
+    if as_json:
+        emit_json({"policy": policy, "requests": len(requests), "references": references, "results": results})
+        return
+    emit_table(
+        f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests",
+        ["capacity, blocks", "hits", "hit ratio"],
+        [
+            [
+                "unlimited" if r["capacity_blocks"] is None else format_count(r["capacity_blocks"]),
+                format_count(r["hits"]), _percent(r["hit_ratio"]),
+            ]
+            for r in results
+        ],
+    )  # fmt: skip
+
+
+def _capacity(text: str) -> int | None:
+    if text.strip() in ("unlimited", "inf"):
+        return None
+    try:
+        blocks = int(text)
+    except ValueError:
+        raise ConfigError(f"--capacity-blocks: {text!r} is no whole number, nor `unlimited`") from None
+    if not 0 < blocks < 2**62:
+        raise ConfigError(f"--capacity-blocks: {blocks} must be > 0")
+    return blocks
+
+
+@app.command()
+def convert(
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="*.parquet, *.csv.zst, or an MLPerf trace CSV.")
+    ],
+    target: Annotated[
+        Path, typer.Argument(metavar="OUT", help="*.parquet or *.csv.zst; with --to mlperf also *.csv.")
+    ],
+    to: Annotated[str, typer.Option(help="Format of OUT: native, or mlperf.")] = "native",
+) -> None:
+    """Convert a table between Parquet and zstd CSV, or a trace from or to the MLPerf trace CSV.
+
+    The objects table beside a trace goes along.
+
+    \b
+    kvtrace convert t.parquet t.csv.zst
+    kvtrace convert mlperf_trace.csv t.parquet
+    kvtrace convert t.parquet mlperf_trace.csv.zst --to mlperf
+    """
+    from kvtrace import mlperf_csv
+
+    if to not in ("native", "mlperf"):
+        raise ConfigError(f"--to {to}: unknown format; use native or mlperf")
+    if source.exists() and target.exists() and source.samefile(target):
+        raise ConfigError(f"{target} is the input; name another output")
+    with progress("converting") as tick:
+        if to == "mlperf":
+            if not target.name.endswith((".csv", ".csv.zst")):
+                raise ConfigError(f"{target}: name an MLPerf trace *.csv or *.csv.zst")
+            log(mlperf_csv.describe_losses(mlperf_csv.write_from(source, target, tick)))
+        elif mlperf_csv.is_mlperf(source):
+            found = mlperf_csv.read_into(source, target, ["kvtrace", *sys.argv[1:]], tick)
+            for note in found.notes():
+                log(f"note: {note}")
+        else:
+            _convert_native(source, target, tick)
+
+
+def _convert_native(source: Path, target: Path, tick: Any) -> None:
+    from contextlib import ExitStack
+
+    from kvtrace.core.schema import OBJECTS, TRACE
+    from kvtrace.core.traceio import create, objects_path, open_table
+
+    reader = open_table(source)
+    with ExitStack() as stack:
+        if reader.table == TRACE and objects_path(source).exists():
+            side = open_table(objects_path(source), OBJECTS)
+            out = stack.enter_context(create(objects_path(target), OBJECTS, side.meta))
+            for batch in side.batches():
+                out.write(batch)
+        out = stack.enter_context(create(target, reader.table, reader.meta))
+        for batch in reader.batches():
+            out.write(batch)
+            tick(float(out.rows))
+
+
+def main() -> None:
+    """Run kvtrace."""
+    run(app, "kvtrace")
+
+
+if __name__ == "__main__":
+    main()

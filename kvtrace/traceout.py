@@ -1,0 +1,135 @@
+"""Turn what a simulation makes into the trace, objects and requests tables, streamed to their files."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, arrow_schema, enum_array, enum_code
+from kvtrace.core.traceio import create, objects_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from kvtrace.core.metadata import Metadata
+    from kvtrace.core.schema import Table
+    from kvtrace.core.traceio import Writer
+    from kvtrace.simulation import Flush, Simulation
+    from kvtrace.sources import Requests
+    from kvtrace.store import Rows
+
+_OBJECT_ROWS = 1 << 18
+
+
+def write(
+    path: Path, simulation: Simulation, describe: Callable[[Table], Metadata],
+    requests_path: Path | None = None, progress: Callable[[float], None] = lambda _ns: None,
+) -> Metadata:  # fmt: skip
+    """Run `simulation` into the trace at `path`, its objects table beside it, and its requests if wanted.
+
+    `describe` makes the metadata of each table. Nothing appears under a final name unless all is whole.
+    """
+    requests = simulation.load.requests
+    with ExitStack() as stack:
+        log = (
+            stack.enter_context(create(requests_path, REQUESTS, describe(REQUESTS)))
+            if requests_path
+            else None
+        )
+        objects = stack.enter_context(create(objects_path(path), OBJECTS, describe(OBJECTS)))
+        trace = stack.enter_context(create(path, TRACE, describe(TRACE)))
+        kind = simulation.preset.entry.value
+        if requests is not None:
+            _write_objects(objects, kind, simulation.file_object_bytes, simulation.ranks)
+            if log is not None:
+                log.write(_file_requests(requests))
+
+        def sink(flush: Flush) -> None:
+            trace.write(trace_batch(flush.rows))
+            if len(flush.object_bytes):
+                objects.write(object_batch(objects.rows, kind, flush.object_bytes))
+            if log is not None and len(flush.log):
+                log.write(_user_requests(flush.log))
+
+        simulation.run(sink, progress)
+        for writer in (trace, objects, log):
+            if writer is not None:
+                writer.update(stats=simulation.stats())
+    return trace.meta
+
+
+def trace_batch(rows: Rows) -> pa.RecordBatch:
+    """Return the filled rows as a record batch of the trace table; the arrays are copied."""
+    import pyarrow as pa
+
+    n = int(rows.count[0])
+    is_background = rows.request_id[:n] < 0
+    arrays = [
+        pa.array(rows.ts_ns[:n].copy()),
+        enum_array(TRACE, "op", rows.op[:n].copy()),
+        pa.array(rows.tier[:n].copy()),
+        enum_array(TRACE, "phase", rows.phase[:n].copy()),
+        pa.array(rows.object_id[:n].copy()),
+        pa.array(np.zeros(n, dtype=np.int64)),
+        pa.array(rows.length_bytes[:n].copy()),
+        pa.array(rows.request_id[:n], mask=is_background),
+        pa.array(rows.stage[:n], mask=is_background),
+        pa.array(rows.rank[:n].copy()),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(TRACE))
+
+
+def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:
+    """Return objects `first_id`, `first_id` + 1, … of `kind` with `sizes`, bytes, as a record batch."""
+    import pyarrow as pa
+
+    ids = range(first_id, first_id + len(sizes))
+    code = enum_code(OBJECTS, "kind", kind)
+    arrays = [
+        pa.array(ids, pa.int64()),
+        pa.array([f"{kind}/{i:012x}" for i in ids], pa.string()),
+        enum_array(OBJECTS, "kind", np.full(len(sizes), code, dtype=np.int8)),
+        pa.array(sizes, pa.int64()),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS))
+
+
+def _write_objects(out: Writer, kind: str, sizes: Any, ranks: int) -> None:
+    per_rank = np.repeat(sizes // ranks, ranks)
+    for start in range(0, len(per_rank), _OBJECT_ROWS):
+        out.write(object_batch(start, kind, per_rank[start : start + _OBJECT_ROWS]))
+
+
+def _file_requests(requests: Requests) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    n = len(requests)
+    arrays = [
+        pa.array(requests.arrival_ns),
+        pa.array(np.arange(n)),
+        pa.nulls(n, pa.int64()),
+        pa.nulls(n, pa.int32()),
+        pa.array(requests.input_tokens),
+        pa.array(requests.output_tokens),
+        pa.ListArray.from_arrays(pa.array(requests.block_offsets, pa.int32()), pa.array(requests.block_ids)),
+        enum_array(REQUESTS, "qos", np.zeros(n, dtype=np.int8), np.ones(n, dtype=bool)),
+        enum_array(REQUESTS, "kind", np.full(n, enum_code(REQUESTS, "kind", "trace"), dtype=np.int8)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(REQUESTS))
+
+
+def _user_requests(log: Any) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    arrival, request, session, turn, inputs, outputs, qos, kind = (log[:, i].copy() for i in range(8))
+    arrays = [
+        pa.array(arrival), pa.array(request), pa.array(session), pa.array(turn, pa.int32()), pa.array(inputs),
+        pa.array(outputs), pa.nulls(len(log), pa.list_(pa.int64())),
+        enum_array(REQUESTS, "qos", qos.astype(np.int8)), enum_array(REQUESTS, "kind", kind.astype(np.int8)),
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(REQUESTS))
