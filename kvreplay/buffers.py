@@ -1,8 +1,9 @@
-"""A bounded arena of page-aligned I/O buffers: memory follows queue depth and I/O size, never object sizes."""
+"""A bounded arena of page-aligned I/O buffers: memory follows queue depth and I/O size, not objects."""
 
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 
 
 class Arena:
@@ -13,12 +14,10 @@ class Arena:
         if slot_bytes % mmap.PAGESIZE:
             raise ValueError(f"slot_bytes(={slot_bytes}) must be a multiple of {mmap.PAGESIZE}")
         self._map = mmap.mmap(-1, count * slot_bytes)
-        # Huge pages cut a 4 MiB request from four to one at the device; where the kernel has none we lose nothing.
+        # Huge pages cut a 4 MiB request from four to one at the device; without them nothing is lost.
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            try:
+            with suppress(OSError):
                 self._map.madvise(mmap.MADV_HUGEPAGE)
-            except OSError:
-                pass
         for page in range(0, count * slot_bytes, mmap.PAGESIZE):
             self._map[page] = 0
         whole = memoryview(self._map)

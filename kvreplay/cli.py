@@ -24,34 +24,41 @@ app = make_app(
 
 
 @app.command("run")
-def run_(
+def run_(  # noqa: PLR0917 - typer calls it by name
     trace: Annotated[Path, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")],
     tier: Annotated[list[str] | None, typer.Option(
         "--tier", "-t", metavar="NAME=TARGET",
-        help="Where a tier of the trace lies: an empty directory, ram, or null (nothing moves). Repeatable; rows of "
-        "tiers not named are skipped.")] = None,
+        help="Where a tier of the trace lies: an empty directory, ram, or null (nothing moves). Repeatable; "
+        "rows of tiers not named are skipped.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
     as_fast_as_possible: Annotated[bool, typer.Option(
-        "--as-fast-as-possible", help="Closed loop: trace times are ignored. The default without --speed.")] = False,
+        "--as-fast-as-possible", help="Closed loop: trace times are ignored. The default without --speed.")
+    ] = False,
     speed: Annotated[float | None, typer.Option(
         help="Open loop: submit at trace times divided by this factor; 1 is the trace's own speed.")] = None,
     queue_depth: Annotated[int, typer.Option(help="At most this many I/Os, and operations, in flight.")] = 8,
     io_bytes: Annotated[str, typer.Option(
-        help="Longer objects are split into I/Os of this size. Buffers take 3 x queue depth x this.")] = "1MiB",
+        help="Longer objects are split into I/Os of this size. Buffers take 3 x queue depth x this.")
+    ] = "1MiB",
     limit: Annotated[str | None, typer.Option(
-        help="Replay the trace's start only: 10000 rows, 30s of trace time, or 2GiB read and written.")] = None,
+        help="Replay the trace's start only: 10000 rows, 30s of trace time, or 2GiB read and written.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the data; the trace's if not given.")] = None,
-    buffered: Annotated[bool, typer.Option("--buffered", help="Go through the page cache instead of O_DIRECT.")] = False,
-    fsync: Annotated[str, typer.Option(help="never, or close: fdatasync each written file, within its time.")] = "never",
+    buffered: Annotated[bool, typer.Option(
+        "--buffered", help="Go through the page cache instead of O_DIRECT.")] = False,
+    fsync: Annotated[str, typer.Option(
+        help="never, or close: fdatasync each written file, within its time.")] = "never",
     on_error: Annotated[str, typer.Option(help="stop, or continue, when an operation fails.")] = "stop",
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the object files; the next run removes them.")] = False,
+    keep: Annotated[bool, typer.Option(
+        "--keep", help="Leave the object files; the next run removes them.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write the run into a non-empty directory.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the run's manifest and summary as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option(
+        "--json", help="Print the run's manifest and summary as JSON.")] = False,
 ) -> None:  # fmt: skip
     """Replay a trace on real tiers and write ops.parquet and run.json.
 
     Writes carry data that neither deduplicates nor compresses; what the replayed part reads but never wrote
-    is written first and not measured. Stages of a request, and operations on the same object, keep their order.
+    is written first and not measured. Stages of a request, and operations on an object, keep their order.
     Only our own files in the target are removed, at the end and at the next start after a crash.
 
     \b
@@ -60,12 +67,13 @@ def run_(
     Example, the first minute at the trace's own times:
       kvreplay run conv.parquet --tier nvme=/mnt/scratch --speed 1 --limit 60s -o run
     """  # noqa: D301 - click's mark for kept lines
-    from kvreplay.runner import Config, replay
+    from kvreplay.options import Config
+    from kvreplay.runner import replay
 
     config = Config(
-        tiers=_targets(tier or []), speed=speed, is_as_fast_as_possible=as_fast_as_possible, queue_depth=queue_depth,
-        io_bytes=parse_bytes(io_bytes), limit=limit, seed=seed, is_buffered=buffered, fsync=fsync, is_kept=keep,
-        on_error=on_error,
+        tiers=_targets(tier or []), speed=speed, is_as_fast_as_possible=as_fast_as_possible,
+        queue_depth=queue_depth, io_bytes=parse_bytes(io_bytes), limit=limit, seed=seed, is_buffered=buffered,
+        fsync=fsync, is_kept=keep, on_error=on_error,
     )  # fmt: skip
     outcome = replay(config, trace, output, ["kvreplay", *sys.argv[1:]], is_forced=force, show=progress)
     if as_json:
@@ -93,6 +101,8 @@ def _targets(options: list[str]) -> dict[str, str]:
 
 
 def _show(outcome: Outcome, output: Path) -> None:
+    from kvreplay.summary import percent
+
     summary, manifest = outcome.summary, outcome.manifest
     partial = "" if outcome.error is None else "PARTIAL: "
     typer.echo(f"{partial}{summary.verdict}; {_totals(outcome)}")
@@ -103,14 +113,16 @@ def _show(outcome: Outcome, output: Path) -> None:
     )
     if populated["objects"]:
         typer.echo(
-            f"populated first, not measured: {populated['objects']:,} objects, {format_bytes(populated['bytes'])}"
+            f"populated first, not measured: {populated['objects']:,} objects, "
+            f"{format_bytes(populated['bytes'])}"
         )
     for note in manifest["notes"]:
         typer.echo(note)
     for name, moved in manifest["device_io"].items():
         if moved["read_bytes"] is not None:
             typer.echo(
-                f"device beneath {name} ({manifest['tiers'][name]['device']}): {format_bytes(moved['read_bytes'])} read, "
+                f"device beneath {name} ({manifest['tiers'][name]['device']}): "
+                f"{format_bytes(moved['read_bytes'])} read, "
                 f"{format_bytes(moved['written_bytes'])} written meanwhile, by all programs"
             )
     typer.echo("")
@@ -119,8 +131,11 @@ def _show(outcome: Outcome, output: Path) -> None:
     if summary.pace is not None:
         rows = [(_name(f), *_times(f.lateness)) for f in summary.figures if f.lateness is not None]
         emit_table("Lateness", ("tier op", *_TIMES), [*rows, ("all", *_times(summary.pace.lateness))])
-    typer.echo(f"making data took {generation['share_of_wall'] * 100:.2g} % of its thread's time; "
-               f"submitting threads waited for it {generation['starved_share'] * 100:.2g} % of theirs")  # fmt: skip
+    if generation is not None:
+        typer.echo(
+            f"making data took {percent(generation.share_of_threads)} of its threads' time; submitting threads "
+            f"waited for it {percent(generation.starved_share)} of theirs"
+        )
     log(f"wrote {output}")
 
 

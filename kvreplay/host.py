@@ -59,7 +59,7 @@ def _mount_of(directory: Path) -> dict[str, Any] | None:
     for line in (_text(Path("/proc/self/mounts")) or "").splitlines():
         _source, point, kind, options, *_ = line.split()
         for octal, character in _OCTAL.items():
-            point = point.replace(octal, character)  # noqa: PLW2901 - the same point, readable
+            point = point.replace(octal, character)
         is_above = directory == Path(point) or Path(point) in directory.parents
         if is_above and (best is None or len(point) >= len(best["mount_point"])):
             best = {"filesystem": kind, "mount_point": point, "mount_options": options}
@@ -73,7 +73,7 @@ def _block_directory(directory: Path) -> Path | None:
 
 
 def device_bytes(directory: Path) -> tuple[int, int] | None:
-    """Return the bytes read and written so far by the device beneath `directory`; None if there is none to see.
+    """Return the bytes read and written so far by the device beneath `directory`; None if it is not seen.
 
     Source: /proc/diskstats, in sectors of 512 bytes whatever the device; other programs' I/O is in it too.
     """

@@ -83,10 +83,11 @@ class Window:
 
 
 def compile_window(reader: Reader, path: Path, alignments: dict[int, int], limit: Limit) -> Window:
-    """Compile the prefix of the trace that `limit` admits for the tiers in `alignments` (tier -> padding, bytes).
+    """Compile the prefix of the trace that `limit` admits, for tiers with `alignments` (padding, bytes).
 
     Raises:
         TraceError: a row that cannot be replayed, by number and column.
+
     """
     import numpy as np
 
@@ -244,10 +245,10 @@ def _versions(op: Any, hazards: Barriers) -> Any:
     writes = op[order] == WRITE
     seen = np.cumsum(writes)
     # A chain starts at a group that nothing continues into.
-    chain_start = hazards.starts[:-1][np.append(True, hazards.continues[:-1] == 0)] if len(order) else []
-    base = np.repeat(
-        np.append(0, seen)[chain_start], np.diff(np.append(chain_start, len(order)).astype(np.int64))
-    )
+    begins = np.append(True, hazards.continues[:-1] == 0) if len(order) else np.zeros(0, bool)
+    chain_start = hazards.starts[:-1][begins].astype(np.int64)
+    chain_end = np.append(chain_start[1:], len(order))[: len(chain_start)]
+    base = np.repeat(np.append(0, seen)[chain_start], chain_end - chain_start)
     version = np.zeros(len(op), dtype=np.int32)
     version[order] = np.where(writes, seen - base, 0)
     return version
@@ -264,9 +265,9 @@ def populate_plan(residency: Residency, alignments: dict[int, int], path: Path) 
     zeros, none = np.zeros(count, np.int64), np.full(count, -1, np.int64)
     tier = residency.populate_tier.astype(np.int64)
     rows = {
-        "row": np.arange(count, dtype=np.int64), "ts_ns": zeros, "op": np.full(count, WRITE, np.int64), "tier": tier,
-        "object_id": residency.populate_object, "offset_bytes": zeros, "length_bytes": residency.populate_bytes,
-        "request_id": none, "stage": none, "version": -tier,
+        "row": np.arange(count, dtype=np.int64), "ts_ns": zeros, "op": np.full(count, WRITE, np.int64),
+        "tier": tier, "object_id": residency.populate_object, "offset_bytes": zeros,
+        "length_bytes": residency.populate_bytes, "request_id": none, "stage": none, "version": -tier,
     }  # fmt: skip
     return build_plan(rows, [alignments.get(i, 1) for i in range(max(alignments) + 1)], path)
 
@@ -275,7 +276,7 @@ def tier_indices(names: list[str], targets: dict[str, str], path: Path) -> Itera
     """Yield (tier index, target) for each of `targets`; ConfigError for a name that the trace lacks."""
     if not targets:
         raise ConfigError(
-            f"no --tier given; name a target for one of {', '.join(names)}, for example --tier {names[-1]}=DIR"
+            f"no --tier given; name a target for one of {', '.join(names)}, such as --tier {names[-1]}=DIR"
         )
     for name, target in targets.items():
         if name not in names:

@@ -30,7 +30,8 @@ class Residency:
 def trace_residency(tier: Any, op: Any, object_id: Any, end: Any, alignments: list[int]) -> Residency:
     """Follow every (tier, object) through the rows.
 
-    `op` holds 0 read, 1 write, 2 delete; `end` the byte after the last one touched; `alignments` a tier's padding.
+    `op` holds 0 read, 1 write, 2 delete; `end` the byte after the last one touched; `alignments` each tier's
+    padding in bytes.
     """
     import numpy as np
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kvreplay.engines import Record
+    from kvreplay.manifest import Setting
     from kvreplay.plan import Plan
     from kvreplay.tiers import Tier
     from kvtrace.core.metadata import Metadata
-    from kvtrace.core.traceio import Reader
 
 MANIFEST, OPS_FILE = "run.json", "ops.parquet"
 _FROM_TRACE = ("op", "tier", "phase", "object_id", "request_id")
@@ -71,44 +71,41 @@ def write_run(
     write_text(path / MANIFEST, text + "\n")
 
 
-def ops_batches(
-    reader: Reader, rows: int, plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the first `rows` rows of the trace with what was measured of them; null where nothing was."""
+def ops_batches(setting: Setting, record: Record, due_ns: Any) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the window with what was measured of them; null where nothing was."""
     import numpy as np
 
-    asked = io_bytes(plan, tiers)
+    plan, tiers, rows = setting.window.plan, setting.tiers, setting.window.rows
+    measured = _measured(plan, record, due_ns, tiers)
     engines = np.array(
         [enum_code(OPS, "engine", "none" if t is None else t.engine) for t in tiers], dtype=np.int8
     )
     at = 0
-    for batch in reader.batches(_FROM_TRACE):
+    for batch in setting.reader.batches(_FROM_TRACE):
         batch = batch.slice(0, rows - at)  # noqa: PLW2901 - the window ends within it
         first, last = np.searchsorted(plan.row, [at, at + batch.num_rows])
         part = slice(int(first), int(last))
-        yield _ops_batch(
-            batch, at, _measured(part, plan, record, due_ns, asked, tiers), plan.row[part] - at, engines
-        )
+        of_batch = {name: values[part] for name, values in measured.items()}
+        yield _ops_batch(batch, at, of_batch, plan.row[part] - at, engines)
         at += batch.num_rows
         if at >= rows:
             return
 
 
-def _measured(
-    part: slice, plan: Plan, record: Record, due_ns: Any, asked: Any, tiers: Sequence[Tier | None]
-) -> dict[str, Any]:
-    """Return the measured columns of the planned rows in `part`, -1 where there is nothing."""
+def _measured(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None]) -> dict[str, Any]:
+    """Return the measured columns of the planned rows, -1 where there is nothing."""
     import numpy as np
 
-    simulated = np.array([t is not None and t.is_simulated for t in tiers])[plan.tier[part]]
-    is_done = (record.outcome[part] == OK) & ~simulated
+    simulated = np.array([t is not None and t.is_simulated for t in tiers])[plan.tier]
+    is_done = (record.outcome == OK) & ~simulated
     # A delete moves no bytes: 0 is what was measured.
-    moved = np.where(plan.op[part] == DELETE, 0, plan.length[part])
+    moved = np.where(plan.op == DELETE, 0, plan.length)
     return {
-        "scheduled_ns": np.full(len(moved), NOT_DONE) if due_ns is None else due_ns[part],
-        "submitted_ns": record.submitted_ns[part], "completed_ns": record.completed_ns[part],
-        "bytes": np.where(is_done, moved, NOT_DONE), "io_bytes": np.where(is_done, asked[part], NOT_DONE),
-        "outcome": record.outcome[part],
+        "scheduled_ns": np.full(len(plan), NOT_DONE) if due_ns is None else due_ns,
+        "submitted_ns": record.submitted_ns, "completed_ns": record.completed_ns,
+        "bytes": np.where(is_done, moved, NOT_DONE),
+        "io_bytes": np.where(is_done, io_bytes(plan, tiers), NOT_DONE),
+        "outcome": record.outcome,
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Which directories a replay may use: empty ones and our own, one replay at a time; and removing only our files.
+"""Which directories a replay may use: empty ones and our own, one replay at a time; removes only our files.
 
-Everything we write lies in one scratch directory with a marker file in it. The marker is what a later run knows
-the leftovers of a killed one by, and what two runs exclude each other with.
+Everything we write lies in one scratch directory with a marker file in it. By the marker a later run knows
+the leftovers of a killed one, and on it two runs exclude each other.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ _SYSTEM_TREES = (
     "/usr",
 )
 # … and these hold others' files, but a directory below may be ours.
-_SYSTEM_PATHS = ("/", "/dev/shm", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/tmp", "/var", "/var/lib",
-                 "/var/log", "/var/tmp")  # fmt: skip
+_SYSTEM_PATHS = frozenset({
+    "/", "/dev/shm", "/home", "/media", "/mnt", "/opt", "/root", "/srv",  # noqa: S108 - to be refused
+    "/tmp", "/var", "/var/cache", "/var/lib", "/var/log", "/var/tmp",  # noqa: S108 - to be refused
+})  # fmt: skip
+_MEMORY_FILES = "/dev/shm/"  # noqa: S108 - a directory below it is no device
 _NOT_DATA = frozenset({"lost+found", SCRATCH})
 
 
@@ -67,7 +70,7 @@ def check_target(path: Path) -> Path:
         raise DeviceError(f"{path} is not a directory; name an empty directory, ram or null")
     text = str(resolved)
     in_tree = any(text == tree or text.startswith(tree + "/") for tree in _SYSTEM_TREES)
-    if text in _SYSTEM_PATHS or resolved == Path.home() or (in_tree and not text.startswith("/dev/shm/")):  # noqa: S108 - a refusal
+    if text in _SYSTEM_PATHS or resolved == Path.home() or (in_tree and not text.startswith(_MEMORY_FILES)):
         raise DeviceError(f"{path} is a system path; name an empty directory made for the replay")
     foreign = sorted(set(os.listdir(resolved)) - _NOT_DATA)  # noqa: PTH208 - names, not paths
     if foreign:
@@ -85,6 +88,7 @@ def claim(path: Path) -> Claim:
 
     Raises:
         DeviceError: the path is unsafe, another run holds it, or its scratch directory is not ours.
+
     """
     scratch = check_target(path) / SCRATCH
     marker = scratch / MARKER
@@ -101,7 +105,7 @@ def claim(path: Path) -> Claim:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The run before us may have removed the marker between our open and our lock.
         if not marker.exists() or os.fstat(lock).st_ino != marker.stat().st_ino:
-            raise BlockingIOError
+            raise BlockingIOError  # noqa: TRY301 - the same refusal as the lock's
         os.pwrite(lock, _MARKER_TEXT, 0)
         leftovers = clean(scratch)
     except BlockingIOError:
@@ -130,7 +134,7 @@ def clean(scratch: Path) -> int:
 
 
 def release(held: Claim, *, is_kept: bool) -> None:
-    """Remove our files unless `is_kept`, then give up the lock; files that are not ours stay, and so the directory."""
+    """Remove our files unless `is_kept`, then give up the lock; files that are not ours stay."""
     try:
         if not is_kept:
             clean(held.scratch)

@@ -1,7 +1,7 @@
 """Which piece of which operation may be submitted next: a state machine without clock, threads or I/O.
 
 Rows go in trace order as far as their barriers allow. A write is offered only when its data lies in a buffer
-(its first `depth` pieces if it is longer), so that generation is never in an operation's latency. Every buffer
+(its first `depth` pieces if it is longer), so that generation is not in an operation's latency. Every buffer
 that holds data belongs to a row whose barriers are met, and one is always left for a write that has started:
 so there is always something that can go on.
 """
@@ -35,7 +35,7 @@ class Flight:
     """Byte after the last that the trace asks for."""
     pieces: int
     has_io: bool
-    """Whether bytes move; a delete, an empty range and a tier that moves nothing have one piece without any."""
+    """Whether bytes move; a delete, an empty range and a simulated tier have one piece without any."""
     needs_data: bool
     """Whether it writes generated data."""
     next_fill: int = 0
@@ -76,8 +76,10 @@ class Submission:
 class Schedule:
     """The order in which the rows of a plan go to the tiers."""
 
-    def __init__(self, plan: Plan, due_ns: Sequence[int] | None, moves: Sequence[bool], paddings: Sequence[int],
-                 depth: int, io_bytes: int) -> None:  # fmt: skip
+    def __init__(
+        self, plan: Plan, due_ns: Sequence[int] | None, moves: Sequence[bool], paddings: Sequence[int], *,
+        depth: int, io_bytes: int,
+    ) -> None:  # fmt: skip
         """Prepare to run `plan`: `due_ns` a row or None; by tier, whether data `moves` and its padding."""
         self.depth, self.rows, self.completed, self.in_flight = depth, len(plan), 0, 0
         self.slots = 2 * depth + 1
@@ -119,7 +121,7 @@ class Schedule:
         return now_ns if self._due is None else self._due[self._to_start[0][0]]
 
     def take(self, now_ns: int) -> Submission | None:
-        """Return a piece to submit now, if there is one: of a running operation first, else of the lowest row."""
+        """Return a piece to submit now, if any: of a running operation first, else of the lowest row."""
         due = self.next_due(now_ns)
         if due is None or due > now_ns:
             return None
@@ -178,7 +180,7 @@ class Schedule:
         if free > self.depth:
             return now_ns
         if free > 1:
-            # The other half of the buffers is for rows that are due: a late one must not wait for a future one.
+            # The other half of the buffers is for rows that are due: none may wait for a future one.
             return now_ns if self._due is None else max(now_ns, self._due[row])
         if self.in_flight == 0 and not self._is_startable(now_ns):
             self._start_partly_filled()
@@ -285,6 +287,6 @@ class Schedule:
             self._offer(flight)
 
     def bounds(self, flight: Flight, piece: int) -> tuple[int, int]:
-        """Return the first byte and the byte after the last of a piece; pieces end at multiples of the I/O size."""
+        """Return a piece's first byte and the one after its last; pieces end at multiples of the I/O size."""
         first = flight.start // self._io_bytes + piece
         return max(flight.start, first * self._io_bytes), min(flight.end, (first + 1) * self._io_bytes)

@@ -81,11 +81,25 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     lateness: Distribution
 
 
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """What making the data cost."""
+
+    generation_ns: int
+    threads: int
+    share_of_threads: float
+    """Of the time of the threads that make data."""
+    starved_share: float
+    """Of the time of the submitting threads: idle because a write's data was not there."""
+    writes_generated_in_flight: int
+    """Writes longer than the buffers: their later data was made while they ran, within their latency."""
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of a whole run."""
 
     verdict: str
-    wall_ns: int
+    wall_ns: int | None
+    """Null if the run ended before its first operation."""
     operations: int
     errors: int
     not_reached: int
@@ -96,7 +110,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """By tier that had no --tier option."""
     absent_deletes: int
     """Deletes of objects that the window never put there; skipped."""
-    generation: dict[str, Any]
+    generation: Generation | None
     definitions: dict[str, str] = msgspec.field(default_factory=DEFINITIONS.copy)
 
 
@@ -142,7 +156,9 @@ def figures(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None
     return result
 
 
-def _figures(tier: Tier, op: str, rows: Any, plan: Plan, record: Record, due_ns: Any, asked: Any) -> Figures:
+def _figures(  # noqa: PLR0917 - columns of the same rows
+    tier: Tier, op: str, rows: Any, plan: Plan, record: Record, due_ns: Any, asked: Any
+) -> Figures:
     outcome = record.outcome[rows]
     good = rows[outcome == OK]
     submitted, completed = record.submitted_ns[good], record.completed_ns[good]
@@ -179,26 +195,27 @@ def pace(record: Record, due_ns: Any) -> Pace | None:
                 lateness=distribution(submitted - due))  # fmt: skip
 
 
-def summarize(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None], driven: Driven, *,
+def summarize(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None],
+              driven: Driven | None, *,
               queue_depth: int, skipped_rows: dict[str, int], absent_deletes: int) -> Summary:  # fmt: skip
-    """Return the summary of a run."""
+    """Return the summary of a run; `driven` is None if it ended before its first operation."""
     done = record.outcome == OK
     judged = pace(record, due_ns)
     failed = int(((record.outcome == ERROR) | (record.outcome == SHORT)).sum())
     busy = float((record.completed_ns[done] - record.submitted_ns[done]).sum())
     return Summary(
-        verdict=_verdict(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth), wall_ns=driven.wall_ns,
-        operations=int(done.sum()), errors=failed,
+        verdict=_verdict(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth),
+        wall_ns=driven.wall_ns if driven else None, operations=int(done.sum()), errors=failed,
         not_reached=int((record.submitted_ns == NOT_DONE).sum()),
         figures=figures(plan, record, due_ns, tiers), pace=judged,
-        in_flight_mean=busy / driven.wall_ns if driven.wall_ns else None,
+        in_flight_mean=busy / driven.wall_ns if driven else None,
         skipped_rows=skipped_rows, absent_deletes=absent_deletes,
-        generation={
-            "generation_ns": driven.generation_ns, "threads": driven.generation_threads,
-            "share_of_wall": driven.generation_ns / (driven.wall_ns * driven.generation_threads),
-            "starved_share": driven.starved_ns / (driven.wall_ns * queue_depth),
-            "writes_generated_in_flight": driven.writes_generated_in_flight,
-        },
+        generation=None if driven is None else Generation(
+            generation_ns=driven.generation_ns, threads=driven.generation_threads,
+            share_of_threads=driven.generation_ns / (driven.wall_ns * driven.generation_threads),
+            starved_share=driven.starved_ns / (driven.wall_ns * queue_depth),
+            writes_generated_in_flight=driven.writes_generated_in_flight,
+        ),
     )  # fmt: skip
 
 
@@ -209,9 +226,18 @@ def _verdict(judged: Pace | None, *, is_open_loop: bool, queue_depth: int) -> st
             if is_open_loop
             else f"closed loop at queue depth {queue_depth}"
         )
-    share = f"{judged.late_fraction * 100:.2g} % of operations were late by more than 1 ms"
-    waited = (
-        f"; {judged.late_by_itself_fraction * 100:.2g} % not counting waits for an earlier operation on the same "
-        "request or object" if judged.late_fraction > judged.late_by_itself_fraction else ""
-    )  # fmt: skip
+    share = f"{percent(judged.late_fraction)} of operations were late by more than 1 ms"
+    waited = ""
+    if judged.late_fraction > judged.late_by_itself_fraction:
+        own = percent(judged.late_by_itself_fraction)
+        waited = f"; {own} if waits for earlier operations of their request or object do not count"
     return f"open loop kept pace: {share}{waited}" if judged.kept_pace else f"FELL BEHIND: {share}{waited}"
+
+
+def percent(share: float) -> str:
+    """Return a share of 1 as a percentage that never rounds to none or all."""
+    if 0 < share < 0.001:  # noqa: PLR2004 - what one decimal would show as 0
+        return "< 0.1 %"
+    if 0.999 < share < 1:  # noqa: PLR2004 - what one decimal would show as 100
+        return "> 99.9 %"
+    return f"{share * 100:.1f} %"

@@ -59,7 +59,8 @@ class _Run:
         self.schedule = Schedule(
             plan, None if job.due_ns is None else memoryview(job.due_ns),
             [t is not None and not t.is_simulated for t in job.tiers],
-            [1 if t is None else t.alignment for t in job.tiers], engine.depth, engine.io_bytes,
+            [1 if t is None else t.alignment for t in job.tiers],
+            depth=engine.depth, io_bytes=engine.io_bytes,
         )  # fmt: skip
         if record.ready_ns is not None:
             self.schedule.ready_ns = memoryview(record.ready_ns)

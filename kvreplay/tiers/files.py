@@ -49,8 +49,8 @@ class FileTier:
         free_bytes = space.f_bavail * space.f_frsize
         if peak_bytes > free_bytes:
             raise DeviceError(
-                f"--tier {self.name}={self.target}: the replay holds up to {format_bytes(peak_bytes)} there, but only "
-                f"{format_bytes(free_bytes)} is free; replay less with --limit"
+                f"--tier {self.name}={self.target}: the replay holds up to {format_bytes(peak_bytes)} there, "
+                f"but only {format_bytes(free_bytes)} is free; replay less with --limit"
             )
         if self._options.is_direct:
             self._direct = directio.probe(scratch, self.target)

@@ -1,0 +1,135 @@
+"""`run.json`: what was replayed, on what, how, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay.datagen import PIECE_BYTES
+from kvreplay.host import host_facts
+from kvreplay.options import MAX_SEED
+from kvtrace import __version__
+from kvtrace.core.config import sha256
+from kvtrace.core.metadata import describe
+from kvtrace.core.schema import OPS
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from pathlib import Path
+
+    from kvreplay.engines import IoEngine
+    from kvreplay.options import Config
+    from kvreplay.pacing import Pacer
+    from kvreplay.plan import Window
+    from kvreplay.summary import Summary
+    from kvreplay.tiers import Tier
+    from kvtrace.core.errors import KvError
+    from kvtrace.core.metadata import Metadata
+    from kvtrace.core.traceio import Reader
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a replay is about to do, settled before it touches anything."""
+
+    config: Config
+    pacer: Pacer
+    reader: Reader
+    window: Window
+    tiers: list[Tier | None]
+    trace: Path
+    argv: list[str]
+
+    @property
+    def seed(self) -> int:
+        """The seed of the data: the option's, else the trace's, else 0."""
+        return self.config.seed if self.config.seed is not None else (self.reader.meta.seed or 0) & MAX_SEED
+
+
+@dataclass(frozen=True, slots=True)
+class Populated:
+    """What was written before the run because the window reads it."""
+
+    objects: int
+    bytes: int
+    wall_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came of a replay."""
+
+    engine: IoEngine
+    started: datetime
+    populated: Populated
+    device_io: dict[str, dict[str, int | None]]
+    """By tier on files: bytes its device read and wrote meanwhile, for all programs; null if unseen."""
+    summary: Summary
+    error: KvError | None
+    """Why it is partial; None if it is whole."""
+
+
+def manifest(setting: Setting, measured: Measured) -> dict[str, Any]:
+    """Return the content of run.json."""
+    config = msgspec.to_builtins(setting.config) | {"seed": setting.seed}
+    error, engine = measured.error, measured.engine
+    return {
+        "program": "kvreplay", "version": __version__, "argv": setting.argv,
+        "config": config, "config_sha256": sha256(config),
+        "started_utc": measured.started.isoformat(),
+        "status": "complete" if error is None else "partial", "reason": None if error is None else str(error),
+        "host": host_facts(),
+        "trace": {"file": setting.trace.name, "metadata": msgspec.to_builtins(setting.reader.meta)},
+        "tiers": {t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in setting.tiers if t},
+        "pacing": {"loop": setting.pacer.name, "speed": setting.pacer.speed},
+        "engine": {
+            "name": engine.name, "queue_depth": setting.config.queue_depth,
+            "io_bytes": setting.config.io_bytes,
+            "buffer_bytes": engine.buffer_bytes, "plan_bytes": setting.window.plan.nbytes,
+        },
+        "window": _window(setting),
+        "populated": msgspec.to_builtins(measured.populated),
+        "data": {
+            "generator": "dgen-py", "seed": setting.seed,
+            "piece_bytes": min(setting.config.io_bytes, PIECE_BYTES),
+            "note": "incompressible; no 512-byte block twice",
+        },
+        "device_io": measured.device_io,
+        "notes": _notes(setting, measured.summary),
+        "summary": msgspec.to_builtins(measured.summary),
+    }  # fmt: skip
+
+
+def ops_metadata(setting: Setting, content: dict[str, Any]) -> Metadata:
+    """Return the metadata of ops.parquet, from the content of run.json."""
+    meta = setting.reader.meta
+    return describe(
+        OPS, "kvreplay", setting.argv, content["config"], tiers=meta.tiers, seed=setting.seed,
+        preset=meta.preset, model=meta.model, source=content["trace"], notes=content["notes"],
+        stats={"status": content["status"], "reason": content["reason"]},
+        is_simulated=all(t is None or t.is_simulated for t in setting.tiers),
+    )  # fmt: skip
+
+
+def _window(setting: Setting) -> dict[str, Any]:
+    window = setting.window
+    names = [tier.name for tier in setting.reader.meta.tiers]
+    return {
+        "rows": window.rows, "is_whole_trace": window.is_whole, "span_ns": window.span_ns,
+        "planned_rows": len(window.plan), "limit": setting.config.limit,
+        "peak_bytes": dict(zip(names, window.residency.peak_bytes, strict=True)),
+    }  # fmt: skip
+
+
+def _notes(setting: Setting, summary: Summary) -> list[str]:
+    notes = [f"tier {t.name} is null: nothing moved there" for t in setting.tiers if t and t.is_simulated]
+    if summary.skipped_rows:
+        skipped = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
+        notes.append(f"skipped, because no --tier names them: {skipped}")
+    if summary.absent_deletes:
+        notes.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never there")
+    if setting.config.is_buffered:
+        notes.append("buffered: the page cache took part, so times are not the device's")
+    return notes

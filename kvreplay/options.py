@@ -1,0 +1,87 @@
+"""What a user may ask of a replay, checked before anything is touched, and the tiers that it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from kvreplay import pacing
+from kvreplay.datagen import PIECE_BYTES
+from kvreplay.plan import tier_indices
+from kvreplay.tiers import Options, Tier
+from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.null import NullTier
+from kvreplay.tiers.ram import RamTier, available_bytes
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import format_bytes
+
+PAGE_BYTES = 4096
+MAX_QUEUE_DEPTH = 1024
+MAX_SEED = 2**64 - 1
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """What determines a replay, besides the trace."""
+
+    tiers: dict[str, str]
+    """Target by tier name: a directory, `ram` or `null`."""
+    speed: float | None = None
+    is_as_fast_as_possible: bool = False
+    queue_depth: int = 8
+    io_bytes: int = 1 << 20
+    limit: str | None = None
+    seed: int | None = None
+    """For the data; null takes the trace's, or 0."""
+    is_buffered: bool = False
+    fsync: str = "never"
+    is_kept: bool = False
+    on_error: str = "stop"
+
+
+def check(config: Config) -> pacing.Pacer:
+    """Return the pacer of `config`; ConfigError, naming the option, for a value that cannot be used."""
+    if not 1 <= config.queue_depth <= MAX_QUEUE_DEPTH:
+        raise ConfigError(f"--queue-depth {config.queue_depth}: give 1 to {MAX_QUEUE_DEPTH}")
+    unit = PIECE_BYTES if config.io_bytes > PIECE_BYTES else PAGE_BYTES
+    if config.io_bytes < PAGE_BYTES or config.io_bytes % unit:
+        raise ConfigError(
+            f"--io-bytes {config.io_bytes}: give a multiple of 4096, above 1 MiB a multiple of 1 MiB"
+        )
+    need, available = (3 * config.queue_depth + 1) * config.io_bytes, available_bytes()
+    if available is not None and need > available // 2:
+        raise ConfigError(
+            f"--queue-depth {config.queue_depth} of --io-bytes {config.io_bytes} takes {format_bytes(need)} "
+            f"of buffers, more than half of the {format_bytes(available)} available; lower one of them"
+        )
+    if config.fsync not in ("never", "close"):
+        raise ConfigError(f"--fsync {config.fsync}: choose never or close")
+    if config.on_error not in ("stop", "continue"):
+        raise ConfigError(f"--on-error {config.on_error}: choose stop or continue")
+    if config.seed is not None and not 0 <= config.seed <= MAX_SEED:
+        raise ConfigError(f"--seed {config.seed}: give 0 to {MAX_SEED}")
+    return pacing.choose(speed=config.speed, as_fast_as_possible=config.is_as_fast_as_possible)
+
+
+def make_tiers(config: Config, names: list[str], trace: Path, output: Path) -> list[Tier | None]:
+    """Return the tiers of the trace in order, None for those without a target."""
+    tiers: list[Tier | None] = [None] * len(names)
+    directories: dict[Path, str] = {}
+    for index, target in tier_indices(names, config.tiers, trace):
+        name = names[index]
+        if target == "ram":
+            tiers[index] = RamTier(name, config.io_bytes)
+        elif target == "null":
+            tiers[index] = NullTier(name)
+        else:
+            directory = Path(target).resolve()
+            if directory in directories:
+                raise ConfigError(
+                    f"--tier {name}={target}: tier {directories[directory]} has this directory; name another"
+                )
+            if directory == output.resolve() or directory in output.resolve().parents:
+                raise ConfigError(f"-o {output} lies in the target of tier {name}; write the run elsewhere")
+            directories[directory] = name
+            options = Options(is_direct=not config.is_buffered, fsync=config.fsync, is_kept=config.is_kept)
+            tiers[index] = FileTier(name, Path(target), options)
+    return tiers
