@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = make_app(
     "kvtrace",
     "Simulate an LLM's KV-cache over GPU, CPU and storage tiers, and write the I/O as a trace.",
-    "First steps: kvtrace gen --users 32 --duration 60s --seed 42 -o t.parquet; kvtrace info t.parquet",
+    "\b\nFirst steps:\n  kvtrace gen --users 32 --duration 60s --seed 42 -o t.parquet\n  kvtrace info t.parquet",
 )
 
 SOURCES = ("mooncake",)
@@ -35,24 +35,18 @@ BlockTokens = Annotated[int, typer.Option(help="Tokens a block of the source's i
 
 @app.command()
 def gen(
-    file: Annotated[
-        Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The trace: *.parquet or *.csv.zst.")] = Path(
         "trace.parquet"
     ),
     source: Annotated[str | None, typer.Option(help=f"What FILE is: {', '.join(SOURCES)}.")] = None,
     model: Annotated[str, typer.Option(help="The model whose KV cache it is.")] = "llama3.1-8b",
-    preset: Annotated[
-        str, typer.Option(help="The caching stack to imitate: a name, or a .toml file.")
-    ] = "mlperf",
+    preset: Annotated[str, typer.Option(help="The caching stack to imitate: a name, or a .toml file.")] = "mlperf",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a knob of the preset.")
     ] = None,
     users: Annotated[int, typer.Option(min=1, help="Synthetic users (chatbot, coding, document).")] = 32,
-    duration: Annotated[
-        str | None, typer.Option(help="Virtual time to simulate; users: 60s, a file: all.")
-    ] = None,
+    duration: Annotated[str | None, typer.Option(help="Virtual time to simulate; users: 60s, a file: all.")] = None,
     max_requests: Annotated[int | None, typer.Option(min=1, help="Stop after so many requests.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Same seed and options, same bytes.")] = 42,
     tensor_parallel: Annotated[int, typer.Option("--tp", min=1, max=1024, help="Tensor-parallel ranks.")] = 1,
@@ -105,9 +99,7 @@ def gen(
         _print_gen(summary)
 
 
-def _read_requests(
-    file: Path | None, source: str | None, time_unit: str, block_tokens: int
-) -> Requests | None:
+def _read_requests(file: Path | None, source: str | None, time_unit: str, block_tokens: int) -> Requests | None:
     if file is None:
         if source is not None:
             raise ConfigError(f"--source {source} needs a FILE to read")
@@ -123,9 +115,7 @@ def _read_requests(
     return mooncake.read(file, time_unit=time_unit, block_tokens=block_tokens)
 
 
-def _load(
-    requests: Requests | None, users: int, seed: int, until_ns: int | None, max_requests: int | None
-) -> Load:
+def _load(requests: Requests | None, users: int, seed: int, until_ns: int | None, max_requests: int | None) -> Load:
     from kvtrace.simulation import FOREVER_NS, Load
 
     return Load(
@@ -160,9 +150,7 @@ def _announce_compile() -> None:
     """Say that the first run compiles, if numba has no cache of the kernel yet."""
     from kvtrace import kernel
 
-    if not kernel.run.stats.cache_hits and not any(
-        Path(kernel.__file__).parent.glob("__pycache__/kernel.run*.nbi")
-    ):
+    if not kernel.run.stats.cache_hits and not any(Path(kernel.__file__).parent.glob("__pycache__/kernel.run*.nbi")):
         log("compiling the simulation kernel; this happens once and takes some seconds")
 
 
@@ -265,9 +253,7 @@ def validate(file: TraceFile, as_json: AsJson = False) -> None:
 def sim(
     file: Annotated[Path, typer.Argument(help="A file of real requests.")],
     source: SourceKind,
-    capacity_blocks: Annotated[
-        str, typer.Option(help="Capacities in blocks, with commas; `unlimited` is one.")
-    ],
+    capacity_blocks: Annotated[str, typer.Option(help="Capacities in blocks, with commas; `unlimited` is one.")],
     policy: Annotated[str, typer.Option(help="Eviction policy: lru.")] = "lru",
     time_unit: TimeUnit = "ms",
     block_tokens: BlockTokens = 512,
@@ -291,10 +277,8 @@ def sim(
 
     chains = block_chains(requests)
     references = len(chains.slots)
-    results = [
-        {"capacity_blocks": c, "hits": h, "hit_ratio": h / references if references else None}
-        for c, h in zip(capacities, lru_hits(chains, capacities), strict=True)
-    ]
+    hits = lru_hits(chains, capacities)
+    results = [{"capacity_blocks": c, "hits": h} for c, h in zip(capacities, hits, strict=True)]
     if as_json:
         emit_json({"policy": policy, "requests": len(requests), "references": references, "results": results})
         return
@@ -325,12 +309,8 @@ def _capacity(text: str) -> int | None:
 
 @app.command()
 def convert(
-    source: Annotated[
-        Path, typer.Argument(metavar="IN", help="*.parquet, *.csv.zst, or an MLPerf trace CSV.")
-    ],
-    target: Annotated[
-        Path, typer.Argument(metavar="OUT", help="*.parquet or *.csv.zst; with --to mlperf also *.csv.")
-    ],
+    source: Annotated[Path, typer.Argument(metavar="IN", help="*.parquet, *.csv.zst, or an MLPerf trace CSV.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="*.parquet or *.csv.zst; with --to mlperf also *.csv.")],
     to: Annotated[str, typer.Option(help="Format of OUT: native, or mlperf.")] = "native",
 ) -> None:
     """Convert a table between Parquet and zstd CSV, or a trace from or to the MLPerf trace CSV.

@@ -103,9 +103,7 @@ def load_preset(name: str, settings: Sequence[str] = ()) -> Preset:
     """Return the preset called `name`, or in the TOML file of that path, with `settings` (KEY=VALUE) applied."""
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
     if not path.is_file():
-        raise ConfigError(
-            f"unknown preset {name!r}; known are {', '.join(preset_names())}, or a path to a .toml"
-        )
+        raise ConfigError(f"unknown preset {name!r}; known are {', '.join(preset_names())}, or a path to a .toml")
     tree = override(load_toml(path), settings)
     preset = to_struct(tree, Preset, f"preset {name}")
     _check(preset, name)

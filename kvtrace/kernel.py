@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 from numba import njit
 
 from kvtrace.sources.synthetic import KIND, QOS, next_turn, think_ns
@@ -135,9 +134,7 @@ def pop(world: World) -> int:
         if child >= n:
             break
         right = child + 1
-        if right < n and (
-            times[right] < times[child] or (times[right] == times[child] and who[right] < who[child])
-        ):
+        if right < n and (times[right] < times[child] or (times[right] == times[child] and who[right] < who[child])):
             child = right
         if time_ns < times[child] or (time_ns == times[child] and actor < who[child]):
             break
@@ -253,7 +250,7 @@ def _ask(world: World, user: int) -> int:
     me[NEW] = me[INPUT] // knobs.chunk_tokens - me[LENGTH] if knobs.chunk_tokens else 1
     me[REQUEST] = control[NEXT_REQUEST]
     control[NEXT_REQUEST] += 1
-    size = knobs.chunk_tokens if knobs.chunk_tokens else me[NEW_TOKENS]
+    size = knobs.chunk_tokens or me[NEW_TOKENS]
     control[MIN_SIZE] = min(control[MIN_SIZE], size * knobs.bytes_per_token)
     control[MAX_SIZE] = max(control[MAX_SIZE], size * knobs.bytes_per_token)
     line = world.log[control[LOGGED]]
@@ -286,7 +283,7 @@ def _leave_conversation(world: World, user: int) -> None:
 def _make_objects(world: World, user: int) -> None:
     """Take slots for the new objects of a user's turn and append them to the conversation."""
     me, knobs, slots, control = world.actors[user], world.knobs, world.slots, world.control
-    tokens = knobs.chunk_tokens if knobs.chunk_tokens else me[NEW_TOKENS]
+    tokens = knobs.chunk_tokens or me[NEW_TOKENS]
     for _ in range(me[NEW]):
         slots.free_count[0] -= 1
         slot = slots.free[slots.free_count[0]]
@@ -477,7 +474,7 @@ def _decode(world: World, actor: int) -> int:
 @njit(cache=True, nogil=True)
 def _end(world: World, actor: int) -> int:
     """End a request: a user thinks, for the time returned; a file's actor is idle again."""
-    me, control = world.actors[actor], world.control
+    me = world.actors[actor]
     if len(world.users) == 0:
         free = len(world.idle) - 1
         world.idle[world.idle[free]] = actor

@@ -24,7 +24,8 @@ NO_STAGE = -(2**31)
 
 (
     OK, NEGATIVE_TIME, TIME_BACKWARDS, NO_SUCH_TIER, NEGATIVE, OVERFLOW, NOT_DENSE, READ_ABSENT, READ_PAST_END,
-    WRITE_GAP, OVER_CAPACITY, DELETE_ABSENT, DELETE_SIZE, STAGE_MISSING, STAGE_ALONE, STAGE_FIRST, STAGE_BACK, STAGE_GAP,
+    WRITE_GAP, OVER_CAPACITY, DELETE_ABSENT, DELETE_SIZE, STAGE_MISSING, STAGE_ALONE, STAGE_FIRST, STAGE_BACK,
+    STAGE_GAP,
 ) = range(18)  # fmt: skip
 
 FAULTS = {
@@ -35,11 +36,11 @@ FAULTS = {
     OVERFLOW: ("length_bytes", "offset {offset_bytes} + length {length_bytes} overflows 64 bits"),
     NOT_DENSE: ("object_id", "object {object_id} or request {request_id} is no dense number from 0"),
     READ_ABSENT: ("object_id", "reads object {object_id}, which is not live in tier {tier_name}"),
-    READ_PAST_END: ("length_bytes", "reads object {object_id} to byte {end}, but tier {tier_name} holds {before} bytes of it"),
-    WRITE_GAP: ("offset_bytes", "writes object {object_id} from byte {offset_bytes}, but tier {tier_name} holds {before} bytes of it"),
+    READ_PAST_END: ("length_bytes", "reads object {object_id} to byte {end}; tier {tier_name} holds {before} bytes of it"),
+    WRITE_GAP: ("offset_bytes", "writes object {object_id} from byte {offset_bytes}; tier {tier_name} holds {before} bytes"),
     OVER_CAPACITY: ("length_bytes", "tier {tier_name} now holds {before} bytes, over its capacity of {capacity}"),
     DELETE_ABSENT: ("object_id", "deletes object {object_id}, which is not live in tier {tier_name}"),
-    DELETE_SIZE: ("length_bytes", "frees {length_bytes} bytes of object {object_id}, but tier {tier_name} holds {before}"),
+    DELETE_SIZE: ("length_bytes", "frees {length_bytes} bytes of object {object_id}; tier {tier_name} holds {before}"),
     STAGE_MISSING: ("stage", "request {request_id} has no stage here"),
     STAGE_ALONE: ("stage", "stage {stage} without a request"),
     STAGE_FIRST: ("stage", "request {request_id} starts with stage {stage}, not 0"),

@@ -56,24 +56,20 @@ class Import:
     raised_rows: int = 0
     raised_most_ns: int = 0
     other_phases: dict[str, int] = field(default_factory=dict)
-    _first_ns: int | None = None
-    _last_ns: int = 0
-    _ids: dict[str, int] = field(default_factory=dict)
-    _sizes: list[int] = field(default_factory=list)
+    first_ns: int | None = None
+    last_ns: int = 0
+    ids: dict[str, int] = field(default_factory=dict)
+    sizes: list[int] = field(default_factory=list)
 
     def notes(self) -> list[str]:
         """Return what the reader of the trace must know."""
-        notes = [
-            "imported from an MLPerf trace: it has no deletes, offsets or ranks; requests and stages are null"
-        ]
+        notes = ["imported from an MLPerf trace: it has no deletes, offsets or ranks; requests and stages are null"]
         if self.raised_rows:
             notes.append(
                 f"{self.raised_rows} of {self.rows} rows went back in time, by {format_duration(self.raised_most_ns)} "
                 "at most; their times were raised to the row before"
             )
-        notes += [
-            f"phase {name!r} ({count} rows) is 'other' here" for name, count in self.other_phases.items()
-        ]
+        notes += [f"phase {name!r} ({count} rows) is 'other' here" for name, count in self.other_phases.items()]
         return notes
 
 
@@ -137,9 +133,7 @@ def _parse(block: bytes, path: Path, row: int) -> pa.Table:
     from pyarrow import csv
 
     text = pa.dictionary(pa.int32(), pa.string())
-    types = dict(
-        zip(HEADER.split(","), (pa.float64(), text, pa.int64(), text, pa.string(), text), strict=True)
-    )
+    types = dict(zip(HEADER.split(","), (pa.float64(), text, pa.int64(), text, pa.string(), text), strict=True))
     try:
         return csv.read_csv(
             io.BytesIO(block),
@@ -214,14 +208,14 @@ def _phases(column: Any, ops: Any, state: Import) -> Any:
 def _times(seconds: Any, state: Import) -> Any:
     """Return ns from the first row, never decreasing; a double holds today's Unix time to well under 1 µs."""
     times = np.round(seconds * 1e6).astype(np.int64) * 1000
-    if state._first_ns is None and len(times):
-        state._first_ns = int(times[0])
-    times -= state._first_ns or 0
-    raised = np.maximum(np.maximum.accumulate(times), state._last_ns) if len(times) else times
+    if state.first_ns is None and len(times):
+        state.first_ns = int(times[0])
+    times -= state.first_ns or 0
+    raised = np.maximum(np.maximum.accumulate(times), state.last_ns) if len(times) else times
     late = raised - times
     state.raised_rows += int((late > 0).sum())
     state.raised_most_ns = max(state.raised_most_ns, int(late.max(initial=0)))
-    state._last_ns = int(raised[-1]) if len(raised) else state._last_ns
+    state.last_ns = int(raised[-1]) if len(raised) else state.last_ns
     return raised
 
 
@@ -232,24 +226,24 @@ def _objects(keys: Any, sizes: Any, state: Import) -> Any:
     names = encoded.dictionary.to_pylist()
     ids = np.empty(len(names), dtype=np.int64)
     for index, name in enumerate(names):
-        ids[index] = state._ids.setdefault(name, len(state._ids))
+        ids[index] = state.ids.setdefault(name, len(state.ids))
     result = ids[encoded.indices.to_numpy()] if names else np.zeros(0, dtype=np.int64)
-    state._sizes.extend([0] * (len(state._ids) - len(state._sizes)))
-    largest = np.zeros(len(state._ids), dtype=np.int64)
+    state.sizes.extend([0] * (len(state.ids) - len(state.sizes)))
+    largest = np.zeros(len(state.ids), dtype=np.int64)
     np.maximum.at(largest, result, sizes)
     for object_id in ids:
-        state._sizes[object_id] = max(state._sizes[object_id], int(largest[object_id]))
+        state.sizes[object_id] = max(state.sizes[object_id], int(largest[object_id]))
     return result
 
 
 def _write_objects(out: Writer, state: Import) -> None:
     import pyarrow as pa
 
-    n = len(state._ids)
+    n = len(state.ids)
     other = enum_code(OBJECTS, "kind", "other")
     arrays = [
-        pa.array(np.arange(n)), pa.array(list(state._ids), pa.string()),
-        enum_array(OBJECTS, "kind", np.full(n, other, dtype=np.int8)), pa.array(state._sizes, pa.int64()),
+        pa.array(np.arange(n)), pa.array(list(state.ids), pa.string()),
+        enum_array(OBJECTS, "kind", np.full(n, other, dtype=np.int8)), pa.array(state.sizes, pa.int64()),
     ]  # fmt: skip
     out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS)))
 
@@ -294,9 +288,7 @@ def _keys(source: Path) -> Any:
     path = objects_path(source)
     if not path.exists():
         return None
-    parts = [
-        pl.Series(values=pl.from_arrow(b.column("key"))) for b in open_table(path, OBJECTS).batches(["key"])
-    ]
+    parts = [pl.Series(values=pl.from_arrow(b.column("key"))) for b in open_table(path, OBJECTS).batches(["key"])]
     return pl.concat(parts) if parts else pl.Series([], dtype=pl.String)
 
 
@@ -304,10 +296,8 @@ def _mlperf_rows(frame: Any, keys: Any) -> Any:
     import polars as pl
 
     us = pl.col("ts_ns") // 1000
-    phase = pl.col("phase").replace_strict(
-        {p: n for p, n in _EXPORT_PHASES.items()}, default="Prefill", return_dtype=pl.String
-    )
-    key = pl.format("object/{}", pl.col("object_id"))
+    phase = pl.col("phase").replace_strict(dict(_EXPORT_PHASES), default="Prefill", return_dtype=pl.String)
+    key: Any = pl.format("object/{}", pl.col("object_id"))
     if keys is not None:
         key = pl.Series("key", keys).gather(frame["object_id"])
     return frame.select(

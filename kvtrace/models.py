@@ -27,9 +27,7 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 def load_models() -> dict[str, ModelShape]:
     """Return every model we ship, by name."""
-    return {
-        name: to_struct(tree, ModelShape, f"models.toml: {name}") for name, tree in load_toml(_TABLE).items()
-    }
+    return {name: to_struct(tree, ModelShape, f"models.toml: {name}") for name, tree in load_toml(_TABLE).items()}
 
 
 def find_model(name: str) -> ModelShape:

@@ -59,9 +59,7 @@ class Sink(Protocol):
 class Simulation:
     """One hierarchy, one load: `run` streams its rows to a sink; `stats` are the counters afterwards."""
 
-    def __init__(
-        self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS
-    ) -> None:
+    def __init__(self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS) -> None:
         """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size."""
         self.preset, self.load = preset, load
         self.ranks = stored_ranks(model, ranks)
@@ -105,7 +103,8 @@ class Simulation:
         requests = load.requests
         world = kernel.World(
             tiers, slots, rows, self._knobs(model), control, np.zeros(kernel.TOTALS, np.int64), users, actors,
-            np.append(np.arange(count - 1, -1, -1), count), np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64),
+            np.append(np.arange(count - 1, -1, -1), count),
+            np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64),
             empty if requests is None else requests.arrival_ns,
             empty if requests is None else requests.input_tokens,
             empty if requests is None else requests.output_tokens,
@@ -188,12 +187,8 @@ class Simulation:
         old = len(slots.size)
         more = max(old, int(self.world.control[kernel.NEED]))
         if old + more > 2**31 - 1:
-            raise ConfigError(
-                "more than 2^31 objects are live at once; make the tiers smaller or the chunks larger"
-            )
-        wide = [
-            np.pad(a, ((0, 0), (0, more)), constant_values=store.NONE) for a in (tiers.before, tiers.after)
-        ]
+            raise ConfigError("more than 2^31 objects are live at once; make the tiers smaller or the chunks larger")
+        wide = [np.pad(a, ((0, 0), (0, more)), constant_values=store.NONE) for a in (tiers.before, tiers.after)]
         free = np.pad(slots.free, (0, more))
         count = int(slots.free_count[0])
         free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
@@ -241,7 +236,7 @@ class Simulation:
             "output_tokens": int(total[kernel.OUTPUT_TOKENS]),
             "lookups": lookups,
             "lookup_bytes": int(total[kernel.LOOKUP_BYTES]),
-            "misses": lookups - sum(tier["hits"] for tier in per_tier),
+            "misses": lookups - int(tiers.count[:, store.HITS].sum()),
             "decode_misses": int(total[kernel.DECODE_MISSES]),
             "unplaced_objects": int(total[kernel.UNPLACED]),
             "tiers": per_tier,

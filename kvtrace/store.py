@@ -117,8 +117,8 @@ def new_slots(object_ids: Any, sizes: Any, *, are_held: bool) -> Slots:
 def new_rows(capacity: int, ranks: int) -> Rows:
     """Return room for `capacity` rows of a model stored on `ranks` ranks."""
     types = (np.int64, np.int8, np.int8, np.int8, np.int64, np.int64, np.int64, np.int32, np.int16)
-    columns = [np.empty(capacity, dtype=t) for t in types]
-    return Rows(*columns, np.zeros(1, dtype=np.int64), np.array([ranks], dtype=np.int64))
+    columns: list[Any] = [np.empty(capacity, dtype=t) for t in types]
+    return Rows._make([*columns, np.zeros(1, dtype=np.int64), np.array([ranks], dtype=np.int64)])
 
 
 @njit(cache=True, nogil=True)

@@ -36,11 +36,7 @@ def write(
     """
     requests = simulation.load.requests
     with ExitStack() as stack:
-        log = (
-            stack.enter_context(create(requests_path, REQUESTS, describe(REQUESTS)))
-            if requests_path
-            else None
-        )
+        log = stack.enter_context(create(requests_path, REQUESTS, describe(REQUESTS))) if requests_path else None
         objects = stack.enter_context(create(objects_path(path), OBJECTS, describe(OBJECTS)))
         trace = stack.enter_context(create(path, TRACE, describe(TRACE)))
         kind = simulation.preset.entry.value

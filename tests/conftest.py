@@ -27,9 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"the real traces are absent ({TRACES})"))
 
 
-def run_cli(
-    program: str, *args: object, check: bool = True, **kwargs: object
-) -> subprocess.CompletedProcess[str]:
+def run_cli(program: str, *args: object, check: bool = True, **kwargs: object) -> subprocess.CompletedProcess[str]:
     """Run one of the three programs as a user would; return its code, stdout and stderr."""
     done = subprocess.run(
         [sys.executable, "-m", f"{program}.cli", *map(str, args)],
@@ -60,9 +58,7 @@ def trace_batch(rows: list[Row]) -> pa.RecordBatch:
 def trace_meta(table: Table = TRACE, **fields: object) -> Metadata:
     """Return plausible metadata with a bounded nvme tier below gpu and cpu."""
     tiers = [Tier("gpu", 1 << 30), Tier("cpu", 1 << 30), Tier("nvme", 1 << 30)]
-    return describe(
-        table, "kvtrace", ["kvtrace", "gen"], {"test": True}, **({"tiers": tiers, "seed": 42} | fields)
-    )
+    return describe(table, "kvtrace", ["kvtrace", "gen"], {"test": True}, **({"tiers": tiers, "seed": 42} | fields))
 
 
 def write_trace(path: Path, rows: list[Row], **fields: object) -> Path:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import typer
 
@@ -43,7 +44,8 @@ def make_app(program: str, summary: str, epilog: str) -> typer.Typer:
 
 def run(app: typer.Typer, program: str) -> NoReturn:
     """Run `app` and leave with its exit code; every error a user can cause is one line on stderr."""
-    usage_error = typer.BadParameter.__mro__[2]  # typer's root of usage errors has no public name
+    # typer's root of usage errors has no public name.
+    usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
     try:
         code = app(standalone_mode=False)
     except KvError as error:
@@ -51,7 +53,7 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     except usage_error as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else program
-        message = error.format_message()  # type: ignore[attr-defined]
+        message = error.format_message()
         # `no_args_is_help` arrives as an error whose message is the whole help.
         if "Usage:" in message:
             typer.echo(message, err=True)
@@ -61,7 +63,7 @@ def run(app: typer.Typer, program: str) -> NoReturn:
         _fail(program, "interrupted", INTERRUPTED)
     except BrokenPipeError:
         # The reader of our stdout left, as `| head` does.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - so that the exit has something to flush
         sys.exit(0)
     except MemoryError:
         _fail(program, "not enough memory", 1)
@@ -89,9 +91,7 @@ def emit_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     cells = [[str(c) for c in columns], *[["-" if v is None else str(v) for v in row] for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     lines = [
-        "  ".join(
-            v.ljust(w) if i == 0 else v.rjust(w) for i, (v, w) in enumerate(zip(row, widths, strict=True))
-        )
+        "  ".join(v.ljust(w) if i == 0 else v.rjust(w) for i, (v, w) in enumerate(zip(row, widths, strict=True)))
         for row in cells
     ]
     lines.insert(1, "  ".join("-" * w for w in widths))

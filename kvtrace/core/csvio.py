@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvtrace.core import metadata
 from kvtrace.core.errors import TraceError
-from kvtrace.core.parquetio import table_of, conform
-from kvtrace.core.schema import arrow_schema
+from kvtrace.core.parquetio import conform, table_of
+from kvtrace.core.schema import SCHEMA_VERSION, arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ class CsvEncoder:
         self._table = table
         self._file = path.open("wb")
         self._stream = zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(self._file, closefd=False)
-        head = f'{{"table":"{table.name}","schema_version":{metadata.SCHEMA_VERSION}}}'
+        head = f'{{"table":"{table.name}","schema_version":{SCHEMA_VERSION}}}'
         self._stream.write(HEAD + head.encode() + b"\n" + ",".join(table.names).encode() + b"\n")
 
     def write(self, table: pa.Table) -> None:
@@ -50,9 +50,7 @@ class CsvEncoder:
         for start in range(0, table.num_rows, _WRITE_ROWS):
             part = table.slice(start, _WRITE_ROWS)
             text = io.BytesIO()
-            pl.DataFrame(pl.from_arrow(_lists_as_text(part, self._table))).write_csv(
-                text, include_header=False
-            )
+            pl.DataFrame(pl.from_arrow(_lists_as_text(part, self._table))).write_csv(text, include_header=False)
             self._stream.write(text.getbuffer())
 
     def finish(self, meta: Metadata) -> None:
@@ -62,7 +60,7 @@ class CsvEncoder:
     def close(self) -> None:
         """End the zstd frame and close the file."""
         try:
-            self._stream.close()
+            self._stream.close()  # type: ignore[no-untyped-call]
         finally:
             self._file.close()
 
@@ -74,9 +72,7 @@ def _lists_as_text(rows: pa.Table, table: Table) -> pa.Table:
     for index, column in enumerate(table.columns):
         if column.type.startswith("list"):
             values = rows.column(index).combine_chunks()
-            numbers = pa.ListArray.from_arrays(
-                values.offsets, values.values.cast(pa.string()), mask=values.is_null()
-            )
+            numbers = pa.ListArray.from_arrays(values.offsets, values.values.cast(pa.string()), mask=values.is_null())
             text = pc.binary_join_element_wise("[", pc.binary_join(numbers, " "), "]", "")
             rows = rows.set_column(index, column.name, text)
     return rows
@@ -90,7 +86,7 @@ class CsvReader:
         self.path = path
         blocks = _line_blocks(path)
         block = next(blocks, b"")
-        first, header = (block.split(b"\n", 2) + [b"", b""])[:2]
+        first, header = [*block.split(b"\n", 2), b"", b""][:2]
         if not block:
             raise TraceError("truncated or empty: no line of it can be read", path=path)
         if not first.startswith(HEAD):

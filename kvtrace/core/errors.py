@@ -29,9 +29,7 @@ class TraceError(KvError):
 
     exit_code = 3
 
-    def __init__(
-        self, message: str, *, path: object = None, row: int | None = None, column: str | None = None
-    ) -> None:
+    def __init__(self, message: str, *, path: object = None, row: int | None = None, column: str | None = None) -> None:
         """Place `message` at `path`, `row` (0-based data row, or 1-based line for text) and `column`."""
         self.path, self.row, self.column = path, row, column
         place = [str(path)] if path is not None else []
@@ -48,7 +46,7 @@ class DeviceError(KvError):
     exit_code = 4
 
 
-class ProbeUnavailable(KvError):
+class ProbeUnavailable(KvError):  # noqa: N818 - it says what is so, and nothing has gone wrong
     """An optional part that is missing here; the message says what mends it."""
 
     exit_code = 5

@@ -19,6 +19,7 @@ def aside(path: Path) -> Iterator[Path]:
 
     Raises:
         DeviceError: the directory is missing, the target is a directory, or the disk refuses.
+
     """
     path = Path(path)
     if path.is_dir():

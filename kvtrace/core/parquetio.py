@@ -105,9 +105,7 @@ class ParquetReader:
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
                 row += batch.num_rows
         except (pa.ArrowException, OSError) as error:
-            raise TraceError(
-                f"damaged after this row: {_first_line(error)}", path=self.path, row=row
-            ) from None
+            raise TraceError(f"damaged after this row: {_first_line(error)}", path=self.path, row=row) from None
 
 
 def conform(array: Any, table: Table, name: str, path: Path, row: int) -> Any:

@@ -183,7 +183,7 @@ BLOCKS: Final = Table("blocks", "Requests as the block layer saw them, one row a
     Column("rwbs", "string", "flags", "the kernel's operation flags"),
     Column("pid", "int32", "id", "the process that queued it; null if unknown", nullable=True),
     Column("comm", "string", "name", "that process's name; null if unknown", nullable=True),
-    Column("error", "int32", "errno", "the completion's error; 0 is success; null if it never completed", nullable=True),
+    Column("error", "int32", "errno", "the completion's error, 0 for success; null if none came", nullable=True),
 ))  # fmt: skip
 
 TABLES: Final[dict[str, Table]] = {t.name: t for t in (REQUESTS, TRACE, OBJECTS, OPS, BLOCKS)}

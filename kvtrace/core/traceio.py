@@ -89,9 +89,7 @@ def create(path: Path | str, table: Table, meta: Metadata) -> Iterator[Writer]:
     format_ = _format(path)
     with aside(path) as temporary:
         encoder: Encoder = (
-            parquetio.ParquetEncoder(temporary, table)
-            if format_ == ".parquet"
-            else csvio.CsvEncoder(temporary, table)
+            parquetio.ParquetEncoder(temporary, table) if format_ == ".parquet" else csvio.CsvEncoder(temporary, table)
         )
         try:
             writer = Writer(table, meta, encoder)
@@ -117,14 +115,13 @@ def open_table(path: Path | str, table: Table | None = None) -> Reader:
 
     Raises:
         TraceError: the file is missing, damaged, of another table, or of a schema version we do not know.
+
     """
     path = Path(path)
     if not path.is_file():
         raise TraceError("no such file" if not path.exists() else "not a regular file", path=path)
     format_ = _format(path)
-    reader: Reader = (
-        parquetio.ParquetReader(path, table) if format_ == ".parquet" else csvio.CsvReader(path, table)
-    )
+    reader: Reader = parquetio.ParquetReader(path, table) if format_ == ".parquet" else csvio.CsvReader(path, table)
     return reader
 
 

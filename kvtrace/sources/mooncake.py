@@ -39,6 +39,7 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int = BLOCK_TOKENS)
 
     Raises:
         TraceError: a line is not such an object, its chain does not fit its length, or time goes backwards.
+
     """
     if time_unit not in TIME_UNITS_NS:
         raise ConfigError(f"unknown time unit {time_unit!r}; use {' or '.join(TIME_UNITS_NS)}")

@@ -54,7 +54,8 @@ def draw(seed: int, user: int, number: int, low: int, high: int) -> int:
         x ^= x >> np.uint64(27)
         x *= np.uint64(0x94D049BB133111EB)
         x ^= x >> np.uint64(31)
-    return low + np.int64(x % np.uint64(high - low + 1))
+    offset: int = np.int64(x % np.uint64(high - low + 1))  # type: ignore[assignment]
+    return low + offset
 
 
 @njit(cache=True, nogil=True)
@@ -94,9 +95,7 @@ def make_users(count: int, seed: int) -> tuple[Any, Any]:
 
 
 @njit(cache=True, nogil=True)
-def next_turn(
-    users: Any, seed: int, user: int, turn: int, history_tokens: int, max_context_tokens: int
-) -> Turn:
+def next_turn(users: Any, seed: int, user: int, turn: int, history_tokens: int, max_context_tokens: int) -> Turn:
     """Return what `user` asks after `turn` turns and `history_tokens` tokens of the present conversation.
 
     Sizes are uniform from a quarter of the user's own value up to it. A conversation ends by chance, after

@@ -6,10 +6,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import trace_batch, trace_meta, write_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import trace_batch, trace_meta, write_trace
 from kvtrace.core import traceio
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, REQUESTS, TABLES, TRACE, Table, arrow_schema
@@ -40,9 +40,9 @@ def tables(table: Table) -> st.SearchStrategy:
     return rows.map(
         lambda rows: pa.Table.from_arrays(
             [
-                pa.array(
-                    [r[i] for r in rows], f.type if not pa.types.is_dictionary(f.type) else pa.string()
-                ).cast(f.type)
+                pa.array([r[i] for r in rows], f.type if not pa.types.is_dictionary(f.type) else pa.string()).cast(
+                    f.type
+                )
                 for i, f in enumerate(arrow_schema(table))
             ],
             schema=arrow_schema(table),
@@ -89,7 +89,7 @@ def test_bytes_do_not_depend_on_how_rows_were_batched(tmp_path, monkeypatch):
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, suffix):
     path = write_trace(tmp_path / f"t{suffix}", ROWS)
     before = path.read_bytes()
-    with pytest.raises(KeyboardInterrupt), create(path, TRACE, trace_meta()) as out:
+    with pytest.raises(KeyboardInterrupt), create(path, TRACE, trace_meta()) as out:  # noqa: PT012 - fails inside
         out.write(trace_batch(ROWS))
         raise KeyboardInterrupt
     assert path.read_bytes() == before
@@ -143,7 +143,7 @@ def test_foreign_files_are_refused(tmp_path):
         open_table(tmp_path / "none.parquet", TRACE)
 
 
-def csv_with(tmp_path: Path, row: str, ends: bool = True) -> Path:
+def csv_with(tmp_path: Path, row: str) -> Path:
     import zstandard
 
     path = write_trace(tmp_path / "t.csv.zst", ROWS)
