@@ -1,0 +1,28 @@
+#!/bin/sh
+# The main job, end to end, small enough for any machine: about 2 GB on the disk for a moment.
+set -eu
+say() { printf '\n== %s\n' "$*"; }
+rm -rf "$DEMO"
+mkdir -p "$DEMO/scratch"
+
+say "1. A trace: 8 users for 30 s on a small model, with small tiers so that the disk has work"
+"$BIN/kvtrace" gen --users 8 --duration 30s --seed 42 --model tiny-1b --preset mlperf \
+    --set tiers.gpu.capacity=256MiB --set tiers.cpu.capacity=512MiB --set tiers.nvme.capacity=1GiB \
+    -o "$DEMO/trace.parquet"
+"$BIN/kvtrace" validate "$DEMO/trace.parquet"
+
+say "2. Its replay: DRAM for the cpu tier, O_DIRECT files for the nvme tier, as fast as the disk goes"
+"$BIN/kvreplay" run "$DEMO/trace.parquet" --tier cpu=ram --tier "nvme=$DEMO/scratch" \
+    --as-fast-as-possible --queue-depth 8 -o "$DEMO/run"
+
+say "3. The same I/O as fio jobs"
+if command -v fio > /dev/null; then check=--check; else
+    check=; echo "fio is not installed, so the jobs are written but not run (apt-get install fio)"; fi
+"$BIN/kvdistill" fio "$DEMO/trace.parquet" --tier nvme -o "$DEMO/fio" $check
+
+say "4. The report of the replay"
+"$BIN/kvdistill" report "$DEMO/run"
+"$BIN/kvdistill" sql "$DEMO/trace.parquet" \
+    "SELECT op, phase, count(*) AS operations FROM trace GROUP BY ALL ORDER BY ALL"
+
+say "Made: $DEMO/trace.parquet, $DEMO/run/, $DEMO/fio/*.fio"

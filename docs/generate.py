@@ -1,0 +1,110 @@
+"""Write what is generated: schemas/ from kvtrace/core/schema.py, and docs/cli.md from each command's --help.
+
+`make docs` runs it; `python docs/generate.py --check` says what is out of date, and a test does so too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from kvtrace.core.schema import PHASE_MEANINGS, SCHEMA_VERSION, TABLES, Table, table_json
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
+
+
+def schema_page() -> str:
+    """Return schemas/README.md."""
+    parts = [
+        "# The tables\n\n"
+        "Generated from `kvtrace/core/schema.py` by `make docs`; do not edit. "
+        f"Schema version {SCHEMA_VERSION}.\n\n"
+        "The three programs pass nothing to each other but these tables, as Parquet (`*.parquet`) or zstd CSV "
+        "(`*.csv.zst`), equal in content. Null means unknown or not measured, and is never 0. An `enum` is a "
+        "closed set of names, stored as a dictionary.\n\n"
+        "Every file carries its provenance as JSON: in the Parquet footer under the key `kvtrace`, or in the last "
+        "line (`# end …`) of a CSV, whose presence also tells a whole file from a truncated one. It holds the "
+        "schema and program version, argv, seed, preset, configuration and its SHA-256, model, tiers with their "
+        "capacities, source, notes, the counters of the simulation or run, the clock unit (ns) and the row count.\n"
+    ]
+    parts += [table_page(table) for table in TABLES.values()]
+    phases = "\n".join(f"| `{phase}` | {meaning} |" for phase, meaning in PHASE_MEANINGS.items())
+    parts.append(f"## Phases\n\n| phase | meaning |\n|---|---|\n{phases}\n")
+    return "\n".join(parts)
+
+
+def table_page(table: Table) -> str:
+    """Return the section of one table."""
+    rows = [
+        f"| `{c.name}` | {c.type}{', null' if c.nullable else ''} | {c.unit} | {c.meaning}"
+        + (f": {', '.join(f'`{v}`' for v in c.values)}" if c.values else "")
+        + " |"
+        for c in table.columns
+    ]
+    return f"## {table.name}\n\n{table.meaning}\n\n| column | type | unit | meaning |\n|---|---|---|---|\n" + "\n".join(
+        [*rows, ""]
+    )
+
+
+def cli_page() -> str:
+    """Return docs/cli.md: the help of every command."""
+    parts = ["# Commands\n\nGenerated from each command's `--help` by `make docs`; do not edit.\n"]
+    for program in PROGRAMS:
+        top = help_of(program)
+        parts.append(f"## {program}\n\n```\n{top}```\n")
+        for command in commands_in(top):
+            parts.append(f"### {program} {command}\n\n```\n{help_of(program, command)}```\n")
+    return "\n".join(parts)
+
+
+def commands_in(text: str) -> list[str]:
+    """Return the names under `Commands:` of a program's help."""
+    lines = text.split("\n")
+    start = lines.index("Commands:") + 1
+    names = []
+    for line in lines[start:]:
+        if not line.startswith("  "):
+            break
+        if line[2] != " ":
+            names.append(line.split()[0])
+    return names
+
+
+def help_of(program: str, *command: str) -> str:
+    """Return the help of a program or of one of its commands, 80 columns wide."""
+    done = subprocess.run(  # noqa: S603 - our own programs
+        [sys.executable, "-m", f"{program}.cli", *command, "--help"],
+        capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"},
+    )  # fmt: skip
+    return done.stdout.replace("python -m ", "").replace(f"{program}.cli", program)
+
+
+def pages() -> dict[Path, str]:
+    """Return every generated file and its text."""
+    texts = {Path(f"schemas/{t.name}.json"): json.dumps(table_json(t), indent=2) + "\n" for t in TABLES.values()}
+    texts[Path("schemas/README.md")] = schema_page()
+    texts[Path("docs/cli.md")] = cli_page()
+    return texts
+
+
+def main() -> int:
+    """Write the files, or with --check return 1 if any differs."""
+    stale = [
+        path for path, text in pages().items()
+        if not (ROOT / path).exists() or (ROOT / path).read_text(encoding="utf-8") != text
+    ]  # fmt: skip
+    if "--check" in sys.argv:
+        for path in stale:
+            sys.stderr.write(f"{path} is out of date; run make docs\n")
+        return 1 if stale else 0
+    for path, text in pages().items():
+        (ROOT / path).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
