@@ -19,7 +19,7 @@ PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
 
 def schema_page() -> str:
     """Return schemas/README.md."""
-    parts = [
+    intro = (
         "# The tables\n\n"
         "Generated from `kvtrace/core/schema.py` by `make docs`; do not edit. "
         f"Schema version {SCHEMA_VERSION}.\n\n"
@@ -30,7 +30,8 @@ def schema_page() -> str:
         "line (`# end …`) of a CSV, whose presence also tells a whole file from a truncated one. It holds the "
         "schema and program version, argv, seed, preset, configuration and its SHA-256, model, tiers with their "
         "capacities, source, notes, the counters of the simulation or run, the clock unit (ns) and the row count.\n"
-    ]
+    )
+    parts = [intro]
     parts += [table_page(table) for table in TABLES.values()]
     phases = "\n".join(f"| `{phase}` | {meaning} |" for phase, meaning in PHASE_MEANINGS.items())
     parts.append(f"## Phases\n\n| phase | meaning |\n|---|---|\n{phases}\n")
@@ -56,8 +57,7 @@ def cli_page() -> str:
     for program in PROGRAMS:
         top = help_of(program)
         parts.append(f"## {program}\n\n```\n{top}```\n")
-        for command in commands_in(top):
-            parts.append(f"### {program} {command}\n\n```\n{help_of(program, command)}```\n")
+        parts += [f"### {program} {name}\n\n```\n{help_of(program, name)}```\n" for name in commands_in(top)]
     return "\n".join(parts)
 
 
