@@ -41,7 +41,7 @@ def new_space(max_free_extents: int) -> tuple[NDArray[np.int64], NDArray[np.int6
     return nodes, scalars
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def allocate(nodes: Any, scalars: Any, length: int) -> int:
     """Return the lowest address at which `length` bytes (a positive multiple of the granule) are free."""
     node = scalars[_ROOT]
@@ -61,10 +61,10 @@ def allocate(nodes: Any, scalars: Any, length: int) -> int:
         nodes[node, _LENGTH] -= length
         _refresh(nodes, scalars[_ROOT], start + length)
     scalars[SPAN] = max(scalars[SPAN], start + length)
-    return start  # type: ignore[no-any-return]
+    return start
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def release(nodes: Any, scalars: Any, start: int, length: int) -> None:
     """Free `length` bytes at `start`, which must be allocated; join them with the free extents beside them."""
     below, above = _NONE, _NONE
@@ -85,7 +85,7 @@ def release(nodes: Any, scalars: Any, start: int, length: int) -> None:
         _add(nodes, scalars, start, length)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _pull(nodes: Any, node: int) -> None:
     longest = nodes[node, _LENGTH]
     for side in (nodes[node, _LEFT], nodes[node, _RIGHT]):
@@ -94,7 +94,7 @@ def _pull(nodes: Any, node: int) -> None:
     nodes[node, _LONGEST] = longest
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _refresh(nodes: Any, root: int, start: int) -> None:
     """Recompute the longest extents on the way from `root` to the extent at `start`."""
     path = np.empty(256, dtype=np.int64)
@@ -109,16 +109,16 @@ def _refresh(nodes: Any, root: int, start: int) -> None:
         _pull(nodes, path[i])
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _priority(number: int) -> int:
     # SplitMix64's mixing: the same tree on every run, yet balanced whatever the order of addresses.
     z = np.uint64(number) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.int64((z ^ (z >> np.uint64(31))) >> np.uint64(1))  # type: ignore[return-value]
+    return int((z ^ (z >> np.uint64(31))) >> np.uint64(1))
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _merge(nodes: Any, low: int, high: int) -> int:
     """Return the root of the tree of `low` and `high`, where every address of `low` lies before `high`."""
     path = np.empty(512, dtype=np.int64)
@@ -131,7 +131,7 @@ def _merge(nodes: Any, low: int, high: int) -> int:
             root = top
         else:
             nodes[parent, side] = top
-        if low == _NONE or high == _NONE:
+        if _NONE in (low, high):
             break
         path[depth] = top
         depth += 1
@@ -145,7 +145,7 @@ def _merge(nodes: Any, low: int, high: int) -> int:
     return root
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _split(nodes: Any, node: int, start: int) -> tuple[int, int]:
     """Return the roots of the trees below and from `start` on."""
     path = np.empty(256, dtype=np.int64)
@@ -175,7 +175,7 @@ def _split(nodes: Any, node: int, start: int) -> tuple[int, int]:
     return low, high
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _add(nodes: Any, scalars: Any, start: int, length: int) -> None:
     """Add the free extent; it touches no other."""
     node = scalars[_SPARE]
@@ -191,7 +191,7 @@ def _add(nodes: Any, scalars: Any, start: int, length: int) -> None:
     scalars[_ROOT] = _merge(nodes, _merge(nodes, low, node), high)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _remove(nodes: Any, scalars: Any, start: int) -> None:
     """Remove the free extent at `start`."""
     low, rest = _split(nodes, scalars[_ROOT], start)

@@ -17,13 +17,16 @@ from kvdistill.fiologs import drawn_stream, replayed_stream, source_stream
 from kvdistill.iolog import write_iolog
 from kvdistill.window import Limit
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
-from kvtrace.core.units import NS_PER_S, format_bytes, format_duration
+from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:
     from kvdistill.closeness import Stream
     from kvdistill.distill import Distilled
 
-_CHUNK_BYTES = 1 << 20
+_TRUE_TIME = 100
+"""fio's time scale, in percent, at which a log runs at its own times."""
+_MOST_CORRECTED = 120
+"""Beyond this, lateness is the target's, which no time scale mends."""
 _SPARE_BYTES = 256 << 20
 """Free space that a check leaves alone."""
 _SLOWEST_BYTES_PER_S = 20e6
@@ -72,6 +75,7 @@ def check(trace: Path, whole: Distilled, limit: Limit, outdir: Path, options: Ch
     Raises:
         ProbeUnavailable: there is no fio.
         DeviceError: too little space, or fio failed.
+
     """
     version = fioprogram.installed()
     if version is None:
@@ -82,7 +86,9 @@ def check(trace: Path, whole: Distilled, limit: Limit, outdir: Path, options: Ch
         part = distil(trace, whole.profile.tier, part_limit, place)
         if part.profile.ops == whole.profile.ops:
             part = whole
-        stat = whole if fio.stat_space_bytes(whole.profile) <= options.max_bytes else part
+        # A job without a rate moves all it has, and takes as long as that takes.
+        is_brief = whole.profile.span_ns > 0 and fio.stat_space_bytes(whole.profile) <= options.max_bytes
+        stat = whole if is_brief else part
         need = max(fio.replay_space_bytes(part.profile), fio.stat_space_bytes(stat.profile))
         _require_space(outdir, need)
         notes = [_depth_note(version)]
@@ -114,7 +120,7 @@ def _check_replay(
     source = source_stream(part.ios, options.max_io_bytes)
     window = f"the first {format_duration(part.profile.span_ns)}"
     moved_bytes = log.read_bytes + log.write_bytes
-    comparisons, scale = [], 100
+    comparisons, scale = [], _TRUE_TIME
     for attempt in range(2):
         job = fio.replay_job(part.profile, log, fio.JobOptions(version=version, time_scale_percent=scale))
         (place / fio.REPLAY_JOB).write_text(job + "write_lat_log=replay\nlog_offset=1\n")
@@ -125,20 +131,23 @@ def _check_replay(
         stream = replayed_stream(slat, source)
         slat.unlink()
         depth = _mean_depth(result["jobs"][-1:], stream) if version >= fioprogram.REAPS_WHILE_WAITING else None
-        name = "replay" if scale == 100 else f"replay, time scale {scale} %"  # noqa: PLR2004 - percent
+        name = "replay" if scale == _TRUE_TIME else f"replay, time scale {scale} %"
         figures = job_figures(name, stream, source, is_replay=True, mean_depth=depth)
         comparisons.append(_compare(fio.REPLAY_JOB, window, source_figures("source", source), figures, is_replay=True))
-        wanted = 100 if figures.end_slip is None else round(100 * (1 + figures.end_slip))
-        if attempt or not 100 < wanted <= _MOST_CORRECTED or not _is_late_by_waiting(result, log.last_us):
+        if not part.profile.span_ns:
+            notes.append("the part that was replayed is one instant: no rate or slip is known; try --check-bytes")
+        elif figures.end_slip is not None and figures.end_slip > _MOST_CORRECTED / 100 - 1:
+            notes.append(
+                f"fio took {1 + figures.end_slip:.2f} times as long as the log: the target here does not keep up with "
+                f"{format_rate(moved_bytes * NS_PER_S / part.profile.span_ns)}"
+            )
+        wanted = _TRUE_TIME if figures.end_slip is None else round(100 * (1 + figures.end_slip))
+        if attempt or not _TRUE_TIME < wanted <= _MOST_CORRECTED or not _is_late_by_waiting(result, log.last_us):
             break
         scale = wanted
-    if scale != 100:  # noqa: PLR2004 - percent
+    if scale != _TRUE_TIME:
         notes.append(f"the lateness of fio's replay is corrected by `--time-scale {scale}` on this machine")
     return comparisons
-
-
-_MOST_CORRECTED = 120
-"""Beyond this, lateness is the target's, which no time scale mends."""
 
 
 def _is_late_by_waiting(result: dict[str, Any], last_us: int) -> bool:
@@ -153,8 +162,7 @@ def _check_stat(
     job = fio.stat_job(stat.profile, fio.JobOptions(version=version, runtime_cap_ns=cap))
     (place / fio.STAT_JOB).write_text(_with_written_iologs(job))
     space = fio.stat_space_bytes(stat.profile)
-    wanted_bytes = min(options.seconds, stat.profile.span_ns / NS_PER_S or options.seconds)
-    timeout_s = 60 + wanted_bytes + (space + stat.profile.read.io_bytes) / _SLOWEST_BYTES_PER_S
+    timeout_s = 60 + options.seconds + (space + stat.profile.read.io_bytes) / _SLOWEST_BYTES_PER_S
     result = fioprogram.run_fio(place / fio.STAT_JOB, timeout_s)
     span_us = max(int(job["job_runtime"]) for job in result["jobs"]) * 1000
     stream = drawn_stream(sorted(place.glob("drawn-*.iolog")), span_us)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads the annotations when it runs
 from typing import Annotated
 
 import typer
 
-from kvtrace.core.app import emit_json, log, make_app, run
+from kvtrace.core.app import emit_json, make_app, run
 from kvtrace.core.errors import ConfigError
 
 app = make_app(
@@ -34,9 +34,7 @@ def fio(
     limit: Annotated[
         str | None, typer.Option("--limit", help="Take only the tier's first rows (10000), time (60s) or bytes (8GiB).")
     ] = None,
-    max_runtime: Annotated[
-        str, typer.Option("--max-runtime", help="The longest the statistical job runs.")
-    ] = "300s",
+    max_runtime: Annotated[str, typer.Option("--max-runtime", help="The longest the statistical job runs.")] = "300s",
     time_scale: Annotated[
         int, typer.Option("--time-scale", help="Speed of the replay in percent, as --check advises.")
     ] = 100,
@@ -78,6 +76,59 @@ def fio(
         emit_json(result)
     else:
         show_jobs(result, output)
+
+
+@app.command()
+def report(
+    path: Annotated[Path, typer.Argument(metavar="TRACE|RUN", help="A trace, or a run's folder.", show_default=False)],
+    json: Json = False,
+) -> None:
+    """Say what a trace holds, or what a run measured.
+
+    \b
+    kvdistill report conv.parquet
+    kvdistill report run --json
+    """
+    from kvdistill.present_report import show_run, show_trace
+    from kvdistill.report import TraceReport
+    from kvdistill.report import report as make
+
+    result = make(path)
+    if json:
+        emit_json(result)
+    elif isinstance(result, TraceReport):
+        show_trace(result)
+    else:
+        show_run(result)
+
+
+@app.command()
+def sql(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Traces, tables or folders of them; the last argument is the SQL."),
+    ],
+    json: Json = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the result as CSV.")] = False,
+    max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Rows that the table shows.")] = 100,
+) -> None:
+    """Answer an SQL query over files: views trace, objects, ops, requests, blocks.
+
+    The query can only read. Rows have no order unless it says ORDER BY.
+
+    \b
+    kvdistill sql conv.parquet "SELECT tier, op, count(*) FROM trace GROUP BY ALL ORDER BY ALL"
+    kvdistill sql run "SELECT max(completed_ns - submitted_ns) FROM ops" --csv
+    """
+    from kvdistill.present_report import show_answer
+    from kvdistill.sqlshell import answer
+
+    if len(files) < 2:  # noqa: PLR2004 - at least a file and a query
+        raise ConfigError('name at least one file, then the query: kvdistill sql conv.parquet "SELECT ..."')
+    if json and csv:
+        raise ConfigError("choose one of --json and --csv")
+    with answer(files[:-1], str(files[-1])) as batches:
+        show_answer(batches, "json" if json else "csv" if csv else "table", max_rows)
 
 
 def _positive(value: int, option: str) -> int:

@@ -62,7 +62,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     size_emd_bytes: float | None = None
     """Earth mover's distance of the sizes, by direction."""
     gap_ks: float | None = None
-    """Kolmogorov–Smirnov distance of the gaps between operations."""
+    """Kolmogorov-Smirnov distance of the gaps between operations."""
     gap_resolution_us: int | None = None
     """How finely both sides' times were known for `gap_ks`."""
     hot10_share: float | None = None
@@ -90,16 +90,14 @@ def source_figures(name: str, stream: Stream, window: Stream | None = None) -> F
     return _figures(name, stream, window if window is not None else stream)
 
 
-def job_figures(
-    name: str, stream: Stream, source: Stream, *, is_replay: bool, mean_depth: float | None
-) -> Figures:
+def job_figures(name: str, stream: Stream, source: Stream, *, is_replay: bool, mean_depth: float | None) -> Figures:
     """Return the figures of what fio did and its distances from `source`."""
     figures = _figures(name, stream, stream)
     resolution_us = max(stream.resolution_us, source.resolution_us)
     same = _has_same_ios(stream, source) if is_replay else None
     return msgspec.structs.replace(
         figures, size_tv=size_tv(stream, source), size_emd_bytes=size_emd_bytes(stream, source),
-        gap_ks=ks_distance(gaps_us(stream, resolution_us), gaps_us(source, resolution_us)),
+        gap_ks=ks_distance(gaps_us(stream, resolution_us), gaps_us(source, resolution_us)) if source.seconds else None,
         gap_resolution_us=resolution_us, mean_depth=mean_depth, has_same_ios=same,
         end_slip=_end_slip(stream, source) if is_replay and same else None,
     )  # fmt: skip
@@ -152,7 +150,7 @@ def gaps_us(stream: Stream, resolution_us: int) -> NDArray[np.int64]:
 
 
 def ks_distance(a: NDArray[Any], b: NDArray[Any]) -> float | None:
-    """Return the Kolmogorov–Smirnov distance of two samples; null if one is empty."""
+    """Return the Kolmogorov-Smirnov distance of two samples; null if one is empty."""
     if not len(a) or not len(b):
         return None
     a, b = np.sort(a), np.sort(b)
@@ -193,9 +191,7 @@ def _by_direction(stream: Stream, source: Stream, distance: Any, missing: float)
 
 
 def _has_same_ios(stream: Stream, source: Stream) -> bool:
-    return all(
-        np.array_equal(getattr(stream, name), getattr(source, name)) for name in ("is_read", "offset", "length")
-    )
+    return all(np.array_equal(getattr(stream, name), getattr(source, name)) for name in ("is_read", "offset", "length"))
 
 
 def _end_slip(stream: Stream, source: Stream) -> float | None:

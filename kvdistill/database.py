@@ -58,8 +58,8 @@ def query_table(connection: duckdb.DuckDBPyConnection, name: str, **values: obje
     return connection.sql(text, params=values or None).to_arrow_table()
 
 
-def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path], scratch: Path) -> list[str]:
-    """Make views of the tables in `paths` (files, or folders of them); return the views' names.
+def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path], scratch: Path) -> dict[str, list[Path]]:
+    """Make views of the tables in `paths` (files, or folders of them); return the files behind each.
 
     Several files of one table are one view, in the order given. A trace brings its objects table with it.
     CSV is first written to Parquet in `scratch`.
@@ -67,6 +67,7 @@ def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path], scrat
     Raises:
         TraceError: a file is missing, damaged or none of ours.
         ConfigError: a folder holds no table.
+
     """
     found: dict[str, list[Path]] = {}
     for path in (file for given in paths for file in _tables_in(given)):
@@ -77,10 +78,11 @@ def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path], scrat
             if objects.is_file() and objects not in paths:
                 traceio.open_table(objects, OBJECTS)
                 _add(found, OBJECTS, objects, scratch)
-    for name, files in found.items():
-        listed = ", ".join(literal(_escaped(file)) for file in dict.fromkeys(files))
-        connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}])")
-    return sorted(found)
+    views = {name: list(dict.fromkeys(files)) for name, files in sorted(found.items())}
+    for name, files in views.items():
+        listed = ", ".join(literal(_escaped(file)) for file in files)
+        connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}])")  # noqa: S608 - quoted
+    return views
 
 
 def _add(found: dict[str, list[Path]], table: Table, path: Path, scratch: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from kvdistill.database import connect, literal, query, query_table
 from kvdistill.profile import Concurrency, Direction, Origin, Profile, SizeCount, Space
@@ -39,6 +39,7 @@ def distil(trace: Path, tier: str, limit: Limit, scratch: Path) -> Distilled:
     Raises:
         TraceError: the file is damaged, or the tier has no reads or writes.
         ConfigError: there is no such tier.
+
     """
     from kvdistill.placement import place, survey
 
@@ -81,7 +82,7 @@ class _IoWriter:
         )  # fmt: skip
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", compression_level=1)
 
-    def __enter__(self) -> _IoWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -100,7 +101,7 @@ def _profile(
     meta: Metadata, trace: Path, tier: str, limit: Limit, ios: Path, space: Space, strays: int, scratch: Path
 ) -> Profile:
     with connect(scratch) as db:
-        db.execute(f"CREATE VIEW ios AS SELECT * FROM read_parquet({literal(ios)})")
+        db.execute(f"CREATE VIEW ios AS SELECT * FROM read_parquet({literal(ios)})")  # noqa: S608 - quoted
         totals = query(db, "profile_totals")[0]
         depth = query(db, "profile_concurrency")[0]
         return Profile(

@@ -40,7 +40,9 @@ class JobOptions:
     def __post_init__(self) -> None:
         """Refuse what fio cannot take."""
         if not _MIN_SCALE <= self.time_scale_percent <= _MAX_SCALE:
-            raise ConfigError(f"--time-scale {self.time_scale_percent}: it must be {_MIN_SCALE} to {_MAX_SCALE} percent")
+            raise ConfigError(
+                f"--time-scale {self.time_scale_percent}: it must be {_MIN_SCALE} to {_MAX_SCALE} percent"
+            )
         if not self.target or len(self.target) > _MAX_TARGET or any(c.isspace() or c in "'\"#;" for c in self.target):
             raise ConfigError(
                 f"--target {self.target}: fio's log takes names of at most {_MAX_TARGET} characters without spaces, "
@@ -73,9 +75,9 @@ def replay_job(profile: Profile, log: LogSummary, options: JobOptions) -> str:
     space = replay_space_bytes(profile)
     # Room for what may be in flight, not a claim about the workload: the log's times decide that.
     depth = max(1, min(_MAX_DEPTH, REPLAY_BUFFER_BYTES // log.max_io_bytes, max(32, log.max_burst_ios)))
+    split = f"{format_count(log.split_ops)} operations longer than {format_bytes(log.max_io_bytes)} are split"
     lost = [
-        f"{format_count(log.split_ops)} operations longer than {format_bytes(log.max_io_bytes)} are split; their parts "
-        "are issued at once" if log.split_ops else "",
+        f"{split}; their parts are issued at once" if log.split_ops else "",
         "which request and stage an operation serves: all are issued by time, none waits for another to complete",
         *common_losses(profile),
     ]  # fmt: skip
@@ -89,11 +91,15 @@ def replay_job(profile: Profile, log: LogSummary, options: JobOptions) -> str:
             ]),
             ("Needs", _needs(options, space)),
             ("It does", [
-                f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes and "
-                f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes, as fio counts them",
-                f"{format_count(profile.space.prior_objects)} objects ({format_bytes(profile.space.prior_bytes)}) are "
-                "read before the trace writes them; [prefill] writes the whole target, so that every read meets "
-                "data on the device",
+                (
+                    f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes and "
+                    f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes, as fio counts them"
+                ),
+                (
+                    f"{format_count(profile.space.prior_objects)} objects ({format_bytes(profile.space.prior_bytes)}) "
+                    "are read before the trace writes them; [prefill] writes the whole target, so that every read "
+                    "meets data on the device"
+                ),
             ]),
             ("Lost", [line for line in lost if line]),
             (_bugs_heading(options.version), version_bugs(options.version, is_replay=True)),
@@ -183,8 +189,8 @@ def _depth_lines(direction: Direction, profile: Profile) -> list[str]:
     depth = min(most, room, _MAX_DEPTH)
     cut = f", cut to what fits {format_bytes(STAT_BUFFER_BYTES)} of buffers" if room < most else ""
     return [
-        "# an upper bound, not a measured depth: the most operations in one stage of a request is "
-        f"{most}{cut}; the mean is {profile.concurrency.mean_stage_ops:.3g}",
+        f"# an upper bound, not a measured depth: the most operations in one stage of a request, {most}{cut};",
+        f"# the mean is {profile.concurrency.mean_stage_ops:.3g}",
         f"iodepth={depth}",
     ]
 

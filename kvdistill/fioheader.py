@@ -85,16 +85,22 @@ def version_bugs(version: FioVersion | None, *, is_replay: bool) -> list[str]:
     lines = []
     if is_replay and (version is None or version < REAPS_WHILE_WAITING):
         lines += [
-            f"fio before {REAPS_WHILE_WAITING} does not reap completions while it waits for the next timestamp: its "
-            "completion latency and depth are false here (operations are issued on time all the same)",
-            f"fio before {REAPS_WHILE_WAITING} leaves the last operations, up to iodepth, out of its byte counts and "
-            "latencies; total_ios is right",
+            (
+                f"fio before {REAPS_WHILE_WAITING} does not reap completions while it waits for the next timestamp: "
+                "its completion latency and depth are false here (operations are issued on time all the same)"
+            ),
+            (
+                f"fio before {REAPS_WHILE_WAITING} leaves the last operations, up to iodepth, out of its byte counts "
+                "and latencies; total_ios is right"
+            ),
             "with ioengine=psync instead, latency and counts are right, but operations run one after another",
         ]
     if is_replay:
         lines += [
-            "each delay runs from the last issue, with no catching up: lateness only grows "
-            "(a few percent; replay_time_scale corrects it)",
+            (
+                "each delay runs from the last issue, with no catching up: lateness only grows "
+                "(a few percent; replay_time_scale corrects it)"
+            ),
             "with io_uring, replay hangs from fio 3.41 on",
         ]
     elif version is None or version < MULTIPLIES_RATE_IOPS:

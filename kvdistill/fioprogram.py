@@ -31,7 +31,9 @@ MULTIPLIES_RATE_IOPS = FioVersion(3, 42)
 READS_IOLOG_3 = FioVersion(3, 31)
 """The first fio that reads iologs with timestamps."""
 
-HOW_TO_GET = "install it (Debian, Ubuntu: apt-get install fio; Fedora: dnf install fio) or see https://fio.readthedocs.io"
+HOW_TO_GET = (
+    "install it (Debian, Ubuntu: apt-get install fio; Fedora: dnf install fio) or see https://fio.readthedocs.io"
+)
 
 
 def parse_version(text: str) -> FioVersion:
@@ -60,6 +62,7 @@ def run_fio(job: Path, timeout_s: float, *arguments: str) -> dict[str, Any]:
     Raises:
         ProbeUnavailable: there is no fio.
         DeviceError: fio failed, or did not end within `timeout_s`.
+
     """
     import msgspec
 

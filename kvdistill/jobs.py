@@ -13,7 +13,7 @@ from kvdistill import fio
 from kvdistill.check import Closeness, check
 from kvdistill.distill import distil
 from kvdistill.iolog import LogSummary, write_iolog
-from kvdistill.profile import Profile
+from kvdistill.profile import Profile  # noqa: TC001 - msgspec reads the annotations
 from kvtrace.core.app import log, progress
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.files import write_text
@@ -47,6 +47,7 @@ def write_jobs(
     Raises:
         ConfigError, TraceError, DeviceError: as the parts say.
         ProbeUnavailable: a check is wanted, but there is no fio; the jobs are written all the same.
+
     """
     if not _GRANULE_BYTES <= max_io_bytes <= _MAX_IO_BYTES or max_io_bytes % _GRANULE_BYTES:
         raise ConfigError(f"--io-bytes {max_io_bytes}: it must be a multiple of 4096 below 4 GiB")

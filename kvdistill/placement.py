@@ -13,7 +13,6 @@ import numpy as np
 from numba import njit
 
 from kvdistill.allocator import GRANULE_BYTES, SPAN, allocate, new_space, release
-from kvdistill.window import tier_rows
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import TRACE, enum_code
 
@@ -90,7 +89,7 @@ def _grown(array: Any, room: int) -> Any:
     return grown
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _survey(ops: Any, objects: Any, offsets: Any, lengths: Any, ends: Any, known: Any, found: Any) -> int:
     count = 0
     for i in range(len(ops)):
@@ -132,7 +131,7 @@ def place(
     )
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _place_prior(prior: Any, reserved: Any, base: Any, nodes: Any, scalars: Any, counters: Any) -> None:
     for o in prior:
         if reserved[o] > 0:
@@ -141,7 +140,7 @@ def _place_prior(prior: Any, reserved: Any, base: Any, nodes: Any, scalars: Any,
     counters[_PEAK] = counters[_LIVE]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _place(
     ops: Any, objects: Any, offsets: Any, lengths: Any, reserved: Any, base: Any, nodes: Any, scalars: Any,
     counters: Any, address: Any, io_bytes: Any,

@@ -49,8 +49,11 @@ def show_jobs(jobs: Jobs, folder: Path) -> None:
 def show_closeness(closeness: Closeness) -> None:
     """Print the closeness table, one row the source and one each job over the same window, then the verdicts."""
     rows = []
+    shown = None
     for comparison in closeness.comparisons:
-        rows.append(_row(comparison.source, f"source, {comparison.window}"))
+        if comparison.source != shown:
+            shown = comparison.source
+            rows.append(_row(comparison.source, f"source, {comparison.window}"))
         rows.append(_row(comparison.fio, comparison.fio.name))
     emit_table(
         f"Closeness, by fio {closeness.fio_version}",
@@ -68,7 +71,9 @@ def show_closeness(closeness: Closeness) -> None:
     resolutions = {c.fio.name: c.fio.gap_resolution_us for c in closeness.comparisons}
     for name, resolution_us in resolutions.items():
         if resolution_us and resolution_us > 1:
-            typer.echo(f"gap KS of {name}: both sides' times to {format_duration(resolution_us * 1000)}, as fio logs them")
+            typer.echo(
+                f"gap KS of {name}: both sides' times to {format_duration(resolution_us * 1000)}, as fio logs them"
+            )
     for note in closeness.notes:
         typer.echo(note)
 

@@ -43,7 +43,7 @@ def median_reuse(blocks: NDArray[np.int64]) -> float | None:
     return float(np.median(distances)) if len(distances) else None
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _reuse_distances(blocks: Any, count: int) -> Any:
     """Return the reuse distance of each recurring access, by a Fenwick tree over the last accesses."""
     n = len(blocks)
