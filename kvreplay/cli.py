@@ -24,7 +24,7 @@ app = make_app(
 
 
 @app.command("run")
-def run_(  # noqa: PLR0917 - typer calls it by name
+def run_(
     trace: Annotated[Path, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")],
     tier: Annotated[list[str] | None, typer.Option(
         "--tier", "-t", metavar="NAME=TARGET",
@@ -66,7 +66,7 @@ def run_(  # noqa: PLR0917 - typer calls it by name
       kvreplay run conv.parquet --tier nvme=/mnt/scratch --tier cpu=ram --queue-depth 16 -o run
     Example, the first minute at the trace's own times:
       kvreplay run conv.parquet --tier nvme=/mnt/scratch --speed 1 --limit 60s -o run
-    """  # noqa: D301 - click's mark for kept lines
+    """
     from kvreplay.options import Config
     from kvreplay.runner import replay
 
@@ -89,13 +89,9 @@ def _targets(options: list[str]) -> dict[str, str]:
     for option in options:
         name, equals, target = option.partition("=")
         if not (name and equals and target):
-            raise ConfigError(
-                f"--tier {option}: write it as NAME=TARGET, for example nvme=/mnt/scratch or cpu=ram"
-            )
+            raise ConfigError(f"--tier {option}: write it as NAME=TARGET, for example nvme=/mnt/scratch or cpu=ram")
         if name in targets:
-            raise ConfigError(
-                f"--tier {option}: tier {name} has the target {targets[name]} already; name it once"
-            )
+            raise ConfigError(f"--tier {option}: tier {name} has the target {targets[name]} already; name it once")
         targets[name] = target
     return targets
 
@@ -108,13 +104,10 @@ def _show(outcome: Outcome, output: Path) -> None:
     typer.echo(f"{partial}{summary.verdict}; {_totals(outcome)}")
     window, populated, generation = manifest["window"], manifest["populated"], summary.generation
     part = "the whole trace" if window["is_whole_trace"] else f"the trace's start, --limit {window['limit']}"
-    typer.echo(
-        f"replayed {part}: {window['rows']:,} rows, {format_duration(window['span_ns'])} of trace time"
-    )
+    typer.echo(f"replayed {part}: {window['rows']:,} rows, {format_duration(window['span_ns'])} of trace time")
     if populated["objects"]:
         typer.echo(
-            f"populated first, not measured: {populated['objects']:,} objects, "
-            f"{format_bytes(populated['bytes'])}"
+            f"populated first, not measured: {populated['objects']:,} objects, {format_bytes(populated['bytes'])}"
         )
     for note in manifest["notes"]:
         typer.echo(note)

@@ -44,9 +44,7 @@ def statx_alignment(fd: int) -> tuple[int, int] | None:
     raw = bytes(result)
     if not int.from_bytes(raw[:4], "little") & _STATX_DIOALIGN:
         return None
-    memory, offset = (
-        int.from_bytes(raw[at : at + 4], "little") for at in (_DIO_MEM_ALIGN, _DIO_OFFSET_ALIGN)
-    )
+    memory, offset = (int.from_bytes(raw[at : at + 4], "little") for at in (_DIO_MEM_ALIGN, _DIO_OFFSET_ALIGN))
     return memory, offset
 
 

@@ -45,10 +45,8 @@ def check(config: Config) -> pacing.Pacer:
         raise ConfigError(f"--queue-depth {config.queue_depth}: give 1 to {MAX_QUEUE_DEPTH}")
     unit = PIECE_BYTES if config.io_bytes > PIECE_BYTES else PAGE_BYTES
     if config.io_bytes < PAGE_BYTES or config.io_bytes % unit:
-        raise ConfigError(
-            f"--io-bytes {config.io_bytes}: give a multiple of 4096, above 1 MiB a multiple of 1 MiB"
-        )
-    need, available = (3 * config.queue_depth + 1) * config.io_bytes, available_bytes()
+        raise ConfigError(f"--io-bytes {config.io_bytes}: give a multiple of 4096, above 1 MiB a multiple of 1 MiB")
+    need, available = (3 * config.queue_depth + 2) * config.io_bytes, available_bytes()
     if available is not None and need > available // 2:
         raise ConfigError(
             f"--queue-depth {config.queue_depth} of --io-bytes {config.io_bytes} takes {format_bytes(need)} "

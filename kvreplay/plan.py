@@ -147,9 +147,7 @@ class _Intake:
         values["row"] = np.arange(self.rows, self.rows + len(wanted), dtype=np.int64)
         if count:
             self.last_ns = int(values["ts_ns"][count - 1])
-        for tier, rows in enumerate(
-            np.bincount(values["tier"][:count][~wanted[:count]], minlength=self._tiers)
-        ):
+        for tier, rows in enumerate(np.bincount(values["tier"][:count][~wanted[:count]], minlength=self._tiers)):
             if rows:
                 self.skipped[tier] = self.skipped.get(tier, 0) + int(rows)
         self.rows += count
@@ -177,9 +175,7 @@ class _Intake:
         def fault(bad: Any, column: str, message: str) -> None:
             if bad.any():
                 at = int(np.argmax(bad))
-                raise TraceError(
-                    f"{values[column][at]}: {message}", path=self._path, row=self.rows + at, column=column
-                )
+                raise TraceError(f"{values[column][at]}: {message}", path=self._path, row=self.rows + at, column=column)
 
         tier, end = values["tier"], values["offset_bytes"]
         fault((tier < 0) | (tier >= self._tiers), "tier", f"the trace names {self._tiers} tiers")
@@ -280,7 +276,5 @@ def tier_indices(names: list[str], targets: dict[str, str], path: Path) -> Itera
         )
     for name, target in targets.items():
         if name not in names:
-            raise ConfigError(
-                f"--tier {name}={target}: {path} has no tier {name!r}; it has {', '.join(names)}"
-            )
+            raise ConfigError(f"--tier {name}={target}: {path} has no tier {name!r}; it has {', '.join(names)}")
         yield names.index(name), target

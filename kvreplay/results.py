@@ -42,9 +42,7 @@ def check_output(path: Path, *, is_forced: bool) -> None:
     if not path.is_dir():
         raise DeviceError(f"{path} is not a directory; name the run's directory with -o")
     if any(path.iterdir()) and not _is_run(path) and not is_forced:
-        raise DeviceError(
-            f"{path} is not empty and holds no kvreplay run; name another with -o, or say --force"
-        )
+        raise DeviceError(f"{path} is not empty and holds no kvreplay run; name another with -o, or say --force")
 
 
 def _is_run(path: Path) -> bool:
@@ -54,9 +52,7 @@ def _is_run(path: Path) -> bool:
         return False
 
 
-def write_run(
-    path: Path, batches: Iterator[pa.RecordBatch], meta: Metadata, manifest: dict[str, Any]
-) -> None:
+def write_run(path: Path, batches: Iterator[pa.RecordBatch], meta: Metadata, manifest: dict[str, Any]) -> None:
     """Write the run to `path`, the manifest last; files of an earlier run are replaced."""
     try:
         path.mkdir(exist_ok=True)
@@ -77,9 +73,7 @@ def ops_batches(setting: Setting, record: Record, due_ns: Any) -> Iterator[pa.Re
 
     plan, tiers, rows = setting.window.plan, setting.tiers, setting.window.rows
     measured = _measured(plan, record, due_ns, tiers)
-    engines = np.array(
-        [enum_code(OPS, "engine", "none" if t is None else t.engine) for t in tiers], dtype=np.int8
-    )
+    engines = np.array([enum_code(OPS, "engine", "none" if t is None else t.engine) for t in tiers], dtype=np.int8)
     at = 0
     for batch in setting.reader.batches(_FROM_TRACE):
         batch = batch.slice(0, rows - at)  # noqa: PLW2901 - the window ends within it
@@ -109,9 +103,7 @@ def _measured(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | No
     }  # fmt: skip
 
 
-def _ops_batch(
-    batch: pa.RecordBatch, at: int, measured: dict[str, Any], places: Any, engines: Any
-) -> pa.RecordBatch:
+def _ops_batch(batch: pa.RecordBatch, at: int, measured: dict[str, Any], places: Any, engines: Any) -> pa.RecordBatch:
     import numpy as np
     import pyarrow as pa
 

@@ -138,9 +138,7 @@ class _Run:
             engine = ThreadEngine(setting.config.queue_depth, setting.config.io_bytes)
             populated, stopped = self._populate(engine, interrupted)
             before, started = self._device_bytes(), datetime.now(UTC)
-            job = Job(
-                plan, due_ns, setting.tiers, record, filler(setting.seed), setting.config.on_error == "stop"
-            )
+            job = Job(plan, due_ns, setting.tiers, record, filler(setting.seed), setting.config.on_error == "stop")
             driven = stopped or self._drive(engine, job, interrupted, "replaying")
             device_io = _device_io(before, self._device_bytes())
             error = self._error(driven, is_populating=stopped is not None, output=output)
@@ -166,22 +164,16 @@ class _Run:
         with self.show(label, len(job.plan)) as progress, _quiet_interpreter():
             return engine.drive(job, interrupted, progress)
 
-    def _populate(
-        self, engine: IoEngine, interrupted: Callable[[], str | None]
-    ) -> tuple[Populated, Driven | None]:
+    def _populate(self, engine: IoEngine, interrupted: Callable[[], str | None]) -> tuple[Populated, Driven | None]:
         """Write what the window reads but never wrote; return that, and how it was cut short or None."""
         setting = self.setting
         residency, tiers = setting.window.residency, setting.tiers
         moves = [t is not None and not t.is_simulated for t in tiers]
         if not any(moves[tier] for tier in set(residency.populate_tier.tolist())):
             return Populated(0, 0, 0), None
-        plan = populate_plan(
-            residency, {i: t.alignment for i, t in enumerate(tiers) if t is not None}, setting.trace
-        )
+        plan = populate_plan(residency, {i: t.alignment for i, t in enumerate(tiers) if t is not None}, setting.trace)
         record = Record.empty(len(plan), is_open_loop=False)
-        driven = self._drive(
-            engine, Job(plan, None, tiers, record, filler(setting.seed)), interrupted, "populating"
-        )
+        driven = self._drive(engine, Job(plan, None, tiers, record, filler(setting.seed)), interrupted, "populating")
         written = [i for i, t in enumerate(plan.tier.tolist()) if moves[t] and record.completed_ns[i] >= 0]
         populated = Populated(len(written), int(plan.length[written].sum()), driven.wall_ns)
         is_whole = driven.failure is None and driven.completed == len(plan)

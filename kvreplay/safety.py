@@ -63,9 +63,7 @@ def check_target(path: Path) -> Path:
     resolved = path.resolve()
     mode = resolved.stat().st_mode
     if stat.S_ISBLK(mode):
-        raise DeviceError(
-            f"{path} is a block device; this version replays on directories: make a filesystem there"
-        )
+        raise DeviceError(f"{path} is a block device; this version replays on directories: make a filesystem there")
     if not stat.S_ISDIR(mode):
         raise DeviceError(f"{path} is not a directory; name an empty directory, ram or null")
     text = str(resolved)
@@ -110,9 +108,7 @@ def claim(path: Path) -> Claim:
         leftovers = clean(scratch)
     except BlockingIOError:
         os.close(lock)
-        raise DeviceError(
-            f"{path} is in use by another kvreplay; wait for it or name another directory"
-        ) from None
+        raise DeviceError(f"{path} is in use by another kvreplay; wait for it or name another directory") from None
     except OSError as error:
         os.close(lock)
         raise DeviceError(f"{scratch}: {error.strerror}") from None

@@ -82,7 +82,7 @@ class Schedule:
     ) -> None:  # fmt: skip
         """Prepare to run `plan`: `due_ns` a row or None; by tier, whether data `moves` and its padding."""
         self.depth, self.rows, self.completed, self.in_flight = depth, len(plan), 0, 0
-        self.slots = 2 * depth + 1
+        self.slots = 2 * depth + 2
         self.fills_in_flight = 0
         """Writes that were submitted before all their data was made."""
         self.ready_ns: memoryview | None = None
@@ -116,9 +116,13 @@ class Schedule:
         if self._running:
             return now_ns
         self._advance()
+        self._start_partly_filled()
         if not self._to_start or self.in_flight >= self.depth:
             return None
-        return now_ns if self._due is None else self._due[self._to_start[0][0]]
+        return self._due_of(self._to_start, now_ns)
+
+    def _due_of(self, heap: list[tuple[int, Flight]], now_ns: int) -> int:
+        return now_ns if self._due is None else self._due[heap[0][0]]
 
     def take(self, now_ns: int) -> Submission | None:
         """Return a piece to submit now, if any: of a running operation first, else of the lowest row."""
@@ -177,17 +181,12 @@ class Schedule:
         if not self._to_fill:
             return None
         row = self._to_fill[0][0]
-        if free > self.depth:
+        if free > self.depth + 1:
             return now_ns
         if free > 1:
             # The other half of the buffers is for rows that are due: none may wait for a future one.
             return now_ns if self._due is None else max(now_ns, self._due[row])
-        if self.in_flight == 0 and not self._is_startable(now_ns):
-            self._start_partly_filled()
         return None
-
-    def _is_startable(self, now_ns: int) -> bool:
-        return bool(self._to_start) and (self._due is None or self._due[self._to_start[0][0]] <= now_ns)
 
     def take_fill(self, now_ns: int) -> Fill | None:
         """Return the next buffer to fill, if one is free for it."""
@@ -218,10 +217,13 @@ class Schedule:
             heappush(self._to_start, (flight.row, flight))
 
     def _start_partly_filled(self) -> None:
-        # No buffer is left for rows that have not started, and none of those is whole: these must go now.
-        for _, flight in self._to_fill:
-            if flight.is_reserved:
-                self._offer(flight)
+        """Offer writes whose data is not whole, if no buffer is left for it and none will come in time."""
+        if self.in_flight or not self._to_fill or len(self._free) > 1:
+            return
+        if not self._to_start or self._due_of(self._to_start, 0) > self._due_of(self._to_fill, 0):
+            for _, flight in self._to_fill:
+                if flight.is_reserved:
+                    self._offer(flight)
 
     @property
     def is_starved(self) -> bool:
@@ -278,9 +280,7 @@ class Schedule:
         pieces = 0
         if moves and op != DELETE and end > start and needed_end > self._offset[row]:
             pieces = (end - 1) // self._io_bytes - start // self._io_bytes + 1
-        flight = Flight(
-            row, op, start, end, needed_end, max(1, pieces), pieces > 0, pieces > 0 and op == WRITE
-        )
+        flight = Flight(row, op, start, end, needed_end, max(1, pieces), pieces > 0, pieces > 0 and op == WRITE)
         if flight.needs_data:
             heappush(self._to_fill, (row, flight))
         else:

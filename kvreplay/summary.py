@@ -124,9 +124,7 @@ def distribution(values: Any) -> Distribution:
     ordered = np.sort(values)
     # Integers throughout: 1 / (1 - 0.9999) is not 10,000 in floating point.
     ranks = {
-        f"{name}_ns": int(ordered[-(-count * part // _WHOLE) - 1])
-        if count * (_WHOLE - part) >= _WHOLE
-        else None
+        f"{name}_ns": int(ordered[-(-count * part // _WHOLE) - 1]) if count * (_WHOLE - part) >= _WHOLE else None
         for name, part in QUANTILES.items()
     }
     return Distribution(count=count, mean_ns=float(ordered.mean()), max_ns=int(ordered[-1]), **ranks)
@@ -156,7 +154,7 @@ def figures(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None
     return result
 
 
-def _figures(  # noqa: PLR0917 - columns of the same rows
+def _figures(
     tier: Tier, op: str, rows: Any, plan: Plan, record: Record, due_ns: Any, asked: Any
 ) -> Figures:
     outcome = record.outcome[rows]
@@ -221,11 +219,7 @@ def summarize(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | No
 
 def _verdict(judged: Pace | None, *, is_open_loop: bool, queue_depth: int) -> str:
     if judged is None:
-        return (
-            "open loop: nothing was submitted"
-            if is_open_loop
-            else f"closed loop at queue depth {queue_depth}"
-        )
+        return "open loop: nothing was submitted" if is_open_loop else f"closed loop at queue depth {queue_depth}"
     share = f"{percent(judged.late_fraction)} of operations were late by more than 1 ms"
     waited = ""
     if judged.late_fraction > judged.late_by_itself_fraction:

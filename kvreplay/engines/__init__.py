@@ -83,7 +83,5 @@ class IoEngine(Protocol):
     name: str
     buffer_bytes: int
 
-    def drive(
-        self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]
-    ) -> Driven:
+    def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         """Do the job; `interrupted` names what asks to stop, `progress` takes the rows done."""

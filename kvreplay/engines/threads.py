@@ -35,16 +35,14 @@ class ThreadEngine:
     name = "threads"
 
     def __init__(self, depth: int, io_bytes: int) -> None:
-        """Allocate the buffers: `depth` for reads, twice as many and one for writes, each of `io_bytes`."""
+        """Allocate the buffers: `depth` for reads, twice as many and two for writes, each of `io_bytes`."""
         self.depth, self.io_bytes = depth, io_bytes
         self.generators = max(1, min(MAX_GENERATORS, (os.cpu_count() or 1) // 2, depth))
         self._reads = Arena(depth, io_bytes)
-        self._writes = Arena(2 * depth + 1, io_bytes)
+        self._writes = Arena(2 * depth + 2, io_bytes)
         self.buffer_bytes = self._reads.nbytes + self._writes.nbytes
 
-    def drive(
-        self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]
-    ) -> Driven:
+    def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         """Do the job on this engine's threads."""
         return _Run(self, job, self._reads, self._writes).drive(interrupted, progress)
 
