@@ -147,11 +147,11 @@ def _describer(simulation: Simulation, config: dict[str, Any], preset: str, mode
 
 
 def _announce_compile() -> None:
-    """Say that the first run compiles, if numba has no cache of the kernel yet."""
-    from kvtrace import kernel
+    """Say that the first run compiles, if no run before has."""
+    from kvtrace.compiled import is_cached
 
-    if not kernel.run.stats.cache_hits and not any(Path(kernel.__file__).parent.glob("__pycache__/kernel.run*.nbi")):
-        log("compiling the simulation kernel; this happens once and takes some seconds")
+    if not is_cached():
+        log("compiling the simulation; this happens once and takes about half a minute")
 
 
 def _print_gen(summary: dict[str, Any]) -> None:

@@ -9,21 +9,26 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from numba import njit
-
+from kvtrace.compiled import njit
 from kvtrace.sources.synthetic import KIND, QOS, next_turn, think_ns
 from kvtrace.store import (
     DECODE,
+    FOLLOWING,
+    FREE_COUNT,
+    HELD,
     HIT_BYTES,
     HITS,
+    LIVE,
     LOAD,
     NONE,
+    OBJECT,
     PREFILL,
     PROMOTE,
+    RANKS,
+    ROW_COUNT,
+    SIZE,
     STORE,
-    Rows,
-    Slots,
-    Tiers,
+    STORE_CONTROLS,
     fastest,
     lower_tier,
     make_room,
@@ -50,7 +55,7 @@ _ASK, _LOAD, _STORE, _DECODE, _END = range(5)
 (
     PENDING, NOW, ARRIVED, HEAP_SIZE, NEXT_REQUEST, NEXT_SESSION, NEXT_OBJECT, MADE, LOGGED, NEED, MIN_SIZE, MAX_SIZE,
     CONTROLS,
-) = range(13)  # fmt: skip
+) = range(STORE_CONTROLS, STORE_CONTROLS + 13)  # fmt: skip
 
 # Fields of World.total.
 REQUESTS, INPUT_TOKENS, OUTPUT_TOKENS, LOOKUPS, LOOKUP_BYTES, DECODE_MISSES, UNPLACED, TOTALS = range(8)
@@ -77,35 +82,43 @@ class Knobs(NamedTuple):
 
 
 class World(NamedTuple):
-    """All state of a simulation."""
+    """All state of a simulation, as int64 arrays; store.py says what tiers, slots and rows hold."""
 
-    tiers: Tiers
-    slots: Slots
-    rows: Rows
+    tiers: Any
+    slots: Any
+    free: Any
+    """A stack of unused slots; control[FREE_COUNT] of them."""
+    rows: Any
     knobs: Knobs
     control: Any
     total: Any
     users: Any
-    """int64[users, FIELDS]; empty with a file."""
+    """[users, synthetic.FIELDS]; empty with a file."""
     actors: Any
-    """int64[actors, ACTOR_FIELDS]; actor n is user n."""
+    """[actors, ACTOR_FIELDS]; actor n is user n."""
     idle: Any
-    """int64[actors + 1]: a stack of unused actors; its size is the last element."""
+    """[actors + 1]: a stack of unused actors; its size is the last element."""
     heap_ns: Any
     heap_actor: Any
     arrival_ns: Any
-    """int64[requests]; empty with users. The rest of the file's columns follow."""
+    """[requests]; empty with users. The rest of the file's columns follow."""
     input_tokens: Any
     output_tokens: Any
     offsets: Any
-    chain: Any
+    file_chain: Any
     made_size: Any
-    """int64[rows]: sizes of the objects that users made since the last flush."""
+    """[rows]: sizes of the objects that users made since the last flush."""
     log: Any
-    """int64[rows, 8]: requests of users since the last flush, columns as in the requests table, no blocks."""
+    """[rows, 8]: requests of users since the last flush, columns as in the requests table, no blocks."""
+    chain: Any
+    """Scratch: the slots of one request."""
+    where: Any
+    """Scratch: the tier in which each was found."""
+    wanted: Any
+    """Scratch of make_room_by_demotion."""
 
 
-@njit(cache=True, nogil=True)
+@njit
 def push(world: World, time_ns: int, actor: int) -> None:
     """Schedule `actor` at `time_ns`; ties go by actor number."""
     times, who = world.heap_ns, world.heap_actor
@@ -120,7 +133,7 @@ def push(world: World, time_ns: int, actor: int) -> None:
     times[i], who[i] = time_ns, actor
 
 
-@njit(cache=True, nogil=True)
+@njit
 def pop(world: World) -> int:
     """Take the first of the schedule; return its actor."""
     times, who = world.heap_ns, world.heap_actor
@@ -144,9 +157,9 @@ def pop(world: World) -> int:
     return first
 
 
-@njit(cache=True, nogil=True)
-def run(world: World, chain: Any, where: Any) -> int:
-    """Simulate until the end (DONE) or until Python must make room; `chain`, `where` are scratch (int32)."""
+@njit
+def run(world: World) -> int:
+    """Simulate until the end (DONE) or until Python must make room."""
     control, knobs = world.control, world.knobs
     while True:
         actor = control[PENDING]
@@ -165,9 +178,9 @@ def run(world: World, chain: Any, where: Any) -> int:
         if step == _ASK:
             delay = _ask(world, actor)
         elif step == _LOAD:
-            delay = _load(world, actor, chain, where)
+            delay = _load(world, actor)
         elif step == _STORE:
-            _store(world, actor, chain)
+            _store(world, actor)
         elif step == _DECODE:
             delay = _decode(world, actor)
         else:
@@ -180,7 +193,7 @@ def run(world: World, chain: Any, where: Any) -> int:
                 push(world, control[NOW] + delay, actor)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _next_actor(world: World) -> int:
     """Return the actor whose turn it is, and set NOW; NONE at the end, less than that if none is idle."""
     control = world.control
@@ -211,30 +224,30 @@ def _next_actor(world: World) -> int:
     return actor
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _room(world: World, actor: int) -> int:
     """Return DONE if the actor's next step surely fits the buffers, else what is full; NEED says how much it takes."""
     me, knobs, control = world.actors[actor], world.knobs, world.control
     n = me[LENGTH] + me[NEW]
-    if len(world.users) and me[STEP] == _LOAD and world.slots.free_count[0] < me[NEW]:
+    if len(world.users) and me[STEP] == _LOAD and control[FREE_COUNT] < me[NEW]:
         control[NEED] = me[NEW]
         return SLOTS_FULL
-    tiers = len(world.tiers.limit)
+    tiers = len(world.tiers)
     # Every object is read once and written once to each tier. That displaces at most as many bytes from each,
     # and one largest object a tier more; each displaced object takes three rows (read, write, delete).
     size = me[NEW_TOKENS] if knobs.chunk_tokens == 0 else knobs.chunk_tokens
     displaced_bytes = n * size * knobs.bytes_per_token + tiers * control[MAX_SIZE]
     displaced = displaced_bytes // max(1, control[MIN_SIZE]) + n + tiers
-    control[NEED] = world.rows.ranks[0] * ((1 + tiers) * n + 3 * tiers * displaced + 8)
+    control[NEED] = control[RANKS] * ((1 + tiers) * n + 3 * tiers * displaced + 8)
     is_room = (
-        world.rows.count[0] + control[NEED] <= len(world.rows.ts_ns)
+        control[ROW_COUNT] + control[NEED] <= world.rows.shape[1]
         and (len(world.users) == 0 or control[MADE] + me[NEW] <= len(world.made_size))
         and (len(world.users) == 0 or control[LOGGED] < len(world.log))
     )
     return DONE if is_room else ROWS_FULL
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _ask(world: World, user: int) -> int:
     """Plan the next turn of a user, its conversation, tokens and objects; return NONE if no more may ask."""
     me, knobs, control = world.actors[user], world.knobs, world.control
@@ -267,90 +280,89 @@ def _ask(world: World, user: int) -> int:
     return 0
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _leave_conversation(world: World, user: int) -> None:
     me, slots = world.actors[user], world.slots
     slot = me[FIRST]
     while slot != NONE:
-        following = slots.following[slot]
-        slots.held[slot] = 0
-        release(slots, slot)
+        following = slots[slot, FOLLOWING]
+        slots[slot, HELD] = 0
+        release(slots, world.free, world.control, slot)
         slot = following
     me[FIRST], me[LAST], me[LENGTH], me[TURN], me[HISTORY] = NONE, NONE, 0, 0, 0
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _make_objects(world: World, user: int) -> None:
     """Take slots for the new objects of a user's turn and append them to the conversation."""
     me, knobs, slots, control = world.actors[user], world.knobs, world.slots, world.control
     tokens = knobs.chunk_tokens or me[NEW_TOKENS]
     for _ in range(me[NEW]):
-        slots.free_count[0] -= 1
-        slot = slots.free[slots.free_count[0]]
-        slots.object_id[slot] = control[NEXT_OBJECT]
+        control[FREE_COUNT] -= 1
+        slot = world.free[control[FREE_COUNT]]
+        slots[slot, OBJECT] = control[NEXT_OBJECT]
         control[NEXT_OBJECT] += 1
-        slots.size[slot] = tokens * knobs.bytes_per_token
-        slots.held[slot], slots.following[slot] = 1, NONE
+        slots[slot, SIZE] = tokens * knobs.bytes_per_token
+        slots[slot, LIVE], slots[slot, HELD], slots[slot, FOLLOWING] = 0, 1, NONE
         if me[LAST] == NONE:
             me[FIRST] = slot
         else:
-            slots.following[me[LAST]] = slot
+            slots[me[LAST], FOLLOWING] = slot
         me[LAST] = slot
-        world.made_size[control[MADE]] = slots.size[slot]
+        world.made_size[control[MADE]] = slots[slot, SIZE]
         control[MADE] += 1
 
 
-@njit(cache=True, nogil=True)
-def _gather(world: World, actor: int, chain: Any) -> int:
+@njit
+def _gather(world: World, actor: int) -> int:
     """Copy the slots of the actor's prompt, in order, to `chain`; return how many."""
-    me = world.actors[actor]
+    me, slots, chain = world.actors[actor], world.slots, world.chain
     if len(world.users) == 0:
-        for i in range(me[LENGTH]):
-            chain[i] = world.chain[me[FIRST] + i]
-        return me[LENGTH]
+        n = me[LENGTH]
+        chain[:n] = world.file_chain[me[FIRST] : me[FIRST] + n]
+        return n
     n = 0
     slot = me[FIRST]
     while slot != NONE:
         chain[n] = slot
         n += 1
-        slot = world.slots.following[slot]
+        slot = slots[slot, FOLLOWING]
     return n
 
 
-@njit(cache=True, nogil=True)
-def _load(world: World, actor: int, chain: Any, where: Any) -> int:
+@njit
+def _load(world: World, actor: int) -> int:
     """Read what is cached of the prompt, promote it, and return the time the rest takes to compute."""
-    me, knobs, tiers, slots, total = world.actors[actor], world.knobs, world.tiers, world.slots, world.total
-    now, request = world.control[NOW], me[REQUEST]
+    me, knobs = world.actors[actor], world.knobs
+    tiers, slots, rows, control, chain, where = (
+        world.tiers, world.slots, world.rows, world.control, world.chain, world.where,
+    )  # fmt: skip
+    now, request = control[NOW], me[REQUEST]
     known = me[LENGTH] if len(world.users) else me[LENGTH] - me[NEW]
     if len(world.users):
         _make_objects(world, actor)
         me[LENGTH] += me[NEW]
-    n = _gather(world, actor, chain)
-    looked_up = n if knobs.is_prefix else known
+    n = _gather(world, actor)
     end = 0
     while end < known:
-        where[end] = fastest(tiers, slots, chain[end])
-        if where[end] == NONE and knobs.is_prefix:
+        found = fastest(tiers, slots, chain[end])
+        where[end] = found
+        if found == NONE and knobs.is_prefix:
             break
         end += 1
     hit_bytes, stage = 0, 0
     for i in range(end):
         t = where[i]
         if t != NONE:
-            read(tiers, slots, world.rows, t, chain[i], now, LOAD, request, 0)
-            tiers.count[t, HITS] += 1
-            tiers.count[t, HIT_BYTES] += slots.size[chain[i]]
-            hit_bytes += slots.size[chain[i]]
+            slot = chain[i]
+            read(tiers, slots, rows, control, t, slot, now, LOAD, request, 0)
+            tiers[t, HITS] += 1
+            tiers[t, HIT_BYTES] += slots[slot, SIZE]
+            hit_bytes += slots[slot, SIZE]
             stage = 1
     if knobs.promotes:
-        stage += _promote(world, chain, where, end, stage, request)
-    total[REQUESTS] += 1
-    total[INPUT_TOKENS] += me[INPUT]
-    total[OUTPUT_TOKENS] += me[OUTPUT]
-    total[LOOKUPS] += looked_up
-    for i in range(looked_up):
-        total[LOOKUP_BYTES] += slots.size[chain[i]]
+        stage += _promote(world, end, stage, request)
+    _count_request(world, actor, n if knobs.is_prefix else known)
     me[STAGE], me[STEP] = stage, _STORE
     # What a prefix match leaves, or a turn adds, is what is stored.
     me[NEW] = n - (end if knobs.is_prefix else known)
@@ -358,92 +370,102 @@ def _load(world: World, actor: int, chain: Any, where: Any) -> int:
     return max(0, missed) * knobs.prefill_ns_per_token
 
 
-@njit(cache=True, nogil=True)
-def _promote(world: World, chain: Any, where: Any, end: int, stage: int, request: int) -> int:
+@njit
+def _count_request(world: World, actor: int, looked_up: int) -> None:
+    me, total, slots, chain = world.actors[actor], world.total, world.slots, world.chain
+    total[REQUESTS] += 1
+    total[INPUT_TOKENS] += me[INPUT]
+    total[OUTPUT_TOKENS] += me[OUTPUT]
+    total[LOOKUPS] += looked_up
+    for i in range(looked_up):
+        total[LOOKUP_BYTES] += slots[chain[i], SIZE]
+
+
+@njit
+def _promote(world: World, end: int, stage: int, request: int) -> int:
     """Copy each of `chain[:end]` from where it was read to every faster tier; return 1 if anything was, else 0."""
-    tiers, slots = world.tiers, world.slots
+    tiers, slots, free, rows, control = world.tiers, world.slots, world.free, world.rows, world.control
+    chain, where, now = world.chain, world.where, world.control[NOW]
     is_any = 0
     for i in range(end):
-        for t in range(where[i] - 1, -1, -1):
-            if make_room(tiers, slots, world.rows, t, slots.size[chain[i]], world.control[NOW]):
-                write(tiers, slots, world.rows, t, chain[i], world.control[NOW], PROMOTE, request, stage)
+        slot = chain[i]
+        t = where[i] - 1
+        while t >= 0:
+            if make_room(tiers, slots, free, rows, control, t, slots[slot, SIZE], now):
+                write(tiers, slots, rows, control, t, slot, now, PROMOTE, request, stage)
                 is_any = 1
+            t -= 1
     return is_any
 
 
-@njit(cache=True, nogil=True)
-def _store(world: World, actor: int, chain: Any) -> None:
+@njit
+def _store(world: World, actor: int) -> None:
     """Write the objects that were computed, to the tiers that the placement says."""
-    me, knobs = world.actors[actor], world.knobs
-    n = _gather(world, actor, chain)
+    me = world.actors[actor]
+    n = _gather(world, actor)
     first = n - me[NEW]
-    if knobs.is_waterfall:
-        me[STAGE] += _store_waterfall(world, chain, first, n, me[STAGE], me[REQUEST])
+    if world.knobs.is_waterfall:
+        me[STAGE] += _store_waterfall(world, first, n, me[STAGE], me[REQUEST])
     else:
-        me[STAGE] += _store_through(world, chain, first, n, me[STAGE], me[REQUEST])
+        me[STAGE] += _store_through(world, first, n, me[STAGE], me[REQUEST])
     me[NEW] = 0
     me[DECODED], me[DECODE_START] = 0, world.control[NOW]
     me[STEP] = _DECODE
 
 
-@njit(cache=True, nogil=True)
-def _store_waterfall(world: World, chain: Any, first: int, n: int, stage: int, request: int) -> int:
-    tiers, slots, now = world.tiers, world.slots, world.control[NOW]
+@njit
+def _store_waterfall(world: World, first: int, n: int, stage: int, request: int) -> int:
+    """Write each new object to the fastest tier that takes it, which moves others down; return the stages used."""
+    tiers, slots, free, rows, control = world.tiers, world.slots, world.free, world.rows, world.control
+    chain, now = world.chain, world.control[NOW]
     is_any = 0
     for i in range(first, n):
         slot = chain[i]
-        t = fastest(tiers, slots, slot)
-        if t != NONE:
-            touch(tiers, t, slot)
+        held_in = fastest(tiers, slots, slot)
+        if held_in != NONE:
+            touch(tiers, slots, held_in, slot)
             continue
-        t = lower_tier(tiers, 0, slots.size[slot])
+        t = lower_tier(tiers, 0, slots[slot, SIZE])
         if t == NONE:
             world.total[UNPLACED] += 1
             continue
-        make_room_by_demotion(tiers, slots, world.rows, t, slots.size[slot], now)
-        write(tiers, slots, world.rows, t, slot, now, PREFILL, request, stage)
+        make_room_by_demotion(tiers, slots, free, rows, control, world.wanted, t, slots[slot, SIZE], now)
+        write(tiers, slots, rows, control, t, slot, now, PREFILL, request, stage)
         is_any = 1
     return is_any
 
 
-@njit(cache=True, nogil=True)
-def _store_through(world: World, chain: Any, first: int, n: int, stage: int, request: int) -> int:
-    """Write each new object to the first tier that takes it, then, a stage later, to all below; what is there stays."""
-    tiers, slots, rows, now = world.tiers, world.slots, world.rows, world.control[NOW]
-    written_stages = 0
-    for is_lower in range(2):
-        is_any = 0
-        for i in range(first, n):
-            slot = chain[i]
-            size = slots.size[slot]
-            top = lower_tier(tiers, 0, size)
-            if top == NONE:
-                world.total[UNPLACED] += 1 - is_lower
-                continue
-            last = len(tiers.limit) if is_lower else top + 1
-            for t in range(top + is_lower, last):
-                if slots.live[slot] & (1 << t):
-                    # Computed again though a tier still has it: an engine does not store it twice.
-                    if not is_lower:
-                        touch(tiers, t, slot)
-                elif make_room(tiers, slots, rows, t, size, now):
-                    write(
-                        tiers,
-                        slots,
-                        rows,
-                        t,
-                        slot,
-                        now,
-                        STORE if is_lower else PREFILL,
-                        request,
-                        stage + written_stages,
-                    )
-                    is_any = 1
-        written_stages += is_any
-    return written_stages
+@njit
+def _store_through(world: World, first: int, n: int, stage: int, request: int) -> int:
+    """Write each new object to the first tier that takes it, and a stage later to all below; return the stages used."""
+    tiers, slots, free, rows, control = world.tiers, world.slots, world.free, world.rows, world.control
+    chain, now = world.chain, world.control[NOW]
+    is_first, is_lower = 0, 0
+    for i in range(first, n):
+        slot = chain[i]
+        t = lower_tier(tiers, 0, slots[slot, SIZE])
+        if t == NONE:
+            world.total[UNPLACED] += 1
+        elif slots[slot, LIVE] & (1 << t):
+            # Computed again though it is still there: an engine does not store it twice.
+            touch(tiers, slots, t, slot)
+        elif make_room(tiers, slots, free, rows, control, t, slots[slot, SIZE], now):
+            write(tiers, slots, rows, control, t, slot, now, PREFILL, request, stage)
+            is_first = 1
+    for i in range(first, n):
+        slot = chain[i]
+        t = lower_tier(tiers, 0, slots[slot, SIZE]) + 1
+        while 0 < t < len(tiers):
+            if not slots[slot, LIVE] & (1 << t) and make_room(
+                tiers, slots, free, rows, control, t, slots[slot, SIZE], now
+            ):
+                write(tiers, slots, rows, control, t, slot, now, STORE, request, stage + is_first)
+                is_lower = 1
+            t += 1
+    return is_first + is_lower
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _decode(world: World, actor: int) -> int:
     """Read the turn's own entry again as tokens are generated; return the time to the next such step."""
     me, knobs, control = world.actors[actor], world.knobs, world.control
@@ -456,12 +478,13 @@ def _decode(world: World, actor: int) -> int:
     if done >= reads or me[LENGTH] == 0:
         me[STEP] = _END
         return me[DECODE_START] + me[OUTPUT] * knobs.decode_ns_per_token - control[NOW]
-    slot = world.chain[me[FIRST] + me[LENGTH] - 1] if len(world.users) == 0 else me[LAST]
-    t = fastest(world.tiers, world.slots, slot)
+    slot = world.file_chain[me[FIRST] + me[LENGTH] - 1] if len(world.users) == 0 else me[LAST]
+    tiers, slots, rows = world.tiers, world.slots, world.rows
+    t = fastest(tiers, slots, slot)
     if t == NONE:
         world.total[DECODE_MISSES] += 1
     else:
-        read(world.tiers, world.slots, world.rows, t, slot, control[NOW], DECODE, me[REQUEST], me[STAGE])
+        read(tiers, slots, rows, control, t, slot, control[NOW], DECODE, me[REQUEST], me[STAGE])
         me[STAGE] += 1
     me[DECODED] = done + 1
     if done + 1 == reads:
@@ -471,7 +494,7 @@ def _decode(world: World, actor: int) -> int:
     return due - control[NOW]
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _end(world: World, actor: int) -> int:
     """End a request: a user thinks, for the time returned; a file's actor is idle again."""
     me = world.actors[actor]

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
+from kvtrace.compiled import njit
 from kvtrace.core.schema import TRACE, Op, enum_code
 from kvtrace.core.units import INT64_MAX
 
@@ -143,7 +143,7 @@ def _grown(array: Any, wanted: int, fill: int) -> Any:
     return np.concatenate([array, room], axis=-1)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _enter(
     ts_ns: Any, op: Any, tier: Any, object_id: Any, offset: Any, length: Any, request: Any, stage: Any, rank: Any,
     capacity: Any, sizes: Any, stages: Any, live: Any, peak: Any, state: Any, is_strict: bool,
@@ -177,7 +177,7 @@ def _enter(
     return OK, 0
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _check(
     ts_ns: int,
     op: int,
@@ -210,7 +210,7 @@ def _check(
     return _check_stage(request, stage, stages, state)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _check_stage(request: int, stage: int, stages: Any, state: Any) -> int:
     if request < 0:
         return OK if stage == NO_STAGE else STAGE_ALONE

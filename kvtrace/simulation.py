@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kvtrace import kernel, store
-from kvtrace.core.errors import ConfigError
 from kvtrace.geometry import Chains, chunk_chains, turn_chains
 from kvtrace.hierarchy import Entry, Match, Placement, Preset, Promotion
 from kvtrace.models import ModelShape, bytes_per_token_per_rank, stored_ranks
@@ -41,7 +40,8 @@ class Load:
 class Flush:
     """What the simulation made since the last flush; the arrays are only valid while it is being taken."""
 
-    rows: store.Rows
+    rows: Any
+    """int64[store.ROW_FIELDS, n]: trace rows, request and stage NONE for background work."""
     object_bytes: Any
     """int64: sizes of the next objects, one rank's bytes each, `ranks` objects a slot."""
     log: Any
@@ -70,14 +70,9 @@ class Simulation:
         slot_count = len(sizes) if load.requests is not None else 1024
         if load.requests is None:
             sizes = np.zeros(slot_count, dtype=np.int64)
-        limits, largest = tier_limits(preset)
         self.world = self._world(
-            store.new_tiers(limits, largest, slot_count),
-            store.new_slots(np.arange(slot_count), sizes, are_held=load.requests is not None),
-            store.new_rows(rows, self.ranks), chains, model,
-        )  # fmt: skip
-        longest = int(np.diff(chains.offsets).max(initial=0)) if load.requests is not None else slot_count
-        self._chain, self._where = np.empty(longest, np.int32), np.empty(longest, np.int32)
+            store.new_slots(sizes, len(preset.tiers), are_held=load.requests is not None), rows, chains, model
+        )
 
     def _chains(self) -> Chains:
         requests = self.load.requests
@@ -87,30 +82,44 @@ class Simulation:
             return turn_chains(requests)
         return chunk_chains(requests, self.preset.chunk_tokens)
 
-    def _world(
-        self, tiers: store.Tiers, slots: store.Slots, rows: store.Rows, chains: Chains, model: ModelShape
-    ) -> kernel.World:
-        load, empty = self.load, np.zeros(0, np.int64)
-        count = load.users if load.requests is None else 1024
-        users, starts = synthetic.make_users(load.users if load.requests is None else 0, load.seed)
+    def _world(self, slots: Any, rows: int, chains: Chains, model: ModelShape) -> kernel.World:
+        load, requests, empty = self.load, self.load.requests, np.zeros(0, np.int64)
+        is_file = requests is not None
+        count = 1024 if is_file else load.users
+        users, starts = synthetic.make_users(0 if is_file else load.users, load.seed)
         control = np.zeros(kernel.CONTROLS, np.int64)
         control[kernel.PENDING] = store.NONE
-        control[kernel.MIN_SIZE] = min(self._file_sizes.min(initial=2**62), 2**62)
+        control[kernel.MIN_SIZE] = self._file_sizes.min(initial=2**62)
         control[kernel.MAX_SIZE] = self._file_sizes.max(initial=0)
+        control[store.RANKS] = self.ranks
+        control[store.FREE_COUNT] = 0 if is_file else len(slots)
         actors = np.zeros((count, kernel.ACTOR_FIELDS), np.int64)
         actors[:, kernel.FIRST] = actors[:, kernel.LAST] = store.NONE
-        actors[:, kernel.STEP] = 0
-        requests = load.requests
+        longest = int(np.diff(chains.offsets).max(initial=0)) if is_file else len(slots)
         world = kernel.World(
-            tiers, slots, rows, self._knobs(model), control, np.zeros(kernel.TOTALS, np.int64), users, actors,
-            np.append(np.arange(count - 1, -1, -1), count),
-            np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64),
-            empty if requests is None else requests.arrival_ns,
-            empty if requests is None else requests.input_tokens,
-            empty if requests is None else requests.output_tokens,
-            chains.offsets, chains.slots, np.empty(len(rows.ts_ns) if load.users else 0, np.int64),
-            np.empty((len(rows.ts_ns) if load.users else 0, 8), np.int64),
-        )  # fmt: skip
+            tiers=store.new_tiers(*tier_limits(self.preset)),
+            slots=slots,
+            free=np.arange(len(slots) - 1, -1, -1),
+            rows=store.new_rows(rows),
+            knobs=self._knobs(model),
+            control=control,
+            total=np.zeros(kernel.TOTALS, np.int64),
+            users=users,
+            actors=actors,
+            idle=np.append(np.arange(count - 1, -1, -1), count),
+            heap_ns=np.zeros(count + 1, np.int64),
+            heap_actor=np.zeros(count + 1, np.int64),
+            arrival_ns=empty if requests is None else requests.arrival_ns,
+            input_tokens=empty if requests is None else requests.input_tokens,
+            output_tokens=empty if requests is None else requests.output_tokens,
+            offsets=chains.offsets,
+            file_chain=chains.slots,
+            made_size=np.empty(0 if is_file else rows, np.int64),
+            log=np.empty((0 if is_file else rows, 8), np.int64),
+            chain=np.empty(longest, np.int64),
+            where=np.empty(longest, np.int64),
+            wanted=np.empty((2, len(self.preset.tiers) + 1), np.int64),
+        )
         for user, start in enumerate(starts):
             if start < load.until_ns:
                 kernel.push(world, start, user)
@@ -132,27 +141,22 @@ class Simulation:
 
     def run(self, sink: Sink, progress: Callable[[float], None] = lambda _ns: None) -> None:
         """Simulate to the end; `sink` takes the rows in a thread of its own, `progress` the virtual time, ns."""
-        spare = [
-            self.world.rows,
-            *(store.new_rows(len(self.world.rows.ts_ns), self.ranks) for _ in range(RING - 1)),
-        ]
+        ring = [self.world.rows, *(store.new_rows(self.world.rows.shape[1]) for _ in range(RING - 1))]
         waiting: list[Future[None]] = []
         with ThreadPoolExecutor(1, thread_name_prefix="trace-writer") as writer:
-            turn = 0
             for code in self._codes():
                 if code in (kernel.DONE, kernel.ROWS_FULL):
                     waiting.append(writer.submit(sink, self._flush()))
                     progress(float(self.world.control[kernel.NOW]))
-                    turn += 1
                     if len(waiting) == RING:
                         waiting.pop(0).result()
-                    spare = self._next_rows(spare, turn)
+                    ring = self._turn(ring)
             for future in waiting:
                 future.result()
 
     def _codes(self) -> Iterator[int]:
         while True:
-            code = kernel.run(self.world, self._chain, self._where)
+            code = kernel.run(self.world)
             yield code
             if code == kernel.DONE:
                 return
@@ -163,43 +167,36 @@ class Simulation:
 
     def _flush(self) -> Flush:
         control, world = self.world.control, self.world
-        made, logged = int(control[kernel.MADE]), int(control[kernel.LOGGED])
+        made, logged, rows = (int(control[f]) for f in (kernel.MADE, kernel.LOGGED, store.ROW_COUNT))
         flush = Flush(
-            world.rows, np.repeat(world.made_size[:made] // self.ranks, self.ranks), world.log[:logged].copy(),
-            int(control[kernel.NOW]),
+            world.rows[:, :rows], np.repeat(world.made_size[:made] // self.ranks, self.ranks),
+            world.log[:logged].copy(), int(control[kernel.NOW]),
         )  # fmt: skip
-        control[kernel.MADE] = control[kernel.LOGGED] = 0
+        control[kernel.MADE] = control[kernel.LOGGED] = control[store.ROW_COUNT] = 0
         return flush
 
-    def _next_rows(self, spare: list[store.Rows], turn: int) -> list[store.Rows]:
-        """Make the next buffer the current one, larger if one request needs more than a whole buffer."""
-        index = turn % RING
+    def _turn(self, ring: list[Any]) -> list[Any]:
+        """Make the ring's next buffer the current one, larger if one request needs more than a whole buffer."""
+        ring = [*ring[1:], ring[0]]
         need = int(self.world.control[kernel.NEED])
-        if len(spare[index].ts_ns) < need:
-            spare[index] = store.new_rows(2 * need, self.ranks)
-        spare[index].count[0] = 0
-        self.world = self.world._replace(rows=spare[index])
-        return spare
+        if ring[0].shape[1] < need:
+            ring[0] = store.new_rows(2 * need)
+        self.world = self.world._replace(rows=ring[0])
+        return ring
 
     def _grow_slots(self) -> None:
         """Double the slots; the new ones are free."""
-        tiers, slots = self.world.tiers, self.world.slots
-        old = len(slots.size)
-        more = max(old, int(self.world.control[kernel.NEED]))
-        if old + more > 2**31 - 1:
-            raise ConfigError("more than 2^31 objects are live at once; make the tiers smaller or the chunks larger")
-        wide = [np.pad(a, ((0, 0), (0, more)), constant_values=store.NONE) for a in (tiers.before, tiers.after)]
-        free = np.pad(slots.free, (0, more))
-        count = int(slots.free_count[0])
+        world, control = self.world, self.world.control
+        old, count = len(world.slots), int(control[store.FREE_COUNT])
+        more = max(old, int(control[kernel.NEED]))
+        free = np.empty(old + more, np.int64)
+        free[:count] = world.free[:count]
         free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
-        slots.free_count[0] = count + more
-        slots = store.Slots(
-            np.pad(slots.object_id, (0, more)), np.pad(slots.size, (0, more)), np.pad(slots.live, (0, more)),
-            np.pad(slots.held, (0, more)), np.pad(slots.following, (0, more), constant_values=store.NONE), free,
-            slots.free_count,
-        )  # fmt: skip
-        self.world = self.world._replace(tiers=tiers._replace(before=wide[0], after=wide[1]), slots=slots)
-        self._chain, self._where = np.empty(old + more, np.int32), np.empty(old + more, np.int32)
+        control[store.FREE_COUNT] = count + more
+        slots = np.concatenate([world.slots, store.new_slots(np.zeros(more), len(world.tiers), are_held=False)])
+        self.world = world._replace(
+            slots=slots, free=free, chain=np.empty(old + more, np.int64), where=np.empty(old + more, np.int64)
+        )
 
     def _grow_actors(self) -> None:
         """Double the requests that may be in flight; the new ones are idle."""
@@ -220,13 +217,13 @@ class Simulation:
         per_tier = [
             {
                 "name": tier.name,
-                "hits": int(tiers.count[t, store.HITS]),
-                "hit_ratio": int(tiers.count[t, store.HITS]) / lookups if lookups else None,
-                "hit_bytes": int(tiers.count[t, store.HIT_BYTES]),
-                "read_bytes": int(tiers.count[t, store.READ_BYTES]),
-                "written_bytes": int(tiers.count[t, store.WRITTEN_BYTES]),
-                "deleted_bytes": int(tiers.count[t, store.DELETED_BYTES]),
-                "live_bytes": int(tiers.used[t]),
+                "hits": int(tiers[t, store.HITS]),
+                "hit_ratio": int(tiers[t, store.HITS]) / lookups if lookups else None,
+                "hit_bytes": int(tiers[t, store.HIT_BYTES]),
+                "read_bytes": int(tiers[t, store.READ_BYTES]),
+                "written_bytes": int(tiers[t, store.WRITTEN_BYTES]),
+                "deleted_bytes": int(tiers[t, store.DELETED_BYTES]),
+                "live_bytes": int(tiers[t, store.USED]),
             }
             for t, tier in enumerate(self.preset.tiers)
         ]
@@ -236,7 +233,7 @@ class Simulation:
             "output_tokens": int(total[kernel.OUTPUT_TOKENS]),
             "lookups": lookups,
             "lookup_bytes": int(total[kernel.LOOKUP_BYTES]),
-            "misses": lookups - int(tiers.count[:, store.HITS].sum()),
+            "misses": lookups - int(tiers[:, store.HITS].sum()),
             "decode_misses": int(total[kernel.DECODE_MISSES]),
             "unplaced_objects": int(total[kernel.UNPLACED]),
             "tiers": per_tier,

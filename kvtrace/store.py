@@ -1,16 +1,17 @@
 """The compiled tiers: what is live where, recency order, placement and eviction, and the rows they cause.
 
 Objects live in dense slots; each tier keeps its slots in an intrusive doubly linked list, most recent first.
-Everything is int64 or int32 arrays: no clock, no globals, no hashing.
+State is a few int64 matrices and no objects, because counting references costs more than the work itself:
+`slots[slot, field]`, `tiers[tier, field]`, `rows[column, row]`, `control[field]`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numba import njit
 
+from kvtrace.compiled import inlined, njit
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
 
 UNBOUNDED = 2**62
@@ -19,264 +20,203 @@ NONE = -1
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
 LOAD, PROMOTE, PREFILL, STORE, DECODE, DEMOTE, EVICT = (
     enum_code(TRACE, "phase", phase)
-    for phase in (
-        Phase.LOAD,
-        Phase.PROMOTE,
-        Phase.PREFILL,
-        Phase.STORE,
-        Phase.DECODE,
-        Phase.DEMOTE,
-        Phase.EVICT,
-    )
+    for phase in (Phase.LOAD, Phase.PROMOTE, Phase.PREFILL, Phase.STORE, Phase.DECODE, Phase.DEMOTE, Phase.EVICT)
 )
 
-# Columns of Tiers.count: what happened in each tier.
-HITS, HIT_BYTES, WRITTEN_BYTES, DELETED_BYTES, READ_BYTES, COUNTERS = range(6)
+# Fields of a tier: bytes it may hold, largest object it takes, bytes it holds, most and least recent slot, and
+# counters of what happened in it.
+LIMIT, LARGEST, USED, HEAD, TAIL, HITS, HIT_BYTES, WRITTEN_BYTES, DELETED_BYTES, READ_BYTES, TIER_FIELDS = range(11)
+
+# Fields of a slot: the object it holds, its bytes (all ranks together), a bit for each tier it is live in, whether
+# a conversation may still ask for it (so that it is not reused), the next slot of that conversation, and from
+# LINKS on, for each tier, the next more recent and the next less recent slot.
+OBJECT, SIZE, LIVE, HELD, FOLLOWING, LINKS = range(6)
+
+# Columns of rows.
+TS_NS, OP, TIER, PHASE, OBJECT_ID, LENGTH_BYTES, REQUEST_ID, STAGE, RANK, ROW_FIELDS = range(10)
+
+# Fields of control that this module uses: rows filled, objects of one slot (one a rank), free slots.
+ROW_COUNT, RANKS, FREE_COUNT, STORE_CONTROLS = range(4)
 
 
-class Tiers(NamedTuple):
-    """The state of each tier; T tiers, S slots."""
-
-    limit: Any
-    """int64[T]: bytes it may hold."""
-    max_object: Any
-    """int64[T]: the largest object it takes, bytes."""
-    used: Any
-    """int64[T]: bytes it holds."""
-    head: Any
-    """int32[T]: the most recent slot, or NONE."""
-    tail: Any
-    """int32[T]: the least recent slot, or NONE."""
-    before: Any
-    """int32[T, S]: the next more recent slot."""
-    after: Any
-    """int32[T, S]: the next less recent slot."""
-    count: Any
-    """int64[T, COUNTERS]."""
+def new_tiers(limits: list[int], largest: list[int]) -> Any:
+    """Return empty tiers that hold `limits` bytes and take objects of up to `largest`."""
+    tiers = np.zeros((len(limits), TIER_FIELDS), dtype=np.int64)
+    tiers[:, LIMIT], tiers[:, LARGEST] = limits, largest
+    tiers[:, HEAD] = tiers[:, TAIL] = NONE
+    return tiers
 
 
-class Slots(NamedTuple):
-    """The state of each object slot."""
-
-    object_id: Any
-    """int64[S]: which object it holds."""
-    size: Any
-    """int64[S]: its bytes, all ranks together."""
-    live: Any
-    """int32[S]: bit t is set while it is live in tier t."""
-    held: Any
-    """int8[S]: 1 while a conversation may still ask for it, so that the slot is not reused."""
-    following: Any
-    """int32[S]: the next slot of the same conversation, or NONE."""
-    free: Any
-    """int32[S]: a stack of unused slots; free_count[0] of them."""
-    free_count: Any
-    """int64[1]."""
+def new_slots(sizes: Any, tier_count: int, *, are_held: bool) -> Any:
+    """Return one slot an object of `sizes` bytes, live nowhere; `are_held` if their requests are still to come."""
+    slots = np.full((len(sizes), LINKS + 2 * tier_count), NONE, dtype=np.int64)
+    slots[:, OBJECT], slots[:, SIZE] = np.arange(len(sizes)), sizes
+    slots[:, LIVE], slots[:, HELD] = 0, int(are_held)
+    return slots
 
 
-class Rows(NamedTuple):
-    """Trace rows being written: columns as in the trace table, and how many are filled."""
-
-    ts_ns: Any
-    op: Any
-    tier: Any
-    phase: Any
-    object_id: Any
-    length_bytes: Any
-    request_id: Any
-    stage: Any
-    rank: Any
-    count: Any
-    """int64[1]."""
-    ranks: Any
-    """int64[1]: objects of one slot, one a rank."""
+def new_rows(capacity: int) -> Any:
+    """Return room for `capacity` rows."""
+    return np.empty((ROW_FIELDS, capacity), dtype=np.int64)
 
 
-def new_tiers(limits: list[int], max_objects: list[int], slots: int) -> Tiers:
-    """Return empty tiers that hold `limits` bytes, for `slots` slots."""
-    n = len(limits)
-    return Tiers(
-        np.array(limits, dtype=np.int64), np.array(max_objects, dtype=np.int64), np.zeros(n, dtype=np.int64),
-        np.full(n, NONE, dtype=np.int32), np.full(n, NONE, dtype=np.int32),
-        np.full((n, slots), NONE, dtype=np.int32), np.full((n, slots), NONE, dtype=np.int32),
-        np.zeros((n, COUNTERS), dtype=np.int64),
-    )  # fmt: skip
-
-
-def new_slots(object_ids: Any, sizes: Any, *, are_held: bool) -> Slots:
-    """Return slots for the objects of a file, all in use, or (`are_held` false) all free for a generator."""
-    n = len(sizes)
-    free = np.arange(n - 1, -1, -1, dtype=np.int32)
-    return Slots(
-        np.asarray(object_ids, dtype=np.int64), np.asarray(sizes, dtype=np.int64), np.zeros(n, dtype=np.int32),
-        np.full(n, int(are_held), dtype=np.int8), np.full(n, NONE, dtype=np.int32), free,
-        np.array([0 if are_held else n], dtype=np.int64),
-    )  # fmt: skip
-
-
-def new_rows(capacity: int, ranks: int) -> Rows:
-    """Return room for `capacity` rows of a model stored on `ranks` ranks."""
-    types = (np.int64, np.int8, np.int8, np.int8, np.int64, np.int64, np.int64, np.int32, np.int16)
-    columns: list[Any] = [np.empty(capacity, dtype=t) for t in types]
-    return Rows._make([*columns, np.zeros(1, dtype=np.int64), np.array([ranks], dtype=np.int64)])
-
-
-@njit(cache=True, nogil=True)
-def unlink(tiers: Tiers, t: int, slot: int) -> None:
+@inlined
+def unlink(tiers: Any, slots: Any, t: int, slot: int) -> None:
     """Take `slot` out of the recency list of tier `t`."""
-    before, after = tiers.before[t, slot], tiers.after[t, slot]
+    before, after = slots[slot, LINKS + 2 * t], slots[slot, LINKS + 2 * t + 1]
     if before == NONE:
-        tiers.head[t] = after
+        tiers[t, HEAD] = after
     else:
-        tiers.after[t, before] = after
+        slots[before, LINKS + 2 * t + 1] = after
     if after == NONE:
-        tiers.tail[t] = before
+        tiers[t, TAIL] = before
     else:
-        tiers.before[t, after] = before
+        slots[after, LINKS + 2 * t] = before
 
 
-@njit(cache=True, nogil=True)
-def link_first(tiers: Tiers, t: int, slot: int) -> None:
+@inlined
+def link_first(tiers: Any, slots: Any, t: int, slot: int) -> None:
     """Put `slot` first in the recency list of tier `t`."""
-    head = tiers.head[t]
-    tiers.before[t, slot] = NONE
-    tiers.after[t, slot] = head
+    head = tiers[t, HEAD]
+    slots[slot, LINKS + 2 * t] = NONE
+    slots[slot, LINKS + 2 * t + 1] = head
     if head == NONE:
-        tiers.tail[t] = slot
+        tiers[t, TAIL] = slot
     else:
-        tiers.before[t, head] = slot
-    tiers.head[t] = slot
+        slots[head, LINKS + 2 * t] = slot
+    tiers[t, HEAD] = slot
 
 
-@njit(cache=True, nogil=True)
-def touch(tiers: Tiers, t: int, slot: int) -> None:
+@inlined
+def touch(tiers: Any, slots: Any, t: int, slot: int) -> None:
     """Make `slot` the most recent of tier `t`."""
-    if tiers.head[t] != slot:
-        unlink(tiers, t, slot)
-        link_first(tiers, t, slot)
+    if tiers[t, HEAD] != slot:
+        unlink(tiers, slots, t, slot)
+        link_first(tiers, slots, t, slot)
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def emit(
-    rows: Rows, now: int, op: int, t: int, phase: int, object_id: int, size: int, request: int, stage: int
+    rows: Any, control: Any, now: int, op: int, t: int, phase: int, object_: int, size: int, request: int, stage: int
 ) -> None:
     """Append one row a rank; `size` is of all ranks together; request NONE is background work."""
-    ranks = rows.ranks[0]
+    ranks = control[RANKS]
+    first = control[ROW_COUNT]
+    control[ROW_COUNT] = first + ranks
     for rank in range(ranks):
-        i = rows.count[0]
-        rows.ts_ns[i] = now
-        rows.op[i] = op
-        rows.tier[i] = t
-        rows.phase[i] = phase
-        rows.object_id[i] = object_id * ranks + rank
-        rows.length_bytes[i] = size // ranks
-        rows.request_id[i] = request
-        rows.stage[i] = stage
-        rows.rank[i] = rank
-        rows.count[0] = i + 1
+        i = first + rank
+        rows[TS_NS, i] = now
+        rows[OP, i] = op
+        rows[TIER, i] = t
+        rows[PHASE, i] = phase
+        rows[OBJECT_ID, i] = object_ * ranks + rank
+        rows[LENGTH_BYTES, i] = size // ranks
+        rows[REQUEST_ID, i] = request
+        rows[STAGE, i] = stage
+        rows[RANK, i] = rank
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def read(
-    tiers: Tiers, slots: Slots, rows: Rows, t: int, slot: int, now: int, phase: int, request: int, stage: int
+    tiers: Any, slots: Any, rows: Any, control: Any, t: int, slot: int, now: int, phase: int, request: int, stage: int
 ) -> None:
     """Read the whole of `slot` in tier `t` and make it the most recent there."""
-    touch(tiers, t, slot)
-    tiers.count[t, READ_BYTES] += slots.size[slot]
-    emit(rows, now, READ, t, phase, slots.object_id[slot], slots.size[slot], request, stage)
+    touch(tiers, slots, t, slot)
+    tiers[t, READ_BYTES] += slots[slot, SIZE]
+    emit(rows, control, now, READ, t, phase, slots[slot, OBJECT], slots[slot, SIZE], request, stage)
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def write(
-    tiers: Tiers, slots: Slots, rows: Rows, t: int, slot: int, now: int, phase: int, request: int, stage: int
+    tiers: Any, slots: Any, rows: Any, control: Any, t: int, slot: int, now: int, phase: int, request: int, stage: int
 ) -> None:
     """Write `slot` into tier `t`, which has room, as its most recent."""
-    link_first(tiers, t, slot)
-    slots.live[slot] |= 1 << t
-    tiers.used[t] += slots.size[slot]
-    tiers.count[t, WRITTEN_BYTES] += slots.size[slot]
-    emit(rows, now, WRITE, t, phase, slots.object_id[slot], slots.size[slot], request, stage)
+    link_first(tiers, slots, t, slot)
+    slots[slot, LIVE] |= 1 << t
+    tiers[t, USED] += slots[slot, SIZE]
+    tiers[t, WRITTEN_BYTES] += slots[slot, SIZE]
+    emit(rows, control, now, WRITE, t, phase, slots[slot, OBJECT], slots[slot, SIZE], request, stage)
 
 
-@njit(cache=True, nogil=True)
-def drop(tiers: Tiers, slots: Slots, rows: Rows, t: int, slot: int, now: int, phase: int) -> None:
-    """Delete `slot` from tier `t`; a slot that lives nowhere and that nobody can ask for becomes free."""
-    unlink(tiers, t, slot)
-    slots.live[slot] &= ~(1 << t)
-    tiers.used[t] -= slots.size[slot]
-    tiers.count[t, DELETED_BYTES] += slots.size[slot]
-    emit(rows, now, DELETE, t, phase, slots.object_id[slot], slots.size[slot], NONE, NONE)
-    release(slots, slot)
-
-
-@njit(cache=True, nogil=True)
-def release(slots: Slots, slot: int) -> None:
+@inlined
+def release(slots: Any, free: Any, control: Any, slot: int) -> None:
     """Give `slot` back if it lives nowhere and nobody holds it."""
-    if slots.live[slot] == 0 and slots.held[slot] == 0:
-        slots.free[slots.free_count[0]] = slot
-        slots.free_count[0] += 1
+    if slots[slot, LIVE] == 0 and slots[slot, HELD] == 0:
+        free[control[FREE_COUNT]] = slot
+        control[FREE_COUNT] += 1
 
 
-@njit(cache=True, nogil=True)
-def fastest(tiers: Tiers, slots: Slots, slot: int) -> int:
+@inlined
+def drop(tiers: Any, slots: Any, free: Any, rows: Any, control: Any, t: int, slot: int, now: int, phase: int) -> None:
+    """Delete `slot` from tier `t`; a slot that lives nowhere and that nobody can ask for becomes free."""
+    unlink(tiers, slots, t, slot)
+    slots[slot, LIVE] &= ~(1 << t)
+    tiers[t, USED] -= slots[slot, SIZE]
+    tiers[t, DELETED_BYTES] += slots[slot, SIZE]
+    emit(rows, control, now, DELETE, t, phase, slots[slot, OBJECT], slots[slot, SIZE], NONE, NONE)
+    release(slots, free, control, slot)
+
+
+@inlined
+def fastest(tiers: Any, slots: Any, slot: int) -> int:
     """Return the fastest tier in which `slot` is live, or NONE."""
-    live = slots.live[slot]
-    for t in range(len(tiers.limit)):
-        if live & (1 << t):
-            return t
-    return NONE
+    live = slots[slot, LIVE]
+    t = 0
+    while t < len(tiers) and not live & (1 << t):
+        t += 1
+    return t if t < len(tiers) else NONE
 
 
-@njit(cache=True, nogil=True)
-def has_room(tiers: Tiers, t: int, size: int) -> bool:
+@inlined
+def has_room(tiers: Any, t: int, size: int) -> bool:
     """Return whether `size` more bytes fit tier `t`; an object it takes may fill an empty tier past its limit."""
-    return tiers.used[t] == 0 or tiers.used[t] + size <= tiers.limit[t]
+    return tiers[t, USED] == 0 or tiers[t, USED] + size <= tiers[t, LIMIT]
 
 
-@njit(cache=True, nogil=True)
-def make_room(tiers: Tiers, slots: Slots, rows: Rows, t: int, size: int, now: int) -> bool:
+@inlined
+def make_room(tiers: Any, slots: Any, free: Any, rows: Any, control: Any, t: int, size: int, now: int) -> bool:
     """Delete the least recent of tier `t` until `size` more bytes fit; False if it takes no such object."""
-    if size > tiers.max_object[t]:
-        return False
-    while not has_room(tiers, t, size):
-        drop(tiers, slots, rows, t, tiers.tail[t], now, EVICT)
-    return True
+    takes_it = size <= tiers[t, LARGEST]
+    while takes_it and not has_room(tiers, t, size):
+        victim = tiers[t, TAIL]
+        drop(tiers, slots, free, rows, control, t, victim, now, EVICT)
+    return takes_it
 
 
-@njit(cache=True, nogil=True)
-def lower_tier(tiers: Tiers, t: int, size: int) -> int:
+@inlined
+def lower_tier(tiers: Any, t: int, size: int) -> int:
     """Return the fastest tier from `t` down that takes objects of `size` bytes, or NONE."""
-    for lower in range(t, len(tiers.limit)):
-        if size <= tiers.max_object[lower]:
-            return lower
-    return NONE
+    while t < len(tiers) and size > tiers[t, LARGEST]:
+        t += 1
+    return t if t < len(tiers) else NONE
 
 
-@njit(cache=True, nogil=True)
-def make_room_by_demotion(tiers: Tiers, slots: Slots, rows: Rows, t: int, size: int, now: int) -> None:
+@njit
+def make_room_by_demotion(
+    tiers: Any, slots: Any, free: Any, rows: Any, control: Any, wanted: Any, t: int, size: int, now: int
+) -> None:
     """Move the least recent of tier `t` down until `size` more bytes fit; what fits nowhere lower is deleted.
 
-    A tier below may have to make room first, and so on: `want[d]` bytes are wanted in tier `where[d]`.
+    A tier below may have to make room first, and so on: `wanted[0, d]` is the tier at depth d of that, and
+    `wanted[1, d]` the bytes it must make room for (scratch, int64[2, tiers + 1]).
     """
-    where = np.empty(len(tiers.limit) + 1, dtype=np.int64)
-    want = np.empty(len(tiers.limit) + 1, dtype=np.int64)
     depth = 0
-    where[0], want[0] = t, size
+    wanted[0, 0], wanted[1, 0] = t, size
     while depth >= 0:
-        upper = where[depth]
-        if has_room(tiers, upper, want[depth]):
+        upper = wanted[0, depth]
+        if has_room(tiers, upper, wanted[1, depth]):
             depth -= 1
             continue
-        victim = tiers.tail[upper]
-        bytes_ = slots.size[victim]
+        victim = tiers[upper, TAIL]
+        bytes_ = slots[victim, SIZE]
         lower = lower_tier(tiers, upper + 1, bytes_)
         if lower == NONE:
-            drop(tiers, slots, rows, upper, victim, now, EVICT)
+            drop(tiers, slots, free, rows, control, upper, victim, now, EVICT)
         elif has_room(tiers, lower, bytes_):
-            emit(rows, now, READ, upper, DEMOTE, slots.object_id[victim], bytes_, NONE, NONE)
-            tiers.count[upper, READ_BYTES] += bytes_
-            write(tiers, slots, rows, lower, victim, now, DEMOTE, NONE, NONE)
-            drop(tiers, slots, rows, upper, victim, now, DEMOTE)
+            emit(rows, control, now, READ, upper, DEMOTE, slots[victim, OBJECT], bytes_, NONE, NONE)
+            tiers[upper, READ_BYTES] += bytes_
+            write(tiers, slots, rows, control, lower, victim, now, DEMOTE, NONE, NONE)
+            drop(tiers, slots, free, rows, control, upper, victim, now, DEMOTE)
         else:
             depth += 1
-            where[depth], want[depth] = lower, bytes_
+            wanted[0, depth], wanted[1, depth] = lower, bytes_

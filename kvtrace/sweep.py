@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from numba import njit
-
-from kvtrace.store import NONE, Tiers, link_first, new_tiers, touch, unlink
+from kvtrace.compiled import njit
+from kvtrace.store import LIMIT, LIVE, TAIL, USED, link_first, new_slots, new_tiers, touch, unlink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,30 +25,29 @@ def lru_hits(chains: Chains, capacities: Sequence[int | None]) -> list[int]:
     count = len(chains.tokens)
     hits = []
     for capacity in capacities:
-        tiers = new_tiers([count if capacity is None else capacity], [1], count)
-        hits.append(int(_hits(chains.offsets, chains.slots, tiers, np.zeros(count, dtype=np.int8))))
+        tiers = new_tiers([count if capacity is None else capacity], [1])
+        hits.append(int(_hits(chains.offsets, chains.slots, tiers, new_slots(np.ones(count), 1, are_held=True))))
     return hits
 
 
-@njit(cache=True, nogil=True)
-def _hits(offsets: Any, slots: Any, tiers: Tiers, is_live: Any) -> int:
+@njit
+def _hits(offsets: Any, chain: Any, tiers: Any, slots: Any) -> int:
     hits = 0
     for request in range(len(offsets) - 1):
         is_leading = True
         for i in range(offsets[request], offsets[request + 1]):
-            slot = slots[i]
-            if is_live[slot]:
-                touch(tiers, 0, slot)
+            slot = chain[i]
+            if slots[slot, LIVE]:
+                touch(tiers, slots, 0, slot)
                 hits += is_leading
                 continue
             is_leading = False
-            link_first(tiers, 0, slot)
-            is_live[slot] = 1
-            tiers.used[0] += 1
-            if tiers.used[0] > tiers.limit[0]:
-                victim = tiers.tail[0]
-                if victim != NONE:
-                    unlink(tiers, 0, victim)
-                    is_live[victim] = 0
-                    tiers.used[0] -= 1
+            link_first(tiers, slots, 0, slot)
+            slots[slot, LIVE] = 1
+            tiers[0, USED] += 1
+            if tiers[0, USED] > tiers[0, LIMIT]:
+                victim = tiers[0, TAIL]
+                unlink(tiers, slots, 0, victim)
+                slots[victim, LIVE] = 0
+                tiers[0, USED] -= 1
     return hits

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvtrace import store
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, arrow_schema, enum_array, enum_code
 from kvtrace.core.traceio import create, objects_path
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from kvtrace.core.traceio import Writer
     from kvtrace.simulation import Flush, Simulation
     from kvtrace.sources import Requests
-    from kvtrace.store import Rows
 
 _OBJECT_ROWS = 1 << 18
 
@@ -59,23 +59,22 @@ def write(
     return trace.meta
 
 
-def trace_batch(rows: Rows) -> pa.RecordBatch:
-    """Return the filled rows as a record batch of the trace table; the arrays are copied."""
+def trace_batch(rows: Any) -> pa.RecordBatch:
+    """Return rows of the simulation, int64[store.ROW_FIELDS, n], as a record batch; the numbers are copied."""
     import pyarrow as pa
 
-    n = int(rows.count[0])
-    is_background = rows.request_id[:n] < 0
+    is_background = rows[store.REQUEST_ID] < 0
     arrays = [
-        pa.array(rows.ts_ns[:n].copy()),
-        enum_array(TRACE, "op", rows.op[:n].copy()),
-        pa.array(rows.tier[:n].copy()),
-        enum_array(TRACE, "phase", rows.phase[:n].copy()),
-        pa.array(rows.object_id[:n].copy()),
-        pa.array(np.zeros(n, dtype=np.int64)),
-        pa.array(rows.length_bytes[:n].copy()),
-        pa.array(rows.request_id[:n], mask=is_background),
-        pa.array(rows.stage[:n], mask=is_background),
-        pa.array(rows.rank[:n].copy()),
+        pa.array(rows[store.TS_NS].copy()),
+        enum_array(TRACE, "op", rows[store.OP].astype(np.int8)),
+        pa.array(rows[store.TIER].astype(np.int8)),
+        enum_array(TRACE, "phase", rows[store.PHASE].astype(np.int8)),
+        pa.array(rows[store.OBJECT_ID].copy()),
+        pa.array(np.zeros(rows.shape[1], dtype=np.int64)),
+        pa.array(rows[store.LENGTH_BYTES].copy()),
+        pa.array(rows[store.REQUEST_ID], mask=is_background),
+        pa.array(rows[store.STAGE].astype(np.int32), mask=is_background),
+        pa.array(rows[store.RANK].astype(np.int16)),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(TRACE))
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from kvtrace.compiled import njit
 from kvtrace.core.schema import REQUESTS, Qos, RequestKind, enum_code
 
 MS: Final = 1_000_000
@@ -39,7 +39,7 @@ class Turn(NamedTuple):
     output_tokens: Any
 
 
-@njit(cache=True, nogil=True)
+@njit
 def draw(seed: int, user: int, number: int, low: int, high: int) -> int:
     """Return the `number`-th draw of `user`: an integer from `low` to `high`, both included (splitmix64)."""
     x = (
@@ -58,7 +58,7 @@ def draw(seed: int, user: int, number: int, low: int, high: int) -> int:
     return low + offset
 
 
-@njit(cache=True, nogil=True)
+@njit
 def next_draw(users: Any, seed: int, user: int, low: int, high: int) -> int:
     """Return the next draw of `user`."""
     number = users[user, DRAWS]
@@ -66,7 +66,7 @@ def next_draw(users: Any, seed: int, user: int, low: int, high: int) -> int:
     return draw(seed, user, number, low, high)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _make(users: Any, starts: Any, templates: Any, qos: Any, seed: int) -> None:
     for user in range(len(users)):
         kind = next_draw(users, seed, user, 0, len(templates) - 1)
@@ -94,7 +94,7 @@ def make_users(count: int, seed: int) -> tuple[Any, Any]:
     return users, starts
 
 
-@njit(cache=True, nogil=True)
+@njit
 def next_turn(users: Any, seed: int, user: int, turn: int, history_tokens: int, max_context_tokens: int) -> Turn:
     """Return what `user` asks after `turn` turns and `history_tokens` tokens of the present conversation.
 
@@ -109,7 +109,7 @@ def next_turn(users: Any, seed: int, user: int, turn: int, history_tokens: int, 
     return Turn(is_new, new_tokens, output_tokens)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def think_ns(users: Any, seed: int, user: int) -> int:
     """Return how long `user` thinks this time: the user's own value, 20 % less to 20 % more."""
     usual = users[user, THINK_NS]

@@ -1,0 +1,39 @@
+"""How we compile: numba's `njit` without the interpreter's lock, cached for the next run.
+
+numba notices a change only in the file that holds a function, not in what that function calls elsewhere, and
+would go on running old code. So the cache lies in a directory named by the hash of all compiled sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numba
+
+_HERE = Path(__file__).parent
+_SOURCES = sorted(p for p in _HERE.rglob("*.py") if "compiled import" in p.read_text(encoding="utf-8"))
+
+
+def _cache_directory() -> Path:
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in [*_SOURCES, _HERE / "core" / "schema.py"]:
+        digest.update(path.read_bytes())
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "kvtrace" / digest.hexdigest()[:16]
+
+
+CACHE = _cache_directory()
+numba.config.CACHE_DIR = str(CACHE)
+
+njit = numba.njit(cache=True, nogil=True)
+"""Compile a function when it is first called, and keep the result on the disk."""
+
+inlined = numba.njit(inline="always")
+"""The same for a few lines in a hot loop: copied into each caller, which a call with this many arrays is not worth."""
+
+
+def is_cached() -> bool:
+    """Return whether an earlier run has compiled the kernel."""
+    return any(CACHE.rglob("*.nbi"))
