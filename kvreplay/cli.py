@@ -126,8 +126,9 @@ def _show(outcome: Outcome, output: Path) -> None:
         emit_table("Lateness", ("tier op", *_TIMES), [*rows, ("all", *_times(summary.pace.lateness))])
     if generation is not None:
         typer.echo(
-            f"making data took {percent(generation.share_of_threads)} of its threads' time; submitting threads "
-            f"waited for it {percent(generation.starved_share)} of theirs"
+            f"making data took {percent(generation.share_of_threads)} of its threads' time and making room "
+            f"{percent(generation.reserve_share)}; submitting threads waited for it "
+            f"{percent(generation.starved_share)} of theirs"
         )
     log(f"wrote {output}")
 

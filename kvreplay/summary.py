@@ -85,9 +85,12 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """What making the data cost."""
 
     generation_ns: int
+    reserve_ns: int
+    """Making room for objects, on the same threads."""
     threads: int
     share_of_threads: float
     """Of the time of the threads that make data."""
+    reserve_share: float
     starved_share: float
     """Of the time of the submitting threads: idle because a write's data was not there."""
     writes_generated_in_flight: int
@@ -154,9 +157,7 @@ def figures(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None
     return result
 
 
-def _figures(
-    tier: Tier, op: str, rows: Any, plan: Plan, record: Record, due_ns: Any, asked: Any
-) -> Figures:
+def _figures(tier: Tier, op: str, rows: Any, plan: Plan, record: Record, due_ns: Any, asked: Any) -> Figures:
     outcome = record.outcome[rows]
     good = rows[outcome == OK]
     submitted, completed = record.submitted_ns[good], record.completed_ns[good]
@@ -209,8 +210,10 @@ def summarize(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | No
         in_flight_mean=busy / driven.wall_ns if driven else None,
         skipped_rows=skipped_rows, absent_deletes=absent_deletes,
         generation=None if driven is None else Generation(
-            generation_ns=driven.generation_ns, threads=driven.generation_threads,
+            generation_ns=driven.generation_ns, reserve_ns=driven.reserve_ns,
+            threads=driven.generation_threads,
             share_of_threads=driven.generation_ns / (driven.wall_ns * driven.generation_threads),
+            reserve_share=driven.reserve_ns / (driven.wall_ns * driven.generation_threads),
             starved_share=driven.starved_ns / (driven.wall_ns * queue_depth),
             writes_generated_in_flight=driven.writes_generated_in_flight,
         ),

@@ -70,6 +70,8 @@ class Driven:
     interrupted_by: str | None
     generation_ns: int
     """Thread time spent making data."""
+    reserve_ns: int
+    """Thread time spent making room for objects before they were written, memory's first touch above all."""
     generation_threads: int
     starved_ns: int
     """Worker time spent idle because a write's data was not there."""

@@ -72,7 +72,7 @@ class _Run:
         self._leader: int | None = None
         self._leader_due = 0
         self._failure: Failure | None = None
-        self._generation_ns = self._starved_ns = 0
+        self._generation_ns = self._reserve_ns = self._starved_ns = 0
         self._gate = threading.Event()
         self._start_ns = 0
 
@@ -94,7 +94,7 @@ class _Run:
         for future in futures:
             future.result()
         return Driven(
-            wall_ns, self.schedule.completed, self._failure, reason, self._generation_ns, generators,
+            wall_ns, self.schedule.completed, self._failure, reason, self._generation_ns, self._reserve_ns, generators,
             self._starved_ns, self.schedule.fills_in_flight,
         )  # fmt: skip
 
@@ -163,11 +163,15 @@ class _Run:
 
     def _generate_all(self, _lane: int) -> None:
         while (fill := self._next_fill()) is not None:
-            started = monotonic_ns()
+            started = self._now()
+            if fill.piece == 0:
+                self._reserve(fill.flight)
+            reserved = self._now()
             self._make(fill)
             with self._lock:
                 now = self._now()
-                self._generation_ns += monotonic_ns() - started
+                self._reserve_ns += reserved - started
+                self._generation_ns += now - reserved
                 self.schedule.filled(fill)
                 self._wake(now)
 
@@ -184,18 +188,19 @@ class _Run:
                 self._fill.wait(None if due is None else (due - now) / _NS_PER_S)
                 self._idle_generators -= 1
 
+    def _reserve(self, flight: Flight) -> None:
+        try:
+            self._tier(flight).reserve(self._object[flight.row], flight.end)
+        except (OSError, MemoryError) as error:
+            self._fail(flight, ERROR, f"no room: {error}")
+
     def _make(self, fill: Fill) -> None:
         flight = fill.flight
         if flight.is_failed:
             return
-        object_id = self._object[flight.row]
         start, end = self.schedule.bounds(flight, fill.piece)
-        if fill.piece == 0:
-            try:
-                self._tier(flight).reserve(object_id, flight.end)
-            except (OSError, MemoryError) as error:
-                self._fail(flight, ERROR, f"no room: {error}")
-        self._job.fill(self._writes[fill.slot][: end - start], object_id, self._version[flight.row], start)
+        buffer = self._writes[fill.slot][: end - start]
+        self._job.fill(buffer, self._object[flight.row], self._version[flight.row], start)
 
     def _tier(self, flight: Flight) -> Tier:
         tier = self._job.tiers[self._tier_of[flight.row]]

@@ -40,11 +40,14 @@ class FileTier:
         self._claim: safety.Claim | None = None
         self._direct: directio.DirectIo | None = None
         self._prefixes: list[str] = []
+        self._filesystem: dict[str, Any] = {}
 
     def open(self, peak_bytes: int) -> None:
         """Claim the directory, remove leftovers, check the space, and confirm O_DIRECT."""
         self._claim = safety.claim(self._directory)
         scratch = self._claim.scratch
+        # Now, because the directory may be gone by the end.
+        self._filesystem = filesystem_facts(self._directory)
         space = os.statvfs(scratch)
         free_bytes = space.f_bavail * space.f_frsize
         if peak_bytes > free_bytes:
@@ -110,7 +113,7 @@ class FileTier:
             "fsync": self._options.fsync,
             "alignment_bytes": self.alignment,
             "removed_leftover_files": self._claim.found_leftovers if self._claim else None,
-            **filesystem_facts(self._directory),
+            **self._filesystem,
         }
 
     def close(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import zstandard
 
 from kvreplay.datagen import PIECE_BYTES, filler, piece_seed
@@ -37,4 +39,4 @@ def test_seeds_of_neighbours_lie_far_apart() -> None:
     seeds = sorted(
         piece_seed(0, obj, version, at << 20) for obj in range(20) for version in range(5) for at in range(5)
     )
-    assert min(b - a for a, b in zip(seeds, seeds[1:], strict=False)) > 1 << 20
+    assert min(b - a for a, b in pairwise(seeds)) > 1 << 20

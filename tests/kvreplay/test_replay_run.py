@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import run_cli, write_trace
@@ -19,10 +19,14 @@ from conftest import run_cli, write_trace
 from kvreplay.options import Config
 from kvreplay.runner import Interrupted, Outcome, replay
 from kvreplay.safety import MARKER, SCRATCH
+from kvreplay.tiers import Options
 from kvreplay.tiers.ram import RamTier
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.schema import OPS
 from kvtrace.core.traceio import open_table, read_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 IO = 16384
 
@@ -54,7 +58,7 @@ class FakeTier(RamTier):
     def __init__(self, name: str, *, fails_on: int | None = None, seed: int = 0) -> None:
         super().__init__(name, IO)
         self.calls: list[tuple[str, int]] = []
-        self._fails_on, self._rng = fails_on, random.Random(seed)
+        self._fails_on, self._rng = fails_on, random.Random(seed)  # noqa: S311 - a test's choices
 
     def write(self, handle: Any, offset: int, data: memoryview) -> None:
         time.sleep(self._rng.random() / 2000)
@@ -86,9 +90,9 @@ def run(tmp_path: Path, rows: list[Any], tiers: list[Any] | None = None, targets
 
 def workload(count: int = 120) -> list[Any]:
     """Requests of three stages with shared objects, and demotions and evictions between them."""
-    rng, rows, made = random.Random(5), [], 0
-    for request in range(count):
-        ts = request * 100_000
+    rng, rows = random.Random(5), []  # noqa: S311 - a test's choices
+    for made in range(count):
+        request, ts = made, made * 100_000
         recent = list(range(max(0, made - 6), made))
         rows += [
             row("read", 2, o, 40_000, request=request, stage=0, ts=ts) for o in rng.sample(recent, min(2, len(recent)))
@@ -96,9 +100,8 @@ def workload(count: int = 120) -> list[Any]:
         rows += [row("write", 1, made, 40_000, request=request, stage=1, ts=ts)]
         rows += [row("write", 2, made, 40_000, request=request, stage=2, ts=ts)]
         rows += [row("delete", 1, made, 40_000, ts=ts)]
-        made += 1
-        if made > 8:
-            rows += [row("delete", 2, made - 9, 40_000, ts=ts)]
+        if made >= 8:
+            rows += [row("delete", 2, made - 8, 40_000, ts=ts)]
     return rows
 
 
@@ -170,7 +173,7 @@ def test_what_is_kept_is_what_was_generated_and_deletes_deleted(tmp_path: Path, 
 
     rows = [row("write", 2, 7, 40_000), row("write", 2, 7, 40_000), row("write", 2, 8), row("delete", 2, 8)]
     run(tmp_path, rows, targets={"nvme": str(drive)}, is_kept=True, seed=3)
-    files = [p for p in (drive / SCRATCH).rglob("*.kv")]
+    files = list((drive / SCRATCH).rglob("*.kv"))
     assert [(p.name, p.stat().st_size) for p in files] == [(f"{7:016x}.kv", 40_960)]
     expected = bytearray(40_960)
     fill = filler(3)
@@ -253,6 +256,23 @@ def test_a_file_that_came_up_short_is_short(tmp_path: Path, drive: Path, monkeyp
     outcome, ops = run(tmp_path, [row("read", 2, 0, 10_000)], targets={"nvme": str(drive)})
     assert ops[0]["outcome"] == "short"
     assert "only 4096 of 12288 bytes" in str(outcome.error)
+
+
+def test_a_directory_that_vanishes_costs_nothing_that_was_measured(tmp_path: Path, drive: Path) -> None:
+    from kvreplay.tiers.files import FileTier
+
+    class Vanishing(FileTier):
+        def begin(self, op: int, object_id: int) -> int:
+            if object_id == 5:
+                shutil.rmtree(drive)
+            return super().begin(op, object_id)
+
+    tier = Vanishing("nvme", drive, Options())
+    outcome, ops = run(tmp_path, [row("write", 2, i, ts=i) for i in range(9)], [None, None, tier], queue_depth=1)
+    assert isinstance(outcome.error, DeviceError)
+    assert "row 5: write of object 5: No such file or directory" in str(outcome.error)
+    assert [o["outcome"] for o in ops] == ["ok"] * 5 + ["error"] + ["skipped"] * 3
+    assert outcome.manifest["device_io"] == {"nvme": {"read_bytes": None, "written_bytes": None}}
 
 
 def test_a_fault_of_ours_ends_the_run_instead_of_hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

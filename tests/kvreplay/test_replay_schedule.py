@@ -121,7 +121,7 @@ def test_every_order_of_events_keeps_stages_and_hazards_and_ends(
     rows: list[Any], depth: int, seed: int, is_open: bool
 ) -> None:
     rows = well_formed(rows)
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 - a test's choices
     ts = sorted(rng.randrange(50) for _ in rows)
     simulation = Simulation(make_plan(rows, ts), depth, rng, is_open=is_open)
     simulation.run()
@@ -137,7 +137,7 @@ def test_every_order_of_events_keeps_stages_and_hazards_and_ends(
 
 
 def test_free_rows_go_in_trace_order() -> None:
-    simulation = Simulation(make_plan([(READ, i, 1, -1, -1) for i in range(50)]), 3, random.Random(1))
+    simulation = Simulation(make_plan([(READ, i, 1, -1, -1) for i in range(50)]), 3, random.Random(1))  # noqa: S311 - a test's choices
     simulation.run()
     assert simulation.order == list(range(50))
 
@@ -159,7 +159,7 @@ def test_a_write_is_offered_only_with_its_data() -> None:
 
 
 def test_a_write_longer_than_the_buffers_starts_with_depth_pieces_and_is_counted() -> None:
-    simulation = Simulation(make_plan([(WRITE, 0, 40, -1, -1)]), 2, random.Random(3))
+    simulation = Simulation(make_plan([(WRITE, 0, 40, -1, -1)]), 2, random.Random(3))  # noqa: S311 - a test's choices
     for _ in range(2):
         assert simulation._take_fill()
         assert simulation._finish_fill()

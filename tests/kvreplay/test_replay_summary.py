@@ -45,10 +45,8 @@ def planned(count: int) -> object:
 def test_bandwidth_and_depth_are_over_the_span_of_the_operations() -> None:
     # Three reads of 1000 bytes: 0-2 s, 1-3 s, 3-4 s; the fourth failed and counts for nothing but an error.
     second = 10**9
-    record = Record(
-        np.array([0, 1, 3, 2]) * second, np.array([2 * second, 3 * second, 4 * second, -1]), np.array([0, 0, 0, 1], np.int8),
-        None,
-    )  # fmt: skip
+    submitted, completed = np.array([0, 1, 3, 2]) * second, np.array([2, 3, 4, -1]) * second
+    record = Record(submitted, completed, np.array([0, 0, 0, 1], np.int8), None)
     (read,) = figures(planned(4), record, None, [RamTier("cpu", 4096)])  # type: ignore[arg-type]
     assert (read.operations, read.errors, read.planned, read.bytes) == (3, 1, 4, 3000)
     assert (read.span_ns, read.bandwidth_bytes_per_s, read.operations_per_s) == (4 * second, 750.0, 0.75)
