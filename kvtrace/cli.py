@@ -288,7 +288,7 @@ def sim(
         [
             [
                 "unlimited" if r["capacity_blocks"] is None else format_count(r["capacity_blocks"]),
-                format_count(r["hits"]), _percent(r["hit_ratio"]),
+                format_count(r["hits"]), _percent(r["hits"] / references if references else None),
             ]
             for r in results
         ],

@@ -72,7 +72,7 @@ def trace_batch(rows: Any) -> pa.RecordBatch:
         pa.array(rows[store.OBJECT_ID].copy()),
         pa.array(np.zeros(rows.shape[1], dtype=np.int64)),
         pa.array(rows[store.LENGTH_BYTES].copy()),
-        pa.array(rows[store.REQUEST_ID], mask=is_background),
+        pa.array(rows[store.REQUEST_ID].copy(), mask=is_background),
         pa.array(rows[store.STAGE].astype(np.int32), mask=is_background),
         pa.array(rows[store.RANK].astype(np.int16)),
     ]

@@ -19,7 +19,7 @@ DURATIONS_NS: Final = {
 }  # fmt: skip
 NS_PER_S: Final = 10**9
 INT64_MAX: Final = 2**63 - 1
-_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ]*)\s*")
+_QUANTITY = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([A-Za-zµ]*)\s*")
 
 
 def _parse(text: str, units: dict[str, int], what: str, example: str, default_unit: str) -> int:
