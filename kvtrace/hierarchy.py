@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 PRESETS = Path(__file__).with_name("presets")
 MAX_TIERS = 8
+# With these, what is computed from a preset still fits 64 bits.
+MAX_CAPACITY_BYTES = 2**61
+MAX_TOKENS = 2**31 - 1
+MAX_NS_PER_TOKEN = 10**9
 
 
 class Entry(StrEnum):
@@ -120,21 +124,28 @@ def _check(preset: Preset, name: str) -> None:
     require(len(set(names)) == len(names), f"tier names must differ: {', '.join(names)}")
     for tier in preset.tiers:
         capacity = tier.capacity_bytes
-        require(capacity is None or capacity >= 0, f"tiers.{tier.name}.capacity(={capacity}) must be >= 0")
+        require(
+            capacity is None or 0 <= capacity <= MAX_CAPACITY_BYTES,
+            f"tiers.{tier.name}.capacity(={capacity}) must be >= 0, and at most {MAX_CAPACITY_BYTES}",
+        )
     for field in ("fill_fraction", "max_object_fraction"):
         require(0 < getattr(preset, field) <= 1, f"{field}(={getattr(preset, field)}) must be in (0, 1]")
     require(
         preset.placement is not Placement.WATERFALL or preset.promotion is Promotion.NEVER,
         "a waterfall keeps one copy of an object, which nothing promotes: set promotion=never",
     )
-    require(preset.chunk_tokens > 0, f"chunk_tokens(={preset.chunk_tokens}) must be > 0")
-    for field in (
-        "decode_read_tokens",
-        "prefill_only_from_tokens",
-        "prefill_ns_per_token",
-        "decode_ns_per_token",
+    require(
+        0 < preset.chunk_tokens <= MAX_TOKENS,
+        f"chunk_tokens(={preset.chunk_tokens}) must be > 0, and at most {MAX_TOKENS}",
+    )
+    for field, most in (
+        ("decode_read_tokens", MAX_TOKENS),
+        ("prefill_only_from_tokens", MAX_TOKENS),
+        ("prefill_ns_per_token", MAX_NS_PER_TOKEN),
+        ("decode_ns_per_token", MAX_NS_PER_TOKEN),
     ):
-        require(getattr(preset, field) >= 0, f"{field}(={getattr(preset, field)}) must be >= 0")
+        value = getattr(preset, field)
+        require(0 <= value <= most, f"{field}(={value}) must be >= 0, and at most {most}")
 
 
 def as_config(preset: Preset) -> dict[str, Any]:

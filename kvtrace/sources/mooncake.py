@@ -20,6 +20,8 @@ TIME_UNITS_NS = {"ms": 1_000_000, "s": 1_000_000_000}
 # Above this many requests a second, milliseconds have most likely been taken for seconds or the reverse.
 _SUSPICIOUS_PER_S = 1000.0
 _MAX_TOKENS = 2**31 - 1
+# About 73 years: what is computed from times still fits 64 bits.
+_MAX_NS = 2**61
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_TOKENS)]
 BlockId = Annotated[int, msgspec.Meta(ge=0, le=2**52)]
@@ -59,6 +61,11 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int = BLOCK_TOKENS)
             line = _decode(decoder, text, path, number)
             _check(line, block_tokens, path, number)
             time_ns = round(line.timestamp * scale)
+            if time_ns > _MAX_NS:
+                raise TraceError(
+                    f"{line.timestamp:g} {time_unit} is beyond the clock of a trace; another time unit? (--time-unit)",
+                    path=path, row=number, column="timestamp",
+                )  # fmt: skip
             if times and time_ns < times[-1]:
                 raise TraceError(
                     f"time goes backwards, from {times[-1] / scale:g} to {line.timestamp:g} {time_unit}; "
@@ -105,6 +112,10 @@ def _check(line: _Line, block_tokens: int, path: Path, number: int) -> None:
             f"{len(line.hash_ids)} ids, but {line.input_length} input tokens in blocks of {block_tokens} "
             f"need {wanted}; another block size? (--block-tokens)", path=path, row=number, column="hash_ids",
         )  # fmt: skip
+    if len(set(line.hash_ids)) != wanted:
+        raise TraceError(
+            "an id appears twice, but an id names one whole prefix", path=path, row=number, column="hash_ids"
+        )
 
 
 def _notes(arrivals: np.ndarray[tuple[int], np.dtype[np.int64]], time_unit: str) -> tuple[str, ...]:
