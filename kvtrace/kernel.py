@@ -106,6 +106,7 @@ class World(NamedTuple):
     output_tokens: Any
     offsets: Any
     file_chain: Any
+    file_new: Any
     made_size: Any
     """[rows]: sizes of the objects that users made since the last flush."""
     log: Any
@@ -213,14 +214,14 @@ def _next_actor(world: World) -> int:
     control[ARRIVED] = index + 1
     me = world.actors[actor]
     me[STEP], me[REQUEST], me[STAGE] = _LOAD, index, 0
-    me[INPUT], me[OUTPUT], me[NEW_TOKENS] = (
-        world.input_tokens[index],
-        world.output_tokens[index],
-        world.input_tokens[index],
-    )
+    me[INPUT], me[OUTPUT] = world.input_tokens[index], world.output_tokens[index]
     me[FIRST], me[LENGTH] = world.offsets[index], world.offsets[index + 1] - world.offsets[index]
-    # Every object of a file may be cached already, except that turn entries are never shared.
-    me[NEW] = 0 if world.knobs.chunk_tokens else me[LENGTH]
+    me[NEW] = world.file_new[index]
+    me[NEW_TOKENS] = me[INPUT]
+    if me[NEW]:
+        me[NEW_TOKENS] = (
+            world.slots[world.file_chain[world.offsets[index + 1] - 1], SIZE] // world.knobs.bytes_per_token
+        )
     return actor
 
 

@@ -77,7 +77,8 @@ class Simulation:
     def _chains(self) -> Chains:
         requests = self.load.requests
         if requests is None:
-            return Chains(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))
+            empty = np.zeros(0, np.int64)
+            return Chains(np.zeros(1, np.int64), np.zeros(0, np.int32), empty, empty)
         if self.preset.entry is Entry.TURN:
             return turn_chains(requests)
         return chunk_chains(requests, self.preset.chunk_tokens)
@@ -114,6 +115,7 @@ class Simulation:
             output_tokens=empty if requests is None else requests.output_tokens,
             offsets=chains.offsets,
             file_chain=chains.slots,
+            file_new=chains.new,
             made_size=np.empty(0 if is_file else rows, np.int64),
             log=np.empty((0 if is_file else rows, 8), np.int64),
             chain=np.empty(longest, np.int64),

@@ -12,12 +12,17 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
+NONE = -1
+"""Stands for null in `session_id` and `turn`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Requests:
     """The requests of a file, as columns in order of arrival; the n-th row is request n.
 
     `block_ids[block_offsets[n]:block_offsets[n + 1]]` is the prefix chain of request n, a block of
-    `block_tokens` tokens each, the last one perhaps partial.
+    `block_tokens` tokens each, the last one perhaps partial. A source without ids has `block_tokens` 0 and
+    no blocks; its requests share a prefix only within a session, whose prompts carry their history.
     """
 
     arrival_ns: Ints
@@ -29,6 +34,10 @@ class Requests:
     origin: dict[str, Any]
     """What the metadata says of the source: kind, file name, SHA-256, counts."""
     notes: tuple[str, ...]
+    session_id: Ints | None = None
+    """Dense conversation numbers; None if the source has none, NONE for a request without."""
+    turn: Ints | None = None
+    """Which turn of its conversation each request is, from 0; None or NONE likewise."""
 
     def __len__(self) -> int:
         """Return the number of requests."""
