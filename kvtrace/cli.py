@@ -45,10 +45,10 @@ def gen(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a knob of the preset.")
     ] = None,
-    users: Annotated[int, typer.Option(min=1, help="Synthetic users (chatbot, coding, document).")] = 32,
+    users: Annotated[int, typer.Option(min=1, max=10**7, help="Synthetic users (chatbot, coding, document).")] = 32,
     duration: Annotated[str | None, typer.Option(help="Virtual time to simulate; users: 60s, a file: all.")] = None,
-    max_requests: Annotated[int | None, typer.Option(min=1, help="Stop after so many requests.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Same seed and options, same bytes.")] = 42,
+    max_requests: Annotated[int | None, typer.Option(min=1, max=10**12, help="Stop after so many requests.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed and options, same bytes.")] = 42,
     tensor_parallel: Annotated[int, typer.Option("--tp", min=1, max=1024, help="Tensor-parallel ranks.")] = 1,
     time_unit: TimeUnit = "ms",
     block_tokens: BlockTokens = 512,
@@ -69,6 +69,8 @@ def gen(
     shape, chosen = find_model(model), load_preset(preset, settings or ())
     requests = _read_requests(file, source, time_unit, block_tokens)
     until_ns = parse_duration_ns(duration or "60s") if requests is None or duration else None
+    if until_ns == 0:
+        raise ConfigError(f"--duration {duration}: must be > 0")
     load = _load(requests, users, seed, until_ns, max_requests)
     _announce_compile()
     from kvtrace.simulation import Simulation
@@ -287,10 +289,10 @@ def sim(
         ["capacity, blocks", "hits", "hit ratio"],
         [
             [
-                "unlimited" if r["capacity_blocks"] is None else format_count(r["capacity_blocks"]),
-                format_count(r["hits"]), _percent(r["hits"] / references if references else None),
+                "unlimited" if c is None else format_count(c),
+                format_count(h), _percent(h / references if references else None),
             ]
-            for r in results
+            for c, h in zip(capacities, hits, strict=True)
         ],
     )  # fmt: skip
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import io
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvtrace.core.csvio import csv_fault
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata, Tier, describe
@@ -30,8 +31,13 @@ if TYPE_CHECKING:
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
 BLOCK_BYTES = 8 << 20
+_ZSTD_BYTES = 1 << 19
 ZSTD_LEVEL = 3
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# Microseconds up to here are exact in a double.
+_MAX_SECONDS = 2**53 / 1e6
 _TIERS = {"Tier-0": "gpu", "Tier-1": "cpu", "Tier-2": "nvme"}
+_OPS = {"Read": enum_code(TRACE, "op", Op.READ), "Write": enum_code(TRACE, "op", Op.WRITE)}
 # Its evictions are moves to the next tier down, logged as a read and a write.
 _PHASES = (("Prefill", Phase.PREFILL), ("Decode", Phase.DECODE), ("Evict", Phase.DEMOTE))
 _EXPORT_PHASES = {Phase.DECODE: "Decode", Phase.DEMOTE: "Evict"}
@@ -42,8 +48,7 @@ def is_mlperf(path: Path) -> bool:
     if not path.is_file():
         return False
     try:
-        with _open(path) as stream:
-            return stream.read(len(HEADER)) == HEADER.encode()
+        return next(_chunks(path), b"").startswith(HEADER.encode())
     except TraceError:
         return False
 
@@ -92,39 +97,45 @@ def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[f
             progress(float(state.rows))
         _write_objects(objects, state)
         for writer in (out, objects):
-            writer.update(notes=state.notes())
+            writer.update(notes=state.notes(), source=origin | {"first_unix_ns": state.first_ns})
     return state
 
 
-@contextmanager
-def _open(path: Path) -> Iterator[IO[bytes]]:
+def _chunks(path: Path) -> Iterator[bytes]:
+    """Yield the text of `path`, plain or zstd, some MiB at a time."""
     import zstandard
 
     with path.open("rb") as file:
-        is_zstd = file.read(4) == b"\x28\xb5\x2f\xfd"
-        file.seek(0)
-        if not is_zstd:
-            yield file
+        if file.read(len(_ZSTD_MAGIC)) != _ZSTD_MAGIC:
+            file.seek(0)
+            while data := file.read(BLOCK_BYTES):
+                yield data
             return
-        with zstandard.ZstdDecompressor().stream_reader(file) as stream:
-            try:
-                yield stream
-            except zstandard.ZstdError as error:
-                raise TraceError(f"damaged zstd data: {error}", path=path) from None
+        file.seek(0)
+        frame = None
+        while data := file.read(_ZSTD_BYTES):
+            while data:
+                frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                try:
+                    yield frame.decompress(data)
+                except zstandard.ZstdError as error:
+                    raise TraceError(f"damaged zstd data: {error}", path=path) from None
+                data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+        if frame is not None:
+            raise TraceError("truncated: its zstd data has no end", path=path)
 
 
 def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
     """Yield blocks of whole data lines and the number of their first row."""
-    row, rest = 0, b""
-    with _open(path) as stream:
-        while data := stream.read(BLOCK_BYTES):
-            block, newline, rest = (rest + data).rpartition(b"\n")
-            if row == 0 and block.startswith(HEADER.encode()):
-                block = block.partition(b"\n")[2]
-            if block:
-                yield block + newline, row
-                row += block.count(b"\n") + 1
-    if rest.strip():
+    row, rest, is_data = 0, b"", False
+    for data in _chunks(path):
+        block, newline, rest = (rest + data).rpartition(b"\n")
+        if newline and not is_data:
+            block, is_data = block.partition(b"\n")[2], True
+        if block:
+            yield block + newline, row
+            row += block.count(b"\n") + 1
+    if rest.strip() or not is_data:
         raise TraceError("truncated: its last line has no end", path=path, row=row)
 
 
@@ -138,10 +149,10 @@ def _parse(block: bytes, path: Path, row: int) -> pa.Table:
         return csv.read_csv(
             io.BytesIO(block),
             read_options=csv.ReadOptions(column_names=list(types), use_threads=False),
-            convert_options=csv.ConvertOptions(column_types=types),
+            convert_options=csv.ConvertOptions(column_types=types, null_values=[]),
         ).combine_chunks()
     except pa.ArrowInvalid as error:
-        raise TraceError(f"in the rows from here on: {error}", path=path, row=row) from None
+        raise csv_fault(error, list(types), path, row) from None
 
 
 def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
@@ -150,13 +161,17 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
     n = rows.num_rows
     sizes = rows["Object_Size_Bytes"].to_numpy()
     if len(sizes) and sizes.min() < 0:
-        raise TraceError(
-            "a negative size", path=path, row=state.rows + int(np.argmin(sizes)), column="Object_Size_Bytes"
-        )
-    ops = _codes(rows["Operation"], {"Read": Op.READ, "Write": Op.WRITE}, "op", path, state.rows)
-    tiers = _codes(rows["Tier"], {name: i for i, name in enumerate(_TIERS)}, "tier", path, state.rows)
+        at = state.rows + int(np.argmax(sizes < 0))
+        raise TraceError("a negative size", path=path, row=at, column="Object_Size_Bytes")
+    seconds = rows["Timestamp"].to_numpy()
+    is_wrong = ~((seconds >= 0) & (seconds <= _MAX_SECONDS))
+    if is_wrong.any():
+        at = int(np.argmax(is_wrong))
+        raise TraceError(f"{seconds[at]:g} is no Unix time", path=path, row=state.rows + at, column="Timestamp")
+    ops = _codes(rows["Operation"], _OPS, path, state.rows)
+    tiers = _codes(rows["Tier"], {name: i for i, name in enumerate(_TIERS)}, path, state.rows)
     arrays = [
-        pa.array(_times(rows["Timestamp"].to_numpy(), state)),
+        pa.array(_times(seconds, state)),
         enum_array(TRACE, "op", ops),
         pa.array(tiers),
         enum_array(TRACE, "phase", _phases(rows["Phase"], ops, state)),
@@ -171,7 +186,7 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(TRACE))
 
 
-def _codes(column: Any, known: dict[str, Any], name: str, path: Path, row: int) -> Any:
+def _codes(column: Any, known: dict[str, int], path: Path, row: int) -> Any:
     """Return int8 codes of a dictionary column whose values must all be `known`."""
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     values = array.dictionary.to_pylist()
@@ -180,12 +195,10 @@ def _codes(column: Any, known: dict[str, Any], name: str, path: Path, row: int) 
             at = row + int(np.argmax(array.indices.to_numpy() == index))
             raise TraceError(
                 f"unknown value {value!r}; it must be one of {', '.join(known)}",
-                path=path,
-                row=at,
-                column=name,
-            )
-    codes = [known[v] if isinstance(known[v], int) else enum_code(TRACE, name, known[v]) for v in values]
-    return np.array(codes, dtype=np.int8)[array.indices.to_numpy()] if values else np.zeros(0, dtype=np.int8)
+                path=path, row=at, column="Tier" if known.keys() == _TIERS.keys() else "Operation",
+            )  # fmt: skip
+    codes = np.array([known[v] for v in values], dtype=np.int8)
+    return codes[array.indices.to_numpy()] if values else np.zeros(0, dtype=np.int8)
 
 
 def _phases(column: Any, ops: Any, state: Import) -> Any:
@@ -254,6 +267,8 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
 
     reader = open_table(source, TRACE)
     keys = _keys(source)
+    # An imported trace gets its own clock back.
+    first_us = ((reader.meta.source or {}).get("first_unix_ns") or 0) // 1000
     lost = {"deletes": 0, "request ids": 0, "offsets": 0, "phases": 0, "ranks": 0, "sub-microsecond times": 0}
     rows = 0
     with aside(target) as temporary, _sink(temporary, is_zstd=target.name.endswith(".zst")) as out:
@@ -262,7 +277,7 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
             frame = pl.DataFrame(pl.from_arrow(batch)).with_columns(pl.col("op", "phase").cast(pl.String))
             _count_losses(frame, lost)
             text = io.BytesIO()
-            _mlperf_rows(frame.filter(pl.col("op") != Op.DELETE), keys).write_csv(text, include_header=False)
+            _mlperf_rows(frame.filter(pl.col("op") != Op.DELETE), keys, first_us).write_csv(text, include_header=False)
             out.write(text.getbuffer())
             rows += batch.num_rows
             progress(float(rows))
@@ -282,24 +297,32 @@ def _sink(path: Path, *, is_zstd: bool) -> Iterator[Any]:
 
 
 def _keys(source: Path) -> Any:
-    """Return the keys of the trace's objects as a polars series, or None if it has no objects table."""
+    """Return the keys of the trace's objects as a polars series, null where there is none, or None without any."""
     import polars as pl
 
     path = objects_path(source)
     if not path.exists():
         return None
-    parts = [pl.Series(values=pl.from_arrow(b.column("key"))) for b in open_table(path, OBJECTS).batches(["key"])]
-    return pl.concat(parts) if parts else pl.Series([], dtype=pl.String)
+    parts = [pl.DataFrame(pl.from_arrow(b)) for b in open_table(path, OBJECTS).batches(["object_id", "key"])]
+    if not parts:
+        return None
+    objects = pl.concat(parts)
+    ids = objects["object_id"]
+    if len(ids) and (ids[0] != 0 or ids[-1] != len(ids) - 1):
+        every = pl.DataFrame({"object_id": pl.int_range(int(ids.to_numpy().max()) + 1, eager=True)})
+        objects = every.join(objects, on="object_id", how="left", maintain_order="left")
+    return objects["key"]
 
 
-def _mlperf_rows(frame: Any, keys: Any) -> Any:
+def _mlperf_rows(frame: Any, keys: Any, first_us: int) -> Any:
     import polars as pl
 
-    us = pl.col("ts_ns") // 1000
+    us = pl.col("ts_ns") // 1000 + first_us
     phase = pl.col("phase").replace_strict(dict(_EXPORT_PHASES), default="Prefill", return_dtype=pl.String)
     key: Any = pl.format("object/{}", pl.col("object_id"))
     if keys is not None:
-        key = pl.Series("key", keys).gather(frame["object_id"])
+        known = keys.gather(frame["object_id"], null_on_oob=True).alias("key")
+        frame, key = frame.with_columns(known), pl.coalesce("key", key)
     return frame.select(
         pl.format("{}.{}", us // 1_000_000, (us % 1_000_000).cast(pl.String).str.zfill(6)),
         pl.col("op").str.to_titlecase(), pl.col("length_bytes"), pl.format("Tier-{}", pl.col("tier")).alias("tier"),

@@ -7,6 +7,7 @@ metadata, which tells a whole file from a truncated one. Null is an empty field;
 from __future__ import annotations
 
 import io
+import re
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.core import metadata
@@ -28,6 +29,7 @@ END = b"# end "
 ZSTD_LEVEL = 3
 BLOCK_BYTES = 8 << 20
 _WRITE_ROWS = 1 << 17
+_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )?Row #(\d+): ")
 
 
 class CsvEncoder:
@@ -142,7 +144,7 @@ class CsvReader:
                 ),
             ).to_batches()
         except pa.ArrowInvalid as error:
-            raise TraceError(f"in the rows from here on: {error}", path=self.path, row=row) from None
+            raise csv_fault(error, self.table.names, self.path, row) from None
 
     def _array(self, array: Any, name: str, row: int) -> Any:
         import pyarrow as pa
@@ -165,6 +167,16 @@ class CsvReader:
                     f"{text!r} is no list of whole numbers", path=self.path, row=row + index, column=name
                 ) from None
         return pa.array(lists, pa.list_(pa.int64()))
+
+
+def csv_fault(error: Exception, columns: Sequence[str], path: Path, row: int) -> TraceError:
+    """Return what Arrow's CSV `error` says, placed: its rows count from 1 and from `row`, its columns from 0."""
+    message = str(error)
+    place = _PLACE.match(message)
+    if place is None:
+        return TraceError(f"in the rows from here on: {message}", path=path, row=row)
+    column = columns[int(place[1])] if place[1] else None
+    return TraceError(message[place.end() :], path=path, row=row + int(place[2]) - 1, column=column)
 
 
 def _with_defaults(head: bytes) -> bytes:
