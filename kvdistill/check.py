@@ -166,7 +166,7 @@ def _check_stat(
     result = fioprogram.run_fio(place / fio.STAT_JOB, timeout_s)
     span_us = max(int(job["job_runtime"]) for job in result["jobs"]) * 1000
     stream = drawn_stream(sorted(place.glob("drawn-*.iolog")), span_us)
-    source = source_stream(stat.ios, None)
+    source = source_stream(stat.ios, fio.STAT_MAX_IO_BYTES)
     figures = job_figures(
         "statistical", stream, source, is_replay=False, mean_depth=_mean_depth(result["jobs"], stream)
     )

@@ -80,19 +80,24 @@ def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path], scrat
                 _add(found, OBJECTS, objects, scratch)
     views = {name: list(dict.fromkeys(files)) for name, files in sorted(found.items())}
     for name, files in views.items():
-        listed = ", ".join(literal(_escaped(file)) for file in files)
+        listed = ", ".join(literal(file) for file in files)
         connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}])")  # noqa: S608 - quoted
     return views
 
 
 def _add(found: dict[str, list[Path]], table: Table, path: Path, scratch: Path) -> None:
     files = found.setdefault(table.name, [])
-    files.append(path if path.name.endswith(".parquet") else _as_parquet(path, table, scratch))
+    is_parquet = path.name.endswith(".parquet")
+    files.append(_unpatterned(path, scratch) if is_parquet else _as_parquet(path, table, scratch))
 
 
-def _escaped(path: Path) -> str:
-    # DuckDB reads *, ? and [ as a pattern.
-    return "".join(f"[{c}]" if c in "*?[" else c for c in str(path))
+def _unpatterned(path: Path, scratch: Path) -> Path:
+    """Return a name of the file at `path` that DuckDB does not read as a pattern."""
+    if not set("*?[") & set(str(path)):
+        return path
+    link = scratch / f"link.{len(list(scratch.iterdir()))}.parquet"
+    link.symlink_to(path.resolve())
+    return link
 
 
 def _tables_in(path: Path) -> list[Path]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvdistill.fioheader import common_losses, header, version_bugs
 from kvdistill.fiorate import pace
-from kvdistill.sizes import split_sizes
+from kvdistill.sizes import cut_long, split_sizes
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
@@ -21,6 +21,8 @@ REPLAY_JOB, REPLAY_LOG, STAT_JOB, PROFILE = "replay.fio", "replay.iolog", "stat.
 MIB = 1 << 20
 REPLAY_BUFFER_BYTES = 256 * MIB
 STAT_BUFFER_BYTES = 1024 * MIB
+STAT_MAX_IO_BYTES = 64 * MIB
+"""The statistical job draws longer operations as several: fio buffers depth times the longest in memory."""
 _MAX_DEPTH = 1024
 _MAX_TARGET = 256
 _MIN_SCALE, _MAX_SCALE = 1, 10_000
@@ -66,8 +68,11 @@ def replay_space_bytes(profile: Profile) -> int:
 
 def stat_space_bytes(profile: Profile) -> int:
     """Return the space that the statistical job needs: operations near the end run over it by their length."""
-    largest = max(s.io_bytes for s in (*profile.read.sizes, *profile.write.sizes))
-    return _whole_mib(profile.space.span_bytes + largest)
+    return _whole_mib(profile.space.span_bytes + min(_longest(profile), STAT_MAX_IO_BYTES))
+
+
+def _longest(profile: Profile) -> int:
+    return max(s.io_bytes for s in (*profile.read.sizes, *profile.write.sizes))
 
 
 def replay_job(profile: Profile, log: LogSummary, options: JobOptions) -> str:
@@ -127,18 +132,21 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
     lost = [
         "temporal reuse: an object is as hot as in the trace, but not read again soon after it was used",
         "bursts and the order of operations: arrivals are independent of each other",
+        f"operations longer than {format_bytes(STAT_MAX_IO_BYTES)} are drawn as several, apart from each other"
+        if _longest(profile) > STAT_MAX_IO_BYTES
+        else "",
         *common_losses(profile),
     ]
     jobs: list[tuple[str, list[str]]] = []
     for name, direction in (("read", profile.read), ("write", profile.write)):
-        jobs += _direction_jobs(name, direction, profile)
+        jobs += _direction_jobs(name, cut_long(direction, STAT_MAX_IO_BYTES), profile)
     runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
     text = header(
         "Statistical job of a KV-cache trace: its sizes, rates and hot places, drawn at random", profile,
         [
             ("Run", [f"in this folder: fio {STAT_JOB}", *_runtime_note(profile, runtime_ns)]),
             ("Needs", _needs(options, space)),
-            ("Lost", lost),
+            ("Lost", [line for line in lost if line]),
             (_bugs_heading(options.version), version_bugs(options.version, is_replay=False)),
         ],
     )  # fmt: skip
@@ -164,7 +172,7 @@ def _direction_jobs(name: str, direction: Direction, profile: Profile) -> list[t
         zones.append(f"0/{rest}")
     lines = [
         f"rw=rand{name}",
-        f"# {split.distinct_sizes} distinct sizes; {split.moved_share:.2%} of operations get another size than theirs,",
+        f"# {split.distinct_sizes} distinct sizes; {split.moved_share:.2%} of I/Os get another size than theirs,",
         f"# mean {split.mean_bytes:.0f} bytes for {split.exact_mean_bytes:.0f}",
         f"bssplit={split}",
         f"random_distribution=zoned_abs:{':'.join(zones)}",
@@ -176,7 +184,7 @@ def _direction_jobs(name: str, direction: Direction, profile: Profile) -> list[t
         return [(name, lines)]
     rate = pace(ops_per_s, bytes_per_s)
     how = "Poisson" if rate.is_poisson else "evenly by bytes, since Poisson rates are whole operations a second"
-    lines += [f"# {ops_per_s:.4g} operations a second in the trace, {rate.per_s:.4g} here; {how}", *rate.options]
+    lines += [f"# {ops_per_s:.4g} I/Os a second in the trace, {rate.per_s:.4g} here; {how}", *rate.options]
     names = [name] if rate.jobs == 1 else [f"{name}{i}" for i in range(1, rate.jobs + 1)]
     return [(job, lines) for job in names]
 
@@ -184,13 +192,13 @@ def _direction_jobs(name: str, direction: Direction, profile: Profile) -> list[t
 def _depth_lines(direction: Direction, profile: Profile) -> list[str]:
     if profile.concurrency is None:
         return ["# no iodepth: the trace has no stages and no measured times that could tell it; fio takes 1"]
-    most = profile.concurrency.max_stage_ops
+    most = profile.concurrency.max_stage_ops * -(-_longest(profile) // STAT_MAX_IO_BYTES)
     room = max(1, STAT_BUFFER_BYTES // direction.sizes[-1].io_bytes)
     depth = min(most, room, _MAX_DEPTH)
     cut = f", cut to what fits {format_bytes(STAT_BUFFER_BYTES)} of buffers" if room < most else ""
     return [
-        f"# an upper bound, not a measured depth: the most operations in one stage of a request, {most}{cut};",
-        f"# the mean is {profile.concurrency.mean_stage_ops:.3g}",
+        f"# an upper bound, not a measured depth: the most I/Os in one stage of a request, {most}{cut};",
+        f"# the mean is {profile.concurrency.mean_stage_ops:.3g} operations",
         f"iodepth={depth}",
     ]
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 _US_PER_MS = 1000
 
 
-def source_stream(ios: Path, max_io_bytes: int | None) -> Stream:
-    """Return the operations of `ios` as fio should issue them; whole if `max_io_bytes` is null."""
-    parts = list(split_ios(ios, max_io_bytes or 1 << 50))
+def source_stream(ios: Path, max_io_bytes: int) -> Stream:
+    """Return the operations of `ios` as fio should issue them, split at `max_io_bytes`."""
+    parts = list(split_ios(ios, max_io_bytes))
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return Stream(whole["us"], whole["is_read"], whole["offset"], whole["length"], whole["part"] == 0)
 

@@ -68,7 +68,7 @@ def show_closeness(closeness: Closeness) -> None:
             for c in closeness.comparisons for v in c.verdicts
         ],
     )  # fmt: skip
-    resolutions = {c.fio.name: c.fio.gap_resolution_us for c in closeness.comparisons}
+    resolutions = {c.fio.name: c.fio.gap_resolution_us for c in closeness.comparisons if c.fio.gap_ks is not None}
     for name, resolution_us in resolutions.items():
         if resolution_us and resolution_us > 1:
             typer.echo(

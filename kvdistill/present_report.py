@@ -73,7 +73,8 @@ def show_run(report: RunReport) -> None:
     _show_subject(report.subject, [["verdict of kvreplay", verdict]])
     emit_table(
         "Operations: completed ones count",
-        ["tier", "op", "engine", "rows", "completed", "errors", "corrupt", "skipped", "bytes", "ops/s", "bandwidth"],
+        ["tier", "op", "engine", "rows", "completed", "errors", "corrupt", "skipped", "bytes moved", "ops/s",
+         "bandwidth"],
         [
             [f["tier"], f["op"], f["engine"], *(format_count(f[n]) for n in ("rows", "operations")),
              *(format_count(f[n]) for n in ("errors", "corrupt", "skipped")), format_bytes(f["bytes"]),

@@ -1,17 +1,20 @@
-"""A distribution of sizes as fio's `bssplit` can say it: at most 64 sizes in whole percent that sum to 100."""
+"""A distribution of sizes as fio's `bssplit` can say it: at most 63 sizes in whole percent that sum to 100."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvdistill.zones import percentages
+import msgspec
+
+from kvdistill.profile import SizeCount
+from kvdistill.zones import PERCENT, percentages
 
 if TYPE_CHECKING:
-    from kvdistill.profile import Direction, SizeCount
+    from kvdistill.profile import Direction
 
-MAX_ENTRIES = 64
-"""fio cuts what is beyond silently."""
+MAX_ENTRIES = 63
+"""fio takes 64, but complains at the 64th; what is beyond it cuts silently."""
 _SECTOR_BYTES = 512
 
 
@@ -34,34 +37,50 @@ class Split:
 def split_sizes(direction: Direction) -> Split:
     """Return the closest split to the exact sizes of `direction`, which must have operations."""
     sizes = direction.sizes
-    chosen = sizes if len(sizes) <= MAX_ENTRIES else _grouped(sizes)
-    shares = percentages([ops for _size, ops in _pairs(chosen)])
-    entries = tuple((s, p) for (s, _ops), p in zip(_pairs(chosen), shares, strict=True) if p)
+    if len(sizes) <= MAX_ENTRIES:
+        shares = percentages([s.ops for s in sizes])
+        entries = tuple((s.io_bytes, share) for s, share in zip(sizes, shares, strict=True) if share)
+    else:
+        entries = _slices(sizes, PERCENT)
+        if len(entries) > MAX_ENTRIES:
+            entries = _slices(sizes, PERCENT // 2)
     exact = {s.io_bytes: s.ops / direction.ops for s in sizes}
-    said = {size: percent / 100 for size, percent in entries}
-    moved = sum(abs(exact.get(s, 0) - said.get(s, 0)) for s in exact.keys() | said.keys()) / 2
-    mean = sum(size * percent for size, percent in entries) / 100
+    said = {size: percent / PERCENT for size, percent in entries}
+    moved = sum(abs(exact.get(s, 0) - said.get(s, 0)) for s in sorted(exact.keys() | said.keys())) / 2
+    mean = sum(size * percent for size, percent in entries) / PERCENT
     return Split(entries, len(sizes), moved, mean, direction.io_bytes / direction.ops)
 
 
-def _pairs(sizes: list[SizeCount]) -> list[tuple[int, int]]:
-    return [(s.io_bytes, s.ops) for s in sizes]
+def _slices(sizes: list[SizeCount], count: int) -> tuple[tuple[int, int], ...]:
+    """Cut the operations, by size, into `count` equal slices, each of its mean size: this keeps the mean.
 
-
-def _grouped(sizes: list[SizeCount]) -> list[SizeCount]:
-    """Gather neighbouring sizes into at most 64 groups of about equal mass, each of its mean size."""
+    A size common enough to fill slices keeps them to itself; equal slices are one entry.
+    """
     total = sum(s.ops for s in sizes)
-    groups: dict[int, list[SizeCount]] = {}
-    done = 0
-    for size in sizes:
-        # By the middle of its own mass, so that a common size keeps a group to itself.
-        groups.setdefault((2 * done + size.ops) * MAX_ENTRIES // (2 * total), []).append(size)
-        done += size.ops
-    means: dict[int, int] = {}
-    for group in groups.values():
-        ops = sum(s.ops for s in group)
-        mean = sum(s.io_bytes * s.ops for s in group) / ops
-        key = max(_SECTOR_BYTES, round(mean / _SECTOR_BYTES) * _SECTOR_BYTES)
-        means[key] = means.get(key, 0) + ops
-    kind = type(sizes[0])
-    return [kind(size, ops) for size, ops in sorted(means.items())]
+    entries: dict[int, int] = {}
+    left, index = sizes[0].ops * count, 0
+    for _ in range(count):
+        # In units of 1 / count operations, so that every slice is whole.
+        room, moved = total, 0
+        while room:
+            taken = min(room, left)
+            moved += taken * sizes[index].io_bytes
+            room, left = room - taken, left - taken
+            if not left and index + 1 < len(sizes):
+                index += 1
+                left = sizes[index].ops * count
+        size = max(_SECTOR_BYTES, round(moved / total / _SECTOR_BYTES) * _SECTOR_BYTES)
+        entries[size] = entries.get(size, 0) + PERCENT // count
+    return tuple(sorted(entries.items()))
+
+
+def cut_long(direction: Direction, max_io_bytes: int) -> Direction:
+    """Return `direction` with operations longer than `max_io_bytes` as several, as a replay splits them."""
+    counts: dict[int, int] = {}
+    for size in direction.sizes:
+        whole, rest = divmod(size.io_bytes, max_io_bytes)
+        for length, parts in ((max_io_bytes, whole), (rest, 1)):
+            if length and parts:
+                counts[length] = counts.get(length, 0) + parts * size.ops
+    sizes = [SizeCount(length, ops) for length, ops in sorted(counts.items())]
+    return msgspec.structs.replace(direction, sizes=sizes, ops=sum(s.ops for s in sizes))

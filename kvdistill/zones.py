@@ -46,14 +46,20 @@ def equal_mass_zones(starts: NDArray[np.int64], moved_bytes: NDArray[np.int64], 
 def percentages(weights: Any) -> list[int]:
     """Return whole percentages of `weights` that sum to exactly 100, by largest remainder.
 
-    Ties go to the earlier weight. Weights must be non-negative and not all 0.
+    Ties are spread over the weights, so that equal ones do not all gain at one end. Weights must be
+    non-negative and not all 0.
     """
     weights = [int(w) for w in weights]
     total = sum(weights)
     if total <= 0 or min(weights) < 0:
         raise ValueError(f"weights(={weights[:8]}…) must be >= 0 and not all 0.")
     shares = [w * PERCENT // total for w in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda i: (-(weights[i] * PERCENT % total), i))
+    by_remainder = sorted(range(len(weights)), key=lambda i: (-(weights[i] * PERCENT % total), _spread(i)))
     for i in by_remainder[: PERCENT - sum(shares)]:
         shares[i] += 1
     return shares
+
+
+def _spread(index: int) -> int:
+    """Return a key that orders indices by halving: 0, 512, 256, 768, … of 1024."""
+    return int(f"{index:010b}"[::-1], 2)

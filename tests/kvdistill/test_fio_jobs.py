@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from conftest import run_cli, write_trace
+from kvdistill_rows import HAND, distil_rows, io, write_hand
+
+from kvdistill.fio import JobOptions, replay_job, stat_job
+from kvdistill.fioprogram import FioVersion, parse_version
+from kvdistill.iolog import write_iolog
+from kvdistill.jobs import write_jobs
+from kvdistill.window import Limit
+from kvtrace.core.errors import ConfigError
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "kvdistill"
+V = FioVersion(3, 33)
+MIB = 1 << 20
+
+
+def options_of(job: str, section: str) -> dict[str, str]:
+    """Return the options of one section of a job."""
+    lines, inside = {}, False
+    for line in job.splitlines():
+        if line.startswith("["):
+            inside = line == f"[{section}]"
+        elif inside and line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            lines[name] = value
+    return lines
+
+
+def sections(job: str) -> list[str]:
+    return [line.strip("[]") for line in job.splitlines() if line.startswith("[")]
+
+
+def test_the_hand_log_line_by_line(tmp_path):
+    log = write_iolog(tmp_path / "x.iolog", distil_rows(tmp_path, HAND).ios, "f", MIB)
+    assert (tmp_path / "x.iolog").read_text().splitlines() == [
+        "fio version 3 iolog",
+        "1 f add",
+        "1 f open",
+        "1 f write 8192 6144",
+        "1 f write 16384 1048576",
+        "1 f write 1064960 1048576",
+        "1 f write 2113536 1048576",
+        "2001 f read 0 8192",
+        "10001 f read 16384 1048576",
+        "10001 f read 1064960 1048576",
+        "10001 f read 2113536 1048576",
+        "20001 f read 8704 2560",
+        "40001 f write 8192 4096",
+        "50001 f read 8192 4096",
+        "100001 f read 1064960 1048576",
+        "100001 f close",
+    ]
+    assert (log.read_ios, log.write_ios, log.split_ops, log.max_burst_ios, log.last_us) == (7, 5, 2, 4, 100001)
+    assert (log.read_bytes, log.write_bytes) == (4 * MIB + 8192 + 2560 + 4096, 3 * MIB + 6144 + 4096)
+
+
+@pytest.mark.parametrize("name", ["replay.fio", "replay.iolog", "stat.fio", "profile.json"])
+def test_golden(tmp_path, name):
+    write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", JobOptions(version=V), MIB, Limit(), None)
+    written = (tmp_path / "out" / name).read_bytes()
+    if os.environ.get("UPDATE_GOLDEN"):
+        (GOLDEN / name).write_bytes(written)
+    assert written == (GOLDEN / name).read_bytes()
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path):
+    trace = write_hand(tmp_path)
+    for out in ("a", "b"):
+        write_jobs(trace, "nvme", tmp_path / out, JobOptions(version=V), MIB, Limit(), None)
+    names = sorted(f.name for f in (tmp_path / "a").iterdir())
+    assert names == ["profile.json", "replay.fio", "replay.iolog", "stat.fio"]
+    assert all((tmp_path / "a" / n).read_bytes() == (tmp_path / "b" / n).read_bytes() for n in names)
+
+
+def test_one_direction_only(tmp_path):
+    rows = [io(i * 10, "read", i % 3, 65536) for i in range(50)]
+    job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
+    assert sections(job) == ["global", "read"]
+    assert "write" not in options_of(job, "read")["rw"]
+    writes = [io(i * 10, "write", i, 65536) for i in range(50)]
+    assert sections(stat_job(distil_rows(tmp_path, writes).profile, JobOptions(version=V))) == ["global", "write"]
+
+
+def test_one_object(tmp_path):
+    rows = [io(i * 10, "read", 0, 65536) for i in range(51)]
+    found = distil_rows(tmp_path, rows).profile
+    job = options_of(stat_job(found, JobOptions(version=V)), "read")
+    # All reads start at the object's first granule; the rest of the file is never a start.
+    assert job["random_distribution"] == f"zoned_abs:100/4096:0/{2 * 65536 - 4096 + MIB - 2 * 65536}"
+    assert job["bssplit"] == "65536/100"
+    # 51 reads in half a second.
+    assert (job["rate_iops"], job["rate_process"]) == ("102", "poisson")
+
+
+def test_one_instant_leaves_the_rate_out_and_says_so(tmp_path):
+    rows = [io(7, "read", i, 4096) for i in range(5)]
+    job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
+    assert "# no rate: all operations of the trace share one instant" in job
+    assert options_of(job, "read")["number_ios"] == "5"
+    assert not {"rate", "rate_iops"} & options_of(job, "read").keys()
+    assert not {"runtime", "time_based"} & options_of(job, "global").keys()
+
+
+def test_without_stages_the_depth_is_left_out_and_says_so(tmp_path):
+    rows = [io(i, "read", i, 4096, request=None, stage=None) for i in range(50)]
+    job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
+    assert "# no iodepth: the trace has no stages" in job
+    assert "iodepth" not in options_of(job, "read")
+
+
+def test_the_depth_is_marked_as_a_bound_and_fits_memory(tmp_path):
+    rows = [io(i // 40 * 1000, "read", i, 48 * MIB, request=1) for i in range(80)]
+    job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
+    assert "an upper bound, not a measured depth" in job
+    assert options_of(job, "read")["iodepth"] == str(1024 // 48)
+
+
+def test_sizes_and_padding(tmp_path):
+    rows = [io(1, "write", 0, 1000), io(2, "write", 1, 5000)]
+    found = distil_rows(tmp_path, rows).profile
+    assert options_of(stat_job(found, JobOptions(version=V)), "write")["bssplit"] == "1024/50:5120/50"
+    assert "adds 144 bytes (144 B)" in stat_job(found, JobOptions(version=V))
+
+
+def test_a_version_brings_its_warnings(tmp_path):
+    distilled = distil_rows(tmp_path, HAND)
+    log = write_iolog(tmp_path / "x.iolog", distilled.ios, "f", MIB)
+    old = replay_job(distilled.profile, log, JobOptions(version=V))
+    new = replay_job(distilled.profile, log, JobOptions(version=FioVersion(3, 37)))
+    assert "does not reap completions while it waits" in old
+    assert "does not reap completions while it waits" not in new
+    assert parse_version("fio-3.42-12-g0123abc") == (3, 42)
+    for text in ("4", "fio", "3.30"):
+        with pytest.raises(ConfigError):
+            parse_version(text)
+
+
+def test_targets(tmp_path):
+    distilled = distil_rows(tmp_path, HAND)
+    job = stat_job(distilled.profile, JobOptions(target="/dev/disk:1", version=V))
+    assert options_of(job, "global")["filename"] == "/dev/disk\\:1"
+    for target in ("", "a b", "x" * 257, "a#b"):
+        with pytest.raises(ConfigError, match="--target"):
+            JobOptions(target=target)
+
+
+def test_the_time_scale_is_written(tmp_path):
+    distilled = distil_rows(tmp_path, HAND)
+    log = write_iolog(tmp_path / "x.iolog", distilled.ios, "f", MIB)
+    job = replay_job(distilled.profile, log, JobOptions(version=V, time_scale_percent=103))
+    assert options_of(job, "replay")["replay_time_scale"] == "103"
+    assert "replay_time_scale" not in options_of(replay_job(distilled.profile, log, JobOptions(version=V)), "replay")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ("--io-bytes", "1000"), ("--io-bytes", "4GiB"), ("--limit", "0"), ("--fio-version", "x"), ("--target", "a b"),
+        ("--tier", "ssd"), ("--max-runtime", "0"), ("--time-scale", "0"), ("--check-seconds", "0"),
+    ],
+)  # fmt: skip
+def test_bad_options_are_one_line_and_write_nothing(tmp_path, bad):
+    trace = write_trace(tmp_path / "t.parquet", HAND)
+    arguments = ["fio", trace, "--tier", "nvme", "-o", tmp_path / "out", *bad]
+    done = run_cli("kvdistill", *arguments, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("kvdistill: error:")
+    assert done.stderr.count("\n") == 1
+    assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True
+
+
+def test_a_check_without_fio_says_how_to_get_it_and_leaves_the_jobs(tmp_path):
+    trace = write_hand(tmp_path)
+    done = run_cli(
+        "kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "out", "--check", check=False,
+        env=os.environ | {"PATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 5
+    assert "fio" in done.stderr
+    assert "install it" in done.stderr
+    assert (tmp_path / "out" / "replay.fio").is_file()

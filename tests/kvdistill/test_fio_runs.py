@@ -1,0 +1,127 @@
+"""The jobs under the installed fio: what it says it did is what the profile says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import run_cli
+from kvdistill_rows import distil_rows, io, write_hand
+
+from kvdistill.fio import JobOptions, stat_job
+from kvdistill.fioprogram import run_fio
+from kvtrace.core.errors import DeviceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.fio
+MIB = 1 << 20
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    run_cli("kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_fio_parses_both_jobs_without_complaint(jobs):
+    for job in ("replay.fio", "stat.fio"):
+        done = subprocess.run(["fio", "--parse-only", job], cwd=jobs, capture_output=True, text=True, check=False)
+        said = [line for line in (done.stdout + done.stderr).splitlines() if "bs_unaligned may not" not in line]
+        assert (done.returncode, said) == (0, [])
+
+
+def test_fio_takes_as_many_sizes_as_we_give_it(tmp_path):
+    rows = [io(i, "read", i, 512 * (i + 1)) for i in range(300)]
+    (tmp_path / "stat.fio").write_text(stat_job(distil_rows(tmp_path, rows).profile, JobOptions()))
+    done = subprocess.run(
+        ["fio", "--parse-only", "stat.fio"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "split" not in done.stdout + done.stderr
+
+
+def test_the_replay_does_what_the_log_says(jobs):
+    result = run_fio(jobs / "replay.fio", 60)
+    prefill, replay = result["jobs"]
+    assert prefill["write"]["io_bytes"] == 4 * MIB
+    assert (replay["read"]["total_ios"], replay["write"]["total_ios"]) == (7, 5)
+    scratch = (jobs / "kvdistill.scratch").stat()
+    assert scratch.st_size == 4 * MIB
+    assert scratch.st_blocks * 512 >= 4 * MIB, "every byte is really there, so that reads reach the device"
+
+
+def test_the_replay_runs_again_without_filling(jobs):
+    run_fio(jobs / "replay.fio", 60)
+    (replay,) = run_fio(jobs / "replay.fio", 60, "--section=replay")["jobs"]
+    assert (replay["jobname"], replay["read"]["total_ios"], replay["write"]["total_ios"]) == ("replay", 7, 5)
+
+
+def test_a_serial_replay_moves_the_bytes_that_the_profile_says(jobs):
+    # psync counts every byte in all versions; libaio before 3.37 leaves the last operations out.
+    job = jobs / "replay.fio"
+    text = job.read_text()
+    assert text.count("ioengine=libaio\niodepth=32\nbs=") == 1
+    job.write_text(text.replace("ioengine=libaio\niodepth=32\nbs=", "ioengine=psync\niodepth=32\nbs="))
+    replay = run_fio(job, 60)["jobs"][1]
+    profile = json.loads((jobs / "profile.json").read_text())
+    assert replay["read"]["io_bytes"] == profile["read"]["io_bytes"]
+    assert replay["write"]["io_bytes"] == profile["write"]["io_bytes"]
+
+
+def test_the_statistical_job_runs_in_both_directions(jobs):
+    result = run_fio(jobs / "stat.fio", 60)
+    assert [job["jobname"] for job in result["jobs"]] == ["read", "write"]
+    assert all(job["error"] == 0 for job in result["jobs"])
+    scratch = (jobs / "kvdistill.scratch").stat()
+    assert scratch.st_blocks * 512 >= scratch.st_size == 7 * MIB
+
+
+def test_without_a_rate_it_does_as_many_operations_as_the_trace(tmp_path):
+    rows = [io(7, "read", i, 4096) for i in range(23)]
+    (tmp_path / "stat.fio").write_text(stat_job(distil_rows(tmp_path, rows).profile, JobOptions()))
+    (job,) = run_fio(tmp_path / "stat.fio", 60)["jobs"]
+    assert (job["read"]["total_ios"], job["read"]["io_bytes"]) == (23, 23 * 4096)
+
+
+def test_check_compares_and_leaves_only_its_table(tmp_path):
+    done = run_cli(
+        "kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out", "--check",
+        "--check-seconds", "1", "--json",
+    )  # fmt: skip
+    names = {f.name for f in (tmp_path / "out").iterdir()}
+    assert names == {"replay.fio", "replay.iolog", "stat.fio", "profile.json", "closeness.json"}
+    closeness = json.loads((tmp_path / "out" / "closeness.json").read_text())
+    assert json.loads(done.stdout)["closeness"] == closeness
+    replay, stat = closeness["comparisons"][0], closeness["comparisons"][-1]
+    assert (replay["job"], stat["job"]) == ("replay.fio", "stat.fio")
+    assert replay["source"]["ios"] == replay["fio"]["ios"] == 12
+    assert replay["fio"]["has_same_ios"] is True
+    assert replay["fio"]["size_tv"] == replay["fio"]["size_emd_bytes"] == 0
+    assert replay["fio"]["hot10_share"] == replay["source"]["hot10_share"]
+    assert replay["fio"]["reuse_p50_blocks"] == replay["source"]["reuse_p50_blocks"]
+    assert replay["source"]["mean_depth"] is None
+    assert stat["fio"]["mean_depth"] is not None
+    assert {v["name"]: v["passes"] for v in replay["verdicts"]}["same I/Os in order"] is True
+
+
+def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
+    from kvdistill.check import CheckOptions
+    from kvdistill.jobs import write_jobs
+    from kvdistill.window import Limit
+
+    usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
+    with pytest.raises(DeviceError, match=r"--check needs .* are free; check less"):
+        write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", JobOptions(), MIB, Limit(), CheckOptions())
+    assert not (tmp_path / "out" / "closeness.json").exists()
+
+
+def test_a_job_that_fio_refuses_is_one_line(tmp_path):
+    (tmp_path / "bad.fio").write_text("[x]\nrw=read\nsize=1M\nioengine=nosuch\n")
+    with pytest.raises(DeviceError, match=r"fio could not run bad\.fio: fio: .*"):
+        run_fio(tmp_path / "bad.fio", 60)
