@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvtrace import store
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, arrow_schema, enum_array, enum_code
 from kvtrace.core.traceio import create, objects_path
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from kvtrace.core.metadata import Metadata
     from kvtrace.core.schema import Table
     from kvtrace.core.traceio import Writer
-    from kvtrace.simulation import Flush, Simulation
+    from kvtrace.simulation import Flush, Load, Simulation
     from kvtrace.sources import Requests
 
 _OBJECT_ROWS = 1 << 18
@@ -35,15 +36,18 @@ def write(
     `describe` makes the metadata of each table. Nothing appears under a final name unless all is whole.
     """
     requests = simulation.load.requests
+    if requests_path is not None and requests_path.absolute() in (path.absolute(), objects_path(path).absolute()):
+        raise ConfigError(f"--requests-out {requests_path}: the trace or its objects go there; name another file")
     with ExitStack() as stack:
-        log = stack.enter_context(create(requests_path, REQUESTS, describe(REQUESTS))) if requests_path else None
-        objects = stack.enter_context(create(objects_path(path), OBJECTS, describe(OBJECTS)))
+        # The trace is entered first and so renamed last: when it is there, all is there.
         trace = stack.enter_context(create(path, TRACE, describe(TRACE)))
+        objects = stack.enter_context(create(objects_path(path), OBJECTS, describe(OBJECTS)))
+        log = stack.enter_context(create(requests_path, REQUESTS, describe(REQUESTS))) if requests_path else None
         kind = simulation.preset.entry.value
         if requests is not None:
             _write_objects(objects, kind, simulation.file_object_bytes, simulation.ranks)
             if log is not None:
-                log.write(_file_requests(requests))
+                log.write(_file_requests(requests, _arrived(simulation.load)))
 
         def sink(flush: Flush) -> None:
             trace.write(trace_batch(flush.rows))
@@ -56,6 +60,7 @@ def write(
         for writer in (trace, objects, log):
             if writer is not None:
                 writer.update(stats=simulation.stats())
+                writer.finish()
     return trace.meta
 
 
@@ -100,18 +105,24 @@ def _write_objects(out: Writer, kind: str, sizes: Any, ranks: int) -> None:
         out.write(object_batch(start, kind, per_rank[start : start + _OBJECT_ROWS]))
 
 
-def _file_requests(requests: Requests) -> pa.RecordBatch:
+def _arrived(load: Load) -> int:
+    """Return how many of the file's requests the simulation lets in."""
+    requests = load.requests
+    return 0 if requests is None else min(int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests)
+
+
+def _file_requests(requests: Requests, n: int) -> pa.RecordBatch:
     import pyarrow as pa
 
-    n = len(requests)
+    offsets = requests.block_offsets[: n + 1]
     arrays = [
-        pa.array(requests.arrival_ns),
+        pa.array(requests.arrival_ns[:n]),
         pa.array(np.arange(n)),
         pa.nulls(n, pa.int64()),
         pa.nulls(n, pa.int32()),
-        pa.array(requests.input_tokens),
-        pa.array(requests.output_tokens),
-        pa.ListArray.from_arrays(pa.array(requests.block_offsets, pa.int32()), pa.array(requests.block_ids)),
+        pa.array(requests.input_tokens[:n]),
+        pa.array(requests.output_tokens[:n]),
+        pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(requests.block_ids[: offsets[-1]])),
         enum_array(REQUESTS, "qos", np.zeros(n, dtype=np.int8), np.ones(n, dtype=bool)),
         enum_array(REQUESTS, "kind", np.full(n, enum_code(REQUESTS, "kind", "trace"), dtype=np.int8)),
     ]

@@ -46,7 +46,7 @@ class Writer:
     def __init__(self, table: Table, meta: Metadata, encoder: Encoder) -> None:
         """Write rows of `table` through `encoder`, and `meta` at the end."""
         self.table, self.meta, self.rows = table, meta, 0
-        self._encoder, self._pending, self._pending_rows = encoder, [], 0
+        self._encoder, self._pending, self._pending_rows, self._is_whole = encoder, [], 0, False
 
     _pending: list[pa.RecordBatch]
 
@@ -76,10 +76,17 @@ class Writer:
         self._pending, self._pending_rows = rest.to_batches(), rest.num_rows
 
     def finish(self) -> None:
-        """Write what is pending and the metadata with the row count."""
+        """Write what is pending and the metadata with the row count; once is enough.
+
+        Who writes several files calls it on all of them first, so that no disk fills up after one has its name.
+        """
+        if self._is_whole:
+            return
         self._flush(whole=True)
         self.update(rows=self.rows)
         self._encoder.finish(self.meta)
+        self._encoder.close()
+        self._is_whole = True
 
 
 @contextmanager
