@@ -235,10 +235,11 @@ def _room(world: World, actor: int) -> int:
         return SLOTS_FULL
     tiers = len(world.tiers)
     # Every object is read once and written once to each tier. That displaces at most as many bytes from each,
-    # and one largest object a tier more; each displaced object takes three rows (read, write, delete).
+    # and one largest object a tier more, but no object twice; each displaced one takes three rows (read, write,
+    # delete).
     size = me[NEW_TOKENS] if knobs.chunk_tokens == 0 else knobs.chunk_tokens
     displaced_bytes = n * size * knobs.bytes_per_token + tiers * control[MAX_SIZE]
-    displaced = displaced_bytes // max(1, control[MIN_SIZE]) + n + tiers
+    displaced = min(displaced_bytes // max(1, control[MIN_SIZE]), len(world.slots)) + n + tiers
     control[NEED] = control[RANKS] * ((1 + tiers) * n + 3 * tiers * displaced + 8)
     is_room = (
         control[ROW_COUNT] + control[NEED] <= world.rows.shape[1]

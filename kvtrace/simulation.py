@@ -183,7 +183,10 @@ class Simulation:
         need = int(self.world.control[kernel.NEED])
         if ring[0].shape[1] < need:
             ring[0] = store.new_rows(2 * need)
-        self.world = self.world._replace(rows=ring[0])
+        made_size = self.world.made_size
+        if self.load.requests is None and len(made_size) < need:
+            made_size = np.empty(2 * need, np.int64)
+        self.world = self.world._replace(rows=ring[0], made_size=made_size)
         return ring
 
     def _grow_slots(self) -> None:
