@@ -20,6 +20,8 @@ FIRST_US = 1
 MAX_NAME = 256
 _READ = enum_code(TRACE, "op", "read")
 _NS_PER_US = 1000
+# A row may become many lines: 32 MiB objects are 32 each.
+_BATCH_ROWS = 1 << 14
 
 
 class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +53,7 @@ def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
 
     first = None
     for batch in pq.ParquetFile(ios).iter_batches(
-        batch_size=1 << 17, columns=["ts_ns", "op", "address", "io_bytes"], use_threads=False
+        batch_size=_BATCH_ROWS, columns=["ts_ns", "op", "address", "io_bytes"], use_threads=False
     ):
         ts, op, address, length = (column.to_numpy() for column in batch.columns)
         kept = np.flatnonzero(length > 0)

@@ -51,7 +51,7 @@ def write_jobs(
     """
     if not _GRANULE_BYTES <= max_io_bytes <= _MAX_IO_BYTES or max_io_bytes % _GRANULE_BYTES:
         raise ConfigError(f"--io-bytes {max_io_bytes}: it must be a multiple of 4096 below 4 GiB")
-    if Path(options.target).is_dir():
+    if (outdir / options.target).is_dir():
         raise ConfigError(f"--target {options.target} is a folder; name a file or a block device")
     try:
         outdir.mkdir(parents=True, exist_ok=True)
