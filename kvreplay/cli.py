@@ -38,7 +38,8 @@ def run_(
         help="Open loop: submit at trace times divided by this factor; 1 is the trace's own speed.")] = None,
     queue_depth: Annotated[int, typer.Option(help="At most this many I/Os, and operations, in flight.")] = 8,
     io_bytes: Annotated[str, typer.Option(
-        help="Longer objects are split into I/Os of this size. Buffers take 3 x queue depth x this.")
+        help="Longer objects are split into I/Os of this size. "
+        "Buffers take three times the queue depth, but at least 66, of it.")
     ] = "1MiB",
     limit: Annotated[str | None, typer.Option(
         help="Replay the trace's start only: 10000 rows, 30s of trace time, or 2GiB read and written.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvreplay.datagen import PIECE_BYTES
+from kvreplay.engines.threads import MIN_AHEAD
 from kvreplay.host import host_facts
 from kvreplay.options import MAX_SEED
 from kvtrace import __version__
@@ -130,6 +131,13 @@ def _notes(setting: Setting, summary: Summary) -> list[str]:
         notes.append(f"skipped, because no --tier names them: {skipped}")
     if summary.absent_deletes:
         notes.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never there")
+    long = summary.generation.writes_generated_in_flight if summary.generation else 0
+    if long:
+        held = max(MIN_AHEAD, setting.config.queue_depth)
+        notes.append(
+            f"{long:,} writes were submitted before all their data was made (more than {held} I/Os each): the rest "
+            "was made within their latency; a larger --io-bytes or --queue-depth avoids it"
+        )
     if setting.config.is_buffered:
         notes.append("buffered: the page cache took part, so times are not the device's")
     return notes

@@ -8,6 +8,7 @@ import msgspec
 
 from kvreplay import pacing
 from kvreplay.datagen import PIECE_BYTES
+from kvreplay.engines.threads import buffer_count
 from kvreplay.plan import tier_indices
 from kvreplay.tiers import Options, Tier
 from kvreplay.tiers.files import FileTier
@@ -46,7 +47,7 @@ def check(config: Config) -> pacing.Pacer:
     unit = PIECE_BYTES if config.io_bytes > PIECE_BYTES else PAGE_BYTES
     if config.io_bytes < PAGE_BYTES or config.io_bytes % unit:
         raise ConfigError(f"--io-bytes {config.io_bytes}: give a multiple of 4096, above 1 MiB a multiple of 1 MiB")
-    need, available = (3 * config.queue_depth + 2) * config.io_bytes, available_bytes()
+    need, available = buffer_count(config.queue_depth) * config.io_bytes, available_bytes()
     if available is not None and need > available // 2:
         raise ConfigError(
             f"--queue-depth {config.queue_depth} of --io-bytes {config.io_bytes} takes {format_bytes(need)} "

@@ -74,7 +74,7 @@ def replay(
     alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
     window = compile_window(reader, trace, alignments, parse_limit(config.limit))
     if window.rows == 0:
-        reason = f"--limit {config.limit} admits none of its rows" if config.limit else "it has no rows"
+        reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
         raise ConfigError(f"{trace}: nothing to replay: {reason}")
     setting = Setting(config, pacer, reader, window, tiers, trace, argv)
     return _Run(setting, show or _no_show).perform(output)

@@ -1,7 +1,7 @@
 """Which piece of which operation may be submitted next: a state machine without clock, threads or I/O.
 
 Rows go in trace order as far as their barriers allow. A write is offered only when its data lies in a buffer
-(its first `depth` pieces if it is longer), so that generation is not in an operation's latency. Every buffer
+(its first `ahead` pieces if it is longer), so that generation is not in an operation's latency. Every buffer
 that holds data belongs to a row whose barriers are met, and one is always left for a write that has started:
 so there is always something that can go on.
 """
@@ -78,11 +78,15 @@ class Schedule:
 
     def __init__(
         self, plan: Plan, due_ns: Sequence[int] | None, moves: Sequence[bool], paddings: Sequence[int], *,
-        depth: int, io_bytes: int,
+        depth: int, ahead: int, io_bytes: int,
     ) -> None:  # fmt: skip
-        """Prepare to run `plan`: `due_ns` a row or None; by tier, whether data `moves` and its padding."""
+        """Prepare to run `plan`: `due_ns` a row or None; by tier, whether data `moves` and its padding.
+
+        Up to twice `ahead` pieces hold data before their operation is submitted, half of them for rows not yet due.
+        """
         self.depth, self.rows, self.completed, self.in_flight = depth, len(plan), 0, 0
-        self.slots = 2 * depth + 2
+        self.slots = 2 * ahead + 2
+        self._ahead = ahead
         self.fills_in_flight = 0
         """Writes that were submitted before all their data was made."""
         self.ready_ns: memoryview | None = None
@@ -136,8 +140,9 @@ class Schedule:
             flight = heappop(self._to_start)[1]
             flight.is_started = is_first = True
             self.in_flight += 1
-            if flight.needs_data and flight.next_fill < flight.pieces:
+            if flight.needs_data and len(flight.filled) < flight.pieces:
                 self.fills_in_flight += 1
+            if flight.needs_data and flight.next_fill < flight.pieces:
                 self._to_fill = [entry for entry in self._to_fill if entry[1] is not flight]
                 heapify(self._to_fill)
                 heappush(self._hungry, (flight.row, flight))
@@ -181,7 +186,7 @@ class Schedule:
         if not self._to_fill:
             return None
         row = self._to_fill[0][0]
-        if free > self.depth + 1:
+        if free > self._ahead + 1:
             return now_ns
         if free > 1:
             # The other half of the buffers is for rows that are due: none may wait for a future one.
@@ -208,7 +213,7 @@ class Schedule:
             flight.is_reserved = True
         if flight.is_started:
             self._run(flight)
-        elif len(flight.filled) == min(flight.pieces, self.depth):
+        elif len(flight.filled) == min(flight.pieces, self._ahead):
             self._offer(flight)
 
     def _offer(self, flight: Flight) -> None:
@@ -225,10 +230,11 @@ class Schedule:
                 if flight.is_reserved:
                     self._offer(flight)
 
-    @property
-    def is_starved(self) -> bool:
-        """Whether an operation could go on if only its data were there."""
-        return bool(self._hungry or self._to_fill) and self.in_flight < self.depth
+    def is_starved(self, now_ns: int) -> bool:
+        """Return whether an operation that is due could go on if only its data were there."""
+        if self.in_flight >= self.depth and not self._hungry:
+            return False
+        return bool(self._hungry) or (bool(self._to_fill) and self._due_of(self._to_fill, now_ns) <= now_ns)
 
     def piece_done(self, submission: Submission) -> bool:
         """Give back the piece's buffer; return whether the operation has no other piece out or to come."""

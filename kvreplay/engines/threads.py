@@ -27,6 +27,13 @@ _PR_SET_TIMERSLACK = 29
 _POLL_S = 0.1
 _NS_PER_S = 10**9
 MAX_GENERATORS = 4
+MIN_AHEAD = 32
+"""I/Os of one write whose data is made before it is submitted: a whole chunk of 256 tokens of an 8B model."""
+
+
+def buffer_count(depth: int) -> int:
+    """Return how many buffers of the I/O size a queue depth takes."""
+    return depth + 2 * max(depth, MIN_AHEAD) + 2
 
 
 class ThreadEngine:
@@ -35,11 +42,11 @@ class ThreadEngine:
     name = "threads"
 
     def __init__(self, depth: int, io_bytes: int) -> None:
-        """Allocate the buffers: `depth` for reads, twice as many and two for writes, each of `io_bytes`."""
-        self.depth, self.io_bytes = depth, io_bytes
+        """Allocate the buffers, each of `io_bytes`: `depth` for reads, twice `ahead` and two for writes."""
+        self.depth, self.io_bytes, self.ahead = depth, io_bytes, max(depth, MIN_AHEAD)
         self.generators = max(1, min(MAX_GENERATORS, (os.cpu_count() or 1) // 2, depth))
         self._reads = Arena(depth, io_bytes)
-        self._writes = Arena(2 * depth + 2, io_bytes)
+        self._writes = Arena(2 * self.ahead + 2, io_bytes)
         self.buffer_bytes = self._reads.nbytes + self._writes.nbytes
 
     def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
@@ -58,7 +65,7 @@ class _Run:
             plan, None if job.due_ns is None else memoryview(job.due_ns),
             [t is not None and not t.is_simulated for t in job.tiers],
             [1 if t is None else t.alignment for t in job.tiers],
-            depth=engine.depth, io_bytes=engine.io_bytes,
+            depth=engine.depth, ahead=engine.ahead, io_bytes=engine.io_bytes,
         )  # fmt: skip
         if record.ready_ns is not None:
             self.schedule.ready_ns = memoryview(record.ready_ns)
@@ -148,7 +155,7 @@ class _Run:
     def _rest(self, lane: int, now_ns: int) -> None:
         """Sleep until there may be something to submit; one thread, the leader, until the next deadline."""
         due = self.schedule.next_due(now_ns)
-        is_starved = self.schedule.is_starved
+        is_starved = self.schedule.is_starved(now_ns)
         timeout = None
         if due is not None and (self._leader is None or due < self._leader_due):
             self._leader, self._leader_due = lane, due

@@ -275,6 +275,15 @@ def test_a_directory_that_vanishes_costs_nothing_that_was_measured(tmp_path: Pat
     assert outcome.manifest["device_io"] == {"nvme": {"read_bytes": None, "written_bytes": None}}
 
 
+def test_writes_longer_than_the_buffers_are_named(tmp_path: Path) -> None:
+    rows = [row("write", 1, 0, 32 * IO), row("write", 1, 1, 200 * IO)]
+    outcome, _ = run(tmp_path, rows, targets={"cpu": "ram"})
+    assert outcome.error is None
+    assert outcome.manifest["notes"][0].startswith(
+        "1 writes were submitted before all their data was made (more than 32 I/Os each)"
+    )
+
+
 def test_a_fault_of_ours_ends_the_run_instead_of_hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise ZeroDivisionError
@@ -394,7 +403,7 @@ def test_an_existing_directory_that_is_no_run_needs_force(tmp_path: Path) -> Non
         ({"targets": {"cpu": "ram"}, "fsync": "always"}, "--fsync always: choose never or close"),
         ({"targets": {"cpu": "ram"}, "on_error": "panic"}, "--on-error panic: choose stop or continue"),
         ({"targets": {"cpu": "ram"}, "seed": -1}, "--seed -1: give 0 to"),
-        ({"targets": {"cpu": "ram"}, "limit": "1B"}, "--limit 1B admits none of its rows"),
+        ({"targets": {"cpu": "ram"}, "limit": "1B"}, "--limit 1B ends before its first row, or within it"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

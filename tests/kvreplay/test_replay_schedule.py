@@ -32,10 +32,10 @@ def make_plan(rows: list[tuple[int, int, int, int, int]], ts: list[int] | None =
 class Simulation:
     """Runs a schedule with a clock of its own; every step is chosen by `rng`."""
 
-    def __init__(self, plan: Plan, depth: int, rng: random.Random, *, is_open: bool = False) -> None:
+    def __init__(self, plan: Plan, depth: int, rng: random.Random, *, ahead: int = 2, is_open: bool = False) -> None:
         self.plan, self.rng, self.depth, self.now = plan, rng, depth, 0
         due = memoryview(plan.ts_ns) if is_open else None
-        self.schedule = Schedule(plan, due, [True], [IO], depth=depth, io_bytes=IO)
+        self.schedule = Schedule(plan, due, [True], [IO], depth=depth, ahead=ahead, io_bytes=IO)
         self.fills: list[Any] = []
         self.out: list[Any] = []
         self.submitted: dict[int, int] = {}
@@ -116,14 +116,14 @@ def well_formed(rows: list[Any]) -> list[Any]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(rows_strategy, st.integers(1, 4), st.integers(0, 2**32), st.booleans())
+@given(rows_strategy, st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32), st.booleans())
 def test_every_order_of_events_keeps_stages_and_hazards_and_ends(
-    rows: list[Any], depth: int, seed: int, is_open: bool
+    rows: list[Any], depth: int, ahead: int, seed: int, is_open: bool
 ) -> None:
     rows = well_formed(rows)
     rng = random.Random(seed)  # noqa: S311 - a test's choices
     ts = sorted(rng.randrange(50) for _ in rows)
-    simulation = Simulation(make_plan(rows, ts), depth, rng, is_open=is_open)
+    simulation = Simulation(make_plan(rows, ts), depth, rng, ahead=ahead, is_open=is_open)
     simulation.run()
     submitted, completed = simulation.submitted, simulation.completed
     assert len(completed) == len(rows)
@@ -143,7 +143,7 @@ def test_free_rows_go_in_trace_order() -> None:
 
 
 def test_a_write_is_offered_only_with_its_data() -> None:
-    schedule = Schedule(make_plan([(WRITE, 0, 3, -1, -1)]), None, [True], [IO], depth=4, io_bytes=IO)
+    schedule = Schedule(make_plan([(WRITE, 0, 3, -1, -1)]), None, [True], [IO], depth=4, ahead=4, io_bytes=IO)
     fills = [schedule.take_fill(0) for _ in range(3)]
     assert [f.piece for f in fills if f] == [0, 1, 2]
     for fill in fills[:2]:
@@ -158,7 +158,7 @@ def test_a_write_is_offered_only_with_its_data() -> None:
     assert schedule.fills_in_flight == 0
 
 
-def test_a_write_longer_than_the_buffers_starts_with_depth_pieces_and_is_counted() -> None:
+def test_a_write_longer_than_the_buffers_starts_with_what_they_hold_and_is_counted() -> None:
     simulation = Simulation(make_plan([(WRITE, 0, 40, -1, -1)]), 2, random.Random(3))  # noqa: S311 - a test's choices
     for _ in range(2):
         assert simulation._take_fill()
@@ -171,7 +171,7 @@ def test_a_write_longer_than_the_buffers_starts_with_depth_pieces_and_is_counted
 
 def test_nothing_goes_before_its_time_and_a_late_row_delays_no_deadline() -> None:
     plan = make_plan([(READ, i, 1, -1, -1) for i in range(3)], [0, 100, 200])
-    schedule = Schedule(plan, memoryview(plan.ts_ns), [True], [IO], depth=8, io_bytes=IO)
+    schedule = Schedule(plan, memoryview(plan.ts_ns), [True], [IO], depth=8, ahead=8, io_bytes=IO)
     assert schedule.take(0) is not None
     assert schedule.take(99) is None
     assert schedule.next_due(99) == 100
@@ -180,13 +180,25 @@ def test_nothing_goes_before_its_time_and_a_late_row_delays_no_deadline() -> Non
     assert schedule.next_due(150) == 200
 
 
+def test_only_a_row_that_is_due_can_be_starved_of_data() -> None:
+    plan = make_plan([(WRITE, 0, 1, -1, -1)], [100])
+    schedule = Schedule(plan, memoryview(plan.ts_ns), [True], [IO], depth=1, ahead=1, io_bytes=IO)
+    assert schedule.take(99) is None
+    assert not schedule.is_starved(99)
+    assert schedule.is_starved(100)
+    fill = schedule.take_fill(100)
+    assert fill is not None
+    schedule.filled(fill)
+    assert not schedule.is_starved(100)
+
+
 def test_pieces_end_at_multiples_of_the_io_size() -> None:
     plan = build_plan(
         {"row": np.arange(1), "ts_ns": np.zeros(1, np.int64), "op": np.array([READ]), "tier": np.zeros(1, np.int64),
          "object_id": np.zeros(1, np.int64), "offset_bytes": np.array([5000]), "length_bytes": np.array([20_000]),
          "request_id": np.array([-1]), "stage": np.array([-1])}, [4096], Path("t.parquet"),
     )  # fmt: skip
-    schedule = Schedule(plan, None, [True], [4096], depth=1, io_bytes=8192)
+    schedule = Schedule(plan, None, [True], [4096], depth=1, ahead=1, io_bytes=8192)
     submission = schedule.take(0)
     assert submission is not None
     flight = submission.flight
@@ -196,7 +208,7 @@ def test_pieces_end_at_multiples_of_the_io_size() -> None:
 
 
 def test_stopping_offers_nothing_more() -> None:
-    schedule = Schedule(make_plan([(READ, 0, 1, -1, -1)] * 2), None, [True], [IO], depth=2, io_bytes=IO)
+    schedule = Schedule(make_plan([(READ, 0, 1, -1, -1)] * 2), None, [True], [IO], depth=2, ahead=2, io_bytes=IO)
     assert schedule.take(0) is not None
     schedule.stop()
     assert schedule.take(0) is None
