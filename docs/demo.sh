@@ -1,12 +1,12 @@
 #!/bin/sh
-# The main job, end to end, small enough for any machine: about 2 GB on the disk for a moment.
+# The main job, end to end, small enough for any machine: about 4 GB on the disk for a moment.
 set -eu
 say() { printf '\n== %s\n' "$*"; }
 rm -rf "$DEMO"
 mkdir -p "$DEMO/scratch"
 
-say "1. A trace: 8 users for 30 s on a small model, with small tiers so that the disk has work"
-"$BIN/kvtrace" gen --users 8 --duration 30s --seed 42 --model tiny-1b --preset mlperf \
+say "1. A trace: 4 users for 20 s on a small model, with small tiers so that the disk has work"
+"$BIN/kvtrace" gen --users 4 --duration 20s --seed 42 --model tiny-1b --preset mlperf \
     --set tiers.gpu.capacity=256MiB --set tiers.cpu.capacity=512MiB --set tiers.nvme.capacity=1GiB \
     -o "$DEMO/trace.parquet"
 "$BIN/kvtrace" validate "$DEMO/trace.parquet"
