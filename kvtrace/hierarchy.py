@@ -11,16 +11,17 @@ import msgspec
 from kvtrace.core.config import load_toml, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Tier
-from kvtrace.core.units import parse_bytes
+from kvtrace.core.units import parse_bytes, parse_duration_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 PRESETS = Path(__file__).with_name("presets")
 MAX_TIERS = 8
 # With these, what is computed from a preset still fits 64 bits.
 MAX_CAPACITY_BYTES = 2**61
 MAX_TOKENS = 2**31 - 1
+BYTES_PER_US = 10**6
 MAX_NS_PER_TOKEN = 10**9
 
 
@@ -43,19 +44,26 @@ class Match(StrEnum):
 
 
 class Placement(StrEnum):
-    """Where new objects go."""
+    """Where new objects go, and so what happens to those that make room."""
 
     WRITE_THROUGH = "write-through"
     """Into every tier at once; each tier deletes by itself."""
-    WATERFALL = "waterfall"
-    """Into the fastest tier that can make room; what it displaces moves down, and falls off the end."""
+    WRITE_BACK = "write-back"
+    """Into the fastest tier that takes it; what it displaces moves down unless the tier below has it already, and
+    off the end. A KV object never changes once written, so write-on-evict is the same."""
 
 
 class Promotion(StrEnum):
     """Whether a load copies an object to faster tiers."""
 
-    ALWAYS = "always"
     NEVER = "never"
+    """It is read in place."""
+    ALWAYS = "always"
+    """To every faster tier, where it stays until evicted."""
+    SECOND_TOUCH = "second-touch"
+    """As always, but every second load only."""
+    TEMPORARY = "temporary"
+    """To the fastest tier only: tiers between do not keep it."""
 
 
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,11 +71,46 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     capacity: str | int | None = None
+    high_watermark: float = 1.0
+    """How full it gets, as a share of its capacity, before it makes room."""
+    low_watermark: float | None = None
+    """How far it then goes down; by default only as far as it must."""
+    max_object_fraction: float = 1.0
+    """The largest object it takes, as a share of its capacity."""
+    read_bandwidth: str | int | None = None
+    """Bytes a second, such as `7GB`; without it reads take no time."""
+    write_bandwidth: str | int | None = None
+    latency: str | None = None
+    """Of one operation, such as `80us`; counted only beside a bandwidth."""
+    concurrency: int = 0
+    """Operations it serves at once, which bounds their rate by the latency; 0 is unbounded."""
 
     @property
     def capacity_bytes(self) -> int | None:
         """The capacity in bytes; null without a bound."""
-        return parse_bytes(self.capacity) if isinstance(self.capacity, str) else self.capacity
+        return _bytes(self.capacity)
+
+    @property
+    def rates_bytes_per_s(self) -> tuple[int, int]:
+        """Read and write bytes a second; 0 where the model has none."""
+        return _bytes(self.read_bandwidth) or 0, _bytes(self.write_bandwidth) or 0
+
+    @property
+    def latency_ns(self) -> int:
+        """The latency of one operation, ns."""
+        return parse_duration_ns(self.latency) if self.latency else 0
+
+
+def _bytes(value: str | int | None) -> int | None:
+    return parse_bytes(value) if isinstance(value, str) else value
+
+
+class LoadDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a locked benchmark prescribes; `gen` uses it where the command line says nothing."""
+
+    model: str | None = None
+    users: int | None = None
+    duration: str | None = None
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -80,10 +123,18 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     match: Match
     placement: Placement
     promotion: Promotion
-    fill_fraction: float = 1.0
-    """How full a tier above the last may get."""
-    max_object_fraction: float = 1.0
-    """The largest object a tier above the last takes, as a share of its capacity."""
+    exclusive: bool = False
+    """What is promoted leaves the tier it was in."""
+    merge_ranks: bool = False
+    """All tensor-parallel ranks share one object, instead of one each."""
+    layers_per_object: int = 0
+    """Layers in one object; 0 is all of them."""
+    pad_bytes: int = 1
+    """Objects are rounded up to a multiple of this."""
+    min_load_tokens: int = 0
+    """Fewer cached tokens than this below the fastest tier are not loaded but computed again."""
+    store_generated: bool = False
+    """Chunks that generated tokens fill are stored too (synthetic users only: files name no such blocks)."""
     decode_read_tokens: int = 0
     """The turn's own entry is read once, and once more for each so many generated tokens; 0 is never."""
     prefill_only_from_tokens: int = 0
@@ -92,6 +143,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Time to compute one prompt token that missed; 0 takes no time."""
     decode_ns_per_token: int = 0
     """Time to generate one token; 0 takes no time."""
+    load: LoadDefaults = LoadDefaults()
 
     def tier_list(self) -> list[Tier]:
         """Return the tiers as the metadata holds them."""
@@ -123,16 +175,16 @@ def _check(preset: Preset, name: str) -> None:
     require(1 <= len(names) <= MAX_TIERS, f"needs 1 to {MAX_TIERS} tiers, not {len(names)}")
     require(len(set(names)) == len(names), f"tier names must differ: {', '.join(names)}")
     for tier in preset.tiers:
-        capacity = tier.capacity_bytes
-        require(
-            capacity is None or 0 <= capacity <= MAX_CAPACITY_BYTES,
-            f"tiers.{tier.name}.capacity(={capacity}) must be >= 0, and at most {MAX_CAPACITY_BYTES}",
-        )
-    for field in ("fill_fraction", "max_object_fraction"):
-        require(0 < getattr(preset, field) <= 1, f"{field}(={getattr(preset, field)}) must be in (0, 1]")
+        _check_tier(tier, require)
+    require(preset.pad_bytes >= 1, f"pad_bytes(={preset.pad_bytes}) must be >= 1")
+    require(preset.layers_per_object >= 0, f"layers_per_object(={preset.layers_per_object}) must be >= 0")
     require(
-        preset.placement is not Placement.WATERFALL or preset.promotion is Promotion.NEVER,
-        "a waterfall keeps one copy of an object, which nothing promotes: set promotion=never",
+        preset.entry is Entry.CHUNK or (preset.pad_bytes == 1 and not preset.layers_per_object),
+        "pad_bytes and layers_per_object need entry=chunk",
+    )
+    require(
+        not (preset.exclusive and preset.placement is Placement.WRITE_THROUGH),
+        "write-through puts an object into every tier, which is not exclusive: set placement=write-back",
     )
     require(
         0 < preset.chunk_tokens <= MAX_TOKENS,
@@ -141,11 +193,37 @@ def _check(preset: Preset, name: str) -> None:
     for field, most in (
         ("decode_read_tokens", MAX_TOKENS),
         ("prefill_only_from_tokens", MAX_TOKENS),
+        ("min_load_tokens", MAX_TOKENS),
         ("prefill_ns_per_token", MAX_NS_PER_TOKEN),
         ("decode_ns_per_token", MAX_NS_PER_TOKEN),
     ):
         value = getattr(preset, field)
         require(0 <= value <= most, f"{field}(={value}) must be >= 0, and at most {most}")
+
+
+def _check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
+    capacity, name = tier.capacity_bytes, f"tiers.{tier.name}"
+    require(
+        capacity is None or 0 <= capacity <= MAX_CAPACITY_BYTES,
+        f"{name}.capacity(={capacity}) must be >= 0, and at most {MAX_CAPACITY_BYTES}",
+    )
+    for field in ("high_watermark", "max_object_fraction"):
+        require(0 < getattr(tier, field) <= 1, f"{name}.{field}(={getattr(tier, field)}) must be in (0, 1]")
+    low = tier.low_watermark
+    require(
+        low is None or 0 <= low <= tier.high_watermark,
+        f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={tier.high_watermark})",
+    )
+    rates = tier.rates_bytes_per_s
+    require(
+        all(rate == 0 or rate >= BYTES_PER_US for rate in rates),
+        f"{name}: a bandwidth must be at least 1MB, which is per second",
+    )
+    require(tier.concurrency >= 0, f"{name}.concurrency(={tier.concurrency}) must be >= 0")
+    require(
+        any(rates) or not (tier.latency or tier.concurrency),
+        f"{name}: latency and concurrency need a bandwidth beside them",
+    )
 
 
 def as_config(preset: Preset) -> dict[str, Any]:

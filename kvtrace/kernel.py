@@ -18,23 +18,33 @@ from kvtrace.store import (
     HELD,
     HIT_BYTES,
     HITS,
+    LARGEST,
+    LAYERS,
+    LIMIT,
     LIVE,
     LOAD,
+    LOW,
     NONE,
     OBJECT,
     PREFILL,
     PROMOTE,
     RANKS,
+    READ,
+    READ_BYTES,
     ROW_COUNT,
+    SEEN,
     SIZE,
     STORE,
     STORE_CONTROLS,
+    drop,
+    emit_layer,
     fastest,
     lower_tier,
     make_room,
     make_room_by_demotion,
     read,
     release,
+    serve,
     touch,
     write,
 )
@@ -43,19 +53,21 @@ DONE, ROWS_FULL, SLOTS_FULL, ACTORS_FULL = range(4)
 """Why the loop returned."""
 
 # What an actor (a user, or a request in flight) does next.
-_ASK, _LOAD, _STORE, _DECODE, _END = range(5)
+_ASK, _LOAD, _PROMOTE, _STORE, _DECODE, _END = range(6)
+
+SECOND_TOUCH, TEMPORARY = 2, 3
 
 # An actor's fields, columns of an int64 matrix.
 (
     STEP, REQUEST, SESSION, TURN, INPUT, OUTPUT, NEW_TOKENS, FIRST, LAST, LENGTH, NEW, STAGE, DECODED, DECODE_START,
-    HISTORY, ACTOR_FIELDS,
-) = range(16)  # fmt: skip
+    HISTORY, ASKED_NS, REACHED, MISSED_TOKENS, ACTOR_FIELDS,
+) = range(19)  # fmt: skip
 
 # Fields of World.control.
 (
     PENDING, NOW, ARRIVED, HEAP_SIZE, NEXT_REQUEST, NEXT_SESSION, NEXT_OBJECT, MADE, LOGGED, NEED, MIN_SIZE, MAX_SIZE,
-    CONTROLS,
-) = range(STORE_CONTROLS, STORE_CONTROLS + 13)  # fmt: skip
+    ANSWERED, CONTROLS,
+) = range(STORE_CONTROLS, STORE_CONTROLS + 14)  # fmt: skip
 
 # Fields of World.total.
 REQUESTS, INPUT_TOKENS, OUTPUT_TOKENS, LOOKUPS, LOOKUP_BYTES, DECODE_MISSES, UNPLACED, TOTALS = range(8)
@@ -65,10 +77,17 @@ class Knobs(NamedTuple):
     """What the preset and the model say, as numbers."""
 
     is_prefix: int
-    is_waterfall: int
-    promotes: int
+    is_write_back: int
+    promotion: int
+    """0 never, 1 always, SECOND_TOUCH, or TEMPORARY: to the fastest tier only."""
+    is_exclusive: int
+    """What is promoted leaves the tier it was in."""
+    min_load_tokens: int
+    stores_generated: int
     chunk_tokens: int
     """0: one object a turn."""
+    chunk_bytes: int
+    """Of all ranks and layers together, padding included."""
     decode_read_tokens: int
     prefill_only_from_tokens: int
     prefill_ns_per_token: int
@@ -111,6 +130,8 @@ class World(NamedTuple):
     """[rows]: sizes of the objects that users made since the last flush."""
     log: Any
     """[rows, 8]: requests of users since the last flush, columns as in the requests table, no blocks."""
+    first_ns: Any
+    """[rows, 2]: time to the first token since the last flush, with and without the cache; empty if not modelled."""
     chain: Any
     """Scratch: the slots of one request."""
     where: Any
@@ -180,6 +201,8 @@ def run(world: World) -> int:
             delay = _ask(world, actor)
         elif step == _LOAD:
             delay = _load(world, actor)
+        elif step == _PROMOTE:
+            delay = _promote(world, actor)
         elif step == _STORE:
             _store(world, actor)
         elif step == _DECODE:
@@ -213,7 +236,7 @@ def _next_actor(world: World) -> int:
     control[NOW] = world.arrival_ns[index]
     control[ARRIVED] = index + 1
     me = world.actors[actor]
-    me[STEP], me[REQUEST], me[STAGE] = _LOAD, index, 0
+    me[STEP], me[REQUEST], me[STAGE], me[ASKED_NS] = _LOAD, index, 0, control[NOW]
     me[INPUT], me[OUTPUT] = world.input_tokens[index], world.output_tokens[index]
     me[FIRST], me[LENGTH] = world.offsets[index], world.offsets[index + 1] - world.offsets[index]
     me[NEW] = world.file_new[index]
@@ -230,21 +253,24 @@ def _room(world: World, actor: int) -> int:
     """Return DONE if the actor's next step surely fits the buffers, else what is full; NEED says how much it takes."""
     me, knobs, control = world.actors[actor], world.knobs, world.control
     n = me[LENGTH] + me[NEW]
-    if len(world.users) and me[STEP] == _LOAD and control[FREE_COUNT] < me[NEW]:
+    if len(world.users) and me[STEP] in (_LOAD, _END) and control[FREE_COUNT] < me[NEW]:
         control[NEED] = me[NEW]
         return SLOTS_FULL
     tiers = len(world.tiers)
     # Every object is read once and written once to each tier. That displaces at most as many bytes from each,
-    # and one largest object a tier more, but no object twice; each displaced one takes three rows (read, write,
-    # delete).
-    size = me[NEW_TOKENS] if knobs.chunk_tokens == 0 else knobs.chunk_tokens
-    displaced_bytes = n * size * knobs.bytes_per_token + tiers * control[MAX_SIZE]
+    # and one largest object and what lies between its marks a tier more, but no object twice; each displaced one
+    # takes three rows (read, write, delete).
+    size = knobs.chunk_bytes if knobs.chunk_tokens else me[NEW_TOKENS] * knobs.bytes_per_token
+    displaced_bytes = n * size + tiers * control[MAX_SIZE]
+    for t in range(tiers):
+        displaced_bytes += world.tiers[t, LIMIT] - world.tiers[t, LOW]
     displaced = min(displaced_bytes // max(1, control[MIN_SIZE]), len(world.slots)) + n + tiers
-    control[NEED] = control[RANKS] * ((1 + tiers) * n + 3 * tiers * displaced + 8)
+    control[NEED] = control[RANKS] * control[LAYERS] * ((1 + tiers) * n + 3 * tiers * displaced + 8)
     is_room = (
         control[ROW_COUNT] + control[NEED] <= world.rows.shape[1]
         and (len(world.users) == 0 or control[MADE] + me[NEW] <= len(world.made_size))
         and (len(world.users) == 0 or control[LOGGED] < len(world.log))
+        and (len(world.first_ns) == 0 or control[ANSWERED] < len(world.first_ns))
     )
     return DONE if is_room else ROWS_FULL
 
@@ -265,9 +291,9 @@ def _ask(world: World, user: int) -> int:
     me[NEW] = me[INPUT] // knobs.chunk_tokens - me[LENGTH] if knobs.chunk_tokens else 1
     me[REQUEST] = control[NEXT_REQUEST]
     control[NEXT_REQUEST] += 1
-    size = knobs.chunk_tokens or me[NEW_TOKENS]
-    control[MIN_SIZE] = min(control[MIN_SIZE], size * knobs.bytes_per_token)
-    control[MAX_SIZE] = max(control[MAX_SIZE], size * knobs.bytes_per_token)
+    size = knobs.chunk_bytes if knobs.chunk_tokens else me[NEW_TOKENS] * knobs.bytes_per_token
+    control[MIN_SIZE] = min(control[MIN_SIZE], size)
+    control[MAX_SIZE] = max(control[MAX_SIZE], size)
     line = world.log[control[LOGGED]]
     control[LOGGED] += 1
     line[0], line[1], line[2], line[3] = control[NOW], me[REQUEST], me[SESSION], me[TURN]
@@ -277,7 +303,7 @@ def _ask(world: World, user: int) -> int:
         world.users[user, QOS],
         world.users[user, KIND],
     )
-    me[STAGE] = 0
+    me[STAGE], me[ASKED_NS] = 0, control[NOW]
     me[STEP] = _LOAD
     return 0
 
@@ -298,20 +324,20 @@ def _leave_conversation(world: World, user: int) -> None:
 def _make_objects(world: World, user: int) -> None:
     """Take slots for the new objects of a user's turn and append them to the conversation."""
     me, knobs, slots, control = world.actors[user], world.knobs, world.slots, world.control
-    tokens = knobs.chunk_tokens or me[NEW_TOKENS]
+    size = knobs.chunk_bytes if knobs.chunk_tokens else me[NEW_TOKENS] * knobs.bytes_per_token
     for _ in range(me[NEW]):
         control[FREE_COUNT] -= 1
         slot = world.free[control[FREE_COUNT]]
         slots[slot, OBJECT] = control[NEXT_OBJECT]
         control[NEXT_OBJECT] += 1
-        slots[slot, SIZE] = tokens * knobs.bytes_per_token
+        slots[slot, SIZE] = size
         slots[slot, LIVE], slots[slot, HELD], slots[slot, FOLLOWING] = 0, 1, NONE
         if me[LAST] == NONE:
             me[FIRST] = slot
         else:
             slots[me[LAST], FOLLOWING] = slot
         me[LAST] = slot
-        world.made_size[control[MADE]] = slots[slot, SIZE]
+        world.made_size[control[MADE]] = size
         control[MADE] += 1
 
 
@@ -334,42 +360,78 @@ def _gather(world: World, actor: int) -> int:
 
 @njit
 def _load(world: World, actor: int) -> int:
-    """Read what is cached of the prompt, promote it, and return the time the rest takes to compute."""
-    me, knobs = world.actors[actor], world.knobs
-    tiers, slots, rows, control, chain, where = (
-        world.tiers, world.slots, world.rows, world.control, world.chain, world.where,
-    )  # fmt: skip
-    now, request = control[NOW], me[REQUEST]
+    """Read what is cached of the prompt; return the time until all of it is there."""
+    me, knobs, control = world.actors[actor], world.knobs, world.control
     known = me[LENGTH] if len(world.users) else me[LENGTH] - me[NEW]
     if len(world.users):
         _make_objects(world, actor)
         me[LENGTH] += me[NEW]
     n = _gather(world, actor)
-    end = 0
+    end = _look_up(world, known)
+    done, hit_tokens = _read_hits(world, actor, end)
+    _count_request(world, actor, n if knobs.is_prefix else known)
+    me[REACHED], me[MISSED_TOKENS] = end, max(0, me[INPUT] - hit_tokens)
+    # What a prefix match leaves, or a turn adds, is what is stored.
+    me[NEW] = n - (end if knobs.is_prefix else known)
+    me[STEP] = _PROMOTE
+    return done - control[NOW]
+
+
+@njit
+def _look_up(world: World, known: int) -> int:
+    """Find where each of `chain[:known]` is live, into `where`; return how many of them may be used."""
+    tiers, slots, chain, where, knobs = world.tiers, world.slots, world.chain, world.where, world.knobs
+    end, in_fastest = 0, -1
     while end < known:
         found = fastest(tiers, slots, chain[end])
         where[end] = found
         if found == NONE and knobs.is_prefix:
             break
+        if found != 0 and in_fastest < 0:
+            in_fastest = end
         end += 1
-    hit_bytes, stage = 0, 0
+    if in_fastest >= 0 and (end - in_fastest) * knobs.chunk_tokens < knobs.min_load_tokens:
+        # Not worth a load from below: the engine computes these again.
+        end = in_fastest
+    return end
+
+
+@njit
+def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
+    """Read each of `chain[:end]` where it is; return when the last is read, and the tokens that saves.
+
+    Objects of one group of layers are a stage: the first layers can be used while the next are read.
+    """
+    me, knobs = world.actors[actor], world.knobs
+    tiers, slots, rows, control, chain, where = (
+        world.tiers, world.slots, world.rows, world.control, world.chain, world.where,
+    )  # fmt: skip
+    now = control[NOW]
+    done, hits, hit_bytes = now, 0, 0
     for i in range(end):
         t = where[i]
         if t != NONE:
             slot = chain[i]
-            read(tiers, slots, rows, control, t, slot, now, LOAD, request, 0)
+            size = slots[slot, SIZE]
+            touch(tiers, slots, t, slot)
+            tiers[t, READ_BYTES] += size
             tiers[t, HITS] += 1
-            tiers[t, HIT_BYTES] += slots[slot, SIZE]
-            hit_bytes += slots[slot, SIZE]
-            stage = 1
-    if knobs.promotes:
-        stage += _promote(world, end, stage, request)
-    _count_request(world, actor, n if knobs.is_prefix else known)
-    me[STAGE], me[STEP] = stage, _STORE
-    # What a prefix match leaves, or a turn adds, is what is stored.
-    me[NEW] = n - (end if knobs.is_prefix else known)
-    missed = me[INPUT] - hit_bytes // knobs.bytes_per_token
-    return max(0, missed) * knobs.prefill_ns_per_token
+            tiers[t, HIT_BYTES] += size
+            hits += 1
+            hit_bytes += size
+            served = serve(tiers, t, 0, size, now)
+            done = max(done, served)
+    layers = control[LAYERS] if hits else 0
+    for layer in range(layers):
+        for i in range(end):
+            t = where[i]
+            if t != NONE:
+                slot = chain[i]
+                emit_layer(
+                    rows, control, now, READ, t, LOAD, slots[slot, OBJECT], slots[slot, SIZE], me[REQUEST], layer, layer
+                )
+    me[STAGE] = layers
+    return done, hits * knobs.chunk_tokens if knobs.chunk_tokens else hit_bytes // knobs.bytes_per_token
 
 
 @njit
@@ -384,61 +446,97 @@ def _count_request(world: World, actor: int, looked_up: int) -> None:
 
 
 @njit
-def _promote(world: World, end: int, stage: int, request: int) -> int:
-    """Copy each of `chain[:end]` from where it was read to every faster tier; return 1 if anything was, else 0."""
+def _promote(world: World, actor: int) -> int:
+    """Copy what was loaded to faster tiers, as the promotion says; return the time the rest takes to compute."""
+    me, knobs = world.actors[actor], world.knobs
+    if knobs.promotion and me[REACHED]:
+        _gather(world, actor)
+        for i in range(me[REACHED]):
+            world.where[i] = fastest(world.tiers, world.slots, world.chain[i])
+        me[STAGE] += _copy_up(world, me[REACHED], me[STAGE], me[REQUEST])
+    me[STEP] = _STORE
+    return me[MISSED_TOKENS] * knobs.prefill_ns_per_token
+
+
+@njit
+def _copy_up(world: World, end: int, stage: int, request: int) -> int:
+    """Copy each of `chain[:end]` from the tier in `where` to faster ones; return 1 if anything was, else 0."""
     tiers, slots, free, rows, control = world.tiers, world.slots, world.free, world.rows, world.control
-    chain, where, now = world.chain, world.where, world.control[NOW]
+    chain, where, knobs, now = world.chain, world.where, world.knobs, world.control[NOW]
     is_any = 0
     for i in range(end):
-        slot = chain[i]
-        t = where[i] - 1
+        slot, source = chain[i], where[i]
+        size = slots[slot, SIZE]
+        if knobs.promotion == SECOND_TOUCH and source > 0:
+            slots[slot, SEEN] ^= 1
+            if slots[slot, SEEN]:
+                source = 0
+        if knobs.is_exclusive and source > 0 and lower_tier(tiers, 0, size) < source:
+            drop(tiers, slots, free, rows, control, source, slot, now, PROMOTE)
+        t = 0 if knobs.promotion == TEMPORARY and source > 0 else source - 1
         while t >= 0:
-            if make_room(tiers, slots, free, rows, control, t, slots[slot, SIZE], now):
+            if knobs.is_write_back and size <= tiers[t, LARGEST]:
+                make_room_by_demotion(tiers, slots, free, rows, control, world.wanted, t, size, now)
+            if make_room(tiers, slots, free, rows, control, t, size, now):
                 write(tiers, slots, rows, control, t, slot, now, PROMOTE, request, stage)
                 is_any = 1
-            t -= 1
+            t = -1 if knobs.is_exclusive else t - 1
     return is_any
 
 
 @njit
 def _store(world: World, actor: int) -> None:
     """Write the objects that were computed, to the tiers that the placement says."""
-    me = world.actors[actor]
-    n = _gather(world, actor)
-    first = n - me[NEW]
-    if world.knobs.is_waterfall:
-        me[STAGE] += _store_waterfall(world, first, n, me[STAGE], me[REQUEST])
-    else:
-        me[STAGE] += _store_through(world, first, n, me[STAGE], me[REQUEST])
-    me[NEW] = 0
-    me[DECODED], me[DECODE_START] = 0, world.control[NOW]
+    me, control = world.actors[actor], world.control
+    if len(world.first_ns):
+        world.first_ns[control[ANSWERED], 0] = control[NOW] - me[ASKED_NS]
+        world.first_ns[control[ANSWERED], 1] = me[INPUT] * world.knobs.prefill_ns_per_token
+        control[ANSWERED] += 1
+    _store_new(world, actor, PREFILL, STORE)
+    me[DECODED], me[DECODE_START] = 0, control[NOW]
     me[STEP] = _DECODE
 
 
 @njit
-def _store_waterfall(world: World, first: int, n: int, stage: int, request: int) -> int:
+def _store_new(world: World, actor: int, first_phase: int, rest_phase: int) -> None:
+    """Write the actor's last NEW objects."""
+    me = world.actors[actor]
+    n = _gather(world, actor)
+    first = n - me[NEW]
+    if world.knobs.is_write_back:
+        me[STAGE] += _store_down(world, first, n, me[STAGE], me[REQUEST], first_phase)
+    else:
+        me[STAGE] += _store_through(world, first, n, me[STAGE], me[REQUEST], first_phase, rest_phase)
+    me[NEW] = 0
+
+
+@njit
+def _store_down(world: World, first: int, n: int, stage: int, request: int, phase: int) -> int:
     """Write each new object to the fastest tier that takes it, which moves others down; return the stages used."""
     tiers, slots, free, rows, control = world.tiers, world.slots, world.free, world.rows, world.control
     chain, now = world.chain, world.control[NOW]
     is_any = 0
     for i in range(first, n):
         slot = chain[i]
+        size = slots[slot, SIZE]
+        t = lower_tier(tiers, 0, size)
         held_in = fastest(tiers, slots, slot)
-        if held_in != NONE:
-            touch(tiers, slots, held_in, slot)
-            continue
-        t = lower_tier(tiers, 0, slots[slot, SIZE])
         if t == NONE:
             world.total[UNPLACED] += 1
-            continue
-        make_room_by_demotion(tiers, slots, free, rows, control, world.wanted, t, slots[slot, SIZE], now)
-        write(tiers, slots, rows, control, t, slot, now, PREFILL, request, stage)
-        is_any = 1
+        elif held_in == t or (held_in != NONE and world.knobs.is_exclusive):
+            # Computed again though it is still there: an engine does not store it twice.
+            touch(tiers, slots, held_in, slot)
+        else:
+            make_room_by_demotion(tiers, slots, free, rows, control, world.wanted, t, size, now)
+            write(tiers, slots, rows, control, t, slot, now, phase, request, stage)
+            is_any = 1
     return is_any
 
 
 @njit
-def _store_through(world: World, first: int, n: int, stage: int, request: int) -> int:
+def _store_through(
+    world: World, first: int, n: int, stage: int, request: int, first_phase: int, rest_phase: int
+) -> int:
     """Write each new object to the first tier that takes it, and a stage later to all below; return the stages used."""
     tiers, slots, free, rows, control = world.tiers, world.slots, world.free, world.rows, world.control
     chain, now = world.chain, world.control[NOW]
@@ -449,10 +547,9 @@ def _store_through(world: World, first: int, n: int, stage: int, request: int) -
         if t == NONE:
             world.total[UNPLACED] += 1
         elif slots[slot, LIVE] & (1 << t):
-            # Computed again though it is still there: an engine does not store it twice.
             touch(tiers, slots, t, slot)
         elif make_room(tiers, slots, free, rows, control, t, slots[slot, SIZE], now):
-            write(tiers, slots, rows, control, t, slot, now, PREFILL, request, stage)
+            write(tiers, slots, rows, control, t, slot, now, first_phase, request, stage)
             is_first = 1
     for i in range(first, n):
         slot = chain[i]
@@ -461,7 +558,7 @@ def _store_through(world: World, first: int, n: int, stage: int, request: int) -
             if not slots[slot, LIVE] & (1 << t) and make_room(
                 tiers, slots, free, rows, control, t, slots[slot, SIZE], now
             ):
-                write(tiers, slots, rows, control, t, slot, now, STORE, request, stage + is_first)
+                write(tiers, slots, rows, control, t, slot, now, rest_phase, request, stage + is_first)
                 is_lower = 1
             t += 1
     return is_first + is_lower
@@ -479,21 +576,25 @@ def _decode(world: World, actor: int) -> int:
     done = me[DECODED]
     if done >= reads or me[LENGTH] == 0:
         me[STEP] = _END
-        return me[DECODE_START] + me[OUTPUT] * knobs.decode_ns_per_token - control[NOW]
+        if knobs.stores_generated and knobs.chunk_tokens and len(world.users):
+            me[NEW] = (me[INPUT] + me[OUTPUT]) // knobs.chunk_tokens - me[LENGTH]
+        return max(0, me[DECODE_START] + me[OUTPUT] * knobs.decode_ns_per_token - control[NOW])
     slot = world.file_chain[me[FIRST] + me[LENGTH] - 1] if len(world.users) == 0 else me[LAST]
     tiers, slots, rows = world.tiers, world.slots, world.rows
     t = fastest(tiers, slots, slot)
+    served = control[NOW]
     if t == NONE:
         world.total[DECODE_MISSES] += 1
     else:
-        read(tiers, slots, rows, control, t, slot, control[NOW], DECODE, me[REQUEST], me[STAGE])
+        touch(tiers, slots, t, slot)
+        served = read(tiers, slots, rows, control, t, slot, control[NOW], DECODE, me[REQUEST], me[STAGE])
         me[STAGE] += 1
     me[DECODED] = done + 1
     if done + 1 == reads:
-        return 0
+        return served - control[NOW]
     # The first read fetches the entry; read k >= 1 begins the k-th run of decode_read_tokens tokens.
     due = me[DECODE_START] + done * knobs.decode_read_tokens * knobs.decode_ns_per_token
-    return due - control[NOW]
+    return max(due, served) - control[NOW]
 
 
 @njit
@@ -505,6 +606,10 @@ def _end(world: World, actor: int) -> int:
         world.idle[world.idle[free]] = actor
         world.idle[free] += 1
         return NONE
+    if me[NEW]:
+        _make_objects(world, actor)
+        me[LENGTH] += me[NEW]
+        _store_new(world, actor, DECODE, DECODE)
     me[HISTORY] = me[INPUT] + me[OUTPUT]
     me[TURN] += 1
     me[STEP] = _ASK

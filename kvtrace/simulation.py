@@ -10,8 +10,8 @@ import numpy as np
 
 from kvtrace import kernel, store
 from kvtrace.geometry import Chains, chunk_chains, turn_chains
-from kvtrace.hierarchy import Entry, Match, Placement, Preset, Promotion
-from kvtrace.models import ModelShape, bytes_per_token_per_rank, stored_ranks
+from kvtrace.hierarchy import BYTES_PER_US, Entry, Match, Placement, Preset, Promotion
+from kvtrace.models import ModelShape, bytes_per_token_per_rank, stored_ranks, token_groups
 from kvtrace.sources import synthetic
 
 if TYPE_CHECKING:
@@ -62,17 +62,35 @@ class Simulation:
     def __init__(self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS) -> None:
         """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size."""
         self.preset, self.load = preset, load
-        self.ranks = stored_ranks(model, ranks)
-        self.bytes_per_token = bytes_per_token_per_rank(model, ranks) * self.ranks
+        self._first_ns: list[Any] = []
+        stored = stored_ranks(model, ranks)
+        self.bytes_per_token = bytes_per_token_per_rank(model, ranks) * stored
+        self.ranks = 1 if preset.merge_ranks else stored
+        self.layers = (
+            -(-sum(group.layers for group in token_groups(model)) // preset.layers_per_object)
+            if preset.layers_per_object
+            else 1
+        )
         chains = self._chains()
         sizes = chains.tokens * self.bytes_per_token
+        if preset.entry is Entry.CHUNK:
+            sizes[:] = self.chunk_bytes
         self._file_sizes = sizes
-        slot_count = len(sizes) if load.requests is not None else 1024
         if load.requests is None:
-            sizes = np.zeros(slot_count, dtype=np.int64)
-        self.world = self._world(
-            store.new_slots(sizes, len(preset.tiers), are_held=load.requests is not None), rows, chains, model
-        )
+            sizes = np.zeros(1024, dtype=np.int64)
+        slots = store.new_slots(sizes, len(preset.tiers), are_held=load.requests is not None)
+        self.world = self._world(slots, rows, chains, model)
+
+    @property
+    def parts(self) -> int:
+        """Objects of one slot: one for each rank that stores, and each group of layers."""
+        return self.ranks * self.layers
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a chunk, all its objects together, each padded."""
+        pad = self.preset.pad_bytes
+        return -(-self.preset.chunk_tokens * self.bytes_per_token // (self.parts * pad)) * pad * self.parts
 
     def _chains(self) -> Chains:
         requests = self.load.requests
@@ -92,13 +110,13 @@ class Simulation:
         control[kernel.PENDING] = store.NONE
         control[kernel.MIN_SIZE] = self._file_sizes.min(initial=2**62)
         control[kernel.MAX_SIZE] = self._file_sizes.max(initial=0)
-        control[store.RANKS] = self.ranks
+        control[store.RANKS], control[store.LAYERS] = self.ranks, self.layers
         control[store.FREE_COUNT] = 0 if is_file else len(slots)
         actors = np.zeros((count, kernel.ACTOR_FIELDS), np.int64)
         actors[:, kernel.FIRST] = actors[:, kernel.LAST] = store.NONE
         longest = int(np.diff(chains.offsets).max(initial=0)) if is_file else len(slots)
         world = kernel.World(
-            tiers=store.new_tiers(*tier_limits(self.preset)),
+            tiers=self._tiers(),
             slots=slots,
             free=np.arange(len(slots) - 1, -1, -1),
             rows=store.new_rows(rows),
@@ -118,6 +136,7 @@ class Simulation:
             file_new=chains.new,
             made_size=np.empty(0 if is_file else rows, np.int64),
             log=np.empty((0 if is_file else rows, 8), np.int64),
+            first_ns=np.empty((rows if self.has_times else 0, 2), np.int64),
             chain=np.empty(longest, np.int64),
             where=np.empty(longest, np.int64),
             wanted=np.empty((2, len(self.preset.tiers) + 1), np.int64),
@@ -130,11 +149,39 @@ class Simulation:
     def _knobs(self, model: ModelShape) -> kernel.Knobs:
         p = self.preset
         return kernel.Knobs(
-            int(p.match is Match.PREFIX), int(p.placement is Placement.WATERFALL), int(p.promotion is Promotion.ALWAYS),
-            p.chunk_tokens if p.entry is Entry.CHUNK else 0, p.decode_read_tokens, p.prefill_only_from_tokens,
-            p.prefill_ns_per_token, p.decode_ns_per_token, self.bytes_per_token, model.max_context_tokens,
-            self.load.seed, self.load.until_ns, self.load.max_requests,
-        )  # fmt: skip
+            is_prefix=int(p.match is Match.PREFIX),
+            is_write_back=int(p.placement is Placement.WRITE_BACK),
+            promotion=list(Promotion).index(p.promotion),
+            is_exclusive=int(p.exclusive),
+            min_load_tokens=p.min_load_tokens,
+            stores_generated=int(p.store_generated),
+            chunk_tokens=p.chunk_tokens if p.entry is Entry.CHUNK else 0,
+            chunk_bytes=self.chunk_bytes,
+            decode_read_tokens=p.decode_read_tokens,
+            prefill_only_from_tokens=p.prefill_only_from_tokens,
+            prefill_ns_per_token=p.prefill_ns_per_token,
+            decode_ns_per_token=p.decode_ns_per_token,
+            bytes_per_token=self.bytes_per_token,
+            max_context_tokens=model.max_context_tokens,
+            seed=self.load.seed,
+            until_ns=self.load.until_ns,
+            max_requests=self.load.max_requests,
+        )
+
+    def _tiers(self) -> Any:
+        tiers = store.new_tiers(*tier_limits(self.preset))
+        for t, tier in enumerate(self.preset.tiers):
+            if tier.low_watermark is not None and tier.capacity_bytes is not None:
+                tiers[t, store.LOW] = int(tier.capacity_bytes * tier.low_watermark)
+            rates = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
+            tiers[t, store.READ_RATE], tiers[t, store.WRITE_RATE] = rates
+            tiers[t, store.LATENCY_NS], tiers[t, store.CONCURRENCY] = tier.latency_ns, tier.concurrency
+        return tiers
+
+    @property
+    def has_times(self) -> bool:
+        """Whether anything takes time before the first token."""
+        return bool(self.preset.prefill_ns_per_token or any(any(t.rates_bytes_per_s) for t in self.preset.tiers))
 
     @property
     def file_object_bytes(self) -> Any:
@@ -171,10 +218,12 @@ class Simulation:
         control, world = self.world.control, self.world
         made, logged, rows = (int(control[f]) for f in (kernel.MADE, kernel.LOGGED, store.ROW_COUNT))
         flush = Flush(
-            world.rows[:, :rows], np.repeat(world.made_size[:made] // self.ranks, self.ranks),
+            world.rows[:, :rows], np.repeat(world.made_size[:made] // self.parts, self.parts),
             world.log[:logged].copy(), int(control[kernel.NOW]),
         )  # fmt: skip
-        control[kernel.MADE] = control[kernel.LOGGED] = control[store.ROW_COUNT] = 0
+        if self.has_times:
+            self._first_ns.append(world.first_ns[: control[kernel.ANSWERED]].copy())
+        control[[kernel.MADE, kernel.LOGGED, kernel.ANSWERED, store.ROW_COUNT]] = 0
         return flush
 
     def _turn(self, ring: list[Any]) -> list[Any]:
@@ -215,6 +264,17 @@ class Simulation:
             heap_ns=np.pad(world.heap_ns, (0, old)), heap_actor=np.pad(world.heap_actor, (0, old)),
         )  # fmt: skip
 
+    def _first_token(self) -> dict[str, Any] | None:
+        """Modelled times to the first token, with and without the cache; null if nothing takes time."""
+        if not self.has_times:
+            return None
+        times = np.concatenate([*self._first_ns, np.zeros((0, 2), np.int64)])
+        return {
+            "requests": len(times),
+            "with_cache": quantiles_ns(times[:, 0]),
+            "without_cache": quantiles_ns(times[:, 1]),
+        }
+
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""
         total, tiers = self.world.total, self.world.tiers
@@ -241,20 +301,28 @@ class Simulation:
             "misses": lookups - int(tiers[:, store.HITS].sum()),
             "decode_misses": int(total[kernel.DECODE_MISSES]),
             "unplaced_objects": int(total[kernel.UNPLACED]),
+            "first_token": self._first_token(),
             "tiers": per_tier,
         }
 
 
 def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
-    """Return, for each tier, the bytes it fills to and the largest object it takes; the last fills fully."""
+    """Return, for each tier, the bytes it fills to and the largest object it takes."""
     limits, largest = [], []
-    for index, tier in enumerate(preset.tiers):
+    for tier in preset.tiers:
         capacity = tier.capacity_bytes
-        is_last = index == len(preset.tiers) - 1
-        if capacity is None:
-            limits.append(store.UNBOUNDED)
-            largest.append(store.UNBOUNDED)
-        else:
-            limits.append(capacity if is_last else int(capacity * preset.fill_fraction))
-            largest.append(capacity if is_last else int(capacity * preset.max_object_fraction))
+        limits.append(store.UNBOUNDED if capacity is None else int(capacity * tier.high_watermark))
+        largest.append(store.UNBOUNDED if capacity is None else int(capacity * tier.max_object_fraction))
     return limits, largest
+
+
+_QUANTILES = {"p50_ns": 0.5, "p95_ns": 0.95, "p99_ns": 0.99, "p99_9_ns": 0.999}
+
+
+def quantiles_ns(times: Any) -> dict[str, int | None]:
+    """Return the quantiles of all `times`, ns, each a time that occurred; null where there are too few for it."""
+    ordered = np.sort(times)
+    return {
+        name: int(ordered[min(len(ordered) - 1, int(len(ordered) * q))]) if len(ordered) * (1 - q) >= 1 else None
+        for name, q in _QUANTILES.items()
+    }

@@ -23,26 +23,31 @@ LOAD, PROMOTE, PREFILL, STORE, DECODE, DEMOTE, EVICT = (
     for phase in (Phase.LOAD, Phase.PROMOTE, Phase.PREFILL, Phase.STORE, Phase.DECODE, Phase.DEMOTE, Phase.EVICT)
 )
 
-# Fields of a tier: bytes it may hold, largest object it takes, bytes it holds, most and least recent slot, and
-# counters of what happened in it.
-LIMIT, LARGEST, USED, HEAD, TAIL, HITS, HIT_BYTES, WRITTEN_BYTES, DELETED_BYTES, READ_BYTES, TIER_FIELDS = range(11)
+# Fields of a tier: bytes it may hold, bytes it goes down to when it must make room, largest object it takes, bytes
+# it holds, most and least recent slot, and counters of what happened in it. Then the service model: bytes a
+# microsecond (0: takes no time), latency, operations at once, and until when it is busy with what it was given.
+(
+    LIMIT, LOW, LARGEST, USED, HEAD, TAIL, HITS, HIT_BYTES, WRITTEN_BYTES, DELETED_BYTES, READ_BYTES,
+    READ_RATE, WRITE_RATE, LATENCY_NS, CONCURRENCY, READ_BUSY_NS, WRITE_BUSY_NS, TIER_FIELDS,
+) = range(18)  # fmt: skip
 
 # Fields of a slot: the object it holds, its bytes (all ranks together), a bit for each tier it is live in, whether
-# a conversation may still ask for it (so that it is not reused), the next slot of that conversation, and from
-# LINKS on, for each tier, the next more recent and the next less recent slot.
-OBJECT, SIZE, LIVE, HELD, FOLLOWING, LINKS = range(6)
+# a conversation may still ask for it (so that it is not reused), the next slot of that conversation, whether it was
+# loaded once and not promoted yet, and from LINKS on, for each tier, the next more recent and less recent slot.
+OBJECT, SIZE, LIVE, HELD, FOLLOWING, SEEN, LINKS = range(7)
 
 # Columns of rows.
 TS_NS, OP, TIER, PHASE, OBJECT_ID, LENGTH_BYTES, REQUEST_ID, STAGE, RANK, ROW_FIELDS = range(10)
 
-# Fields of control that this module uses: rows filled, objects of one slot (one a rank), free slots.
-ROW_COUNT, RANKS, FREE_COUNT, STORE_CONTROLS = range(4)
+# Fields of control that this module uses: rows filled, free slots, and of how many objects a slot consists: one for
+# each rank and group of layers.
+ROW_COUNT, FREE_COUNT, RANKS, LAYERS, STORE_CONTROLS = range(5)
 
 
 def new_tiers(limits: list[int], largest: list[int]) -> Any:
-    """Return empty tiers that hold `limits` bytes and take objects of up to `largest`."""
+    """Return empty tiers that hold `limits` bytes and take objects of up to `largest`; service takes no time."""
     tiers = np.zeros((len(limits), TIER_FIELDS), dtype=np.int64)
-    tiers[:, LIMIT], tiers[:, LARGEST] = limits, largest
+    tiers[:, LIMIT], tiers[:, LOW], tiers[:, LARGEST] = limits, limits, largest
     tiers[:, HEAD] = tiers[:, TAIL] = NONE
     return tiers
 
@@ -51,7 +56,7 @@ def new_slots(sizes: Any, tier_count: int, *, are_held: bool) -> Any:
     """Return one slot an object of `sizes` bytes, live nowhere; `are_held` if their requests are still to come."""
     slots = np.full((len(sizes), LINKS + 2 * tier_count), NONE, dtype=np.int64)
     slots[:, OBJECT], slots[:, SIZE] = np.arange(len(sizes)), sizes
-    slots[:, LIVE], slots[:, HELD] = 0, int(are_held)
+    slots[:, LIVE], slots[:, HELD], slots[:, SEEN] = 0, int(are_held), 0
     return slots
 
 
@@ -96,11 +101,12 @@ def touch(tiers: Any, slots: Any, t: int, slot: int) -> None:
 
 
 @inlined
-def emit(
-    rows: Any, control: Any, now: int, op: int, t: int, phase: int, object_: int, size: int, request: int, stage: int
-) -> None:
-    """Append one row a rank; `size` is of all ranks together; request NONE is background work."""
-    ranks = control[RANKS]
+def emit_layer(
+    rows: Any, control: Any, now: int, op: int, t: int, phase: int, object_: int, size: int, request: int, stage: int,
+    layer: int,
+) -> None:  # fmt: skip
+    """Append a row for each rank's object of one group of layers; `size` is of the whole slot."""
+    ranks, layers = control[RANKS], control[LAYERS]
     first = control[ROW_COUNT]
     control[ROW_COUNT] = first + ranks
     for rank in range(ranks):
@@ -109,21 +115,50 @@ def emit(
         rows[OP, i] = op
         rows[TIER, i] = t
         rows[PHASE, i] = phase
-        rows[OBJECT_ID, i] = object_ * ranks + rank
-        rows[LENGTH_BYTES, i] = size // ranks
+        rows[OBJECT_ID, i] = (object_ * ranks + rank) * layers + layer
+        rows[LENGTH_BYTES, i] = size // (ranks * layers)
         rows[REQUEST_ID, i] = request
         rows[STAGE, i] = stage
         rows[RANK, i] = rank
 
 
 @inlined
+def emit(
+    rows: Any, control: Any, now: int, op: int, t: int, phase: int, object_: int, size: int, request: int, stage: int
+) -> None:
+    """Append one row for each object of a slot; request NONE is background work."""
+    for layer in range(control[LAYERS]):
+        emit_layer(rows, control, now, op, t, phase, object_, size, request, stage, layer)
+
+
+@inlined
+def serve(tiers: Any, t: int, is_write: int, size: int, now: int) -> int:
+    """Give tier `t` an operation of `size` bytes; return when it is done, by the service model.
+
+    Each direction is one first-come server. An operation occupies it for its bytes over the rate, or for its
+    share of the latency if at most so many run at once; it is done a latency later. Without a rate, no time.
+    """
+    rate = tiers[t, WRITE_RATE] if is_write else tiers[t, READ_RATE]
+    done = now
+    if rate > 0:
+        busy = WRITE_BUSY_NS if is_write else READ_BUSY_NS
+        transfer = size * 1000 // rate
+        if tiers[t, CONCURRENCY] > 0:
+            transfer = max(transfer, tiers[t, LATENCY_NS] // tiers[t, CONCURRENCY])
+        tiers[t, busy] = max(tiers[t, busy], now) + transfer
+        done = tiers[t, busy] + tiers[t, LATENCY_NS]
+    return done
+
+
+@inlined
 def read(
     tiers: Any, slots: Any, rows: Any, control: Any, t: int, slot: int, now: int, phase: int, request: int, stage: int
-) -> None:
-    """Read the whole of `slot` in tier `t` and make it the most recent there."""
-    touch(tiers, slots, t, slot)
-    tiers[t, READ_BYTES] += slots[slot, SIZE]
-    emit(rows, control, now, READ, t, phase, slots[slot, OBJECT], slots[slot, SIZE], request, stage)
+) -> int:
+    """Read the whole of `slot` in tier `t`; return when it is done. Whether that makes it recent is the caller's."""
+    size = slots[slot, SIZE]
+    tiers[t, READ_BYTES] += size
+    emit(rows, control, now, READ, t, phase, slots[slot, OBJECT], size, request, stage)
+    return serve(tiers, t, 0, size, now)
 
 
 @inlined
@@ -135,6 +170,7 @@ def write(
     slots[slot, LIVE] |= 1 << t
     tiers[t, USED] += slots[slot, SIZE]
     tiers[t, WRITTEN_BYTES] += slots[slot, SIZE]
+    serve(tiers, t, 1, slots[slot, SIZE], now)
     emit(rows, control, now, WRITE, t, phase, slots[slot, OBJECT], slots[slot, SIZE], request, stage)
 
 
@@ -175,11 +211,15 @@ def has_room(tiers: Any, t: int, size: int) -> bool:
 
 @inlined
 def make_room(tiers: Any, slots: Any, free: Any, rows: Any, control: Any, t: int, size: int, now: int) -> bool:
-    """Delete the least recent of tier `t` until `size` more bytes fit; False if it takes no such object."""
+    """Delete the least recent of tier `t`, down to its low mark, if `size` more bytes do not fit.
+
+    Return False if it takes no such object.
+    """
     takes_it = size <= tiers[t, LARGEST]
-    while takes_it and not has_room(tiers, t, size):
-        victim = tiers[t, TAIL]
-        drop(tiers, slots, free, rows, control, t, victim, now, EVICT)
+    if takes_it and not has_room(tiers, t, size):
+        while tiers[t, USED] > 0 and tiers[t, USED] + size > tiers[t, LOW]:
+            victim = tiers[t, TAIL]
+            drop(tiers, slots, free, rows, control, t, victim, now, EVICT)
     return takes_it
 
 
@@ -195,8 +235,9 @@ def lower_tier(tiers: Any, t: int, size: int) -> int:
 def make_room_by_demotion(
     tiers: Any, slots: Any, free: Any, rows: Any, control: Any, wanted: Any, t: int, size: int, now: int
 ) -> None:
-    """Move the least recent of tier `t` down until `size` more bytes fit; what fits nowhere lower is deleted.
+    """Move the least recent of tier `t` down until `size` more bytes fit, or delete it.
 
+    What fits nowhere lower, or is live in the tier below already, is deleted.
     A tier below may have to make room first, and so on: `wanted[0, d]` is the tier at depth d of that, and
     `wanted[1, d]` the bytes it must make room for (scratch, int64[2, tiers + 1]).
     """
@@ -210,11 +251,10 @@ def make_room_by_demotion(
         victim = tiers[upper, TAIL]
         bytes_ = slots[victim, SIZE]
         lower = lower_tier(tiers, upper + 1, bytes_)
-        if lower == NONE:
+        if lower == NONE or slots[victim, LIVE] & (1 << lower):
             drop(tiers, slots, free, rows, control, upper, victim, now, EVICT)
         elif has_room(tiers, lower, bytes_):
-            emit(rows, control, now, READ, upper, DEMOTE, slots[victim, OBJECT], bytes_, NONE, NONE)
-            tiers[upper, READ_BYTES] += bytes_
+            read(tiers, slots, rows, control, upper, victim, now, DEMOTE, NONE, NONE)
             write(tiers, slots, rows, control, lower, victim, now, DEMOTE, NONE, NONE)
             drop(tiers, slots, free, rows, control, upper, victim, now, DEMOTE)
         else:

@@ -43,9 +43,9 @@ def write(
         trace = stack.enter_context(create(path, TRACE, describe(TRACE)))
         objects = stack.enter_context(create(objects_path(path), OBJECTS, describe(OBJECTS)))
         log = stack.enter_context(create(requests_path, REQUESTS, describe(REQUESTS))) if requests_path else None
-        kind = simulation.preset.entry.value
+        kind = "layer" if simulation.layers > 1 else simulation.preset.entry.value
         if requests is not None:
-            _write_objects(objects, kind, simulation.file_object_bytes, simulation.ranks)
+            _write_objects(objects, kind, simulation.file_object_bytes, simulation.parts)
             if log is not None:
                 log.write(_file_requests(requests, _arrived(simulation.load)))
 
@@ -99,10 +99,10 @@ def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS))
 
 
-def _write_objects(out: Writer, kind: str, sizes: Any, ranks: int) -> None:
-    per_rank = np.repeat(sizes // ranks, ranks)
-    for start in range(0, len(per_rank), _OBJECT_ROWS):
-        out.write(object_batch(start, kind, per_rank[start : start + _OBJECT_ROWS]))
+def _write_objects(out: Writer, kind: str, sizes: Any, parts: int) -> None:
+    each = np.repeat(sizes // parts, parts)
+    for start in range(0, len(each), _OBJECT_ROWS):
+        out.write(object_batch(start, kind, each[start : start + _OBJECT_ROWS]))
 
 
 def _arrived(load: Load) -> int:
