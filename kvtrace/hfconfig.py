@@ -93,6 +93,8 @@ def _load(path: Path) -> tuple[dict[str, Any], str]:
 
 def _groups(text: Fields, model_dtype: KvDtype | None, notes: list[str]) -> tuple[Layers, ...]:
     kinds = layer_kinds(text, notes)
+    # Latent and recurrent layers have these fields too, and do not go by them.
+    text.use("num_key_value_heads")
     counts = Counter(kinds)
     groups: list[Layers] = []
     is_latent = text.get("kv_lora_rank") is not None
@@ -154,7 +156,6 @@ def _plain_head_dim(text: Fields, kind: str) -> int:
 
 def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[Layers]:
     rope = text.integer("qk_rope_head_dim", least=0)
-    text.use("num_key_value_heads", "v_head_dim")
     groups: list[Layers] = [Latent(layers=layers, latent_dim=text.integer("kv_lora_rank"), rope_dim=rope)]
     if text.get("index_head_dim") is None:
         if text.get("index_topk") is not None:
@@ -215,4 +216,6 @@ def _refuse_unread(text: Fields) -> None:
     for name, value in text.tree.items():
         is_set = value not in (None, False, 0, [], {}, "")
         if is_set and name not in text.used and _SUSPECT.search(name) and not _HARMLESS.search(name):
-            raise text.error(name, "may change what is cached, and is not understood; describe the model without it")
+            raise text.error(
+                name, "may change what is cached, and is not understood; if it does not, remove it from a copy"
+            )
