@@ -40,19 +40,29 @@ def gen(
         "trace.parquet"
     ),
     source: Annotated[str | None, typer.Option(help=f"What FILE is: {', '.join(SOURCES)}.")] = None,
-    model: Annotated[str, typer.Option(help="The model whose KV cache it is.")] = "llama3.1-8b",
+    model: Annotated[
+        str | None, typer.Option(help="The model whose KV cache it is.  [default: the preset's, or llama3.1-8b]")
+    ] = None,
     preset: Annotated[str, typer.Option(help="The caching stack to imitate: a name, or a .toml file.")] = "mlperf",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a knob of the preset.")
     ] = None,
-    users: Annotated[int, typer.Option(min=1, max=10**7, help="Synthetic users (chatbot, coding, document).")] = 32,
-    duration: Annotated[str | None, typer.Option(help="Virtual time to simulate; users: 60s, a file: all.")] = None,
+    users: Annotated[
+        int | None,
+        typer.Option(min=1, max=10**7, help="Synthetic users, of three kinds.  [default: the preset's, or 32]"),
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option(help="Virtual time to simulate.  [default: the preset's, 60s, or all of FILE]")
+    ] = None,
     max_requests: Annotated[int | None, typer.Option(min=1, max=10**12, help="Stop after so many requests.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed and options, same bytes.")] = 42,
     tensor_parallel: Annotated[int, typer.Option("--tp", min=1, max=1024, help="Tensor-parallel ranks.")] = 1,
     time_unit: TimeUnit = "ms",
     block_tokens: BlockTokens = 512,
     requests_out: Annotated[Path | None, typer.Option(help="Also write the requests table here.")] = None,
+    drive_size: Annotated[
+        str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Simulate requests over the tiers of a preset and write the I/O as a trace, deletes included.
@@ -63,12 +73,18 @@ def gen(
     kvtrace gen --preset lmcache-disk --set tiers.nvme.capacity=500GiB -o small.parquet
     """
     from kvtrace import traceout
+    from kvtrace.endurance import endurance
     from kvtrace.hierarchy import load_preset
     from kvtrace.models import find_model
 
-    shape, chosen = find_model(model), load_preset(preset, settings or ())
+    chosen = load_preset(preset, settings or ())
+    model = model or chosen.load.model or "llama3.1-8b"
+    users = users or chosen.load.users or 32
+    shape = find_model(model)
     requests = _read_requests(file, source, time_unit, block_tokens)
-    until_ns = parse_duration_ns(duration or "60s") if requests is None or duration else None
+    if requests is None:
+        duration = duration or chosen.load.duration or "60s"
+    until_ns = parse_duration_ns(duration) if duration else None
     if until_ns == 0:
         raise ConfigError(f"--duration {duration}: must be > 0")
     load = _load(requests, users, seed, until_ns, max_requests)
@@ -88,13 +104,9 @@ def gen(
     for note in meta.notes:
         log(f"note: {note}")
     summary = {
-        "file": str(output),
-        "rows": meta.rows,
-        "preset": preset,
-        "model": model,
-        "seed": seed,
-        "stats": meta.stats,
-    }
+        "file": str(output), "rows": meta.rows, "preset": preset, "model": model, "seed": seed, "stats": meta.stats,
+        "endurance": endurance(meta.stats or {}, span_ns, drive_size),
+    }  # fmt: skip
     if as_json:
         emit_json(summary)
     else:
@@ -134,7 +146,12 @@ def _describer(simulation: Simulation, config: dict[str, Any], preset: str, mode
     requests = simulation.load.requests
     notes = [
         *(requests.notes if requests else ()),
-        "times are virtual: storage operations take none, and no tier queues",
+        "times are virtual: "
+        + (
+            "operations take what the tiers' service model says"
+            if any(any(tier.rates_bytes_per_s) for tier in simulation.preset.tiers)
+            else "storage operations take none, and no tier queues"
+        ),
     ]
     config = {**config, "hierarchy": as_config(simulation.preset)}
 
@@ -170,6 +187,19 @@ def _print_gen(summary: dict[str, Any]) -> None:
         for tier in stats["tiers"]
     ]  # fmt: skip
     emit_table("simulated", ["tier", "hits", "read", "written", "deleted", "live at end"], rows)
+    for tier in summary["endurance"]:
+        line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
+        if tier["drive_writes_per_day"] is not None:
+            line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
+        typer.echo(line + " (this trace's rate, kept up)")
+    first = stats["first_token"]
+    if first is not None:
+        names = ["p50_ns", "p95_ns", "p99_ns", "p99_9_ns"]
+        emit_table(
+            "\nmodelled time to first token", ["", *(n.removesuffix("_ns").replace("_", ".") for n in names)],
+            [[kind.replace("_", " "), *(format_duration(first[kind][n]) for n in names)]
+             for kind in ("with_cache", "without_cache")],
+        )  # fmt: skip
     if stats["unplaced_objects"]:
         log(f"note: {stats['unplaced_objects']} objects were too large for every tier and were not stored")
 
