@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from kvtrace.core.app import emit_json, emit_table, log, make_app, progress, run
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import format_bytes, format_count, format_duration, format_rate, parse_bytes
-
-if TYPE_CHECKING:
-    from kvreplay.runner import Outcome
-    from kvreplay.summary import Distribution, Figures
+from kvtrace.core.app import emit_json, log, make_app, progress, run
+from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.units import parse_bytes
 
 app = make_app(
     "kvreplay",
@@ -50,6 +46,12 @@ def run_(
     fsync: Annotated[str, typer.Option(
         help="never, or close: fdatasync each written file, within its time.")] = "never",
     on_error: Annotated[str, typer.Option(help="stop, or continue, when an operation fails.")] = "stop",
+    verify: Annotated[bool, typer.Option(
+        "--verify", help="Stamp each 4 KiB block written and check each one read; slows reads down.")] = False,
+    dedup_ratio: Annotated[float, typer.Option(
+        help="4 KiB blocks written for each distinct one; 1: no 512 bytes occur twice.")] = 1.0,
+    compress_ratio: Annotated[float, typer.Option(
+        help="By which zstd shrinks each 4 KiB block written; 1: not at all.")] = 1.0,
     keep: Annotated[bool, typer.Option(
         "--keep", help="Leave the object files; the next run removes them.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write the run into a non-empty directory.")] = False,
@@ -69,20 +71,25 @@ def run_(
       kvreplay run conv.parquet --tier nvme=/mnt/scratch --speed 1 --limit 60s -o run
     """
     from kvreplay.options import Config
+    from kvreplay.present import show_run
     from kvreplay.runner import replay
 
     config = Config(
         tiers=_targets(tier or []), speed=speed, is_as_fast_as_possible=as_fast_as_possible,
         queue_depth=queue_depth, io_bytes=parse_bytes(io_bytes), limit=limit, seed=seed, is_buffered=buffered,
-        fsync=fsync, is_kept=keep, on_error=on_error,
+        fsync=fsync, is_kept=keep, on_error=on_error, is_verified=verify, dedup_ratio=dedup_ratio,
+        compress_ratio=compress_ratio,
     )  # fmt: skip
     outcome = replay(config, trace, output, ["kvreplay", *sys.argv[1:]], is_forced=force, show=progress)
     if as_json:
         emit_json(outcome.manifest)
     else:
-        _show(outcome, output)
+        show_run(outcome)
+        log(f"wrote {output}")
     if outcome.error is not None:
         raise outcome.error
+    if outcome.verification is not None and outcome.verification.corrupt_blocks:
+        raise DeviceError(f"{outcome.verification.corrupt_blocks:,} corrupt blocks were read; {output} lists them")
 
 
 def _targets(options: list[str]) -> dict[str, str]:
@@ -95,72 +102,6 @@ def _targets(options: list[str]) -> dict[str, str]:
             raise ConfigError(f"--tier {option}: tier {name} has the target {targets[name]} already; name it once")
         targets[name] = target
     return targets
-
-
-def _show(outcome: Outcome, output: Path) -> None:
-    from kvreplay.summary import percent
-
-    summary, manifest = outcome.summary, outcome.manifest
-    partial = "" if outcome.error is None else "PARTIAL: "
-    typer.echo(f"{partial}{summary.verdict}; {_totals(outcome)}")
-    window, populated, generation = manifest["window"], manifest["populated"], summary.generation
-    part = "the whole trace" if window["is_whole_trace"] else f"the trace's start, --limit {window['limit']}"
-    typer.echo(f"replayed {part}: {window['rows']:,} rows, {format_duration(window['span_ns'])} of trace time")
-    if populated["objects"]:
-        typer.echo(
-            f"populated first, not measured: {populated['objects']:,} objects, {format_bytes(populated['bytes'])}"
-        )
-    for note in manifest["notes"]:
-        typer.echo(note)
-    for name, moved in manifest["device_io"].items():
-        if moved["read_bytes"] is not None:
-            typer.echo(
-                f"device beneath {name} ({manifest['tiers'][name]['device']}): "
-                f"{format_bytes(moved['read_bytes'])} read, "
-                f"{format_bytes(moved['written_bytes'])} written meanwhile, by all programs"
-            )
-    typer.echo("")
-    emit_table("Operations", _OPERATIONS, [_operations(f) for f in summary.figures])
-    emit_table("Latency", ("tier op", *_TIMES), [(_name(f), *_times(f.latency)) for f in summary.figures])
-    if summary.pace is not None:
-        rows = [(_name(f), *_times(f.lateness)) for f in summary.figures if f.lateness is not None]
-        emit_table("Lateness", ("tier op", *_TIMES), [*rows, ("all", *_times(summary.pace.lateness))])
-    if generation is not None:
-        typer.echo(
-            f"making data took {percent(generation.share_of_threads)} of its threads' time and making room "
-            f"{percent(generation.reserve_share)}; submitting threads waited for it "
-            f"{percent(generation.starved_share)} of theirs"
-        )
-    log(f"wrote {output}")
-
-
-def _totals(outcome: Outcome) -> str:
-    summary = outcome.summary
-    failed = f", {summary.errors:,} FAILED" if summary.errors else ""
-    missed = f", {summary.not_reached:,} not reached" if summary.not_reached else ""
-    return f"{summary.operations:,} operations in {format_duration(summary.wall_ns)}{failed}{missed}"
-
-
-_OPERATIONS = ("tier op", "engine", "operations", "errors", "bytes", "bandwidth", "op/s", "in flight")
-_TIMES = ("mean", "p50", "p95", "p99", "p99.9", "p99.99", "max")
-
-
-def _name(figures: Figures) -> str:
-    return f"{figures.tier} {figures.op}{' (simulated)' if figures.is_simulated else ''}"
-
-
-def _operations(figures: Figures) -> tuple[object, ...]:
-    rate, depth = figures.operations_per_s, figures.in_flight_mean
-    return (
-        _name(figures), figures.engine, format_count(figures.operations), format_count(figures.errors),
-        format_bytes(figures.bytes), format_rate(figures.bandwidth_bytes_per_s),
-        None if rate is None else f"{rate:,.0f}", None if depth is None else f"{depth:.2f}",
-    )  # fmt: skip
-
-
-def _times(d: Distribution) -> tuple[str, ...]:
-    times = (d.mean_ns, d.p50_ns, d.p95_ns, d.p99_ns, d.p99_9_ns, d.p99_99_ns, d.max_ns)
-    return tuple(format_duration(t) for t in times)
 
 
 def main() -> None:

@@ -8,14 +8,55 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay.shaping import Shaper
+from kvreplay.verify import BLOCK_BYTES, Stamper, new_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from kvreplay.options import Config
+    from kvreplay.shaping import Fill
 
 PIECE_BYTES = 1 << 20
 """dgen-py's own block: the most that one seed may stand for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What a run writes: the function that fills buffers, and what was asked of it beyond unique bytes."""
+
+    seed: int
+    fill: Fill
+    shaper: Shaper | None
+    stamper: Stamper | None
+
+    @classmethod
+    def of(cls, config: Config, seed: int) -> Data:
+        """Return the data that `config` asks for; without options it is the generator's alone."""
+        fill, shaper, stamper = filler(seed), None, None
+        if config.dedup_ratio > 1 or config.compress_ratio > 1:
+            shaper = Shaper.build(config.dedup_ratio, config.compress_ratio, fill)
+            fill = _shaped(seed, fill, shaper)
+        if config.is_verified:
+            stamper = Stamper(new_tag())
+            fill = _stamped(fill, stamper)
+        return cls(seed, fill, shaper, stamper)
+
+    def facts(self, io_bytes: int) -> dict[str, Any]:
+        """Return what a reader of run.json must know of the data."""
+        shape = None if self.shaper is None else msgspec.to_builtins(self.shaper.facts())
+        repeats = shape is not None and shape["dedup_ratio"] > 1
+        thin = shape is not None and shape["compress_ratio"] > 1
+        return {
+            "generator": "dgen-py", "seed": self.seed, "piece_bytes": min(io_bytes, PIECE_BYTES),
+            "note": f"{'compressible' if thin else 'incompressible'}; "
+            f"{'blocks repeat' if repeats else 'no 512-byte block twice'}",
+            "shape": shape, "stamped_block_bytes": BLOCK_BYTES if self.stamper else None,
+        }  # fmt: skip
 
 
 def piece_seed(seed: int, object_id: int, version: int, offset: int) -> int:
@@ -24,7 +65,7 @@ def piece_seed(seed: int, object_id: int, version: int, offset: int) -> int:
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
 
 
-def filler(seed: int) -> Callable[[memoryview, int, int, int], None]:
+def filler(seed: int) -> Fill:
     """Return a function that fills a buffer with the bytes of (object_id, version) from `offset` on.
 
     The content depends on where buffers start, so on the run's I/O size too, which run.json records.
@@ -44,3 +85,19 @@ def filler(seed: int) -> Callable[[memoryview, int, int, int], None]:
                 raise RuntimeError(f"dgen-py filled {written} of {len(part)} bytes")
 
     return fill
+
+
+def _shaped(seed: int, fill: Fill, shaper: Shaper) -> Fill:
+    def shaped(buffer: memoryview, object_id: int, version: int, offset: int) -> None:
+        fill(buffer, object_id, version, offset)
+        shaper.shape(buffer, piece_seed(~seed & (2**64 - 1), object_id, version, offset))
+
+    return shaped
+
+
+def _stamped(fill: Fill, stamper: Stamper) -> Fill:
+    def stamped(buffer: memoryview, object_id: int, version: int, offset: int) -> None:
+        fill(buffer, object_id, version, offset)
+        stamper.stamp(buffer, object_id, version, offset)
+
+    return stamped

@@ -7,25 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvreplay.datagen import PIECE_BYTES
 from kvreplay.engines.threads import MIN_AHEAD
+from kvreplay.expect import expect
 from kvreplay.host import host_facts
 from kvreplay.options import MAX_SEED
+from kvreplay.verify import Verifier
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import OPS
+from kvtrace.core.units import format_duration
 
 if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from kvreplay.datagen import Data
     from kvreplay.engines import IoEngine
     from kvreplay.options import Config
     from kvreplay.pacing import Pacer
     from kvreplay.plan import Window
     from kvreplay.summary import Summary
     from kvreplay.tiers import Tier
+    from kvreplay.verify import Verification
     from kvtrace.core.errors import KvError
     from kvtrace.core.metadata import Metadata
     from kvtrace.core.traceio import Reader
@@ -47,6 +51,13 @@ class Setting:
     def seed(self) -> int:
         """The seed of the data: the option's, else the trace's, else 0."""
         return self.config.seed if self.config.seed is not None else (self.reader.meta.seed or 0) & MAX_SEED
+
+    def verifier(self, data: Data) -> Verifier | None:
+        """Return what checks the reads; None unless `data` is stamped."""
+        if data.stamper is None:
+            return None
+        window, padding = self.window, [1 if t is None else t.alignment for t in self.tiers]
+        return Verifier(data.stamper.tag, window.plan, expect(window.plan, window.residency, padding), self.tiers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,9 @@ class Measured:
     summary: Summary
     error: KvError | None
     """Why it is partial; None if it is whole."""
+    data: dict[str, Any]
+    """What was written: generator, ratios."""
+    verification: Verification | None
 
 
 def manifest(setting: Setting, measured: Measured) -> dict[str, Any]:
@@ -92,13 +106,9 @@ def manifest(setting: Setting, measured: Measured) -> dict[str, Any]:
         },
         "window": _window(setting),
         "populated": msgspec.to_builtins(measured.populated),
-        "data": {
-            "generator": "dgen-py", "seed": setting.seed,
-            "piece_bytes": min(setting.config.io_bytes, PIECE_BYTES),
-            "note": "incompressible; no 512-byte block twice",
-        },
+        "data": measured.data, "verification": msgspec.to_builtins(measured.verification),
         "device_io": measured.device_io,
-        "notes": _notes(setting, measured.summary),
+        "notes": _notes(setting, measured),
         "summary": msgspec.to_builtins(measured.summary),
     }  # fmt: skip
 
@@ -124,7 +134,8 @@ def _window(setting: Setting) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _notes(setting: Setting, summary: Summary) -> list[str]:
+def _notes(setting: Setting, measured: Measured) -> list[str]:
+    summary = measured.summary
     notes = [f"tier {t.name} is null: nothing moved there" for t in setting.tiers if t and t.is_simulated]
     if summary.skipped_rows:
         skipped = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
@@ -137,6 +148,11 @@ def _notes(setting: Setting, summary: Summary) -> list[str]:
         notes.append(
             f"{long:,} writes were submitted before all their data was made (more than {held} I/Os each): the rest "
             "was made within their latency; a larger --io-bytes or --queue-depth avoids it"
+        )
+    if measured.verification is not None:
+        notes.append(
+            f"verified: checking took {format_duration(measured.verification.check_ns)} of the submitting threads' "
+            "time, which lies in the latencies of reads; run again without --verify for figures"
         )
     if setting.config.is_buffered:
         notes.append("buffered: the page cache took part, so times are not the device's")

@@ -10,6 +10,7 @@ from kvreplay import pacing
 from kvreplay.datagen import PIECE_BYTES
 from kvreplay.engines.threads import buffer_count
 from kvreplay.plan import tier_indices
+from kvreplay.shaping import check_ratios
 from kvreplay.tiers import Options, Tier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.null import NullTier
@@ -38,6 +39,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     fsync: str = "never"
     is_kept: bool = False
     on_error: str = "stop"
+    is_verified: bool = False
+    """Stamp what is written and check what is read."""
+    dedup_ratio: float = 1.0
+    """Blocks of 4 KiB written for each distinct one."""
+    compress_ratio: float = 1.0
+    """By which zstd shrinks each 4 KiB block."""
 
 
 def check(config: Config) -> pacing.Pacer:
@@ -59,6 +66,7 @@ def check(config: Config) -> pacing.Pacer:
         raise ConfigError(f"--on-error {config.on_error}: choose stop or continue")
     if config.seed is not None and not 0 <= config.seed <= MAX_SEED:
         raise ConfigError(f"--seed {config.seed}: give 0 to {MAX_SEED}")
+    check_ratios(config.dedup_ratio, config.compress_ratio, is_verified=config.is_verified)
     return pacing.choose(speed=config.speed, as_fast_as_possible=config.is_as_fast_as_possible)
 
 
@@ -69,7 +77,7 @@ def make_tiers(config: Config, names: list[str], trace: Path, output: Path) -> l
     for index, target in tier_indices(names, config.tiers, trace):
         name = names[index]
         if target == "ram":
-            tiers[index] = RamTier(name, config.io_bytes)
+            tiers[index] = RamTier(name, config.io_bytes, is_verified=config.is_verified)
         elif target == "null":
             tiers[index] = NullTier(name)
         else:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvreplay import results
-from kvreplay.datagen import filler
+from kvreplay.datagen import Data
 from kvreplay.engines import Driven, IoEngine, Job, Record
 from kvreplay.engines.threads import ThreadEngine
 from kvreplay.host import device_bytes
@@ -23,6 +23,7 @@ from kvreplay.options import Config, check, make_tiers
 from kvreplay.plan import compile_window, populate_plan
 from kvreplay.summary import Summary, summarize
 from kvreplay.tiers.files import FileTier
+from kvreplay.verify import named
 from kvtrace.core.app import INTERRUPTED
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
 from kvtrace.core.schema import TRACE
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kvreplay.tiers import Tier
+    from kvreplay.verify import Verification
 
 SWITCH_INTERVAL_S = 5e-5
 """How long one Python thread may hold the others up; the default, 5 ms, is longer than an I/O takes."""
@@ -51,6 +53,8 @@ class Outcome:
     summary: Summary
     error: KvError | None
     """Why it is partial; None if it is whole."""
+    verification: Verification | None = None
+    """What the checks found; None unless asked to check."""
 
 
 def replay(
@@ -77,7 +81,7 @@ def replay(
         reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
         raise ConfigError(f"{trace}: nothing to replay: {reason}")
     setting = Setting(config, pacer, reader, window, tiers, trace, argv)
-    return _Run(setting, show or _no_show).perform(output)
+    return _Run(setting, show or _no_show, Data.of(config, setting.seed)).perform(output)
 
 
 @contextmanager
@@ -126,6 +130,7 @@ class _Run:
 
     setting: Setting
     show: Callable[[str, int], Any]
+    data: Data
 
     def perform(self, output: Path) -> Outcome:
         setting = self.setting
@@ -138,17 +143,20 @@ class _Run:
             engine = ThreadEngine(setting.config.queue_depth, setting.config.io_bytes)
             populated, stopped = self._populate(engine, interrupted)
             before, started = self._device_bytes(), datetime.now(UTC)
-            job = Job(plan, due_ns, setting.tiers, record, filler(setting.seed), setting.config.on_error == "stop")
+            verifier = setting.verifier(self.data)
+            job = Job(plan, due_ns, setting.tiers, record, self.data.fill, setting.config.on_error == "stop",
+                      verifier.check if verifier else None)  # fmt: skip
             driven = stopped or self._drive(engine, job, interrupted, "replaying")
             device_io = _device_io(before, self._device_bytes())
             error = self._error(driven, is_populating=stopped is not None, output=output)
             measured = Measured(
-                engine, started, populated, device_io, self._summary(record, due_ns, driven, stopped), error
-            )
+                engine, started, populated, device_io, self._summary(record, due_ns, driven, stopped), error,
+                self.data.facts(setting.config.io_bytes), named(verifier, setting.trace),
+            )  # fmt: skip
             content = manifest(setting, measured)
             batches = results.ops_batches(setting, record, due_ns)
             results.write_run(output, batches, ops_metadata(setting, content), content)
-        return Outcome(content, measured.summary, error)
+        return Outcome(content, measured.summary, error, measured.verification)
 
     def _open_tiers(self, stack: ExitStack) -> None:
         tiers, peaks = self.setting.tiers, self.setting.window.residency.peak_bytes
@@ -173,7 +181,7 @@ class _Run:
             return Populated(0, 0, 0), None
         plan = populate_plan(residency, {i: t.alignment for i, t in enumerate(tiers) if t is not None}, setting.trace)
         record = Record.empty(len(plan), is_open_loop=False)
-        driven = self._drive(engine, Job(plan, None, tiers, record, filler(setting.seed)), interrupted, "populating")
+        driven = self._drive(engine, Job(plan, None, tiers, record, self.data.fill), interrupted, "populating")
         written = [i for i, t in enumerate(plan.tier.tolist()) if moves[t] and record.completed_ns[i] >= 0]
         populated = Populated(len(written), int(plan.length[written].sum()), driven.wall_ns)
         is_whole = driven.failure is None and driven.completed == len(plan)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvreplay.engines import ERROR, NOT_DONE, OK, SHORT
+from kvreplay.engines import CORRUPT, ERROR, NOT_DONE, OK, SHORT
 from kvreplay.pacing import KEPT_PACE_FRACTION, LATE_NS
 from kvreplay.plan import DELETE
 from kvtrace.core.schema import Op
@@ -58,6 +58,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     operations: int
     """Those that completed well."""
     errors: int
+    """Those that failed, came up short, or brought corrupt blocks."""
+    corrupt: int
+    """Of the errors: reads with corrupt blocks; 0 unless verified."""
     bytes: int | None
     """Object bytes; for deletes, the bytes freed."""
     io_bytes: int | None
@@ -168,7 +171,8 @@ def _figures(tier: Tier, op: str, rows: Any, plan: Plan, record: Record, due_ns:
     moved = int(plan.length[good].sum())
     return Figures(
         tier=tier.name, op=op, engine=tier.engine, is_simulated=tier.is_simulated, planned=len(rows),
-        operations=len(good), errors=int(((outcome == ERROR) | (outcome == SHORT)).sum()),
+        operations=len(good), errors=int(_is_failed(outcome).sum()),
+        corrupt=int((outcome == CORRUPT).sum()),
         bytes=None if tier.is_simulated else moved,
         io_bytes=None if tier.is_simulated or op == Op.DELETE else int(asked[good].sum()),
         span_ns=span if len(good) else None,
@@ -178,6 +182,10 @@ def _figures(tier: Tier, op: str, rows: Any, plan: Plan, record: Record, due_ns:
         latency=distribution(latency[:0] if tier.is_simulated else latency),
         lateness=None if due_ns is None else distribution(submitted - due_ns[good]),
     )  # fmt: skip
+
+
+def _is_failed(outcome: Any) -> Any:
+    return (outcome == ERROR) | (outcome == SHORT) | (outcome == CORRUPT)
 
 
 def pace(record: Record, due_ns: Any) -> Pace | None:
@@ -200,7 +208,7 @@ def summarize(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | No
     """Return the summary of a run; `driven` is None if it ended before its first operation."""
     done = record.outcome == OK
     judged = pace(record, due_ns)
-    failed = int(((record.outcome == ERROR) | (record.outcome == SHORT)).sum())
+    failed = int(_is_failed(record.outcome).sum())
     busy = float((record.completed_ns[done] - record.submitted_ns[done]).sum())
     return Summary(
         verdict=_verdict(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kvreplay.tiers import Tier
 
 NOT_DONE = -1
-OK, ERROR, SHORT, SKIPPED = 0, 1, 2, 3
+OK, ERROR, SHORT, SKIPPED, CORRUPT = 0, 1, 2, 3, 4
 """Outcome codes, in the order of the contract's closed set."""
 
 
@@ -49,6 +49,8 @@ class Job:
     fill: Callable[[memoryview, int, int, int], None]
     """Puts data into a buffer: buffer, object id, version, offset."""
     stops_on_error: bool = True
+    check: Callable[[memoryview, int, int], str | None] | None = None
+    """Takes what a read brought (buffer, planned row, offset), says what is wrong: outcome CORRUPT; with --verify."""
 
 
 @dataclass(frozen=True, slots=True)

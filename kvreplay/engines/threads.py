@@ -14,7 +14,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from kvreplay.buffers import Arena
-from kvreplay.engines import ERROR, OK, SHORT, Driven, Failure, Job
+from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job
 from kvreplay.plan import DELETE, WRITE
 from kvreplay.schedule import Fill, Flight, Schedule, Submission
 
@@ -259,6 +259,8 @@ class _Run:
             return
         if came < min(end, flight.needed_end) - start:
             self._fail(flight, SHORT, f"only {came} of {end - start} bytes came from offset {start}")
+        elif self._job.check is not None and (message := self._job.check(view[:came], flight.row, start)) is not None:
+            self._fail(flight, CORRUPT, message)
 
     def _finish(self, submission: Submission, tier: Tier) -> None:
         flight = submission.flight

@@ -17,13 +17,17 @@ class RamTier:
     """Objects in DRAM; written from generated data, read by copying out."""
 
     engine = "memory"
-    alignment = 1
     is_simulated = False
     target = "ram"
 
-    def __init__(self, name: str, io_bytes: int) -> None:
-        """Hold objects for the tier `name`; copies are of at most `io_bytes` each."""
+    def __init__(self, name: str, io_bytes: int, *, is_verified: bool = False) -> None:
+        """Hold objects for the tier `name`; copies are of at most `io_bytes` each.
+
+        A verified tier holds whole blocks, and copies what it reads to where it can be checked.
+        """
         self.name = name
+        self.alignment = PAGE_BYTES if is_verified else 1
+        self._is_verified = is_verified
         self._io_bytes = io_bytes
         self._objects: dict[int, Any] = {}
 
@@ -68,6 +72,9 @@ class RamTier:
     def read(self, handle: Any, offset: int, into: memoryview) -> int:
         """Copy out of the object to the next place of the sink; `into` would be a cached one."""
         source = handle[offset : offset + len(into)]
+        if self._is_verified:
+            self._numpy.frombuffer(into, dtype=self._numpy.uint8)[: len(source)] = source
+            return len(source)
         self._sink[next(self._turn), : len(source)] = source
         return len(source)
 
@@ -81,7 +88,8 @@ class RamTier:
 
     def facts(self) -> dict[str, Any]:
         """Say how reads and writes are done."""
-        return {"is_simulated": False, "read_sink_bytes": SINK_BYTES, "note": "copies between DRAM buffers"}
+        sink = None if self._is_verified else SINK_BYTES
+        return {"is_simulated": False, "read_sink_bytes": sink, "note": "copies between DRAM buffers"}
 
     def close(self) -> None:
         """Free everything."""

@@ -1,0 +1,97 @@
+"""How a run is shown on a terminal: a first line that judges it, notes, and three tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from kvreplay.summary import percent
+from kvreplay.verify import describe
+from kvtrace.core.app import emit_table
+from kvtrace.core.units import format_bytes, format_count, format_duration, format_rate
+
+if TYPE_CHECKING:
+    from kvreplay.runner import Outcome
+    from kvreplay.summary import Distribution, Figures
+
+SHOWN_BAD_BLOCKS = 10
+
+
+def show_run(outcome: Outcome) -> None:
+    """Print the figures of a run."""
+    summary, manifest = outcome.summary, outcome.manifest
+    partial = "" if outcome.error is None else "PARTIAL: "
+    typer.echo(f"{partial}{summary.verdict}; {_totals(outcome)}")
+    window, populated, generation = manifest["window"], manifest["populated"], summary.generation
+    part = "the whole trace" if window["is_whole_trace"] else f"the trace's start, --limit {window['limit']}"
+    typer.echo(f"replayed {part}: {window['rows']:,} rows, {format_duration(window['span_ns'])} of trace time")
+    if populated["objects"]:
+        typer.echo(
+            f"populated first, not measured: {populated['objects']:,} objects, {format_bytes(populated['bytes'])}"
+        )
+    for note in manifest["notes"]:
+        typer.echo(note)
+    for name, moved in manifest["device_io"].items():
+        if moved["read_bytes"] is not None:
+            typer.echo(
+                f"device beneath {name} ({manifest['tiers'][name]['device']}): "
+                f"{format_bytes(moved['read_bytes'])} read, "
+                f"{format_bytes(moved['written_bytes'])} written meanwhile, by all programs"
+            )
+    _show_verification(outcome)
+    typer.echo("")
+    emit_table("Operations", _OPERATIONS, [_operations(f) for f in summary.figures])
+    emit_table("Latency", ("tier op", *_TIMES), [(_name(f), *_times(f.latency)) for f in summary.figures])
+    if summary.pace is not None:
+        rows = [(_name(f), *_times(f.lateness)) for f in summary.figures if f.lateness is not None]
+        emit_table("Lateness", ("tier op", *_TIMES), [*rows, ("all", *_times(summary.pace.lateness))])
+    if generation is not None:
+        typer.echo(
+            f"making data took {percent(generation.share_of_threads)} of its threads' time and making room "
+            f"{percent(generation.reserve_share)}; submitting threads waited for it "
+            f"{percent(generation.starved_share)} of theirs"
+        )
+
+
+def _show_verification(outcome: Outcome) -> None:
+    found = outcome.verification
+    if found is None:
+        return
+    if not found.corrupt_blocks:
+        typer.echo(f"verified {found.checked_blocks:,} blocks of 4 KiB: none corrupt")
+        return
+    typer.echo(f"CORRUPT: {found.corrupt_blocks:,} of {found.checked_blocks:,} blocks of 4 KiB read")
+    for bad in found.located[:SHOWN_BAD_BLOCKS]:
+        typer.echo(f"  row {bad.row}: {describe(bad)}")
+    if found.corrupt_blocks > SHOWN_BAD_BLOCKS:
+        typer.echo(f"  … run.json lists the first {len(found.located):,}")
+
+
+def _totals(outcome: Outcome) -> str:
+    summary = outcome.summary
+    failed = f", {summary.errors:,} FAILED" if summary.errors else ""
+    missed = f", {summary.not_reached:,} not reached" if summary.not_reached else ""
+    return f"{summary.operations:,} operations in {format_duration(summary.wall_ns)}{failed}{missed}"
+
+
+_OPERATIONS = ("tier op", "engine", "operations", "errors", "bytes", "bandwidth", "op/s", "in flight")
+_TIMES = ("mean", "p50", "p95", "p99", "p99.9", "p99.99", "max")
+
+
+def _name(figures: Figures) -> str:
+    return f"{figures.tier} {figures.op}{' (simulated)' if figures.is_simulated else ''}"
+
+
+def _operations(figures: Figures) -> tuple[object, ...]:
+    rate, depth = figures.operations_per_s, figures.in_flight_mean
+    return (
+        _name(figures), figures.engine, format_count(figures.operations), format_count(figures.errors),
+        format_bytes(figures.bytes), format_rate(figures.bandwidth_bytes_per_s),
+        None if rate is None else f"{rate:,.0f}", None if depth is None else f"{depth:.2f}",
+    )  # fmt: skip
+
+
+def _times(d: Distribution) -> tuple[str, ...]:
+    times = (d.mean_ns, d.p50_ns, d.p95_ns, d.p99_ns, d.p99_9_ns, d.p99_99_ns, d.max_ns)
+    return tuple(format_duration(t) for t in times)
