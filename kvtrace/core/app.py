@@ -47,7 +47,7 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     # typer's root of usage errors has no public name.
     usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name=program)
     except KvError as error:
         _fail(program, str(error), error.exit_code)
     except usage_error as error:
@@ -58,7 +58,8 @@ def run(app: typer.Typer, program: str) -> NoReturn:
         if "Usage:" in message:
             typer.echo(message, err=True)
             sys.exit(2)
-        _fail(program, f"{message} See {command} --help.", 2)
+        end = "" if message.rstrip().endswith((".", "?", "!")) else "."
+        _fail(program, f"{message}{end} See {command} --help.", 2)
     except (KeyboardInterrupt, typer.Abort):
         _fail(program, "interrupted", INTERRUPTED)
     except BrokenPipeError:
@@ -70,6 +71,9 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(program, f"{where}{error.strerror or error}", 4)
+    if code == INTERRUPTED:
+        # typer makes this of a KeyboardInterrupt.
+        _fail(program, "interrupted", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -57,7 +57,7 @@ def describe(table: Table, program: str, argv: list[str], config: dict[str, Any]
 
 
 def without_outputs(argv: list[str]) -> list[str]:
-    """Return `argv` without the options that only say where output goes."""
+    """Return `argv` without the options that only say where output goes, and how it is shown."""
     kept, skip = [], False
     for argument in argv:
         name = argument.split("=", 1)[0]
@@ -65,7 +65,7 @@ def without_outputs(argv: list[str]) -> list[str]:
             skip = False
         elif name in _OUTPUT_OPTIONS:
             skip = "=" not in argument
-        elif not (argument.startswith("-o") and not argument.startswith("--")):
+        elif argument != "--json" and not (argument.startswith("-o") and not argument.startswith("--")):
             kept.append(argument)
     return kept
 
