@@ -114,7 +114,7 @@ class Oracle:
             self.write(lower, "demote", victim)
             self.delete(tier, "demote", victim)
 
-    def request(self, n: int) -> Iterator[int]:
+    def request(self, n: int) -> Iterator[int]:  # noqa: C901 - one request, from beginning to end
         chain, p = self.chains[n], self.preset
         tokens, output = int(self.requests.input_tokens[n]), int(self.requests.output_tokens[n])
         found: list[tuple[int, Tier]] = []

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 # One byte a token on one rank: hand-worked sizes are tokens.
 ONE_BYTE = ModelShape(
-    source="test", groups=(Latent(layers=1, latent_dim=1, rope_dim=0),), kv_dtype=KvDtype.INT8, max_context_tokens=131072
+    source="test", groups=(Latent(layers=1, latent_dim=1, rope_dim=0),),
+    kv_dtype=KvDtype.INT8, max_context_tokens=131072
 )  # fmt: skip
 # Two key-value heads of one byte: four bytes a token on 1 or 2 ranks, 16 on 8 (each holds a whole head).
 TWO_HEADS = ModelShape(

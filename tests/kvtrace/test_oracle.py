@@ -61,7 +61,7 @@ def fault(preset, rows):
     return Ledger(preset.tier_list(), 10_000).apply(rows)
 
 
-@pytest.mark.parametrize("semantics", SEMANTICS, ids=lambda s: "-".join(s))
+@pytest.mark.parametrize("semantics", SEMANTICS, ids="-".join)
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_every_row_is_what_plain_python_says(semantics, data):

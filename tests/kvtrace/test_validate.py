@@ -27,7 +27,8 @@ def d(ts, obj, size=K, tier=2):
 
 VALID = [
     w(0, 0), w(0, 1, stage=1), w(5, 1, tier=0, stage=1), r(7, 1, tier=0, stage=2), w(8, 0, size=K, offset=K, stage=3),
-    r(9, 0, size=2 * K, request=1), d(9, 0, size=2 * K), d(9, 1, tier=0), r(12, 1, request=2), w(12, 0, request=2, stage=1),
+    r(9, 0, size=2 * K, request=1), d(9, 0, size=2 * K), d(9, 1, tier=0), r(12, 1, request=2),
+    w(12, 0, request=2, stage=1),
 ]  # fmt: skip
 
 BROKEN = {

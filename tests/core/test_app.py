@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+
+from kvtrace.core.app import emit_json, emit_table, make_app, progress, run
+from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, TraceError
+from kvtrace.core.metadata import Tier
+
+ERRORS = {
+    "config": (ConfigError("an option\nof two lines"), 2, "an option of two lines"),
+    "trace": (TraceError("wrong", path="t.parquet", row=3, column="op"), 3, "t.parquet, row 3, column op: wrong"),
+    "device": (DeviceError("no"), 4, "no"),
+    "probe": (ProbeUnavailable("install it"), 5, "install it"),
+    "os": (PermissionError(13, "Permission denied", "/x"), 4, "/x: Permission denied"),
+    "memory": (MemoryError(), 1, "not enough memory"),
+    "interrupt": (KeyboardInterrupt(), 130, "interrupted"),
+    "abort": (typer.Abort(), 130, "interrupted"),
+}
+
+
+def leave(monkeypatch, argv, error=None, value=None):
+    """Run a program with one command that raises or returns; return its exit code."""
+    app = make_app("kvx", "Test.", "First steps.")
+
+    @app.command()
+    def fail(count: int = 0) -> int | None:  # noqa: ARG001 - an option to get wrong
+        if error is not None:
+            raise error
+        return value
+
+    @app.command()
+    def other() -> None:
+        pass
+
+    monkeypatch.setattr("sys.argv", ["kvx", *argv])
+    with pytest.raises(SystemExit) as left:
+        run(app, "kvx")
+    return left.value.code
+
+
+@pytest.mark.parametrize(("error", "code", "message"), ERRORS.values(), ids=ERRORS.keys())
+def test_an_error_is_one_line_and_a_code(monkeypatch, capsys, error, code, message):
+    assert leave(monkeypatch, ["fail"], error) == code
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", f"kvx: error: {message}\n")
+
+
+def test_a_programmers_mistake_is_a_traceback(monkeypatch):
+    app = make_app("kvx", "Test.", "")
+
+    @app.command()
+    def fail() -> None:
+        raise ValueError
+
+    monkeypatch.setattr("sys.argv", ["kvx", "fail"])
+    with pytest.raises(ValueError):  # noqa: PT011 - nothing to say
+        run(app, "kvx")
+
+
+def test_a_command_returns_its_code(monkeypatch):
+    assert leave(monkeypatch, ["fail"], value=3) == 3
+    assert leave(monkeypatch, ["fail"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["nothing"], "No such command 'nothing'. See kvx --help."),
+        (["fail", "--count", "x"], "See kvx fail --help."),
+        (["fail", "--colour"], "No such option: --colour"),
+        (["fail", "extra"], "See kvx fail --help."),
+    ],
+)
+def test_a_usage_error_is_one_line_and_2(monkeypatch, capsys, argv, message):
+    assert leave(monkeypatch, argv) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert message in shown.err
+    assert len(shown.err.splitlines()) == 1
+
+
+def test_without_arguments_the_help_is_shown(monkeypatch, capsys):
+    assert leave(monkeypatch, []) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "Usage: kvx" in shown.err
+    assert leave(monkeypatch, ["-h"]) == 0
+    assert "First steps." in capsys.readouterr().out
+
+
+def test_tables_are_aligned_and_null_is_a_dash(capsys):
+    emit_table("what", ["name", "count"], [["a", 1], ["longer", None]])
+    assert capsys.readouterr().out == "what\nname    count\n------  -----\na           1\nlonger      -\n\n"
+
+
+def test_json_takes_structs(capsys):
+    emit_json({"tiers": [Tier("gpu", 5), Tier("nvme")], "none": None})
+    assert json.loads(capsys.readouterr().out) == {
+        "tiers": [{"name": "gpu", "capacity_bytes": 5}, {"name": "nvme", "capacity_bytes": None}], "none": None,
+    }  # fmt: skip
+
+
+def test_progress_is_silent_without_a_terminal(capsys):
+    with progress("working", 10) as tick:
+        tick(5)
+    assert capsys.readouterr() == ("", "")

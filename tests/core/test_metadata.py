@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kvtrace.core.errors import TraceError
+from kvtrace.core.metadata import Metadata, Tier, decode, describe, encode, without_outputs
+from kvtrace.core.schema import TRACE
+
+
+@pytest.mark.parametrize(
+    ("argv", "kept"),
+    [
+        (["gen", "-o", "a.parquet", "--seed", "1"], ["gen", "--seed", "1"]),
+        (["gen", "-oa.parquet", "--seed=1"], ["gen", "--seed=1"]),
+        (["gen", "--output", "a", "--users", "2"], ["gen", "--users", "2"]),
+        (["gen", "--output=a", "--requests-out=b", "x"], ["gen", "x"]),
+        (["gen", "--requests-out", "b", "--json", "x"], ["gen", "x"]),
+        (["gen", "--other", "o"], ["gen", "--other", "o"]),
+    ],
+)
+def test_outputs_are_no_part_of_the_command(argv, kept):
+    assert without_outputs(argv) == kept
+
+
+def test_what_is_encoded_is_decoded():
+    meta = describe(
+        TRACE, "kvtrace", ["kvtrace", "gen", "-o", "x"], {"a": {"b": 1}}, seed=3, tiers=[Tier("gpu", 5), Tier("nvme")],
+        notes=["é"], stats={"n": 1}, is_simulated=True,
+    )  # fmt: skip
+    assert decode(encode(meta), "p") == meta
+    assert meta.argv == ["kvtrace", "gen"]
+    assert meta.rows is None
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "metadata is damaged"), (b"{", "metadata is damaged"), (b"[1]", "metadata is damaged"),
+        (b'{"schema_version": 1}', "metadata is damaged: Object missing required field"),
+        (b"{}", "schema version None, but this program reads version 1"),
+        (b'{"schema_version": 2, "what": "ever"}', "schema version 2, but this program reads version 1"),
+    ],
+)  # fmt: skip
+def test_damaged_metadata_is_named(data, message):
+    with pytest.raises(TraceError) as caught:
+        decode(data, "t.parquet")
+    assert str(caught.value).startswith("t.parquet: ")
+    assert message in str(caught.value)
+
+
+def test_metadata_of_a_later_minor_version_may_have_more_fields():
+    more = msgspec.json.decode(encode(describe(TRACE, "kvtrace", [], {}))) | {"colour": "blue"}
+    assert isinstance(decode(msgspec.json.encode(more), "p"), Metadata)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import (
+    INT64_MAX,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_rate,
+    parse_bytes,
+    parse_duration_ns,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("4096", 4096), ("0", 0), ("1B", 1), ("4k", 4096), ("4K", 4096), ("4KiB", 4096), ("4kB", 4000),
+        ("64GiB", 64 << 30), ("64g", 64 << 30), ("2TB", 2 * 10**12), ("2TiB", 2 << 40), ("1.5 MiB", 1_572_864),
+        (" 8 gib ", 8 << 30), ("0.1GB", 100_000_000), ("0.3k", 307), ("9223372036854775807", INT64_MAX),
+    ],
+)  # fmt: skip
+def test_sizes(text, count):
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("60", 60 * 10**9), ("60s", 60 * 10**9), ("5m", 300 * 10**9), ("5min", 300 * 10**9), ("250ms", 250_000_000),
+        ("2us", 2000), ("2µs", 2000), ("7ns", 7), ("1h", 3600 * 10**9), ("1d", 86_400 * 10**9), ("0.1s", 100_000_000),
+        ("1.000000001s", 1_000_000_001), ("0.0000000001s", 0),
+    ],
+)  # fmt: skip
+def test_durations(text, ns):
+    assert parse_duration_ns(text) == ns
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "-1", "+1", "1e3", ".5", "5.", "1,000", "1 2", "GiB", "٣", "9" * 5000, "nan"]
+)
+def test_what_is_no_quantity(text):
+    with pytest.raises(ConfigError, match="is not a"):
+        parse_bytes(text)
+    with pytest.raises(ConfigError, match="is not a"):
+        parse_duration_ns(text)
+
+
+def test_units_we_do_not_know_are_named():
+    with pytest.raises(ConfigError, match="unknown unit 'XB' in '1XB'; use one of b, k, m"):
+        parse_bytes("1XB")
+    with pytest.raises(ConfigError, match="unknown unit 'GiB' in '1GiB'; use one of ns, us"):
+        parse_duration_ns("1GiB")
+
+
+def test_what_does_not_fit_64_bits_is_refused():
+    for text in ("9223372036854775808", "8192PiB", "99999999999999999999TB"):
+        with pytest.raises(ConfigError, match="too large"):
+            parse_bytes(text)
+    with pytest.raises(ConfigError, match="too large"):
+        parse_duration_ns("106752d")
+
+
+@given(st.integers(0, 2**40))
+def test_gibibytes_and_gigabytes_are_told_apart(count):
+    assert parse_bytes(f"{count}") == count
+    if count < 2**30:
+        assert parse_bytes(f"{count}GiB") == count << 30
+        assert parse_bytes(f"{count}GB") == count * 10**9
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1536, "1.50 KiB"), (64 << 30, "64.0 GiB"),
+        (1 << 40, "1.00 TiB"), (500 << 30, "500 GiB"), (5000 << 50, "5000 PiB"), (-2048, "-2.00 KiB"),
+    ],
+)  # fmt: skip
+def test_format_bytes(count, text):
+    assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (None, "-"), (0, "0 s"), (1, "1 ns"), (999, "999 ns"), (1000, "1.00 µs"), (12_345_678, "12.3 ms"),
+        (10**9, "1.00 s"), (3600 * 10**9, "3600 s"),
+    ],
+)  # fmt: skip
+def test_format_duration(ns, text):
+    assert format_duration(ns) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(None, "-"), (0, "0.00 B/s"), (999, "999 B/s"), (1000, "1.00 kB/s"), (2.5e9, "2.50 GB/s"), (5e12, "5000 GB/s")],
+)
+def test_format_rate(rate, text):
+    assert format_rate(rate) == text
+
+
+def test_format_count():
+    assert [format_count(n) for n in (None, 0, 12031, 288_500)] == ["-", "0", "12,031", "288,500"]

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+from conftest import run_cli, write_trace
+from simulated import kvtrace
+
+from kvtrace.cli import app
+
+ROWS = [(0, "write", 2, "prefill", 0, 0, 4096, 0, 0, 0)]
+MOONCAKE = '{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [4, 2]}\n'
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A directory with a trace and a source, to run in."""
+    write_trace(tmp_path / "t.parquet", ROWS)
+    (tmp_path / "m.jsonl").write_text(MOONCAKE)
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 nothing")
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:-9])
+    (tmp_path / "bad.csv.zst").write_bytes(b"\x28\xb5\x2f\xfd nothing")
+    (tmp_path / "bad.toml").write_text("entry = ")
+    (tmp_path / "odd.toml").write_text('description = "odd"\n')
+    (tmp_path / "d.parquet").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+GEN = ["gen", "--users", "2", "--duration", "2s"]
+BAD = {
+    "model": ([*GEN, "--model", "gpt-9"], 2, "unknown model 'gpt-9'; known are tiny-1b"),
+    "preset": ([*GEN, "--preset", "vllm-9"], 2, "unknown preset 'vllm-9'; known are"),
+    "preset file": ([*GEN, "--preset", "none.toml"], 2, "unknown preset 'none.toml'"),
+    "preset not TOML": ([*GEN, "--preset", "bad.toml"], 2, "bad.toml: not valid TOML"),
+    "preset lacks fields": ([*GEN, "--preset", "odd.toml"], 2, "preset odd.toml: Object missing required field"),
+    "tier": ([*GEN, "--set", "tiers.disk.capacity=1GiB"], 2, "no entry 'disk'; there is gpu, cpu, nvme"),
+    "unit": ([*GEN, "--set", "tiers.nvme.capacity=1XiB"], 2, "unknown unit 'XiB' in '1XiB'; use one of b, k"),
+    "negative capacity": ([*GEN, "--set", "tiers.nvme.capacity=-1"], 2, "capacity(=-1) must be >= 0"),
+    "capacity overflows": ([*GEN, "--set", "tiers.nvme.capacity=99999PB"], 2, "too large"),
+    "knob": ([*GEN, "--set", "speed=1"], 2, "unknown field `speed`"),
+    "setting": ([*GEN, "--set", "speed"], 2, "write it as KEY=VALUE"),
+    "duration": (["gen", "--duration", "5 lightyears"], 2, "unknown unit 'lightyears'"),
+    "negative duration": (["gen", "--duration", "-5s"], 2, "'-5s' is not a duration"),
+    "no duration": (["gen", "--duration", "0s"], 2, "--duration 0s: must be > 0"),
+    "endless duration": (["gen", "--duration", "9" * 5000 + "s"], 2, "is not a duration"),
+    "negative users": (["gen", "--users", "-1"], 2, "than or equal to 1. See kvtrace gen --help."),
+    "no users": (["gen", "--users", "0"], 2, "--users': Input should be greater than or equal to 1"),
+    "users": (["gen", "--users", "many"], 2, "'--users': "),
+    "negative seed": ([*GEN, "--seed", "-1"], 2, "'--seed': Input should be greater than or equal to 0"),
+    "seed overflows": ([*GEN, "--seed", "9" * 20], 2, "should be less than or equal to 9223372036854775807"),
+    "requests overflow": ([*GEN, "--max-requests", "9" * 20], 2, "'--max-requests': Input should be less than"),
+    "ranks": ([*GEN, "--tp", "0"], 2, "'--tp': Input should be greater than or equal to 1"),
+    "unknown option": ([*GEN, "--colour"], 2, "No such option"),
+    "unknown command": (["generate"], 2, "No such command 'generate'"),
+    "source without file": ([*GEN, "--source", "mooncake"], 2, "--source mooncake needs a FILE"),
+    "file without source": (["gen", "m.jsonl"], 2, "say what m.jsonl is with --source"),
+    "source": (["gen", "m.jsonl", "--source", "web"], 2, "unknown source 'web'; known are mooncake"),
+    "time unit": (["gen", "m.jsonl", "--source", "mooncake", "--time-unit", "h"], 2, "unknown time unit 'h'"),
+    "block size": (["gen", "m.jsonl", "--source", "mooncake", "--block-tokens", "0"], 2, "must be > 0"),
+    "source missing": (["gen", "n.jsonl", "--source", "mooncake"], 3, "n.jsonl: no such file"),
+    "source damaged": (["gen", "t.parquet", "--source", "mooncake"], 3, "t.parquet, row 1: "),
+    "output type": ([*GEN, "-o", "t.txt"], 2, "t.txt: unknown file type"),
+    "output directory": ([*GEN, "-o", "none/t.parquet"], 4, "none: no such directory; make it first"),
+    "output is a directory": ([*GEN, "-o", "d.parquet"], 4, "d.parquet is a directory; name a file"),
+    "output is a device": ([*GEN, "-o", "/dev/null.parquet/x.parquet"], 4, "no such directory"),
+    "requests over trace": ([*GEN, "-o", "a.parquet", "--requests-out", "a.parquet"], 2, "name another file"),
+    "requests over objects": (
+        [*GEN, "-o", "a.parquet", "--requests-out", "./a.objects.parquet"], 2, "name another file",
+    ),
+    "info missing": (["info", "n.parquet"], 3, "n.parquet: no such file"),
+    "info damaged": (["info", "bad.parquet"], 3, "bad.parquet: not a readable Parquet file"),
+    "info truncated": (["info", "cut.parquet"], 3, "cut.parquet: not a readable Parquet file"),
+    "info of zst": (["info", "bad.csv.zst"], 3, "bad.csv.zst: damaged zstd data"),
+    "validate damaged": (["validate", "bad.parquet"], 3, "bad.parquet: not a readable Parquet file"),
+    "validate of objects": (["validate", "t.objects.parquet"], 3, "holds the table 'objects', where 'trace' is wanted"),
+    "validate of a directory": (["validate", "d.parquet"], 3, "d.parquet: not a regular file"),
+    "policy": (
+        ["sim", "m.jsonl", "--source", "mooncake", "--capacity-blocks", "5", "--policy", "arc"], 2,
+        "unknown policy 'arc'; known is lru",
+    ),
+    "no capacity": (["sim", "m.jsonl", "--source", "mooncake"], 2, "Missing option '--capacity-blocks'"),
+    "capacity": (["sim", "m.jsonl", "--source", "mooncake", "--capacity-blocks", "5,x"], 2, "'x' is no whole number"),
+    "zero capacity": (["sim", "m.jsonl", "--source", "mooncake", "--capacity-blocks", "0"], 2, "0 must be > 0"),
+    "negative blocks": (["sim", "m.jsonl", "--source", "mooncake", "--capacity-blocks=-5"], 2, "-5 must be > 0"),
+    "empty capacity": (["sim", "m.jsonl", "--source", "mooncake", "--capacity-blocks", "5,"], 2, "is no whole number"),
+}  # fmt: skip
+
+
+def names(directory):
+    return sorted(p.name for p in directory.iterdir())
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), BAD.values(), ids=BAD.keys())
+def test_bad_input_is_one_line_and_leaves_nothing(here, monkeypatch, capsys, arguments, code, message):
+    before = names(here)
+    assert kvtrace(monkeypatch, *arguments) == code
+    shown = capsys.readouterr()
+    lines = [line for line in shown.err.splitlines() if not line.startswith("compiling ")]
+    assert shown.out == ""
+    assert len(lines) == 1
+    assert lines[0].startswith("kvtrace: error: ")
+    assert message in lines[0]
+    assert names(here) == before
+
+
+def test_errors_of_a_process_are_the_same():
+    done = run_cli("kvtrace", "gen", "--model", "gpt-9", check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("kvtrace: error: unknown model 'gpt-9'")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A function that mounts so many KiB; needs root."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = []
+
+    def mount(kib):
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "kvtrace-test", disk], capture_output=True, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"cannot mount a small tmpfs here: {done.stderr.decode().strip()}")
+        mounted.append(disk)
+        return disk
+
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a small tmpfs")
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", path], check=True)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("kib", [4, 24, 32, 48])
+@pytest.mark.parametrize("suffix", [".parquet", ".csv.zst"])
+def test_a_full_disk_leaves_nothing(small_disk, monkeypatch, capsys, kib, suffix):
+    disk = small_disk(kib)
+    # Enough for the larger file alone, at some of the sizes: then no name may be given either.
+    load = ["--users", 30, "--duration", "60s", "--preset", "lmcache-disk", "--set", "chunk_tokens=64"]
+    code = kvtrace(monkeypatch, "gen", *load, "-o", disk / f"t{suffix}")
+    shown = capsys.readouterr()
+    assert code == 4
+    assert shown.err.splitlines()[-1].endswith("No space left on device")
+    assert len([line for line in shown.err.splitlines() if not line.startswith("compiling ")]) == 1
+    assert names(disk) == []
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("target", ["u.parquet", "u.csv.zst", "u.csv"])
+def test_a_full_disk_stops_a_conversion(small_disk, here, monkeypatch, capsys, target):
+    disk = small_disk(4)
+    rows = [(i * i, "write", 2, "prefill", i * 7919 % 60_000, 0, i * 31, i, 0, 0) for i in range(60_000)]
+    source = write_trace(here / "big.parquet", rows)
+    options = ["--to", "mlperf"] if target == "u.csv" else []
+    assert kvtrace(monkeypatch, "convert", source, disk / target, *options) == 4
+    assert capsys.readouterr().err.endswith("No space left on device\n")
+    assert names(disk) == []
+
+
+# Help.
+
+
+def commands():
+    group = typer.main.get_command(app)
+    return sorted(group.commands)
+
+
+def test_the_commands():
+    assert set(commands()) >= {"gen", "info", "validate", "sim", "convert"}
+
+
+@pytest.mark.parametrize("command", commands())
+def test_help_shows_an_example(monkeypatch, capsys, command):
+    assert kvtrace(monkeypatch, command, "--help") == 0
+    out = capsys.readouterr().out
+    assert f"\n  kvtrace {command} " in out
+    assert "Usage: kvtrace" in out or "Usage: " in out
+
+
+def test_help_of_the_program_shows_first_steps(monkeypatch, capsys):
+    assert kvtrace(monkeypatch, "--help") == 0
+    out = capsys.readouterr().out
+    assert "kvtrace gen --users 32 --duration 60s --seed 42 -o t.parquet" in out
+    assert kvtrace(monkeypatch) == 2
+
+
+def test_version(monkeypatch, capsys):
+    assert kvtrace(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out.startswith("kvtrace ")
+
+
+def test_help_imports_no_heavy_library():
+    code = (
+        "import sys\nsys.argv = ['kvtrace', 'gen', '--help']\nfrom kvtrace.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\nprint('LOADED', *sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    loaded = set(out.rpartition("LOADED ")[2].split())
+    assert "kvtrace.cli" in loaded
+    assert not loaded & {"numpy", "pyarrow", "numba", "duckdb", "polars", "zstandard", "rich", "dgen_py"}
+
+
+# Same seed, same bytes.
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv.zst"])
+@pytest.mark.parametrize("preset", ["mlperf", "lmcache-disk"])
+def test_same_seed_same_bytes(tmp_path, monkeypatch, suffix, preset):
+    def gen(name, *options):
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / f"{name}{suffix}"
+        requests = path.with_name(f"r{suffix}")
+        load = ["--users", 5, "--duration", "20s", "--preset", preset]
+        assert kvtrace(monkeypatch, "gen", *load, *options, "-o", path, "--requests-out", requests) == 0
+        return [p.read_bytes() for p in (path, path.with_name(f"{name}.objects{suffix}"), requests)]
+
+    first, again, other = gen("a", "--seed", 1), gen("b", "--seed", 1), gen("c", "--seed", 2)
+    assert first == again
+    assert not any(x == y for x, y in zip(first, other, strict=True))
+
+
+def test_same_bytes_from_another_process_and_when_asked_for_json(tmp_path, monkeypatch):
+    load = ["gen", "--users", 3, "--duration", "9s", "--seed", 9]
+    assert kvtrace(monkeypatch, *load, "-o", tmp_path / "a.parquet") == 0
+    run_cli("kvtrace", *load, "--json", f"--output={tmp_path / 'b.parquet'}")
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+# Interruption.
+
+
+def test_an_interrupt_leaves_no_file(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kvtrace.cli", "gen", "--users", "20000", "--duration", "100h",
+         "-o", tmp_path / "t.parquet"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        # Its temporary files are there while it works.
+        for _ in range(1200):
+            if names(tmp_path) or process.poll() is not None:
+                break
+            time.sleep(0.1)
+        assert names(tmp_path)
+        assert not [name for name in names(tmp_path) if not name.startswith(".")]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert (out, err.splitlines()[-1]) == ("", "kvtrace: error: interrupted")
+    assert "Traceback" not in err
+    assert names(tmp_path) == []
+
+
+def test_what_is_printed(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "t.parquet"
+    assert kvtrace(monkeypatch, "gen", "--users", 4, "--duration", "9s", "-o", path) == 0
+    out = capsys.readouterr().out
+    assert "preset mlperf, model llama3.1-8b, seed 42" in out
+    assert kvtrace(monkeypatch, "info", path) == 0
+    out = capsys.readouterr().out
+    assert "preset mlperf" in out
+    assert "gpu write prefill" in out
+    assert Path(path).exists()
