@@ -57,6 +57,10 @@ _ASK, _LOAD, _PROMOTE, _STORE, _DECODE, _END = range(6)
 
 SECOND_TOUCH, TEMPORARY = 2, 3
 
+# Columns of World.pieces, and the kinds as models.PieceKind orders them.
+PIECE_BYTES, PIECE_KIND, PIECE_WINDOW = range(3)
+_GROWING, _SLIDING, _CHUNKED, _STATE = range(4)
+
 # An actor's fields, columns of an int64 matrix.
 (
     STEP, REQUEST, SESSION, TURN, INPUT, OUTPUT, NEW_TOKENS, FIRST, LAST, LENGTH, NEW, STAGE, DECODED, DECODE_START,
@@ -109,6 +113,8 @@ class World(NamedTuple):
     """A stack of unused slots; control[FREE_COUNT] of them."""
     rows: Any
     knobs: Knobs
+    pieces: Any
+    """[pieces, 3]: what a chunk consists of: bytes of all ranks, kind, window in tokens."""
     control: Any
     total: Any
     users: Any
@@ -397,6 +403,27 @@ def _look_up(world: World, known: int) -> int:
 
 
 @njit
+def _read_size(world: World, stored: int, i: int, end: int) -> int:
+    """Return how much of chunk `i` of a prefix of `end` chunks is read: windowed layers need only the last ones."""
+    pieces, chunk_tokens = world.pieces, world.knobs.chunk_tokens
+    if len(pieces) == 1 or chunk_tokens == 0:
+        return stored
+    size = 0
+    for p in range(len(pieces)):
+        window = pieces[p, PIECE_WINDOW]
+        needed = end
+        if pieces[p, PIECE_KIND] == _SLIDING:
+            needed = -(-window // chunk_tokens)
+        elif pieces[p, PIECE_KIND] == _CHUNKED:
+            needed = end - end * chunk_tokens // window * window // chunk_tokens
+        elif pieces[p, PIECE_KIND] == _STATE:
+            needed = 1
+        if i >= end - needed:
+            size += pieces[p, PIECE_BYTES]
+    return size
+
+
+@njit
 def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
     """Read each of `chain[:end]` where it is; return when the last is read, and the tokens that saves.
 
@@ -412,7 +439,7 @@ def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
         t = where[i]
         if t != NONE:
             slot = chain[i]
-            size = slots[slot, SIZE]
+            size = _read_size(world, slots[slot, SIZE], i, end)
             touch(tiers, slots, t, slot)
             tiers[t, READ_BYTES] += size
             tiers[t, HITS] += 1
@@ -427,9 +454,8 @@ def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
             t = where[i]
             if t != NONE:
                 slot = chain[i]
-                emit_layer(
-                    rows, control, now, READ, t, LOAD, slots[slot, OBJECT], slots[slot, SIZE], me[REQUEST], layer, layer
-                )
+                size = _read_size(world, slots[slot, SIZE], i, end)
+                emit_layer(rows, control, now, READ, t, LOAD, slots[slot, OBJECT], size, me[REQUEST], layer, layer)
     me[STAGE] = layers
     return done, hits * knobs.chunk_tokens if knobs.chunk_tokens else hit_bytes // knobs.bytes_per_token
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kvtrace import kernel, store
+from kvtrace.core.errors import ConfigError
 from kvtrace.geometry import Chains, chunk_chains, turn_chains
 from kvtrace.hierarchy import BYTES_PER_US, Entry, Match, Placement, Preset, Promotion
-from kvtrace.models import ModelShape, bytes_per_token_per_rank, stored_ranks, token_groups
+from kvtrace.models import ModelShape, Piece, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.sources import synthetic
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from kvtrace.sources import Requests
 
-ROWS = 1 << 20
+ROWS = 1 << 19
 # Buffers in turn: one being filled, one being written, one waiting.
 RING = 3
 FOREVER_NS = 2**62
@@ -61,16 +62,15 @@ class Simulation:
 
     def __init__(self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS) -> None:
         """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size."""
-        self.preset, self.load = preset, load
+        self.preset, self.model, self.load = preset, model, load
         self._first_ns: list[Any] = []
         stored = stored_ranks(model, ranks)
         self.bytes_per_token = bytes_per_token_per_rank(model, ranks) * stored
         self.ranks = 1 if preset.merge_ranks else stored
-        self.layers = (
-            -(-sum(group.layers for group in token_groups(model)) // preset.layers_per_object)
-            if preset.layers_per_object
-            else 1
-        )
+        self.layers = -(-model.layers // preset.layers_per_object) if preset.layers_per_object else 1
+        self.pieces = _piece_table(pieces(model, ranks), preset.chunk_tokens)
+        if self.layers > 1 and len(self.pieces) > 1:
+            raise ConfigError("layers_per_object needs a model whose layers are all alike: this one has several kinds")
         chains = self._chains()
         sizes = chains.tokens * self.bytes_per_token
         if preset.entry is Entry.CHUNK:
@@ -90,7 +90,7 @@ class Simulation:
     def chunk_bytes(self) -> int:
         """Bytes of a chunk, all its objects together, each padded."""
         pad = self.preset.pad_bytes
-        return -(-self.preset.chunk_tokens * self.bytes_per_token // (self.parts * pad)) * pad * self.parts
+        return -(-int(self.pieces[:, kernel.PIECE_BYTES].sum()) // (self.parts * pad)) * pad * self.parts
 
     def _chains(self) -> Chains:
         requests = self.load.requests
@@ -121,6 +121,7 @@ class Simulation:
             free=np.arange(len(slots) - 1, -1, -1),
             rows=store.new_rows(rows),
             knobs=self._knobs(model),
+            pieces=self.pieces,
             control=control,
             total=np.zeros(kernel.TOTALS, np.int64),
             users=users,
@@ -314,6 +315,13 @@ def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
         limits.append(store.UNBOUNDED if capacity is None else int(capacity * tier.high_watermark))
         largest.append(store.UNBOUNDED if capacity is None else int(capacity * tier.max_object_fraction))
     return limits, largest
+
+
+def _piece_table(found: tuple[Piece, ...], chunk_tokens: int) -> Any:
+    """Return what a chunk consists of, int64[pieces, 3]: bytes of all ranks, which kind, and its window in tokens."""
+    kinds = list(PieceKind)
+    rows = [(p.copies * p.size_bytes(chunk_tokens), kinds.index(p.kind), p.window_tokens or 0) for p in found]
+    return np.array(rows, dtype=np.int64)
 
 
 _QUANTILES = {"p50_ns": 0.5, "p95_ns": 0.95, "p99_ns": 0.99, "p99_9_ns": 0.999}
