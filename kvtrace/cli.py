@@ -11,11 +11,10 @@ import typer
 from kvtrace.core.app import emit_json, emit_table, log, make_app, progress, run
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
+from kvtrace.sourceoptions import SourceArguments, takes_source
 
 if TYPE_CHECKING:
-    from kvtrace.core.metadata import Metadata
-    from kvtrace.core.schema import Table
-    from kvtrace.simulation import Load, Simulation
+    from kvtrace.simulation import Load
     from kvtrace.sources import Requests
 
 app = make_app(
@@ -24,25 +23,22 @@ app = make_app(
     "\b\nFirst steps:\n  kvtrace gen --users 32 --duration 60s --seed 42 -o t.parquet\n  kvtrace info t.parquet",
 )
 
-SOURCES = ("mooncake",)
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed and options, same bytes.")]
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace: *.parquet or *.csv.zst.")]
-SourceKind = Annotated[str, typer.Option("--source", help=f"What FILE is: {', '.join(SOURCES)}.")]
-TimeUnit = Annotated[str, typer.Option(help="Unit of the source's timestamps: ms or s.")]
-BlockTokens = Annotated[int, typer.Option(help="Tokens a block of the source's ids.")]
 
 
 @app.command()
+@takes_source
 def gen(
     file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The trace: *.parquet or *.csv.zst.")] = Path(
         "trace.parquet"
     ),
-    source: Annotated[str | None, typer.Option(help=f"What FILE is: {', '.join(SOURCES)}.")] = None,
     model: Annotated[
         str | None, typer.Option(help="The model whose KV cache it is.  [default: the preset's, or llama3.1-8b]")
     ] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="Element type of the cache, such as fp8.")] = None,
     preset: Annotated[str, typer.Option(help="The caching stack to imitate: a name, or a .toml file.")] = "mlperf",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a knob of the preset.")
@@ -55,15 +51,15 @@ def gen(
         str | None, typer.Option(help="Virtual time to simulate.  [default: the preset's, 60s, or all of FILE]")
     ] = None,
     max_requests: Annotated[int | None, typer.Option(min=1, max=10**12, help="Stop after so many requests.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed and options, same bytes.")] = 42,
+    seed: Seed = 42,
     tensor_parallel: Annotated[int, typer.Option("--tp", min=1, max=1024, help="Tensor-parallel ranks.")] = 1,
-    time_unit: TimeUnit = "ms",
-    block_tokens: BlockTokens = 512,
     requests_out: Annotated[Path | None, typer.Option(help="Also write the requests table here.")] = None,
     drive_size: Annotated[
         str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
     ] = None,
     as_json: AsJson = False,
+    *,
+    source: SourceArguments,
 ) -> None:
     """Simulate requests over the tiers of a preset and write the I/O as a trace, deletes included.
 
@@ -76,12 +72,13 @@ def gen(
     from kvtrace.endurance import endurance
     from kvtrace.hierarchy import load_preset
     from kvtrace.models import find_model
+    from kvtrace.provenance import describer
 
     chosen = load_preset(preset, settings or ())
     model = model or chosen.load.model or "llama3.1-8b"
     users = users or chosen.load.users or 32
-    shape = find_model(model)
-    requests = _read_requests(file, source, time_unit, block_tokens)
+    shape = find_model(model, kv_dtype)
+    requests = _read_requests(file, source, seed, max_requests)
     if requests is None:
         duration = duration or chosen.load.duration or "60s"
     until_ns = parse_duration_ns(duration) if duration else None
@@ -93,11 +90,11 @@ def gen(
 
     simulation = Simulation(chosen, shape, load, ranks=tensor_parallel)
     config = {
-        "preset": preset, "model": model, "tensor_parallel": tensor_parallel, "seed": seed,
+        "preset": preset, "model": model, "kv_dtype": kv_dtype, "tensor_parallel": tensor_parallel, "seed": seed,
         "users": None if requests else users, "duration_ns": until_ns, "max_requests": max_requests,
         "source": requests.origin if requests else {"kind": "synthetic", "users": users},
     }  # fmt: skip
-    describe = _describer(simulation, config, preset, model)
+    describe = describer(simulation, config, ["kvtrace", *sys.argv[1:]])
     span_ns = until_ns if requests is None else int(requests.arrival_ns[-1])
     with progress("simulating", span_ns) as tick:
         meta = traceout.write(output, simulation, describe, requests_out, tick)
@@ -113,20 +110,12 @@ def gen(
         _print_gen(summary)
 
 
-def _read_requests(file: Path | None, source: str | None, time_unit: str, block_tokens: int) -> Requests | None:
-    if file is None:
-        if source is not None:
-            raise ConfigError(f"--source {source} needs a FILE to read")
-        return None
-    if source not in SOURCES:
-        raise ConfigError(
-            f"say what {file} is with --source; known are {', '.join(SOURCES)}"
-            if source is None
-            else f"unknown source {source!r}; known are {', '.join(SOURCES)}"
-        )
-    from kvtrace.sources import mooncake
-
-    return mooncake.read(file, time_unit=time_unit, block_tokens=block_tokens)
+def _read_requests(file: Path | None, source: SourceArguments, seed: int, limit: int | None) -> Requests | None:
+    if file is not None:
+        return source.read(file, seed, limit)
+    if source.source is not None:
+        raise ConfigError(f"--source {source.source} needs a FILE to read")
+    return None
 
 
 def _load(requests: Requests | None, users: int, seed: int, until_ns: int | None, max_requests: int | None) -> Load:
@@ -136,33 +125,6 @@ def _load(requests: Requests | None, users: int, seed: int, until_ns: int | None
         requests=requests, users=0 if requests is not None else users, seed=seed,
         until_ns=FOREVER_NS if until_ns is None else until_ns, max_requests=max_requests or FOREVER_NS,
     )  # fmt: skip
-
-
-def _describer(simulation: Simulation, config: dict[str, Any], preset: str, model: str) -> Any:
-    """Return the function that makes the metadata of each table of this run."""
-    from kvtrace.core.metadata import describe
-    from kvtrace.hierarchy import as_config
-
-    requests = simulation.load.requests
-    notes = [
-        *(requests.notes if requests else ()),
-        "times are virtual: "
-        + (
-            "operations take what the tiers' service model says"
-            if any(any(tier.rates_bytes_per_s) for tier in simulation.preset.tiers)
-            else "storage operations take none, and no tier queues"
-        ),
-    ]
-    config = {**config, "hierarchy": as_config(simulation.preset)}
-
-    def make(table: Table) -> Metadata:
-        return describe(
-            table, "kvtrace", ["kvtrace", *sys.argv[1:]], config, seed=config["seed"], preset=preset,
-            model={"name": model, "bytes_per_token": simulation.bytes_per_token, "ranks": simulation.ranks},
-            tiers=simulation.preset.tier_list(), source=config["source"], notes=notes, is_simulated=True,
-        )  # fmt: skip
-
-    return make
 
 
 def _announce_compile() -> None:
@@ -282,14 +244,15 @@ def validate(file: TraceFile, as_json: AsJson = False) -> None:
 
 
 @app.command()
+@takes_source
 def sim(
     file: Annotated[Path, typer.Argument(help="A file of real requests.")],
-    source: SourceKind,
     capacity_blocks: Annotated[str, typer.Option(help="Capacities in blocks, with commas; `unlimited` is one.")],
     policy: Annotated[str, typer.Option(help="Eviction policy: lru.")] = "lru",
-    time_unit: TimeUnit = "ms",
-    block_tokens: BlockTokens = 512,
+    seed: Seed = 42,
     as_json: AsJson = False,
+    *,
+    source: SourceArguments,
 ) -> None:
     """Count the hits of one cache over a request trace, for each capacity, block by block in file order.
 
@@ -301,9 +264,9 @@ def sim(
     capacities = [_capacity(text) for text in capacity_blocks.split(",")]
     if policy != "lru":
         raise ConfigError(f"unknown policy {policy!r}; known is lru")
-    requests = _read_requests(file, source, time_unit, block_tokens)
-    if requests is None:
-        raise ValueError(file)
+    requests = source.read(file, seed)
+    if not requests.block_tokens:
+        raise ConfigError(f"{file} has no block ids, and sim counts blocks: use gen")
     from kvtrace.geometry import block_chains
     from kvtrace.sweep import lru_hits
 
@@ -374,6 +337,40 @@ def models(
         emit_json(found)
     else:
         typer.echo("\n".join(modelview.arithmetic(found)))
+
+
+@app.command("import")
+@takes_source
+def import_(
+    file: Annotated[Path, typer.Argument(help="A file of real requests; for some sources a directory or a glob.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The requests table: *.parquet or *.csv.zst.")],
+    max_requests: Annotated[int | None, typer.Option(min=1, max=10**12, help="Stop after so many requests.")] = None,
+    seed: Seed = 42,
+    as_json: AsJson = False,
+    *,
+    source: SourceArguments,
+) -> None:
+    """Write a file of real requests as a requests table, and say what it holds: figures, gaps, oddities, nulls.
+
+    `kvtrace gen requests.parquet` then makes the same trace as from the file itself.
+
+    \b
+    kvtrace import azure_2023_code.csv -o azure.parquet
+    kvtrace import BurstGPT_1.csv --source burstgpt --time-scale 0.1 -o burst.csv.zst --json
+    """
+    from kvtrace import importing
+
+    requests = source.read(file, seed, max_requests)
+    with progress("writing", len(requests)) as tick:
+        figures = importing.write(output, requests, ["kvtrace", *sys.argv[1:]], seed, tick)
+    if as_json:
+        emit_json({"file": str(output), "source": requests.origin, "notes": requests.notes, **figures})
+        return
+    for note in requests.notes:
+        log(f"note: {note}")
+    typer.echo(f"{output}: requests of {file}\n")
+    for what, how_much in importing.lines(figures):
+        typer.echo(f"{what:<25}  {how_much}")
 
 
 @app.command()

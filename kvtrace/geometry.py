@@ -45,16 +45,20 @@ def chunk_chains(requests: Requests, chunk_tokens: int) -> Chains:
     """Return the full chunks of `chunk_tokens` tokens of each prompt; a partial last chunk is not stored.
 
     Block ids are prefix-chained, so a chunk is named by the last block it reaches into and its place there.
-    Without ids, a chunk is named by its conversation (or its request, if it has none) and its place.
+    The end of a prompt that has no block id makes no chunk. Without ids, a chunk is named by its conversation
+    (or its request, if it has none) and its place.
     """
-    counts = requests.input_tokens // chunk_tokens
+    tokens = requests.input_tokens
+    if requests.block_tokens:
+        tokens = np.minimum(tokens, np.diff(requests.block_offsets) * requests.block_tokens)
+    counts = tokens // chunk_tokens
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
     place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
     if requests.block_tokens:
         ids = _block_names(requests, chunk_tokens, counts, place)
     else:
-        owner = _conversations(requests)
-        ids = np.repeat(owner, counts) * (int(counts.max(initial=0)) + 1) + place
+        owner, _ = _dense(_conversations(requests))
+        ids = np.repeat(owner.astype(np.int64), counts) * (int(counts.max(initial=0)) + 1) + place
     slots, count = _dense(ids)
     return Chains(offsets, slots, np.full(count, chunk_tokens, dtype=np.int64), _none_new(requests))
 

@@ -11,6 +11,7 @@ from kvtrace import store
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, arrow_schema, enum_array, enum_code
 from kvtrace.core.traceio import create, objects_path
+from kvtrace.sources import requests_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from kvtrace.core.schema import Table
     from kvtrace.core.traceio import Writer
     from kvtrace.simulation import Flush, Load, Simulation
-    from kvtrace.sources import Requests
 
 _OBJECT_ROWS = 1 << 18
 
@@ -47,7 +47,8 @@ def write(
         if requests is not None:
             _write_objects(objects, kind, simulation.file_object_bytes, simulation.parts)
             if log is not None:
-                log.write(_file_requests(requests, _arrived(simulation.load)))
+                for batch in requests_table.batches(requests, _arrived(simulation.load)):
+                    log.write(batch)
 
         def sink(flush: Flush) -> None:
             trace.write(trace_batch(flush.rows))
@@ -109,24 +110,6 @@ def _arrived(load: Load) -> int:
     """Return how many of the file's requests the simulation lets in."""
     requests = load.requests
     return 0 if requests is None else min(int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests)
-
-
-def _file_requests(requests: Requests, n: int) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    offsets = requests.block_offsets[: n + 1]
-    arrays = [
-        pa.array(requests.arrival_ns[:n]),
-        pa.array(np.arange(n)),
-        pa.nulls(n, pa.int64()),
-        pa.nulls(n, pa.int32()),
-        pa.array(requests.input_tokens[:n]),
-        pa.array(requests.output_tokens[:n]),
-        pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(requests.block_ids[: offsets[-1]])),
-        enum_array(REQUESTS, "qos", np.zeros(n, dtype=np.int8), np.ones(n, dtype=bool)),
-        enum_array(REQUESTS, "kind", np.full(n, enum_code(REQUESTS, "kind", "trace"), dtype=np.int8)),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(REQUESTS))
 
 
 def _user_requests(log: Any) -> pa.RecordBatch:

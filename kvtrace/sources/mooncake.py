@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import numpy as np
 
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.sources import Requests
+from kvtrace.sources.columns import MAX_NS, BlockId, Count, column
+from kvtrace.sources.jsonlines import JsonLines
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kvtrace.sources import Ints
 
 BLOCK_TOKENS = 512
 TIME_UNITS_NS = {"ms": 1_000_000, "s": 1_000_000_000}
 # Above this many requests a second, milliseconds have most likely been taken for seconds or the reverse.
 _SUSPICIOUS_PER_S = 1000.0
-_MAX_TOKENS = 2**31 - 1
-# About 73 years: what is computed from times still fits 64 bits.
-_MAX_NS = 2**61
-
-Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_TOKENS)]
-BlockId = Annotated[int, msgspec.Meta(ge=0, le=2**52)]
 
 
 class _Line(msgspec.Struct):
@@ -47,62 +43,38 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int = BLOCK_TOKENS)
         raise ConfigError(f"unknown time unit {time_unit!r}; use {' or '.join(TIME_UNITS_NS)}")
     if block_tokens <= 0:
         raise ConfigError(f"block tokens(={block_tokens}) must be > 0")
-    if not path.is_file():
-        raise TraceError("no such file", path=path)
-    decoder = msgspec.json.Decoder(_Line)
+    lines = JsonLines(path, _Line)
     times, inputs, outputs, offsets, ids = array("q"), array("q"), array("q"), array("q", [0]), array("q")
-    digest = hashlib.sha256()
     scale = TIME_UNITS_NS[time_unit]
-    with path.open("rb") as file:
-        for number, text in enumerate(file, 1):
-            digest.update(text)
-            if not text.strip():
-                continue
-            line = _decode(decoder, text, path, number)
-            _check(line, block_tokens, path, number)
-            time_ns = round(line.timestamp * scale)
-            if time_ns > _MAX_NS:
-                raise TraceError(
-                    f"{line.timestamp:g} {time_unit} is beyond the clock of a trace; another time unit? (--time-unit)",
-                    path=path, row=number, column="timestamp",
-                )  # fmt: skip
-            if times and time_ns < times[-1]:
-                raise TraceError(
-                    f"time goes backwards, from {times[-1] / scale:g} to {line.timestamp:g} {time_unit}; "
-                    "sort the file by timestamp", path=path, row=number, column="timestamp",
-                )  # fmt: skip
-            times.append(time_ns)
-            inputs.append(line.input_length)
-            outputs.append(line.output_length)
-            ids.extend(line.hash_ids)
-            offsets.append(len(ids))
+    for number, line in lines:
+        _check(line, block_tokens, path, number)
+        time_ns = round(line.timestamp * scale)
+        if time_ns > MAX_NS:
+            raise TraceError(
+                f"{line.timestamp:g} {time_unit} is beyond the clock of a trace; another time unit? (--time-unit)",
+                path=path, row=number, column="timestamp",
+            )  # fmt: skip
+        if times and time_ns < times[-1]:
+            raise TraceError(
+                f"time goes backwards, from {times[-1] / scale:g} to {line.timestamp:g} {time_unit}; "
+                "sort the file by timestamp", path=path, row=number, column="timestamp",
+            )  # fmt: skip
+        times.append(time_ns)
+        inputs.append(line.input_length)
+        outputs.append(line.output_length)
+        ids.extend(line.hash_ids)
+        offsets.append(len(ids))
     if not times:
         raise TraceError("holds no request", path=path)
     origin = {
-        "kind": "mooncake", "file": path.name, "sha256": digest.hexdigest(), "requests": len(times),
+        "kind": "mooncake", "file": path.name, "sha256": lines.sha256, "requests": len(times),
         "block_tokens": block_tokens, "time_unit": time_unit, "block_references": len(ids),
     }  # fmt: skip
-    arrivals = _column(times)
+    arrivals = column(times)
     return Requests(
-        arrivals - arrivals[0], _column(inputs), _column(outputs), _column(offsets), _column(ids), block_tokens,
+        arrivals - arrivals[0], column(inputs), column(outputs), column(offsets), column(ids), block_tokens,
         origin, _notes(arrivals, time_unit),
     )  # fmt: skip
-
-
-def _column(values: array[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.frombuffer(values, dtype=np.int64) if values else np.zeros(0, dtype=np.int64)
-
-
-def _decode(decoder: msgspec.json.Decoder[_Line], text: bytes, path: Path, number: int) -> _Line:
-    try:
-        return decoder.decode(text)
-    except msgspec.ValidationError as error:
-        # msgspec ends its message with the place: "... - at `$.hash_ids[0]`".
-        message, _, place = str(error).partition(" - at `$.")
-        column = place.rstrip("`").split("[")[0] or None
-        raise TraceError(message, path=path, row=number, column=column) from None
-    except msgspec.DecodeError as error:
-        raise TraceError(f"not a JSON object: {error}", path=path, row=number) from None
 
 
 def _check(line: _Line, block_tokens: int, path: Path, number: int) -> None:
@@ -118,7 +90,7 @@ def _check(line: _Line, block_tokens: int, path: Path, number: int) -> None:
         )
 
 
-def _notes(arrivals: np.ndarray[tuple[int], np.dtype[np.int64]], time_unit: str) -> tuple[str, ...]:
+def _notes(arrivals: Ints, time_unit: str) -> tuple[str, ...]:
     notes = ["the source has no sessions or turns: they are null, and reuse comes from block ids alone"]
     span_s = (arrivals[-1] - arrivals[0]) / 1e9
     if span_s and len(arrivals) / span_s > _SUSPICIOUS_PER_S:
