@@ -183,6 +183,10 @@ def _check(preset: Preset, name: str) -> None:
         "pad_bytes and layers_per_object need entry=chunk",
     )
     require(
+        preset.entry is Entry.TURN or preset.match is Match.PREFIX,
+        "a chunk that is missed would never be stored again: entry=chunk needs match=prefix",
+    )
+    require(
         not (preset.exclusive and preset.placement is Placement.WRITE_THROUGH),
         "write-through puts an object into every tier, which is not exclusive: set placement=write-back",
     )

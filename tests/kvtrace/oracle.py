@@ -48,6 +48,7 @@ class Oracle:
         self.rows: list[Row] = []
         self.now = self.hits = self.lookups = 0
         self.sizes: dict[int, int] = {}
+        self.seen: set[int] = set()
         self.chains = self._chains()
 
     def _chains(self) -> list[list[int]]:
@@ -106,7 +107,7 @@ class Oracle:
         while not tier.fits(size):
             victim = tier.oldest()
             lower = next((t for t in self.tiers[tier.number + 1 :] if t.takes(self.sizes[victim])), None)
-            if lower is None:
+            if lower is None or victim in lower.objects:
                 self.delete(tier, "evict", victim)
                 continue
             self.demote_for(lower, self.sizes[victim])
@@ -114,7 +115,7 @@ class Oracle:
             self.write(lower, "demote", victim)
             self.delete(tier, "demote", victim)
 
-    def request(self, n: int) -> Iterator[int]:  # noqa: C901 - one request, from beginning to end
+    def request(self, n: int) -> Iterator[int]:
         chain, p = self.chains[n], self.preset
         tokens, output = int(self.requests.input_tokens[n]), int(self.requests.output_tokens[n])
         found: list[tuple[int, Tier]] = []
@@ -130,17 +131,10 @@ class Oracle:
         for key, tier in found:
             self.read(tier, "load", key, n, 0)
         stage = 1 if found else 0
-        is_promoted = False
-        if p.promotion is Promotion.ALWAYS:
-            for key, tier in found:
-                for faster in reversed(self.tiers[: tier.number]):
-                    if self.evict_for(faster, self.sizes[key]):
-                        self.write(faster, "promote", key, n, stage)
-                        is_promoted = True
-        stage += is_promoted
+        stage += self.promote(found, n, stage)
         missed = tokens - sum(self.sizes[key] for key, _ in found) // self.bytes_per_token
         yield missed * p.prefill_ns_per_token
-        store = self.store_waterfall if p.placement is Placement.WRITE_BACK else self.store_through
+        store = self.store_down if p.placement is Placement.WRITE_BACK else self.store_through
         stage = store(chain[len(found) :], n, stage)
         start = self.now
         reads = 0
@@ -172,15 +166,33 @@ class Oracle:
             stage += is_any
         return stage
 
-    def store_waterfall(self, keys: list[int], n: int, stage: int) -> int:
+    def promote(self, found: list[tuple[int, Tier]], n: int, stage: int) -> bool:
+        """Copy what was found to faster tiers; return whether anything was."""
+        is_any = False
+        for key, tier in found:
+            targets = self.tiers[: tier.number][::-1]
+            if self.preset.promotion is Promotion.NEVER:
+                targets = []
+            elif self.preset.promotion is Promotion.TEMPORARY:
+                targets = targets[-1:]
+            elif self.preset.promotion is Promotion.SECOND_TOUCH and targets:
+                targets = targets if key in self.seen else []
+                self.seen ^= {key}
+            for faster in targets:
+                if self.preset.placement is Placement.WRITE_BACK and faster.takes(self.sizes[key]):
+                    self.demote_for(faster, self.sizes[key])
+                if self.evict_for(faster, self.sizes[key]):
+                    self.write(faster, "promote", key, n, stage)
+                    is_any = True
+        return is_any
+
+    def store_down(self, keys: list[int], n: int, stage: int) -> int:
         is_any = False
         for key in keys:
-            there = self.fastest(key)
-            if there is not None:
-                there.objects.move_to_end(key)
-                continue
             tier = next((t for t in self.tiers if t.takes(self.sizes[key])), None)
-            if tier is not None:
+            if tier is not None and key in tier.objects:
+                tier.objects.move_to_end(key)
+            elif tier is not None:
                 self.demote_for(tier, self.sizes[key])
                 self.write(tier, "prefill", key, n, stage)
                 is_any = True

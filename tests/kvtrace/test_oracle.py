@@ -22,6 +22,9 @@ SEMANTICS = [
     (Entry.CHUNK, Match.PREFIX, Placement.WRITE_BACK, Promotion.NEVER),
     (Entry.TURN, Match.ANY, Placement.WRITE_BACK, Promotion.NEVER),
     (Entry.TURN, Match.ANY, Placement.WRITE_THROUGH, Promotion.ALWAYS),
+    (Entry.CHUNK, Match.PREFIX, Placement.WRITE_THROUGH, Promotion.SECOND_TOUCH),
+    (Entry.CHUNK, Match.PREFIX, Placement.WRITE_THROUGH, Promotion.TEMPORARY),
+    (Entry.CHUNK, Match.PREFIX, Placement.WRITE_BACK, Promotion.ALWAYS),
 ]
 
 

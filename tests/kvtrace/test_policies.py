@@ -317,6 +317,7 @@ def test_presets_are_what_they_say():
         ("prefill_ns_per_token=99999999999999999999", "prefill_ns_per_token(=99999999999999999999) must be"),
         ("placement=write-through", "set placement=write-back"),
         ("entry=page", "Invalid enum value 'page'"),
+        ("entry=chunk", "entry=chunk needs match=prefix"),
         ("colour=blue", "unknown field `colour`"),
         ("chunk_tokens", "write it as KEY=VALUE"),
     ],
