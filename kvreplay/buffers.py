@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from contextlib import suppress
+
+HUGE_PAGE_BYTES = 2 << 20
 
 
 class Arena:
@@ -13,13 +16,18 @@ class Arena:
         """Map the buffers; `slot_bytes` must be a multiple of the page size."""
         if slot_bytes % mmap.PAGESIZE:
             raise ValueError(f"slot_bytes(={slot_bytes}) must be a multiple of {mmap.PAGESIZE}")
-        self._map = mmap.mmap(-1, count * slot_bytes)
+        self.nbytes = count * slot_bytes
+        # Room to begin at a huge page; what lies before is never touched and takes no memory.
+        self._map = mmap.mmap(-1, self.nbytes + HUGE_PAGE_BYTES)
         # Huge pages cut a 4 MiB request from four to one at the device; without them nothing is lost.
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with suppress(OSError):
                 self._map.madvise(mmap.MADV_HUGEPAGE)
-        for page in range(0, count * slot_bytes, mmap.PAGESIZE):
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        first = -base % HUGE_PAGE_BYTES
+        for page in range(first, first + self.nbytes, mmap.PAGESIZE):
             self._map[page] = 0
         whole = memoryview(self._map)
-        self.views = [whole[i * slot_bytes : (i + 1) * slot_bytes] for i in range(count)]
-        self.nbytes = count * slot_bytes
+        self.views = [whole[first + i * slot_bytes : first + (i + 1) * slot_bytes] for i in range(count)]
+        self.addresses = [base + first + i * slot_bytes for i in range(count)]
+        """Where each buffer begins, for the kernel; valid as long as the arena is."""

@@ -76,7 +76,7 @@ class Driven:
     """Thread time spent making room for objects before they were written, memory's first touch above all."""
     generation_threads: int
     starved_ns: int
-    """Worker time spent idle because a write's data was not there."""
+    """Places of the queue times time that stood idle because a write's data was not there."""
     writes_generated_in_flight: int
     """Writes longer than the buffers, whose later data was made while they ran."""
 
@@ -86,6 +86,9 @@ class IoEngine(Protocol):
 
     name: str
     buffer_bytes: int
+
+    def facts(self) -> dict[str, Any]:
+        """Return which path I/O takes, for run.json."""
 
     def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         """Do the job; `interrupted` names what asks to stop, `progress` takes the rows done."""

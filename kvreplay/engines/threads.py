@@ -11,7 +11,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvreplay.buffers import Arena
 from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job
@@ -48,6 +48,10 @@ class ThreadEngine:
         self._reads = Arena(depth, io_bytes)
         self._writes = Arena(2 * self.ahead + 2, io_bytes)
         self.buffer_bytes = self._reads.nbytes + self._writes.nbytes
+
+    def facts(self) -> dict[str, Any]:
+        """Say nothing more: a thread has one system call in flight."""
+        return {}
 
     def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         """Do the job on this engine's threads."""

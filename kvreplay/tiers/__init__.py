@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +56,18 @@ class Tier(Protocol):
 
     def close(self) -> None:
         """Give up the target and remove our own files."""
+
+
+@runtime_checkable
+class RingTier(Protocol):
+    """A tier of files, on which the kernel can do whole operations from an io_uring."""
+
+    engine: str
+    is_synced: bool
+    """Whether a written file is synchronized before it is closed."""
+
+    def ring_path(self, object_id: int) -> bytes:
+        """Return the path of the object's file."""
+
+    def ring_flags(self, op: int) -> int:
+        """Return how to open it, for open(2); without O_CLOEXEC, which places of a ring do not take."""

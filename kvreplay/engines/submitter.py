@@ -1,0 +1,404 @@
+"""One job on an io_uring: puts requests, reaps completions, and does nothing else.
+
+A short operation is one chain of requests: open, move, close. A longer one opens first, then its pieces go, and
+it is closed when the last has come back.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job
+from kvreplay.engines import ring as r
+from kvreplay.engines.beside import Begun, Beside, Check, Died, Filled, Step
+from kvreplay.plan import DELETE, WRITE
+from kvreplay.schedule import Flight, Schedule, Submission
+from kvreplay.tiers import RingTier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvreplay.engines.uring import UringEngine
+
+_POLL_NS = 100_000_000
+_BATCH = 8
+"""Operations put together; their common time stamp must stay true for the last."""
+_LONGEST_CHAIN = 4
+_MODE = 0o600
+_OPENED, _GROWN, _MOVED, _SYNCED, _CLOSED, _UNLINKED, _WOKEN = range(7)
+"""What a completion tells: the low bits of a request's user data."""
+_KIND_BITS, _KIND_MASK = 3, 7
+_POLLIN = 1
+_DATASYNC = 1
+_BY_RING, _BY_THREAD, _BY_NOBODY = range(3)
+_CANNOT_GROW = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+"""Answers of filesystems that do not preallocate; files then grow as they are written."""
+
+
+class Submitter:
+    """The submitting thread's side of one job."""
+
+    def __init__(self, engine: UringEngine, job: Job, ring: r.Ring, *, is_registered: bool) -> None:
+        """Prepare to do `job` on `ring` with the engine's buffers."""
+        self._engine, self._job, self._ring = engine, job, ring
+        plan, record = job.plan, job.record
+        self._schedule = Schedule(
+            plan, None if job.due_ns is None else memoryview(job.due_ns),
+            [t is not None and not t.is_simulated for t in job.tiers],
+            [1 if t is None else t.alignment for t in job.tiers],
+            depth=engine.depth, ahead=engine.ahead, io_bytes=engine.io_bytes,
+        )  # fmt: skip
+        if record.ready_ns is not None:
+            self._schedule.ready_ns = memoryview(record.ready_ns)
+        self._files_of = [t if isinstance(t, RingTier) else None for t in job.tiers]
+        self._way = [
+            _BY_NOBODY if t is None or t.is_simulated else _BY_THREAD if files is None else _BY_RING
+            for t, files in zip(job.tiers, self._files_of, strict=True)
+        ]
+        self._tier_of, self._object = memoryview(plan.tier), memoryview(plan.object_id)
+        self._submitted, self._completed = memoryview(record.submitted_ns), memoryview(record.completed_ns)
+        self._outcome = memoryview(record.outcome)
+        self._read_op, self._write_op = (r.READ_FIXED, r.WRITE_FIXED) if is_registered else (r.READ, r.WRITE)
+        self._depth, self._out = engine.depth, 0
+        self._read_at, self._write_at = engine.reads.addresses, engine.writes.addresses
+        self._free_reads, self._free_files = list(range(engine.depth)), list(range(engine.depth))
+        # What a request belongs to, by the high bits of its user data: (submission, buffer of a read or -1).
+        self._tokens: list[tuple[Submission, int]] = [(None, -1)] * (2 * engine.depth)  # type: ignore[list-item]
+        self._free_tokens = list(range(2 * engine.depth))
+        self._fresh: list[int] = []
+        """Rows put since the last stamp."""
+        self._failure: Failure | None = None
+        self._starved_ns = 0
+        self._is_more = False
+        self._beside = Beside(job, self._schedule, engine.reads, engine.writes)
+        self._items = self._beside.mail.items
+        self._start_ns = 0
+
+    def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
+        """Do the job; returns when nothing is in flight any more."""
+        schedule, beside, ring = self._schedule, self._beside, self._ring
+        needs_workers = _BY_THREAD in self._way or self._job.check is not None
+        reason, next_poll_ns = None, 0
+        try:
+            beside.start(self._engine.generators, self._depth if needs_workers else 0)
+            self._start_ns = beside.start_ns = monotonic_ns()
+            self._arm()
+            while True:
+                now = monotonic_ns() - self._start_ns
+                if reason is None and (reason := interrupted()):
+                    schedule.stop()
+                if now >= next_poll_ns:
+                    progress(schedule.completed)
+                    next_poll_ns = now + _POLL_NS
+                was_idle = self._out == 0
+                self._submit(now)
+                if was_idle and ring.queued:
+                    self._enter(0)
+                self._hand_out(now)
+                if schedule.is_over and not self._out:
+                    break
+                self._wait()
+            wall_ns = monotonic_ns() - self._start_ns
+        finally:
+            beside.close()
+        return Driven(
+            wall_ns, schedule.completed, self._failure, reason, beside.generation_ns, beside.reserve_ns,
+            self._engine.generators, self._starved_ns, schedule.fills_in_flight,
+        )  # fmt: skip
+
+    def _arm(self) -> None:
+        self._ring.put(r.POLL_ADD, 0, self._beside.mail.fd, 0, 0, 0, _POLLIN, _WOKEN)
+
+    def _hand_out(self, now_ns: int) -> None:
+        take, give = self._schedule.take_fill, self._beside.fill
+        while (fill := take(now_ns)) is not None:
+            give(fill)
+
+    def _submit(self, now_ns: int) -> None:
+        """Put what may go now, as far as the depth and a batch reach."""
+        take, room = self._schedule.take, min(_BATCH, self._depth - self._out)
+        self._is_more = False
+        while room > 0:
+            submission = take(now_ns)
+            if submission is None:
+                return
+            room -= 1
+            way = self._way[self._tier_of[submission.flight.row]]
+            if way == _BY_RING:
+                self._put(submission)
+            elif way == _BY_THREAD:
+                self._give(submission)
+            else:
+                self._pass(submission)
+        self._is_more = self._out < self._depth
+
+    def _enter(self, wait: int, timeout_ns: int | None = None) -> None:
+        if self._fresh:
+            now = monotonic_ns() - self._start_ns
+            for row in self._fresh:
+                self._submitted[row] = now
+            self._fresh.clear()
+        self._ring.enter(wait, timeout_ns)
+
+    def _wait(self) -> None:
+        """Submit, and sleep until something has come back or is due."""
+        ring, schedule, mail = self._ring, self._schedule, self._beside.mail
+        timeout_ns, idle, started = None, 0, 0
+        is_waiting = not self._is_more
+        if is_waiting and self._out < self._depth and not schedule.is_over:
+            started = monotonic_ns() - self._start_ns
+            if schedule.is_starved(started):
+                idle = self._depth - self._out
+            dues = [due for due in (schedule.next_due(started), schedule.fill_due(started)) if due is not None]
+            timeout_ns = max(0, min(dues, default=started + _POLL_NS) - started)
+            is_waiting = timeout_ns > 0
+        if is_waiting:
+            mail.is_asleep = True
+            is_waiting = not self._items
+        self._enter(1 if is_waiting else 0, timeout_ns if is_waiting else None)
+        mail.is_asleep = False
+        if idle:
+            self._starved_ns += (monotonic_ns() - self._start_ns - started) * idle
+        completions = ring.reap()
+        if completions:
+            now = monotonic_ns() - self._start_ns
+            for data, result in completions:
+                self._completion(data, result, now)
+        while self._items:
+            self._answer(self._items.popleft())
+
+    def _put(self, submission: Submission) -> None:
+        flight = submission.flight
+        if self._ring.room < _LONGEST_CHAIN:
+            self._enter(0)
+        if flight.is_failed:
+            self._skip(submission)
+            return
+        self._out += 1
+        token = self._free_tokens.pop()
+        slot = self._free_reads.pop() if submission.slot is None and flight.has_io else -1
+        self._tokens[token] = (submission, slot)
+        if not submission.is_first:
+            self._put_move(submission, token, slot, r.FIXED_FILE)
+            return
+        self._fresh.append(flight.row)
+        files = self._files_of[self._tier_of[flight.row]]
+        assert files is not None, "only tiers of files come here"
+        path, data = files.ring_path(self._object[flight.row]), token << _KIND_BITS
+        if flight.op == DELETE:
+            self._ring.put_path(r.UNLINKAT, 0, path, 0, 0, data | _UNLINKED)
+            return
+        flight.handle = place = self._free_files.pop()
+        flags = files.ring_flags(flight.op)
+        if flight.pieces == 1:
+            self._ring.put_path(r.OPENAT, r.LINK | r.SKIP_SUCCESS, path, _MODE, flags, data | _OPENED, file=place + 1)
+            if flight.has_io:
+                self._put_move(submission, token, slot, r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS)
+            self._put_close(flight, data)
+            return
+        self._ring.put_path(r.OPENAT, r.LINK, path, _MODE, flags, data | _OPENED, file=place + 1)
+        if flight.op == WRITE:
+            # Writes beyond a file's end go one by one; within what is allocated they run together.
+            self._ring.put(r.FALLOCATE, r.FIXED_FILE | r.HARDLINK, place, flight.start, flight.end - flight.start, 0, 0,
+                           data | _GROWN)  # fmt: skip
+        self._put_move(submission, token, slot, r.FIXED_FILE)
+
+    def _put_move(self, submission: Submission, token: int, slot: int, flags: int) -> None:
+        flight = submission.flight
+        start, end = self._schedule.bounds(flight, submission.piece)
+        if submission.slot is None:
+            opcode, address, buffer = self._read_op, self._read_at[slot], slot
+        else:
+            opcode, address = self._write_op, self._write_at[submission.slot]
+            buffer = self._depth + submission.slot
+        self._ring.put(
+            opcode, flags, flight.handle, start, address, end - start, 0, token << _KIND_BITS | _MOVED, buffer
+        )
+
+    def _put_close(self, flight: Flight, data: int) -> None:
+        files = self._files_of[self._tier_of[flight.row]]
+        if flight.op == WRITE and files is not None and files.is_synced:
+            self._ring.put(r.FSYNC, r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS, flight.handle, 0, 0, 0, _DATASYNC,
+                           data | _SYNCED)  # fmt: skip
+        self._ring.put(r.CLOSE, 0, 0, 0, 0, 0, 0, data | _CLOSED, file=flight.handle + 1)
+
+    def _close(self, submission: Submission, now_ns: int) -> None:
+        """Close a longer operation's file, or finish with one that has none."""
+        flight = submission.flight
+        if flight.handle is None:
+            self._finish(flight, now_ns)
+            return
+        if self._ring.room < _LONGEST_CHAIN:
+            self._enter(0)
+        self._out += 1
+        token = self._free_tokens.pop()
+        self._tokens[token] = (submission, -1)
+        self._put_close(flight, token << _KIND_BITS)
+
+    def _skip(self, submission: Submission) -> None:
+        """Account for a piece of an operation that has failed already."""
+        flight = submission.flight
+        if submission.is_first:
+            self._fresh.append(flight.row)
+            if flight.pieces > 1:
+                self._schedule.begun(flight)
+        if self._schedule.piece_done(submission):
+            self._close(submission, monotonic_ns() - self._start_ns)
+
+    def _pass(self, submission: Submission) -> None:
+        """Let an operation of a simulated tier be done at once."""
+        flight = submission.flight
+        now = monotonic_ns() - self._start_ns
+        self._submitted[flight.row] = now
+        self._schedule.piece_done(submission)
+        self._finish(flight, now)
+
+    def _give(self, submission: Submission) -> None:
+        """Hand a piece to a thread."""
+        flight = submission.flight
+        self._out += 1
+        slot = self._free_reads.pop() if submission.slot is None else -1
+        is_short = flight.pieces == 1
+        self._beside.step(Step(flight, submission, slot, is_short, submission.is_first and not is_short))
+
+    def _completion(self, data: int, result: int, now_ns: int) -> None:
+        kind = data & _KIND_MASK
+        if kind == _WOKEN:
+            os.eventfd_read(self._beside.mail.fd)
+            self._arm()
+            return
+        token = data >> _KIND_BITS
+        submission = self._tokens[token][0]
+        flight = submission.flight
+        if kind == _MOVED:
+            self._moved(token, submission, result, now_ns)
+        elif kind == _OPENED:
+            self._opened(token, result, now_ns)
+        elif kind == _GROWN:
+            if result < 0 and -result not in _CANNOT_GROW and not flight.is_failed:
+                self._fail(flight, ERROR, os.strerror(-result))
+            self._schedule.begun(flight)
+        else:
+            if result < 0:
+                self._fail(flight, ERROR, os.strerror(-result))
+            if kind == _CLOSED:
+                self._closed(token, flight, now_ns)
+            elif kind == _UNLINKED:
+                self._came(token, now_ns)
+
+    def _moved(self, token: int, submission: Submission, result: int, now_ns: int) -> None:
+        flight = submission.flight
+        start, end = self._schedule.bounds(flight, submission.piece)
+        if result < end - start and (submission.slot is not None or result < min(end, flight.needed_end) - start):
+            self._judge(submission, result)
+        # A short operation is over when it is closed.
+        if flight.pieces > 1:
+            self._came(token, now_ns)
+
+    def _closed(self, token: int, flight: Flight, now_ns: int) -> None:
+        self._free_files.append(flight.handle)
+        flight.handle = None
+        if flight.pieces == 1:
+            self._came(token, now_ns)
+        else:
+            self._release(token)
+            self._finish(flight, now_ns)
+
+    def _opened(self, token: int, result: int, now_ns: int) -> None:
+        """Let a longer operation's other pieces go; one that has no file is finished with."""
+        flight = self._tokens[token][0].flight
+        if result < 0:
+            self._free_files.append(flight.handle)
+            flight.handle = None
+            self._fail(flight, ERROR, os.strerror(-result))
+            if flight.pieces == 1:
+                self._came(token, now_ns)
+                return
+        if flight.op != WRITE:
+            self._schedule.begun(flight)
+
+    def _judge(self, submission: Submission, result: int) -> None:
+        flight = submission.flight
+        start, end = self._schedule.bounds(flight, submission.piece)
+        if result < 0:
+            self._fail(flight, ERROR, os.strerror(-result))
+        elif submission.slot is not None:
+            self._fail(flight, ERROR, f"the device took only {result} of {end - start} bytes")
+        else:
+            self._fail(flight, SHORT, f"only {result} of {end - start} bytes came from offset {start}")
+
+    def _came(self, token: int, now_ns: int) -> None:
+        """Have what was read checked, if that is asked; then give back what the piece held."""
+        submission, slot = self._tokens[token]
+        flight = submission.flight
+        if self._job.check is not None and slot >= 0 and not flight.is_failed:
+            self._beside.step(Check(submission, slot, token, now_ns))
+            return
+        self._done(token, now_ns)
+
+    def _done(self, token: int, now_ns: int) -> None:
+        submission = self._tokens[token][0]
+        self._release(token)
+        if self._schedule.piece_done(submission):
+            self._close(submission, now_ns)
+
+    def _release(self, token: int) -> None:
+        slot = self._tokens[token][1]
+        if slot >= 0:
+            self._free_reads.append(slot)
+        self._free_tokens.append(token)
+        self._out -= 1
+
+    def _answer(self, item: Any) -> None:
+        """Take what a thread says."""
+        if isinstance(item, Filled):
+            if item.trouble is not None:
+                self._fail(item.fill.flight, ERROR, item.trouble)
+            self._schedule.filled(item.fill)
+        elif isinstance(item, Step):
+            self._stepped(item)
+        elif isinstance(item, Begun):
+            self._schedule.begun(item.flight)
+        elif isinstance(item, Check):
+            if item.trouble is not None:
+                self._fail(item.submission.flight, CORRUPT, item.trouble)
+            self._done(item.token, item.at_ns)
+        elif isinstance(item, Died):
+            raise item.error
+
+    def _stepped(self, step: Step) -> None:
+        flight, submission = step.flight, step.submission
+        self._out -= 1
+        if step.slot >= 0:
+            self._free_reads.append(step.slot)
+        if step.outcome is not None:
+            self._fail(flight, step.outcome, step.trouble or "")
+        if submission is None:
+            self._finish(flight, step.done_ns)
+        elif self._schedule.piece_done(submission):
+            if flight.handle is None:
+                self._finish(flight, step.done_ns)
+            else:
+                self._out += 1
+                self._beside.step(Step(flight, None, -1, True))
+
+    def _finish(self, flight: Flight, now_ns: int) -> None:
+        if flight.next_submit < flight.pieces:
+            # The run was stopped between two pieces: it was submitted and did not complete.
+            return
+        if not flight.is_failed:
+            self._completed[flight.row], self._outcome[flight.row] = now_ns, OK
+        self._schedule.done(flight, now_ns)
+
+    def _fail(self, flight: Flight, outcome: int, message: str) -> None:
+        if not flight.is_failed:
+            flight.is_failed = True
+            self._outcome[flight.row] = outcome
+        if self._failure is None:
+            what = "write" if flight.op == WRITE else "delete" if flight.op == DELETE else "read"
+            self._failure = Failure(flight.row, f"{what} of object {self._object[flight.row]}: {message}")
+        if self._job.stops_on_error:
+            self._schedule.stop()

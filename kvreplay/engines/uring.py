@@ -1,0 +1,76 @@
+"""The engine for Linux with io_uring: one thread submits, the kernel opens, moves and closes, others make data.
+
+Opening, an operation's I/O and closing go to the kernel as one chain. What would stall the submitting thread
+(creating, unlinking, allocating) is done there by the kernel's own threads, and copies in memory by ours.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any
+
+from kvreplay.buffers import Arena
+from kvreplay.engines import ring as r
+from kvreplay.engines.beside import precise_timers
+from kvreplay.engines.submitter import Submitter
+from kvreplay.engines.threads import MAX_GENERATORS, MIN_AHEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvreplay.engines import Driven, Job
+
+MAX_ENTRIES = 4096
+
+
+class UringEngine:
+    """One submitting thread, an io_uring, and threads that make data."""
+
+    name = "uring"
+
+    def __init__(self, depth: int, io_bytes: int) -> None:
+        """Allocate the buffers, each of `io_bytes`: `depth` for reads, twice `ahead` and two for writes."""
+        self.depth, self.io_bytes, self.ahead = depth, io_bytes, max(depth, MIN_AHEAD)
+        self.generators = max(1, min(MAX_GENERATORS, (os.cpu_count() or 1) // 2, depth))
+        self.reads = Arena(depth, io_bytes)
+        self.writes = Arena(2 * self.ahead + 2, io_bytes)
+        self.buffer_bytes = self.reads.nbytes + self.writes.nbytes
+        with self.open_ring() as probe:
+            self.is_deferred = bool(probe.flags & r.SETUP_DEFER_TASKRUN)
+            self.unregistered = self.register(probe)
+
+    def open_ring(self) -> r.Ring:
+        """Return a ring for one job; RingRefused if the kernel gives none."""
+        entries = 64
+        while entries < 4 * self.depth:
+            entries *= 2
+        return r.Ring(min(entries, MAX_ENTRIES), files=self.depth)
+
+    def register(self, ring: r.Ring) -> str | None:
+        """Pin the buffers; return why they are not, or None."""
+        try:
+            ring.register_buffers(self.reads.addresses + self.writes.addresses, self.io_bytes)
+        except OSError as error:
+            if error.errno == errno.ENOMEM:
+                return f"the locked-memory limit is below {self.buffer_bytes >> 20} MiB (ulimit -l)"
+            return f"the kernel refused to register the buffers: {error.strerror}"
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """Return which path I/O takes, for run.json."""
+        return {
+            "is_deferred_taskrun": self.is_deferred, "has_registered_buffers": self.unregistered is None,
+            "unregistered_because": self.unregistered,
+        }  # fmt: skip
+
+    def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
+        """Do the job; the calling thread submits."""
+        before = precise_timers()
+        try:
+            with self.open_ring() as ring:
+                is_registered = self.unregistered is None and self.register(ring) is None
+                ring.allow_workers(max(self.depth, 4))
+                return Submitter(self, job, ring, is_registered=is_registered).drive(interrupted, progress)
+        finally:
+            precise_timers(before)
