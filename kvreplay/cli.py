@@ -37,6 +37,8 @@ def run_(
         help="Longer objects are split into I/Os of this size. "
         "Buffers take three times the queue depth, but at least 66, of it.")
     ] = "1MiB",
+    engine: Annotated[str, typer.Option(
+        help="auto, threads or uring (io_uring); auto takes uring for files where the kernel allows it.")] = "auto",
     limit: Annotated[str | None, typer.Option(
         help="Replay the trace's start only: 10000 rows, 30s of trace time, or 2GiB read and written.")
     ] = None,
@@ -77,7 +79,7 @@ def run_(
     config = Config(
         tiers=_targets(tier or []), speed=speed, is_as_fast_as_possible=as_fast_as_possible,
         queue_depth=queue_depth, io_bytes=parse_bytes(io_bytes), limit=limit, seed=seed, is_buffered=buffered,
-        fsync=fsync, is_kept=keep, on_error=on_error, is_verified=verify, dedup_ratio=dedup_ratio,
+        fsync=fsync, is_kept=keep, on_error=on_error, engine=engine, is_verified=verify, dedup_ratio=dedup_ratio,
         compress_ratio=compress_ratio,
     )  # fmt: skip
     outcome = replay(config, trace, output, ["kvreplay", *sys.argv[1:]], is_forced=force, show=progress)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvreplay.datagen import Data
-    from kvreplay.engines import IoEngine
+    from kvreplay.engines.choose import Chosen
     from kvreplay.options import Config
     from kvreplay.pacing import Pacer
     from kvreplay.plan import Window
@@ -73,7 +73,7 @@ class Populated:
 class Measured:
     """What came of a replay."""
 
-    engine: IoEngine
+    chosen: Chosen
     started: datetime
     populated: Populated
     device_io: dict[str, dict[str, int | None]]
@@ -89,7 +89,7 @@ class Measured:
 def manifest(setting: Setting, measured: Measured) -> dict[str, Any]:
     """Return the content of run.json."""
     config = msgspec.to_builtins(setting.config) | {"seed": setting.seed}
-    error, engine = measured.error, measured.engine
+    error, engine = measured.error, measured.chosen.engine
     return {
         "program": "kvreplay", "version": __version__, "argv": setting.argv,
         "config": config, "config_sha256": sha256(config),
@@ -100,7 +100,8 @@ def manifest(setting: Setting, measured: Measured) -> dict[str, Any]:
         "tiers": {t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in setting.tiers if t},
         "pacing": {"loop": setting.pacer.name, "speed": setting.pacer.speed},
         "engine": {
-            "name": engine.name, "queue_depth": setting.config.queue_depth,
+            "name": engine.name, "because": measured.chosen.because, **engine.facts(),
+            "queue_depth": setting.config.queue_depth,
             "io_bytes": setting.config.io_bytes,
             "buffer_bytes": engine.buffer_bytes, "plan_bytes": setting.window.plan.nbytes,
         },

@@ -8,6 +8,7 @@ import msgspec
 
 from kvreplay import pacing
 from kvreplay.datagen import PIECE_BYTES
+from kvreplay.engines.choose import EngineName, check_name
 from kvreplay.engines.threads import buffer_count
 from kvreplay.plan import tier_indices
 from kvreplay.shaping import check_ratios
@@ -39,6 +40,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     fsync: str = "never"
     is_kept: bool = False
     on_error: str = "stop"
+    engine: str = EngineName.AUTO.value
     is_verified: bool = False
     """Stamp what is written and check what is read."""
     dedup_ratio: float = 1.0
@@ -60,6 +62,7 @@ def check(config: Config) -> pacing.Pacer:
             f"--queue-depth {config.queue_depth} of --io-bytes {config.io_bytes} takes {format_bytes(need)} "
             f"of buffers, more than half of the {format_bytes(available)} available; lower one of them"
         )
+    check_name(config.engine)
     if config.fsync not in ("never", "close"):
         raise ConfigError(f"--fsync {config.fsync}: choose never or close")
     if config.on_error not in ("stop", "continue"):

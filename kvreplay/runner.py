@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kvreplay import results
 from kvreplay.datagen import Data
 from kvreplay.engines import Driven, IoEngine, Job, Record
-from kvreplay.engines.threads import ThreadEngine
+from kvreplay.engines.choose import check_name, choose
 from kvreplay.host import device_bytes
 from kvreplay.limits import parse_limit
 from kvreplay.manifest import Measured, Populated, Setting, manifest, ops_metadata
@@ -140,7 +140,10 @@ class _Run:
         with ExitStack() as stack:
             interrupted = stack.enter_context(_stop_signals())
             self._open_tiers(stack)
-            engine = ThreadEngine(setting.config.queue_depth, setting.config.io_bytes)
+            chosen = choose(
+                check_name(setting.config.engine), setting.tiers, setting.config.queue_depth, setting.config.io_bytes
+            )
+            engine = chosen.engine
             populated, stopped = self._populate(engine, interrupted)
             before, started = self._device_bytes(), datetime.now(UTC)
             verifier = setting.verifier(self.data)
@@ -150,7 +153,7 @@ class _Run:
             device_io = _device_io(before, self._device_bytes())
             error = self._error(driven, is_populating=stopped is not None, output=output)
             measured = Measured(
-                engine, started, populated, device_io, self._summary(record, due_ns, driven, stopped), error,
+                chosen, started, populated, device_io, self._summary(record, due_ns, driven, stopped), error,
                 self.data.facts(setting.config.io_bytes), named(verifier, setting.trace),
             )  # fmt: skip
             content = manifest(setting, measured)

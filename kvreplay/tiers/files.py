@@ -26,14 +26,14 @@ _SPREAD = 0x9E3779B1
 class FileTier:
     """Objects as files in a scratch directory below the target."""
 
-    engine = "threads"
     alignment = directio.ALIGNMENT
     is_simulated = False
 
     def __init__(self, name: str, directory: Path, options: Options) -> None:
         """Store the tier `name` below `directory`."""
+        self.engine = "threads"
         self.name, self.target, self._options = name, str(directory), options
-        self._directory = directory
+        self._directory, self.is_synced = directory, options.fsync == "close"
         direct = os.O_DIRECT if options.is_direct else 0
         self._read_flags = os.O_RDONLY | os.O_CLOEXEC | direct
         self._write_flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct
@@ -64,6 +64,14 @@ class FileTier:
     def path(self, object_id: int) -> str:
         """Return where an object lies."""
         return f"{self._prefixes[(object_id * _SPREAD >> 16) & 255]}{object_id:016x}{safety.OBJECT_SUFFIX}"
+
+    def ring_path(self, object_id: int) -> bytes:
+        """Return where an object lies, for a ring."""
+        return self.path(object_id).encode()
+
+    def ring_flags(self, op: int) -> int:
+        """Return how to open an object's file, for a ring."""
+        return (self._write_flags if op == _WRITE else self._read_flags) & ~os.O_CLOEXEC
 
     def reserve(self, object_id: int, end: int) -> None:
         """Do nothing: files grow as they are written."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import run_cli, write_trace
 
+from kvreplay.engines import ring
 from kvreplay.options import Config
 from kvreplay.runner import Interrupted, Outcome, replay
 from kvreplay.safety import MARKER, SCRATCH
@@ -131,9 +132,19 @@ def test_stages_and_conflicts_keep_their_order(tmp_path: Path, speed: float | No
         assert {o["scheduled_ns"] for o in ops} == {None}
 
 
-def test_a_run_on_files_and_memory_says_what_it_did_and_leaves_nothing(tmp_path: Path, drive: Path) -> None:
+@pytest.fixture(params=["threads", "uring"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine in turn; io_uring only where the kernel gives it."""
+    if request.param == "uring" and (why := ring.refusal()) is not None:
+        pytest.skip(f"no io_uring: {why}")
+    return str(request.param)
+
+
+def test_a_run_on_files_and_memory_says_what_it_did_and_leaves_nothing(
+    tmp_path: Path, drive: Path, engine: str
+) -> None:
     rows = [row("read", 0, 0), *workload(30)]
-    outcome, ops = run(tmp_path, rows, targets={"nvme": str(drive), "cpu": "ram"})
+    outcome, ops = run(tmp_path, rows, targets={"nvme": str(drive), "cpu": "ram"}, engine=engine)
     assert outcome.error is None
     assert ops[0] | {"row": 0} == {
         "row": 0, "op": "read", "tier": 0, "phase": "load", "object_id": 0, "request_id": None, "scheduled_ns": None,
@@ -145,8 +156,8 @@ def test_a_run_on_files_and_memory_says_what_it_did_and_leaves_nothing(tmp_path:
     # 40,000 bytes are padded to ten blocks of 4096 on files, and to nothing more in memory.
     assert by == {
         (1, "write"): (40_000, 40_000, "memory"), (1, "delete"): (0, None, "memory"),
-        (2, "read"): (40_000, 40_960, "threads"), (2, "write"): (40_000, 40_960, "threads"),
-        (2, "delete"): (0, None, "threads"),
+        (2, "read"): (40_000, 40_960, engine), (2, "write"): (40_000, 40_960, engine),
+        (2, "delete"): (0, None, engine),
     }  # fmt: skip
     assert list(drive.iterdir()) == []
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -253,22 +264,24 @@ def test_a_file_that_came_up_short_is_short(tmp_path: Path, drive: Path, monkeyp
     from kvreplay.tiers.files import FileTier
 
     monkeypatch.setattr(FileTier, "read", lambda *_: 4096)
-    outcome, ops = run(tmp_path, [row("read", 2, 0, 10_000)], targets={"nvme": str(drive)})
+    outcome, ops = run(tmp_path, [row("read", 2, 0, 10_000)], targets={"nvme": str(drive)}, engine="threads")
     assert ops[0]["outcome"] == "short"
     assert "only 4096 of 12288 bytes" in str(outcome.error)
 
 
-def test_a_directory_that_vanishes_costs_nothing_that_was_measured(tmp_path: Path, drive: Path) -> None:
+def test_a_directory_that_vanishes_costs_nothing_that_was_measured(tmp_path: Path, drive: Path, engine: str) -> None:
     from kvreplay.tiers.files import FileTier
 
     class Vanishing(FileTier):
-        def begin(self, op: int, object_id: int) -> int:
+        def path(self, object_id: int) -> str:
             if object_id == 5:
-                shutil.rmtree(drive)
-            return super().begin(op, object_id)
+                shutil.rmtree(drive, ignore_errors=True)
+            return super().path(object_id)
 
     tier = Vanishing("nvme", drive, Options())
-    outcome, ops = run(tmp_path, [row("write", 2, i, ts=i) for i in range(9)], [None, None, tier], queue_depth=1)
+    outcome, ops = run(
+        tmp_path, [row("write", 2, i, ts=i) for i in range(9)], [None, None, tier], queue_depth=1, engine=engine
+    )
     assert isinstance(outcome.error, DeviceError)
     assert "row 5: write of object 5: No such file or directory" in str(outcome.error)
     assert [o["outcome"] for o in ops] == ["ok"] * 5 + ["error"] + ["skipped"] * 3

@@ -43,10 +43,17 @@ class Sabotaged(FileTier):
         self._sabotage, self._is_done = sabotage, False
 
     def begin(self, op: int, object_id: int) -> int:
+        self._act(op)
+        return super().begin(op, object_id)
+
+    def ring_flags(self, op: int) -> int:
+        self._act(op)
+        return super().ring_flags(op)
+
+    def _act(self, op: int) -> None:
         if op == 0 and not self._is_done:
             self._is_done = True
             self._sabotage(self)
-        return super().begin(op, object_id)
 
 
 def run(tmp_path: Path, rows: list[Any], tier: Any = None, **options: Any) -> tuple[Outcome, list[dict[str, Any]]]:
@@ -132,7 +139,7 @@ def test_a_version_kept_from_before_is_stale(tmp_path: Path) -> None:
 
     (tmp_path / "d").mkdir()
     rows = [row("write", 0), row("write", 0, ts=1), row("read", 0, ts=2)]
-    outcome, _ = run(tmp_path, rows, Lazy("nvme", tmp_path / "d", Options(is_direct=False)))
+    outcome, _ = run(tmp_path, rows, Lazy("nvme", tmp_path / "d", Options(is_direct=False)), engine="threads")
     found = outcome.verification
     assert found is not None
     assert found.by_fault == {"stale": 7}
