@@ -290,6 +290,53 @@ def sim(
     )  # fmt: skip
 
 
+@app.command()
+@takes_source
+def mrc(
+    file: Annotated[Path, typer.Argument(help="A file of real requests.")],
+    model: Annotated[str, typer.Option(help="The model whose KV cache it is.")] = "llama3.1-8b",
+    kv_dtype: Annotated[str | None, typer.Option(help="Element type of the cache, such as fp8.")] = None,
+    chunk_tokens: Annotated[
+        int | None, typer.Option(min=1, max=2**31 - 1, help="Tokens an object.  [default: the source's blocks]")
+    ] = None,
+    points: Annotated[int, typer.Option(min=2, max=10_000, help="Capacities, log-spaced.")] = 20,
+    plot_to: Annotated[Path | None, typer.Option("--plot", help="Draw it: *.svg, *.png or *.pdf.")] = None,
+    seed: Seed = 42,
+    as_json: AsJson = False,
+    *,
+    source: SourceArguments,
+) -> None:
+    """How much DRAM and NVMe do I need? Hits, and bytes read and written, against capacity, in one pass.
+
+    For one LRU tier alone, exactly. What is passed on is what the tier below reads, if it holds everything.
+
+    \b
+    kvtrace mrc conversation.jsonl --source mooncake --model llama3.1-8b
+    kvtrace mrc conversation.jsonl --source mooncake --chunk-tokens 256 --plot mrc.svg
+    """
+    from kvtrace import mrc as curves
+    from kvtrace.models import find_model
+
+    shape = find_model(model, kv_dtype)
+    requests = source.read(file, seed)
+    found = curves.sweep(requests, shape, chunk_tokens, points)
+    if plot_to is not None:
+        curves.plot(found, plot_to, f"LRU over {file.name}, {model}, {found.object_tokens} tokens an object")
+    if as_json:
+        emit_json({"policy": "lru", "model": model, "source": requests.origin, **curves.as_json(found)})
+        return
+    emit_table(
+        f"lru: {format_count(found.references)} references of {format_count(found.requests)} requests, "
+        f"objects of {found.object_tokens} tokens, {format_bytes(found.object_bytes)}",
+        ["capacity", "objects", "hits", "read", "passed on", "written", ""],
+        curves.rows(found),
+    )
+    for enough in found.enough:
+        typer.echo(
+            f"{100 * enough['share_of_hits']:.0f} % of all possible hits: {format_bytes(enough['capacity_bytes'])}"
+        )
+
+
 def _capacity(text: str) -> int | None:
     if text.strip() in ("unlimited", "inf"):
         return None
