@@ -54,7 +54,7 @@ def sha256_of(*paths: Path) -> str:
 def need_file(path: Path) -> None:
     """Raise TraceError unless `path` is a regular file."""
     if not path.is_file():
-        raise TraceError("not a regular file" if path.exists() else "no such file", path=path)
+        raise TraceError("no such file", path=path)
 
 
 def place_of(error: msgspec.ValidationError) -> tuple[str, str | None]:
