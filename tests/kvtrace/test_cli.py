@@ -60,7 +60,7 @@ BAD = {
     "unknown option": ([*GEN, "--colour"], 2, "No such option"),
     "unknown command": (["generate"], 2, "No such command 'generate'"),
     "source without file": ([*GEN, "--source", "mooncake"], 2, "--source mooncake needs a FILE"),
-    "file without source": (["gen", "m.jsonl"], 2, "say what m.jsonl is with --source"),
+    "file of no known kind": (["gen", "bad.toml"], 2, "cannot tell what bad.toml is: say so with --source, one of"),
     "source": (["gen", "m.jsonl", "--source", "web"], 2, "unknown source 'web'; known are mooncake"),
     "time unit": (["gen", "m.jsonl", "--source", "mooncake", "--time-unit", "h"], 2, "unknown time unit 'h'"),
     "block size": (["gen", "m.jsonl", "--source", "mooncake", "--block-tokens", "0"], 2, "must be > 0"),
