@@ -497,9 +497,11 @@ def _copy_up(world: World, end: int, stage: int, request: int) -> int:
             slots[slot, SEEN] ^= 1
             if slots[slot, SEEN]:
                 source = 0
-        if knobs.is_exclusive and source > 0 and lower_tier(tiers, 0, size) < source:
-            drop(tiers, slots, free, rows, control, source, slot, now, PROMOTE)
         t = 0 if knobs.promotion == TEMPORARY and source > 0 else source - 1
+        while knobs.is_exclusive and t > 0 and size > tiers[t, LARGEST]:
+            t -= 1
+        if knobs.is_exclusive and t >= 0 and size <= tiers[t, LARGEST]:
+            drop(tiers, slots, free, rows, control, source, slot, now, PROMOTE)
         while t >= 0:
             if knobs.is_write_back and size <= tiers[t, LARGEST]:
                 make_room_by_demotion(tiers, slots, free, rows, control, world.wanted, t, size, now)

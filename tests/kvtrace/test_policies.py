@@ -9,7 +9,7 @@ import pytest
 from simulated import brief, mlperf_of, preset_of, requests_of, rows_of, simulate
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.hierarchy import as_config, load_preset, preset_names
+from kvtrace.hierarchy import Placement, Promotion, as_config, load_preset, preset_names
 from kvtrace.models import bytes_per_token, bytes_per_token_per_rank, find_model, stored_ranks
 from kvtrace.simulation import Load, tier_limits
 
@@ -199,8 +199,19 @@ def test_a_load_from_below_is_copied_up_and_displaces_the_least_recent():
 
 
 def test_without_promotion_a_load_leaves_all_where_it_was():
-    rows = rows_of(preset_of(4, 8, None, promotion="never"), shared([1], [2], [3], [1]))
+    rows = rows_of(preset_of(4, 8, None, promotion=Promotion.NEVER), shared([1], [2], [3], [1]))
     assert brief(rows)[-1] == "read 2 load 0 4 3/0"
+
+
+def test_an_exclusive_promotion_passes_a_tier_that_does_not_take_the_object():
+    preset = preset_of(4, 0, None, placement=Placement.WRITE_BACK, exclusive=True)
+    assert brief(rows_of(preset, shared([1], [2], [1])))[-5:] == [
+        "delete 2 promote 0 4",
+        "read 0 demote 1 4",
+        "write 2 demote 1 4",
+        "delete 0 demote 1 4",
+        "write 0 promote 0 4 2/1",
+    ]
 
 
 def test_a_match_ends_at_the_first_miss_and_the_rest_is_computed_but_not_stored_twice():
