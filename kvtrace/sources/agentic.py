@@ -48,11 +48,11 @@ class _Columns:
     def __init__(self) -> None:
         self.times, self.inputs, self.outputs, self.sessions, self.turns, self.files = (array("q") for _ in range(6))
         self.offsets, self.ids = array("q", [0]), array("q")
-        self.conversations = self.subagents = 0
+        self.conversations = self.subagents = self.out_of_order = 0
 
     def enter(self, requests: list[_Request], file: int, path: Path, block_tokens: int, where: str = "") -> None:
         """Append `requests`, a conversation's, and after them those of its sub-agents."""
-        session, turn = self.conversations, 0
+        session, turn, latest = self.conversations, 0, 0.0
         self.conversations += 1
         nested = []
         for number, request in enumerate(requests):
@@ -63,6 +63,8 @@ class _Columns:
             if request.input is None or request.output is None or request.hash_ids is None:
                 raise TraceError("a request needs in, out and hash_ids", path=path, column=place)
             _check(len(request.hash_ids), request.input, block_tokens, path, place)
+            self.out_of_order += request.t < latest
+            latest = request.t
             values = (round(request.t * NS_PER_S), request.input, request.output, session, turn, file)
             columns = (self.times, self.inputs, self.outputs, self.sessions, self.turns, self.files)
             for values_so_far, value in zip(columns, values, strict=True):
@@ -111,6 +113,7 @@ def read(path: Path, rng: np.random.Generator, *, conversation_rate_per_s: float
         raise ConfigError(f"conversation rate(={conversation_rate_per_s}) is too low: they outlast the clock")
     counts = {
         "conversations": len(paths), "subagents": columns.subagents, "rechained_ids": ambiguous,
+        "out_of_order": columns.out_of_order,
         "unnamed_tokens": int(np.maximum(column(columns.inputs) - np.diff(ends) * block_tokens, 0).sum()),
     }  # fmt: skip
     origin = {
@@ -182,6 +185,8 @@ def _notes(counts: dict[str, int], rate_per_s: float, scopes: list[str]) -> tupl
         notes.append(
             f"{counts['subagents']} sub-agents are sessions of their own, on their conversation's clock and ids"
         )
+    if counts["out_of_order"]:
+        notes.append(f"times went backwards {counts['out_of_order']} times: the requests were sorted by arrival")
     if counts["rechained_ids"]:
         notes.append(f"{counts['rechained_ids']} block ids stand behind more than one prefix, and were renamed by it")
     if counts["unnamed_tokens"]:
