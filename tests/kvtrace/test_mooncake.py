@@ -99,8 +99,8 @@ def test_an_empty_file_is_refused(tmp_path, lines):
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
-    for path, message in ((tmp_path, "not a regular file"), (tmp_path / "none.jsonl", "no such file")):
-        with pytest.raises(TraceError, match=message):
+    for path in (tmp_path, tmp_path / "none.jsonl"):
+        with pytest.raises(TraceError, match=rf"{path.name}: (no such|not a regular) file"):
             read(path)
 
 
