@@ -74,6 +74,8 @@ def gen(
     from kvtrace.models import find_model
     from kvtrace.provenance import describer
 
+    if file is not None and users is not None:
+        raise ConfigError(f"--users {users}: requests come from {file}; leave one of the two out")
     chosen = load_preset(preset, settings or ())
     model = model or chosen.load.model or "llama3.1-8b"
     users = users or chosen.load.users or 32

@@ -23,18 +23,19 @@ _DENSE_SLACK = 1 << 24
 NO_STAGE = -(2**31)
 
 (
-    OK, NEGATIVE_TIME, TIME_BACKWARDS, NO_SUCH_TIER, NEGATIVE, OVERFLOW, NOT_DENSE, READ_ABSENT, READ_PAST_END,
-    WRITE_GAP, OVER_CAPACITY, DELETE_ABSENT, DELETE_SIZE, STAGE_MISSING, STAGE_ALONE, STAGE_FIRST, STAGE_BACK,
+    OK, NEGATIVE_TIME, TIME_BACKWARDS, NO_SUCH_TIER, NEGATIVE, OVERFLOW, NOT_DENSE, REQUEST_NOT_DENSE, READ_ABSENT,
+    READ_PAST_END, WRITE_GAP, OVER_CAPACITY, DELETE_ABSENT, DELETE_SIZE, STAGE_MISSING, STAGE_ALONE, STAGE_FIRST, STAGE_BACK,
     STAGE_GAP,
-) = range(18)  # fmt: skip
+) = range(19)  # fmt: skip
 
 FAULTS = {
     NEGATIVE_TIME: ("ts_ns", "the time {ts_ns} is negative"),
     TIME_BACKWARDS: ("ts_ns", "time goes backwards to {ts_ns} ns, from {before} ns"),
     NO_SUCH_TIER: ("tier", "there is no tier {tier}: the metadata names {tiers}"),
     NEGATIVE: ("length_bytes", "a negative offset ({offset_bytes}), length ({length_bytes}) or rank ({rank})"),
-    OVERFLOW: ("length_bytes", "offset {offset_bytes} + length {length_bytes} overflows 64 bits"),
-    NOT_DENSE: ("object_id", "object {object_id} or request {request_id} is no dense number from 0"),
+    OVERFLOW: ("length_bytes", "offset {offset_bytes} + length {length_bytes}, or the bytes live, overflow 64 bits"),
+    NOT_DENSE: ("object_id", "object {object_id} is no dense number from 0"),
+    REQUEST_NOT_DENSE: ("request_id", "request {request_id} is no dense number from 0"),
     READ_ABSENT: ("object_id", "reads object {object_id}, which is not live in tier {tier_name}"),
     READ_PAST_END: ("length_bytes", "reads object {object_id} to byte {end}; {tier_name} holds {before} bytes of it"),
     WRITE_GAP: ("offset_bytes", "writes object {object_id} from byte {offset_bytes}; {tier_name} holds {before}"),
@@ -156,8 +157,10 @@ def _enter(
             return NEGATIVE, i
         if offset[i] > INT64_MAX - length[i]:
             return OVERFLOW, i
-        if o < 0 or o >= sizes.shape[1] or request[i] < -1 or request[i] >= len(stages):
+        if o < 0 or o >= sizes.shape[1]:
             return NOT_DENSE, i
+        if request[i] < -1 or request[i] >= len(stages):
+            return REQUEST_NOT_DENSE, i
         held = sizes[t, o]
         if is_strict:
             code = _check(ts_ns[i], op[i], held, offset[i], length[i], request[i], stage[i], stages, state)
@@ -165,8 +168,11 @@ def _enter(
                 return code, i
         state[0] = ts_ns[i]
         if op[i] == _WRITE:
-            sizes[t, o] = max(held, offset[i] + length[i])
-            live[t] += sizes[t, o] - held
+            grown = max(held, offset[i] + length[i]) - held
+            if live[t] > INT64_MAX - grown:
+                return OVERFLOW, i
+            sizes[t, o] = held + grown
+            live[t] += grown
             peak[t] = max(peak[t], live[t])
             if is_strict and live[t] > capacity[t]:
                 state[2] = live[t]

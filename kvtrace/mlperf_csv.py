@@ -266,6 +266,8 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
     import polars as pl
 
     reader = open_table(source, TRACE)
+    if len(reader.meta.tiers) > len(_TIERS):
+        raise TraceError(f"it has {len(reader.meta.tiers)} tiers; the MLPerf format has {len(_TIERS)}", path=source)
     keys = _keys(source)
     # An imported trace gets its own clock back.
     first_us = ((reader.meta.source or {}).get("first_unix_ns") or 0) // 1000

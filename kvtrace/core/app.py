@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 INTERRUPTED = 130
+TERMINATED = 143
 
 
 def make_app(program: str, summary: str, epilog: str) -> typer.Typer:
@@ -46,6 +48,7 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     """Run `app` and leave with its exit code; every error a user can cause is one line on stderr."""
     # typer's root of usage errors has no public name.
     usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         code = app(standalone_mode=False, prog_name=program)
     except KvError as error:
@@ -75,6 +78,11 @@ def run(app: typer.Typer, program: str) -> NoReturn:
         # typer makes this of a KeyboardInterrupt.
         _fail(program, "interrupted", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _terminated(_signal: int, _frame: object) -> NoReturn:
+    # As an exception, so that temporary files go on the way out.
+    sys.exit(TERMINATED)
 
 
 def _fail(program: str, message: str, code: int) -> NoReturn:

@@ -55,7 +55,7 @@ def format_bytes(count: float | None) -> str:
         return "-"
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if abs(value) < 1024 or unit == "PiB":  # noqa: PLR2004 - the unit itself
+        if abs(round(value, _decimals(value))) < 1024 or unit == "PiB":  # noqa: PLR2004 - the unit itself
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.{_decimals(value)}f} {unit}"
         value /= 1024
     raise AssertionError
@@ -80,7 +80,7 @@ def format_rate(bytes_per_s: float | None) -> str:
         return "-"
     value = float(bytes_per_s)
     for unit in ("B/s", "kB/s", "MB/s", "GB/s"):
-        if abs(value) < 1000 or unit == "GB/s":  # noqa: PLR2004 - the unit itself
+        if abs(round(value, _decimals(value))) < 1000 or unit == "GB/s":  # noqa: PLR2004 - the unit itself
             return f"{value:.{_decimals(value)}f} {unit}"
         value /= 1000
     raise AssertionError

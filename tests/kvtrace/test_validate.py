@@ -38,10 +38,13 @@ BROKEN = {
     ledger.NEGATIVE: ([w(0, 0), w(0, 1, size=-4)], 1, "length_bytes", "a negative offset (0), length (-4) or rank (0)"),
     ledger.OVERFLOW: (
         [w(0, 0, size=2**62, offset=2**62)], 0, "length_bytes",
-        "offset 4611686018427387904 + length 4611686018427387904 overflows 64 bits",
+        "offset 4611686018427387904 + length 4611686018427387904, or the bytes live, overflow 64 bits",
     ),
     ledger.NOT_DENSE: (
-        [w(0, 0), w(0, 10**12)], 1, "object_id", "object 1000000000000 or request 0 is no dense number from 0",
+        [w(0, 0), w(0, 10**12)], 1, "object_id", "object 1000000000000 is no dense number from 0",
+    ),
+    ledger.REQUEST_NOT_DENSE: (
+        [w(0, 0), w(0, 1, request=10**12)], 1, "request_id", "request 1000000000000 is no dense number from 0",
     ),
     ledger.READ_ABSENT: ([w(0, 0), r(0, 0, tier=1)], 1, "object_id", "reads object 0, which is not live in tier cpu"),
     ledger.READ_PAST_END: (
