@@ -9,7 +9,7 @@ so there is always something that can go on.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvreplay.plan import Plan
+
+
+_NONE: deque[tuple[int, int]] = deque()
+"""Shared by all that need no data."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,11 +42,11 @@ class Flight:
     """Whether bytes move; a delete, an empty range and a simulated tier have one piece without any."""
     needs_data: bool
     """Whether it writes generated data."""
+    filled: deque[tuple[int, int]]
+    """Pieces with data, as (piece, buffer)."""
     next_fill: int = 0
     next_submit: int = 0
     outstanding: int = 0
-    filled: deque[tuple[int, int]] = field(default_factory=deque)
-    """Pieces with data, as (piece, buffer)."""
     is_offered: bool = False
     """Lies where rows wait for submission, or did."""
     is_started: bool = False
@@ -54,7 +58,7 @@ class Flight:
     handle: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Fill:
     """A buffer to be filled with data."""
 
@@ -63,14 +67,18 @@ class Fill:
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
 class Submission:
-    """A piece to be submitted now; `slot` is its data's buffer, None where it needs none."""
+    """A piece to be submitted now."""
 
-    flight: Flight
-    piece: int
-    slot: int | None
-    is_first: bool
+    # Not a dataclass, and never changed but for `buffer`: one is made for each I/O, in the submitting thread.
+    __slots__ = ("buffer", "flight", "is_first", "length", "piece", "slot", "start")
+
+    def __init__(self, flight: Flight, piece: int, slot: int | None, is_first: bool, start: int, length: int) -> None:
+        """Name the piece `piece` of `flight`: `length` bytes from `start`; `slot` is its data's buffer, if any."""
+        self.flight, self.piece, self.slot, self.is_first = flight, piece, slot, is_first
+        self.start, self.length = start, length
+        self.buffer = -1
+        """Where a read goes; the engine's own."""
 
 
 class Schedule:
@@ -109,6 +117,11 @@ class Schedule:
         """Whether no piece will be offered any more."""
         return self._stopped or self.completed == self.rows
 
+    @property
+    def free_slots(self) -> int:
+        """How many data buffers are free."""
+        return len(self._free)
+
     def stop(self) -> None:
         """Offer nothing more; what is in flight may still complete."""
         self._stopped = True
@@ -130,32 +143,38 @@ class Schedule:
 
     def take(self, now_ns: int) -> Submission | None:
         """Return a piece to submit now, if any: of a running operation first, else of the lowest row."""
+        if self._running and not self._stopped:
+            return self._piece(self._running[0], is_first=False)
         due = self.next_due(now_ns)
         if due is None or due > now_ns:
             return None
-        if self._running:
-            flight = self._running[0]
-            is_first = False
-        else:
-            flight = heappop(self._to_start)[1]
-            flight.is_started = is_first = True
-            self.in_flight += 1
-            if flight.needs_data and len(flight.filled) < flight.pieces:
+        flight = heappop(self._to_start)[1]
+        flight.is_started = True
+        self.in_flight += 1
+        if flight.needs_data:
+            if len(flight.filled) < flight.pieces:
                 self.fills_in_flight += 1
-            if flight.needs_data and flight.next_fill < flight.pieces:
+            if flight.next_fill < flight.pieces:
                 self._to_fill = [entry for entry in self._to_fill if entry[1] is not flight]
                 heapify(self._to_fill)
                 heappush(self._hungry, (flight.row, flight))
-        return self._piece(flight, is_first=is_first)
+        return self._piece(flight, is_first=True)
 
     def _piece(self, flight: Flight, *, is_first: bool) -> Submission:
         flight.outstanding += 1
-        piece, slot = flight.filled.popleft() if flight.needs_data else (flight.next_submit, None)
+        slot = None
+        piece = flight.next_submit
+        if flight.needs_data:
+            piece, slot = flight.filled.popleft()
         flight.next_submit += 1
-        if not is_first and not self._has_piece(flight):
+        if not is_first and not (flight.filled if flight.needs_data else flight.next_submit < flight.pieces):
             self._running.popleft()
             flight.is_running = False
-        return Submission(flight, piece, slot, is_first)
+        start, end = flight.start, flight.end
+        if flight.pieces > 1:
+            first = (start // self._io_bytes + piece) * self._io_bytes
+            start, end = max(start, first), min(end, first + self._io_bytes)
+        return Submission(flight, piece, slot, is_first, start, end - start)
 
     def _has_piece(self, flight: Flight) -> bool:
         return bool(flight.filled) if flight.needs_data else flight.next_submit < flight.pieces
@@ -286,7 +305,17 @@ class Schedule:
         pieces = 0
         if moves and op != DELETE and end > start and needed_end > self._offset[row]:
             pieces = (end - 1) // self._io_bytes - start // self._io_bytes + 1
-        flight = Flight(row, op, start, end, needed_end, max(1, pieces), pieces > 0, pieces > 0 and op == WRITE)
+        flight = Flight(
+            row,
+            op,
+            start,
+            end,
+            needed_end,
+            max(1, pieces),
+            pieces > 0,
+            pieces > 0 and op == WRITE,
+            deque() if pieces and op == WRITE else _NONE,
+        )
         if flight.needs_data:
             heappush(self._to_fill, (row, flight))
         else:

@@ -25,7 +25,8 @@ READ, WRITE, UNLINKAT = 22, 23, 36
 FIXED_FILE, LINK, HARDLINK, SKIP_SUCCESS = 1 << 0, 1 << 2, 1 << 3, 1 << 6
 """Flags of a request: `SKIP_SUCCESS` posts no completion unless it fails."""
 AT_FDCWD = -100
-_SQE = struct.Struct("=BBHiQQIIQHHIQQ")
+# The last 16 bytes of a request stay as mapped: zero.
+_SQE = struct.Struct("=BBHiQQIIQHHI")
 _SQE_BYTES, _CQE_BYTES, _PARAMS_BYTES = 64, 16, 120
 _TIMESPEC = struct.Struct("=qq")
 _NS_PER_S = 10**9
@@ -163,12 +164,17 @@ class Ring:
     @property
     def room(self) -> int:
         """How many requests can be put before the next `enter`."""
-        return self.entries - self.queued
+        return self.entries - self._tail + self._submitted
 
     @property
     def queued(self) -> int:
         """How many requests were put and not submitted."""
         return self._tail - self._submitted
+
+    @property
+    def has_completions(self) -> bool:
+        """Whether `reap` would return some."""
+        return bool(self._head != self._words[self._cq_tail])
 
     def put(
         self, opcode: int, flags: int, fd: int, offset: int, address: int, length: int, op_flags: int, user_data: int,
@@ -177,7 +183,7 @@ class Ring:
         """Put a request; its fields are those of struct io_uring_sqe."""
         at = (self._tail & self._sq_mask) * _SQE_BYTES
         _SQE.pack_into(
-            self._sqes, at, opcode, flags, 0, fd, offset, address, length, op_flags, user_data, buffer, 0, file, 0, 0
+            self._sqes, at, opcode, flags, 0, fd, offset, address, length, op_flags, user_data, buffer, 0, file
         )
         self._tail += 1
 

@@ -58,6 +58,7 @@ class Submitter:
             _BY_NOBODY if t is None or t.is_simulated else _BY_THREAD if files is None else _BY_RING
             for t, files in zip(job.tiers, self._files_of, strict=True)
         ]
+        self._needs_workers = _BY_THREAD in self._way or job.check is not None
         self._tier_of, self._object = memoryview(plan.tier), memoryview(plan.object_id)
         self._submitted, self._completed = memoryview(record.submitted_ns), memoryview(record.completed_ns)
         self._outcome = memoryview(record.outcome)
@@ -65,8 +66,8 @@ class Submitter:
         self._depth, self._out = engine.depth, 0
         self._read_at, self._write_at = engine.reads.addresses, engine.writes.addresses
         self._free_reads, self._free_files = list(range(engine.depth)), list(range(engine.depth))
-        # What a request belongs to, by the high bits of its user data: (submission, buffer of a read or -1).
-        self._tokens: list[tuple[Submission, int]] = [(None, -1)] * (2 * engine.depth)  # type: ignore[list-item]
+        # What a request belongs to, by the high bits of its user data.
+        self._tokens: list[Submission] = [None] * (2 * engine.depth)  # type: ignore[list-item]
         self._free_tokens = list(range(2 * engine.depth))
         self._fresh: list[int] = []
         """Rows put since the last stamp."""
@@ -80,10 +81,9 @@ class Submitter:
     def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         """Do the job; returns when nothing is in flight any more."""
         schedule, beside, ring = self._schedule, self._beside, self._ring
-        needs_workers = _BY_THREAD in self._way or self._job.check is not None
         reason, next_poll_ns = None, 0
         try:
-            beside.start(self._engine.generators, self._depth if needs_workers else 0)
+            beside.start(self._engine.generators, self._depth if self._needs_workers else 0)
             self._start_ns = beside.start_ns = monotonic_ns()
             self._arm()
             while True:
@@ -113,27 +113,45 @@ class Submitter:
         self._ring.put(r.POLL_ADD, 0, self._beside.mail.fd, 0, 0, 0, _POLLIN, _WOKEN)
 
     def _hand_out(self, now_ns: int) -> None:
+        """Have buffers filled, many at a time: each time a thread must be woken costs as much as an I/O."""
+        schedule = self._schedule
+        if schedule.free_slots < schedule.slots // 4 and self._out >= self._depth:
+            return
         take, give = self._schedule.take_fill, self._beside.fill
         while (fill := take(now_ns)) is not None:
             give(fill)
 
     def _submit(self, now_ns: int) -> None:
-        """Put what may go now, as far as the depth and a batch reach."""
-        take, room = self._schedule.take, min(_BATCH, self._depth - self._out)
+        """Put what may go now, as far as the depth reaches, and at most a batch of new operations."""
+        take, way_of, tier_of, ring = self._schedule.take, self._way, self._tier_of, self._ring
+        tokens, free_tokens = self._tokens, self._free_tokens
+        firsts = 0
         self._is_more = False
-        while room > 0:
+        while self._out < self._depth:
             submission = take(now_ns)
             if submission is None:
                 return
-            room -= 1
-            way = self._way[self._tier_of[submission.flight.row]]
+            flight = submission.flight
+            way = way_of[tier_of[flight.row]]
+            if way == _BY_RING and not submission.is_first and not flight.is_failed and ring.room > 0:
+                # What happens most, written out: one more piece of an open file.
+                self._out += 1
+                token = free_tokens.pop()
+                tokens[token] = submission
+                if submission.slot is None:
+                    submission.buffer = self._free_reads.pop()
+                self._put_move(submission, token, r.FIXED_FILE)
+                continue
             if way == _BY_RING:
                 self._put(submission)
             elif way == _BY_THREAD:
                 self._give(submission)
             else:
                 self._pass(submission)
-        self._is_more = self._out < self._depth
+            firsts += 1
+            if firsts == _BATCH:
+                self._is_more = True
+                return
 
     def _enter(self, wait: int, timeout_ns: int | None = None) -> None:
         if self._fresh:
@@ -144,7 +162,7 @@ class Submitter:
         self._ring.enter(wait, timeout_ns)
 
     def _wait(self) -> None:
-        """Submit, and sleep until something has come back or is due."""
+        """Submit, and sleep until something has come back or is due; take what came."""
         ring, schedule, mail = self._ring, self._schedule, self._beside.mail
         timeout_ns, idle, started = None, 0, 0
         is_waiting = not self._is_more
@@ -155,20 +173,37 @@ class Submitter:
             dues = [due for due in (schedule.next_due(started), schedule.fill_due(started)) if due is not None]
             timeout_ns = max(0, min(dues, default=started + _POLL_NS) - started)
             is_waiting = timeout_ns > 0
-        if is_waiting:
+        if is_waiting and (self._out < self._depth or self._needs_workers):
+            # Data that comes while the queue is full need not wake us.
             mail.is_asleep = True
             is_waiting = not self._items
-        self._enter(1 if is_waiting else 0, timeout_ns if is_waiting else None)
+        if ring.queued or not ring.has_completions:
+            self._enter(1 if is_waiting else 0, timeout_ns if is_waiting else None)
         mail.is_asleep = False
         if idle:
             self._starved_ns += (monotonic_ns() - self._start_ns - started) * idle
         completions = ring.reap()
         if completions:
-            now = monotonic_ns() - self._start_ns
-            for data, result in completions:
-                self._completion(data, result, now)
+            self._take(completions, monotonic_ns() - self._start_ns)
         while self._items:
             self._answer(self._items.popleft())
+
+    def _take(self, completions: list[tuple[int, int]], now_ns: int) -> None:
+        tokens, piece_done, is_checked = self._tokens, self._schedule.piece_done, self._job.check is not None
+        for data, result in completions:
+            if data & _KIND_MASK == _MOVED and not is_checked:
+                # What happens most, written out: a whole piece of a longer operation has come.
+                token = data >> _KIND_BITS
+                submission = tokens[token]
+                if submission.length == result and submission.flight.pieces > 1:
+                    if submission.buffer >= 0:
+                        self._free_reads.append(submission.buffer)
+                    self._free_tokens.append(token)
+                    self._out -= 1
+                    if piece_done(submission):
+                        self._close(submission, now_ns)
+                    continue
+            self._completion(data, result, now_ns)
 
     def _put(self, submission: Submission) -> None:
         flight = submission.flight
@@ -179,10 +214,11 @@ class Submitter:
             return
         self._out += 1
         token = self._free_tokens.pop()
-        slot = self._free_reads.pop() if submission.slot is None and flight.has_io else -1
-        self._tokens[token] = (submission, slot)
+        self._tokens[token] = submission
+        if submission.slot is None and flight.has_io:
+            submission.buffer = self._free_reads.pop()
         if not submission.is_first:
-            self._put_move(submission, token, slot, r.FIXED_FILE)
+            self._put_move(submission, token, r.FIXED_FILE)
             return
         self._fresh.append(flight.row)
         files = self._files_of[self._tier_of[flight.row]]
@@ -196,7 +232,7 @@ class Submitter:
         if flight.pieces == 1:
             self._ring.put_path(r.OPENAT, r.LINK | r.SKIP_SUCCESS, path, _MODE, flags, data | _OPENED, file=place + 1)
             if flight.has_io:
-                self._put_move(submission, token, slot, r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS)
+                self._put_move(submission, token, r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS)
             self._put_close(flight, data)
             return
         self._ring.put_path(r.OPENAT, r.LINK, path, _MODE, flags, data | _OPENED, file=place + 1)
@@ -204,19 +240,19 @@ class Submitter:
             # Writes beyond a file's end go one by one; within what is allocated they run together.
             self._ring.put(r.FALLOCATE, r.FIXED_FILE | r.HARDLINK, place, flight.start, flight.end - flight.start, 0, 0,
                            data | _GROWN)  # fmt: skip
-        self._put_move(submission, token, slot, r.FIXED_FILE)
+        self._put_move(submission, token, r.FIXED_FILE)
 
-    def _put_move(self, submission: Submission, token: int, slot: int, flags: int) -> None:
-        flight = submission.flight
-        start, end = self._schedule.bounds(flight, submission.piece)
-        if submission.slot is None:
-            opcode, address, buffer = self._read_op, self._read_at[slot], slot
+    def _put_move(self, submission: Submission, token: int, flags: int) -> None:
+        slot = submission.slot
+        if slot is None:
+            buffer = submission.buffer
+            opcode, address = self._read_op, self._read_at[buffer]
         else:
-            opcode, address = self._write_op, self._write_at[submission.slot]
-            buffer = self._depth + submission.slot
+            opcode, address, buffer = self._write_op, self._write_at[slot], self._depth + slot
         self._ring.put(
-            opcode, flags, flight.handle, start, address, end - start, 0, token << _KIND_BITS | _MOVED, buffer
-        )
+            opcode, flags, submission.flight.handle, submission.start, address, submission.length, 0,
+            token << _KIND_BITS | _MOVED, buffer,
+        )  # fmt: skip
 
     def _put_close(self, flight: Flight, data: int) -> None:
         files = self._files_of[self._tier_of[flight.row]]
@@ -235,7 +271,8 @@ class Submitter:
             self._enter(0)
         self._out += 1
         token = self._free_tokens.pop()
-        self._tokens[token] = (submission, -1)
+        closing = Submission(flight, submission.piece, submission.slot, False, 0, 0)
+        self._tokens[token] = closing
         self._put_close(flight, token << _KIND_BITS)
 
     def _skip(self, submission: Submission) -> None:
@@ -271,7 +308,7 @@ class Submitter:
             self._arm()
             return
         token = data >> _KIND_BITS
-        submission = self._tokens[token][0]
+        submission = self._tokens[token]
         flight = submission.flight
         if kind == _MOVED:
             self._moved(token, submission, result, now_ns)
@@ -291,8 +328,10 @@ class Submitter:
 
     def _moved(self, token: int, submission: Submission, result: int, now_ns: int) -> None:
         flight = submission.flight
-        start, end = self._schedule.bounds(flight, submission.piece)
-        if result < end - start and (submission.slot is not None or result < min(end, flight.needed_end) - start):
+        least = submission.length
+        if submission.slot is None:
+            least = min(least, flight.needed_end - submission.start)
+        if result < least:
             self._judge(submission, result)
         # A short operation is over when it is closed.
         if flight.pieces > 1:
@@ -309,7 +348,7 @@ class Submitter:
 
     def _opened(self, token: int, result: int, now_ns: int) -> None:
         """Let a longer operation's other pieces go; one that has no file is finished with."""
-        flight = self._tokens[token][0].flight
+        flight = self._tokens[token].flight
         if result < 0:
             self._free_files.append(flight.handle)
             flight.handle = None
@@ -321,34 +360,33 @@ class Submitter:
             self._schedule.begun(flight)
 
     def _judge(self, submission: Submission, result: int) -> None:
-        flight = submission.flight
-        start, end = self._schedule.bounds(flight, submission.piece)
+        flight, start, length = submission.flight, submission.start, submission.length
         if result < 0:
             self._fail(flight, ERROR, os.strerror(-result))
         elif submission.slot is not None:
-            self._fail(flight, ERROR, f"the device took only {result} of {end - start} bytes")
+            self._fail(flight, ERROR, f"the device took only {result} of {length} bytes")
         else:
-            self._fail(flight, SHORT, f"only {result} of {end - start} bytes came from offset {start}")
+            self._fail(flight, SHORT, f"only {result} of {length} bytes came from offset {start}")
 
     def _came(self, token: int, now_ns: int) -> None:
         """Have what was read checked, if that is asked; then give back what the piece held."""
-        submission, slot = self._tokens[token]
+        submission = self._tokens[token]
         flight = submission.flight
-        if self._job.check is not None and slot >= 0 and not flight.is_failed:
-            self._beside.step(Check(submission, slot, token, now_ns))
+        if self._job.check is not None and submission.buffer >= 0 and not flight.is_failed:
+            self._beside.step(Check(submission, submission.buffer, token, now_ns))
             return
         self._done(token, now_ns)
 
     def _done(self, token: int, now_ns: int) -> None:
-        submission = self._tokens[token][0]
+        submission = self._tokens[token]
         self._release(token)
         if self._schedule.piece_done(submission):
             self._close(submission, now_ns)
 
     def _release(self, token: int) -> None:
-        slot = self._tokens[token][1]
-        if slot >= 0:
-            self._free_reads.append(slot)
+        buffer = self._tokens[token].buffer
+        if buffer >= 0:
+            self._free_reads.append(buffer)
         self._free_tokens.append(token)
         self._out -= 1
 

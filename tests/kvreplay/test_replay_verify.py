@@ -58,7 +58,8 @@ class Sabotaged(FileTier):
 
 def run(tmp_path: Path, rows: list[Any], tier: Any = None, **options: Any) -> tuple[Outcome, list[dict[str, Any]]]:
     trace = write_trace(tmp_path / "t.parquet", rows)
-    config = Config(tiers={"nvme": str(tmp_path)}, is_verified=True, **({"on_error": "continue"} | options))
+    config = Config(tiers={"nvme": str(tmp_path)}, is_verified=True,
+                    **({"on_error": "continue", "engine": "threads"} | options))  # fmt: skip
     outcome = replay(config, trace, tmp_path / "run", ["kvreplay"], tiers=[None, None, tier])
     return outcome, read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
 
@@ -106,7 +107,9 @@ def tear(tier: Sabotaged) -> None:
 def test_planted_corruption_is_counted_and_located(
     tmp_path: Path, sabotage: Any, by_fault: dict[str, int], first: tuple[int, int, Any]
 ) -> None:
-    rows = [row("write", 0), row("write", 1), row("read", 0, ts=1), row("read", 1, ts=2)]
+    # Stages, because a read may otherwise overtake the write of another object.
+    rows = [(ts, op, NVME, "load", obj, 0, 40_960, 0, stage, 0) for ts, (op, obj, stage) in enumerate(
+        [("write", 0, 0), ("write", 1, 0), ("read", 0, 1), ("read", 1, 1)])]  # fmt: skip
     (tmp_path / "d").mkdir()
     tier = Sabotaged(tmp_path / "d", sabotage)
     outcome, ops = run(tmp_path, rows, tier, queue_depth=1)
@@ -125,6 +128,34 @@ def test_planted_corruption_is_counted_and_located(
     read = next(f for f in outcome.summary.figures if f.op == "read")
     assert (read.corrupt, read.errors) == ((2, 2) if sabotage is swap else (1, 1))
     assert json.loads((tmp_path / "run" / "run.json").read_text())["verification"]["by_fault"] == by_fault
+
+
+@pytest.mark.parametrize("engine", ["threads", "auto"])
+@pytest.mark.parametrize("tier", ["nvme", "cpu"])
+def test_every_engine_and_memory_find_what_was_written_wrongly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, tier: str
+) -> None:
+    stamp = Stamper.stamp
+
+    def wrong(self: Stamper, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
+        # Object 1 gets object 3's blocks, object 2 a bit too many, object 4 an old version.
+        stamp(self, buffer, {1: 3}.get(object_id, object_id), {4: 0}.get(object_id, version), offset)
+        if object_id == 2 and offset == 0:
+            buffer[6000] ^= 4
+
+    monkeypatch.setattr(Stamper, "stamp", wrong)
+    (tmp_path / "d").mkdir()
+    index = {"nvme": 2, "cpu": 1}[tier]
+    rows = [row("write", i, tier=index) for i in range(5)]
+    rows += [row("read", i, ts=1, tier=index) for i in range(5)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    config = Config(tiers={tier: str(tmp_path / "d") if tier == "nvme" else "ram"}, is_verified=True, engine=engine,
+                    is_buffered=True, io_bytes=65_536, on_error="continue")  # fmt: skip
+    found = replay(config, trace, tmp_path / "run", []).verification
+    assert found is not None
+    assert (found.checked_blocks, found.by_fault) == (50, {"damaged": 1, "misplaced": 10, "stale": 10})
+    assert {(b.object_id, b.fault) for b in found.located} == {(1, "misplaced"), (2, "damaged"), (4, "stale")}
+    assert [b.offset_bytes for b in found.located if b.object_id == 2] == [4096]
 
 
 def test_a_version_kept_from_before_is_stale(tmp_path: Path) -> None:
