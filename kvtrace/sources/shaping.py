@@ -171,11 +171,8 @@ def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | N
         session_id=_new_sessions(requests.session_id, needed),
     )  # fmt: skip
     blocks = f", with {cycle_ids} block ids" if requests.block_tokens else ""
-    return _noted(
-        repeated,
-        f"the trace comes {cycles} times, {format_duration(period)} apart{blocks}; "
-        "each time its conversations are new ones",
-    )
+    sessions = "; each time its conversations are new ones" if requests.session_id is not None else ""
+    return _noted(repeated, f"the trace comes {cycles} times, {format_duration(period)} apart{blocks}{sessions}")
 
 
 def _new_sessions(sessions: Ints | None, cycles: int) -> Ints | None:
