@@ -48,6 +48,11 @@ def run_(
     fsync: Annotated[str, typer.Option(
         help="never, or close: fdatasync each written file, within its time.")] = "never",
     on_error: Annotated[str, typer.Option(help="stop, or continue, when an operation fails.")] = "stop",
+    warmup: Annotated[str | None, typer.Option(
+        help="Leave the run's start out of its figures: 30s of the run, or 1000 rows.")] = None,
+    precondition: Annotated[bool, typer.Option(
+        "--precondition", help="First write each directory's peak twice, sequentially, then at random places.")
+    ] = False,
     verify: Annotated[bool, typer.Option(
         "--verify", help="Stamp each 4 KiB block written and check each one read; slows reads down.")] = False,
     dedup_ratio: Annotated[float, typer.Option(
@@ -80,7 +85,7 @@ def run_(
         tiers=_targets(tier or []), speed=speed, is_as_fast_as_possible=as_fast_as_possible,
         queue_depth=queue_depth, io_bytes=parse_bytes(io_bytes), limit=limit, seed=seed, is_buffered=buffered,
         fsync=fsync, is_kept=keep, on_error=on_error, engine=engine, is_verified=verify, dedup_ratio=dedup_ratio,
-        compress_ratio=compress_ratio,
+        compress_ratio=compress_ratio, warmup=warmup, is_preconditioned=precondition,
     )  # fmt: skip
     outcome = replay(config, trace, output, ["kvreplay", *sys.argv[1:]], is_forced=force, show=progress)
     if as_json:

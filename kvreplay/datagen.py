@@ -31,6 +31,8 @@ class Data:
 
     seed: int
     fill: Fill
+    unstamped: Fill
+    """The same without the marks of `--verify`, for what belongs to no object."""
     shaper: Shaper | None
     stamper: Stamper | None
 
@@ -41,10 +43,11 @@ class Data:
         if config.dedup_ratio > 1 or config.compress_ratio > 1:
             shaper = Shaper.build(config.dedup_ratio, config.compress_ratio, fill)
             fill = _shaped(seed, fill, shaper)
+        unstamped = fill
         if config.is_verified:
             stamper = Stamper(new_tag())
             fill = _stamped(fill, stamper)
-        return cls(seed, fill, shaper, stamper)
+        return cls(seed, fill, unstamped, shaper, stamper)
 
     def facts(self, io_bytes: int) -> dict[str, Any]:
         """Return what a reader of run.json must know of the data."""

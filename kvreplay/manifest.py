@@ -12,6 +12,7 @@ from kvreplay.expect import expect
 from kvreplay.host import host_facts
 from kvreplay.options import MAX_SEED
 from kvreplay.verify import Verifier
+from kvreplay.warmup import Warmup, parse_warmup
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.metadata import describe
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from kvreplay.options import Config
     from kvreplay.pacing import Pacer
     from kvreplay.plan import Window
+    from kvreplay.precondition import Preconditioned
     from kvreplay.summary import Summary
     from kvreplay.tiers import Tier
     from kvreplay.verify import Verification
@@ -51,6 +53,11 @@ class Setting:
     def seed(self) -> int:
         """The seed of the data: the option's, else the trace's, else 0."""
         return self.config.seed if self.config.seed is not None else (self.reader.meta.seed or 0) & MAX_SEED
+
+    @property
+    def warmup(self) -> Warmup | None:
+        """What figures leave out."""
+        return parse_warmup(self.config.warmup)
 
     def verifier(self, data: Data) -> Verifier | None:
         """Return what checks the reads; None unless `data` is stamped."""
@@ -84,6 +91,7 @@ class Measured:
     data: dict[str, Any]
     """What was written: generator, ratios."""
     verification: Verification | None
+    preconditioned: list[Preconditioned]
 
 
 def manifest(setting: Setting, measured: Measured) -> dict[str, Any]:
@@ -106,6 +114,7 @@ def manifest(setting: Setting, measured: Measured) -> dict[str, Any]:
             "buffer_bytes": engine.buffer_bytes, "plan_bytes": setting.window.plan.nbytes,
         },
         "window": _window(setting),
+        "preconditioned": msgspec.to_builtins(measured.preconditioned),
         "populated": msgspec.to_builtins(measured.populated),
         "data": measured.data, "verification": msgspec.to_builtins(measured.verification),
         "device_io": measured.device_io,
@@ -150,6 +159,10 @@ def _notes(setting: Setting, measured: Measured) -> list[str]:
             f"{long:,} writes were submitted before all their data was made (more than {held} I/Os each): the rest "
             "was made within their latency; a larger --io-bytes or --queue-depth avoids it"
         )
+    if summary.warmup is not None:
+        left = f"{summary.warmup.operations:,} operations of the warm-up (--warmup {summary.warmup.asked})"
+        rest = "" if summary.warmup.first_measured_row is not None else "; NOTHING was measured after it"
+        notes.append(f"no figure counts the {left}{rest}")
     if measured.verification is not None:
         notes.append(
             f"verified: checking took {format_duration(measured.verification.check_ns)} of the submitting threads' "

@@ -16,6 +16,7 @@ from kvreplay.tiers import Options, Tier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.null import NullTier
 from kvreplay.tiers.ram import RamTier, available_bytes
+from kvreplay.warmup import parse_warmup
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes
 
@@ -43,6 +44,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     engine: str = EngineName.AUTO.value
     is_verified: bool = False
     """Stamp what is written and check what is read."""
+    warmup: str | None = None
+    """The start that figures leave out: rows or time."""
+    is_preconditioned: bool = False
+    """Write directory tiers full twice before anything is measured."""
     dedup_ratio: float = 1.0
     """Blocks of 4 KiB written for each distinct one."""
     compress_ratio: float = 1.0
@@ -69,6 +74,9 @@ def check(config: Config) -> pacing.Pacer:
         raise ConfigError(f"--on-error {config.on_error}: choose stop or continue")
     if config.seed is not None and not 0 <= config.seed <= MAX_SEED:
         raise ConfigError(f"--seed {config.seed}: give 0 to {MAX_SEED}")
+    parse_warmup(config.warmup)
+    if config.is_preconditioned and set(config.tiers.values()) <= {"ram", "null"}:
+        raise ConfigError("--precondition writes drives full, but no --tier names a directory; leave it out")
     check_ratios(config.dedup_ratio, config.compress_ratio, is_verified=config.is_verified)
     return pacing.choose(speed=config.speed, as_fast_as_possible=config.is_as_fast_as_possible)
 

@@ -26,6 +26,8 @@ def show_run(outcome: Outcome) -> None:
     window, populated, generation = manifest["window"], manifest["populated"], summary.generation
     part = "the whole trace" if window["is_whole_trace"] else f"the trace's start, --limit {window['limit']}"
     typer.echo(f"replayed {part}: {window['rows']:,} rows, {format_duration(window['span_ns'])} of trace time")
+    for done in manifest["preconditioned"]:
+        typer.echo(f"preconditioned {done['tier']}, not measured: {format_bytes(done['written_bytes'])} written")
     if populated["objects"]:
         typer.echo(
             f"populated first, not measured: {populated['objects']:,} objects, {format_bytes(populated['bytes'])}"

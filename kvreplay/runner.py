@@ -21,9 +21,11 @@ from kvreplay.limits import parse_limit
 from kvreplay.manifest import Measured, Populated, Setting, manifest, ops_metadata
 from kvreplay.options import Config, check, make_tiers
 from kvreplay.plan import compile_window, populate_plan
+from kvreplay.precondition import Preconditioned, precondition
 from kvreplay.summary import Summary, summarize
 from kvreplay.tiers.files import FileTier
 from kvreplay.verify import named
+from kvreplay.warmup import check_warmup
 from kvtrace.core.app import INTERRUPTED
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
 from kvtrace.core.schema import TRACE
@@ -136,6 +138,7 @@ class _Run:
         setting = self.setting
         plan = setting.window.plan
         due_ns = setting.pacer.due_ns(plan.ts_ns)
+        check_warmup(setting.warmup, setting.config.warmup, setting.window.rows, plan, due_ns)
         record = Record.empty(len(plan), is_open_loop=due_ns is not None)
         with ExitStack() as stack:
             interrupted = stack.enter_context(_stop_signals())
@@ -144,6 +147,7 @@ class _Run:
                 check_name(setting.config.engine), setting.tiers, setting.config.queue_depth, setting.config.io_bytes
             )
             engine = chosen.engine
+            preconditioned = self._precondition(interrupted)
             populated, stopped = self._populate(engine, interrupted)
             before, started = self._device_bytes(), datetime.now(UTC)
             verifier = setting.verifier(self.data)
@@ -155,6 +159,7 @@ class _Run:
             measured = Measured(
                 chosen, started, populated, device_io, self._summary(record, due_ns, driven, stopped), error,
                 self.data.facts(setting.config.io_bytes), named(verifier, setting.trace),
+                preconditioned,
             )  # fmt: skip
             content = manifest(setting, measured)
             batches = results.ops_batches(setting, record, due_ns)
@@ -174,6 +179,20 @@ class _Run:
     def _drive(self, engine: IoEngine, job: Job, interrupted: Callable[[], str | None], label: str) -> Driven:
         with self.show(label, len(job.plan)) as progress, _quiet_interpreter():
             return engine.drive(job, interrupted, progress)
+
+    def _precondition(self, interrupted: Callable[[], str | None]) -> list[Preconditioned]:
+        setting = self.setting
+        if not setting.config.is_preconditioned:
+            return []
+        done = []
+        for tier, peak in zip(setting.tiers, setting.window.residency.peak_bytes, strict=True):
+            if isinstance(tier, FileTier) and peak:
+                with self.show(f"preconditioning {tier.name}", 2 * peak) as progress:
+                    done.append(precondition(
+                        tier, peak, setting.config.io_bytes, setting.config.queue_depth, self.data.unstamped,
+                        interrupted=interrupted, progress=progress,
+                    ))  # fmt: skip
+        return done
 
     def _populate(self, engine: IoEngine, interrupted: Callable[[], str | None]) -> tuple[Populated, Driven | None]:
         """Write what the window reads but never wrote; return that, and how it was cut short or None."""
@@ -197,7 +216,7 @@ class _Run:
             setting.window.plan, record, due_ns, setting.tiers, None if stopped else driven,
             queue_depth=setting.config.queue_depth,
             skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
-            absent_deletes=setting.window.absent_deletes,
+            absent_deletes=setting.window.absent_deletes, warmup=setting.warmup, asked=setting.config.warmup,
         )  # fmt: skip
 
     def _error(self, driven: Driven, *, is_populating: bool, output: Path) -> KvError | None:

@@ -19,7 +19,7 @@ SCRATCH = "kvreplay-scratch"
 MARKER = "KVREPLAY"
 OBJECT_SUFFIX = ".kv"
 _SUBDIRECTORY = re.compile(r"[0-9a-f]{2}")
-_OBJECT = re.compile(r"[0-9a-f]{16}\.kv|probe\.kv")
+_OBJECT = re.compile(r"[0-9a-f]{16}\.kv|probe\.kv|precondition\.kv")
 _MARKER_TEXT = b"Written by kvreplay: everything in this directory is its own and will be deleted.\n"
 # Nothing in or below these is a place for benchmark data …
 _SYSTEM_TREES = (

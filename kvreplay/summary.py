@@ -9,6 +9,8 @@ import msgspec
 from kvreplay.engines import CORRUPT, ERROR, NOT_DONE, OK, SHORT
 from kvreplay.pacing import KEPT_PACE_FRACTION, LATE_NS
 from kvreplay.plan import DELETE
+from kvreplay.warmup import Warmup, WarmupFacts
+from kvreplay.warmup import facts as warmup_facts
 from kvtrace.core.schema import Op
 from kvtrace.core.units import NS_PER_S
 
@@ -107,13 +109,17 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     wall_ns: int | None
     """Null if the run ended before its first operation."""
     operations: int
+    """Completed well, those of the warm-up not counted."""
     errors: int
+    """In the whole run, its warm-up included."""
     not_reached: int
     figures: list[Figures]
     pace: Pace | None
     in_flight_mean: float | None
     skipped_rows: dict[str, int]
     """By tier that had no --tier option."""
+    warmup: WarmupFacts | None = None
+    """What the figures leave out."""
     absent_deletes: int
     """Deletes of objects that the window never put there; skipped."""
     generation: Generation | None
@@ -146,15 +152,17 @@ def io_bytes(plan: Plan, tiers: Sequence[Tier | None]) -> Any:
     return np.where(moves, np.where(plan.length == 0, 0, padded), -1)
 
 
-def figures(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None]) -> list[Figures]:
-    """Return the figures of every tier and operation that the plan has."""
+def figures(
+    plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None], is_measured: Any = True
+) -> list[Figures]:
+    """Return the figures of every tier and operation that the plan has, over rows where `is_measured`."""
     import numpy as np
 
     asked = io_bytes(plan, tiers)
     result = []
     for index, tier in enumerate(tiers):
         for code, op in enumerate(OPS):
-            rows = np.flatnonzero((plan.tier == index) & (plan.op == code))
+            rows = np.flatnonzero((plan.tier == index) & (plan.op == code) & is_measured)
             if tier is not None and len(rows):
                 result.append(_figures(tier, op, rows, plan, record, due_ns, asked))
     return result
@@ -188,11 +196,11 @@ def _is_failed(outcome: Any) -> Any:
     return (outcome == ERROR) | (outcome == SHORT) | (outcome == CORRUPT)
 
 
-def pace(record: Record, due_ns: Any) -> Pace | None:
+def pace(record: Record, due_ns: Any, is_measured: Any = True) -> Pace | None:
     """Judge an open loop by its operations that were submitted; None for a closed loop or if none was."""
     import numpy as np
 
-    sent = record.submitted_ns != NOT_DONE
+    sent = (record.submitted_ns != NOT_DONE) & is_measured
     if due_ns is None or not sent.any():
         return None
     submitted, due = record.submitted_ns[sent], due_ns[sent]
@@ -204,18 +212,23 @@ def pace(record: Record, due_ns: Any) -> Pace | None:
 
 def summarize(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None],
               driven: Driven | None, *,
-              queue_depth: int, skipped_rows: dict[str, int], absent_deletes: int) -> Summary:  # fmt: skip
+              queue_depth: int, skipped_rows: dict[str, int], absent_deletes: int,
+              warmup: Warmup | None = None, asked: str | None = None) -> Summary:  # fmt: skip
     """Return the summary of a run; `driven` is None if it ended before its first operation."""
-    done = record.outcome == OK
-    judged = pace(record, due_ns)
+    is_measured: Any = True if warmup is None else warmup.is_measured(plan, record, due_ns)
+    done = (record.outcome == OK) & is_measured
+    left_out = None if warmup is None else warmup_facts(asked or "", is_measured, plan, record)
+    # The warm-up's time is no time of the figures.
+    span_ns = driven.wall_ns - ((left_out.measured_from_ns if left_out else 0) or 0) if driven else None
+    judged = pace(record, due_ns, is_measured)
     failed = int(_is_failed(record.outcome).sum())
     busy = float((record.completed_ns[done] - record.submitted_ns[done]).sum())
     return Summary(
         verdict=_verdict(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth),
         wall_ns=driven.wall_ns if driven else None, operations=int(done.sum()), errors=failed,
         not_reached=int((record.submitted_ns == NOT_DONE).sum()),
-        figures=figures(plan, record, due_ns, tiers), pace=judged,
-        in_flight_mean=busy / driven.wall_ns if driven else None,
+        figures=figures(plan, record, due_ns, tiers, is_measured), pace=judged,
+        in_flight_mean=busy / span_ns if span_ns else None, warmup=left_out,
         skipped_rows=skipped_rows, absent_deletes=absent_deletes,
         generation=None if driven is None else Generation(
             generation_ns=driven.generation_ns, reserve_ns=driven.reserve_ns,

@@ -74,6 +74,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     unwritten_blocks: int
     """Read where the trace never wrote: nothing to check."""
     corrupt_blocks: int
+    """An operation of several I/Os ends at its first corrupt one: what it has not read by then is not counted."""
     by_fault: dict[str, int]
     located: list[Located]
     """The first 1,000 found."""

@@ -36,7 +36,7 @@ class FileTier:
         self._directory, self.is_synced = directory, options.fsync == "close"
         direct = os.O_DIRECT if options.is_direct else 0
         self._read_flags = os.O_RDONLY | os.O_CLOEXEC | direct
-        self._write_flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct
+        self.write_flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct
         self._claim: safety.Claim | None = None
         self._direct: directio.DirectIo | None = None
         self._prefixes: list[str] = []
@@ -61,6 +61,11 @@ class FileTier:
             (scratch / f"{index:02x}").mkdir(exist_ok=True)
         self._prefixes = [f"{scratch}/{index:02x}/" for index in range(_SUBDIRECTORIES)]
 
+    def scratch_file(self, name: str) -> str:
+        """Return where a file of ours other than an object lies; `safety.clean` must know its name."""
+        assert self._claim is not None, "the tier is open"
+        return f"{self._claim.scratch}/{name}"
+
     def path(self, object_id: int) -> str:
         """Return where an object lies."""
         return f"{self._prefixes[(object_id * _SPREAD >> 16) & 255]}{object_id:016x}{safety.OBJECT_SUFFIX}"
@@ -71,14 +76,14 @@ class FileTier:
 
     def ring_flags(self, op: int) -> int:
         """Return how to open an object's file, for a ring."""
-        return (self._write_flags if op == _WRITE else self._read_flags) & ~os.O_CLOEXEC
+        return (self.write_flags if op == _WRITE else self._read_flags) & ~os.O_CLOEXEC
 
     def reserve(self, object_id: int, end: int) -> None:
         """Do nothing: files grow as they are written."""
 
     def begin(self, op: int, object_id: int) -> int:
         """Open the object's file."""
-        flags = self._write_flags if op == _WRITE else self._read_flags
+        flags = self.write_flags if op == _WRITE else self._read_flags
         return os.open(self.path(object_id), flags, 0o600)
 
     def write(self, handle: int, offset: int, data: memoryview) -> None:
