@@ -88,7 +88,7 @@ def read(path: Path) -> Requests:
     row = 0
     for batch in reader.batches():
         for name, parts in columns.items():
-            parts.append(_column(batch.column(name)))
+            parts.append(_column(batch.column(name), name, path, row))
         count, flat = _blocks(batch.column("block_ids"), path, row, has_ids=bool(has_ids))
         lengths.append(count)
         ids.append(flat)
@@ -110,13 +110,19 @@ def read(path: Path) -> Requests:
     )  # fmt: skip
 
 
-def _column(array: Any) -> Ints:
+def _column(array: Any, name: str, path: Path, row: int) -> Ints:
     """Return `array` as int64, its codes if it is of a closed set, NONE where it is null."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(array.type):
         array = array.indices
-    values: Ints = array.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int64)
+    values: Ints = array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if array.null_count:
+        values[array.is_null().to_numpy(zero_copy_only=False)] = NONE
+    negative = np.flatnonzero(array.fill_null(0).to_numpy(zero_copy_only=False) < 0)
+    if len(negative):
+        at = int(negative[0])
+        raise TraceError(f"{values[at]} must be >= 0", path=path, row=row + at, column=name)
     return values
 
 
@@ -153,12 +159,10 @@ def _check(found: dict[str, Ints], offsets: Ints, block_tokens: int, path: Path)
 
     n = len(found["arrival_ns"])
     refuse(found["request_id"] != np.arange(n), "request_id", "where requests are numbered from 0, one by one")
-    refuse((found["arrival_ns"] < 0) | (found["arrival_ns"] > MAX_NS), "arrival_ns", "is no time of a trace")
+    refuse(found["arrival_ns"] > MAX_NS, "arrival_ns", "is beyond the clock of a trace")
     refuse(np.diff(found["arrival_ns"], prepend=0) < 0, "arrival_ns", "goes back in time")
     for name in ("input_tokens", "output_tokens"):
-        refuse((found[name] < 0) | (found[name] > MAX_TOKENS), name, f"must be from 0 to {MAX_TOKENS} tokens")
-    for name in ("session_id", "turn"):
-        refuse(found[name] < NONE, name, "must be >= 0")
+        refuse(found[name] > MAX_TOKENS, name, f"must be from 0 to {MAX_TOKENS} tokens")
     refuse(found["session_id"] > MAX_BLOCK_ID, "session_id", "is too large")
     if block_tokens:
         counts = np.diff(offsets)

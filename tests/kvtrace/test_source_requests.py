@@ -52,6 +52,20 @@ def test_requests_come_back_exactly(tmp_path, requests, suffix):
             assert after == before, field.name
 
 
+def test_what_is_unknown_is_null_in_the_table(tmp_path):
+    importing.write(tmp_path / "f.parquet", FULL, [], 1)
+    importing.write(tmp_path / "b.parquet", BARE, [], 1)
+    full, bare = (read_table(tmp_path / name, REQUESTS) for name in ("f.parquet", "b.parquet"))
+    assert full["session_id"].to_pylist() == [4, None, 2**40]
+    assert full["turn"].to_pylist() == [0, None, 9]
+    assert full["qos"].to_pylist() == ["interactive", None, "batch"]
+    assert full["kind"].to_pylist() == ["chatbot", "trace", "document"]
+    assert full["block_ids"].to_pylist() == [[2**52, 0], [], [7]]
+    for name in ("session_id", "turn", "qos", "block_ids"):
+        assert bare[name].to_pylist() == [None] * 3
+    assert bare["kind"].to_pylist() == ["trace"] * 3
+
+
 def test_more_rows_than_a_batch_come_back(tmp_path, monkeypatch):
     monkeypatch.setattr(requests_table, "BATCH_ROWS", 2)
     importing.write(tmp_path / "r.parquet", FULL, [], 1)
@@ -73,12 +87,13 @@ WITH_BLOCKS = {"block_tokens": 4}
 
 @pytest.mark.parametrize(("changes", "source", "message"), [
     ({"arrival_ns": ints(5, 4, 9)}, WITH_BLOCKS, "row 1, column arrival_ns: 4 goes back in time"),
-    ({"arrival_ns": ints(-5, 4, 9)}, WITH_BLOCKS, "row 0, column arrival_ns: -5 is no time of a trace"),
+    ({"arrival_ns": ints(-5, 4, 9)}, WITH_BLOCKS, "row 0, column arrival_ns: -5 must be >= 0"),
     ({"arrival_ns": ints(5, 6, 2**62)}, WITH_BLOCKS, "row 2, column arrival_ns: "),
-    ({"input_tokens": ints(8, 3, -4)}, WITH_BLOCKS, "row 2, column input_tokens: -4 must be from 0"),
+    ({"input_tokens": ints(8, 3, -4)}, WITH_BLOCKS, "row 2, column input_tokens: -4 must be >= 0"),
     ({"output_tokens": ints(8, 2**40, 4)}, WITH_BLOCKS, "row 1, column output_tokens: "),
     ({"input_tokens": ints(9, 3, 9)}, WITH_BLOCKS, "row 0, column input_tokens: 9 tokens do not fit" ),
     ({"session_id": ints(0, -7, 0)}, WITH_BLOCKS, "row 1, column session_id: -7 must be >= 0"),
+    ({"kind": ints(0, 1, 1), "turn": ints(0, -3, 0)}, WITH_BLOCKS, "row 1, column turn: -3 must be >= 0"),
     ({}, None, "row 0, column block_ids: ids, but the metadata's source has no block_tokens"),
     ({"block_tokens": 0}, WITH_BLOCKS, "row 0, column block_ids: null, but the source has block ids"),
 ])  # fmt: skip

@@ -89,6 +89,13 @@ def test_jitter_stays_within_the_tick_and_the_order():
     assert found.arrival_ns.tolist() != other.arrival_ns.tolist()
 
 
+def test_jitter_never_reaches_the_next_time():
+    close = replace(REQUESTS, arrival_ns=ints(0, 0, 1, 1))
+    found = shape(close, Shape(jitter_ns=10**9), rng())
+    assert found.arrival_ns[:2].tolist() == [0, 0]
+    assert 1 < found.arrival_ns[2] < found.arrival_ns[3] <= 10**9
+
+
 def test_times_are_scaled():
     found = shape(REQUESTS, Shape(time_scale=2.5), rng())
     assert found.arrival_ns.tolist() == [0, 25, 25, 100]
