@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _POLL_NS = 100_000_000
 _BATCH = 8
 """Operations put together; their common time stamp must stay true for the last."""
+SPIN_NS = 50_000
+"""The last part of the way to a deadline is not slept through: waking up takes about so long."""
 _LONGEST_CHAIN = 4
 _MODE = 0o600
 _OPENED, _GROWN, _MOVED, _SYNCED, _CLOSED, _UNLINKED, _WOKEN = range(7)
@@ -170,8 +172,7 @@ class Submitter:
             started = monotonic_ns() - self._start_ns
             if schedule.is_starved(started):
                 idle = self._depth - self._out
-            dues = [due for due in (schedule.next_due(started), schedule.fill_due(started)) if due is not None]
-            timeout_ns = max(0, min(dues, default=started + _POLL_NS) - started)
+            timeout_ns = self._rest_ns(started)
             is_waiting = timeout_ns > 0
         if is_waiting and (self._out < self._depth or self._needs_workers):
             # Data that comes while the queue is full need not wake us.
@@ -187,6 +188,15 @@ class Submitter:
             self._take(completions, monotonic_ns() - self._start_ns)
         while self._items:
             self._answer(self._items.popleft())
+
+    def _rest_ns(self, now_ns: int) -> int:
+        """Return how long nothing has to be submitted; short of a deadline by what waking up takes."""
+        until = now_ns + _POLL_NS
+        if (due := self._schedule.next_due(now_ns)) is not None:
+            until = min(until, due - SPIN_NS)
+        if (due := self._schedule.fill_due(now_ns)) is not None:
+            until = min(until, due)
+        return max(0, until - now_ns)
 
     def _take(self, completions: list[tuple[int, int]], now_ns: int) -> None:
         tokens, piece_done, is_checked = self._tokens, self._schedule.piece_done, self._job.check is not None

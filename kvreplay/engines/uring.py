@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kvreplay.buffers import Arena
 from kvreplay.engines import ring as r
 from kvreplay.engines.beside import precise_timers
-from kvreplay.engines.submitter import Submitter
+from kvreplay.engines.submitter import SPIN_NS, Submitter
 from kvreplay.engines.threads import MAX_GENERATORS, MIN_AHEAD
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class UringEngine:
         """Return which path I/O takes, for run.json."""
         return {
             "is_deferred_taskrun": self.is_deferred, "has_registered_buffers": self.unregistered is None,
-            "unregistered_because": self.unregistered,
+            "unregistered_because": self.unregistered, "spin_ns": SPIN_NS,
         }  # fmt: skip
 
     def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
