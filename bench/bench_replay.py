@@ -74,6 +74,7 @@ class Timed:
         self._fill, self.cpu_ns = filler(seed), 0
 
     def __call__(self, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
+        """Fill the buffer."""
         started = time.thread_time_ns()
         self._fill(buffer, object_id, version, offset)
         self.cpu_ns += time.thread_time_ns() - started
@@ -111,7 +112,7 @@ def ours(engine: IoEngine, tier: FileTier, op: int, io_bytes: int, version: int)
     ios = total // io_bytes
     return Side(
         total / driven.wall_ns * 1e9, (cpu - data.cpu_ns / 1e9) / ios * 1e6, data.cpu_ns / ios / 1e3,
-        driven.starved_ns / driven.wall_ns / engine.facts().get("depth", 1), share,
+        driven.starved_ns / driven.wall_ns, share,
     )  # fmt: skip
 
 
@@ -141,10 +142,11 @@ def compare(tier: FileTier, io_bytes: int, version: int) -> list[tuple[float, fl
             engine = choose(EngineName.AUTO, [tier], depth, io_bytes).engine
             pairs = []
             for at in range(RUNS):
-                sides = [lambda: ours(engine, tier, op, io_bytes, version), lambda: fio(tier, op, io_bytes, depth)]
-                results = [side() for side in (sides if at % 2 else sides[::-1])]
-                pairs.append(tuple(results if at % 2 else results[::-1]))
-                version += 1
+                # Whichever goes second finds the drive busier, so they take turns.
+                other = None if at % 2 else fio(tier, op, io_bytes, depth)
+                mine = ours(engine, tier, op, io_bytes, version + at)
+                pairs.append((mine, other or fio(tier, op, io_bytes, depth)))
+            version += RUNS
             found.append(show(pairs, engine, op, io_bytes, depth))
     return found
 
@@ -177,14 +179,15 @@ def bench_bandwidth(tier: FileTier, sizes: list[int]) -> None:
         for name, part in (("read", found[: len(DEPTHS)]), ("write", found[len(DEPTHS) :])):
             target = 0.85 if io_bytes < 64 << 10 else 0.95
             limit = 1.0 if io_bytes >= 256 << 10 else 1.5
+            ratio, cpu = (statistics.median(values) for values in zip(*part, strict=True))
             print(
-                f"  {name} {io_bytes >> 10} KiB, median over depths: bandwidth {statistics.median(r for r, _ in part):.2f} "
-                f"of fio's (target >= {target}), CPU {statistics.median(c for _, c in part):.2f} (target <= {limit})"
+                f"  {name} {io_bytes >> 10} KiB, median over depths: bandwidth {ratio:.2f} of fio's "
+                f"(target >= {target}), CPU {cpu:.2f} (target <= {limit})"
             )
 
 
-def bench_ceiling(tier: FileTier, directory: Path) -> None:
-    """What the software can do if the device takes no time."""
+def bench_ceiling(directory: Path) -> None:
+    """Find what the software can do if the device takes no time."""
     count = 200_000
     rates = []
     for _ in range(RUNS):
@@ -215,14 +218,15 @@ def bench_pace(tier: FileTier) -> None:
         ts = np.cumsum(rng.exponential(1e9 / per_s, count)).astype(np.int64)
         offset = rng.integers(0, FILE_BYTES // length, count) * length
         plan = plan_of(READ, rng.integers(0, FILES, count), length, 0, offset, ts)
-        engine = choose(name, [tier], 32, 1 << 20).engine
+        # Deep enough that the depth never makes an operation late.
+        engine = choose(name, [tier], 128, length).engine
         _, record, cpu, _ = drive(engine, tier, plan, plan.ts_ns)
         late = (record.submitted_ns - plan.ts_ns) / 1e3
         drift = np.median(late[-count // 20 :]) - np.median(late[: count // 20])
         p50, p99 = np.percentile(late, (50, 99))
         print(
-            f"open loop, {per_s:,} reads/s of 128 KiB for {count // per_s} s, {engine.name}: lateness p50 {p50:.0f} µs, "
-            f"p99 {p99:.0f} µs (target <= 300), max {late.max():.0f} µs, drift {drift:+.0f} µs; "
+            f"open loop, {per_s:,} reads/s of 128 KiB for {count // per_s} s, {engine.name}: lateness "
+            f"p50 {p50:.0f} µs, p99 {p99:.0f} µs (target <= 300), max {late.max():.0f} µs, drift {drift:+.0f} µs; "
             f"{cpu / count * 1e6:.0f} µs CPU an operation"
         )
 
@@ -244,7 +248,7 @@ def main() -> None:
             drive(chosen.engine, tier, plan_of(WRITE, np.arange(FILES), FILE_BYTES, 1))
             bench_bandwidth(tier, sizes)
             bench_pace(tier)
-            bench_ceiling(tier, cached)
+            bench_ceiling(cached)
         finally:
             tier.close()
 

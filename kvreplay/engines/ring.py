@@ -127,10 +127,10 @@ class Ring:
         self._head = words[self._cq_head]
         self._paths = mmap.mmap(-1, _PATH_BYTES * sq_entries)
         self._maps.append(self._paths)
-        self._path_address = _address(self._paths)
+        self._path_address = address(self._paths)
         self._timeout = mmap.mmap(-1, mmap.PAGESIZE)
         self._maps.append(self._timeout)
-        at = _address(self._timeout)
+        at = address(self._timeout)
         # struct io_uring_getevents_arg at byte 64, pointing to the timespec at byte 0.
         struct.pack_into("=QIIQ", self._timeout, 64, 0, 8, 0, at)
         self._fd_argument, self._argument = ctypes.c_int(self.fd), ctypes.c_void_p(at + 64)
@@ -243,6 +243,7 @@ class Ring:
         self.close()
 
 
-def _address(mapped: mmap.mmap) -> int:
+def address(mapped: mmap.mmap) -> int:
+    """Return where a mapping begins."""
     # The array that exports the buffer goes at once, so that the map can be closed.
     return ctypes.addressof(ctypes.c_char.from_buffer(mapped))

@@ -36,7 +36,7 @@ _KIND_BITS, _KIND_MASK = 3, 7
 _POLLIN = 1
 _DATASYNC = 1
 _BY_RING, _BY_THREAD, _BY_NOBODY = range(3)
-_CANNOT_GROW = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_CANNOT_GROW = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV)
 """Answers of filesystems that do not preallocate; files then grow as they are written."""
 
 
