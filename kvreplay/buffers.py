@@ -9,6 +9,15 @@ from contextlib import suppress
 HUGE_PAGE_BYTES = 2 << 20
 
 
+FILL_BYTES = 64 << 10
+"""Data is made for this much at least: for less, starting the generator costs more than it makes."""
+
+
+def pieces_a_fill(io_bytes: int) -> int:
+    """Return how many I/Os of one write share a buffer of data."""
+    return max(1, FILL_BYTES // io_bytes)
+
+
 class Arena:
     """`count` buffers of `slot_bytes` in one anonymous mapping, touched before they are used."""
 
@@ -29,5 +38,5 @@ class Arena:
             self._map[page] = 0
         whole = memoryview(self._map)
         self.views = [whole[first + i * slot_bytes : first + (i + 1) * slot_bytes] for i in range(count)]
-        self.addresses = [base + first + i * slot_bytes for i in range(count)]
-        """Where each buffer begins, for the kernel; valid as long as the arena is."""
+        self.places = [(base + first + i * slot_bytes, slot_bytes) for i in range(count)]
+        """Address and size of each buffer, for the kernel; valid as long as the arena is."""

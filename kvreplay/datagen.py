@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kvreplay.buffers import pieces_a_fill
 from kvreplay.shaping import Shaper
 from kvreplay.verify import BLOCK_BYTES, Stamper, new_tag
 
@@ -55,7 +56,8 @@ class Data:
         repeats = shape is not None and shape["dedup_ratio"] > 1
         thin = shape is not None and shape["compress_ratio"] > 1
         return {
-            "generator": "dgen-py", "seed": self.seed, "piece_bytes": min(io_bytes, PIECE_BYTES),
+            "generator": "dgen-py", "seed": self.seed,
+            "piece_bytes": min(io_bytes * pieces_a_fill(io_bytes), PIECE_BYTES),
             "note": f"{'compressible' if thin else 'incompressible'}; "
             f"{'blocks repeat' if repeats else 'no 512-byte block twice'}",
             "shape": shape, "stamped_block_bytes": BLOCK_BYTES if self.stamper else None,

@@ -9,7 +9,7 @@ import msgspec
 from kvreplay import pacing
 from kvreplay.datagen import PIECE_BYTES
 from kvreplay.engines.choose import EngineName, check_name
-from kvreplay.engines.threads import buffer_count
+from kvreplay.engines.threads import buffer_bytes
 from kvreplay.plan import tier_indices
 from kvreplay.shaping import check_ratios
 from kvreplay.tiers import Options, Tier
@@ -61,7 +61,7 @@ def check(config: Config) -> pacing.Pacer:
     unit = PIECE_BYTES if config.io_bytes > PIECE_BYTES else PAGE_BYTES
     if config.io_bytes < PAGE_BYTES or config.io_bytes % unit:
         raise ConfigError(f"--io-bytes {config.io_bytes}: give a multiple of 4096, above 1 MiB a multiple of 1 MiB")
-    need, available = buffer_count(config.queue_depth) * config.io_bytes, available_bytes()
+    need, available = buffer_bytes(config.queue_depth, config.io_bytes), available_bytes()
     if available is not None and need > available // 2:
         raise ConfigError(
             f"--queue-depth {config.queue_depth} of --io-bytes {config.io_bytes} takes {format_bytes(need)} "

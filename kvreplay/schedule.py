@@ -60,10 +60,12 @@ class Flight:
 
 @dataclass(slots=True, eq=False)
 class Fill:
-    """A buffer to be filled with data."""
+    """A buffer to be filled with the data of consecutive pieces."""
 
     flight: Flight
     piece: int
+    """The first."""
+    count: int
     slot: int
 
 
@@ -71,12 +73,14 @@ class Submission:
     """A piece to be submitted now."""
 
     # Not a dataclass, and never changed but for `buffer`: one is made for each I/O, in the submitting thread.
-    __slots__ = ("buffer", "flight", "is_first", "length", "piece", "slot", "start")
+    __slots__ = ("at", "buffer", "flight", "is_first", "length", "piece", "slot", "start")
 
     def __init__(self, flight: Flight, piece: int, slot: int | None, is_first: bool, start: int, length: int) -> None:
-        """Name the piece `piece` of `flight`: `length` bytes from `start`; `slot` is its data's buffer, if any."""
+        """Name the piece `piece` of `flight`: `length` bytes from `start`; `slot` is its data's buffer, or None."""
         self.flight, self.piece, self.slot, self.is_first = flight, piece, slot, is_first
         self.start, self.length = start, length
+        self.at = 0
+        """Where in `slot` its data begins."""
         self.buffer = -1
         """Where a read goes; the engine's own."""
 
@@ -86,11 +90,12 @@ class Schedule:
 
     def __init__(
         self, plan: Plan, due_ns: Sequence[int] | None, moves: Sequence[bool], paddings: Sequence[int], *,
-        depth: int, ahead: int, io_bytes: int,
+        depth: int, ahead: int, io_bytes: int, pieces_a_fill: int = 1,
     ) -> None:  # fmt: skip
         """Prepare to run `plan`: `due_ns` a row or None; by tier, whether data `moves` and its padding.
 
-        Up to twice `ahead` pieces hold data before their operation is submitted, half of them for rows not yet due.
+        Up to twice `ahead` buffers hold data before their operation is submitted, half of them for rows not yet
+        due; a buffer holds up to `pieces_a_fill` pieces of one operation.
         """
         self.depth, self.rows, self.completed, self.in_flight = depth, len(plan), 0, 0
         self.slots = 2 * ahead + 2
@@ -99,6 +104,7 @@ class Schedule:
         """Writes that were submitted before all their data was made."""
         self.ready_ns: memoryview | None = None
         self._free = list(range(self.slots))
+        self._pieces_a_fill, self._held = pieces_a_fill, [0] * self.slots
         self._io_bytes, self._due, self._moves, self._paddings = io_bytes, due_ns, moves, paddings
         self._op, self._tier, self._start = memoryview(plan.op), memoryview(plan.tier), memoryview(plan.start)
         self._offset, self._length = memoryview(plan.offset), memoryview(plan.length)
@@ -171,10 +177,14 @@ class Schedule:
             self._running.popleft()
             flight.is_running = False
         start, end = flight.start, flight.end
-        if flight.pieces > 1:
-            first = (start // self._io_bytes + piece) * self._io_bytes
-            start, end = max(start, first), min(end, first + self._io_bytes)
-        return Submission(flight, piece, slot, is_first, start, end - start)
+        if flight.pieces == 1:
+            return Submission(flight, piece, slot, is_first, start, end - start)
+        first = (start // self._io_bytes + piece) * self._io_bytes
+        start, end = max(start, first), min(end, first + self._io_bytes)
+        submission = Submission(flight, piece, slot, is_first, start, end - start)
+        if slot is not None and (before := piece % self._pieces_a_fill):
+            submission.at = start - max(flight.start, first - before * self._io_bytes)
+        return submission
 
     def _has_piece(self, flight: Flight) -> bool:
         return bool(flight.filled) if flight.needs_data else flight.next_submit < flight.pieces
@@ -219,20 +229,24 @@ class Schedule:
         heap = self._hungry or self._to_fill
         flight = heap[0][1]
         piece = flight.next_fill
-        flight.next_fill += 1
+        count = min(self._pieces_a_fill, flight.pieces - piece)
+        flight.next_fill += count
         if flight.next_fill == flight.pieces:
             heappop(heap)
-        return Fill(flight, piece, self._free.pop())
+        slot = self._free.pop()
+        self._held[slot] = count
+        return Fill(flight, piece, count, slot)
 
     def filled(self, fill: Fill) -> None:
         """Note that a buffer holds its data."""
         flight = fill.flight
-        flight.filled.append((fill.piece, fill.slot))
+        for piece in range(fill.piece, fill.piece + fill.count):
+            flight.filled.append((piece, fill.slot))
         if fill.piece == 0:
             flight.is_reserved = True
         if flight.is_started:
             self._run(flight)
-        elif len(flight.filled) == min(flight.pieces, self._ahead):
+        elif len(flight.filled) >= min(flight.pieces, self._ahead):
             self._offer(flight)
 
     def _offer(self, flight: Flight) -> None:
@@ -258,8 +272,11 @@ class Schedule:
     def piece_done(self, submission: Submission) -> bool:
         """Give back the piece's buffer; return whether the operation has no other piece out or to come."""
         flight = submission.flight
-        if submission.slot is not None:
-            self._free.append(submission.slot)
+        slot = submission.slot
+        if slot is not None:
+            self._held[slot] -= 1
+            if not self._held[slot]:
+                self._free.append(slot)
         flight.outstanding -= 1
         return flight.outstanding == 0 and (flight.next_submit >= flight.pieces or self._stopped)
 
@@ -325,3 +342,7 @@ class Schedule:
         """Return a piece's first byte and the one after its last; pieces end at multiples of the I/O size."""
         first = flight.start // self._io_bytes + piece
         return max(flight.start, first * self._io_bytes), min(flight.end, (first + 1) * self._io_bytes)
+
+    def fill_bounds(self, fill: Fill) -> tuple[int, int]:
+        """Return the first byte that a fill makes and the one after its last."""
+        return self.bounds(fill.flight, fill.piece)[0], self.bounds(fill.flight, fill.piece + fill.count - 1)[1]

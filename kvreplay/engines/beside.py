@@ -175,7 +175,7 @@ class Beside:
                     trouble = f"no room: {error}"
             reserved = monotonic_ns()
             if trouble is None:
-                start, end = self._schedule.bounds(fill.flight, fill.piece)
+                start, end = self._schedule.fill_bounds(fill)
                 make(self._writes[fill.slot][: end - start], objects[row], versions[row], start)
             ended = monotonic_ns()
             with self._lock:
@@ -229,7 +229,9 @@ class Beside:
         flight = submission.flight
         start, end = self._schedule.bounds(flight, submission.piece)
         if submission.slot is not None:
-            tier.write(flight.handle, start, self._writes[submission.slot][: end - start])
+            tier.write(
+                flight.handle, start, self._writes[submission.slot][submission.at : submission.at + submission.length]
+            )
             return
         came = tier.read(flight.handle, start, self._reads[step.slot][: end - start])
         if came < min(end, flight.needed_end) - start:

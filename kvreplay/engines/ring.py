@@ -152,10 +152,10 @@ class Ring:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
 
-    def register_buffers(self, addresses: list[int], length: int) -> None:
-        """Pin buffers of `length` bytes at `addresses`, so that requests can name them by index; OSError if not."""
-        flat = [word for address in addresses for word in (address, length)]
-        self._register(_REGISTER_BUFFERS, struct.pack(f"={len(flat)}Q", *flat), len(addresses))
+    def register_buffers(self, places: list[tuple[int, int]]) -> None:
+        """Pin buffers at `places` (address, bytes), so that requests can name them by index; OSError if not."""
+        flat = [word for place in places for word in place]
+        self._register(_REGISTER_BUFFERS, struct.pack(f"={len(flat)}Q", *flat), len(places))
 
     def allow_workers(self, count: int) -> None:
         """Let the kernel use up to `count` threads for requests that would block."""

@@ -11,6 +11,7 @@ import os
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from kvreplay.buffers import pieces_a_fill
 from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job
 from kvreplay.engines import ring as r
 from kvreplay.engines.beside import Begun, Beside, Check, Died, Filled, Step
@@ -52,6 +53,7 @@ class Submitter:
             [t is not None and not t.is_simulated for t in job.tiers],
             [1 if t is None else t.alignment for t in job.tiers],
             depth=engine.depth, ahead=engine.ahead, io_bytes=engine.io_bytes,
+            pieces_a_fill=pieces_a_fill(engine.io_bytes),
         )  # fmt: skip
         if record.ready_ns is not None:
             self._schedule.ready_ns = memoryview(record.ready_ns)
@@ -66,7 +68,8 @@ class Submitter:
         self._outcome = memoryview(record.outcome)
         self._read_op, self._write_op = (r.READ_FIXED, r.WRITE_FIXED) if is_registered else (r.READ, r.WRITE)
         self._depth, self._out = engine.depth, 0
-        self._read_at, self._write_at = engine.reads.addresses, engine.writes.addresses
+        self._read_at = [address for address, _ in engine.reads.places]
+        self._write_at = [address for address, _ in engine.writes.places]
         self._free_reads, self._free_files = list(range(engine.depth)), list(range(engine.depth))
         # What a request belongs to, by the high bits of its user data.
         self._tokens: list[Submission] = [None] * (2 * engine.depth)  # type: ignore[list-item]
@@ -258,7 +261,7 @@ class Submitter:
             buffer = submission.buffer
             opcode, address = self._read_op, self._read_at[buffer]
         else:
-            opcode, address, buffer = self._write_op, self._write_at[slot], self._depth + slot
+            opcode, address, buffer = self._write_op, self._write_at[slot] + submission.at, self._depth + slot
         self._ring.put(
             opcode, flags, submission.flight.handle, submission.start, address, submission.length, 0,
             token << _KIND_BITS | _MOVED, buffer,

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from kvreplay.buffers import Arena
+from kvreplay.buffers import Arena, pieces_a_fill
 from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job
 from kvreplay.plan import DELETE, WRITE
 from kvreplay.schedule import Fill, Flight, Schedule, Submission
@@ -31,9 +31,9 @@ MIN_AHEAD = 32
 """I/Os of one write whose data is made before it is submitted: a whole chunk of 256 tokens of an 8B model."""
 
 
-def buffer_count(depth: int) -> int:
-    """Return how many buffers of the I/O size a queue depth takes."""
-    return depth + 2 * max(depth, MIN_AHEAD) + 2
+def buffer_bytes(depth: int, io_bytes: int) -> int:
+    """Return what the buffers of either engine take."""
+    return (depth + (2 * max(depth, MIN_AHEAD) + 2) * pieces_a_fill(io_bytes)) * io_bytes
 
 
 class ThreadEngine:
@@ -42,11 +42,11 @@ class ThreadEngine:
     name = "threads"
 
     def __init__(self, depth: int, io_bytes: int) -> None:
-        """Allocate the buffers, each of `io_bytes`: `depth` for reads, twice `ahead` and two for writes."""
+        """Allocate the buffers: `depth` for reads, twice `ahead` and two for writes."""
         self.depth, self.io_bytes, self.ahead = depth, io_bytes, max(depth, MIN_AHEAD)
         self.generators = max(1, min(MAX_GENERATORS, (os.cpu_count() or 1) // 2, depth))
         self._reads = Arena(depth, io_bytes)
-        self._writes = Arena(2 * self.ahead + 2, io_bytes)
+        self._writes = Arena(2 * self.ahead + 2, io_bytes * pieces_a_fill(io_bytes))
         self.buffer_bytes = self._reads.nbytes + self._writes.nbytes
 
     def facts(self) -> dict[str, Any]:
@@ -70,6 +70,7 @@ class _Run:
             [t is not None and not t.is_simulated for t in job.tiers],
             [1 if t is None else t.alignment for t in job.tiers],
             depth=engine.depth, ahead=engine.ahead, io_bytes=engine.io_bytes,
+            pieces_a_fill=pieces_a_fill(engine.io_bytes),
         )  # fmt: skip
         if record.ready_ns is not None:
             self.schedule.ready_ns = memoryview(record.ready_ns)
@@ -209,7 +210,7 @@ class _Run:
         flight = fill.flight
         if flight.is_failed:
             return
-        start, end = self.schedule.bounds(flight, fill.piece)
+        start, end = self.schedule.fill_bounds(fill)
         buffer = self._writes[fill.slot][: end - start]
         self._job.fill(buffer, self._object[flight.row], self._version[flight.row], start)
 
@@ -255,7 +256,11 @@ class _Run:
         start, end = self.schedule.bounds(flight, submission.piece)
         try:
             if submission.slot is not None:
-                tier.write(flight.handle, start, self._writes[submission.slot][: end - start])
+                tier.write(
+                    flight.handle,
+                    start,
+                    self._writes[submission.slot][submission.at : submission.at + submission.length],
+                )
                 return
             came = tier.read(flight.handle, start, view[: end - start])
         except OSError as error:

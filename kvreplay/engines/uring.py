@@ -10,7 +10,7 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any
 
-from kvreplay.buffers import Arena
+from kvreplay.buffers import Arena, pieces_a_fill
 from kvreplay.engines import ring as r
 from kvreplay.engines.beside import precise_timers
 from kvreplay.engines.submitter import SPIN_NS, Submitter
@@ -30,11 +30,11 @@ class UringEngine:
     name = "uring"
 
     def __init__(self, depth: int, io_bytes: int) -> None:
-        """Allocate the buffers, each of `io_bytes`: `depth` for reads, twice `ahead` and two for writes."""
+        """Allocate the buffers: `depth` for reads, twice `ahead` and two for writes."""
         self.depth, self.io_bytes, self.ahead = depth, io_bytes, max(depth, MIN_AHEAD)
         self.generators = max(1, min(MAX_GENERATORS, (os.cpu_count() or 1) // 2, depth))
         self.reads = Arena(depth, io_bytes)
-        self.writes = Arena(2 * self.ahead + 2, io_bytes)
+        self.writes = Arena(2 * self.ahead + 2, io_bytes * pieces_a_fill(io_bytes))
         self.buffer_bytes = self.reads.nbytes + self.writes.nbytes
         with self.open_ring() as probe:
             self.is_deferred = bool(probe.flags & r.SETUP_DEFER_TASKRUN)
@@ -50,7 +50,7 @@ class UringEngine:
     def register(self, ring: r.Ring) -> str | None:
         """Pin the buffers; return why they are not, or None."""
         try:
-            ring.register_buffers(self.reads.addresses + self.writes.addresses, self.io_bytes)
+            ring.register_buffers(self.reads.places + self.writes.places)
         except OSError as error:
             if error.errno == errno.ENOMEM:
                 return f"the locked-memory limit is below {self.buffer_bytes >> 20} MiB (ulimit -l)"

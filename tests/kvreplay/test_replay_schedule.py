@@ -32,10 +32,11 @@ def make_plan(rows: list[tuple[int, int, int, int, int]], ts: list[int] | None =
 class Simulation:
     """Runs a schedule with a clock of its own; every step is chosen by `rng`."""
 
-    def __init__(self, plan: Plan, depth: int, rng: random.Random, *, ahead: int = 2, is_open: bool = False) -> None:
+    def __init__(self, plan: Plan, depth: int, rng: random.Random, *, ahead: int = 2, is_open: bool = False,
+                 together: int = 1) -> None:  # fmt: skip
         self.plan, self.rng, self.depth, self.now = plan, rng, depth, 0
         due = memoryview(plan.ts_ns) if is_open else None
-        self.schedule = Schedule(plan, due, [True], [IO], depth=depth, ahead=ahead, io_bytes=IO)
+        self.schedule = Schedule(plan, due, [True], [IO], depth=depth, ahead=ahead, io_bytes=IO, pieces_a_fill=together)
         self.fills: list[Any] = []
         self.out: list[Any] = []
         self.submitted: dict[int, int] = {}
@@ -116,14 +117,14 @@ def well_formed(rows: list[Any]) -> list[Any]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(rows_strategy, st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32), st.booleans())
+@given(rows_strategy, st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32), st.booleans(), st.integers(1, 5))
 def test_every_order_of_events_keeps_stages_and_hazards_and_ends(
-    rows: list[Any], depth: int, ahead: int, seed: int, is_open: bool
+    rows: list[Any], depth: int, ahead: int, seed: int, is_open: bool, together: int
 ) -> None:
     rows = well_formed(rows)
     rng = random.Random(seed)  # noqa: S311 - a test's choices
     ts = sorted(rng.randrange(50) for _ in rows)
-    simulation = Simulation(make_plan(rows, ts), depth, rng, ahead=ahead, is_open=is_open)
+    simulation = Simulation(make_plan(rows, ts), depth, rng, ahead=ahead, is_open=is_open, together=together)
     simulation.run()
     submitted, completed = simulation.submitted, simulation.completed
     assert len(completed) == len(rows)

@@ -66,9 +66,10 @@ def drive(engine: UringEngine, tier: Any, plan: Plan, **job: Any) -> tuple[Any, 
 
 
 def content(obj: int, version: int, length: int) -> bytes:
+    # Data is made 64 KiB at a time.
     expected, fill = bytearray(length), filler(3)
-    for start in range(0, length, IO):
-        fill(memoryview(expected)[start : start + IO], obj, version, start)
+    for start in range(0, length, 65536):
+        fill(memoryview(expected)[start : start + 65536], obj, version, start)
     return bytes(expected)
 
 
@@ -232,7 +233,7 @@ def test_without_locked_memory_it_says_so_and_works(
     engine = UringEngine(8, 1 << 20)
     facts = engine.facts()
     assert facts["has_registered_buffers"] is False
-    # 8 + 2 * 32 + 2 buffers of 1 MiB.
+    # 8 and 2 * 32 + 2 buffers of 1 MiB.
     assert facts["unregistered_because"] == "the locked-memory limit is below 74 MiB (ulimit -l)"
     _, record = drive(engine, tier, plan_of([(WRITE, 0, 0, 3 << 20), (READ, 0, 0, 3 << 20)], tmp_path))
     assert record.outcome.tolist() == [OK, OK]
