@@ -242,7 +242,8 @@ def bench_pace(tier: FileTier) -> None:
         took = np.percentile(record.completed_ns - record.submitted_ns, 99) / 1e3
         print(
             f"open loop, {per_s:,} reads/s of 128 KiB for {count // per_s} s, {engine.name}: lateness "
-            f"p50 {p50:.0f} µs, p99 {p99:.0f} µs (target <= 300), max {late.max():.0f} µs, drift {drift:+.0f} µs; reads took p99 {took:,.0f} µs; "
+            f"p50 {p50:.0f} µs, p99 {p99:.0f} µs (target <= 300), max {late.max():.0f} µs, drift {drift:+.0f} µs; "
+            f"reads took p99 {took:,.0f} µs; "
             f"{cpu / count * 1e6:.0f} µs CPU an operation"
         )
 

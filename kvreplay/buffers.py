@@ -9,7 +9,7 @@ from contextlib import suppress
 HUGE_PAGE_BYTES = 2 << 20
 
 
-FILL_BYTES = 64 << 10
+FILL_BYTES = 256 << 10
 """Data is made for this much at least: for less, starting the generator costs more than it makes."""
 
 

@@ -35,7 +35,7 @@ def run_(
     queue_depth: Annotated[int, typer.Option(help="At most this many I/Os, and operations, in flight.")] = 8,
     io_bytes: Annotated[str, typer.Option(
         help="Longer objects are split into I/Os of this size. "
-        "Buffers take three times the queue depth, but at least 66, of it.")
+        "Buffers take three times the queue depth, but at least 66, of it; those for writes 256 KiB or more each.")
     ] = "1MiB",
     engine: Annotated[str, typer.Option(
         help="auto, threads or uring (io_uring); auto takes uring for files where the kernel allows it.")] = "auto",

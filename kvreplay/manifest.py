@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kvreplay.buffers import pieces_a_fill
 from kvreplay.engines.threads import MIN_AHEAD
 from kvreplay.expect import expect
 from kvreplay.host import host_facts
@@ -154,7 +155,7 @@ def _notes(setting: Setting, measured: Measured) -> list[str]:
         notes.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never there")
     long = summary.generation.writes_generated_in_flight if summary.generation else 0
     if long:
-        held = max(MIN_AHEAD, setting.config.queue_depth)
+        held = max(MIN_AHEAD, setting.config.queue_depth) * pieces_a_fill(setting.config.io_bytes)
         notes.append(
             f"{long:,} writes were submitted before all their data was made (more than {held} I/Os each): the rest "
             "was made within their latency; a larger --io-bytes or --queue-depth avoids it"

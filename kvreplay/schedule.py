@@ -1,9 +1,9 @@
 """Which piece of which operation may be submitted next: a state machine without clock, threads or I/O.
 
 Rows go in trace order as far as their barriers allow. A write is offered only when its data lies in a buffer
-(its first `ahead` pieces if it is longer), so that generation is not in an operation's latency. Every buffer
-that holds data belongs to a row whose barriers are met, and one is always left for a write that has started:
-so there is always something that can go on.
+(what `ahead` buffers hold, if it is longer), so that generation is not in an operation's latency. Every buffer that
+holds data belongs to a row whose barriers are met, and one is always left for a write that has started: so
+there is always something that can go on.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class Schedule:
             flight.is_reserved = True
         if flight.is_started:
             self._run(flight)
-        elif len(flight.filled) >= min(flight.pieces, self._ahead):
+        elif len(flight.filled) >= min(flight.pieces, self._ahead * self._pieces_a_fill):
             self._offer(flight)
 
     def _offer(self, flight: Flight) -> None:

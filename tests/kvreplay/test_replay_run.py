@@ -288,11 +288,11 @@ def test_a_directory_that_vanishes_costs_nothing_that_was_measured(tmp_path: Pat
 
 
 def test_writes_longer_than_the_buffers_are_named(tmp_path: Path) -> None:
-    rows = [row("write", 1, 0, 32 * IO), row("write", 1, 1, 200 * IO)]
+    rows = [row("write", 1, 0, 512 * IO), row("write", 1, 1, 2000 * IO)]
     outcome, _ = run(tmp_path, rows, targets={"cpu": "ram"})
     assert outcome.error is None
     assert outcome.manifest["notes"][0].startswith(
-        "1 writes were submitted before all their data was made (more than 32 I/Os each)"
+        "1 writes were submitted before all their data was made (more than 512 I/Os each)"
     )
 
 
