@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from kvtrace.core.app import emit_json, emit_table, log, make_app, progress, run
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
-from kvtrace.sourceoptions import SourceArguments, takes_source
+from kvtrace.sourceoptions import OpenLoopArguments, SourceArguments, takes_source
 
 if TYPE_CHECKING:
     from kvtrace.simulation import Load
@@ -47,6 +48,17 @@ def gen(
         int | None,
         typer.Option(min=1, max=10**7, help="Synthetic users, of three kinds.  [default: the preset's, or 32]"),
     ] = None,
+    arrivals: Annotated[
+        str | None, typer.Option(help="With --request-rate: poisson, gamma, constant, diurnal.  [default: poisson]")
+    ] = None,
+    burstiness: Annotated[
+        float | None,
+        typer.Option(help="gamma: coefficient of variation of the intervals; 1 is Poisson, more is burstier."),
+    ] = None,
+    day: Annotated[str | None, typer.Option(help="diurnal: length of a day.  [default: 24h]")] = None,
+    amplitude: Annotated[
+        float | None, typer.Option(help="diurnal: swing of the rate, 0 to 1 of its mean.  [default: 0.5]")
+    ] = None,
     duration: Annotated[
         str | None, typer.Option(help="Virtual time to simulate.  [default: the preset's, 60s, or all of FILE]")
     ] = None,
@@ -65,6 +77,7 @@ def gen(
 
     \b
     kvtrace gen --users 32 --duration 60s --seed 42 -o t.parquet
+    kvtrace gen --request-rate 20/s --arrivals gamma --burstiness 4 --duration 60s -o open.parquet
     kvtrace gen --source mooncake conversation.jsonl --preset lmcache-disk -o conv.parquet
     kvtrace gen --preset lmcache-disk --set tiers.nvme.capacity=500GiB -o small.parquet
     """
@@ -76,19 +89,25 @@ def gen(
 
     if file is not None and users is not None:
         raise ConfigError(f"--users {users}: requests come from {file}; leave one of the two out")
+    said = (source.request_rate, source.live_conversations, arrivals, burstiness, day, amplitude)
+    open_loop = OpenLoopArguments(*said)
+    _check_open_loop(open_loop, source, file, users)
     chosen = load_preset(preset, settings or ())
     model = model or chosen.load.model or "llama3.1-8b"
     users = users or chosen.load.users or 32
     shape = find_model(model, kv_dtype)
-    requests = _read_requests(file, source, seed, max_requests)
-    if requests is None:
+    if file is None:
         duration = duration or chosen.load.duration or "60s"
     until_ns = parse_duration_ns(duration) if duration else None
     if until_ns == 0:
         raise ConfigError(f"--duration {duration}: must be > 0")
+    requests = source.read(file, seed, max_requests) if file is not None else None
+    if until_ns is not None and file is None and open_loop.said():
+        _announce_compile()
+        requests = open_loop.make(until_ns, shape.max_context_tokens, seed, max_requests)
     load = _load(requests, users, seed, until_ns, max_requests)
     _announce_compile()
-    from kvtrace.simulation import Simulation
+    from kvtrace.simulation import FOREVER_NS, Simulation
 
     simulation = Simulation(chosen, shape, load, ranks=tensor_parallel)
     config = {
@@ -97,7 +116,9 @@ def gen(
         "source": requests.origin if requests else {"kind": "synthetic", "users": users},
     }  # fmt: skip
     describe = describer(simulation, config, ["kvtrace", *sys.argv[1:]])
-    span_ns = until_ns if requests is None else int(requests.arrival_ns[-1])
+    span_ns = until_ns
+    if requests is not None and file is not None:
+        span_ns = min(int(requests.arrival_ns[-1]), until_ns or FOREVER_NS)
     with progress("simulating", span_ns) as tick:
         meta = traceout.write(output, simulation, describe, requests_out, tick)
     for note in meta.notes:
@@ -112,12 +133,15 @@ def gen(
         _print_gen(summary)
 
 
-def _read_requests(file: Path | None, source: SourceArguments, seed: int, limit: int | None) -> Requests | None:
-    if file is not None:
-        return source.read(file, seed, limit)
-    if source.source is not None:
-        raise ConfigError(f"--source {source.source} needs a FILE to read")
-    return None
+def _check_open_loop(wanted: OpenLoopArguments, source: SourceArguments, file: Path | None, users: int | None) -> None:
+    """Refuse arrivals for those who come at times of their own, and the options of files without one."""
+    if file is None:
+        source.need_none_of_a_file()
+    if users is not None and wanted.said():
+        raise ConfigError(f"--users {users}: they ask in a closed loop; leave them or {wanted.said()} out")
+    own = replace(wanted, request_rate=None, live_conversations=None).said()
+    if file is not None and own:
+        raise ConfigError(f"{own}: {file} is no open loop of synthetic users; leave one of the two out")
 
 
 def _load(requests: Requests | None, users: int, seed: int, until_ns: int | None, max_requests: int | None) -> Load:

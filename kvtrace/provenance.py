@@ -52,5 +52,5 @@ def _notes(simulation: Simulation) -> list[str]:
     if preset.entry is Entry.TURN and kinds != {PieceKind.GROWING}:
         notes.append("turn entries charge every attention layer for every token, and hold no recurrent states")
     if preset.store_generated and requests:
-        notes.append("generated tokens are not stored: a file names no blocks for them")
+        notes.append("generated tokens are not stored: the source names no blocks for them")
     return notes

@@ -1,9 +1,9 @@
-"""The options of every command that reads requests from a file, in one place: what the file is, and its shape."""
+"""The options of every command that takes requests, in one place: what a file is and its shape, or their arrival."""
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ import typer
 
 from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import parse_duration_ns
+from kvtrace.core.units import parse_duration_ns, parse_rate_per_s
 from kvtrace.sources.registry import SOURCES, Options, detect, read
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class SourceArguments:
     source: str | None
     time_unit: str | None
     block_tokens: int | None
-    request_rate: float | None
+    request_rate: str | None
     live_conversations: int | None
     max_conversations: int | None
     tokenizer: str | None
@@ -48,17 +48,71 @@ class SourceArguments:
         if kind is None:
             kind = detect(path)
             log(f"note: {path} is read as --source {kind}")
-        options = Options(
-            time_unit=self.time_unit, block_tokens=self.block_tokens, request_rate_per_s=self.request_rate,
-            live_conversations=self.live_conversations, max_conversations=self.max_conversations,
-            tokenizer=self.tokenizer, conversation_rate_per_s=self.conversation_rate,
-        )  # fmt: skip
         wanted = Shape(
             max_input_tokens=self.max_input_tokens, over_limit=_member(OverLimit, self.over_limit, "--over-limit"),
             jitter_ns=parse_duration_ns(self.jitter), time_scale=self.time_scale, cycles=self.cycles,
             cycle_ids=_member(CycleIds, self.cycle_ids, "--cycle-ids"), max_requests=max_requests,
         )  # fmt: skip
-        return read(kind, path, options, wanted, seed)
+        return read(kind, path, self._of_source(), wanted, seed)
+
+    def _of_source(self) -> Options:
+        rate = None if self.request_rate is None else parse_rate_per_s(self.request_rate)
+        return Options(
+            time_unit=self.time_unit, block_tokens=self.block_tokens, request_rate_per_s=rate,
+            live_conversations=self.live_conversations, max_conversations=self.max_conversations,
+            tokenizer=self.tokenizer, conversation_rate_per_s=self.conversation_rate,
+        )  # fmt: skip
+
+    def need_none_of_a_file(self) -> None:
+        """Raise ConfigError if something was said that only a FILE could have use for."""
+        plain = {p.name: p.default for p in inspect.signature(_options).parameters.values()}
+        for name, default in plain.items():
+            if name not in ("request_rate", "live_conversations") and getattr(self, name) != default:
+                flag = f"--{name.replace('_', '-')}"
+                raise ConfigError(
+                    f"{flag} {getattr(self, name)} needs a FILE to read; without one, users are synthetic"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLoopArguments:
+    """What the user said of synthetic requests that arrive at their times; None where nothing was said."""
+
+    request_rate: str | None
+    live_conversations: int | None
+    arrivals: str | None
+    burstiness: float | None
+    day: str | None
+    amplitude: float | None
+
+    def said(self) -> str | None:
+        """Return the first option that was said, as the user writes it; None if none was."""
+        for field in fields(self):
+            if getattr(self, field.name) is not None:
+                return f"--{field.name.replace('_', '-')} {getattr(self, field.name)}"
+        return None
+
+    def make(self, until_ns: int, max_context_tokens: int, seed: int, max_requests: int | None) -> Requests:
+        """Return the requests that arrive before `until_ns`; all that is drawn comes from `seed`."""
+        from kvtrace.sources import openloop
+        from kvtrace.sources.arrivals import Arrivals, Process
+
+        if self.request_rate is None:
+            raise ConfigError(f"{self.said()} is of an open loop: give its --request-rate, such as 20/s")
+        process = _member(Process, self.arrivals or Process.POISSON, "--arrivals")
+        for name in ("day", "amplitude"):
+            if process is not Process.DIURNAL and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"--{name} {getattr(self, name)} is of --arrivals diurnal; {process} has no use for it"
+                )
+        curve: dict[str, Any] = {}
+        if self.day is not None:
+            curve["day_ns"] = parse_duration_ns(self.day)
+        if self.amplitude is not None:
+            curve["amplitude"] = self.amplitude
+        arrivals = Arrivals(parse_rate_per_s(self.request_rate), process, self.burstiness, **curve)
+        live = {} if self.live_conversations is None else {"live_conversations": self.live_conversations}
+        return openloop.make(arrivals, until_ns, max_context_tokens, seed, max_requests=max_requests, **live)
 
 
 def _member(kind: Any, text: str, flag: str) -> Any:
@@ -76,10 +130,13 @@ def _options(
         int | None, typer.Option(help="mooncake, bailian: tokens a block of its ids [512, 16].")
     ] = None,
     request_rate: Annotated[
-        float | None, typer.Option(help="sharegpt: requests a second, Poisson, as it has no times [1].")
+        str | None,
+        typer.Option(
+            help="How often requests arrive, such as 20/s; sharegpt (it has no times) [1/s], or gen without FILE."
+        ),
     ] = None,
     live_conversations: Annotated[
-        int | None, typer.Option(help="sharegpt: conversations that go on at a time [64].")
+        int | None, typer.Option(help="With --request-rate: conversations that go on at a time [64].")
     ] = None,
     max_conversations: Annotated[int | None, typer.Option(help="sharegpt: read so many conversations.")] = None,
     tokenizer: Annotated[

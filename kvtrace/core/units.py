@@ -19,6 +19,7 @@ DURATIONS_NS: Final = {
 }  # fmt: skip
 NS_PER_S: Final = 10**9
 INT64_MAX: Final = 2**63 - 1
+_RATE = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(?:/\s*([A-Za-zµ]+))?\s*")
 _QUANTITY = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([A-Za-zµ]*)\s*")
 
 
@@ -47,6 +48,18 @@ def parse_bytes(text: str) -> int:
 def parse_duration_ns(text: str) -> int:
     """Return the nanoseconds that `text` names, such as `60s`, `5m`, `250ms`; a bare number is seconds."""
     return _parse(text, DURATIONS_NS, "a duration", "60s, 5m or 250ms", "s")
+
+
+def parse_rate_per_s(text: str) -> float:
+    """Return how often a second `text` says, such as `20/s`, `90/min`, `0.5`; a bare number is a second's."""
+    match = _RATE.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{text!r} is not a rate; write for example 20/s, 90/min or 0.5")
+    number, unit = match.groups()
+    period_ns = DURATIONS_NS.get((unit or "s").lower())
+    if period_ns is None:
+        raise ConfigError(f"unknown unit {unit!r} in {text!r}; use one of {', '.join(DURATIONS_NS)}")
+    return float(number) * NS_PER_S / period_ns
 
 
 def format_bytes(count: float | None) -> str:
