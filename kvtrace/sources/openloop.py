@@ -121,7 +121,8 @@ def _notes(arrivals: Arrivals, origin: dict[str, Any], max_context_tokens: int) 
         ),
         (
             f"a conversation ends after each turn with a chance of {1000 - CONTINUE_PER_MILLE} in 1000, after "
-            f"{MAX_TURNS} turns, or when the next would not fit {max_context_tokens} tokens of context; then a new user begins one"
+            f"{MAX_TURNS} turns, or when the next would not fit {max_context_tokens} tokens of context; then "
+            "a new user begins one"
         ),
         "the source has no block ids: prompts share a prefix within their conversation only",
         f"times are {'rounded to whole microseconds' if generator is None else cut}",
