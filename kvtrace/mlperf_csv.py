@@ -20,6 +20,7 @@ from kvtrace.core.metadata import Metadata, Tier, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code
 from kvtrace.core.traceio import create, objects_path, open_table
 from kvtrace.core.units import format_duration
+from kvtrace.keynumbers import KeyNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
 BLOCK_BYTES = 8 << 20
-_ZSTD_BYTES = 1 << 19
+_ZSTD_BYTES = 1 << 17
 ZSTD_LEVEL = 3
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # Microseconds up to here are exact in a double.
@@ -57,14 +58,13 @@ def is_mlperf(path: Path) -> bool:
 class Import:
     """What an import met: how many rows, and what had to be changed."""
 
+    keys: KeyNumbers
     rows: int = 0
     raised_rows: int = 0
     raised_most_ns: int = 0
     other_phases: dict[str, int] = field(default_factory=dict)
     first_ns: int | None = None
     last_ns: int = 0
-    ids: dict[str, int] = field(default_factory=dict)
-    sizes: list[int] = field(default_factory=list)
 
     def notes(self) -> list[str]:
         """Return what the reader of the trace must know."""
@@ -80,7 +80,6 @@ class Import:
 
 def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[float], None]) -> Import:
     """Convert the MLPerf CSV at `source` to the trace at `target`, with its objects table beside it."""
-    state = Import()
     tiers = [Tier(name) for name in _TIERS.values()]
     origin = {"kind": "mlperf-csv", "file": source.name}
 
@@ -90,7 +89,9 @@ def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[f
     with (
         create(objects_path(target), OBJECTS, about(OBJECTS)) as objects,
         create(target, TRACE, about(TRACE)) as out,
+        KeyNumbers(target.parent) as keys,
     ):
+        state = Import(keys)
         for block, row in _blocks(source):
             batch = _convert(_parse(block, source, row), state, source)
             out.write(batch)
@@ -233,32 +234,25 @@ def _times(seconds: Any, state: Import) -> Any:
 
 
 def _objects(keys: Any, sizes: Any, state: Import) -> Any:
-    encoded = keys.combine_chunks().dictionary_encode()
-    if isinstance(encoded, list) or hasattr(encoded, "chunks"):
-        encoded = encoded.combine_chunks()
-    names = encoded.dictionary.to_pylist()
-    ids = np.empty(len(names), dtype=np.int64)
-    for index, name in enumerate(names):
-        ids[index] = state.ids.setdefault(name, len(state.ids))
-    result = ids[encoded.indices.to_numpy()] if names else np.zeros(0, dtype=np.int64)
-    state.sizes.extend([0] * (len(state.ids) - len(state.sizes)))
-    largest = np.zeros(len(state.ids), dtype=np.int64)
-    np.maximum.at(largest, result, sizes)
-    for object_id in ids:
-        state.sizes[object_id] = max(state.sizes[object_id], int(largest[object_id]))
-    return result
+    array = keys.combine_chunks() if keys.num_chunks != 1 else keys.chunk(0)
+    encoded = array.dictionary_encode()
+    ids = state.keys.number(encoded.dictionary)[encoded.indices.to_numpy()]
+    state.keys.enlarge(ids, sizes)
+    return ids
 
 
 def _write_objects(out: Writer, state: Import) -> None:
     import pyarrow as pa
 
-    n = len(state.ids)
     other = enum_code(OBJECTS, "kind", "other")
-    arrays = [
-        pa.array(np.arange(n)), pa.array(list(state.ids), pa.string()),
-        enum_array(OBJECTS, "kind", np.full(n, other, dtype=np.int8)), pa.array(state.sizes, pa.int64()),
-    ]  # fmt: skip
-    out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS)))
+    for names in state.keys.batches():
+        first, n = out.rows, len(names)
+        arrays = [
+            pa.array(np.arange(first, first + n)), names,
+            enum_array(OBJECTS, "kind", np.full(n, other, dtype=np.int8)),
+            pa.array(state.keys.sizes[first : first + n]),
+        ]  # fmt: skip
+        out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS)))
 
 
 def write_from(source: Path, target: Path, progress: Callable[[float], None]) -> dict[str, int]:
