@@ -117,7 +117,7 @@ def gen(
     }  # fmt: skip
     describe = describer(simulation, config, ["kvtrace", *sys.argv[1:]])
     span_ns = until_ns
-    if requests is not None and file is not None:
+    if requests is not None and (file is not None or len(requests) == max_requests):
         span_ns = min(int(requests.arrival_ns[-1]), until_ns or FOREVER_NS)
     with progress("simulating", span_ns) as tick:
         meta = traceout.write(output, simulation, describe, requests_out, tick)
