@@ -53,6 +53,9 @@ def run_(
     precondition: Annotated[bool, typer.Option(
         "--precondition", help="First write each directory's peak twice, sequentially, then at random places.")
     ] = False,
+    criteria: Annotated[Path | None, typer.Option(
+        help="Thresholds of the health criteria, in a TOML file: storage_read_p95, storage_write_p95, cpu_p95, "
+        "hit_rate, storage_bandwidth. MLPerf's if not given.")] = None,
     verify: Annotated[bool, typer.Option(
         "--verify", help="Stamp each 4 KiB block written and check each one read; slows reads down.")] = False,
     dedup_ratio: Annotated[float, typer.Option(
@@ -65,7 +68,7 @@ def run_(
     as_json: Annotated[bool, typer.Option(
         "--json", help="Print the run's manifest and summary as JSON.")] = False,
 ) -> None:  # fmt: skip
-    """Replay a trace on real tiers and write ops.parquet and run.json.
+    """Replay a trace on real tiers and write run.json and its tables.
 
     Writes carry data that neither deduplicates nor compresses; what the replayed part reads but never wrote
     is written first and not measured. Stages of a request, and operations on an object, keep their order.
@@ -77,6 +80,7 @@ def run_(
     Example, the first minute at the trace's own times:
       kvreplay run conv.parquet --tier nvme=/mnt/scratch --speed 1 --limit 60s -o run
     """
+    from kvreplay.mlperf import read_criteria
     from kvreplay.options import Config
     from kvreplay.present import show_run
     from kvreplay.runner import replay
@@ -86,6 +90,7 @@ def run_(
         queue_depth=queue_depth, io_bytes=parse_bytes(io_bytes), limit=limit, seed=seed, is_buffered=buffered,
         fsync=fsync, is_kept=keep, on_error=on_error, engine=engine, is_verified=verify, dedup_ratio=dedup_ratio,
         compress_ratio=compress_ratio, warmup=warmup, is_preconditioned=precondition,
+        criteria=read_criteria(criteria),
     )  # fmt: skip
     outcome = replay(config, trace, output, ["kvreplay", *sys.argv[1:]], is_forced=force, show=progress)
     if as_json:

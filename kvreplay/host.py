@@ -23,14 +23,15 @@ def host_facts() -> dict[str, Any]:
 
 
 def _cpu_model() -> str | None:
-    for line in (_text(Path("/proc/cpuinfo")) or "").splitlines():
+    for line in (sys_text(Path("/proc/cpuinfo")) or "").splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("model name", "Model"):
             return value.strip()
     return None
 
 
-def _text(path: Path) -> str | None:
+def sys_text(path: Path) -> str | None:
+    """Return the text of a small system file; null if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -45,18 +46,17 @@ def filesystem_facts(directory: Path) -> dict[str, Any]:
     if mount is not None:
         facts |= mount
     block = _block_directory(directory)
-    if block is not None:
+    disk = block_device(directory)
+    if block is not None and disk is not None:
         facts["device"] = block.name
-        # A partition has no queue of its own; its disk, the directory above, has.
-        disk = block if (block / "queue").is_dir() else block.parent
-        facts["scheduler"] = _text(disk / "queue" / "scheduler")
-        facts["device_model"] = _text(disk / "device" / "model")
+        facts["scheduler"] = sys_text(disk / "queue" / "scheduler")
+        facts["device_model"] = sys_text(disk / "device" / "model")
     return facts
 
 
 def _mount_of(directory: Path) -> dict[str, Any] | None:
     best = None
-    for line in (_text(Path("/proc/self/mounts")) or "").splitlines():
+    for line in (sys_text(Path("/proc/self/mounts")) or "").splitlines():
         _source, point, kind, options, *_ = line.split()
         for octal, character in _OCTAL.items():
             point = point.replace(octal, character)
@@ -64,6 +64,13 @@ def _mount_of(directory: Path) -> dict[str, Any] | None:
         if is_above and (best is None or len(point) >= len(best["mount_point"])):
             best = {"filesystem": kind, "mount_point": point, "mount_options": options}
     return best
+
+
+def block_device(directory: Path) -> Path | None:
+    """Return where /sys describes the disk beneath `directory`; None if it is not seen."""
+    block = _block_directory(directory)
+    # A partition has no queue of its own; its disk, the directory above, has.
+    return None if block is None else block if (block / "queue").is_dir() else block.parent
 
 
 def _block_directory(directory: Path) -> Path | None:
@@ -82,7 +89,7 @@ def device_bytes(directory: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     wanted = [str(os.major(device)), str(os.minor(device))]
-    for line in (_text(Path("/proc/diskstats")) or "").splitlines():
+    for line in (sys_text(Path("/proc/diskstats")) or "").splitlines():
         fields = line.split()
         if fields[:2] == wanted:
             return int(fields[5]) * SECTOR_BYTES, int(fields[9]) * SECTOR_BYTES

@@ -11,13 +11,13 @@ from kvreplay.buffers import pieces_a_fill
 from kvreplay.engines.threads import MIN_AHEAD
 from kvreplay.expect import expect
 from kvreplay.host import host_facts
+from kvreplay.mlperf import mlperf
 from kvreplay.options import MAX_SEED
 from kvreplay.verify import Verifier
 from kvreplay.warmup import Warmup, parse_warmup
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.metadata import describe
-from kvtrace.core.schema import OPS
 from kvtrace.core.units import format_duration
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvreplay.datagen import Data
+    from kvreplay.drives import Smart
     from kvreplay.engines.choose import Chosen
     from kvreplay.options import Config
     from kvreplay.pacing import Pacer
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from kvreplay.verify import Verification
     from kvtrace.core.errors import KvError
     from kvtrace.core.metadata import Metadata
+    from kvtrace.core.schema import Table
     from kvtrace.core.traceio import Reader
 
 
@@ -93,6 +95,8 @@ class Measured:
     """What was written: generator, ratios."""
     verification: Verification | None
     preconditioned: list[Preconditioned]
+    smart: dict[str, dict[str, Smart]]
+    """By tier on files: `before` and `after`."""
 
 
 def manifest(setting: Setting, measured: Measured) -> dict[str, Any]:
@@ -118,17 +122,18 @@ def manifest(setting: Setting, measured: Measured) -> dict[str, Any]:
         "preconditioned": msgspec.to_builtins(measured.preconditioned),
         "populated": msgspec.to_builtins(measured.populated),
         "data": measured.data, "verification": msgspec.to_builtins(measured.verification),
-        "device_io": measured.device_io,
+        "device_io": measured.device_io, "smart": msgspec.to_builtins(measured.smart),
         "notes": _notes(setting, measured),
+        "mlperf": msgspec.to_builtins(mlperf(setting, measured.summary, setting.config.criteria)),
         "summary": msgspec.to_builtins(measured.summary),
     }  # fmt: skip
 
 
-def ops_metadata(setting: Setting, content: dict[str, Any]) -> Metadata:
-    """Return the metadata of ops.parquet, from the content of run.json."""
+def table_metadata(table: Table, setting: Setting, content: dict[str, Any]) -> Metadata:
+    """Return the metadata of a table of the run, from the content of run.json."""
     meta = setting.reader.meta
     return describe(
-        OPS, "kvreplay", setting.argv, content["config"], tiers=meta.tiers, seed=setting.seed,
+        table, "kvreplay", setting.argv, content["config"], tiers=meta.tiers, seed=setting.seed,
         preset=meta.preset, model=meta.model, source=content["trace"], notes=content["notes"],
         stats={"status": content["status"], "reason": content["reason"]},
         is_simulated=all(t is None or t.is_simulated for t in setting.tiers),
@@ -164,6 +169,12 @@ def _notes(setting: Setting, measured: Measured) -> list[str]:
         left = f"{summary.warmup.operations:,} operations of the warm-up (--warmup {summary.warmup.asked})"
         rest = "" if summary.warmup.first_measured_row is not None else "; NOTHING was measured after it"
         notes.append(f"no figure counts the {left}{rest}")
+    if any("discard" in (t.facts().get("mount_options") or "").split(",") for t in setting.tiers if t) and (
+        measured.preconditioned
+    ):
+        notes.append(
+            "preconditioned in vain, perhaps: a target is mounted with discard, so the file's blocks were freed"
+        )
     if measured.verification is not None:
         notes.append(
             f"verified: checking took {format_duration(measured.verification.check_ns)} of the submitting threads' "

@@ -10,6 +10,7 @@ from kvreplay import pacing
 from kvreplay.datagen import PIECE_BYTES
 from kvreplay.engines.choose import EngineName, check_name
 from kvreplay.engines.threads import buffer_bytes
+from kvreplay.mlperf import Criteria
 from kvreplay.plan import tier_indices
 from kvreplay.shaping import check_ratios
 from kvreplay.tiers import Options, Tier
@@ -48,6 +49,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The start that figures leave out: rows or time."""
     is_preconditioned: bool = False
     """Write directory tiers full twice before anything is measured."""
+    criteria: Criteria = Criteria()
+    """Thresholds of the health criteria."""
     dedup_ratio: float = 1.0
     """Blocks of 4 KiB written for each distinct one."""
     compress_ratio: float = 1.0

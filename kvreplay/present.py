@@ -45,9 +45,14 @@ def show_run(outcome: Outcome) -> None:
     typer.echo("")
     emit_table("Operations", _OPERATIONS, [_operations(f) for f in summary.figures])
     emit_table("Latency", ("tier op", *_TIMES), [(_name(f), *_times(f.latency)) for f in summary.figures])
+    emit_table("Latency per MiB", ("tier op", *_TIMES), [
+        (_name(f), *_times(f.latency_per_mib)) for f in summary.figures if f.latency_per_mib.count
+    ])  # fmt: skip
     if summary.pace is not None:
         rows = [(_name(f), *_times(f.lateness)) for f in summary.figures if f.lateness is not None]
         emit_table("Lateness", ("tier op", *_TIMES), [*rows, ("all", *_times(summary.pace.lateness))])
+    criteria = [(c["name"], c["shown"], c["verdict"]) for c in manifest["mlperf"]["criteria"]]
+    emit_table("MLPerf health criteria", ("criterion", "measured and threshold", "verdict"), criteria)
     if generation is not None:
         typer.echo(
             f"making data took {percent(generation.share_of_threads)} of its threads' time and making room "

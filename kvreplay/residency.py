@@ -47,7 +47,7 @@ def trace_residency(tier: Any, op: Any, object_id: Any, end: Any, alignments: li
     new_life[1:] |= op_[:-1] == 2  # noqa: PLR2004 - after a delete the object begins anew
     life = np.cumsum(new_life) - 1
     first = np.flatnonzero(new_life)
-    written = _running_max(np.where(op_ == 1, end_, 0), life)
+    written = running_max(np.where(op_ == 1, end_, 0), life)
     missing = np.where((op_ == 0) & (end_ > written), end_, 0)
     needed = np.maximum.reduceat(missing, first)
     reborn = ~new_key[first]
@@ -71,7 +71,7 @@ def trace_residency(tier: Any, op: Any, object_id: Any, end: Any, alignments: li
     )  # fmt: skip
 
 
-def _running_max(values: Any, segment: Any) -> Any:
+def running_max(values: Any, segment: Any) -> Any:
     """Return the running maximum of `values`, starting anew in each `segment`."""
     import numpy as np
 

@@ -5,6 +5,7 @@ A directory without `run.json` is no run, so a run that died while writing is no
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,11 +15,11 @@ from kvreplay.plan import DELETE
 from kvreplay.summary import io_bytes
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import write_text
-from kvtrace.core.schema import OPS, arrow_schema, enum_array, enum_code
+from kvtrace.core.schema import OPS, TABLES, arrow_schema, enum_array, enum_code
 from kvtrace.core.traceio import create
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kvtrace.core.metadata import Metadata
 
 MANIFEST, OPS_FILE = "run.json", "ops.parquet"
+SERVED_FILE, SERIES_FILE = "served.parquet", "series.parquet"
 _FROM_TRACE = ("op", "tier", "phase", "object_id", "request_id")
 
 
@@ -52,7 +54,16 @@ def _is_run(path: Path) -> bool:
         return False
 
 
-def write_run(path: Path, batches: Iterator[pa.RecordBatch], meta: Metadata, manifest: dict[str, Any]) -> None:
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One table of a run."""
+
+    file: str
+    meta: Metadata
+    batches: Iterable[pa.RecordBatch]
+
+
+def write_run(path: Path, outputs: list[Output], manifest: dict[str, Any]) -> None:
     """Write the run to `path`, the manifest last; files of an earlier run are replaced."""
     try:
         path.mkdir(exist_ok=True)
@@ -60,9 +71,10 @@ def write_run(path: Path, batches: Iterator[pa.RecordBatch], meta: Metadata, man
         (path / MANIFEST).unlink(missing_ok=True)
     except OSError as error:
         raise DeviceError(f"{path}: {error.strerror}") from None
-    with create(path / OPS_FILE, OPS, meta) as out:
-        for batch in batches:
-            out.write(batch)
+    for output in outputs:
+        with create(path / output.file, TABLES[output.meta.table], output.meta) as out:
+            for batch in output.batches:
+                out.write(batch)
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode()
     write_text(path / MANIFEST, text + "\n")
 

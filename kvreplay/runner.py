@@ -14,21 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from kvreplay import results
 from kvreplay.datagen import Data
+from kvreplay.drives import Smart, smart
 from kvreplay.engines import Driven, IoEngine, Job, Record
 from kvreplay.engines.choose import check_name, choose
 from kvreplay.host import device_bytes
 from kvreplay.limits import parse_limit
-from kvreplay.manifest import Measured, Populated, Setting, manifest, ops_metadata
+from kvreplay.manifest import Measured, Populated, Setting, manifest, table_metadata
 from kvreplay.options import Config, check, make_tiers
 from kvreplay.plan import compile_window, populate_plan
 from kvreplay.precondition import Preconditioned, precondition
+from kvreplay.series import series_batch
+from kvreplay.served import served_batch
 from kvreplay.summary import Summary, summarize
 from kvreplay.tiers.files import FileTier
 from kvreplay.verify import named
 from kvreplay.warmup import check_warmup
 from kvtrace.core.app import INTERRUPTED
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
-from kvtrace.core.schema import TRACE
+from kvtrace.core.schema import OPS, SERIES, SERVED, TRACE
 from kvtrace.core.traceio import open_table
 
 if TYPE_CHECKING:
@@ -149,6 +152,7 @@ class _Run:
             engine = chosen.engine
             preconditioned = self._precondition(interrupted)
             populated, stopped = self._populate(engine, interrupted)
+            smart_before = self._smart()
             before, started = self._device_bytes(), datetime.now(UTC)
             verifier = setting.verifier(self.data)
             job = Job(plan, due_ns, setting.tiers, record, self.data.fill, setting.config.on_error == "stop",
@@ -160,10 +164,11 @@ class _Run:
                 chosen, started, populated, device_io, self._summary(record, due_ns, driven, stopped), error,
                 self.data.facts(setting.config.io_bytes), named(verifier, setting.trace),
                 preconditioned,
+                {name: {"before": was, "after": now} for (name, was), now in zip(
+                    smart_before.items(), self._smart().values(), strict=True)},
             )  # fmt: skip
             content = manifest(setting, measured)
-            batches = results.ops_batches(setting, record, due_ns)
-            results.write_run(output, batches, ops_metadata(setting, content), content)
+            results.write_run(output, self._tables(record, due_ns, content), content)
         return Outcome(content, measured.summary, error, measured.verification)
 
     def _open_tiers(self, stack: ExitStack) -> None:
@@ -228,6 +233,18 @@ class _Run:
         if driven.interrupted_by is not None and (is_populating or driven.completed < len(plan)):
             return Interrupted(f"interrupted by {driven.interrupted_by}; {kept}")
         return None
+
+    def _tables(self, record: Record, due_ns: Any, content: dict[str, Any]) -> list[results.Output]:
+        setting = self.setting
+        tables = (
+            (results.OPS_FILE, OPS, results.ops_batches(setting, record, due_ns)),
+            (results.SERVED_FILE, SERVED, [served_batch(setting, record, due_ns)]),
+            (results.SERIES_FILE, SERIES, [series_batch(setting.window.plan, record, setting.tiers)]),
+        )
+        return [results.Output(file, table_metadata(table, setting, content), rows) for file, table, rows in tables]
+
+    def _smart(self) -> dict[str, Smart]:
+        return {t.name: smart(Path(t.target)) for t in self.setting.tiers if isinstance(t, FileTier)}
 
     def _device_bytes(self) -> dict[str, tuple[int, int] | None]:
         return {t.name: device_bytes(Path(t.target)) for t in self.setting.tiers if isinstance(t, FileTier)}

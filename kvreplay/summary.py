@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 QUANTILES = {"p50": 5000, "p95": 9500, "p99": 9900, "p99_9": 9990, "p99_99": 9999}
 """Percentiles in ten-thousandths."""
 _WHOLE = 10_000
+MIB = 1 << 20
 OPS = tuple(op.value for op in Op)
 DEFINITIONS = {
     "bandwidth_bytes_per_s": "object bytes of completed operations / span_ns",
     "operations_per_s": "completed operations / span_ns",
     "span_ns": "from the first submission to the last completion of this tier's operations of this kind",
     "latency": "completed_ns - submitted_ns, opening and closing the object included, making data excluded",
+    "latency_per_mib": "latency * 1 MiB / object bytes of the operation; operations without bytes left out",
     "lateness": "submitted_ns - scheduled_ns; null in a closed loop",
     "in_flight_mean": "sum of latencies / span_ns: operations in flight, weighted by time",
     "percentiles": "nearest rank over all completed operations; null with fewer than 1 / (1 - q) of them",
@@ -72,6 +74,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     operations_per_s: float | None
     in_flight_mean: float | None
     latency: Distribution
+    latency_per_mib: Distribution
+    """Each operation's latency for 1 MiB of its object bytes."""
     lateness: Distribution | None
 
 
@@ -177,6 +181,7 @@ def _figures(tier: Tier, op: str, rows: Any, plan: Plan, record: Record, due_ns:
     # The times of a tier where nothing moves describe our own loop, not a device.
     is_rated = span > 0 and not tier.is_simulated
     moved = int(plan.length[good].sum())
+    is_moved = op != Op.DELETE and not tier.is_simulated
     return Figures(
         tier=tier.name, op=op, engine=tier.engine, is_simulated=tier.is_simulated, planned=len(rows),
         operations=len(good), errors=int(_is_failed(outcome).sum()),
@@ -188,8 +193,14 @@ def _figures(tier: Tier, op: str, rows: Any, plan: Plan, record: Record, due_ns:
         operations_per_s=len(good) * NS_PER_S / span if is_rated else None,
         in_flight_mean=float(latency.sum()) / span if is_rated else None,
         latency=distribution(latency[:0] if tier.is_simulated else latency),
+        latency_per_mib=distribution(_per_mib(latency, plan.length[good], is_moved=is_moved)),
         lateness=None if due_ns is None else distribution(submitted - due_ns[good]),
     )  # fmt: skip
+
+
+def _per_mib(latency: Any, length: Any, *, is_moved: bool) -> Any:
+    has_bytes = (length > 0) & is_moved
+    return (latency[has_bytes] * (MIB / length[has_bytes])).astype("int64")
 
 
 def _is_failed(outcome: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvreplay import directio, safety
+from kvreplay.drives import firmware
 from kvreplay.host import filesystem_facts
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
@@ -41,6 +42,7 @@ class FileTier:
         self._direct: directio.DirectIo | None = None
         self._prefixes: list[str] = []
         self._filesystem: dict[str, Any] = {}
+        self._firmware: str | None = None
 
     def open(self, peak_bytes: int) -> None:
         """Claim the directory, remove leftovers, check the space, and confirm O_DIRECT."""
@@ -48,6 +50,7 @@ class FileTier:
         scratch = self._claim.scratch
         # Now, because the directory may be gone by the end.
         self._filesystem = filesystem_facts(self._directory)
+        self._firmware = firmware(self._directory)
         space = os.statvfs(scratch)
         free_bytes = space.f_bavail * space.f_frsize
         if peak_bytes > free_bytes:
@@ -127,6 +130,7 @@ class FileTier:
             "alignment_bytes": self.alignment,
             "removed_leftover_files": self._claim.found_leftovers if self._claim else None,
             **self._filesystem,
+            "device_firmware": self._firmware,
         }
 
     def close(self) -> None:

@@ -173,6 +173,36 @@ OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace
            values=("threads", "uring", "memory", "gpu", "sim", "none")),
 ))  # fmt: skip
 
+SERVED: Final = Table("served", "What storage did for each request of a replay, one row a request.", (
+    Column("request_id", "int64", "id", "the request, from the trace"),
+    Column("scheduled_ns", "int64", "ns",
+           "when its first replayed operation was due, from the start of the run; null in a closed loop",
+           nullable=True),
+    Column("submitted_ns", "int64", "ns", "its first submission; null if there was none", nullable=True),
+    Column("completed_ns", "int64", "ns", "its last completion; null if there was none", nullable=True),
+    Column("storage_ns", "int64", "ns",
+           "time in which at least one of its operations was in flight; null if none completed", nullable=True),
+    Column("operations", "int64", "count", "operations that completed"),
+    Column("unfinished", "int64", "count", "operations that failed or were not reached"),
+    Column("not_replayed", "int64", "count", "operations on tiers that were skipped or simulated"),
+    Column("hits", "int64", "count", "completed reads of cached KV for it (phases load and retrieve)"),
+    Column("hit_bytes", "int64", "bytes", "what these read"),
+    Column("read_bytes", "int64", "bytes", "all that completed reads brought"),
+    Column("written_bytes", "int64", "bytes", "all that completed writes took"),
+))  # fmt: skip
+
+SERIES: Final = Table("series", "What a replay did in each second, one row a second, tier and op.", (
+    Column("second", "int64", "s", "whole seconds from the start of the run; seconds without an end have no row"),
+    Column("tier", "int8", "index", "index into the tier list of the metadata"),
+    Column("op", "enum", "class", "what was done", values=_values(Op)),
+    Column("operations", "int64", "count", "operations that completed in it"),
+    Column("errors", "int64", "count", "operations submitted in it that failed"),
+    Column("bytes", "int64", "bytes", "object bytes of those that completed; 0 for deletes"),
+    Column("mean_ns", "int64", "ns", "their mean latency; null if there are none", nullable=True),
+    Column("p99_ns", "int64", "ns", "their p99 by nearest rank; null with fewer than 100", nullable=True),
+    Column("max_ns", "int64", "ns", "their longest; null if there are none", nullable=True),
+))  # fmt: skip
+
 BLOCKS: Final = Table("blocks", "Requests as the block layer saw them, one row a request.", (
     Column("insert_ns", "int64", "ns", "queued, from the start of the run; null if no insert was seen", nullable=True),
     Column("issue_ns", "int64", "ns", "issued to the device; null if not seen", nullable=True),
@@ -186,7 +216,7 @@ BLOCKS: Final = Table("blocks", "Requests as the block layer saw them, one row a
     Column("error", "int32", "errno", "the completion's error, 0 for success; null if none came", nullable=True),
 ))  # fmt: skip
 
-TABLES: Final[dict[str, Table]] = {t.name: t for t in (REQUESTS, TRACE, OBJECTS, OPS, BLOCKS)}
+TABLES: Final[dict[str, Table]] = {t.name: t for t in (REQUESTS, TRACE, OBJECTS, OPS, SERVED, SERIES, BLOCKS)}
 
 
 @cache
