@@ -1,13 +1,16 @@
 """How near kvreplay comes to fio: the same files, the same I/O sizes and depths, in the same minute.
 
 Sides alternate; printed are medians of three and the medians of each pair's ratio. The kernel's own counters
-(/proc/diskstats) must show that the device moved the bytes. A noisy disk makes ratios of 0.8 to 1.25 a draw.
+(/proc/diskstats) must show that the device moved the bytes. A noisy disk makes ratios of 0.8 to 1.25 a draw, and
+on two cores a busy neighbour costs our two threads more than fio's one: mind the load that is printed. fio writes
+the same buffers again and again, ours hold new data each time.
 Takes six minutes and 1 GiB below the working directory; sizes in KiB as arguments restrict it, for example `64 1024`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
 import statistics
@@ -177,6 +180,7 @@ def bench_bandwidth(tier: FileTier, sizes: list[int]) -> None:
     for io_bytes in sizes:
         found = compare(tier, io_bytes, version)
         version += 100
+        print(f"  load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         for name, part in (("read", found[: len(DEPTHS)]), ("write", found[len(DEPTHS) :])):
             target = 0.85 if io_bytes < 64 << 10 else 0.95
             limit = 1.0 if io_bytes >= 256 << 10 else 1.5
