@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvreplay.probes.command import probe
 from kvtrace.core.app import emit_json, log, make_app, progress, run
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.units import parse_bytes
+
+if TYPE_CHECKING:
+    from kvreplay.options import Config
+    from kvreplay.runner import Outcome
 
 app = make_app(
     "kvreplay",
@@ -62,6 +67,8 @@ def run_(
         help="4 KiB blocks written for each distinct one; 1: no 512 bytes occur twice.")] = 1.0,
     compress_ratio: Annotated[float, typer.Option(
         help="By which zstd shrinks each 4 KiB block written; 1: not at all.")] = 1.0,
+    trials: Annotated[int | None, typer.Option(
+        help="Run so many times, into trial-1 … below the output: median and spread of every figure.")] = None,
     keep: Annotated[bool, typer.Option(
         "--keep", help="Leave the object files; the next run removes them.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write the run into a non-empty directory.")] = False,
@@ -92,7 +99,11 @@ def run_(
         compress_ratio=compress_ratio, warmup=warmup, is_preconditioned=precondition,
         criteria=read_criteria(criteria),
     )  # fmt: skip
-    outcome = replay(config, trace, output, ["kvreplay", *sys.argv[1:]], is_forced=force, show=progress)
+    argv = ["kvreplay", *sys.argv[1:]]
+    if trials is not None:
+        _run_trials(config, trace, output, argv, trials, is_forced=force, as_json=as_json)
+        return
+    outcome = replay(config, trace, output, argv, is_forced=force, show=progress)
     if as_json:
         emit_json(outcome.manifest)
     else:
@@ -100,8 +111,57 @@ def run_(
         log(f"wrote {output}")
     if outcome.error is not None:
         raise outcome.error
+    _fail_on_corruption(outcome, output)
+
+
+def _fail_on_corruption(outcome: Outcome, output: Path) -> None:
     if outcome.verification is not None and outcome.verification.corrupt_blocks:
         raise DeviceError(f"{outcome.verification.corrupt_blocks:,} corrupt blocks were read; {output} lists them")
+
+
+def _run_trials(
+    config: Config, trace: Path, output: Path, argv: list[str], count: int, *, is_forced: bool, as_json: bool
+) -> None:
+    from kvreplay.present import show_trials
+    from kvreplay.trials import run_trials
+
+    def done(run: Path, outcome: Outcome) -> None:
+        log(f"{run}: {outcome.summary.verdict}")
+        outcomes.append((outcome, run))
+
+    outcomes: list[tuple[Outcome, Path]] = []
+    found, error = run_trials(config, trace, output, argv, count, is_forced=is_forced, show=progress, done=done)
+    if as_json:
+        emit_json(found)
+    else:
+        show_trials(found)
+    if error is not None:
+        raise error
+    for outcome, directory in outcomes:
+        _fail_on_corruption(outcome, directory)
+
+
+@app.command("compare")
+def compare_(
+    runs: Annotated[list[Path], typer.Argument(help="Directories of runs or of trials; the first is the base.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+) -> None:
+    """Put runs side by side: ratios to the first, and whether they differ by more than the trials' spread.
+
+    \b
+    Example:
+      kvreplay run t.parquet --tier nvme=/mnt/a --trials 3 -o a
+      kvreplay run t.parquet --tier nvme=/mnt/b --trials 3 -o b
+      kvreplay compare a b
+    """
+    from kvreplay.compare import compare
+    from kvreplay.present import show_comparison
+
+    found = compare(runs)
+    if as_json:
+        emit_json(found)
+    else:
+        show_comparison(found)
 
 
 def _targets(options: list[str]) -> dict[str, str]:
@@ -114,6 +174,9 @@ def _targets(options: list[str]) -> dict[str, str]:
             raise ConfigError(f"--tier {option}: tier {name} has the target {targets[name]} already; name it once")
         targets[name] = target
     return targets
+
+
+app.command("probe")(probe)
 
 
 def main() -> None:

@@ -12,8 +12,10 @@ from kvtrace.core.app import emit_table
 from kvtrace.core.units import format_bytes, format_count, format_duration, format_rate
 
 if TYPE_CHECKING:
+    from kvreplay.compare import Compared, Side
     from kvreplay.runner import Outcome
     from kvreplay.summary import Distribution, Figures
+    from kvreplay.trials import Trials
 
 SHOWN_BAD_BLOCKS = 10
 
@@ -59,6 +61,59 @@ def show_run(outcome: Outcome) -> None:
             f"{percent(generation.reserve_share)}; submitting threads waited for it "
             f"{percent(generation.starved_share)} of theirs"
         )
+
+
+def show_trials(trials: Trials) -> None:
+    """Print the median and spread of every figure."""
+    for warning in trials.warnings:
+        typer.echo(warning)
+    if not trials.warnings and len(trials.runs) > 1:
+        typer.echo(f"{len(trials.runs)} trials agree")
+    rows = [
+        (f"{q.tier} {q.op} {q.name}", shown(q.name, q.median), shown(q.name, q.low), shown(q.name, q.high),
+         None if q.spread is None else f"{q.spread:.1%}")
+        for q in trials.quantities if q.median is not None
+    ]  # fmt: skip
+    typer.echo("")
+    emit_table(
+        f"{len(trials.runs)} of {trials.asked} trials", ("figure", "median", "least", "greatest", "spread"), rows
+    )
+
+
+def show_comparison(compared: Compared) -> None:
+    """Print runs beside each other, ratios to the first."""
+    for warning in compared.warnings:
+        typer.echo(f"warning: {warning}")
+    names = [f"[{i}] {name}" for i, name in enumerate(compared.runs)]
+    for name, count in zip(names, compared.trials, strict=True):
+        typer.echo(f"{name}: {count} trial{'s' if count > 1 else ''}")
+    typer.echo("")
+    columns = [f"[{i}]" for i in range(len(names))]
+    differing = [(name, *map(str, values)) for name, values in compared.settings.items()]
+    if differing:
+        emit_table("Settings that differ", ("setting", *columns), differing)
+    rows = []
+    for line in compared.lines:
+        cells = [None if s is None else shown(line.name, s.median) for s in line.sides]
+        rows.append((f"{line.tier} {line.op} {line.name}", *cells, *[_ratio(s) for s in line.sides[1:]]))
+    ratios = [f"[{i}]/[0]" for i in range(1, len(names))]
+    emit_table("Medians, and ratios to the first", ("figure", *columns, *ratios), rows)
+    typer.echo("! the difference exceeds the trials' spread   = it does not   ? one trial cannot tell")
+
+
+def _ratio(side: Side | None) -> str | None:
+    if side is None or side.ratio is None:
+        return None
+    return f"{side.ratio:.3f} {'?' if side.exceeds_spread is None else '!' if side.exceeds_spread else '='}"
+
+
+def shown(name: str, value: float | None) -> str:
+    """Return a figure in the unit that its name ends in."""
+    if name.endswith("_ns"):
+        return format_duration(value)
+    if name.endswith("bytes_per_s"):
+        return format_rate(value)
+    return "-" if value is None else f"{value:,.0f}"
 
 
 def _show_verification(outcome: Outcome) -> None:

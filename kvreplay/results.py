@@ -5,6 +5,7 @@ A directory without `run.json` is no run, so a run that died while writing is no
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from kvtrace.core.metadata import Metadata
 
 MANIFEST, OPS_FILE = "run.json", "ops.parquet"
+TRIALS_FILE, SWEEP_FILE = "trials.json", "sweep.json"
 SERVED_FILE, SERIES_FILE = "served.parquet", "series.parquet"
 _FROM_TRACE = ("op", "tier", "phase", "object_id", "request_id")
 
@@ -48,10 +50,20 @@ def check_output(path: Path, *, is_forced: bool) -> None:
 
 
 def _is_run(path: Path) -> bool:
+    for name in (MANIFEST, TRIALS_FILE, SWEEP_FILE):
+        with suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
+            if msgspec.json.decode((path / name).read_bytes())["program"] == "kvreplay":
+                return True
+    return False
+
+
+def make_directory(path: Path, manifest: str) -> None:
+    """Make `path`; an old `manifest` in it must not stand beside new results."""
     try:
-        return bool(msgspec.json.decode((path / MANIFEST).read_bytes())["program"] == "kvreplay")
-    except (OSError, msgspec.DecodeError, KeyError, TypeError):
-        return False
+        path.mkdir(exist_ok=True)
+        (path / manifest).unlink(missing_ok=True)
+    except OSError as error:
+        raise DeviceError(f"{path}: {error.strerror}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +77,7 @@ class Output:
 
 def write_run(path: Path, outputs: list[Output], manifest: dict[str, Any]) -> None:
     """Write the run to `path`, the manifest last; files of an earlier run are replaced."""
-    try:
-        path.mkdir(exist_ok=True)
-        # An old manifest must not stand beside new operations.
-        (path / MANIFEST).unlink(missing_ok=True)
-    except OSError as error:
-        raise DeviceError(f"{path}: {error.strerror}") from None
+    make_directory(path, MANIFEST)
     for output in outputs:
         with create(path / output.file, TABLES[output.meta.table], output.meta) as out:
             for batch in output.batches:

@@ -1,0 +1,164 @@
+"""Runs side by side: ratios to the first, and whether a difference is more than the trials' own spread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay.results import MANIFEST, TRIALS_FILE
+from kvreplay.trials import Quantity, disagreements, quantities
+from kvtrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+DEFINITION = "exceeds spread: the medians differ by more than the greater of the two ranges of trials"
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure in one of the runs."""
+
+    median: float | None
+    low: float | None
+    high: float | None
+    ratio: float | None
+    """To the first run's median."""
+    exceeds_spread: bool | None
+    """Null for the first run, and where a run has only one trial."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure in all runs."""
+
+    tier: str
+    op: str
+    name: str
+    sides: list[Side | None]
+    """One a run; null where it has no such operations."""
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs beside each other."""
+
+    runs: list[str]
+    trials: list[int]
+    verdicts: list[str]
+    settings: dict[str, list[Any]]
+    """Those that differ, one value a run."""
+    warnings: list[str]
+    lines: list[Line]
+    definition: str = DEFINITION
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    name: str
+    manifests: list[dict[str, Any]]
+    quantities: dict[tuple[str, str, str], Quantity]
+
+
+def compare(paths: Sequence[Path]) -> Compared:
+    """Return the runs, or directories of trials, at `paths` beside each other."""
+    if len(paths) < 2:  # noqa: PLR2004 - a comparison
+        raise ConfigError("name two runs or more to compare")
+    loaded = [_load(path) for path in paths]
+    keys = list(dict.fromkeys(key for run in loaded for key in run.quantities))
+    lines = []
+    for key in keys:
+        found = [run.quantities.get(key) for run in loaded]
+        if any(q is not None and q.median is not None for q in found):
+            tier, op, name = key
+            lines.append(Line(tier=tier, op=op, name=name, sides=[_side(q, found[0], i) for i, q in enumerate(found)]))
+    return Compared(
+        runs=[run.name for run in loaded], trials=[len(run.manifests) for run in loaded],
+        verdicts=[run.manifests[0]["summary"]["verdict"] for run in loaded],
+        settings=_differences(loaded), warnings=_warnings(loaded), lines=lines,
+    )  # fmt: skip
+
+
+def _load(path: Path) -> _Loaded:
+    trials = path / TRIALS_FILE
+    if trials.is_file():
+        runs = [path / str(name) for name in _json(trials).get("runs", [])]
+    elif (path / MANIFEST).is_file():
+        runs = [path]
+    else:
+        raise ConfigError(f"{path}: no run of kvreplay in this folder ({MANIFEST} and {TRIALS_FILE} are missing)")
+    manifests = [_json(run / MANIFEST) for run in runs]
+    try:
+        found = quantities(manifests)
+    except (KeyError, TypeError):
+        raise ConfigError(f"{path}: its {MANIFEST} is not of this version of kvreplay; run it again") from None
+    if not manifests:
+        raise ConfigError(f"{path}: holds no trial")
+    return _Loaded(str(path), manifests, {(q.tier, q.op, q.name): q for q in found})
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+
+
+def _side(found: Quantity | None, first: Quantity | None, at: int) -> Side | None:
+    if found is None:
+        return None
+    ratio = exceeds = None
+    if first is not None and first.median is not None and found.median is not None:
+        ratio = found.median / first.median if first.median else None
+        if at and min(len(found.values), len(first.values)) > 1:
+            exceeds = abs(found.median - first.median) > max(_range(found), _range(first))
+    return Side(median=found.median, low=found.low, high=found.high, ratio=ratio, exceeds_spread=exceeds)
+
+
+def _range(q: Quantity) -> float:
+    return 0.0 if q.low is None or q.high is None else q.high - q.low
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= _flat(value, f"{prefix}.{name}" if prefix else str(name))
+    return flat
+
+
+def _differences(loaded: list[_Loaded]) -> dict[str, list[Any]]:
+    sides = []
+    for run in loaded:
+        manifest = run.manifests[0]
+        trace = manifest["trace"]
+        sides.append(
+            _flat(manifest["config"])
+            | _flat(manifest["host"], "host")
+            | {"engine.name": manifest["engine"]["name"], "version": manifest["version"]}
+            | {"trace.file": trace["file"], "trace.config_sha256": trace["metadata"]["config_sha256"]}
+            | {"window.rows": manifest["window"]["rows"]}
+        )
+    names = dict.fromkeys(name for side in sides for name in side)
+    values = {name: [side.get(name) for side in sides] for name in names}
+    return {name: row for name, row in values.items() if any(v != row[0] for v in row)}
+
+
+def _warnings(loaded: list[_Loaded]) -> list[str]:
+    warnings = []
+    for run in loaded:
+        for at, manifest in enumerate(run.manifests):
+            which = f"{run.name}, trial {at + 1}" if len(run.manifests) > 1 else run.name
+            if manifest["status"] != "complete":
+                warnings.append(f"{which} is PARTIAL: {manifest['reason']}")
+            if manifest["summary"]["verdict"].startswith("FELL BEHIND"):
+                warnings.append(f"{which} fell behind the trace: its times are those of an overload")
+            if manifest["summary"]["errors"]:
+                warnings.append(f"{which} had {manifest['summary']['errors']:,} failed operations")
+            if manifest.get("verification"):
+                warnings.append(f"{which} was verified, which slows reads down")
+        if len(run.manifests) == 1:
+            warnings.append(f"{run.name} is one trial: its spread is unknown; run it with --trials 3 or more")
+        warnings += [f"{run.name}: {line}" for line in disagreements(run.quantities.values())]
+    return warnings
