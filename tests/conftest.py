@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -19,10 +20,29 @@ ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT.parent / "shared" / "traces"
 
 
+def bcc_reason() -> str | None:
+    """Return why the probes cannot run here, or None if they can."""
+    from kvreplay.probes.available import check_available
+    from kvtrace.core.errors import ProbeUnavailable
+
+    try:
+        check_available()
+    except ProbeUnavailable as error:
+        return str(error)
+    return None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    no_bcc = bcc_reason() if any("bcc" in item.keywords for item in items) else None
     for item in items:
+        if "bcc" in item.keywords and no_bcc is not None:
+            item.add_marker(pytest.mark.skip(reason=no_bcc))
+        if "root" in item.keywords and os.geteuid() != 0:
+            item.add_marker(pytest.mark.skip(reason="needs root"))
         if "fio" in item.keywords and shutil.which("fio") is None:
             item.add_marker(pytest.mark.skip(reason="fio is not installed (apt-get install fio)"))
+        if "chromium" in item.keywords and shutil.which("chromium") is None:
+            item.add_marker(pytest.mark.skip(reason="chromium is not installed (apt-get install chromium)"))
         if "traces" in item.keywords and not TRACES.is_dir():
             item.add_marker(pytest.mark.skip(reason=f"the real traces are absent ({TRACES})"))
 
