@@ -22,7 +22,8 @@ if command -v fio > /dev/null; then check=--check; else
 
 say "4. The report of the replay"
 "$BIN/kvdistill" report "$DEMO/run"
+"$BIN/kvdistill" report "$DEMO/run" "$DEMO/trace.parquet" -o "$DEMO/report.html"
 "$BIN/kvdistill" sql "$DEMO/trace.parquet" \
     "SELECT op, phase, count(*) AS operations FROM trace GROUP BY ALL ORDER BY ALL"
 
-say "Made: $DEMO/trace.parquet, $DEMO/run/, $DEMO/fio/*.fio"
+say "Made: $DEMO/trace.parquet, $DEMO/run/, $DEMO/report.html, $DEMO/fio/*.fio"

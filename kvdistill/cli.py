@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.core.app import emit_json, make_app, run
+from kvtrace.core.app import emit_json, log, make_app, run
 from kvtrace.core.errors import ConfigError
 
 app = make_app(
@@ -80,26 +80,50 @@ def fio(
 
 @app.command()
 def report(
-    path: Annotated[Path, typer.Argument(metavar="TRACE|RUN", help="A trace, or a run's folder.", show_default=False)],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="TRACE|RUN...", help="Traces, or runs' folders.", show_default=False)
+    ],
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("-o", "--output", help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as Markdown.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print every figure on a CSV line of its own.")] = False,
+    buckets: Annotated[int, typer.Option("--buckets", min=1, max=500, help="Stretches of equal time.")] = 24,
     json: Json = False,
 ) -> None:
-    """Say what a trace holds, or what a run measured.
+    """Say what traces hold, or what runs measured: on the terminal, or as a page, a workbook or text.
+
+    An HTML report is one file that needs no network; a workbook has the sheets of the MLPerf benchmark's.
+    --json gives a list if there are several.
 
     \b
     kvdistill report conv.parquet
+    kvdistill report run -o report.html -o report.xlsx
     kvdistill report run --json
     """
-    from kvdistill.present_report import show_run, show_trace
-    from kvdistill.report import TraceReport
+    from kvdistill.present_report import show_report
     from kvdistill.report import report as make
+    from kvdistill.reportfile import check_names, documents_of, write_report
+    from kvdistill.textforms import csv_lines
+    from kvdistill.textforms import markdown as as_markdown
 
-    result = make(path)
+    if json + markdown + csv > 1:
+        raise ConfigError("choose one of --json, --markdown and --csv")
+    outputs = output or []
+    check_names(outputs)
+    results = [make(path, buckets) for path in paths]
+    documents = documents_of(results, [path.resolve().name for path in paths])
+    for path in outputs:
+        write_report(documents, path)
+        log(f"wrote {path}")
     if json:
-        emit_json(result)
-    elif isinstance(result, TraceReport):
-        show_trace(result)
-    else:
-        show_run(result)
+        emit_json(results[0] if len(results) == 1 else results)
+    elif markdown or csv:
+        typer.echo(as_markdown(documents) if markdown else csv_lines(documents), nl=False)
+    elif not outputs:
+        for result in results:
+            show_report(result)
 
 
 @app.command()

@@ -14,7 +14,19 @@ from kvtrace.core.units import format_bytes, format_count, format_duration, form
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kvdistill.report import RunReport, Subject, TraceReport
+    from kvdistill.report import TraceReport
+    from kvdistill.runreport import RunReport
+    from kvdistill.subject import Subject
+
+
+def show_report(report: TraceReport | RunReport) -> None:
+    """Print a report."""
+    from kvdistill.report import TraceReport
+
+    if isinstance(report, TraceReport):
+        show_trace(report)
+    else:
+        show_run(report)
 
 
 def show_trace(report: TraceReport) -> None:

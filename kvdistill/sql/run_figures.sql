@@ -8,6 +8,6 @@ SELECT tier, op::VARCHAR AS op, any_value(engine)::VARCHAR AS engine, count(*) A
     sum(bytes) FILTER (outcome = 'ok')::BIGINT AS bytes,
     sum(io_bytes) FILTER (outcome = 'ok')::BIGINT AS io_bytes,
     max(completed_ns) FILTER (outcome = 'ok') - min(submitted_ns) FILTER (outcome = 'ok') AS span_ns
-FROM ops
+FROM measured
 GROUP BY tier, op
 ORDER BY tier, op

@@ -2,7 +2,7 @@
 -- by nearest rank and null with fewer than 1 / (1 - q) operations; simulated tiers have no such times.
 WITH timed AS (
     SELECT tier, op::VARCHAR AS op, submitted_ns - scheduled_ns AS time_ns
-    FROM ops
+    FROM measured
     WHERE outcome = 'ok' AND engine <> 'sim' AND submitted_ns - scheduled_ns IS NOT NULL
 ),
 ranked AS (

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
-from conftest import Row, write_trace
+import numpy as np
+import pyarrow as pa
+from conftest import Row, trace_meta, write_trace
 
 from kvdistill.distill import Distilled, distil
 from kvdistill.window import Limit, parse_limit
+from kvtrace.core.schema import OPS, arrow_schema, enum_array, enum_code
+from kvtrace.core.traceio import create
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,3 +50,25 @@ def io(ts_ms: float, op: str, object_id: int, length: int, **fields: int | None)
     """Return a row on tier 2 with its own request; `request` and `stage` may be null."""
     request, stage = fields.get("request", object_id), fields.get("stage", 0)
     return (int(ts_ms * MS), op, 2, "load", object_id, fields.get("offset", 0) or 0, length, request, stage, 0)
+
+
+def write_run(folder, latencies_ns, outcome="ok", engine="threads", **summary):
+    """Write a run of one 4 KiB read every millisecond, each 10 µs late."""
+    n = len(latencies_ns)
+    submitted = np.arange(n) * MS + 10_000
+    columns = {
+        "row": np.arange(n), "tier": np.full(n, 2, np.int8), "object_id": np.arange(n), "request_id": np.arange(n),
+        "scheduled_ns": np.arange(n) * MS, "submitted_ns": submitted,
+        "completed_ns": submitted + np.array(latencies_ns), "bytes": np.full(n, 4000), "io_bytes": np.full(n, 4096),
+    }  # fmt: skip
+    codes = {"op": "read", "phase": "load", "outcome": outcome, "engine": engine}
+    arrays = [
+        enum_array(OPS, c.name, np.full(n, enum_code(OPS, c.name, codes[c.name]), np.int8)) if c.type == "enum"
+        else pa.array(columns[c.name], arrow_schema(OPS).field(c.name).type)
+        for c in OPS.columns
+    ]  # fmt: skip
+    folder.mkdir()
+    with create(folder / "ops.parquet", OPS, trace_meta(OPS)) as out:
+        out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OPS)))
+    (folder / "run.json").write_text(json.dumps({"program": "kvreplay", "summary": {"verdict": "fine"} | summary}))
+    return folder

@@ -2,38 +2,12 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from conftest import run_cli, trace_meta, write_trace
-from kvdistill_rows import HAND, MS, io, write_hand
+from conftest import run_cli, write_trace
+from kvdistill_rows import HAND, MS, io, write_hand, write_run
 
 from kvdistill.report import RunReport, TraceReport, report
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.schema import OPS, arrow_schema, enum_array, enum_code
-from kvtrace.core.traceio import create
-
-
-def write_run(folder, latencies_ns, outcome="ok", engine="threads"):
-    """Write a run of one 4 KiB read every millisecond, each 10 µs late."""
-    n = len(latencies_ns)
-    submitted = np.arange(n) * MS + 10_000
-    columns = {
-        "row": np.arange(n), "tier": np.full(n, 2, np.int8), "object_id": np.arange(n), "request_id": np.arange(n),
-        "scheduled_ns": np.arange(n) * MS, "submitted_ns": submitted,
-        "completed_ns": submitted + np.array(latencies_ns), "bytes": np.full(n, 4000), "io_bytes": np.full(n, 4096),
-    }  # fmt: skip
-    codes = {"op": "read", "phase": "load", "outcome": outcome, "engine": engine}
-    arrays = [
-        enum_array(OPS, c.name, np.full(n, enum_code(OPS, c.name, codes[c.name]), np.int8)) if c.type == "enum"
-        else pa.array(columns[c.name], arrow_schema(OPS).field(c.name).type)
-        for c in OPS.columns
-    ]  # fmt: skip
-    folder.mkdir()
-    with create(folder / "ops.parquet", OPS, trace_meta(OPS)) as out:
-        out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OPS)))
-    (folder / "run.json").write_text(json.dumps({"program": "kvreplay", "summary": {"verdict": "fine"}}))
-    return folder
 
 
 def test_the_hand_trace(tmp_path):

@@ -1,0 +1,150 @@
+"""Charts as inline SVG by matplotlib, coloured by the CSS of the page so that they follow light and dark."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING, Any
+
+from kvdistill.document import Shape, Unit, show
+from kvtrace.core.errors import ProbeUnavailable
+
+if TYPE_CHECKING:
+    from kvdistill.document import Chart
+
+SIZE_INCHES = (5.0, 2.7)
+"""Small, so that its 9-point text stays readable across a phone."""
+INK, FAINT = "#010203", "#030201"
+COLOURS = {"read": "#010101", "write": "#010102", "delete": "#010103"}
+"""Stand-ins that no figure uses otherwise; CSS variables take their place."""
+_VARIABLES = {INK: "var(--ink)", FAINT: "var(--faint)"} | {c: f"var(--{n})" for n, c in COLOURS.items()}
+_DASHES = {"read": "-", "write": "--", "delete": ":"}
+_PROLOGUE = re.compile(r"^.*?(?=<svg)", re.DOTALL)
+_REMOVED = re.compile(r"<metadata>.*?</metadata>|<style .*?</style>| xmlns(:xlink)?=\"[^\"]*\"", re.DOTALL)
+_GROUP = re.compile(r'<g id="[a-zA-Z0-9_.]+">')
+_SIZE = re.compile(r' (?:width|height)="[0-9.]+pt"')
+_MAX_TICKS = 7
+_NARROW = 100
+
+
+def draw(chart: Chart, number: int) -> str:
+    """Return `chart` as an SVG element; `number` keeps its ids apart from those of the page's other charts.
+
+    Raises:
+        ProbeUnavailable: matplotlib is missing.
+
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ProbeUnavailable("an HTML report needs matplotlib: pip install 'kvtrace[plot]'") from None
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"chart{number}", "font.size": 9}):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        axes = figure.subplots()
+        _DRAW[chart.shape](axes, chart)
+        _dress(axes, chart)
+        target = io.StringIO()
+        empty = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(target, format="svg", metadata=empty, transparent=True)
+    return _embed(target.getvalue(), chart.title)
+
+
+def _embed(svg: str, title: str) -> str:
+    svg = _SIZE.sub("", _REMOVED.sub("", _PROLOGUE.sub("", svg)), count=2)
+    svg = _GROUP.sub("<g>", svg)
+    for stand_in, variable in _VARIABLES.items():
+        svg = svg.replace(stand_in, variable)
+    label = title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
+
+
+def _steps(axes: Any, chart: Chart) -> None:
+    for series in chart.series:
+        edges = [*series.x, series.x[-1] + chart.x_step]
+        axes.stairs(series.y, edges, baseline=None, label=series.label, **_line(series.label))
+    axes.set_ylim(bottom=0)
+
+
+def _curve(axes: Any, chart: Chart) -> None:
+    for series in chart.series:
+        axes.plot(series.x, series.y, label=series.label, marker=".", markersize=3, **_line(series.label))
+    if all(x > 0 for series in chart.series for x in series.x):
+        axes.set_xscale("log")
+    axes.set_ylim(0, 1)
+
+
+def _bars(axes: Any, chart: Chart) -> None:
+    import math
+
+    count = len(chart.series)
+    for at, series in enumerate(chart.series):
+        # Side by side within their power of two.
+        left = [math.log2(x) + (0.1 + 0.8 * at / count) for x in series.x]
+        axes.bar(left, series.y, width=0.8 / count, align="edge", label=series.label,
+                 color=COLOURS.get(series.label, INK))  # fmt: skip
+
+
+def _cells(axes: Any, chart: Chart) -> None:
+    from matplotlib.collections import PolyCollection
+
+    (series,) = chart.series
+    boxes = [
+        [(x, y), (x + chart.x_step, y), (x + chart.x_step, 2 * y), (x, 2 * y)]
+        for x, y in zip(series.x, series.y, strict=True)
+    ]
+    colour = COLOURS.get(series.label, INK)
+    # Few operations must not vanish beside many.
+    alphas = [0.12 + 0.88 * weight for weight in series.weight or []]
+    axes.add_collection(PolyCollection(boxes, facecolors=[(colour, a) for a in alphas], edgecolors="none"))
+    axes.set_yscale("log")
+    axes.set_xlim(min(series.x), max(series.x) + chart.x_step)
+    axes.set_ylim(min(series.y) / 1.2, 2.4 * max(series.y))
+
+
+_DRAW = {Shape.STEPS: _steps, Shape.CURVE: _curve, Shape.BARS: _bars, Shape.CELLS: _cells}
+
+
+def _line(label: str) -> dict[str, Any]:
+    return {"color": COLOURS.get(label, INK), "linestyle": _DASHES.get(label, "-"), "linewidth": 1.4}
+
+
+def _dress(axes: Any, chart: Chart) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+
+    axes.set_title(chart.title, color=INK, fontsize=10, loc="left")
+    axes.tick_params(colors=INK, which="both", labelcolor=INK)
+    axes.grid(visible=True, color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    for name, spine in axes.spines.items():
+        spine.set_color(INK)
+        spine.set_visible(name in ("left", "bottom"))
+    for axis, unit in ((axes.xaxis, chart.x_unit), (axes.yaxis, chart.y_unit)):
+        if axis.get_scale() == "log":
+            low, high = axis.get_view_interval()
+            # Within two decades, powers of ten alone leave an axis almost without numbers.
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < _NARROW * low else (1,), numticks=_MAX_TICKS))
+            axis.set_minor_formatter("")
+        else:
+            axis.set_major_locator(MaxNLocator(_MAX_TICKS - 1, integer=unit is Unit.COUNT))
+        is_power = chart.shape is Shape.BARS and axis is axes.xaxis
+        axis.set_major_formatter(FuncFormatter(_tick(unit, is_power=is_power)))
+    if chart.shape is Shape.BARS:
+        axes.xaxis.set_major_locator(MaxNLocator(_MAX_TICKS - 1, integer=True))
+    if len(chart.series) > 1:
+        axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+
+
+def _tick(unit: Unit, *, is_power: bool) -> Any:
+    def text(value: float, _position: int) -> str:
+        shown = 2.0**value if is_power else value
+        if unit is Unit.COUNT:
+            return f"{shown:,.0f}"
+        if unit is Unit.SHARE:
+            return f"{shown * 100:.0f} %"
+        # Trailing zeros say nothing on a tick: 20.0 ms is 20 ms.
+        number, _, name = show(shown, unit).partition(" ")
+        number = number.rstrip("0").rstrip(".") if "." in number else number
+        return f"{number} {name}".strip()
+
+    return text

@@ -1,0 +1,115 @@
+"""What a replay measured, by the named queries over its `ops`, its warm-up left out as in its own summary."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvdistill.database import connect, query, register
+from kvdistill.spread import bins, summarize
+from kvdistill.subject import Subject, named, subject_of, writes_per_day
+from kvtrace.core import traceio
+from kvtrace.core.errors import TraceError
+from kvtrace.core.schema import OPS
+from kvtrace.core.units import parse_duration_ns
+
+if TYPE_CHECKING:
+    import duckdb
+
+_NS_PER_S = 1e9
+_ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
+PARTS = [100, 200, *range(500, 9501, 500), 9700, 9800, 9900, 9950, 9990, 9999, 10_000]
+"""The points of a distribution, in ten-thousandths."""
+
+
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replay measured; rows of its tables as the named queries return them, with `tier` a name."""
+
+    subject: Subject
+    run: dict[str, Any] | None
+    """The run's own summary, `run.json`; null if it is missing."""
+    figures: list[dict[str, Any]]
+    latency: list[dict[str, Any]]
+    lateness: list[dict[str, Any]]
+    distributions: list[dict[str, Any]]
+    """Latency and lateness at chosen shares of the operations."""
+    sizes: list[dict[str, Any]]
+    size_bins: list[dict[str, Any]]
+    bucket_ns: int | None
+    """How long one stretch of `over_time` and `heat` is; null if nothing took time."""
+    over_time: list[dict[str, Any]]
+    """What completed in each stretch, from the first submission that counts."""
+    heat: list[dict[str, Any]]
+    """Operations by when they completed and by latency, in powers of two."""
+    writes_per_day: list[dict[str, Any]]
+
+
+def run_report(ops: Path, manifest: Path, buckets: int) -> RunReport:
+    """Return the report of the run whose table is `ops` and whose summary is at `manifest`."""
+    meta = traceio.open_table(ops, OPS).meta
+    names = [tier.name for tier in meta.tiers]
+    run = _manifest(manifest)
+    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
+        register(db, [ops], Path(scratch))
+        _leave_out(db, run)
+        span = query(db, "run_span")[0]
+        span_ns = None if span["first_ns"] is None else span["last_ns"] - span["first_ns"]
+        bucket_ns = span_ns // buckets + 1 if span_ns else None
+        figures = [_rates(row) for row in named(query(db, "run_figures"), names)]
+        stretches = {"first_ns": span["first_ns"], "bucket_ns": bucket_ns}
+        over_time = query(db, "run_over_time", buckets=buckets, **stretches) if bucket_ns else []
+        heat = query(db, "run_heat", **stretches) if bucket_ns else []
+        sizes = named(query(db, "run_sizes"), names)
+        return RunReport(
+            subject=subject_of(ops, meta), run=run, figures=figures,
+            latency=named(query(db, "run_latency"), names), lateness=named(query(db, "run_lateness"), names),
+            distributions=named(query(db, "run_distributions", parts=PARTS), names),
+            sizes=summarize(sizes), size_bins=bins(sizes), bucket_ns=bucket_ns,
+            over_time=named(over_time, names), heat=named(heat, names),
+            writes_per_day=writes_per_day(
+                {f["tier"]: f["io_bytes"] for f in figures if _wears(f)}, span_ns, meta
+            ),
+        )  # fmt: skip
+
+
+def _wears(figures: dict[str, Any]) -> bool:
+    return bool(figures["op"] == "write" and figures["io_bytes"] and figures["engine"] not in ("memory", "gpu"))
+
+
+def _leave_out(db: duckdb.DuckDBPyConnection, run: dict[str, Any] | None) -> None:
+    """Make the view `measured`: `ops` without the warm-up, which no figure of run.json counts either."""
+    summary = (run or {}).get("summary")
+    warmup = summary.get("warmup") if isinstance(summary, dict) else None
+    asked = warmup.get("asked") if isinstance(warmup, dict) else None
+    condition = "true"
+    if isinstance(asked, str):
+        rows = _ROWS.fullmatch(asked)
+        started = "coalesce(scheduled_ns, submitted_ns)"
+        condition = (
+            f"row >= {int(rows.group(1))}" if rows
+            else f"({started} IS NULL OR {started} >= {parse_duration_ns(asked)})"
+        )  # fmt: skip
+    db.execute(f"CREATE VIEW measured AS SELECT * FROM ops WHERE {condition}")  # noqa: S608 - whole numbers
+
+
+def _rates(row: dict[str, Any]) -> dict[str, Any]:
+    span_ns = row["span_ns"] if row["engine"] != "sim" else None
+    moves = row["op"] != "delete" and row["bytes"] is not None
+    return row | {
+        "bandwidth_bytes_per_s": row["bytes"] * _NS_PER_S / span_ns if span_ns and moves else None,
+        "operations_per_s": row["operations"] * _NS_PER_S / span_ns if span_ns else None,
+    }
+
+
+def _manifest(path: Path) -> dict[str, Any] | None:
+    try:
+        found = msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise TraceError(f"not JSON: {error}", path=path) from None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,78 @@
+"""A report as Markdown, for a page or an issue, and as CSV, one figure a line, for a spreadsheet or a script."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING
+
+from kvdistill.document import Unit, cell, show
+
+if TYPE_CHECKING:
+    from kvdistill.document import Document, Table
+
+CSV_COLUMNS = ("file", "sheet", "table", "row", "figure", "unit", "value")
+
+
+def markdown(documents: list[Document]) -> str:
+    """Return the documents as Markdown; values as people read them."""
+    parts = []
+    for document in documents:
+        parts += [f"# {_plain(document.name)}", _plain(document.headline)]
+        parts += ["\n".join(f"- {_plain(note)}" for note in document.notes)] if document.notes else []
+        for table in document.tables:
+            parts += [f"## {_plain(table.title)}", *([_plain(table.note)] if table.note else []), _rows(table)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _rows(table: Table) -> str:
+    if not table.rows:
+        return "None."
+    lines = [
+        "| " + " | ".join(_plain(c.heading) for c in table.columns) + " |",
+        "|" + "|".join("---" if c.unit is Unit.TEXT else "---:" for c in table.columns) + "|",
+    ]
+    for row in table.rows:
+        shown = (_plain(show(*cell(v, c))) for v, c in zip(row, table.columns, strict=True))
+        lines.append("| " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    """Return `text` so that Markdown takes it literally, on one line."""
+    text = " ".join(text.split())
+    return "".join(f"\\{c}" if c in "\\`*_[]<>|#" else c for c in text)
+
+
+def csv_lines(documents: list[Document]) -> str:
+    """Return every figure on a line of its own, raw, with its unit; an empty value was not measured.
+
+    `row` joins the texts that begin a row, such as `nvme read`; rows that begin with a number go by that number.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for document in documents:
+        for table in document.tables:
+            keys = row_keys(table)
+            for row in table.rows:
+                name = " ".join(str(value) for value in row[:keys])
+                for value, column in zip(row[keys:], table.columns[keys:], strict=True):
+                    raw, unit = cell(value, column)
+                    writer.writerow([document.name, table.sheet.value, table.title, name, column.name, unit.value, raw])
+    return out.getvalue()
+
+
+def row_keys(table: Table) -> int:
+    """Return how many of a table's first columns name its rows: the texts it begins with, at least one."""
+    texts = 0
+    for column in table.columns:
+        if column.unit is not Unit.TEXT:
+            break
+        texts += 1
+    if texts == len(table.columns):
+        return 1
+    if texts and table.columns[texts].name.startswith("low_"):
+        return texts + 1
+    # A map of two axes is named by both.
+    return max(1, texts) + (not texts and len(table.columns) > 1 and table.columns[1].name.startswith("low_"))
