@@ -104,7 +104,7 @@ def report(
     """
     from kvdistill.present_report import show_report
     from kvdistill.report import report as make
-    from kvdistill.reportfile import check_names, documents_of, write_report
+    from kvdistill.reportfile import check_names, documents_of, with_trials, write_report
     from kvdistill.textforms import csv_lines
     from kvdistill.textforms import markdown as as_markdown
 
@@ -112,8 +112,9 @@ def report(
         raise ConfigError("choose one of --json, --markdown and --csv")
     outputs = output or []
     check_names(outputs)
-    results = [make(path, buckets) for path in paths]
-    documents = documents_of(results, [path.resolve().name for path in paths])
+    subjects = with_trials(paths)
+    results = [make(path, buckets) for path, _name in subjects]
+    documents = documents_of(results, [name for _path, name in subjects])
     for path in outputs:
         write_report(documents, path)
         log(f"wrote {path}")

@@ -97,6 +97,8 @@ class Table:
     rows: list[list[Any]]
     charts: tuple[Chart, ...] = ()
     note: str = ""
+    keys: int = 1
+    """How many of the first columns name a row."""
 
 
 @dataclass(frozen=True, slots=True)

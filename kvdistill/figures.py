@@ -25,7 +25,7 @@ def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) ->
         TIER, OP, Column("ops", "operations", Unit.COUNT), Column("distinct", "distinct", Unit.COUNT),
         *(Column(f"{n}_bytes", n, Unit.BYTES) for n in ("min", "p50", "p99", "max", "mean")),
     ]  # fmt: skip
-    tables = [Table("Sizes of operations", Sheet.SUMMARY, columns, select(sizes, columns))]
+    tables = [Table("Sizes of operations", Sheet.SUMMARY, columns, select(sizes, columns), keys=2)]
     columns = [
         OP, Column("low_bytes", "from", Unit.BYTES), Column("ops", "operations", Unit.COUNT),
         Column("bytes", "bytes", Unit.BYTES),
@@ -39,7 +39,7 @@ def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) ->
         chart = Chart(f"Sizes on {tier}", Shape.BARS, Unit.BYTES, Unit.COUNT, series)
         note = "Each row holds the sizes from its first up to, but not including, twice that."
         tables.append(
-            Table(f"Size distribution: {tier}", Sheet.HISTOGRAMS, columns, select(rows, columns), (chart,), note)
+            Table(f"Size distribution: {tier}", Sheet.HISTOGRAMS, columns, select(rows, columns), (chart,), note, 2)
         )
     return tables
 
@@ -127,8 +127,8 @@ def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None) -> list[Table
         ]  # fmt: skip
         tables.append(Table(
             f"Latency over time: {tier} {op}", Sheet.HISTOGRAMS, columns, select(rows, columns), (chart,),
-            f"Darkest: {most:,} operations. Each cell spans {format_duration(bucket_ns)} and latencies up to twice "
-            "its first.",
+            f"The strongest colour is {most:,} in a cell, which spans {format_duration(bucket_ns)} and latencies up to "
+            "twice its first.", 2,
         ))  # fmt: skip
     return tables
 

@@ -19,7 +19,7 @@ from kvtrace.core.schema import TRACE
 if TYPE_CHECKING:
     from kvtrace.core.metadata import Metadata
 
-__all__ = ["BUCKETS", "RunReport", "TraceReport", "report"]
+__all__ = ["BUCKETS", "RUN_OPS", "RunReport", "TraceReport", "report"]
 
 RUN, RUN_OPS = "run.json", "ops.parquet"
 BUCKETS = 24

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from kvdistill.report import TraceReport
+from kvdistill.report import RUN_OPS, TraceReport
 from kvdistill.rundocument import run_document
 from kvdistill.tracedocument import trace_document
 from kvtrace import __version__
@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from kvdistill.runreport import RunReport
 
 SUFFIXES = (".html", ".md", ".csv", ".xlsx")
+
+
+def with_trials(paths: Sequence[Path]) -> list[tuple[Path, str]]:
+    """Return traces and runs with their names: a folder of trials (`trial-1` …) becomes its runs."""
+    found = []
+    for path in paths:
+        name = path.resolve().name
+        trials = [] if (path / RUN_OPS).is_file() else [f for f in path.glob("trial-*") if (f / RUN_OPS).is_file()]
+        # trial-10 comes after trial-9.
+        trials.sort(key=lambda folder: (len(folder.name), folder.name))
+        found += [(trial, f"{name}/{trial.name}") for trial in trials] or [(path, name)]
+    return found
 
 
 def documents_of(reports: Sequence[TraceReport | RunReport], names: Sequence[str]) -> list[Document]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvdistill.document import Column, Document, Quantity, Sheet, Table, Unit, select
@@ -22,7 +23,17 @@ if TYPE_CHECKING:
 
 _NS = ("mean", "p50", "p95", "p99", "p99_9", "p99_99", "max")
 _NO_SUMMARY = "run.json is missing: how the run was made, its device and its notes are unknown"
-_TARGET = ("name", "target", "engine", "is_direct", "filesystem", "device", "device_model", "scheduler")
+_TARGET = (
+    "name",
+    "target",
+    "engine",
+    "is_direct",
+    "filesystem",
+    "device",
+    "device_model",
+    "device_firmware",
+    "scheduler",
+)
 
 
 def run_document(report: RunReport) -> Document:
@@ -43,7 +54,7 @@ def run_document(report: RunReport) -> Document:
             *size_tables(report.sizes, report.size_bins),
             wear_table(report.writes_per_day, "At this run's rate, which is not the service's unless it kept pace "
                        "at speed 1. Padding counts; what the drive writes inside does not."),
-            _criteria(run), _device(run),
+            *_throughput(run), _criteria(run), _device(run),
         ],
     )  # fmt: skip
 
@@ -114,7 +125,7 @@ def _figures(report: RunReport) -> Table:
         Column("bandwidth_bytes_per_s", "bandwidth", Unit.BYTES_PER_S),
     ]  # fmt: skip
     note = "Rates: completed operations over the time from their first submission to their last completion."
-    return Table("Operations", Sheet.PERFORMANCE, columns, select(report.figures, columns), (), note)
+    return Table("Operations", Sheet.PERFORMANCE, columns, select(report.figures, columns), (), note, 2)
 
 
 def _times(title: str, rows: list[dict[str, Any]]) -> Table:
@@ -126,7 +137,7 @@ def _times(title: str, rows: list[dict[str, Any]]) -> Table:
         "Latency": "From submission to completion, of all completed operations pooled.",
         "Lateness": "From when operations were due to their submission; a closed loop has none.",
     }[title]
-    return Table(title, Sheet.PERFORMANCE, columns, select(rows, columns), (), note)
+    return Table(title, Sheet.PERFORMANCE, columns, select(rows, columns), (), note, 2)
 
 
 def _of(report: RunReport, measure: str) -> list[Table]:
@@ -138,10 +149,37 @@ def _criteria(run: dict[str, Any]) -> Table:
     if not found:
         reason = "not measured: this run judged no criteria, and a replay has no latency of a whole request"
         return parameters("QoS and criteria", Sheet.QOS, {"QoS": reason})
-    columns = [Column("name", "criterion"), Column("shown", "measured, threshold"), Column("verdict", "verdict"),
-               Column("definition", "definition")]  # fmt: skip
-    note = f"QoS: {_at(run, 'mlperf', 'qos_reason') or 'not measured'}."
-    return Table("Criteria of MLPerf", Sheet.QOS, columns, select(found, columns), (), note)
+    columns = [Column("name", "criterion"), Column("verdict", "verdict"), Column("measured", "measured"),
+               Column("threshold", "threshold"), Column("definition", "definition")]  # fmt: skip
+    rows = []
+    for criterion in found:
+        unit = _unit(str(criterion["name"]))
+        values = [Quantity(criterion[name], unit) for name in ("measured", "threshold")]
+        rows.append([criterion["name"], criterion["verdict"], *values, criterion["definition"]])
+    note = f"Latencies must be below their thresholds, others above. QoS: {_at(run, 'mlperf', 'qos_reason') or '-'}."
+    return Table("Criteria of MLPerf", Sheet.QOS, columns, rows, (), note)
+
+
+def _unit(name: str) -> Unit:
+    if name.endswith("_bytes_per_s"):
+        return Unit.BYTES_PER_S
+    return Unit.NS if name.endswith("_ns") else Unit.SHARE
+
+
+def _throughput(run: dict[str, Any]) -> list[Table]:
+    found = _at(run, "mlperf", "throughput")
+    if not found:
+        return []
+    rates = ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s")
+    facts = {"tokens": Quantity(found.get("tokens"), Unit.COUNT),
+             "storage_io_ns": Quantity(found.get("storage_io_ns"), Unit.NS)}  # fmt: skip
+    facts |= {name: Quantity(found.get(name), Unit.PER_S) for name in rates}
+    table = parameters("Throughput by MLPerf's names", Sheet.PERFORMANCE, facts)
+    note = found.get("reason") or (
+        "Tokens that the trace's requests generated, over the latencies of all operations on storage added up, and "
+        "over the wall time of the replay, in which no token is generated."
+    )
+    return [replace(table, note=note)]
 
 
 def _device(run: dict[str, Any]) -> Table:

@@ -47,32 +47,16 @@ def _plain(text: str) -> str:
 def csv_lines(documents: list[Document]) -> str:
     """Return every figure on a line of its own, raw, with its unit; an empty value was not measured.
 
-    `row` joins the texts that begin a row, such as `nvme read`; rows that begin with a number go by that number.
+    `row` joins what names a row of the table, such as `nvme read` or the start of a stretch of time.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for document in documents:
         for table in document.tables:
-            keys = row_keys(table)
             for row in table.rows:
-                name = " ".join(str(value) for value in row[:keys])
-                for value, column in zip(row[keys:], table.columns[keys:], strict=True):
+                name = " ".join(str(value) for value in row[: table.keys])
+                for value, column in zip(row[table.keys :], table.columns[table.keys :], strict=True):
                     raw, unit = cell(value, column)
                     writer.writerow([document.name, table.sheet.value, table.title, name, column.name, unit.value, raw])
     return out.getvalue()
-
-
-def row_keys(table: Table) -> int:
-    """Return how many of a table's first columns name its rows: the texts it begins with, at least one."""
-    texts = 0
-    for column in table.columns:
-        if column.unit is not Unit.TEXT:
-            break
-        texts += 1
-    if texts == len(table.columns):
-        return 1
-    if texts and table.columns[texts].name.startswith("low_"):
-        return texts + 1
-    # A map of two axes is named by both.
-    return max(1, texts) + (not texts and len(table.columns) > 1 and table.columns[1].name.startswith("low_"))

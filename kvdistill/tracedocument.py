@@ -61,4 +61,4 @@ def _operations(report: TraceReport) -> Table:
         TIER, OP, Column("phase", "phase"), Column("ops", "operations", Unit.COUNT),
         Column("bytes", "bytes", Unit.BYTES), Column("objects", "objects", Unit.COUNT),
     ]  # fmt: skip
-    return Table("Operations", Sheet.PERFORMANCE, columns, select(report.operations, columns))
+    return Table("Operations", Sheet.PERFORMANCE, columns, select(report.operations, columns), keys=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvdistill.document import Sheet, cell
+from kvdistill.document import Quantity, Sheet, cell
 from kvtrace.core.errors import ProbeUnavailable
 from kvtrace.core.files import aside
 
@@ -52,16 +52,20 @@ def _add(sheet: Any, table: Table) -> None:
     _line(sheet, [table.title], is_bold=True)
     if table.note:
         _line(sheet, [table.note])
-    own_units = any(cell(v, c)[1] is not c.unit for row in table.rows for v, c in zip(row, table.columns, strict=True))
+    own_units = any(_own_unit(row) for row in table.rows)
     units = [c.unit.value for c in table.columns]
     _line(sheet, [c.name for c in table.columns] + (["unit"] if own_units else []), is_bold=True)
     if any(units):
         _line(sheet, units)
     for row in table.rows:
         cells = [cell(v, c) for v, c in zip(row, table.columns, strict=True)]
-        _line(sheet, [raw for raw, _unit in cells] + ([cells[-1][1].value] if own_units else []))
+        _line(sheet, [raw for raw, _unit in cells] + ([_own_unit(row)] if own_units else []))
     if not table.rows:
         _line(sheet, ["none"])
+
+
+def _own_unit(row: list[Any]) -> str:
+    return next((value.unit.value for value in row if isinstance(value, Quantity)), "")
 
 
 def _line(sheet: Any, values: list[Any], *, is_bold: bool = False) -> None:

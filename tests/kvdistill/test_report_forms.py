@@ -14,7 +14,7 @@ from kvdistill_rows import HAND, MS, io, write_hand, write_run
 
 from kvdistill.htmlpage import html_page
 from kvdistill.report import report
-from kvdistill.reportfile import documents_of, write_report
+from kvdistill.reportfile import documents_of, with_trials, write_report
 from kvdistill.textforms import csv_lines, markdown
 from kvtrace.core.errors import ProbeUnavailable
 
@@ -167,6 +167,7 @@ def test_csv_has_every_figure_raw(both):
     assert ["run", "Performance Metrics", "Latency", "nvme read", "p99_9_ns", "ns", "999000"] in rows
     assert ["run", "Performance Metrics", "Latency", "nvme read", "p99_99_ns", "ns", ""] in rows
     assert ["hand.parquet", "Trace Histograms", "Size distribution: nvme", "read 2097152", "ops", "count", "1"] in rows
+    assert ["run", "Performance Metrics", "Operations", "nvme read", "engine", "", "threads"] in rows
     assert len({tuple(row[:5]) for row in rows}) == len(rows)
 
 
@@ -245,3 +246,32 @@ def test_markdown_takes_names_literally(tmp_path):
     documents = documents_of([report(path)], [path.name])
     assert markdown(documents).startswith("# a\\|b\\_c.parquet\n")
     assert "a|b_c.parquet,Summary," in csv_lines(documents)
+
+
+def test_a_folder_of_trials_is_its_runs(tmp_path):
+    for number in (10, 9):
+        write_run(tmp_path / f"trial-{number}", [1000])
+    assert [name for _path, name in with_trials([tmp_path])] == [f"{tmp_path.name}/trial-{n}" for n in (9, 10)]
+    assert with_trials([tmp_path / "trial-9"]) == [(tmp_path / "trial-9", "trial-9")]
+
+
+def test_criteria_and_throughput_have_their_units(tmp_path):
+    run = write_run(tmp_path / "run", [1000])
+    criterion = {"definition": "d", "shown": "s"}
+    manifest = json.loads((run / "run.json").read_text()) | {"mlperf": {
+        "criteria": [
+            criterion | {"name": "storage_read_p95_ns", "threshold": 2e8, "measured": None, "verdict": "not measured"},
+            criterion | {"name": "hit_rate", "threshold": 0.3, "measured": 0.75, "verdict": "pass"},
+        ],
+        "throughput": {"tokens": 10, "storage_io_ns": 4_000_000, "storage_throughput_tokens_per_s": 2500.0,
+                       "wall_clock_throughput_tokens_per_s": None, "reason": None},
+        "qos_reason": "no model",
+    }}  # fmt: skip
+    (run / "run.json").write_text(json.dumps(manifest))
+    documents = documents_of([report(run)], ["run"])
+    assert "run,QoS Metrics,Criteria of MLPerf,hit_rate,measured,share of 1,0.75\n" in csv_lines(documents)
+    lines = markdown(documents).splitlines()
+    assert "| storage\\_read\\_p95\\_ns | not measured | - | 200 ms | d |" in lines
+    assert "| hit\\_rate | pass | 75 % | 30 % | d |" in lines
+    assert "| storage\\_throughput\\_tokens\\_per\\_s | 2500 |" in lines
+    assert "| wall\\_clock\\_throughput\\_tokens\\_per\\_s | - |" in lines
