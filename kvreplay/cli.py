@@ -141,6 +141,89 @@ def _run_trials(
         _fail_on_corruption(outcome, directory)
 
 
+@app.command("sweep")
+def sweep_(
+    trace: Annotated[Path, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")],
+    tier: Annotated[list[str] | None, typer.Option(
+        "--tier", "-t", metavar="NAME=TARGET", help="As for kvreplay run. Repeatable.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The runs' directory.")] = Path("sweep"),
+    queue_depths: Annotated[str | None, typer.Option(
+        help="Closed loop at these, rising. The default: 1,2,4,8,16,32,64,128.")] = None,
+    speeds: Annotated[str | None, typer.Option(
+        help="Open loop at these instead, rising, such as 1,2,4,8.")] = None,
+    queue_depth: Annotated[int, typer.Option(help="With --speeds: at most this many in flight.")] = 128,
+    io_bytes: Annotated[str, typer.Option(help="Longer objects are split into I/Os of this size.")] = "1MiB",
+    limit: Annotated[str | None, typer.Option(help="Replay the trace's start only: rows, time or bytes.")] = None,
+    warmup: Annotated[str | None, typer.Option(help="Leave each run's start out: 30s, or 1000 rows.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the data; the trace's if not given.")] = None,
+    buffered: Annotated[bool, typer.Option(
+        "--buffered", help="Go through the page cache instead of O_DIRECT.")] = False,
+    engine: Annotated[str, typer.Option(help="auto, threads or uring.")] = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Write into a non-empty directory.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the sweep as JSON.")] = False,
+) -> None:  # fmt: skip
+    """Replay a trace at rising queue depths, or speeds, until it saturates; name the knee.
+
+    \b
+    Example:
+      kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --limit 20GiB -o sweep
+      kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --speeds 1,2,4,8,16 -o sweep
+    """
+    from kvreplay.options import Config
+    from kvreplay.present_machine import show_sweep
+    from kvreplay.sweep import DEPTHS, Axis, sweep
+
+    if queue_depths is not None and speeds is not None:
+        raise ConfigError("--queue-depths and --speeds exclude each other; give one")
+    axis = Axis.QUEUE_DEPTH if speeds is None else Axis.SPEED
+    chosen = [float(d) for d in DEPTHS] if queue_depths is None else _numbers("--queue-depths", queue_depths)
+    if speeds is not None:
+        chosen = _numbers("--speeds", speeds)
+    elif any(value != int(value) for value in chosen):
+        raise ConfigError(f"--queue-depths {queue_depths}: give whole numbers")
+    config = Config(
+        tiers=_targets(tier or []), queue_depth=queue_depth, io_bytes=parse_bytes(io_bytes), limit=limit,
+        warmup=warmup, seed=seed, is_buffered=buffered, engine=engine,
+    )  # fmt: skip
+    found, error = sweep(
+        config, trace, output, ["kvreplay", *sys.argv[1:]], axis, chosen, is_forced=force, show=progress,
+        done=lambda point: log(f"{axis} {point.value:g}: {point.verdict}"),
+    )  # fmt: skip
+    if as_json:
+        emit_json(found)
+    else:
+        show_sweep(found)
+    if error is not None:
+        raise error
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{option} {text}: write numbers with commas, such as 1,2,4,8") from None
+
+
+@app.command("discover")
+def discover_(
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False,
+) -> None:
+    """Say what this machine has for a replay, what would spoil one, and settings to start from.
+
+    \b
+    Example:
+      kvreplay discover
+    """
+    from kvreplay.discover import discover
+    from kvreplay.present_machine import show_discovery
+
+    found = discover()
+    if as_json:
+        emit_json(found)
+    else:
+        show_discovery(found)
+
+
 @app.command("compare")
 def compare_(
     runs: Annotated[list[Path], typer.Argument(help="Directories of runs or of trials; the first is the base.")],

@@ -1,0 +1,173 @@
+"""One trace at rising queue depths (closed loop) or speeds (open loop), up to saturation, and the knee between.
+
+The rule is fixed and stated with the result, so that two people who sweep find the same knee.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay import results
+from kvreplay.options import check, make_tiers
+from kvreplay.results import SWEEP_FILE
+from kvreplay.runner import replay
+from kvtrace import __version__
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import write_text
+from kvtrace.core.schema import TRACE
+from kvtrace.core.traceio import open_table
+from kvtrace.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from kvreplay.options import Config
+    from kvreplay.summary import Summary
+    from kvtrace.core.errors import KvError
+
+DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
+SPEEDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+GAIN = 0.05
+"""A step that gains less has saturated."""
+KNEE_SHARE = 0.9
+
+
+class Axis(StrEnum):
+    """What rises."""
+
+    QUEUE_DEPTH = "queue_depth"
+    SPEED = "speed"
+
+
+RULES = {
+    Axis.QUEUE_DEPTH: f"the least queue depth with {KNEE_SHARE:.0%} of the greatest throughput; a sweep ends when "
+    f"two steps in a row gain less than {GAIN:.0%} over the best before",
+    Axis.SPEED: "the greatest speed up to which every one kept pace; a sweep ends at the first that fell behind",
+}
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a sweep."""
+
+    value: float
+    run: str
+    verdict: str
+    throughput_bytes_per_s: float | None
+    """Object bytes read and written on tiers where bytes move / measured time of the run."""
+    operations_per_s: float | None
+    read_p99_ns: int | None
+    """Of the slowest tier; null if one has too few operations."""
+    write_p99_ns: int | None
+    kept_pace: bool | None
+    """Null in a closed loop."""
+    late_p99_ns: int | None
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """The points and the knee."""
+
+    axis: Axis
+    points: list[Point]
+    knee: float | None
+    """Null if no point qualifies."""
+    is_saturated: bool
+    """Whether the sweep ended because it saturated; if not, the knee may lie beyond."""
+    rule: str
+
+
+def sweep(
+    config: Config, trace: Path, output: Path, argv: list[str], axis: Axis, values: list[float], *,
+    is_forced: bool = False, show: Callable[[str, int], Any] | None = None, done: Callable[[Point], None] | None = None,
+) -> tuple[Sweep, KvError | None]:  # fmt: skip
+    """Replay at each of `values`, rising, until saturated; keep the runs below `output`.
+
+    Returns:
+        the sweep, which `output`/sweep.json holds too, and why it is partial or None.
+
+    """
+    _check_values(axis, values)
+    results.check_output(output, is_forced=is_forced)
+    # What a replay would refuse must not leave a directory behind.
+    for value in values:
+        check(_at(config, axis, value))
+    make_tiers(config, [t.name for t in open_table(trace, TRACE).meta.tiers], trace, output)
+    results.make_directory(output, SWEEP_FILE)
+    points: list[Point] = []
+    error = None
+    for value in values:
+        name = f"{'qd' if axis is Axis.QUEUE_DEPTH else 'speed'}-{value:g}"
+        outcome = replay(_at(config, axis, value), trace, output / name, argv, is_forced=is_forced, show=show)
+        error = outcome.error
+        if error is not None:
+            break
+        points.append(point(value, name, outcome.summary))
+        if done is not None:
+            done(points[-1])
+        if is_saturated(axis, points):
+            break
+    found = Sweep(axis=axis, points=points, knee=knee(axis, points), is_saturated=is_saturated(axis, points),
+                  rule=RULES[axis])  # fmt: skip
+    content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(found)
+    write_text(output / SWEEP_FILE, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
+    return found, error
+
+
+def _check_values(axis: Axis, values: list[float]) -> None:
+    option = "--queue-depths" if axis is Axis.QUEUE_DEPTH else "--speeds"
+    if len(values) < 2 or sorted(set(values)) != values:  # noqa: PLR2004 - a sweep
+        raise ConfigError(f"{option} {','.join(f'{v:g}' for v in values)}: give two or more that rise, such as 1,2,4,8")
+
+
+def _at(config: Config, axis: Axis, value: float) -> Config:
+    if axis is Axis.QUEUE_DEPTH:
+        return msgspec.structs.replace(config, queue_depth=int(value), speed=None)
+    return msgspec.structs.replace(config, speed=value)
+
+
+def point(value: float, run: str, summary: Summary) -> Point:
+    """Return the point of a finished run."""
+    moved = [f for f in summary.figures if not f.is_simulated and f.op != "delete"]
+    started = (summary.warmup.measured_from_ns if summary.warmup else 0) or 0
+    span = (summary.wall_ns or 0) - started
+    pace = summary.pace
+    return Point(
+        value=value, run=run, verdict=summary.verdict,
+        throughput_bytes_per_s=sum(f.bytes or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
+        operations_per_s=sum(f.operations for f in moved) * NS_PER_S / span if span > 0 else None,
+        read_p99_ns=_slowest(summary, "read"), write_p99_ns=_slowest(summary, "write"),
+        kept_pace=pace.kept_pace if pace else None, late_p99_ns=pace.lateness.p99_ns if pace else None,
+    )  # fmt: skip
+
+
+def _slowest(summary: Summary, op: str) -> int | None:
+    found = [f.latency.p99_ns for f in summary.figures if f.op == op and not f.is_simulated]
+    known = [p for p in found if p is not None]
+    return max(known) if known and len(known) == len(found) else None
+
+
+def is_saturated(axis: Axis, points: list[Point]) -> bool:
+    """Return whether the last of `points` needs no further one."""
+    if axis is Axis.SPEED:
+        return bool(points) and points[-1].kept_pace is False
+    rates = [p.throughput_bytes_per_s or 0.0 for p in points]
+    if len(rates) < 3:  # noqa: PLR2004 - two steps
+        return False
+    return all(rates[at] < max(rates[:at]) * (1 + GAIN) for at in (-2, -1))
+
+
+def knee(axis: Axis, points: list[Point]) -> float | None:
+    """Return the knee by the rule of `axis`; None if no point qualifies."""
+    if axis is Axis.SPEED:
+        best = None
+        for found in points:
+            if not found.kept_pace:
+                break
+            best = found.value
+        return best
+    rates = [(p.value, p.throughput_bytes_per_s or 0.0) for p in points]
+    greatest = max((rate for _, rate in rates), default=0.0)
+    return next((value for value, rate in rates if rate and rate >= KNEE_SHARE * greatest), None)
