@@ -186,5 +186,5 @@ def _device(run: dict[str, Any]) -> Table:
     columns = [TIER, Column("read_bytes", "read", Unit.BYTES), Column("written_bytes", "written", Unit.BYTES)]
     rows = [[name, moved.get("read_bytes"), moved.get("written_bytes")]
             for name, moved in (run.get("device_io") or {}).items()]  # fmt: skip
-    note = "What the device beneath did meanwhile, for all programs. The block layer was not traced."
+    note = "What the device beneath did meanwhile, for all programs. What the block layer saw is not in this report."
     return Table("Device", Sheet.DEVICE, columns, rows, (), note)
