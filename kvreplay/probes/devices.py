@@ -1,0 +1,67 @@
+"""Which disks do the I/O of a device: a partition's disk, and what lies beneath device mapper and md."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvtrace.core.errors import DeviceError
+
+MINOR_BITS = 20
+"""Of a device number inside the kernel."""
+_SYS = Path("/sys")
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A device whose requests the probes see."""
+
+    name: str
+    number: int
+    """As the kernel has it: major << 20 | minor."""
+
+
+def resolve(device: Path, sys: Path = _SYS) -> list[Disk]:
+    """Return the disks that do the I/O of `device`, a block device's path.
+
+    Raises:
+        DeviceError: there is no such block device, or the system does not describe it.
+
+    """
+    try:
+        status = device.stat()
+    except OSError as error:
+        raise DeviceError(f"{device}: {error.strerror}; name a block device such as /dev/nvme0n1") from None
+    if not stat.S_ISBLK(status.st_mode):
+        raise DeviceError(f"{device} is not a block device; name one such as /dev/nvme0n1")
+    return beneath(os.major(status.st_rdev), os.minor(status.st_rdev), sys)
+
+
+def beneath(major: int, minor: int, sys: Path = _SYS) -> list[Disk]:
+    """Return the disks beneath the device of this number, in order of name."""
+    entry = sys / "dev" / "block" / f"{major}:{minor}"
+    if not entry.exists():
+        raise DeviceError(f"{entry} does not exist: the system does not describe device {major}:{minor}")
+    found: dict[str, Disk] = {}
+    _descend(entry.resolve(), found)
+    return [found[name] for name in sorted(found)]
+
+
+def _descend(block: Path, found: dict[str, Disk]) -> None:
+    if (block / "partition").exists():
+        block = block.parent
+    slaves = sorted((block / "slaves").iterdir()) if (block / "slaves").is_dir() else []
+    for slave in slaves:
+        _descend(slave.resolve(), found)
+    if not slaves:
+        major, _, minor = (block / "dev").read_text(encoding="ascii").strip().partition(":")
+        found[block.name] = Disk(block.name, int(major) << MINOR_BITS | int(minor))
+
+
+def device_name(number: int, sys: Path = _SYS) -> str:
+    """Return the name of the device that the kernel numbers `number`, or its number if it is gone."""
+    major, minor = number >> MINOR_BITS, number & (1 << MINOR_BITS) - 1
+    entry = sys / "dev" / "block" / f"{major}:{minor}"
+    return entry.resolve().name if entry.exists() else f"{major}:{minor}"

@@ -1,0 +1,126 @@
+"""One standalone measurement: attach, wait, take off, and write `probe.json` and `blocks.parquet`."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay.host import host_facts
+from kvreplay.probes.result import DEFINITIONS
+from kvreplay.probes.session import Session
+from kvtrace.core.errors import DeviceError
+from kvtrace.core.files import write_text
+from kvtrace.core.metadata import describe
+from kvtrace.core.schema import BLOCKS
+from kvtrace.core.traceio import create
+from kvtrace.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from kvreplay.probes.program import Filter
+    from kvreplay.probes.result import BlockFigures
+
+RESULT, BLOCKS_FILE = "probe.json", "blocks.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one measurement found."""
+
+    content: dict[str, Any]
+    """As in probe.json."""
+    figures: BlockFigures
+
+
+def check_output(path: Path) -> None:
+    """Raise DeviceError unless a measurement may be written to `path`: new, empty, or an earlier one."""
+    if path.exists() and not path.is_dir():
+        raise DeviceError(f"{path} is not a directory; name the result's directory with -o")
+    if not path.exists() and not path.parent.is_dir():
+        raise DeviceError(f"{path.parent}: no such directory; make it first")
+    if path.is_dir() and any(path.iterdir()) and not (path / RESULT).is_file():
+        raise DeviceError(f"{path} is not empty and holds no result of kvreplay probe; name another with -o")
+
+
+def measure(
+    wanted: Filter, output: Path, duration_ns: int | None, argv: list[str], *, has_events: bool,
+    tell: Callable[[str], None],
+) -> Measured:  # fmt: skip
+    """Measure for `duration_ns`, or until SIGINT or SIGTERM, and write the result to `output`.
+
+    `tell` takes a line when the probes are attached.
+
+    Raises:
+        ConfigError, DeviceError, ProbeUnavailable: before anything was measured.
+
+    """
+    check_output(output)
+    configuration = {
+        "comm": wanted.comm, "pid": wanted.pid, "devices": [d.name for d in wanted.disks],
+        "duration_ns": duration_ns, "has_events": has_events,
+    }  # fmt: skip
+    meta = describe(BLOCKS, "kvreplay", argv, configuration)
+    with _directory(output):
+        with ExitStack() as stack:
+            writer = stack.enter_context(create(output / BLOCKS_FILE, BLOCKS, meta)) if has_events else None
+            session = stack.enter_context(Session(wanted, writer))
+            started = datetime.now(UTC)
+            tell("probes attached")
+            was_stopped = _wait(session, duration_ns)
+            figures = session.finish()
+            rows = None if writer is None else writer.rows
+        content = {
+            "program": meta.program, "version": meta.version, "argv": meta.argv, "config": configuration,
+            "config_sha256": meta.config_sha256, "started": started.isoformat(),
+            "duration_ns": session.duration_ns, "was_stopped": was_stopped, "event_rows": rows,
+            "block": figures, "definitions": DEFINITIONS, "host": host_facts(),
+        }  # fmt: skip
+        write_text(output / RESULT, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
+    return Measured(content, figures)
+
+
+@contextmanager
+def _directory(path: Path) -> Iterator[None]:
+    """Make `path` ready for a result; if none comes, leave no empty directory."""
+    path.mkdir(exist_ok=True)
+    # An old result must not stand beside new events.
+    (path / RESULT).unlink(missing_ok=True)
+    (path / BLOCKS_FILE).unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        if not any(path.iterdir()):
+            path.rmdir()
+
+
+def _wait(session: Session, duration_ns: int | None) -> bool:
+    """Poll until the time is over or a signal asks to end; return whether one did."""
+    end = None if duration_ns is None else time.monotonic() + duration_ns / NS_PER_S
+    with _noted_signals() as caught:
+        while not caught and (end is None or time.monotonic() < end):
+            session.poll()
+        return bool(caught)
+
+
+@contextmanager
+def _noted_signals() -> Iterator[list[int]]:
+    """Yield a list that SIGINT and SIGTERM go to, instead of ending the program."""
+    caught: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        caught.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

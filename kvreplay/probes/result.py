@@ -1,0 +1,115 @@
+"""What the probes found, as `probe.json` holds it; what was not measured is null or absent, never 0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay.probes.histogram import SLOTS, Histogram, histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DIRECTIONS = ("read", "write", "discard", "flush", "other")
+COUNTS = (
+    "queued", "issued", "issued_bytes", "completed", "completed_bytes", "errors", "requeues", "requests_merged",
+    "bios", "bio_bytes", "bios_merged", "splits", "d2c_sum", "q2d_sum", "lost_events", "lost_requests",
+    "ends_not_seen",
+)  # fmt: skip
+"""`enum direction` and `enum count` of block.bpf.c."""
+DEPTHS = 1024
+DEFINITIONS = {
+    "requests": "what the block layer hands to a disk; one system call or object can take many, merges join several",
+    "whose": "who queued the request, whoever issued or completed it; a request merged of several is the first one's",
+    "not seen": "dirty pages that the kernel writes back later belong to its own threads, and so not to a process; "
+    "requests queued before the probes were attached",
+    "q2d": "from when the request was made (block_io_start, or block_rq_insert on older kernels) to its first issue: "
+    "plugging and scheduler",
+    "d2c": "from the last issue to the completion: driver and device",
+    "block_sizes": "requests by their bytes when first issued",
+    "in_flight_at_dispatch": "requests by how many of those that pass the filter, in any direction, their disk had in "
+    "flight when they were first issued, themselves included; 1023 stands for 1023 and more",
+    "bios": "I/Os as the filesystem or program gave them to the block layer, before splits and merges",
+    "splits": "I/Os cut because they were longer than the disk takes",
+    "requeues": "issues that the driver gave back; counted once each, the request is counted once",
+    "percentiles": "nearest rank; the middle of a slot at most 1/64 of its value wide, so within 0.8 %; "
+    "null with fewer than 1 / (1 - q) requests",
+}
+
+
+class Sized(msgspec.Struct, frozen=True):
+    """How many requests had this many bytes."""
+
+    bytes: int
+    count: int
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """How many requests found this many in flight, themselves included."""
+
+    in_flight: int
+    count: int
+
+
+class Direction(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of one direction."""
+
+    queued: int
+    issued: int
+    issued_bytes: int
+    completed: int
+    completed_bytes: int
+    errors: int
+    requeues: int
+    requests_merged: int
+    bios: int
+    bio_bytes: int
+    bios_merged: int
+    splits: int
+    lost_events: int
+    """Not in blocks.parquet, but in every figure here."""
+    lost_requests: int
+    """In no figure but `queued`: the table of requests was full."""
+    ends_not_seen: int
+    """Issued, but not in `completed` or D2C: the kernel did not run the probe at their completion."""
+    q2d: Histogram
+    d2c: Histogram
+    block_sizes: list[Sized]
+    in_flight_at_dispatch: list[Depth]
+
+
+class BlockFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the block layer did for those who pass the filter; directions without anything are absent."""
+
+    directions: dict[str, Direction]
+    in_flight_at_end: int
+    """Requests issued and not completed when the probes were taken off."""
+
+
+def block_figures(programs: Any) -> BlockFigures:
+    """Return the figures in the maps of the attached `programs`."""
+    counts, d2c, q2d, depths = (_cells(programs[name]) for name in ("counts", "d2c", "q2d", "depths"))
+    sizes = sorted((k.direction, k.bytes, v.value) for k, v in programs["sizes"].items())
+    directions = {}
+    for index, name in enumerate(DIRECTIONS):
+        of = dict(zip(COUNTS, counts[index * len(COUNTS) : (index + 1) * len(COUNTS)], strict=True))
+        if not any(of.values()):
+            continue
+        d2c_sum, q2d_sum = of.pop("d2c_sum"), of.pop("q2d_sum")
+        directions[name] = Direction(
+            q2d=histogram(q2d[index * SLOTS : (index + 1) * SLOTS], q2d_sum),
+            d2c=histogram(d2c[index * SLOTS : (index + 1) * SLOTS], d2c_sum),
+            block_sizes=[Sized(size, n) for direction, size, n in sizes if direction == index],
+            in_flight_at_dispatch=[
+                Depth(depth, n) for depth, n in enumerate(depths[index * DEPTHS : (index + 1) * DEPTHS]) if n
+            ],
+            **of,
+        )
+    return BlockFigures(
+        directions=directions, in_flight_at_end=sum(v.value for v in programs["in_flight"].values())
+    )  # fmt: skip
+
+
+def _cells(table: Any) -> Sequence[int]:
+    return [cell.value for cell in table.values()]

@@ -1,0 +1,159 @@
+"""The parts of the probes that need no kernel: buckets, percentiles, devices, events, the command's errors."""
+
+import os
+import struct
+
+import pytest
+from conftest import run_cli
+
+from kvreplay.probes import available
+from kvreplay.probes.devices import Disk, beneath, device_name, resolve
+from kvreplay.probes.events import EVENT, blocks_batch, rwbs
+from kvreplay.probes.histogram import SLOTS, Bucket, histogram, slot_bounds
+from kvreplay.probes.present import bars
+from kvreplay.probes.program import Filter
+from kvtrace.core.errors import ConfigError, DeviceError
+
+BITS = {"__REQ_SYNC": 11, "__REQ_META": 12, "__REQ_FUA": 17, "__REQ_PREFLUSH": 18, "__REQ_RAHEAD": 19}
+
+
+def test_slots_join_without_gaps_and_are_narrow():
+    assert slot_bounds(0) == (0, 1)
+    assert slot_bounds(127) == (127, 128)
+    assert slot_bounds(128) == (128, 130)
+    assert slot_bounds(SLOTS - 1)[1] == 1 << 40
+    end = 0
+    for slot in range(SLOTS):
+        first, below = slot_bounds(slot)
+        assert first == end
+        assert (below - first - 1) * 64 <= first
+        end = below
+
+
+def test_percentiles_are_nearest_rank_and_null_when_few():
+    slots = [0] * SLOTS
+    slots[10], slots[128] = 60, 40  # 60 of 10 ns, 40 of 128 or 129 ns
+    found = histogram(slots, 60 * 10 + 40 * 129)
+    assert (found.count, found.p50_ns, found.p95_ns, found.p99_ns) == (100, 10, 128.5, 128.5)
+    assert (found.p99_9_ns, found.p99_99_ns) == (None, None)
+    assert found.mean_ns == 57.6
+    assert found.longest_below_ns == 130
+    assert found.log2_ns == [
+        Bucket(8, 16, 60), Bucket(16, 32, 0), Bucket(32, 64, 0), Bucket(64, 128, 0), Bucket(128, 256, 40),
+    ]  # fmt: skip
+    nothing = histogram([0] * SLOTS, 0)
+    assert (nothing.count, nothing.mean_ns, nothing.p50_ns, nothing.longest_below_ns) == (0, None, None, None)
+
+
+def test_a_value_beyond_the_last_slot_has_no_upper_bound():
+    slots = [0] * SLOTS
+    slots[-1] = 1
+    assert histogram(slots, 1 << 41).longest_below_ns is None
+
+
+def test_bars_are_in_proportion_and_never_vanish():
+    lines = bars([Bucket(512, 1024, 1), Bucket(1024, 2048, 0), Bucket(2048, 4096, 400)])
+    assert [line.count("*") for line in lines] == [1, 0, 40]
+    assert lines[2].lstrip().startswith("[2.05 µs, 4.10 µs)  ")
+
+
+@pytest.fixture
+def sys_tree(tmp_path):
+    """A disk sda with a partition, a disk sdb, and dm-0 over sda1 and sdb."""
+    sys = tmp_path / "sys"
+    for path, number in (("sda", "8:0"), ("sda/sda1", "8:1"), ("sdb", "8:16"), ("dm-0", "253:0")):
+        block = sys / "devices" / path
+        block.mkdir(parents=True)
+        (block / "dev").write_text(f"{number}\n")
+        (sys / "dev" / "block").mkdir(parents=True, exist_ok=True)
+        (sys / "dev" / "block" / number).symlink_to(block)
+    (sys / "devices/sda/sda1/partition").write_text("1\n")
+    (sys / "devices/dm-0/slaves").mkdir()
+    (sys / "devices/dm-0/slaves/sda1").symlink_to(sys / "devices/sda/sda1")
+    (sys / "devices/dm-0/slaves/sdb").symlink_to(sys / "devices/sdb")
+    return sys
+
+
+def test_devices_resolve_to_the_disks_that_do_the_io(sys_tree):
+    sda, sdb = Disk("sda", 8 << 20), Disk("sdb", 8 << 20 | 16)
+    assert beneath(8, 0, sys_tree) == [sda]
+    assert beneath(8, 1, sys_tree) == [sda]
+    assert beneath(253, 0, sys_tree) == [sda, sdb]
+    assert device_name(8 << 20 | 16, sys_tree) == "sdb"
+    assert device_name(9 << 20, sys_tree) == "9:0"
+    with pytest.raises(DeviceError, match="does not describe device 9:9"):
+        beneath(9, 9, sys_tree)
+
+
+def test_what_is_no_block_device_is_refused(tmp_path):
+    with pytest.raises(DeviceError, match="not a block device"):
+        resolve(tmp_path)
+    with pytest.raises(DeviceError, match="No such file"):
+        resolve(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("flags", "letters"),
+    [
+        (0 | 1 << 11, "RS"), (1 | 1 << 11, "WS"), (0 | 1 << 19, "RA"), (1 | 1 << 18 | 1 << 17, "FWF"),
+        (3, "D"), (0 | 1 << 11 | 1 << 12, "RSM"), (34, "N"),
+    ],
+)  # fmt: skip
+def test_flags_are_written_as_the_kernel_does(flags, letters):
+    assert rwbs(flags, BITS) == letters
+
+
+def test_events_become_rows_with_nulls_for_what_was_not_seen():
+    whole = struct.pack("<4Q6I16s", 1100, 1200, 1500, 77, 4096, 1 << 11, 0xFFF << 20, 42, 10, 0, b"fio")
+    open_ = struct.pack("<4Q6I16s", 1300, 0, 0, 78, 512, 1, 0xFFF << 20, 43, 0, 0, b"dd")
+    assert len(whole) == sum(int(t[2:]) if t[0] == "<" else 16 for _n, t in EVENT)
+    rows = blocks_batch(whole + open_, 1000, BITS).to_pylist()
+    assert rows[0] == {
+        "insert_ns": 100, "issue_ns": 200, "complete_ns": 500, "device": "4095:0", "sector": 77, "bytes": 4096,
+        "rwbs": "RS", "pid": 42, "comm": "fio", "error": 5,
+    }  # fmt: skip
+    assert (rows[1]["insert_ns"], rows[1]["issue_ns"], rows[1]["complete_ns"], rows[1]["error"]) == (
+        300, None, None, None,
+    )  # fmt: skip
+
+
+def test_a_name_is_matched_to_its_end():
+    macros = Filter(comm="fio").macros()
+    assert macros["WANTED_COMM_LOW"] == int.from_bytes(b"fio", "little")
+    assert macros["WANTED_COMM_MASK_LOW"] == 0xFFFFFFFF  # three letters and the zero behind them
+    assert (macros["WANTED_COMM_HIGH"], macros["WANTED_COMM_MASK_HIGH"]) == (0, 0)
+    assert Filter().macros() == {"OWN_PID": os.getpid()}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (Filter(comm="a", pid=1), "name one of them"),
+        (Filter(comm="x" * 16), "1 to 15 bytes"),
+        (Filter(pid=2**22 + 1), "no such process"),
+    ],
+)
+def test_filters_that_nobody_passes_are_refused(wanted, said):
+    with pytest.raises(ConfigError, match=said):
+        wanted.check()
+
+
+def test_the_command_says_in_one_line_why_it_cannot(tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("x")
+    done = run_cli("kvreplay", "probe", "-o", tmp_path / "full", check=False)
+    assert done.returncode == DeviceError.exit_code
+    assert done.stderr.startswith("kvreplay: error: ")
+    assert "not empty" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert (tmp_path / "full" / "mine").exists()
+
+
+def test_an_unavailable_probe_leaves_nothing_behind(tmp_path, monkeypatch):
+    from kvreplay.probes.measure import measure
+    from kvtrace.core.errors import ProbeUnavailable
+
+    monkeypatch.setattr(available.os, "geteuid", lambda: 1000)
+    with pytest.raises(ProbeUnavailable, match="run as root"):
+        measure(Filter(), tmp_path / "out", 1, [], has_events=True, tell=lambda _line: None)
+    assert not (tmp_path / "out").exists()
