@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvreplay.probes.command import probe
 from kvtrace.core.app import emit_json, log, make_app, progress, run
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.units import parse_bytes
@@ -256,6 +257,9 @@ def _targets(options: list[str]) -> dict[str, str]:
             raise ConfigError(f"--tier {option}: tier {name} has the target {targets[name]} already; name it once")
         targets[name] = target
     return targets
+
+
+app.command("probe")(probe)
 
 
 def main() -> None:
