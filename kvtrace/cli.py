@@ -15,6 +15,7 @@ from kvtrace.core.units import format_bytes, format_count, format_duration, pars
 from kvtrace.sourceoptions import OpenLoopArguments, SourceArguments, takes_source
 
 if TYPE_CHECKING:
+    from kvtrace.hierarchy import Policy
     from kvtrace.simulation import Load
     from kvtrace.sources import Requests
 
@@ -274,7 +275,10 @@ def validate(file: TraceFile, as_json: AsJson = False) -> None:
 def sim(
     file: Annotated[Path, typer.Argument(help="A file of real requests.")],
     capacity_blocks: Annotated[str, typer.Option(help="Capacities in blocks, with commas; `unlimited` is one.")],
-    policy: Annotated[str, typer.Option(help="Eviction policy: lru.")] = "lru",
+    policy: Annotated[
+        str, typer.Option(help="Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, or ttl.")
+    ] = "lru",
+    ttl: Annotated[str | None, typer.Option(help="With ttl: how long a block stays, such as 10m.")] = None,
     seed: Seed = 42,
     as_json: AsJson = False,
     *,
@@ -286,22 +290,25 @@ def sim(
 
     \b
     kvtrace sim conversation.jsonl --source mooncake --policy lru --capacity-blocks 1000,50000,unlimited
+    kvtrace sim conversation.jsonl --source mooncake --policy ttl --ttl 10m --capacity-blocks unlimited
     """
     capacities = [_capacity(text) for text in capacity_blocks.split(",")]
-    if policy != "lru":
-        raise ConfigError(f"unknown policy {policy!r}; known is lru")
+    chosen, ttl_ns = _policy(policy, ttl)
     requests = source.read(file, seed)
     if not requests.block_tokens:
         raise ConfigError(f"{file} has no block ids, and sim counts blocks: use gen")
     from kvtrace.geometry import block_chains
-    from kvtrace.sweep import lru_hits
+    from kvtrace.sweep import policy_hits
 
     chains = block_chains(requests)
     references = len(chains.slots)
-    hits = lru_hits(chains, capacities)
+    hits = policy_hits(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
     results = [{"capacity_blocks": c, "hits": h} for c, h in zip(capacities, hits, strict=True)]
     if as_json:
-        emit_json({"policy": policy, "requests": len(requests), "references": references, "results": results})
+        emit_json({
+            "policy": policy, "ttl_ns": ttl_ns or None, "requests": len(requests), "references": references,
+            "results": results,
+        })  # fmt: skip
         return
     emit_table(
         f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests",
@@ -361,6 +368,19 @@ def mrc(
         typer.echo(
             f"{100 * enough['share_of_hits']:.0f} % of all possible hits: {format_bytes(enough['capacity_bytes'])}"
         )
+
+
+def _policy(name: str, ttl: str | None) -> tuple[Policy, int]:
+    from kvtrace.hierarchy import MAX_TTL_NS, Policy
+
+    if name not in list(Policy):
+        raise ConfigError(f"unknown policy {name!r}; known are {', '.join(Policy)}")
+    if (name == Policy.TTL) != (ttl is not None):
+        raise ConfigError("--policy ttl and --ttl, such as 10m, need each other")
+    ttl_ns = parse_duration_ns(ttl) if ttl is not None else 0
+    if ttl is not None and not 0 < ttl_ns <= MAX_TTL_NS:
+        raise ConfigError(f"--ttl {ttl}: must be > 0, and at most {MAX_TTL_NS // 10**9} s")
+    return Policy(name), ttl_ns
 
 
 def _capacity(text: str) -> int | None:

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 import numba
+import numba.extending
 
 _HERE = Path(__file__).parent
 _SOURCES = sorted(p for p in _HERE.rglob("*.py") if "compiled import" in p.read_text(encoding="utf-8"))
@@ -18,7 +19,7 @@ _SOURCES = sorted(p for p in _HERE.rglob("*.py") if "compiled import" in p.read_
 
 def _cache_directory() -> Path:
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in [*_SOURCES, _HERE / "core" / "schema.py"]:
+    for path in [*_SOURCES, _HERE / "state.py", _HERE / "core" / "schema.py"]:
         digest.update(path.read_bytes())
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "kvtrace" / digest.hexdigest()[:16]
@@ -32,6 +33,9 @@ njit = numba.njit(cache=True, nogil=True)
 
 inlined = numba.njit(inline="always")
 """The same for a few lines in a hot loop: copied into each caller, which a call with this many arrays is not worth."""
+
+intrinsic = numba.extending.intrinsic
+"""A function that says, by the types of its arguments, what to compile in its place."""
 
 
 def is_cached() -> bool:

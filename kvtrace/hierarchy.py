@@ -23,6 +23,7 @@ MAX_CAPACITY_BYTES = 2**61
 MAX_TOKENS = 2**31 - 1
 BYTES_PER_US = 10**6
 MAX_NS_PER_TOKEN = 10**9
+MAX_TTL_NS = 2**61
 
 
 class Entry(StrEnum):
@@ -66,6 +67,27 @@ class Promotion(StrEnum):
     """To the fastest tier only: tiers between do not keep it."""
 
 
+class Policy(StrEnum):
+    """Which object a tier gives up to make room; policies.py says exactly how."""
+
+    LRU = "lru"
+    """The one not used for longest."""
+    LFU = "lfu"
+    """The one used least often since it was written; of several, the one that has been so for longest."""
+    FIFO = "fifo"
+    """The one written first."""
+    CLOCK = "clock"
+    """As fifo, but one that was used is spared once for it."""
+    S3FIFO = "s3fifo"
+    """New ones pass through a tenth of the tier, and stay if used twice there, or asked for again soon after."""
+    SIEVE = "sieve"
+    """A hand goes from old to new, over and over, past those used since it last came by."""
+    ARC = "arc"
+    """Those used once and those used more often share the tier as the misses of either suggest."""
+    TTL = "ttl"
+    """The one written first; and each is deleted `ttl` after it was written, whatever room there is."""
+
+
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tier of a preset; without a capacity it has no bound."""
 
@@ -77,6 +99,10 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far it then goes down; by default only as far as it must."""
     max_object_fraction: float = 1.0
     """The largest object it takes, as a share of its capacity."""
+    policy: Policy = Policy.LRU
+    """Which object it gives up to make room."""
+    ttl: str | None = None
+    """With policy ttl: how long an object stays after it was written, such as `10m`."""
     read_bandwidth: str | int | None = None
     """Bytes a second, such as `7GB`; without it reads take no time."""
     write_bandwidth: str | int | None = None
@@ -94,6 +120,11 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def rates_bytes_per_s(self) -> tuple[int, int]:
         """Read and write bytes a second; 0 where the model has none."""
         return _bytes(self.read_bandwidth) or 0, _bytes(self.write_bandwidth) or 0
+
+    @property
+    def ttl_ns(self) -> int:
+        """How long an object stays, ns; 0 is for as long as there is room."""
+        return parse_duration_ns(self.ttl) if self.ttl is not None else 0
 
     @property
     def latency_ns(self) -> int:
@@ -217,6 +248,14 @@ def _check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None
     require(
         low is None or 0 <= low <= tier.high_watermark,
         f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={tier.high_watermark})",
+    )
+    require(
+        (tier.policy is Policy.TTL) == (tier.ttl is not None),
+        f"{name}: policy=ttl and a ttl, such as 10m, need each other",
+    )
+    require(
+        tier.ttl is None or 0 < tier.ttl_ns <= MAX_TTL_NS,
+        f"{name}.ttl(={tier.ttl}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
     )
     rates = tier.rates_bytes_per_s
     require(

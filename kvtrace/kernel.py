@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from kvtrace.compiled import njit
 from kvtrace.sources.synthetic import KIND, QOS, next_turn, think_ns
-from kvtrace.store import (
-    DECODE,
+from kvtrace.state import (
+    EXPIRES,
     FOLLOWING,
     FREE_COUNT,
     HELD,
@@ -22,22 +22,26 @@ from kvtrace.store import (
     LAYERS,
     LIMIT,
     LIVE,
-    LOAD,
     LOW,
     NONE,
     OBJECT,
-    PREFILL,
-    PROMOTE,
     RANKS,
-    READ,
     READ_BYTES,
     ROW_COUNT,
     SEEN,
     SIZE,
-    STORE,
     STORE_CONTROLS,
+)
+from kvtrace.store import (
+    DECODE,
+    LOAD,
+    PREFILL,
+    PROMOTE,
+    READ,
+    STORE,
     drop,
     emit_layer,
+    expire,
     fastest,
     lower_tier,
     make_room,
@@ -105,7 +109,7 @@ class Knobs(NamedTuple):
 
 
 class World(NamedTuple):
-    """All state of a simulation, as int64 arrays; store.py says what tiers, slots and rows hold."""
+    """All state of a simulation, as int64 arrays; state.py says what tiers, slots and rows hold."""
 
     tiers: Any
     slots: Any
@@ -198,6 +202,9 @@ def run(world: World) -> int:
             if actor < 0:
                 return ACTORS_FULL
             control[PENDING] = actor
+        if control[EXPIRES] and not expire(world.tiers, world.slots, world.free, world.rows, control, control[NOW]):
+            control[NEED] = control[RANKS] * control[LAYERS]
+            return ROWS_FULL
         code = _room(world, actor)
         if code != DONE:
             return code
@@ -321,7 +328,7 @@ def _leave_conversation(world: World, user: int) -> None:
     while slot != NONE:
         following = slots[slot, FOLLOWING]
         slots[slot, HELD] = 0
-        release(slots, world.free, world.control, slot)
+        release(world.tiers, slots, world.free, world.control, slot)
         slot = following
     me[FIRST], me[LAST], me[LENGTH], me[TURN], me[HISTORY] = NONE, NONE, 0, 0, 0
 
@@ -504,8 +511,8 @@ def _copy_up(world: World, end: int, stage: int, request: int) -> int:
             drop(tiers, slots, free, rows, control, source, slot, now, PROMOTE)
         while t >= 0:
             if knobs.is_write_back and size <= tiers[t, LARGEST]:
-                make_room_by_demotion(tiers, slots, free, rows, control, world.wanted, t, size, now)
-            if make_room(tiers, slots, free, rows, control, t, size, now):
+                make_room_by_demotion(tiers, slots, free, rows, control, world.wanted, t, slot, now)
+            if make_room(tiers, slots, free, rows, control, t, slot, now):
                 write(tiers, slots, rows, control, t, slot, now, PROMOTE, request, stage)
                 is_any = 1
             t = -1 if knobs.is_exclusive else t - 1
@@ -555,7 +562,7 @@ def _store_down(world: World, first: int, n: int, stage: int, request: int, phas
             # Computed again though it is still there: an engine does not store it twice.
             touch(tiers, slots, held_in, slot)
         else:
-            make_room_by_demotion(tiers, slots, free, rows, control, world.wanted, t, size, now)
+            make_room_by_demotion(tiers, slots, free, rows, control, world.wanted, t, slot, now)
             write(tiers, slots, rows, control, t, slot, now, phase, request, stage)
             is_any = 1
     return is_any
@@ -576,16 +583,14 @@ def _store_through(
             world.total[UNPLACED] += 1
         elif slots[slot, LIVE] & (1 << t):
             touch(tiers, slots, t, slot)
-        elif make_room(tiers, slots, free, rows, control, t, slots[slot, SIZE], now):
+        elif make_room(tiers, slots, free, rows, control, t, slot, now):
             write(tiers, slots, rows, control, t, slot, now, first_phase, request, stage)
             is_first = 1
     for i in range(first, n):
         slot = chain[i]
         t = lower_tier(tiers, 0, slots[slot, SIZE]) + 1
         while 0 < t < len(tiers):
-            if not slots[slot, LIVE] & (1 << t) and make_room(
-                tiers, slots, free, rows, control, t, slots[slot, SIZE], now
-            ):
+            if not slots[slot, LIVE] & (1 << t) and make_room(tiers, slots, free, rows, control, t, slot, now):
                 write(tiers, slots, rows, control, t, slot, now, rest_phase, request, stage + is_first)
                 is_lower = 1
             t += 1

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kvtrace import kernel, store
+from kvtrace import kernel, state
 from kvtrace.core.errors import ConfigError
 from kvtrace.geometry import Chains, chunk_chains, turn_chains
-from kvtrace.hierarchy import BYTES_PER_US, Entry, Match, Placement, Preset, Promotion
+from kvtrace.hierarchy import BYTES_PER_US, Entry, Match, Placement, Policy, Preset, Promotion
 from kvtrace.models import ModelShape, Piece, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.sources import synthetic
 
@@ -42,7 +42,7 @@ class Flush:
     """What the simulation made since the last flush; the arrays are only valid while it is being taken."""
 
     rows: Any
-    """int64[store.ROW_FIELDS, n]: trace rows, request and stage NONE for background work."""
+    """int64[state.ROW_FIELDS, n]: trace rows, request and stage NONE for background work."""
     object_bytes: Any
     """int64: sizes of the next objects, one rank's bytes each, `ranks` objects a slot."""
     log: Any
@@ -78,7 +78,7 @@ class Simulation:
         self._file_sizes = sizes
         if load.requests is None:
             sizes = np.zeros(1024, dtype=np.int64)
-        slots = store.new_slots(sizes, len(preset.tiers), are_held=load.requests is not None)
+        slots = state.new_slots(sizes, self._tiers(), are_held=load.requests is not None)
         self.world = self._world(slots, rows, chains, model)
 
     @property
@@ -107,19 +107,20 @@ class Simulation:
         count = 1024 if is_file else load.users
         users, starts = synthetic.make_users(0 if is_file else load.users, load.seed)
         control = np.zeros(kernel.CONTROLS, np.int64)
-        control[kernel.PENDING] = store.NONE
+        control[kernel.PENDING] = state.NONE
         control[kernel.MIN_SIZE] = self._file_sizes.min(initial=2**62)
         control[kernel.MAX_SIZE] = self._file_sizes.max(initial=0)
-        control[store.RANKS], control[store.LAYERS] = self.ranks, self.layers
-        control[store.FREE_COUNT] = 0 if is_file else len(slots)
+        control[state.RANKS], control[state.LAYERS] = self.ranks, self.layers
+        control[state.EXPIRES] = any(tier.policy is Policy.TTL for tier in self.preset.tiers)
+        control[state.FREE_COUNT] = 0 if is_file else len(slots)
         actors = np.zeros((count, kernel.ACTOR_FIELDS), np.int64)
-        actors[:, kernel.FIRST] = actors[:, kernel.LAST] = store.NONE
+        actors[:, kernel.FIRST] = actors[:, kernel.LAST] = state.NONE
         longest = int(np.diff(chains.offsets).max(initial=0)) if is_file else len(slots)
         world = kernel.World(
             tiers=self._tiers(),
             slots=slots,
             free=np.arange(len(slots) - 1, -1, -1),
-            rows=store.new_rows(rows),
+            rows=state.new_rows(rows),
             knobs=self._knobs(model),
             pieces=self.pieces,
             control=control,
@@ -140,7 +141,7 @@ class Simulation:
             first_ns=np.empty((rows if self.has_times else 0, 2), np.int64),
             chain=np.empty(longest, np.int64),
             where=np.empty(longest, np.int64),
-            wanted=np.empty((2, len(self.preset.tiers) + 1), np.int64),
+            wanted=np.empty((3, len(self.preset.tiers) + 1), np.int64),
         )
         for user, start in enumerate(starts):
             if start < load.until_ns:
@@ -170,13 +171,15 @@ class Simulation:
         )
 
     def _tiers(self) -> Any:
-        tiers = store.new_tiers(*tier_limits(self.preset))
+        policies = [list(Policy).index(tier.policy) for tier in self.preset.tiers]
+        tiers = state.new_tiers(*tier_limits(self.preset), policies)
         for t, tier in enumerate(self.preset.tiers):
+            tiers[t, state.TTL_NS] = tier.ttl_ns
             if tier.low_watermark is not None and tier.capacity_bytes is not None:
-                tiers[t, store.LOW] = int(tier.capacity_bytes * tier.low_watermark)
+                tiers[t, state.LOW] = int(tier.capacity_bytes * tier.low_watermark)
             rates = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
-            tiers[t, store.READ_RATE], tiers[t, store.WRITE_RATE] = rates
-            tiers[t, store.LATENCY_NS], tiers[t, store.CONCURRENCY] = tier.latency_ns, tier.concurrency
+            tiers[t, state.READ_RATE], tiers[t, state.WRITE_RATE] = rates
+            tiers[t, state.LATENCY_NS], tiers[t, state.CONCURRENCY] = tier.latency_ns, tier.concurrency
         return tiers
 
     @property
@@ -191,7 +194,7 @@ class Simulation:
 
     def run(self, sink: Sink, progress: Callable[[float], None] = lambda _ns: None) -> None:
         """Simulate to the end; `sink` takes the rows in a thread of its own, `progress` the virtual time, ns."""
-        ring = [self.world.rows, *(store.new_rows(self.world.rows.shape[1]) for _ in range(RING - 1))]
+        ring = [self.world.rows, *(state.new_rows(self.world.rows.shape[1]) for _ in range(RING - 1))]
         waiting: list[Future[None]] = []
         with ThreadPoolExecutor(1, thread_name_prefix="trace-writer") as writer:
             for code in self._codes():
@@ -217,14 +220,14 @@ class Simulation:
 
     def _flush(self) -> Flush:
         control, world = self.world.control, self.world
-        made, logged, rows = (int(control[f]) for f in (kernel.MADE, kernel.LOGGED, store.ROW_COUNT))
+        made, logged, rows = (int(control[f]) for f in (kernel.MADE, kernel.LOGGED, state.ROW_COUNT))
         flush = Flush(
             world.rows[:, :rows], np.repeat(world.made_size[:made] // self.parts, self.parts),
             world.log[:logged].copy(), int(control[kernel.NOW]),
         )  # fmt: skip
         if self.has_times:
             self._first_ns.append(world.first_ns[: control[kernel.ANSWERED]].copy())
-        control[[kernel.MADE, kernel.LOGGED, kernel.ANSWERED, store.ROW_COUNT]] = 0
+        control[[kernel.MADE, kernel.LOGGED, kernel.ANSWERED, state.ROW_COUNT]] = 0
         return flush
 
     def _turn(self, ring: list[Any]) -> list[Any]:
@@ -232,7 +235,7 @@ class Simulation:
         ring = [*ring[1:], ring[0]]
         need = int(self.world.control[kernel.NEED])
         if ring[0].shape[1] < need:
-            ring[0] = store.new_rows(2 * need)
+            ring[0] = state.new_rows(2 * need)
         made_size = self.world.made_size
         if self.load.requests is None and len(made_size) < need:
             made_size = np.empty(2 * need, np.int64)
@@ -242,13 +245,13 @@ class Simulation:
     def _grow_slots(self) -> None:
         """Double the slots; the new ones are free."""
         world, control = self.world, self.world.control
-        old, count = len(world.slots), int(control[store.FREE_COUNT])
+        old, count = len(world.slots), int(control[state.FREE_COUNT])
         more = max(old, int(control[kernel.NEED]))
         free = np.empty(old + more, np.int64)
         free[:count] = world.free[:count]
         free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
-        control[store.FREE_COUNT] = count + more
-        slots = np.concatenate([world.slots, store.new_slots(np.zeros(more), len(world.tiers), are_held=False)])
+        control[state.FREE_COUNT] = count + more
+        slots = np.concatenate([world.slots, state.new_slots(np.zeros(more), world.tiers, are_held=False)])
         self.world = world._replace(
             slots=slots, free=free, chain=np.empty(old + more, np.int64), where=np.empty(old + more, np.int64)
         )
@@ -283,13 +286,13 @@ class Simulation:
         per_tier = [
             {
                 "name": tier.name,
-                "hits": int(tiers[t, store.HITS]),
-                "hit_ratio": int(tiers[t, store.HITS]) / lookups if lookups else None,
-                "hit_bytes": int(tiers[t, store.HIT_BYTES]),
-                "read_bytes": int(tiers[t, store.READ_BYTES]),
-                "written_bytes": int(tiers[t, store.WRITTEN_BYTES]),
-                "deleted_bytes": int(tiers[t, store.DELETED_BYTES]),
-                "live_bytes": int(tiers[t, store.USED]),
+                "hits": int(tiers[t, state.HITS]),
+                "hit_ratio": int(tiers[t, state.HITS]) / lookups if lookups else None,
+                "hit_bytes": int(tiers[t, state.HIT_BYTES]),
+                "read_bytes": int(tiers[t, state.READ_BYTES]),
+                "written_bytes": int(tiers[t, state.WRITTEN_BYTES]),
+                "deleted_bytes": int(tiers[t, state.DELETED_BYTES]),
+                "live_bytes": int(tiers[t, state.USED]),
             }
             for t, tier in enumerate(self.preset.tiers)
         ]
@@ -299,7 +302,7 @@ class Simulation:
             "output_tokens": int(total[kernel.OUTPUT_TOKENS]),
             "lookups": lookups,
             "lookup_bytes": int(total[kernel.LOOKUP_BYTES]),
-            "misses": lookups - int(tiers[:, store.HITS].sum()),
+            "misses": lookups - int(tiers[:, state.HITS].sum()),
             "decode_misses": int(total[kernel.DECODE_MISSES]),
             "unplaced_objects": int(total[kernel.UNPLACED]),
             "first_token": self._first_token(),
@@ -312,8 +315,8 @@ def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
     limits, largest = [], []
     for tier in preset.tiers:
         capacity = tier.capacity_bytes
-        limits.append(store.UNBOUNDED if capacity is None else int(capacity * tier.high_watermark))
-        largest.append(store.UNBOUNDED if capacity is None else int(capacity * tier.max_object_fraction))
+        limits.append(state.UNBOUNDED if capacity is None else int(capacity * tier.high_watermark))
+        largest.append(state.UNBOUNDED if capacity is None else int(capacity * tier.max_object_fraction))
     return limits, largest
 
 

@@ -1,21 +1,49 @@
-"""The compiled tiers: what is live where, recency order, placement and eviction, and the rows they cause.
+"""The compiled tiers: what is live where, placement and eviction, and the rows they cause.
 
-Objects live in dense slots; each tier keeps its slots in an intrusive doubly linked list, most recent first.
-State is a few int64 matrices and no objects, because counting references costs more than the work itself:
-`slots[slot, field]`, `tiers[tier, field]`, `rows[column, row]`, `control[field]`.
+Objects live in dense slots; state.py says what the matrices hold, policies.py which object a tier gives up.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from kvtrace.compiled import inlined, njit
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
-
-UNBOUNDED = 2**62
-NONE = -1
+from kvtrace.policies import first_expiry, forget, has_policies, on_hit, on_insert, on_remove, victim
+from kvtrace.state import (
+    CONCURRENCY,
+    DELETED_BYTES,
+    FREE_COUNT,
+    HELD,
+    LARGEST,
+    LATENCY_NS,
+    LAYERS,
+    LENGTH_BYTES,
+    LIMIT,
+    LIVE,
+    LOW,
+    NONE,
+    OBJECT,
+    OBJECT_ID,
+    OP,
+    PHASE,
+    RANK,
+    RANKS,
+    READ_BUSY_NS,
+    READ_BYTES,
+    READ_RATE,
+    REQUEST_ID,
+    ROW_COUNT,
+    SIZE,
+    STAGE,
+    TAIL,
+    TIER,
+    TS_NS,
+    USED,
+    WRITE_BUSY_NS,
+    WRITE_RATE,
+    WRITTEN_BYTES,
+)
 
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
 LOAD, PROMOTE, PREFILL, STORE, DECODE, DEMOTE, EVICT = (
@@ -23,81 +51,11 @@ LOAD, PROMOTE, PREFILL, STORE, DECODE, DEMOTE, EVICT = (
     for phase in (Phase.LOAD, Phase.PROMOTE, Phase.PREFILL, Phase.STORE, Phase.DECODE, Phase.DEMOTE, Phase.EVICT)
 )
 
-# Fields of a tier: bytes it may hold, bytes it goes down to when it must make room, largest object it takes, bytes
-# it holds, most and least recent slot, and counters of what happened in it. Then the service model: bytes a
-# microsecond (0: takes no time), latency, operations at once, and until when it is busy with what it was given.
-(
-    LIMIT, LOW, LARGEST, USED, HEAD, TAIL, HITS, HIT_BYTES, WRITTEN_BYTES, DELETED_BYTES, READ_BYTES,
-    READ_RATE, WRITE_RATE, LATENCY_NS, CONCURRENCY, READ_BUSY_NS, WRITE_BUSY_NS, TIER_FIELDS,
-) = range(18)  # fmt: skip
-
-# Fields of a slot: the object it holds, its bytes (all ranks together), a bit for each tier it is live in, whether
-# a conversation may still ask for it (so that it is not reused), the next slot of that conversation, whether it was
-# loaded once and not promoted yet, and from LINKS on, for each tier, the next more recent and less recent slot.
-OBJECT, SIZE, LIVE, HELD, FOLLOWING, SEEN, LINKS = range(7)
-
-# Columns of rows.
-TS_NS, OP, TIER, PHASE, OBJECT_ID, LENGTH_BYTES, REQUEST_ID, STAGE, RANK, ROW_FIELDS = range(10)
-
-# Fields of control that this module uses: rows filled, free slots, and of how many objects a slot consists: one for
-# each rank and group of layers.
-ROW_COUNT, FREE_COUNT, RANKS, LAYERS, STORE_CONTROLS = range(5)
-
-
-def new_tiers(limits: list[int], largest: list[int]) -> Any:
-    """Return empty tiers that hold `limits` bytes and take objects of up to `largest`; service takes no time."""
-    tiers = np.zeros((len(limits), TIER_FIELDS), dtype=np.int64)
-    tiers[:, LIMIT], tiers[:, LOW], tiers[:, LARGEST] = limits, limits, largest
-    tiers[:, HEAD] = tiers[:, TAIL] = NONE
-    return tiers
-
-
-def new_slots(sizes: Any, tier_count: int, *, are_held: bool) -> Any:
-    """Return one slot an object of `sizes` bytes, live nowhere; `are_held` if their requests are still to come."""
-    slots = np.full((len(sizes), LINKS + 2 * tier_count), NONE, dtype=np.int64)
-    slots[:, OBJECT], slots[:, SIZE] = np.arange(len(sizes)), sizes
-    slots[:, LIVE], slots[:, HELD], slots[:, SEEN] = 0, int(are_held), 0
-    return slots
-
-
-def new_rows(capacity: int) -> Any:
-    """Return room for `capacity` rows."""
-    return np.empty((ROW_FIELDS, capacity), dtype=np.int64)
-
-
-@inlined
-def unlink(tiers: Any, slots: Any, t: int, slot: int) -> None:
-    """Take `slot` out of the recency list of tier `t`."""
-    before, after = slots[slot, LINKS + 2 * t], slots[slot, LINKS + 2 * t + 1]
-    if before == NONE:
-        tiers[t, HEAD] = after
-    else:
-        slots[before, LINKS + 2 * t + 1] = after
-    if after == NONE:
-        tiers[t, TAIL] = before
-    else:
-        slots[after, LINKS + 2 * t] = before
-
-
-@inlined
-def link_first(tiers: Any, slots: Any, t: int, slot: int) -> None:
-    """Put `slot` first in the recency list of tier `t`."""
-    head = tiers[t, HEAD]
-    slots[slot, LINKS + 2 * t] = NONE
-    slots[slot, LINKS + 2 * t + 1] = head
-    if head == NONE:
-        tiers[t, TAIL] = slot
-    else:
-        slots[head, LINKS + 2 * t] = slot
-    tiers[t, HEAD] = slot
-
 
 @inlined
 def touch(tiers: Any, slots: Any, t: int, slot: int) -> None:
-    """Make `slot` the most recent of tier `t`."""
-    if tiers[t, HEAD] != slot:
-        unlink(tiers, slots, t, slot)
-        link_first(tiers, slots, t, slot)
+    """Note a use of `slot` in tier `t`."""
+    on_hit(tiers, slots, t, slot)
 
 
 @inlined
@@ -165,8 +123,8 @@ def read(
 def write(
     tiers: Any, slots: Any, rows: Any, control: Any, t: int, slot: int, now: int, phase: int, request: int, stage: int
 ) -> None:
-    """Write `slot` into tier `t`, which has room, as its most recent."""
-    link_first(tiers, slots, t, slot)
+    """Write `slot` into tier `t`, which has room."""
+    on_insert(tiers, slots, t, slot, now)
     slots[slot, LIVE] |= 1 << t
     tiers[t, USED] += slots[slot, SIZE]
     tiers[t, WRITTEN_BYTES] += slots[slot, SIZE]
@@ -175,9 +133,11 @@ def write(
 
 
 @inlined
-def release(slots: Any, free: Any, control: Any, slot: int) -> None:
-    """Give `slot` back if it lives nowhere and nobody holds it."""
+def release(tiers: Any, slots: Any, free: Any, control: Any, slot: int) -> None:
+    """Give `slot` back if it lives nowhere and nobody holds it; no tier then remembers it."""
     if slots[slot, LIVE] == 0 and slots[slot, HELD] == 0:
+        if has_policies(tiers):
+            forget(tiers, slots, slot)
         free[control[FREE_COUNT]] = slot
         control[FREE_COUNT] += 1
 
@@ -185,12 +145,12 @@ def release(slots: Any, free: Any, control: Any, slot: int) -> None:
 @inlined
 def drop(tiers: Any, slots: Any, free: Any, rows: Any, control: Any, t: int, slot: int, now: int, phase: int) -> None:
     """Delete `slot` from tier `t`; a slot that lives nowhere and that nobody can ask for becomes free."""
-    unlink(tiers, slots, t, slot)
+    on_remove(tiers, slots, t, slot, phase != PROMOTE)
     slots[slot, LIVE] &= ~(1 << t)
     tiers[t, USED] -= slots[slot, SIZE]
     tiers[t, DELETED_BYTES] += slots[slot, SIZE]
     emit(rows, control, now, DELETE, t, phase, slots[slot, OBJECT], slots[slot, SIZE], NONE, NONE)
-    release(slots, free, control, slot)
+    release(tiers, slots, free, control, slot)
 
 
 @inlined
@@ -210,16 +170,17 @@ def has_room(tiers: Any, t: int, size: int) -> bool:
 
 
 @inlined
-def make_room(tiers: Any, slots: Any, free: Any, rows: Any, control: Any, t: int, size: int, now: int) -> bool:
-    """Delete the least recent of tier `t`, down to its low mark, if `size` more bytes do not fit.
+def make_room(tiers: Any, slots: Any, free: Any, rows: Any, control: Any, t: int, slot: int, now: int) -> bool:
+    """Delete from tier `t` what its policy says, down to its low mark, if `slot` does not fit.
 
     Return False if it takes no such object.
     """
+    size = slots[slot, SIZE]
     takes_it = size <= tiers[t, LARGEST]
     if takes_it and not has_room(tiers, t, size):
         while tiers[t, USED] > 0 and tiers[t, USED] + size > tiers[t, LOW]:
-            victim = tiers[t, TAIL]
-            drop(tiers, slots, free, rows, control, t, victim, now, EVICT)
+            leaving = victim(tiers, slots, t, slot)
+            drop(tiers, slots, free, rows, control, t, leaving, now, EVICT)
     return takes_it
 
 
@@ -233,30 +194,47 @@ def lower_tier(tiers: Any, t: int, size: int) -> int:
 
 @njit
 def make_room_by_demotion(
-    tiers: Any, slots: Any, free: Any, rows: Any, control: Any, wanted: Any, t: int, size: int, now: int
+    tiers: Any, slots: Any, free: Any, rows: Any, control: Any, wanted: Any, t: int, slot: int, now: int
 ) -> None:
-    """Move the least recent of tier `t` down until `size` more bytes fit, or delete it.
+    """Move what the policy of tier `t` gives up down until `slot` fits, or delete it.
 
     What fits nowhere lower, or is live in the tier below already, is deleted.
-    A tier below may have to make room first, and so on: `wanted[0, d]` is the tier at depth d of that, and
-    `wanted[1, d]` the bytes it must make room for (scratch, int64[2, tiers + 1]).
+    A tier below may have to make room first, and so on: `wanted[0, d]` is the tier at depth d of that,
+    `wanted[1, d]` the slot it makes room for, and `wanted[2, d]` the one it gives up, NONE if that is not yet
+    chosen (scratch, int64[3, tiers + 1]).
     """
     depth = 0
-    wanted[0, 0], wanted[1, 0] = t, size
+    wanted[0, 0], wanted[1, 0], wanted[2, 0] = t, slot, NONE
     while depth >= 0:
-        upper = wanted[0, depth]
-        if has_room(tiers, upper, wanted[1, depth]):
+        upper, incoming = wanted[0, depth], wanted[1, depth]
+        if has_room(tiers, upper, slots[incoming, SIZE]):
             depth -= 1
             continue
-        victim = tiers[upper, TAIL]
-        bytes_ = slots[victim, SIZE]
+        if wanted[2, depth] == NONE:
+            wanted[2, depth] = victim(tiers, slots, upper, incoming)
+        leaving = wanted[2, depth]
+        bytes_ = slots[leaving, SIZE]
         lower = lower_tier(tiers, upper + 1, bytes_)
-        if lower == NONE or slots[victim, LIVE] & (1 << lower):
-            drop(tiers, slots, free, rows, control, upper, victim, now, EVICT)
+        if lower == NONE or slots[leaving, LIVE] & (1 << lower):
+            drop(tiers, slots, free, rows, control, upper, leaving, now, EVICT)
+            wanted[2, depth] = NONE
         elif has_room(tiers, lower, bytes_):
-            read(tiers, slots, rows, control, upper, victim, now, DEMOTE, NONE, NONE)
-            write(tiers, slots, rows, control, lower, victim, now, DEMOTE, NONE, NONE)
-            drop(tiers, slots, free, rows, control, upper, victim, now, DEMOTE)
+            read(tiers, slots, rows, control, upper, leaving, now, DEMOTE, NONE, NONE)
+            write(tiers, slots, rows, control, lower, leaving, now, DEMOTE, NONE, NONE)
+            drop(tiers, slots, free, rows, control, upper, leaving, now, DEMOTE)
+            wanted[2, depth] = NONE
         else:
             depth += 1
-            wanted[0, depth], wanted[1, depth] = lower, bytes_
+            wanted[0, depth], wanted[1, depth], wanted[2, depth] = lower, leaving, NONE
+
+
+@njit
+def expire(tiers: Any, slots: Any, free: Any, rows: Any, control: Any, now: int) -> bool:
+    """Delete what expires until `now`, each at its time, as far as the rows have room; return whether that is all."""
+    t, when = first_expiry(tiers, slots)
+    while t != NONE and when <= now:
+        if control[ROW_COUNT] + control[RANKS] * control[LAYERS] > rows.shape[1]:
+            return False
+        drop(tiers, slots, free, rows, control, t, tiers[t, TAIL], when, EVICT)
+        t, when = first_expiry(tiers, slots)
+    return True

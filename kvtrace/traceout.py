@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace import store
+from kvtrace import state
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, arrow_schema, enum_array, enum_code
 from kvtrace.core.traceio import create, objects_path
@@ -66,21 +66,21 @@ def write(
 
 
 def trace_batch(rows: Any) -> pa.RecordBatch:
-    """Return rows of the simulation, int64[store.ROW_FIELDS, n], as a record batch; the numbers are copied."""
+    """Return rows of the simulation, int64[state.ROW_FIELDS, n], as a record batch; the numbers are copied."""
     import pyarrow as pa
 
-    is_background = rows[store.REQUEST_ID] < 0
+    is_background = rows[state.REQUEST_ID] < 0
     arrays = [
-        pa.array(rows[store.TS_NS].copy()),
-        enum_array(TRACE, "op", rows[store.OP].astype(np.int8)),
-        pa.array(rows[store.TIER].astype(np.int8)),
-        enum_array(TRACE, "phase", rows[store.PHASE].astype(np.int8)),
-        pa.array(rows[store.OBJECT_ID].copy()),
+        pa.array(rows[state.TS_NS].copy()),
+        enum_array(TRACE, "op", rows[state.OP].astype(np.int8)),
+        pa.array(rows[state.TIER].astype(np.int8)),
+        enum_array(TRACE, "phase", rows[state.PHASE].astype(np.int8)),
+        pa.array(rows[state.OBJECT_ID].copy()),
         pa.array(np.zeros(rows.shape[1], dtype=np.int64)),
-        pa.array(rows[store.LENGTH_BYTES].copy()),
-        pa.array(rows[store.REQUEST_ID].copy(), mask=is_background),
-        pa.array(rows[store.STAGE].astype(np.int32), mask=is_background),
-        pa.array(rows[store.RANK].astype(np.int16)),
+        pa.array(rows[state.LENGTH_BYTES].copy()),
+        pa.array(rows[state.REQUEST_ID].copy(), mask=is_background),
+        pa.array(rows[state.STAGE].astype(np.int32), mask=is_background),
+        pa.array(rows[state.RANK].astype(np.int16)),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(TRACE))
 

@@ -1,15 +1,16 @@
 """What a hierarchy does, said again in plain Python: slow, obvious, and made without looking at the kernel.
 
-A request is a generator that yields how long it waits; a tier is an ordered dictionary, most recent last.
+A request is a generator that yields how long it waits; what a tier gives up, evictions.py says.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from kvtrace.hierarchy import Entry, Match, Placement, Preset, Promotion
+from evictions import POLICIES
+
+from kvtrace.hierarchy import Entry, Match, Placement, Policy, Preset, Promotion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,11 @@ class Tier:
         if capacity is not None:
             self.limit = int(capacity * preset.tiers[number].high_watermark)
             self.largest = int(capacity * preset.tiers[number].max_object_fraction)
-        self.objects: OrderedDict[int, int] = OrderedDict()
+        setting = preset.tiers[number]
+        self.objects: dict[int, int] = {}
+        self.policy = POLICIES[setting.policy](self.limit)
+        self.ttl_ns = setting.ttl_ns if setting.policy is Policy.TTL else None
+        self.expires: dict[int, int] = {}
 
     def takes(self, size: int) -> bool:
         return self.largest is None or size <= self.largest
@@ -34,9 +39,6 @@ class Tier:
     def fits(self, size: int) -> bool:
         # An object that it takes may be alone in it.
         return not self.objects or self.limit is None or sum(self.objects.values()) + size <= self.limit
-
-    def oldest(self) -> int:
-        return next(iter(self.objects))
 
 
 class Oracle:
@@ -81,39 +83,59 @@ class Oracle:
     def write(self, tier: Tier, phase: str, key: int, request: int | None = None, stage: int | None = None) -> None:
         assert key not in tier.objects
         tier.objects[key] = self.sizes[key]
+        tier.policy.insert(key, self.sizes[key])
+        if tier.ttl_ns is not None:
+            tier.expires[key] = self.now + tier.ttl_ns
         self.emit("write", tier, phase, key, request, stage)
 
     def delete(self, tier: Tier, phase: str, key: int) -> None:
         del tier.objects[key]
+        tier.policy.remove(key, is_evicted=True)
+        tier.expires.pop(key, None)
         self.emit("delete", tier, phase, key)
 
     def read(self, tier: Tier, phase: str, key: int, request: int, stage: int) -> None:
-        tier.objects.move_to_end(key)
+        tier.policy.hit(key)
         self.emit("read", tier, phase, key, request, stage)
 
     def fastest(self, key: int) -> Tier | None:
         return next((t for t in self.tiers if key in t.objects), None)
 
-    def evict_for(self, tier: Tier, size: int) -> bool:
-        """Delete until `size` fits; False if the tier takes no such object."""
+    def evict_for(self, tier: Tier, key: int) -> bool:
+        """Delete until `key` fits; False if the tier takes no such object."""
+        size = self.sizes[key]
         if not tier.takes(size):
             return False
         while not tier.fits(size):
-            self.delete(tier, "evict", tier.oldest())
+            self.delete(tier, "evict", tier.policy.victim(key, size))
         return True
 
-    def demote_for(self, tier: Tier, size: int) -> None:
-        """Move down until `size` fits."""
-        while not tier.fits(size):
-            victim = tier.oldest()
+    def demote_for(self, tier: Tier, key: int) -> None:
+        """Move down until `key` fits."""
+        while not tier.fits(self.sizes[key]):
+            victim = tier.policy.victim(key, self.sizes[key])
             lower = next((t for t in self.tiers[tier.number + 1 :] if t.takes(self.sizes[victim])), None)
             if lower is None or victim in lower.objects:
                 self.delete(tier, "evict", victim)
                 continue
-            self.demote_for(lower, self.sizes[victim])
+            self.demote_for(lower, victim)
             self.emit("read", tier, "demote", victim)
             self.write(lower, "demote", victim)
             self.delete(tier, "demote", victim)
+
+    def expire(self) -> None:
+        """Delete what expires until now, each at its time."""
+        now = self.now
+        due = [
+            (when, tier.number, order, key)
+            for tier in self.tiers
+            for order, (key, when) in enumerate(tier.expires.items())
+            if when <= now
+        ]
+        for when, number, _, key in sorted(due):
+            self.now = when
+            self.delete(self.tiers[number], "evict", key)
+        self.now = now
 
     def request(self, n: int) -> Iterator[int]:
         chain, p = self.chains[n], self.preset
@@ -159,8 +181,8 @@ class Oracle:
                 for tier in self.tiers[top + 1 :] if is_lower else self.tiers[top : top + 1]:
                     if key in tier.objects:
                         if not is_lower:
-                            tier.objects.move_to_end(key)
-                    elif self.evict_for(tier, self.sizes[key]):
+                            tier.policy.hit(key)
+                    elif self.evict_for(tier, key):
                         self.write(tier, "store" if is_lower else "prefill", key, n, stage)
                         is_any = True
             stage += is_any
@@ -180,8 +202,8 @@ class Oracle:
                 self.seen ^= {key}
             for faster in targets:
                 if self.preset.placement is Placement.WRITE_BACK and faster.takes(self.sizes[key]):
-                    self.demote_for(faster, self.sizes[key])
-                if self.evict_for(faster, self.sizes[key]):
+                    self.demote_for(faster, key)
+                if self.evict_for(faster, key):
                     self.write(faster, "promote", key, n, stage)
                     is_any = True
         return is_any
@@ -191,9 +213,9 @@ class Oracle:
         for key in keys:
             tier = next((t for t in self.tiers if t.takes(self.sizes[key])), None)
             if tier is not None and key in tier.objects:
-                tier.objects.move_to_end(key)
+                tier.policy.hit(key)
             elif tier is not None:
-                self.demote_for(tier, self.sizes[key])
+                self.demote_for(tier, key)
                 self.write(tier, "prefill", key, n, stage)
                 is_any = True
         return stage + is_any
@@ -210,6 +232,7 @@ class Oracle:
             else:
                 self.now, place, steps = arrivals[n], idle.pop(), self.request(n)
                 n += 1
+            self.expire()
             for wait in steps:
                 if wait:
                     heapq.heappush(due, (self.now + wait, place, steps))

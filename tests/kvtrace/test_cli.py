@@ -82,8 +82,8 @@ BAD = {
     "validate of objects": (["validate", "t.objects.parquet"], 3, "holds the table 'objects', where 'trace' is wanted"),
     "validate of a directory": (["validate", "d.parquet"], 3, "d.parquet: not a regular file"),
     "policy": (
-        ["sim", "m.jsonl", "--source", "mooncake", "--capacity-blocks", "5", "--policy", "arc"], 2,
-        "unknown policy 'arc'; known is lru",
+        ["sim", "m.jsonl", "--source", "mooncake", "--capacity-blocks", "5", "--policy", "mru"], 2,
+        "unknown policy 'mru'; known are lru, lfu, fifo, clock, s3fifo, sieve, arc, ttl",
     ),
     "no capacity": (["sim", "m.jsonl", "--source", "mooncake"], 2, "Missing option '--capacity-blocks'"),
     "capacity": (["sim", "m.jsonl", "--source", "mooncake", "--capacity-blocks", "5,x"], 2, "'x' is no whole number"),
