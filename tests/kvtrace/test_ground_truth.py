@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from conftest import TRACES, run_cli
 
 from kvtrace.core.schema import TRACE
 from kvtrace.core.traceio import open_table
-from kvtrace.geometry import block_chains
+from kvtrace.geometry import Chains, block_chains
+from kvtrace.hierarchy import Policy
 from kvtrace.inventory import check, take
 from kvtrace.sources import mooncake
-from kvtrace.sweep import lru_hits
+from kvtrace.sweep import lru_hits, policy_hits
 
 pytestmark = pytest.mark.traces
 
@@ -28,6 +30,29 @@ def test_hits_by_capacity():
     assert (len(requests), len(chains.slots)) == (12_031, 288_500)
     assert requests.origin["block_references"] == 288_500
     assert lru_hits(chains, list(HITS)) == list(HITS.values())
+
+
+# Each reference a request of its own: as libcachesim 0.3.5 counts them, at 1,000, 10,000 and 50,000 blocks.
+OTHERS = {
+    "lfu": [13871, 38013, 99189], "fifo": [12559, 53812, 98096], "clock": [12884, 61830, 102190],
+    "s3fifo": [15676, 55525, 82850], "sieve": [13871, 38013, 99189], "arc": [15275, 64205, 99056],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "hits"), OTHERS.items())
+def test_hits_of_other_policies(policy, hits):
+    blocks = block_chains(mooncake.read(CONVERSATION)).slots
+    count = len(blocks)
+    chains = Chains(np.arange(count + 1), blocks, np.ones(blocks.max() + 1, np.int64), np.zeros(count, np.int64))
+    assert policy_hits(chains, [1000, 10_000, 50_000], Policy(policy)) == hits
+
+
+def test_hits_until_they_expire_as_a_command():
+    options = ["--source", "mooncake", "--policy", "ttl", "--capacity-blocks", "unlimited", "--json"]
+    found = [json.loads(run_cli("kvtrace", "sim", CONVERSATION, *options, "--ttl", ttl).stdout) for ttl in ("5m", "2h")]
+    # The trace is an hour long, and so two hours are for ever.
+    assert [f["results"][0]["hits"] for f in found] == [71_654, HITS[None]]
+    assert found[0]["ttl_ns"] == 300 * 10**9
 
 
 def test_hits_by_capacity_as_a_command():
