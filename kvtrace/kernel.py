@@ -344,7 +344,7 @@ def _make_objects(world: World, user: int) -> None:
         slots[slot, OBJECT] = control[NEXT_OBJECT]
         control[NEXT_OBJECT] += 1
         slots[slot, SIZE] = size
-        slots[slot, LIVE], slots[slot, HELD], slots[slot, FOLLOWING] = 0, 1, NONE
+        slots[slot, LIVE], slots[slot, HELD], slots[slot, FOLLOWING], slots[slot, SEEN] = 0, 1, NONE, 0
         if me[LAST] == NONE:
             me[FIRST] = slot
         else:
