@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
+from kvtrace.core.percentiles import nearest_rank
+
 TOP_SIZES = 5
-_WHOLE = 10_000
 _SIZE_QUANTILES = {"p50_bytes": 5000, "p99_bytes": 9900}
 
 
@@ -48,9 +49,9 @@ def bins(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _percentile(sizes: list[tuple[int, int]], total: int, part: int) -> int | None:
     """Return the nearest-rank percentile (`part` in ten-thousandths) of ascending (size, count) pairs, or null."""
-    if total * (_WHOLE - part) < _WHOLE:
+    rank, done = nearest_rank(total, part), 0
+    if rank is None:
         return None
-    rank, done = -(-total * part // _WHOLE), 0
     for size, count in sizes:
         done += count
         if done >= rank:

@@ -11,6 +11,7 @@ from kvreplay.pacing import KEPT_PACE_FRACTION, LATE_NS
 from kvreplay.plan import DELETE
 from kvreplay.warmup import Warmup, WarmupFacts
 from kvreplay.warmup import facts as warmup_facts
+from kvtrace.core.percentiles import QUANTILES, nearest_rank
 from kvtrace.core.schema import Op
 from kvtrace.core.units import NS_PER_S
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from kvreplay.plan import Plan
     from kvreplay.tiers import Tier
 
-QUANTILES = {"p50": 5000, "p95": 9500, "p99": 9900, "p99_9": 9990, "p99_99": 9999}
-"""Percentiles in ten-thousandths."""
-_WHOLE = 10_000
 MIB = 1 << 20
 OPS = tuple(op.value for op in Op)
 DEFINITIONS = {
@@ -138,9 +136,8 @@ def distribution(values: Any) -> Distribution:
     if count == 0:
         return Distribution(0, *[None] * 7)
     ordered = np.sort(values)
-    # Integers throughout: 1 / (1 - 0.9999) is not 10,000 in floating point.
     ranks = {
-        f"{name}_ns": int(ordered[-(-count * part // _WHOLE) - 1]) if count * (_WHOLE - part) >= _WHOLE else None
+        f"{name}_ns": int(ordered[rank - 1]) if (rank := nearest_rank(count, part)) else None
         for name, part in QUANTILES.items()
     }
     return Distribution(count=count, mean_ns=float(ordered.mean()), max_ns=int(ordered[-1]), **ranks)

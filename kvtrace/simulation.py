@@ -10,6 +10,7 @@ import numpy as np
 
 from kvtrace import kernel, state
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.percentiles import QUANTILES, nearest_rank
 from kvtrace.geometry import Chains, chunk_chains, turn_chains
 from kvtrace.hierarchy import BYTES_PER_US, Entry, Match, Placement, Policy, Preset, Promotion
 from kvtrace.models import ModelShape, Piece, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
@@ -327,13 +328,10 @@ def _piece_table(found: tuple[Piece, ...], chunk_tokens: int) -> Any:
     return np.array(rows, dtype=np.int64)
 
 
-_QUANTILES = {"p50_ns": 0.5, "p95_ns": 0.95, "p99_ns": 0.99, "p99_9_ns": 0.999}
-
-
 def quantiles_ns(times: Any) -> dict[str, int | None]:
     """Return the quantiles of all `times`, ns, each a time that occurred; null where there are too few for it."""
     ordered = np.sort(times)
     return {
-        name: int(ordered[min(len(ordered) - 1, int(len(ordered) * q))]) if len(ordered) * (1 - q) >= 1 else None
-        for name, q in _QUANTILES.items()
+        f"{name}_ns": int(ordered[rank - 1]) if (rank := nearest_rank(len(ordered), part)) else None
+        for name, part in QUANTILES.items()
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kvreplay.summary import QUANTILES
+from kvtrace.core.percentiles import QUANTILES, nearest_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 SUB_BITS = 6
 SLOTS = (41 - SUB_BITS) << SUB_BITS
 """As in block.bpf.c: up to 2^40, what is above is in the last one."""
-_WHOLE = 10_000
 
 
 class Bucket(msgspec.Struct, frozen=True):
@@ -61,7 +60,7 @@ def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
     fine = [Bucket(*slot_bounds(i), n) for i, n in enumerate(slots) if n]
     count = sum(b.count for b in fine)
     ranks = {
-        f"{name}_ns": _at_rank(fine, -(-count * part // _WHOLE)) if count * (_WHOLE - part) >= _WHOLE else None
+        f"{name}_ns": _at_rank(fine, rank) if (rank := nearest_rank(count, part)) else None
         for name, part in QUANTILES.items()
     }
     return Histogram(
