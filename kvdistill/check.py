@@ -15,8 +15,8 @@ from kvdistill.closeness import Figures, Verdict, job_figures, source_figures, v
 from kvdistill.distill import distil
 from kvdistill.fiologs import drawn_stream, replayed_stream, source_stream
 from kvdistill.iolog import write_iolog
-from kvdistill.window import Limit
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
+from kvtrace.core.limit import Limit
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:

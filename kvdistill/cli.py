@@ -60,7 +60,7 @@ def fio(
     from kvdistill.fioprogram import installed, parse_version
     from kvdistill.jobs import write_jobs
     from kvdistill.present import show_jobs
-    from kvdistill.window import parse_limit
+    from kvtrace.core.limit import parse_limit
     from kvtrace.core.units import parse_bytes, parse_duration_ns
 
     options = JobOptions(

@@ -15,7 +15,7 @@ from kvtrace.core.schema import TRACE, enum_code
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvdistill.window import Limit
+    from kvtrace.core.limit import Limit
     from kvtrace.core.metadata import Metadata
 
 _COLUMNS = ("object_id", "offset_bytes", "length_bytes", "request_id", "stage")

@@ -20,7 +20,7 @@ from kvtrace.core.files import write_text
 
 if TYPE_CHECKING:
     from kvdistill.check import CheckOptions
-    from kvdistill.window import Limit
+    from kvtrace.core.limit import Limit
 
 CLOSENESS = "closeness.json"
 _GRANULE_BYTES = 4096

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kvreplay.limits import Limit
+    from kvtrace.core.limit import Limit
     from kvtrace.core.traceio import Reader
 
 READ, WRITE, DELETE = 0, 1, 2
@@ -164,12 +164,12 @@ class _Intake:
         count, limit = len(wanted), self._limit
         if limit.rows is not None:
             count = min(count, limit.rows - self.rows)
-        elif limit.time_ns is not None:
-            count = int(np.searchsorted(values["ts_ns"], limit.time_ns))
-        elif limit.bytes is not None:
+        elif limit.span_ns is not None:
+            count = int(np.searchsorted(values["ts_ns"], limit.span_ns))
+        elif limit.moved_bytes is not None:
             moved = np.where(wanted & (values["op"] != DELETE), values["length_bytes"], 0)
             total = self.moved_bytes + np.cumsum(moved)
-            count = int(np.searchsorted(total, limit.bytes, side="right"))
+            count = int(np.searchsorted(total, limit.moved_bytes, side="right"))
             self.moved_bytes = int(total[-1]) if len(total) else self.moved_bytes
         return count
 

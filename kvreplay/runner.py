@@ -18,7 +18,6 @@ from kvreplay.drives import Smart, smart
 from kvreplay.engines import Driven, IoEngine, Job, Record
 from kvreplay.engines.choose import check_name, choose
 from kvreplay.host import device_bytes
-from kvreplay.limits import parse_limit
 from kvreplay.manifest import Measured, Populated, Setting, manifest, table_metadata
 from kvreplay.options import Config, check, make_tiers
 from kvreplay.plan import compile_window, populate_plan
@@ -31,6 +30,7 @@ from kvreplay.verify import named
 from kvreplay.warmup import check_warmup
 from kvtrace.core.app import INTERRUPTED
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
+from kvtrace.core.limit import parse_limit
 from kvtrace.core.schema import OPS, SERIES, SERVED, TRACE
 from kvtrace.core.traceio import open_table
 

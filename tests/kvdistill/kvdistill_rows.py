@@ -10,7 +10,7 @@ import pyarrow as pa
 from conftest import Row, trace_meta, write_trace
 
 from kvdistill.distill import Distilled, distil
-from kvdistill.window import Limit, parse_limit
+from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.schema import OPS, arrow_schema, enum_array, enum_code
 from kvtrace.core.traceio import create
 

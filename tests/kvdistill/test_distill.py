@@ -7,8 +7,8 @@ from kvdistill_rows import HAND, MS, distil_rows, io, write_hand
 
 from kvdistill.distill import distil
 from kvdistill.profile import Concurrency, SizeCount
-from kvdistill.window import Limit, parse_limit
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.limit import Limit, parse_limit
 
 KIB, MIB = 1 << 10, 1 << 20
 

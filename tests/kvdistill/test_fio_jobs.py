@@ -11,8 +11,8 @@ from kvdistill.fio import JobOptions, replay_job, stat_job
 from kvdistill.fioprogram import FioVersion, parse_version
 from kvdistill.iolog import write_iolog
 from kvdistill.jobs import write_jobs
-from kvdistill.window import Limit
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.limit import Limit
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kvdistill"
 V = FioVersion(3, 33)

@@ -112,7 +112,7 @@ def test_check_compares_and_leaves_only_its_table(tmp_path):
 def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
     from kvdistill.check import CheckOptions
     from kvdistill.jobs import write_jobs
-    from kvdistill.window import Limit
+    from kvtrace.core.limit import Limit
 
     usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)

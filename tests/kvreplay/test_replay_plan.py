@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from conftest import write_trace
 
-from kvreplay.limits import Limit, parse_limit
 from kvreplay.plan import Window, compile_window
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.schema import TRACE
 from kvtrace.core.traceio import open_table
 
@@ -145,8 +145,8 @@ def test_a_limit_that_means_nothing_is_refused(text: str) -> None:
 
 def test_limits_know_their_unit() -> None:
     assert parse_limit("10000") == Limit(rows=10_000)
-    assert parse_limit("5min") == Limit(time_ns=300 * 10**9)
-    assert parse_limit("2GiB") == Limit(bytes=2 << 30)
+    assert parse_limit("5min") == Limit(span_ns=300 * 10**9)
+    assert parse_limit("2GiB") == Limit(moved_bytes=2 << 30)
     assert parse_limit(None) == Limit()
 
 

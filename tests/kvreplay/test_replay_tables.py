@@ -12,7 +12,6 @@ from conftest import run_cli, trace_meta, write_trace
 
 from kvreplay import drives
 from kvreplay.engines import Record
-from kvreplay.limits import Limit
 from kvreplay.manifest import Setting
 from kvreplay.mlperf import Criteria, mlperf, read_criteria
 from kvreplay.options import Config
@@ -25,6 +24,7 @@ from kvreplay.tiers import Options
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.limit import Limit
 from kvtrace.core.schema import SERIES, SERVED, TRACE
 from kvtrace.core.traceio import open_table, read_table
 

@@ -13,7 +13,6 @@ import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.expect import expect
-from kvreplay.limits import Limit
 from kvreplay.options import Config
 from kvreplay.plan import compile_window
 from kvreplay.runner import Outcome, replay
@@ -22,6 +21,7 @@ from kvreplay.tiers import Options
 from kvreplay.tiers.files import FileTier
 from kvreplay.verify import Stamper, checksums
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.limit import Limit
 from kvtrace.core.schema import OPS, TRACE
 from kvtrace.core.traceio import open_table, read_table
 
