@@ -115,17 +115,19 @@ def _profile(
 
 
 def _direction(db: Any, op: str) -> Direction:
-    from kvdistill.allocator import GRANULE_BYTES
+    from kvtrace.core.allocator import GRANULE_BYTES
     from kvdistill.zones import equal_mass_zones
 
     code = enum_code(TRACE, "op", op)
     sizes = query(db, "profile_sizes", op=code)
+    lengths = [SizeCount(row["length_bytes"], row["ops"]) for row in query(db, "profile_lengths", op=code)]
     starts = query_table(db, "profile_starts", op=code, granule_bytes=GRANULE_BYTES)
     return Direction(
         ops=sum(row["ops"] for row in sizes),
         object_bytes=sum(row["object_bytes"] for row in sizes),
         io_bytes=sum(row["io_bytes"] * row["ops"] for row in sizes),
         sizes=[SizeCount(row["io_bytes"], row["ops"]) for row in sizes],
+        lengths=lengths if any(row["io_bytes"] * row["ops"] != row["object_bytes"] for row in sizes) else None,
         zones=equal_mass_zones(starts["start"].to_numpy(), starts["moved_bytes"].to_numpy(), GRANULE_BYTES),
     )
 

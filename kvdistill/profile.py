@@ -49,8 +49,15 @@ class Direction(msgspec.Struct, frozen=True, kw_only=True):
     """Widened to whole sectors of 512 bytes, as they go to the device."""
     sizes: list[SizeCount]
     """The exact distribution of `io_bytes`, by length."""
+    lengths: list[SizeCount] | None = None
+    """That of the lengths as the trace has them, where padding changes them; null if they are the same."""
     zones: list[Zone]
     """Where operations start, in order of address from 0; empty if there are none."""
+
+    @property
+    def object_sizes(self) -> list[SizeCount]:
+        """The exact distribution of lengths without padding, as an object store gets them."""
+        return self.sizes if self.lengths is None else self.lengths
 
 
 class Space(msgspec.Struct, frozen=True, kw_only=True):
