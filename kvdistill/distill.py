@@ -115,8 +115,8 @@ def _profile(
 
 
 def _direction(db: Any, op: str) -> Direction:
-    from kvtrace.core.allocator import GRANULE_BYTES
     from kvdistill.zones import equal_mass_zones
+    from kvtrace.core.allocator import GRANULE_BYTES
 
     code = enum_code(TRACE, "op", op)
     sizes = query(db, "profile_sizes", op=code)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
-from kvdistill.allocator import GRANULE_BYTES, SPAN, allocate, new_space, release
+from kvtrace.core.allocator import GRANULE_BYTES, SPAN, allocate, new_space, release
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import TRACE, enum_code
 

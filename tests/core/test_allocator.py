@@ -5,8 +5,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvdistill.allocator import GRANULE_BYTES as G
-from kvdistill.allocator import SPACE_BYTES, SPAN, allocate, new_space, release
+from kvtrace.core.allocator import GRANULE_BYTES as G
+from kvtrace.core.allocator import SPACE_BYTES, SPAN, allocate, new_space, release
 
 
 def test_first_fit_takes_the_lowest_hole_and_joins_neighbours():
