@@ -33,7 +33,7 @@ from kvreplay.plan import READ, WRITE, Plan, build_plan
 from kvreplay.runner import _quiet_interpreter
 from kvreplay.tiers import Options
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.null import NullTier
+from kvreplay.tiers.simulated import SimulatedTier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,7 +197,7 @@ def bench_ceiling(directory: Path) -> None:
     rates = []
     for _ in range(RUNS):
         engine = choose(EngineName.URING, [], 32, 4096).engine
-        driven, *_ = drive(engine, NullTier("null"), plan_of(READ, np.arange(count), 4096, 0))
+        driven, *_ = drive(engine, SimulatedTier("null"), plan_of(READ, np.arange(count), 4096, 0))
         rates.append(count / driven.wall_ns * 1e9)
     print(f"ceiling, null tier: {statistics.median(rates):,.0f} operations/s (target >= 500,000)")
     cached = FileTier("cached", directory, Options(is_direct=False))

@@ -8,6 +8,7 @@ there is always something that can go on.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -21,7 +22,21 @@ if TYPE_CHECKING:
     from kvreplay.plan import Plan
 
 
-_NONE: deque[tuple[int, int]] = deque()
+@dataclass(slots=True, eq=False)
+class Fill:
+    """A buffer to be filled with the data of consecutive pieces."""
+
+    flight: Flight
+    piece: int
+    """The first that was not submitted."""
+    end: int
+    """The one after the last."""
+    slot: int
+    at: int
+    """Where in the buffer the data of `piece` begins."""
+
+
+_NONE: deque[Fill] = deque()
 """Shared by all that need no data."""
 
 
@@ -42,8 +57,9 @@ class Flight:
     """Whether bytes move; a delete, an empty range and a simulated tier have one piece without any."""
     needs_data: bool
     """Whether it writes generated data."""
-    filled: deque[tuple[int, int]]
-    """Pieces with data, as (piece, buffer)."""
+    filled: deque[Fill]
+    """Buffers that hold its data."""
+    filled_pieces: int = 0
     next_fill: int = 0
     next_submit: int = 0
     outstanding: int = 0
@@ -55,18 +71,9 @@ class Flight:
     """Lies among the operations with more pieces to submit."""
     is_reserved: bool = False
     is_failed: bool = False
+    lane: int = -1
+    """Where its other pieces are submitted by compiled code; -1 if they are not."""
     handle: Any = None
-
-
-@dataclass(slots=True, eq=False)
-class Fill:
-    """A buffer to be filled with the data of consecutive pieces."""
-
-    flight: Flight
-    piece: int
-    """The first."""
-    count: int
-    slot: int
 
 
 class Submission:
@@ -104,14 +111,16 @@ class Schedule:
         """Writes that were submitted before all their data was made."""
         self.ready_ns: memoryview | None = None
         self._free = list(range(self.slots))
-        self._pieces_a_fill, self._held = pieces_a_fill, [0] * self.slots
+        self._pieces_a_fill = pieces_a_fill
+        self.held = array("q", bytes(8 * self.slots))
+        """By buffer: pieces whose data it holds."""
         self._io_bytes, self._due, self._moves, self._paddings = io_bytes, due_ns, moves, paddings
         self._op, self._tier, self._start = memoryview(plan.op), memoryview(plan.tier), memoryview(plan.start)
         self._offset, self._length = memoryview(plan.offset), memoryview(plan.length)
         self._unmet = memoryview(plan.unmet.copy())
         self._barriers = tuple(b.views() for b in plan.barriers)
         self._remaining = [memoryview(b.remaining.copy()) for b in plan.barriers]
-        self._cursor, self._stopped = 0, False
+        self._cursor, self.is_stopped = 0, False
         self._ready: list[int] = []
         self._to_fill: list[tuple[int, Flight]] = []
         self._to_start: list[tuple[int, Flight]] = []
@@ -121,7 +130,7 @@ class Schedule:
     @property
     def is_over(self) -> bool:
         """Whether no piece will be offered any more."""
-        return self._stopped or self.completed == self.rows
+        return self.is_stopped or self.completed == self.rows
 
     @property
     def free_slots(self) -> int:
@@ -130,7 +139,7 @@ class Schedule:
 
     def stop(self) -> None:
         """Offer nothing more; what is in flight may still complete."""
-        self._stopped = True
+        self.is_stopped = True
 
     def next_due(self, now_ns: int) -> int | None:
         """Return when the next piece may be submitted; None if that depends on what is in flight."""
@@ -149,7 +158,7 @@ class Schedule:
 
     def take(self, now_ns: int) -> Submission | None:
         """Return a piece to submit now, if any: of a running operation first, else of the lowest row."""
-        if self._running and not self._stopped:
+        if self._running and not self.is_stopped:
             return self._piece(self._running[0], is_first=False)
         due = self.next_due(now_ns)
         if due is None or due > now_ns:
@@ -158,7 +167,7 @@ class Schedule:
         flight.is_started = True
         self.in_flight += 1
         if flight.needs_data:
-            if len(flight.filled) < flight.pieces:
+            if flight.filled_pieces < flight.pieces:
                 self.fills_in_flight += 1
             if flight.next_fill < flight.pieces:
                 self._to_fill = [entry for entry in self._to_fill if entry[1] is not flight]
@@ -168,22 +177,25 @@ class Schedule:
 
     def _piece(self, flight: Flight, *, is_first: bool) -> Submission:
         flight.outstanding += 1
-        slot = None
+        slot, at = None, 0
         piece = flight.next_submit
         if flight.needs_data:
-            piece, slot = flight.filled.popleft()
+            fill = flight.filled[0]
+            piece, slot, at = fill.piece, fill.slot, fill.at
         flight.next_submit += 1
-        if not is_first and not (flight.filled if flight.needs_data else flight.next_submit < flight.pieces):
+        start, end = flight.start, flight.end
+        if flight.pieces > 1:
+            first = (start // self._io_bytes + piece) * self._io_bytes
+            start, end = max(start, first), min(end, first + self._io_bytes)
+        submission = Submission(flight, piece, slot, is_first, start, end - start)
+        if slot is not None:
+            submission.at = at
+            fill.piece, fill.at = piece + 1, at + end - start
+            if fill.piece == fill.end:
+                flight.filled.popleft()
+        if not is_first and not self._has_piece(flight):
             self._running.popleft()
             flight.is_running = False
-        start, end = flight.start, flight.end
-        if flight.pieces == 1:
-            return Submission(flight, piece, slot, is_first, start, end - start)
-        first = (start // self._io_bytes + piece) * self._io_bytes
-        start, end = max(start, first), min(end, first + self._io_bytes)
-        submission = Submission(flight, piece, slot, is_first, start, end - start)
-        if slot is not None and (before := piece % self._pieces_a_fill):
-            submission.at = start - max(flight.start, first - before * self._io_bytes)
         return submission
 
     def _has_piece(self, flight: Flight) -> bool:
@@ -234,19 +246,19 @@ class Schedule:
         if flight.next_fill == flight.pieces:
             heappop(heap)
         slot = self._free.pop()
-        self._held[slot] = count
-        return Fill(flight, piece, count, slot)
+        self.held[slot] = count
+        return Fill(flight, piece, piece + count, slot, 0)
 
     def filled(self, fill: Fill) -> None:
         """Note that a buffer holds its data."""
         flight = fill.flight
-        for piece in range(fill.piece, fill.piece + fill.count):
-            flight.filled.append((piece, fill.slot))
+        flight.filled.append(fill)
+        flight.filled_pieces += fill.end - fill.piece
         if fill.piece == 0:
             flight.is_reserved = True
         if flight.is_started:
             self._run(flight)
-        elif len(flight.filled) >= min(flight.pieces, self._ahead * self._pieces_a_fill):
+        elif flight.filled_pieces >= min(flight.pieces, self._ahead * self._pieces_a_fill):
             self._offer(flight)
 
     def _offer(self, flight: Flight) -> None:
@@ -269,16 +281,20 @@ class Schedule:
             return False
         return bool(self._hungry) or (bool(self._to_fill) and self._due_of(self._to_fill, now_ns) <= now_ns)
 
+    def give_slots(self, slots: list[int]) -> None:
+        """Take back data buffers that compiled code has emptied."""
+        self._free += slots
+
     def piece_done(self, submission: Submission) -> bool:
         """Give back the piece's buffer; return whether the operation has no other piece out or to come."""
         flight = submission.flight
         slot = submission.slot
         if slot is not None:
-            self._held[slot] -= 1
-            if not self._held[slot]:
+            self.held[slot] -= 1
+            if not self.held[slot]:
                 self._free.append(slot)
         flight.outstanding -= 1
-        return flight.outstanding == 0 and (flight.next_submit >= flight.pieces or self._stopped)
+        return flight.outstanding == 0 and (flight.next_submit >= flight.pieces or self.is_stopped)
 
     def done(self, flight: Flight, now_ns: int) -> None:
         """Note that an operation has completed, well or not, and release what waited for it."""
@@ -345,4 +361,4 @@ class Schedule:
 
     def fill_bounds(self, fill: Fill) -> tuple[int, int]:
         """Return the first byte that a fill makes and the one after its last."""
-        return self.bounds(fill.flight, fill.piece)[0], self.bounds(fill.flight, fill.piece + fill.count - 1)[1]
+        return self.bounds(fill.flight, fill.piece)[0], self.bounds(fill.flight, fill.end - 1)[1]

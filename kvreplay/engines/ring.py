@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 _SETUP, _ENTER, _REGISTER = 425, 426, 427
 SETUP_SINGLE_ISSUER, SETUP_DEFER_TASKRUN, SETUP_CLAMP = 1 << 12, 1 << 13, 1 << 4
@@ -115,16 +115,18 @@ class Ring:
         self._rings = self._mapped(max(sq[6] + 4 * sq_entries, cq[5] + _CQE_BYTES * cq_entries), _OFF_SQ_RING)
         self._sqes = self._mapped(_SQE_BYTES * sq_entries, _OFF_SQES)
         words, self.entries = self._view(self._rings, "I"), int(sq_entries)
-        self._words, self._sq_tail, self._sq_mask = words, sq[1] // 4, sq_entries - 1
-        self._cq_head, self._cq_tail, self._cq_mask = cq[0] // 4, cq[1] // 4, cq_entries - 1
+        self._words, self.sq_tail_at, self.sq_mask = words, sq[1] // 4, sq_entries - 1
+        self.cq_head_at, self.cq_tail_at, self.cq_mask = cq[0] // 4, cq[1] // 4, cq_entries - 1
         for index in range(sq_entries):
             words[sq[6] // 4 + index] = index
         self._data = self._view(self._rings, "Q")
         self._results = self._view(self._rings, "i")
         self._cqes = cq[5] // 8
-        self._tail: int = words[self._sq_tail]
-        self._submitted: int = self._tail
-        self._head = words[self._cq_head]
+        self.tail: int = words[self.sq_tail_at]
+        self.submitted: int = self.tail
+        """Requests put and requests submitted since the ring was made."""
+        self.head = words[self.cq_head_at]
+        """Completions taken."""
         self._paths = mmap.mmap(-1, _PATH_BYTES * sq_entries)
         self._maps.append(self._paths)
         self._path_address = address(self._paths)
@@ -133,7 +135,9 @@ class Ring:
         at = address(self._timeout)
         # struct io_uring_getevents_arg at byte 64, pointing to the timespec at byte 0.
         struct.pack_into("=QIIQ", self._timeout, 64, 0, 8, 0, at)
-        self._fd_argument, self._argument = ctypes.c_int(self.fd), ctypes.c_void_p(at + 64)
+        self.argument_address = at + 64
+        """Of the structure that holds the timeout."""
+        self._fd_argument, self._argument = ctypes.c_int(self.fd), ctypes.c_void_p(self.argument_address)
         self._argument_bytes = ctypes.c_size_t(24)
 
     def _mapped(self, length: int, offset: int) -> mmap.mmap:
@@ -164,47 +168,62 @@ class Ring:
     @property
     def room(self) -> int:
         """How many requests can be put before the next `enter`."""
-        return self.entries - self._tail + self._submitted
+        return self.entries - self.tail + self.submitted
 
     @property
     def queued(self) -> int:
         """How many requests were put and not submitted."""
-        return self._tail - self._submitted
+        return self.tail - self.submitted
 
     @property
     def has_completions(self) -> bool:
         """Whether `reap` would return some."""
-        return bool(self._head != self._words[self._cq_tail])
+        return bool(self.head != self._words[self.cq_tail_at])
 
     def put(
         self, opcode: int, flags: int, fd: int, offset: int, address: int, length: int, op_flags: int, user_data: int,
         buffer: int = 0, file: int = 0,
     ) -> None:  # fmt: skip
         """Put a request; its fields are those of struct io_uring_sqe."""
-        at = (self._tail & self._sq_mask) * _SQE_BYTES
+        at = (self.tail & self.sq_mask) * _SQE_BYTES
         _SQE.pack_into(
             self._sqes, at, opcode, flags, 0, fd, offset, address, length, op_flags, user_data, buffer, 0, file
         )
-        self._tail += 1
+        self.tail += 1
 
     def put_path(self, opcode: int, flags: int, path: bytes, length: int, op_flags: int, user_data: int,
                  file: int = 0) -> None:  # fmt: skip
         """Put a request that takes a path, which the kernel copies when it is submitted."""
-        at = (self._tail & self._sq_mask) * _PATH_BYTES
+        at = (self.tail & self.sq_mask) * _PATH_BYTES
         self._paths[at : at + len(path) + 1] = path + b"\0"
         self.put(opcode, flags, AT_FDCWD, 0, self._path_address + at, length, op_flags, user_data, 0, file)
 
+    def set_timeout(self, timeout_ns: int) -> None:
+        """Say how long a timed wait may take."""
+        _TIMESPEC.pack_into(self._timeout, 0, timeout_ns // _NS_PER_S, timeout_ns % _NS_PER_S)
+
+    def arrays(self) -> tuple[Any, Any, Any]:
+        """Return requests (int64), words (uint32) and completions (int64) as arrays that end with the ring."""
+        import numpy as np
+
+        # By address: an array on the mapping itself would not let it be closed.
+        at, words = address(self._rings), len(self._rings) // 4
+        completions = (ctypes.c_int64 * (2 * (self.cq_mask + 1))).from_address(at + 8 * self._cqes)
+        requests = (ctypes.c_int64 * (_SQE_BYTES // 8 * self.entries)).from_address(address(self._sqes))
+        shared = (ctypes.c_uint32 * words).from_address(at)
+        return np.ctypeslib.as_array(requests), np.ctypeslib.as_array(shared), np.ctypeslib.as_array(completions)
+
     def enter(self, wait: int, timeout_ns: int | None = None) -> None:
         """Submit what was put; wait for `wait` completions or the time; a signal ends the wait."""
-        self._words[self._sq_tail] = self._tail & 0xFFFFFFFF
+        self._words[self.sq_tail_at] = self.tail & 0xFFFFFFFF
         if timeout_ns is not None:
-            _TIMESPEC.pack_into(self._timeout, 0, timeout_ns // _NS_PER_S, timeout_ns % _NS_PER_S)
-            done = _syscall(_ENTER, self._fd_argument, self._tail - self._submitted, wait,
+            self.set_timeout(timeout_ns)
+            done = _syscall(_ENTER, self._fd_argument, self.tail - self.submitted, wait,
                             _ENTER_GETEVENTS | _ENTER_EXT_ARG, self._argument, self._argument_bytes)  # fmt: skip
         else:
-            done = _syscall(_ENTER, self._fd_argument, self._tail - self._submitted, wait, _ENTER_GETEVENTS, None, 0)
+            done = _syscall(_ENTER, self._fd_argument, self.tail - self.submitted, wait, _ENTER_GETEVENTS, None, 0)
         if done >= 0:
-            self._submitted += done
+            self.submitted += done
             return
         code = ctypes.get_errno()
         if code not in (errno.ETIME, errno.EINTR, errno.EAGAIN, errno.EBUSY):
@@ -212,16 +231,16 @@ class Ring:
 
     def reap(self) -> list[tuple[int, int]]:
         """Return (user data, result) of what has completed."""
-        head, tail = self._head, self._words[self._cq_tail]
+        head, tail = self.head, self._words[self.cq_tail_at]
         if head == tail:
             return []
-        data, results, base, mask = self._data, self._results, self._cqes, self._cq_mask
+        data, results, base, mask = self._data, self._results, self._cqes, self.cq_mask
         found = []
         while head != tail:
             at = base + 2 * (head & mask)
             found.append((data[at], results[2 * at + 2]))
             head = (head + 1) & 0xFFFFFFFF
-        self._head = self._words[self._cq_head] = head
+        self.head = self._words[self.cq_head_at] = head
         return found
 
     def close(self) -> None:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from kvreplay.buffers import pieces_a_fill
 from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job
+from kvreplay.engines import pump as p
 from kvreplay.engines import ring as r
 from kvreplay.engines.beside import Begun, Beside, Check, Died, Filled, Step
 from kvreplay.plan import DELETE, WRITE
 from kvreplay.schedule import Flight, Schedule, Submission
-from kvreplay.tiers import RingTier
+from kvreplay.tiers import RingTier, has_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,7 @@ _LONGEST_CHAIN = 4
 _MODE = 0o600
 _OPENED, _GROWN, _MOVED, _SYNCED, _CLOSED, _UNLINKED, _WOKEN = range(7)
 """What a completion tells: the low bits of a request's user data."""
-_KIND_BITS, _KIND_MASK = 3, 7
+_KIND_BITS, _KIND_MASK = p.KIND_BITS, (1 << p.KIND_BITS) - 1
 _POLLIN = 1
 _DATASYNC = 1
 _BY_RING, _BY_THREAD, _BY_NOBODY = range(3)
@@ -59,7 +60,7 @@ class Submitter:
             self._schedule.ready_ns = memoryview(record.ready_ns)
         self._files_of = [t if isinstance(t, RingTier) else None for t in job.tiers]
         self._way = [
-            _BY_NOBODY if t is None or t.is_simulated else _BY_THREAD if files is None else _BY_RING
+            _BY_NOBODY if t is None or not has_times(t) else _BY_THREAD if files is None else _BY_RING
             for t, files in zip(job.tiers, self._files_of, strict=True)
         ]
         self._needs_workers = _BY_THREAD in self._way or job.check is not None
@@ -70,7 +71,11 @@ class Submitter:
         self._depth, self._out = engine.depth, 0
         self._read_at = [address for address, _ in engine.reads.places]
         self._write_at = [address for address, _ in engine.writes.places]
-        self._free_reads, self._free_files = list(range(engine.depth)), list(range(engine.depth))
+        self._free_files = list(range(engine.depth))
+        self._pump = p.Pump(
+            ring, engine.depth, engine.io_bytes, self._read_at + self._write_at, self._schedule.held,
+            is_registered=is_registered,
+        )  # fmt: skip
         # What a request belongs to, by the high bits of its user data.
         self._tokens: list[Submission] = [None] * (2 * engine.depth)  # type: ignore[list-item]
         self._free_tokens = list(range(2 * engine.depth))
@@ -101,7 +106,7 @@ class Submitter:
                 was_idle = self._out == 0
                 self._submit(now)
                 if was_idle and ring.queued:
-                    self._enter(0)
+                    self._flush()
                 self._hand_out(now)
                 if schedule.is_over and not self._out:
                     break
@@ -128,25 +133,14 @@ class Submitter:
 
     def _submit(self, now_ns: int) -> None:
         """Put what may go now, as far as the depth reaches, and at most a batch of new operations."""
-        take, way_of, tier_of, ring = self._schedule.take, self._way, self._tier_of, self._ring
-        tokens, free_tokens = self._tokens, self._free_tokens
+        take, way_of, tier_of, state = self._schedule.take, self._way, self._tier_of, self._pump.state
         firsts = 0
         self._is_more = False
-        while self._out < self._depth:
+        while self._out + state[p.AVAILABLE] < self._depth:
             submission = take(now_ns)
             if submission is None:
                 return
-            flight = submission.flight
-            way = way_of[tier_of[flight.row]]
-            if way == _BY_RING and not submission.is_first and not flight.is_failed and ring.room > 0:
-                # What happens most, written out: one more piece of an open file.
-                self._out += 1
-                token = free_tokens.pop()
-                tokens[token] = submission
-                if submission.slot is None:
-                    submission.buffer = self._free_reads.pop()
-                self._put_move(submission, token, r.FIXED_FILE)
-                continue
+            way = way_of[tier_of[submission.flight.row]]
             if way == _BY_RING:
                 self._put(submission)
             elif way == _BY_THREAD:
@@ -158,37 +152,59 @@ class Submitter:
                 self._is_more = True
                 return
 
-    def _enter(self, wait: int, timeout_ns: int | None = None) -> None:
+    def _stamp(self) -> None:
+        """Note the time at which the operations put since the last stamp are submitted."""
         if self._fresh:
             now = monotonic_ns() - self._start_ns
             for row in self._fresh:
                 self._submitted[row] = now
             self._fresh.clear()
-        self._ring.enter(wait, timeout_ns)
+
+    def _flush(self) -> None:
+        """Submit what was put."""
+        self._stamp()
+        self._ring.enter(0)
+
+    def _enter(self, wait: int, timeout_ns: int | None) -> None:
+        """Submit, wait for `wait` completions or the time, and take what came."""
+        self._stamp()
+        pump, state = self._pump, self._pump.state
+        state[p.IS_STOPPED] = self._schedule.is_stopped
+        self._out = pump.run(self._out, wait, timeout_ns)
+        now = monotonic_ns() - self._start_ns
+        if state[p.FREED]:
+            self._schedule.give_slots(pump.freed())
+        if state[p.BAD]:
+            for flight, start, length, result in pump.bad():
+                self._judge(flight, start, length, result)
+        if state[p.OTHERS]:
+            for data, result in pump.others():
+                self._completion(data, result, now)
+        if state[p.OVER]:
+            for flight in pump.over():
+                part = Submission(flight, 0, None, False, 0, 0)
+                if self._schedule.piece_done(part):
+                    self._close(part, now)
 
     def _wait(self) -> None:
         """Submit, and sleep until something has come back or is due; take what came."""
-        ring, schedule, mail = self._ring, self._schedule, self._beside.mail
+        schedule, mail = self._schedule, self._beside.mail
         timeout_ns, idle, started = None, 0, 0
-        is_waiting = not self._is_more
-        if is_waiting and self._out < self._depth and not schedule.is_over:
+        is_waiting, room = not self._is_more, self._depth - self._out - self._pump.state[p.AVAILABLE]
+        if is_waiting and room > 0 and not schedule.is_over:
             started = monotonic_ns() - self._start_ns
             if schedule.is_starved(started):
-                idle = self._depth - self._out
+                idle = room
             timeout_ns = self._rest_ns(started)
             is_waiting = timeout_ns > 0
-        if is_waiting and (self._out < self._depth or self._needs_workers):
+        if is_waiting and (room > 0 or self._needs_workers):
             # Data that comes while the queue is full need not wake us.
             mail.is_asleep = True
             is_waiting = not self._items
-        if ring.queued or not ring.has_completions:
-            self._enter(1 if is_waiting else 0, timeout_ns if is_waiting else None)
+        self._enter(1 if is_waiting else 0, timeout_ns if is_waiting else None)
         mail.is_asleep = False
         if idle:
             self._starved_ns += (monotonic_ns() - self._start_ns - started) * idle
-        completions = ring.reap()
-        if completions:
-            self._take(completions, monotonic_ns() - self._start_ns)
         while self._items:
             self._answer(self._items.popleft())
 
@@ -201,27 +217,10 @@ class Submitter:
             until = min(until, due)
         return max(0, until - now_ns)
 
-    def _take(self, completions: list[tuple[int, int]], now_ns: int) -> None:
-        tokens, piece_done, is_checked = self._tokens, self._schedule.piece_done, self._job.check is not None
-        for data, result in completions:
-            if data & _KIND_MASK == _MOVED and not is_checked:
-                # What happens most, written out: a whole piece of a longer operation has come.
-                token = data >> _KIND_BITS
-                submission = tokens[token]
-                if submission.length == result and submission.flight.pieces > 1:
-                    if submission.buffer >= 0:
-                        self._free_reads.append(submission.buffer)
-                    self._free_tokens.append(token)
-                    self._out -= 1
-                    if piece_done(submission):
-                        self._close(submission, now_ns)
-                    continue
-            self._completion(data, result, now_ns)
-
     def _put(self, submission: Submission) -> None:
         flight = submission.flight
         if self._ring.room < _LONGEST_CHAIN:
-            self._enter(0)
+            self._flush()
         if flight.is_failed:
             self._skip(submission)
             return
@@ -229,7 +228,7 @@ class Submitter:
         token = self._free_tokens.pop()
         self._tokens[token] = submission
         if submission.slot is None and flight.has_io:
-            submission.buffer = self._free_reads.pop()
+            submission.buffer = self._pump.take_read_buffer()
         if not submission.is_first:
             self._put_move(submission, token, r.FIXED_FILE)
             return
@@ -281,7 +280,7 @@ class Submitter:
             self._finish(flight, now_ns)
             return
         if self._ring.room < _LONGEST_CHAIN:
-            self._enter(0)
+            self._flush()
         self._out += 1
         token = self._free_tokens.pop()
         closing = Submission(flight, submission.piece, submission.slot, False, 0, 0)
@@ -310,7 +309,7 @@ class Submitter:
         """Hand a piece to a thread."""
         flight = submission.flight
         self._out += 1
-        slot = self._free_reads.pop() if submission.slot is None else -1
+        slot = self._pump.take_read_buffer() if submission.slot is None else -1
         is_short = flight.pieces == 1
         self._beside.step(Step(flight, submission, slot, is_short, submission.is_first and not is_short))
 
@@ -330,7 +329,7 @@ class Submitter:
         elif kind == _GROWN:
             if result < 0 and -result not in _CANNOT_GROW and not flight.is_failed:
                 self._fail(flight, ERROR, os.strerror(-result))
-            self._schedule.begun(flight)
+            self._begun(flight)
         else:
             if result < 0:
                 self._fail(flight, ERROR, os.strerror(-result))
@@ -345,7 +344,7 @@ class Submitter:
         if submission.slot is None:
             least = min(least, flight.needed_end - submission.start)
         if result < least:
-            self._judge(submission, result)
+            self._judge(flight, submission.start, submission.length, result)
         # A short operation is over when it is closed.
         if flight.pieces > 1:
             self._came(token, now_ns)
@@ -370,13 +369,19 @@ class Submitter:
                 self._came(token, now_ns)
                 return
         if flight.op != WRITE:
+            self._begun(flight)
+
+    def _begun(self, flight: Flight) -> None:
+        """Let an open file's other pieces go: by compiled code, if nothing has to look at what they bring."""
+        if flight.handle is not None and self._job.check is None:
+            self._pump.adopt(flight)
+        else:
             self._schedule.begun(flight)
 
-    def _judge(self, submission: Submission, result: int) -> None:
-        flight, start, length = submission.flight, submission.start, submission.length
+    def _judge(self, flight: Flight, start: int, length: int, result: int) -> None:
         if result < 0:
             self._fail(flight, ERROR, os.strerror(-result))
-        elif submission.slot is not None:
+        elif flight.op == WRITE:
             self._fail(flight, ERROR, f"the device took only {result} of {length} bytes")
         else:
             self._fail(flight, SHORT, f"only {result} of {length} bytes came from offset {start}")
@@ -399,7 +404,7 @@ class Submitter:
     def _release(self, token: int) -> None:
         buffer = self._tokens[token].buffer
         if buffer >= 0:
-            self._free_reads.append(buffer)
+            self._pump.give_read_buffer(buffer)
         self._free_tokens.append(token)
         self._out -= 1
 
@@ -408,7 +413,10 @@ class Submitter:
         if isinstance(item, Filled):
             if item.trouble is not None:
                 self._fail(item.fill.flight, ERROR, item.trouble)
-            self._schedule.filled(item.fill)
+            if item.fill.flight.lane >= 0:
+                self._pump.give(item.fill)
+            else:
+                self._schedule.filled(item.fill)
         elif isinstance(item, Step):
             self._stepped(item)
         elif isinstance(item, Begun):
@@ -424,7 +432,7 @@ class Submitter:
         flight, submission = step.flight, step.submission
         self._out -= 1
         if step.slot >= 0:
-            self._free_reads.append(step.slot)
+            self._pump.give_read_buffer(step.slot)
         if step.outcome is not None:
             self._fail(flight, step.outcome, step.trouble or "")
         if submission is None:
@@ -447,6 +455,8 @@ class Submitter:
     def _fail(self, flight: Flight, outcome: int, message: str) -> None:
         if not flight.is_failed:
             flight.is_failed = True
+            if flight.lane >= 0:
+                self._pump.fail(flight)
             self._outcome[flight.row] = outcome
         if self._failure is None:
             what = "write" if flight.op == WRITE else "delete" if flight.op == DELETE else "read"
