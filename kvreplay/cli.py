@@ -29,7 +29,8 @@ def run_(
     trace: Annotated[Path, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")],
     tier: Annotated[list[str] | None, typer.Option(
         "--tier", "-t", metavar="NAME=TARGET",
-        help="Where a tier of the trace lies: an empty directory, ram, or null (nothing moves). Repeatable; "
+        help="Where a tier of the trace lies: an empty directory, ram, sim (nothing moves; takes the time of the "
+        "trace's service model, or as sim:bandwidth=50GB,latency=10us says) or null (no time). Repeatable; "
         "rows of tiers not named are skipped.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
     as_fast_as_possible: Annotated[bool, typer.Option(

@@ -148,6 +148,11 @@ def _differences(loaded: list[_Loaded]) -> dict[str, list[Any]]:
 def _warnings(loaded: list[_Loaded]) -> list[str]:
     warnings = []
     for run in loaded:
+        figures = run.manifests[0]["summary"]["figures"]
+        warnings += [
+            f"{run.name}: tier {name} is simulated: its figures are a model's and not compared"
+            for name in sorted({f["tier"] for f in figures if f["is_simulated"]})
+        ]
         for at, manifest in enumerate(run.manifests):
             which = f"{run.name}, trial {at + 1}" if len(run.manifests) > 1 else run.name
             if manifest["status"] != "complete":

@@ -152,7 +152,7 @@ def _window(setting: Setting) -> dict[str, Any]:
 
 def _notes(setting: Setting, measured: Measured) -> list[str]:
     summary = measured.summary
-    notes = [f"tier {t.name} is null: nothing moved there" for t in setting.tiers if t and t.is_simulated]
+    notes = [f"tier {t.name} is SIMULATED: {t.facts()['note']}" for t in setting.tiers if t and t.is_simulated]
     if summary.skipped_rows:
         skipped = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
         notes.append(f"skipped, because no --tier names them: {skipped}")

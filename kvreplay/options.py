@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,22 +16,27 @@ from kvreplay.plan import tier_indices
 from kvreplay.shaping import check_ratios
 from kvreplay.tiers import Options, Tier
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.null import NullTier
 from kvreplay.tiers.ram import RamTier, available_bytes
+from kvreplay.tiers.simulated import SimulatedTier, service_of
 from kvreplay.warmup import parse_warmup
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes
 
+if TYPE_CHECKING:
+    from kvtrace.core.metadata import Metadata
+
 PAGE_BYTES = 4096
 MAX_QUEUE_DEPTH = 1024
 MAX_SEED = 2**64 - 1
+NAMED = ("ram", "null", "sim")
+"""Targets that are no path; a directory of such a name is written ./ram."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """What determines a replay, besides the trace."""
 
     tiers: dict[str, str]
-    """Target by tier name: a directory, `ram` or `null`."""
+    """Target by tier name: a directory, or one of NAMED with options after a colon."""
     speed: float | None = None
     is_as_fast_as_possible: bool = False
     queue_depth: int = 8
@@ -78,22 +84,42 @@ def check(config: Config) -> pacing.Pacer:
     if config.seed is not None and not 0 <= config.seed <= MAX_SEED:
         raise ConfigError(f"--seed {config.seed}: give 0 to {MAX_SEED}")
     parse_warmup(config.warmup)
-    if config.is_preconditioned and set(config.tiers.values()) <= {"ram", "null"}:
+    if config.is_preconditioned and all(named(target) for target in config.tiers.values()):
         raise ConfigError("--precondition writes drives full, but no --tier names a directory; leave it out")
     check_ratios(config.dedup_ratio, config.compress_ratio, is_verified=config.is_verified)
     return pacing.choose(speed=config.speed, as_fast_as_possible=config.is_as_fast_as_possible)
 
 
-def make_tiers(config: Config, names: list[str], trace: Path, output: Path) -> list[Tier | None]:
-    """Return the tiers of the trace in order, None for those without a target."""
+def named(target: str) -> tuple[str, dict[str, str]] | None:
+    """Return which of NAMED a target is, and its options (`sim:latency=10us,bandwidth=7GB`); None for a path."""
+    name, _, rest = target.partition(":")
+    if name not in NAMED:
+        return None
+    options = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not (key and equals and value):
+            raise ConfigError(f"{target}: write its options like this: sim:bandwidth=7GB,latency=80us")
+        options[key] = value
+    if options and name in ("ram", "null"):
+        raise ConfigError(f"{target}: {name} takes no options")
+    return name, options
+
+
+def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> list[Tier | None]:
+    """Return the tiers of the trace, whose metadata is `meta`, in order; None for those without a target."""
+    names = [tier.name for tier in meta.tiers]
     tiers: list[Tier | None] = [None] * len(names)
     directories: dict[Path, str] = {}
     for index, target in tier_indices(names, config.tiers, trace):
         name = names[index]
-        if target == "ram":
+        kind, options = named(target) or (None, {})
+        if kind == "ram":
             tiers[index] = RamTier(name, config.io_bytes, is_verified=config.is_verified)
-        elif target == "null":
-            tiers[index] = NullTier(name)
+        elif kind == "null":
+            tiers[index] = SimulatedTier(name)
+        elif kind == "sim":
+            tiers[index] = SimulatedTier(name, service_of(name, options, meta, f"--tier {name}={target}"))
         else:
             directory = Path(target).resolve()
             if directory in directories:
@@ -103,6 +129,6 @@ def make_tiers(config: Config, names: list[str], trace: Path, output: Path) -> l
             if directory == output.resolve() or directory in output.resolve().parents:
                 raise ConfigError(f"-o {output} lies in the target of tier {name}; write the run elsewhere")
             directories[directory] = name
-            options = Options(is_direct=not config.is_buffered, fsync=config.fsync, is_kept=config.is_kept)
-            tiers[index] = FileTier(name, Path(target), options)
+            how = Options(is_direct=not config.is_buffered, fsync=config.fsync, is_kept=config.is_kept)
+            tiers[index] = FileTier(name, Path(target), how)
     return tiers

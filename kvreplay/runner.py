@@ -79,7 +79,7 @@ def replay(
     reader = open_table(trace, TRACE)
     results.check_output(output, is_forced=is_forced)
     if tiers is None:
-        tiers = make_tiers(config, [t.name for t in reader.meta.tiers], trace, output)
+        tiers = make_tiers(config, reader.meta, trace, output)
     alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
     window = compile_window(reader, trace, alignments, parse_limit(config.limit))
     if window.rows == 0:

@@ -9,6 +9,7 @@ import msgspec
 from kvreplay.engines import CORRUPT, ERROR, NOT_DONE, OK, SHORT
 from kvreplay.pacing import KEPT_PACE_FRACTION, LATE_NS
 from kvreplay.plan import DELETE
+from kvreplay.tiers import has_times
 from kvreplay.warmup import Warmup, WarmupFacts
 from kvreplay.warmup import facts as warmup_facts
 from kvtrace.core.percentiles import QUANTILES, nearest_rank
@@ -56,6 +57,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     op: str
     engine: str
     is_simulated: bool
+    """Nothing moved: bytes, rates and latencies are those of the tier's model, null if it has none."""
     planned: int
     operations: int
     """Those that completed well."""
@@ -175,22 +177,22 @@ def _figures(tier: Tier, op: str, rows: Any, plan: Plan, record: Record, due_ns:
     submitted, completed = record.submitted_ns[good], record.completed_ns[good]
     latency = completed - submitted
     span = int(completed.max() - submitted.min()) if len(good) else 0
-    # The times of a tier where nothing moves describe our own loop, not a device.
-    is_rated = span > 0 and not tier.is_simulated
+    # The times of a tier without a model, where nothing moves, describe our own loop.
+    is_timed = has_times(tier)
+    is_rated = span > 0 and is_timed
     moved = int(plan.length[good].sum())
-    is_moved = op != Op.DELETE and not tier.is_simulated
     return Figures(
         tier=tier.name, op=op, engine=tier.engine, is_simulated=tier.is_simulated, planned=len(rows),
         operations=len(good), errors=int(_is_failed(outcome).sum()),
         corrupt=int((outcome == CORRUPT).sum()),
-        bytes=None if tier.is_simulated else moved,
+        bytes=moved if is_timed else None,
         io_bytes=None if tier.is_simulated or op == Op.DELETE else int(asked[good].sum()),
         span_ns=span if len(good) else None,
         bandwidth_bytes_per_s=moved * NS_PER_S / span if is_rated and op != Op.DELETE else None,
         operations_per_s=len(good) * NS_PER_S / span if is_rated else None,
         in_flight_mean=float(latency.sum()) / span if is_rated else None,
-        latency=distribution(latency[:0] if tier.is_simulated else latency),
-        latency_per_mib=distribution(_per_mib(latency, plan.length[good], is_moved=is_moved)),
+        latency=distribution(latency if is_timed else latency[:0]),
+        latency_per_mib=distribution(_per_mib(latency, plan.length[good], is_moved=is_timed and op != Op.DELETE)),
         lateness=None if due_ns is None else distribution(submitted - due_ns[good]),
     )  # fmt: skip
 

@@ -94,7 +94,7 @@ def sweep(
     # What a replay would refuse must not leave a directory behind.
     for value in values:
         check(_at(config, axis, value))
-    make_tiers(config, [t.name for t in open_table(trace, TRACE).meta.tiers], trace, output)
+    make_tiers(config, open_table(trace, TRACE).meta, trace, output)
     results.make_directory(output, SWEEP_FILE)
     points: list[Point] = []
     error = None

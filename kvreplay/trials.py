@@ -117,7 +117,7 @@ def run_trials(
     results.check_output(output, is_forced=is_forced)
     # What a replay would refuse must not leave a directory behind.
     check(config)
-    make_tiers(config, [t.name for t in open_table(trace, TRACE).meta.tiers], trace, output)
+    make_tiers(config, open_table(trace, TRACE).meta, trace, output)
     manifests, error = [], None
     for number in range(1, count + 1):
         run = output / f"trial-{number}"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvreplay.engines import CORRUPT, ERROR, SHORT
 from kvreplay.plan import DELETE
+from kvreplay.tiers import modelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +75,7 @@ class Step:
     outcome: int | None = None
     trouble: str | None = None
     done_ns: int = 0
+    """Set beforehand only where a model says it."""
 
 
 @dataclass(slots=True)
@@ -124,6 +126,7 @@ class Beside:
         self._reads, self._writes = reads.views, writes.views
         self._tier_of, self._object = memoryview(job.plan.tier), memoryview(job.plan.object_id)
         self._version = memoryview(job.plan.version)
+        self._models = [modelled(t) for t in job.tiers]
         self._submitted = memoryview(job.record.submitted_ns)
         self._fills: SimpleQueue[Fill | None] = SimpleQueue()
         self._steps: SimpleQueue[Step | Check | None] = SimpleQueue()
@@ -194,7 +197,7 @@ class Beside:
                 step.outcome, step.trouble = ERROR, error.strerror or str(error)
                 if step.begins_more:
                     self.mail.post(Begun(step.flight))
-            step.done_ns = monotonic_ns() - self.start_ns
+            step.done_ns = step.done_ns or monotonic_ns() - self.start_ns
             self.mail.post(step)
 
     def _check(self, check: Check) -> None:
@@ -221,6 +224,10 @@ class Beside:
                     self.mail.post(Begun(flight))
             if flight.has_io and not flight.is_failed:
                 self._move(step, submission, tier)
+            elif (model := self._models[self._tier_of[flight.row]]) is not None:
+                length = flight.needed_end - flight.start
+                came_ns = self._submitted[flight.row] + self.start_ns
+                step.done_ns = model.wait(flight.op, length, came_ns) - self.start_ns
         if step.ends and flight.handle is not None:
             handle, flight.handle = flight.handle, None
             tier.end(flight.op, handle)

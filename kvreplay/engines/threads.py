@@ -17,6 +17,7 @@ from kvreplay.buffers import Arena, pieces_a_fill
 from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job
 from kvreplay.plan import DELETE, WRITE
 from kvreplay.schedule import Fill, Flight, Schedule, Submission
+from kvreplay.tiers import modelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +77,7 @@ class _Run:
             self.schedule.ready_ns = memoryview(record.ready_ns)
         self._tier_of, self._object = memoryview(plan.tier), memoryview(plan.object_id)
         self._version = memoryview(plan.version)
+        self._models = [modelled(t) for t in job.tiers]
         self._submitted, self._completed = memoryview(record.submitted_ns), memoryview(record.completed_ns)
         self._outcome = memoryview(record.outcome)
         self._lock = threading.Lock()
@@ -224,15 +226,20 @@ class _Run:
         tier = self._tier(flight)
         if submission.is_first:
             self._begin(flight, tier)
+        done_ns = None
         if flight.has_io and not flight.is_failed:
             self._move(submission, tier, view)
+        elif (model := self._models[self._tier_of[flight.row]]) is not None:
+            length = flight.needed_end - flight.start
+            came_ns = self._submitted[flight.row] + self._start_ns
+            done_ns = model.wait(flight.op, length, came_ns) - self._start_ns
         if flight.pieces > 1:
             with self._lock:
                 is_last = self.schedule.piece_done(submission)
                 if not is_last:
                     self._wake(self._now())
                     return
-        self._finish(submission, tier)
+        self._finish(submission, tier, done_ns)
 
     def _begin(self, flight: Flight, tier: Tier) -> None:
         object_id = self._object[flight.row]
@@ -271,7 +278,7 @@ class _Run:
         elif self._job.check is not None and (message := self._job.check(view[:came], flight.row, start)) is not None:
             self._fail(flight, CORRUPT, message)
 
-    def _finish(self, submission: Submission, tier: Tier) -> None:
+    def _finish(self, submission: Submission, tier: Tier, done_ns: int | None) -> None:
         flight = submission.flight
         if flight.handle is not None:
             try:
@@ -279,7 +286,7 @@ class _Run:
             except OSError as error:
                 self._fail(flight, ERROR, _reason(error))
             flight.handle = None
-        now = self._now()
+        now = self._now() if done_ns is None else done_ns
         with self._lock:
             if flight.pieces == 1:
                 self.schedule.piece_done(submission)

@@ -71,3 +71,20 @@ class RingTier(Protocol):
 
     def ring_flags(self, op: int) -> int:
         """Return how to open it, for open(2); without O_CLOEXEC, which places of a ring do not take."""
+
+
+class ModelledTier(Protocol):
+    """A tier where nothing moves, and operations take the time that a model says."""
+
+    def wait(self, op: int, length_bytes: int, now_ns: int) -> int:
+        """Sleep while the operation takes; return when it is done by the model, on the monotonic clock."""
+
+
+def modelled(tier: Tier | None) -> ModelledTier | None:
+    """Return `tier` if a model says its times, else None."""
+    return tier if getattr(tier, "is_timed", False) else None  # type: ignore[return-value]
+
+
+def has_times(tier: Tier) -> bool:
+    """Return whether the times of its operations mean anything: measured, or said by a model."""
+    return not tier.is_simulated or modelled(tier) is not None

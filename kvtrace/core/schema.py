@@ -169,7 +169,7 @@ OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace
     Column("io_bytes", "int64", "bytes",
            "bytes asked of the tier, padding included; null where the tier moves none", nullable=True),
     Column("outcome", "enum", "class", "how it ended", values=_values(Outcome)),
-    Column("engine", "enum", "class", "which path did it",
+    Column("engine", "enum", "class", "which path did it; sim: nothing moved, times are a model's",
            values=("threads", "uring", "memory", "gpu", "sim", "none")),
 ))  # fmt: skip
 

@@ -228,14 +228,14 @@ def test_a_null_tier_moves_nothing_and_says_so(tmp_path: Path) -> None:
     rows = [row("write", 1, 0, request=1, stage=0), row("read", 0, 5, request=1, stage=1), row("delete", 0, 5)]
     outcome, ops = run(tmp_path, rows, targets={"cpu": "ram", "gpu": "null"})
     assert [(o["outcome"], o["engine"], o["bytes"]) for o in ops] == [
-        ("ok", "memory", 4096), ("ok", "none", None), ("ok", "none", None)
+        ("ok", "memory", 4096), ("ok", "sim", None), ("ok", "sim", None)
     ]  # fmt: skip
     assert ops[0]["completed_ns"] <= ops[1]["submitted_ns"]
     simulated = {
         f.tier: (f.is_simulated, f.bandwidth_bytes_per_s is None, f.latency.count) for f in outcome.summary.figures
     }
     assert simulated == {"cpu": (False, False, 1), "gpu": (True, True, 0)}
-    assert "tier gpu is null: nothing moved there" in outcome.manifest["notes"]
+    assert any(n.startswith("tier gpu is SIMULATED: no data moved") for n in outcome.manifest["notes"])
 
 
 def test_a_failed_operation_stops_the_run_and_keeps_the_rest(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from kvreplay.plan import DELETE, READ, WRITE, Plan, build_plan
 from kvreplay.runner import replay
 from kvreplay.tiers import Options, RingTier
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.null import NullTier
 from kvreplay.tiers.ram import RamTier
+from kvreplay.tiers.simulated import SimulatedTier
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.schema import OPS
 from kvtrace.core.traceio import read_table
@@ -176,7 +176,11 @@ def test_a_full_device_is_an_error(tmp_path: Path) -> None:
 def test_files_memory_and_nothing_in_one_run_keep_their_order(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     rng = random.Random(1)  # noqa: S311 - a test's choices
-    tiers: list[Any] = [NullTier("gpu"), RamTier("cpu", IO), FileTier("nvme", tmp_path / "d", Options(is_direct=False))]
+    tiers: list[Any] = [
+        SimulatedTier("gpu"),
+        RamTier("cpu", IO),
+        FileTier("nvme", tmp_path / "d", Options(is_direct=False)),
+    ]
     rows: list[Any] = []
     for made in range(150):
         for stage, tier in enumerate((1, 2, 0)):
