@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kvreplay.buffers import Arena, pieces_a_fill
 from kvreplay.engines import ring as r
 from kvreplay.engines.beside import precise_timers
+from kvreplay.engines.pump import warm
 from kvreplay.engines.submitter import SPIN_NS, Submitter
 from kvreplay.engines.threads import MAX_GENERATORS, MIN_AHEAD
 
@@ -39,6 +40,7 @@ class UringEngine:
         with self.open_ring() as probe:
             self.is_deferred = bool(probe.flags & r.SETUP_DEFER_TASKRUN)
             self.unregistered = self.register(probe)
+            warm(probe)
 
     def open_ring(self) -> r.Ring:
         """Return a ring for one job; RingRefused if the kernel gives none."""
