@@ -118,14 +118,32 @@ static __always_inline void move_in_flight(u32 dev, u64 by)
     add(now, by);
 }
 
+/* `complete_ns` is 0 for a request whose completion was not seen. */
+static __always_inline void keep_event(struct request_state *state, u64 complete_ns, u32 status)
+{
+#ifdef EVENTS
+    struct event event = {
+        .queue_ns = state->queue_ns, .issue_ns = state->issue_ns, .complete_ns = complete_ns,
+        .sector = state->sector, .bytes = state->bytes, .flags = state->flags, .dev = state->dev,
+        .pid = state->pid, .status = status,
+    };
+    __builtin_memcpy(event.comm, state->comm, sizeof(event.comm));
+    if (events.ringbuf_output(&event, sizeof(event), 0))
+        count(state->direction, LOST_EVENTS, 1);
+#endif
+}
+
 static __always_inline void on_queue(u64 rq)
 {
     u32 dev = device_of(peek64(peek64(rq + RQ_QUEUE) + QUEUE_DISK));
     struct request_state *before = requests.lookup(&rq);
-    /* The kernel uses a request again only after its end: this one's was not seen, and must not leak. */
+    /* The kernel uses a request again only after its end: this one's was not seen, and must not leak.
+     * Seen on kernels that run no probe while a process they protect is the current one: completions that
+     * interrupt that process fire the tracepoint without us (ftrace shows them). */
     if (before && before->is_in_flight) {
         count(before->direction, ENDS_NOT_SEEN, 1);
         move_in_flight(before->dev, -1);
+        keep_event(before, 0, 0);
     }
     if (!is_probed(dev) || !is_mine()) {
         /* Its memory may have been another's request before. */
@@ -243,15 +261,7 @@ RAW_TRACEPOINT_PROBE(block_rq_complete)
         int slot = direction * SLOTS + slot_of(now - state->issue_ns);
         add(d2c.lookup(&slot), 1);
     }
-#ifdef EVENTS
-    struct event event = {
-        .queue_ns = state->queue_ns, .issue_ns = state->issue_ns, .complete_ns = now, .sector = state->sector,
-        .bytes = state->bytes, .flags = state->flags, .dev = state->dev, .pid = state->pid, .status = status,
-    };
-    __builtin_memcpy(event.comm, state->comm, sizeof(event.comm));
-    if (events.ringbuf_output(&event, sizeof(event), 0))
-        count(direction, LOST_EVENTS, 1);
-#endif
+    keep_event(state, now, status);
     requests.delete(&rq);
     return 0;
 }

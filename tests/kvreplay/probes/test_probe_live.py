@@ -86,22 +86,27 @@ def check_against_fio(found, done, rw, depth, block_bytes, disk):
     assert ios - block["bios_merged"] - block["requests_merged"] <= len(direct) <= ios + 16 + block["splits"]
     assert ios <= block["bios"]
     assert block["issued"] == block["bios"] + block["splits"] - block["bios_merged"] - block["requests_merged"]
-    assert block["completed"] == block["issued"] == block["d2c"]["count"] == block["q2d"]["count"]
-    assert block["completed"] == sum(s["count"] for s in block["block_sizes"])
-    assert block["completed_bytes"] == sum(s["count"] * s["bytes"] for s in block["block_sizes"])
-    assert block["completed_bytes"] == block["bio_bytes"]
-    assert (block["lost_events"], block["lost_requests"], block["ends_not_seen"], block["errors"]) == (0, 0, 0, 0)
-    assert len(found["events"]) == sum(d["completed"] for d in found["block"]["directions"].values())
-    assert found["event_rows"] == len(found["events"])
-    assert found["block"]["in_flight_at_end"] == 0
+    assert block["issued"] == block["q2d"]["count"] == sum(s["count"] for s in block["block_sizes"])
+    assert block["issued_bytes"] == sum(s["count"] * s["bytes"] for s in block["block_sizes"]) == block["bio_bytes"]
+    assert (block["lost_events"], block["lost_requests"], block["errors"]) == (0, 0, 0)
+    # A kernel may complete a request without running the probe: no request may vanish for that.
+    rows = [e for e in found["events"] if e["rwbs"].startswith(rw[0].upper())]
+    seen = [e for e in rows if e["complete_ns"] is not None]
+    assert len(rows) == block["issued"]
+    assert len(seen) == block["completed"] == block["d2c"]["count"]
+    assert sum(e["bytes"] for e in seen) == block["completed_bytes"]
+    assert len(found["events"]) == sum(d["issued"] for d in found["block"]["directions"].values())
+    assert len(found["events"]) == found["event_rows"]
+    ended = sum(d["completed"] + d["ends_not_seen"] for d in found["block"]["directions"].values())
+    assert found["block"]["in_flight_at_end"] == len(found["events"]) - ended
     most = max(d["in_flight"] for d in block["in_flight_at_dispatch"])
     assert most >= (depth if depth == 1 else 2)
-    if len(found["events"]) == ios:  # one request an I/O, and nothing else was read
+    # One request an I/O, nothing else read, and all completions seen.
+    if len(found["events"]) == ios == block["completed"]:
         assert most <= depth
-    for event in direct:
+    for event in seen:
         assert event["insert_ns"] <= event["issue_ns"] < event["complete_ns"]
-        assert event["error"] == 0
-        assert event["device"] == disk.name
+        assert (event["error"], event["device"]) == (0, disk.name)
 
 
 def test_another_process_is_not_counted(place, tmp_path):
@@ -142,6 +147,7 @@ def test_histograms_only_writes_no_events_and_d2c_is_near_fios_latency(place, tm
     sizes = {s["bytes"]: s["count"] for s in block["block_sizes"]}
     assert sizes[4096] >= done["total_ios"]
     device_ns, fio_ns = block["d2c"]["p50_ns"], done["clat_ns"]["percentile"]["50.000000"]
+    assert block["completed"] >= 0.8 * block["issued"]
     # The device's time lies within fio's; how near they are depends on the machine.
     sys.stdout.write(f"D2C p50 {device_ns:.0f} ns, fio's p50 {fio_ns} ns: ratio {device_ns / fio_ns:.3f}\n")
     assert fio_ns / 2 < device_ns < fio_ns * 1.1
