@@ -1,0 +1,1 @@
+"""The commands of kvtrace: each file parses, calls the library and prints."""
