@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from kvdistill.check import Closeness
     from kvdistill.closeness import Figures
     from kvdistill.jobs import Jobs
+    from kvdistill.profile import Profile
+    from kvdistill.storejobs import Written
 
 _MARKS = {True: "pass", False: "FAIL", None: "-"}
 
@@ -22,15 +24,7 @@ _MARKS = {True: "pass", False: "FAIL", None: "-"}
 def show_jobs(jobs: Jobs, folder: Path) -> None:
     """Print what was written and, if it was checked, how close it comes."""
     profile = jobs.profile
-    rows = [
-        [name, format_count(d.ops), format_bytes(d.object_bytes), format_bytes(d.io_bytes), format_count(len(d.sizes))]
-        for name, d in (("reads", profile.read), ("writes", profile.write))
-    ]
-    rows.append(["deletes", format_count(profile.delete_ops), format_bytes(profile.delete_bytes), "-", "-"])
-    emit_table(
-        f"Tier {profile.tier} of {profile.origin.file}, {format_duration(profile.span_ns)}",
-        ["", "operations", "object bytes", "I/O bytes", "distinct sizes"], rows,
-    )  # fmt: skip
+    _show_profile(profile)
     space = profile.space
     emit_table(
         f"Written to {folder}: {', '.join(jobs.files)}", ["", ""],
@@ -44,6 +38,28 @@ def show_jobs(jobs: Jobs, folder: Path) -> None:
     )  # fmt: skip
     if jobs.closeness is not None:
         show_closeness(jobs.closeness)
+
+
+def show_written(written: Written, folder: Path) -> None:
+    """Print what was written for another tool."""
+    _show_profile(written.profile)
+    if written.log is not None:
+        made = written.log
+        counts = {"GETs": made.gets, "PUTs": made.puts, "DELETEs": made.deletes, "to populate before": made.populated}
+        emit_table("Op log", ["", "operations"], [[name, format_count(count)] for name, count in counts.items()])
+    typer.echo(f"Written to {folder}: {', '.join(written.files)}")
+
+
+def _show_profile(profile: Profile) -> None:
+    rows = [
+        [name, format_count(d.ops), format_bytes(d.object_bytes), format_bytes(d.io_bytes), format_count(len(d.sizes))]
+        for name, d in (("reads", profile.read), ("writes", profile.write))
+    ]
+    rows.append(["deletes", format_count(profile.delete_ops), format_bytes(profile.delete_bytes), "-", "-"])
+    emit_table(
+        f"Tier {profile.tier} of {profile.origin.file}, {format_duration(profile.span_ns)}",
+        ["", "operations", "object bytes", "I/O bytes", "distinct sizes"], rows,
+    )  # fmt: skip
 
 
 def show_closeness(closeness: Closeness) -> None:

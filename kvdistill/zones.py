@@ -43,8 +43,8 @@ def equal_mass_zones(starts: NDArray[np.int64], moved_bytes: NDArray[np.int64], 
     return zones
 
 
-def percentages(weights: Any) -> list[int]:
-    """Return whole percentages of `weights` that sum to exactly 100, by largest remainder.
+def percentages(weights: Any, whole: int = PERCENT) -> list[int]:
+    """Return whole shares of `weights` that sum to exactly `whole`, by largest remainder.
 
     Ties are spread over the weights, so that equal ones do not all gain at one end. Weights must be
     non-negative and not all 0.
@@ -53,9 +53,9 @@ def percentages(weights: Any) -> list[int]:
     total = sum(weights)
     if total <= 0 or min(weights) < 0:
         raise ValueError(f"weights(={weights[:8]}…) must be >= 0 and not all 0.")
-    shares = [w * PERCENT // total for w in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda i: (-(weights[i] * PERCENT % total), _spread(i)))
-    for i in by_remainder[: PERCENT - sum(shares)]:
+    shares = [w * whole // total for w in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda i: (-(weights[i] * whole % total), _spread(i)))
+    for i in by_remainder[: whole - sum(shares)]:
         shares[i] += 1
     return shares
 
