@@ -13,7 +13,6 @@ from kvtrace.compiled import njit
 from kvtrace.sources.synthetic import KIND, QOS, next_turn, think_ns
 from kvtrace.state import (
     EXPIRES,
-    FOLLOWING,
     FREE_COUNT,
     HELD,
     HIT_BYTES,
@@ -53,7 +52,7 @@ from kvtrace.store import (
     write,
 )
 
-DONE, ROWS_FULL, SLOTS_FULL, ACTORS_FULL = range(4)
+DONE, ROWS_FULL, SLOTS_FULL, ACTORS_FULL, CONTEXT_FULL = range(5)
 """Why the loop returned."""
 
 # What an actor (a user, or a request in flight) does next.
@@ -67,9 +66,9 @@ _GROWING, _SLIDING, _CHUNKED, _STATE = range(4)
 
 # An actor's fields, columns of an int64 matrix.
 (
-    STEP, REQUEST, SESSION, TURN, INPUT, OUTPUT, NEW_TOKENS, FIRST, LAST, LENGTH, NEW, STAGE, DECODED, DECODE_START,
+    STEP, REQUEST, SESSION, TURN, INPUT, OUTPUT, NEW_TOKENS, FIRST, LENGTH, NEW, STAGE, DECODED, DECODE_START,
     HISTORY, ASKED_NS, REACHED, MISSED_TOKENS, ACTOR_FIELDS,
-) = range(19)  # fmt: skip
+) = range(18)  # fmt: skip
 
 # Fields of World.control.
 (
@@ -123,6 +122,8 @@ class World(NamedTuple):
     total: Any
     users: Any
     """[users, synthetic.FIELDS]; empty with a file."""
+    contexts: Any
+    """int32[users, chunks]: the slots of each user's conversation, in order, LENGTH of them; empty with a file."""
     actors: Any
     """[actors, ACTOR_FIELDS]; actor n is user n."""
     idle: Any
@@ -266,9 +267,13 @@ def _room(world: World, actor: int) -> int:
     """Return DONE if the actor's next step surely fits the buffers, else what is full; NEED says how much it takes."""
     me, knobs, control = world.actors[actor], world.knobs, world.control
     n = me[LENGTH] + me[NEW]
-    if len(world.users) and me[STEP] in (_LOAD, _END) and control[FREE_COUNT] < me[NEW]:
-        control[NEED] = me[NEW]
-        return SLOTS_FULL
+    if len(world.users) and me[STEP] in (_LOAD, _END):
+        if control[FREE_COUNT] < me[NEW]:
+            control[NEED] = me[NEW]
+            return SLOTS_FULL
+        if n > world.contexts.shape[1]:
+            control[NEED] = n
+            return CONTEXT_FULL
     tiers = len(world.tiers)
     # Every object is read once and written once to each tier. That displaces at most as many bytes from each,
     # and one largest object and what lies between its marks a tier more, but no object twice; each displaced one
@@ -324,13 +329,11 @@ def _ask(world: World, user: int) -> int:
 @njit
 def _leave_conversation(world: World, user: int) -> None:
     me, slots = world.actors[user], world.slots
-    slot = me[FIRST]
-    while slot != NONE:
-        following = slots[slot, FOLLOWING]
+    for i in range(me[LENGTH]):
+        slot = world.contexts[user, i]
         slots[slot, HELD] = 0
         release(world.tiers, slots, world.free, world.control, slot)
-        slot = following
-    me[FIRST], me[LAST], me[LENGTH], me[TURN], me[HISTORY] = NONE, NONE, 0, 0, 0
+    me[LENGTH], me[TURN], me[HISTORY] = 0, 0, 0
 
 
 @njit
@@ -338,36 +341,26 @@ def _make_objects(world: World, user: int) -> None:
     """Take slots for the new objects of a user's turn and append them to the conversation."""
     me, knobs, slots, control = world.actors[user], world.knobs, world.slots, world.control
     size = knobs.chunk_bytes if knobs.chunk_tokens else me[NEW_TOKENS] * knobs.bytes_per_token
-    for _ in range(me[NEW]):
+    for i in range(me[NEW]):
         control[FREE_COUNT] -= 1
         slot = world.free[control[FREE_COUNT]]
         slots[slot, OBJECT] = control[NEXT_OBJECT]
         control[NEXT_OBJECT] += 1
         slots[slot, SIZE] = size
-        slots[slot, LIVE], slots[slot, HELD], slots[slot, FOLLOWING], slots[slot, SEEN] = 0, 1, NONE, 0
-        if me[LAST] == NONE:
-            me[FIRST] = slot
-        else:
-            slots[me[LAST], FOLLOWING] = slot
-        me[LAST] = slot
+        slots[slot, LIVE], slots[slot, HELD], slots[slot, SEEN] = 0, 1, 0
+        world.contexts[user, me[LENGTH] + i] = slot
         world.made_size[control[MADE]] = size
         control[MADE] += 1
+    me[LENGTH] += me[NEW]
 
 
 @njit
 def _gather(world: World, actor: int) -> int:
     """Copy the slots of the actor's prompt, in order, to `chain`; return how many."""
-    me, slots, chain = world.actors[actor], world.slots, world.chain
-    if len(world.users) == 0:
-        n = me[LENGTH]
-        chain[:n] = world.file_chain[me[FIRST] : me[FIRST] + n]
-        return n
-    n = 0
-    slot = me[FIRST]
-    while slot != NONE:
-        chain[n] = slot
-        n += 1
-        slot = slots[slot, FOLLOWING]
+    me = world.actors[actor]
+    n = me[LENGTH]
+    for i in range(n):
+        world.chain[i] = world.contexts[actor, i] if len(world.users) else world.file_chain[me[FIRST] + i]
     return n
 
 
@@ -378,7 +371,6 @@ def _load(world: World, actor: int) -> int:
     known = me[LENGTH] if len(world.users) else me[LENGTH] - me[NEW]
     if len(world.users):
         _make_objects(world, actor)
-        me[LENGTH] += me[NEW]
     n = _gather(world, actor)
     end = _look_up(world, known)
     done, hit_tokens = _read_hits(world, actor, end)
@@ -612,7 +604,8 @@ def _decode(world: World, actor: int) -> int:
         if knobs.stores_generated and knobs.chunk_tokens and len(world.users):
             me[NEW] = (me[INPUT] + me[OUTPUT]) // knobs.chunk_tokens - me[LENGTH]
         return max(0, me[DECODE_START] + me[OUTPUT] * knobs.decode_ns_per_token - control[NOW])
-    slot = world.file_chain[me[FIRST] + me[LENGTH] - 1] if len(world.users) == 0 else me[LAST]
+    last = me[LENGTH] - 1
+    slot = world.contexts[actor, last] if len(world.users) else world.file_chain[me[FIRST] + last]
     tiers, slots, rows = world.tiers, world.slots, world.rows
     t = fastest(tiers, slots, slot)
     served = control[NOW]
@@ -641,7 +634,6 @@ def _end(world: World, actor: int) -> int:
         return NONE
     if me[NEW]:
         _make_objects(world, actor)
-        me[LENGTH] += me[NEW]
         _store_new(world, actor, DECODE, DECODE)
     me[HISTORY] = me[INPUT] + me[OUTPUT]
     me[TURN] += 1

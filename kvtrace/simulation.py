@@ -115,7 +115,6 @@ class Simulation:
         control[state.EXPIRES] = any(tier.policy is Policy.TTL for tier in self.preset.tiers)
         control[state.FREE_COUNT] = 0 if is_file else len(slots)
         actors = np.zeros((count, kernel.ACTOR_FIELDS), np.int64)
-        actors[:, kernel.FIRST] = actors[:, kernel.LAST] = state.NONE
         longest = int(np.diff(chains.offsets).max(initial=0)) if is_file else len(slots)
         world = kernel.World(
             tiers=self._tiers(),
@@ -127,6 +126,7 @@ class Simulation:
             control=control,
             total=np.zeros(kernel.TOTALS, np.int64),
             users=users,
+            contexts=np.empty((len(users), 64), np.int32),
             actors=actors,
             idle=np.append(np.arange(count - 1, -1, -1), count),
             heap_ns=np.zeros(count + 1, np.int64),
@@ -218,6 +218,8 @@ class Simulation:
                 self._grow_slots()
             elif code == kernel.ACTORS_FULL:
                 self._grow_actors()
+            elif code == kernel.CONTEXT_FULL:
+                self._grow_contexts()
 
     def _flush(self) -> Flush:
         control, world = self.world.control, self.world
@@ -256,6 +258,15 @@ class Simulation:
         self.world = world._replace(
             slots=slots, free=free, chain=np.empty(old + more, np.int64), where=np.empty(old + more, np.int64)
         )
+
+    def _grow_contexts(self) -> None:
+        """Double the chunks a conversation may have; only what is used is copied, so the rest takes no memory."""
+        world = self.world
+        users, room = world.contexts.shape
+        contexts = np.empty((users, max(2 * room, int(world.control[kernel.NEED]))), np.int32)
+        for user, length in enumerate(world.actors[:, kernel.LENGTH].tolist()):
+            contexts[user, :length] = world.contexts[user, :length]
+        self.world = world._replace(contexts=contexts)
 
     def _grow_actors(self) -> None:
         """Double the requests that may be in flight; the new ones are idle."""

@@ -37,9 +37,9 @@ QUEUES = 4
 )  # fmt: skip
 
 # Fields of a slot: the object it holds, its bytes (all ranks together), a bit for each tier it is live in, whether
-# a conversation may still ask for it (so that it is not reused), the next slot of that conversation, whether it was
-# loaded once and not promoted yet, and from LINKS on, for each tier, the next more recent and less recent slot.
-OBJECT, SIZE, LIVE, HELD, FOLLOWING, SEEN, LINKS = range(7)
+# a conversation may still ask for it (so that it is not reused), whether it was loaded once and not promoted yet, and
+# from LINKS on, for each tier, the next more recent and less recent slot.
+OBJECT, SIZE, LIVE, HELD, SEEN, LINKS = range(6)
 
 # If any tier's policy is not LRU, then for each tier, behind all links: in which list the slot is (LFU: in which
 # group), a count (uses; TTL: when it expires), and of the LFU group of this number its most recent slot (if
