@@ -59,9 +59,13 @@ def run_(
     precondition: Annotated[bool, typer.Option(
         "--precondition", help="First write each directory's peak twice, sequentially, then at random places.")
     ] = False,
+    requests: Annotated[Path | None, typer.Option(
+        help="The trace's requests table (kvtrace gen --requests-out): adds classes of service and, where the trace "
+        "models computing, the time to the first token.")] = None,
     criteria: Annotated[Path | None, typer.Option(
         help="Thresholds of the health criteria, in a TOML file: storage_read_p95, storage_write_p95, cpu_p95, "
-        "hit_rate, storage_bandwidth. MLPerf's if not given.")] = None,
+        "hit_rate, storage_bandwidth, and tables qos_interactive, qos_responsive, qos_batch of p95, p99, p99_9, "
+        "p99_99. MLPerf's if not given.")] = None,
     verify: Annotated[bool, typer.Option(
         "--verify", help="Stamp each 4 KiB block written and check each one read; slows reads down.")] = False,
     dedup_ratio: Annotated[float, typer.Option(
@@ -98,7 +102,7 @@ def run_(
         queue_depth=queue_depth, io_bytes=parse_bytes(io_bytes), limit=limit, seed=seed, is_buffered=buffered,
         fsync=fsync, is_kept=keep, on_error=on_error, engine=engine, is_verified=verify, dedup_ratio=dedup_ratio,
         compress_ratio=compress_ratio, warmup=warmup, is_preconditioned=precondition,
-        criteria=read_criteria(criteria),
+        criteria=read_criteria(criteria), requests=None if requests is None else str(requests),
     )  # fmt: skip
     argv = ["kvreplay", *sys.argv[1:]]
     if trials is not None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from kvreplay.asked import Asked
     from kvreplay.datagen import Data
     from kvreplay.drives import Smart
     from kvreplay.engines.choose import Chosen
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from kvreplay.pacing import Pacer
     from kvreplay.plan import Window
     from kvreplay.precondition import Preconditioned
+    from kvreplay.requestfigures import RequestFigures
     from kvreplay.summary import Summary
     from kvreplay.tiers import Tier
     from kvreplay.verify import Verification
@@ -51,6 +53,8 @@ class Setting:
     tiers: list[Tier | None]
     trace: Path
     argv: list[str]
+    asked: Asked | None = None
+    """The trace's requests; None if their table was not named."""
 
     @property
     def seed(self) -> int:
@@ -97,6 +101,7 @@ class Measured:
     preconditioned: list[Preconditioned]
     smart: dict[str, dict[str, Smart]]
     """By tier on files: `before` and `after`."""
+    requests: RequestFigures
 
 
 def manifest(setting: Setting, measured: Measured) -> dict[str, Any]:
@@ -124,7 +129,8 @@ def manifest(setting: Setting, measured: Measured) -> dict[str, Any]:
         "data": measured.data, "verification": msgspec.to_builtins(measured.verification),
         "device_io": measured.device_io, "smart": msgspec.to_builtins(measured.smart),
         "notes": _notes(setting, measured),
-        "mlperf": msgspec.to_builtins(mlperf(setting, measured.summary, setting.config.criteria)),
+        "requests": msgspec.to_builtins(measured.requests),
+        "mlperf": msgspec.to_builtins(mlperf(setting, measured.summary, setting.config.criteria, measured.requests)),
         "summary": msgspec.to_builtins(measured.summary),
     }  # fmt: skip
 

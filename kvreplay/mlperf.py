@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kvreplay.requestfigures import QOS_DEFINITION, Targets
 from kvtrace.core.config import load_toml, to_struct
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.schema import Qos
 from kvtrace.core.units import NS_PER_S, format_duration, format_rate, parse_bytes, parse_duration_ns
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from kvreplay.manifest import Setting
+    from kvreplay.requestfigures import RequestFigures
     from kvreplay.summary import Distribution, Figures, Summary
 
 HOST_REASON = "host and device time are one call here; the block layer's trace tells them apart"
-QOS_REASON = "no latency of a whole request is measured: a replay has no model to serve"
+QOS_REASON = "the trace does not say which class a request is of; name its requests table with --requests"
 
 
 class Criteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +36,15 @@ class Criteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     hit_rate: float = 0.3
     storage_bandwidth: str = "0"
     """Bytes a second, read and written together, that must be exceeded."""
+    qos_interactive: Targets = Targets("50ms", "100ms", "150ms", "200ms")
+    """What the percentiles of a class's requests must not exceed."""
+    qos_responsive: Targets = Targets("100ms", "200ms", "350ms", "500ms")
+    qos_batch: Targets = Targets("1s", "5s", "7500ms", "10s")
+
+    @property
+    def targets(self) -> dict[str, Targets]:
+        """The targets by class of service."""
+        return {qos.value: getattr(self, f"qos_{qos.value}") for qos in Qos}
 
 
 class Criterion(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +92,11 @@ class Mlperf(msgspec.Struct, frozen=True, kw_only=True):
     latencies: list[Direction]
     throughput: Throughput
     criteria: list[Criterion]
-    qos_compliance: None = None
-    qos_reason: str = QOS_REASON
+    qos_compliance: dict[str, float | None] | None
+    """By class: the share of its requests whose storage time is within the class's p95 target."""
+    qos_reason: str | None
+    """Why it is null."""
+    qos_definition: str = QOS_DEFINITION
 
 
 def read_criteria(path: Path | None) -> Criteria:
@@ -90,7 +105,8 @@ def read_criteria(path: Path | None) -> Criteria:
         return Criteria()
     criteria = to_struct(load_toml(path), Criteria, str(path))
     try:
-        for text in (criteria.storage_read_p95, criteria.storage_write_p95, criteria.cpu_p95):
+        of_classes = [text for targets in criteria.targets.values() for text in msgspec.structs.astuple(targets)]
+        for text in (criteria.storage_read_p95, criteria.storage_write_p95, criteria.cpu_p95, *of_classes):
             parse_duration_ns(text)
         parse_bytes(criteria.storage_bandwidth)
     except ConfigError as error:
@@ -98,7 +114,7 @@ def read_criteria(path: Path | None) -> Criteria:
     return criteria
 
 
-def mlperf(setting: Setting, summary: Summary, criteria: Criteria) -> Mlperf:
+def mlperf(setting: Setting, summary: Summary, criteria: Criteria, requests: RequestFigures) -> Mlperf:
     """Return the benchmark's figures of a run."""
     kinds = {t.name: _kind(t.target) for t in setting.tiers if t is not None and not t.is_simulated}
     moved = [f for f in summary.figures if f.tier in kinds and f.op != "delete"]
@@ -107,6 +123,8 @@ def mlperf(setting: Setting, summary: Summary, criteria: Criteria) -> Mlperf:
         latencies=[Direction(tier=f.tier, kind=kinds[f.tier], op=f.op, total=f.latency) for f in moved],
         throughput=_throughput(setting, summary, [f for f in moved if kinds[f.tier] == "storage"], stats),
         criteria=_criteria(criteria, moved, kinds, stats),
+        qos_compliance={c.qos: c.share_within_p95_target for c in requests.classes} or None,
+        qos_reason=None if requests.classes else QOS_REASON,
     )  # fmt: skip
 
 

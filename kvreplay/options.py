@@ -56,7 +56,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     is_preconditioned: bool = False
     """Write directory tiers full twice before anything is measured."""
     criteria: Criteria = Criteria()
-    """Thresholds of the health criteria."""
+    """Thresholds of the health criteria and of the classes of service."""
+    requests: str | None = None
+    """The trace's requests table, for classes of service and the time to the first token."""
     dedup_ratio: float = 1.0
     """Blocks of 4 KiB written for each distinct one."""
     compress_ratio: float = 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -53,6 +53,7 @@ def show_run(outcome: Outcome) -> None:
     if summary.pace is not None:
         rows = [(_name(f), *_times(f.lateness)) for f in summary.figures if f.lateness is not None]
         emit_table("Lateness", ("tier op", *_TIMES), [*rows, ("all", *_times(summary.pace.lateness))])
+    _show_requests(manifest["requests"])
     criteria = [(c["name"], c["shown"], c["verdict"]) for c in manifest["mlperf"]["criteria"]]
     emit_table("MLPerf health criteria", ("criterion", "measured and threshold", "verdict"), criteria)
     if generation is not None:
@@ -60,6 +61,24 @@ def show_run(outcome: Outcome) -> None:
             f"making data took {percent(generation.share_of_threads)} of its threads' time and making room "
             f"{percent(generation.reserve_share)}; submitting threads waited for it "
             f"{percent(generation.starved_share)} of theirs"
+        )
+
+
+def _show_requests(found: dict[str, Any]) -> None:
+    names = [f"p{name}" for name in ("50", "95", "99", "99_9", "99_99")]
+    columns = ("mean_ns", *(f"{name}_ns" for name in names), "max_ns")
+    rows = [("storage, all", found["storage"])]
+    rows += [(f"storage, {c['qos']} ({c['verdict']})", c["storage"]) for c in found["classes"]]
+    if found["first_token"] is not None:
+        rows.append(("first token (computing modelled)", found["first_token"]))
+    shown = [
+        (name, format_count(d["count"]), *(format_duration(d[c]) for c in columns)) for name, d in rows if d["count"]
+    ]
+    if shown:
+        emit_table("Requests", ("time", "requests", *_TIMES), shown)
+    if found["first_token"] is not None and found["first_token_unknown"]:
+        typer.echo(
+            f"{found['first_token_unknown']:,} requests have no time to the first token: a load was not replayed"
         )
 
 

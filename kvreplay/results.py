@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MANIFEST, OPS_FILE = "run.json", "ops.parquet"
 TRIALS_FILE, SWEEP_FILE = "trials.json", "sweep.json"
-SERVED_FILE, SERIES_FILE = "served.parquet", "series.parquet"
+SERVED_FILE, SERIES_FILE = "requests.parquet", "series.parquet"
 _FROM_TRACE = ("op", "tier", "phase", "object_id", "request_id")
 
 

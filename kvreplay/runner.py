@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvreplay import results
+from kvreplay.asked import read_asked
 from kvreplay.datagen import Data
 from kvreplay.drives import Smart, smart
 from kvreplay.engines import Driven, IoEngine, Job, Record
@@ -22,6 +23,7 @@ from kvreplay.manifest import Measured, Populated, Setting, manifest, table_meta
 from kvreplay.options import Config, check, make_tiers
 from kvreplay.plan import compile_window, populate_plan
 from kvreplay.precondition import Preconditioned, precondition
+from kvreplay.requestfigures import request_figures
 from kvreplay.series import series_batch
 from kvreplay.served import served_batch
 from kvreplay.summary import Summary, summarize
@@ -36,6 +38,8 @@ from kvtrace.core.traceio import open_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
 
     from kvreplay.tiers import Tier
     from kvreplay.verify import Verification
@@ -85,7 +89,8 @@ def replay(
     if window.rows == 0:
         reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
         raise ConfigError(f"{trace}: nothing to replay: {reason}")
-    setting = Setting(config, pacer, reader, window, tiers, trace, argv)
+    asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
+    setting = Setting(config, pacer, reader, window, tiers, trace, argv, asked)
     return _Run(setting, show or _no_show, Data.of(config, setting.seed)).perform(output)
 
 
@@ -160,15 +165,17 @@ class _Run:
             driven = stopped or self._drive(engine, job, interrupted, "replaying")
             device_io = _device_io(before, self._device_bytes())
             error = self._error(driven, is_populating=stopped is not None, output=output)
+            served = served_batch(setting, record, due_ns)
             measured = Measured(
                 chosen, started, populated, device_io, self._summary(record, due_ns, driven, stopped), error,
                 self.data.facts(setting.config.io_bytes), named(verifier, setting.trace),
                 preconditioned,
                 {name: {"before": was, "after": now} for (name, was), now in zip(
                     smart_before.items(), self._smart().values(), strict=True)},
+                request_figures(setting, record, due_ns, served, setting.config.criteria.targets),
             )  # fmt: skip
             content = manifest(setting, measured)
-            results.write_run(output, self._tables(record, due_ns, content), content)
+            results.write_run(output, self._tables(record, due_ns, served, content), content)
         return Outcome(content, measured.summary, error, measured.verification)
 
     def _open_tiers(self, stack: ExitStack) -> None:
@@ -234,11 +241,13 @@ class _Run:
             return Interrupted(f"interrupted by {driven.interrupted_by}; {kept}")
         return None
 
-    def _tables(self, record: Record, due_ns: Any, content: dict[str, Any]) -> list[results.Output]:
+    def _tables(
+        self, record: Record, due_ns: Any, served: pa.RecordBatch, content: dict[str, Any]
+    ) -> list[results.Output]:
         setting = self.setting
         tables = (
             (results.OPS_FILE, OPS, results.ops_batches(setting, record, due_ns)),
-            (results.SERVED_FILE, SERVED, [served_batch(setting, record, due_ns)]),
+            (results.SERVED_FILE, SERVED, [served]),
             (results.SERIES_FILE, SERIES, [series_batch(setting.window.plan, record, setting.tiers)]),
         )
         return [results.Output(file, table_metadata(table, setting, content), rows) for file, table, rows in tables]

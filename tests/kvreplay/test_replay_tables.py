@@ -13,13 +13,14 @@ from conftest import run_cli, trace_meta, write_trace
 from kvreplay import drives
 from kvreplay.engines import Record
 from kvreplay.manifest import Setting
-from kvreplay.mlperf import Criteria, mlperf, read_criteria
+from kvreplay.mlperf import Criteria, Mlperf, mlperf, read_criteria
 from kvreplay.options import Config
 from kvreplay.pacing import ClosedLoop
 from kvreplay.plan import compile_window
+from kvreplay.requestfigures import request_figures
 from kvreplay.series import series_batch
 from kvreplay.served import served_batch
-from kvreplay.summary import summarize
+from kvreplay.summary import Summary, summarize
 from kvreplay.tiers import Options
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
@@ -66,11 +67,13 @@ def test_a_request_is_served_while_any_of_its_operations_is_in_flight(tmp_path: 
     # Request 7: 0 to 400 ms, the second read within, and 600 to 1200: 1000 of its 1200 ms.
     assert found[0] == {
         "request_id": 7, "scheduled_ns": None, "submitted_ns": 0, "completed_ns": 1200 * MS, "storage_ns": S,
+        "qos": None, "first_token_ns": None,
         "operations": 3, "unfinished": 0, "not_replayed": 1, "hits": 2, "hit_bytes": 3 * MIB, "read_bytes": 3 * MIB,
         "written_bytes": MIB,
     }  # fmt: skip
     assert found[1] == {
         "request_id": 9, "scheduled_ns": None, "submitted_ns": 700 * MS, "completed_ns": None, "storage_ns": None,
+        "qos": None, "first_token_ns": None,
         "operations": 0, "unfinished": 1, "not_replayed": 0, "hits": 0, "hit_bytes": 0, "read_bytes": 0,
         "written_bytes": 0,
     }  # fmt: skip
@@ -101,6 +104,11 @@ def test_latency_per_mib_scales_each_operation(tmp_path: Path) -> None:
     assert (by["write"].max_ns, by["delete"].count) == (600 * MS, 0)
 
 
+def judged(made: Setting, record: Record, summary: Summary, criteria: Criteria) -> Mlperf:
+    served = served_batch(made, record, None)
+    return mlperf(made, summary, criteria, request_figures(made, record, None, served, criteria.targets))
+
+
 STATS = {"output_tokens": 500, "lookups": 10, "tiers": [{"hits": 2}, {"hits": 1}, {"hits": 1}]}
 
 
@@ -109,7 +117,7 @@ def test_the_benchmarks_figures_are_by_its_definitions(tmp_path: Path) -> None:
     record.outcome[3], record.completed_ns[3] = 0, 1000 * MS
     summary = summarize(made.window.plan, record, None, made.tiers, None, queue_depth=1, skipped_rows={},
                         absent_deletes=0)  # fmt: skip
-    found = mlperf(made, summary, Criteria(hit_rate=0.5))
+    found = judged(made, record, summary, Criteria(hit_rate=0.5))
     # Reads of 400, 100 and 300 ms and a write of 600 ms; the delete is none of the benchmark's.
     assert found.throughput.storage_io_ns == 1400 * MS
     assert found.throughput.storage_throughput_tokens_per_s == pytest.approx(500 / 1.4)
@@ -128,7 +136,7 @@ def test_tokens_are_null_when_only_a_part_was_measured(tmp_path: Path) -> None:
     made, record = setting(tmp_path, stats=STATS)
     summary = summarize(made.window.plan, record, None, made.tiers, None, queue_depth=1, skipped_rows={},
                         absent_deletes=0)  # fmt: skip
-    found = mlperf(made, summary, Criteria()).throughput
+    found = judged(made, record, summary, Criteria()).throughput
     assert (found.tokens, found.storage_throughput_tokens_per_s) == (None, None)
     assert found.reason == "only a part of the trace was measured, and the trace counts tokens as a whole"
 
@@ -142,7 +150,7 @@ def test_p95_is_judged_at_the_threshold(tmp_path: Path) -> None:
     record = Record(np.zeros(20, np.int64), np.arange(1, 21) * MS, np.zeros(20, np.int8), None)
     summary = summarize(window.plan, record, None, made.tiers, None, queue_depth=1, skipped_rows={}, absent_deletes=0)
     for limit, verdict in (("19ms", "fail"), ("20ms", "pass")):
-        found = {c.name: c.verdict for c in mlperf(made, summary, Criteria(cpu_p95=limit)).criteria}
+        found = {c.name: c.verdict for c in judged(made, record, summary, Criteria(cpu_p95=limit)).criteria}
         assert found["cpu_p95_ns"] == verdict
 
 
@@ -151,6 +159,8 @@ def test_criteria_come_from_a_file_that_is_checked(tmp_path: Path) -> None:
     for text, message in (
         ('cpu_p99 = "1ms"', "unknown field `cpu_p99`"), ('cpu_p95 = "quick"', "'quick' is not a duration"),
         ("hit_rate = 'high'", "hit_rate"),
+        ("[qos_batch]\np95 = '1s'", "qos_batch"),
+        ("[qos_batch]\np95 = 'soon'\np99 = '1s'\np99_9 = '1s'\np99_99 = '1s'", "'soon' is not a duration"),
     ):  # fmt: skip
         path.write_text(text)
         with pytest.raises(ConfigError, match=message):
@@ -164,11 +174,11 @@ def test_a_run_has_its_tables_with_provenance(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", i, 4096, i // 2, 0, tier=1) for i in range(8)])
     (tmp_path / "c.toml").write_text('cpu_p95 = "1h"\n')
     run_cli("kvreplay", "run", trace, "--tier", "cpu=ram", "--criteria", tmp_path / "c.toml", "-o", tmp_path / "run")
-    assert read_table(tmp_path / "run" / "served.parquet", SERVED).column("operations").to_pylist() == [2] * 4
+    assert read_table(tmp_path / "run" / "requests.parquet", SERVED).column("operations").to_pylist() == [2] * 4
     assert sum(read_table(tmp_path / "run" / "series.parquet", SERIES).column("operations").to_pylist()) == 8
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert manifest["config"]["criteria"]["cpu_p95"] == "1h"
-    meta = open_table(tmp_path / "run" / "served.parquet", SERVED).meta
+    meta = open_table(tmp_path / "run" / "requests.parquet", SERVED).meta
     assert (meta.table, meta.seed, meta.rows) == ("served", trace_meta().seed, 4)
 
 
