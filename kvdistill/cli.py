@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.core.app import emit_json, log, make_app, run
+from kvdistill import cli_jobs, cli_reports
+from kvtrace.core.app import emit_json, make_app, run
 from kvtrace.core.errors import ConfigError
 
 app = make_app(
@@ -78,82 +79,12 @@ def fio(
         show_jobs(result, output)
 
 
-@app.command()
-def report(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="TRACE|RUN...", help="Traces, or runs' folders.", show_default=False)
-    ],
-    output: Annotated[
-        list[Path] | None,
-        typer.Option("-o", "--output", help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
-    ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as Markdown.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print every figure on a CSV line of its own.")] = False,
-    buckets: Annotated[int, typer.Option("--buckets", min=1, max=500, help="Stretches of equal time.")] = 24,
-    json: Json = False,
-) -> None:
-    """Say what traces hold, or what runs measured: on the terminal, or as a page, a workbook or text.
-
-    An HTML report is one file that needs no network; a workbook has the sheets of the MLPerf benchmark's.
-    --json gives a list if there are several.
-
-    \b
-    kvdistill report conv.parquet
-    kvdistill report run -o report.html -o report.xlsx
-    kvdistill report run --json
-    """
-    from kvdistill.present_report import show_report
-    from kvdistill.report import report as make
-    from kvdistill.reportfile import check_names, documents_of, with_trials, write_report
-    from kvdistill.textforms import csv_lines
-    from kvdistill.textforms import markdown as as_markdown
-
-    if json + markdown + csv > 1:
-        raise ConfigError("choose one of --json, --markdown and --csv")
-    outputs = output or []
-    check_names(outputs)
-    subjects = with_trials(paths)
-    results = [make(path, buckets) for path, _name in subjects]
-    documents = documents_of(results, [name for _path, name in subjects])
-    for path in outputs:
-        write_report(documents, path)
-        log(f"wrote {path}")
-    if json:
-        emit_json(results[0] if len(results) == 1 else results)
-    elif markdown or csv:
-        typer.echo(as_markdown(documents) if markdown else csv_lines(documents), nl=False)
-    elif not outputs:
-        for result in results:
-            show_report(result)
+for command in (cli_jobs.warp, cli_jobs.sai3, cli_jobs.elbencho, cli_jobs.vdbench):
+    app.command()(command)
 
 
-@app.command()
-def sql(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="Traces, tables or folders of them; the last argument is the SQL."),
-    ],
-    json: Json = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print the result as CSV.")] = False,
-    max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Rows that the table shows.")] = 100,
-) -> None:
-    """Answer an SQL query over files: views trace, objects, ops, requests, blocks.
-
-    The query can only read. Rows have no order unless it says ORDER BY.
-
-    \b
-    kvdistill sql conv.parquet "SELECT tier, op, count(*) FROM trace GROUP BY ALL ORDER BY ALL"
-    kvdistill sql run "SELECT max(completed_ns - submitted_ns) FROM ops" --csv
-    """
-    from kvdistill.present_report import show_answer
-    from kvdistill.sqlshell import answer
-
-    if len(files) < 2:  # noqa: PLR2004 - at least a file and a query
-        raise ConfigError('name at least one file, then the query: kvdistill sql conv.parquet "SELECT ..."')
-    if json and csv:
-        raise ConfigError("choose one of --json and --csv")
-    with answer(files[:-1], str(files[-1])) as batches:
-        show_answer(batches, "json" if json else "csv" if csv else "table", max_rows)
+app.command()(cli_reports.report)
+app.command()(cli_reports.sql)
 
 
 def _positive(value: int, option: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,16 @@ from kvtrace.core.app import emit_json, emit_table, log
 from kvtrace.core.units import format_bytes, format_count, format_duration, format_rate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
+    from kvdistill.library import NamedQuery
     from kvdistill.report import TraceReport
     from kvdistill.runreport import RunReport
     from kvdistill.subject import Subject
+
+_LIBRARY_WIDTH = 110
 
 
 def show_report(report: TraceReport | RunReport) -> None:
@@ -139,6 +145,13 @@ def show_answer(batches: pa.RecordBatchReader, form: str, max_rows: int) -> None
         emit_table("", batches.schema.names, [list(row.values()) for row in rows[:max_rows]])
         if len(rows) > max_rows:
             log(f"only the first {max_rows} rows; --csv gives all")
+
+
+def show_library(queries: Sequence[NamedQuery]) -> None:
+    """Print what each query of the library answers, and which views it reads."""
+    for query in queries:
+        typer.echo(f"{query.name} ({', '.join(query.needs)})")
+        typer.echo(textwrap.fill(query.answers, _LIBRARY_WIDTH, initial_indent="  ", subsequent_indent="  "))
 
 
 def _write_csv(batches: pa.RecordBatchReader) -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvdistill.database import connect, query, register
+from kvdistill.database import connect, query
 from kvdistill.runreport import RunReport, run_report
 from kvdistill.spread import bins, summarize
 from kvdistill.subject import Subject, named, subject_of, writes_per_day
+from kvdistill.views import register
 from kvtrace.core import traceio
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.schema import TRACE

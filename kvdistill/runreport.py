@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvdistill.database import connect, query, register
+from kvdistill.database import connect, query
 from kvdistill.spread import bins, summarize
 from kvdistill.subject import Subject, named, subject_of, writes_per_day
+from kvdistill.views import read_json, register
 from kvtrace.core import traceio
-from kvtrace.core.errors import TraceError
+from kvtrace.core.percentiles import QUANTILES
 from kvtrace.core.schema import OPS
 from kvtrace.core.units import parse_duration_ns
 
@@ -24,6 +25,19 @@ _NS_PER_S = 1e9
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
 PARTS = [100, 200, *range(500, 9501, 500), 9700, 9800, 9900, 9950, 9990, 9999, 10_000]
 """The points of a distribution, in ten-thousandths."""
+
+
+_TIMES = """
+CREATE VIEW times AS
+SELECT * FROM (
+    SELECT tier, op::VARCHAR AS op, 'latency' AS measure, completed_ns - submitted_ns AS time_ns, outcome, engine
+    FROM measured
+    UNION ALL
+    SELECT tier, op::VARCHAR, 'lateness', submitted_ns - scheduled_ns, outcome, engine FROM measured
+)
+WHERE outcome = 'ok' AND engine <> 'sim' AND time_ns IS NOT NULL
+"""
+"""Latencies and lateness of what completed well; simulated tiers have no such times."""
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +66,7 @@ def run_report(ops: Path, manifest: Path, buckets: int) -> RunReport:
     """Return the report of the run whose table is `ops` and whose summary is at `manifest`."""
     meta = traceio.open_table(ops, OPS).meta
     names = [tier.name for tier in meta.tiers]
-    run = _manifest(manifest)
+    run = read_json(manifest)
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
         register(db, [ops], Path(scratch))
         _leave_out(db, run)
@@ -64,16 +78,33 @@ def run_report(ops: Path, manifest: Path, buckets: int) -> RunReport:
         over_time = query(db, "run_over_time", buckets=buckets, **stretches) if bucket_ns else []
         heat = query(db, "run_heat", **stretches) if bucket_ns else []
         sizes = named(query(db, "run_sizes"), names)
+        points = named(query(db, "run_distributions", parts=PARTS), names)
+        found = _percentiles(named(query(db, "run_times"), names), points)
+
+        def times(measure: str) -> list[dict[str, Any]]:
+            return [row for name, row in found if name == measure]
+
         return RunReport(
             subject=subject_of(ops, meta), run=run, figures=figures,
-            latency=named(query(db, "run_latency"), names), lateness=named(query(db, "run_lateness"), names),
-            distributions=named(query(db, "run_distributions", parts=PARTS), names),
+            latency=times("latency"), lateness=times("lateness"), distributions=points,
             sizes=summarize(sizes), size_bins=bins(sizes), bucket_ns=bucket_ns,
             over_time=named(over_time, names), heat=named(heat, names),
             writes_per_day=writes_per_day(
                 {f["tier"]: f["io_bytes"] for f in figures if _wears(f)}, span_ns, meta
             ),
         )  # fmt: skip
+
+
+def _percentiles(rows: list[dict[str, Any]], points: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """Return (measure, row) with the percentiles that `points` hold; null where there are too few operations."""
+    known = {(p["measure"], p["tier"], p["op"], p["share"]): p["time_ns"] for p in points}
+    result = []
+    for row in rows:
+        key = (row["measure"], row["tier"], row["op"])
+        found = {f"{name}_ns": known.get((*key, part / 10_000)) for name, part in QUANTILES.items()}
+        named_row = {"tier": row["tier"], "op": row["op"], "count": row["count"], "mean_ns": row["mean_ns"]}
+        result.append((row["measure"], named_row | found | {"max_ns": row["max_ns"]}))
+    return result
 
 
 def _wears(figures: dict[str, Any]) -> bool:
@@ -94,6 +125,7 @@ def _leave_out(db: duckdb.DuckDBPyConnection, run: dict[str, Any] | None) -> Non
             else f"({started} IS NULL OR {started} >= {parse_duration_ns(asked)})"
         )  # fmt: skip
     db.execute(f"CREATE VIEW measured AS SELECT * FROM ops WHERE {condition}")  # noqa: S608 - whole numbers
+    db.execute(_TIMES)
 
 
 def _rates(row: dict[str, Any]) -> dict[str, Any]:
@@ -103,13 +135,3 @@ def _rates(row: dict[str, Any]) -> dict[str, Any]:
         "bandwidth_bytes_per_s": row["bytes"] * _NS_PER_S / span_ns if span_ns and moves else None,
         "operations_per_s": row["operations"] * _NS_PER_S / span_ns if span_ns else None,
     }
-
-
-def _manifest(path: Path) -> dict[str, Any] | None:
-    try:
-        found = msgspec.json.decode(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError as error:
-        raise TraceError(f"not JSON: {error}", path=path) from None
-    return found if isinstance(found, dict) else None

@@ -1,23 +1,27 @@
--- Points of the distributions of latency (completed - submitted) and lateness (submitted - scheduled): the values at
--- `$parts` (ten-thousandths), by nearest rank, where there are enough operations for that point.
-WITH timed AS (
-    SELECT tier, op::VARCHAR AS op, measure, time_ns
-    FROM (
-        SELECT tier, op, 'latency' AS measure, completed_ns - submitted_ns AS time_ns, outcome, engine FROM measured
-        UNION ALL
-        SELECT tier, op, 'lateness', submitted_ns - scheduled_ns, outcome, engine FROM measured
-    )
-    WHERE outcome = 'ok' AND engine <> 'sim' AND time_ns IS NOT NULL
+-- Points of the distributions of latency and lateness: the values at `$parts` (ten-thousandths), by nearest rank, where
+-- there are enough operations for that point. Exact without sorting all: only slots in which a wanted rank lies are.
+WITH slotted AS (
+    SELECT *, CASE WHEN time_ns < 1 THEN -1 ELSE floor(log2(time_ns) * 64)::INT END AS slot FROM times
+),
+counted AS (
+    SELECT measure, tier, op, slot, count(*) AS n FROM slotted GROUP BY ALL
+),
+placed AS (
+    SELECT *,
+        sum(n) OVER (PARTITION BY measure, tier, op) AS total,
+        sum(n) OVER (PARTITION BY measure, tier, op ORDER BY slot) - n AS before
+    FROM counted
 ),
 wanted AS (
-    SELECT tier, op, measure, part, (n * part + 9999) // 10000 AS rank
-    FROM (SELECT tier, op, measure, count(*) AS n FROM timed GROUP BY ALL), (SELECT unnest($parts) AS part)
-    WHERE n * part >= 10000 AND (part = 10000 OR n * (10000 - part) >= 10000)
+    SELECT measure, tier, op, slot, part, (total * part + 9999) // 10000 - before AS rank
+    FROM placed, (SELECT unnest($parts) AS part)
+    WHERE total * part >= 10000 AND (part = 10000 OR total * (10000 - part) >= 10000)
+        AND (total * part + 9999) // 10000 BETWEEN before + 1 AND before + n
 ),
 ranked AS (
-    SELECT *, row_number() OVER (PARTITION BY tier, op, measure ORDER BY time_ns) AS rank
-    FROM timed
+    SELECT *, row_number() OVER (PARTITION BY measure, tier, op, slot ORDER BY time_ns) AS rank
+    FROM slotted SEMI JOIN wanted USING (measure, tier, op, slot)
 )
 SELECT measure, tier, op, part / 10000 AS share, time_ns
-FROM wanted JOIN ranked USING (tier, op, measure, rank)
+FROM wanted JOIN ranked USING (measure, tier, op, slot, rank)
 ORDER BY measure, tier, op, part

@@ -1,0 +1,116 @@
+"""The commands of kvdistill that answer questions: report, sql and compare."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - typer reads the annotations when it runs
+from typing import Annotated
+
+import typer
+
+from kvtrace.core.app import emit_json, log
+from kvtrace.core.errors import ConfigError
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print the result as CSV.")]
+
+
+def report(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="TRACE|RUN...", help="Traces, or runs' folders.", show_default=False)
+    ],
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("-o", "--output", help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as Markdown.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print every figure on a CSV line of its own.")] = False,
+    buckets: Annotated[int, typer.Option("--buckets", min=1, max=500, help="Stretches of equal time.")] = 24,
+    json: Json = False,
+) -> None:
+    """Say what traces hold, or what runs measured: on the terminal, or as a page, a workbook or text.
+
+    An HTML report is one file that needs no network; a workbook has the sheets of the MLPerf benchmark's.
+    --json gives a list if there are several.
+
+    \b
+    kvdistill report conv.parquet
+    kvdistill report run -o report.html -o report.xlsx
+    kvdistill report run --json
+    """
+    from kvdistill.present_report import show_report
+    from kvdistill.report import report as make
+    from kvdistill.reportfile import check_names, documents_of, with_trials, write_report
+    from kvdistill.textforms import csv_lines
+    from kvdistill.textforms import markdown as as_markdown
+
+    if json + markdown + csv > 1:
+        raise ConfigError("choose one of --json, --markdown and --csv")
+    outputs = output or []
+    check_names(outputs)
+    subjects = with_trials(paths)
+    results = [make(path, buckets) for path, _name in subjects]
+    documents = documents_of(results, [name for _path, name in subjects])
+    for path in outputs:
+        write_report(documents, path)
+        log(f"wrote {path}")
+    if json:
+        emit_json(results[0] if len(results) == 1 else results)
+    elif markdown or csv:
+        typer.echo(as_markdown(documents) if markdown else csv_lines(documents), nl=False)
+    elif not outputs:
+        for result in results:
+            show_report(result)
+
+
+def sql(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE... [SQL]",
+            help="Tables, patterns, or folders with all below; SQL may be last.",
+            show_default=False,
+        ),
+    ] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", "-q", help="Ask a query of the library, by name.", show_default=False)
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the library: what each query answers.")] = False,
+    json: Json = False,
+    csv: Csv = False,
+    max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Rows that the table shows.")] = 100,
+) -> None:
+    """Answer SQL over files: views trace, objects, requests, ops, served, series, blocks, runs, tiers and probes.
+
+    Each row's `origin` is the run's folder or the file that it came from. Queries can only read; rows have no order
+    unless one says ORDER BY; `percentile(x, 0.99)` is by nearest rank. Without a query, DuckDB's shell opens if it is
+    installed.
+
+    \b
+    kvdistill sql conv.parquet "SELECT tier, op, count(*) FROM trace GROUP BY ALL ORDER BY ALL"
+    kvdistill sql --list
+    kvdistill sql run --query slowest_operations
+    kvdistill sql 'runs/*' --query runs_at_a_glance --csv
+    """
+    from kvdistill.library import named_queries, named_query
+    from kvdistill.present_report import show_answer, show_library
+    from kvdistill.sqlshell import answer, open_shell, split_query
+
+    if json and csv:
+        raise ConfigError("choose one of --json and --csv")
+    if list_:
+        library = named_queries()
+        if json:
+            emit_json(library)
+        else:
+            show_library(library)
+        return
+    files, statement = split_query(arguments or [])
+    if not files:
+        raise ConfigError('name at least one file, then the query: kvdistill sql conv.parquet "SELECT ..."')
+    if query is not None and statement is not None:
+        raise ConfigError("ask either --query or SQL of your own, not both")
+    named = named_query(query) if query is not None else None
+    if named is None and statement is None:
+        raise typer.Exit(open_shell(files))
+    with answer(files, named.sql if named else statement or "", named.needs if named else ()) as batches:
+        show_answer(batches, "json" if json else "csv" if csv else "table", max_rows)

@@ -1,0 +1,9 @@
+-- Latency by what the operation was for: whether requests' own loads wait behind background work.
+-- Needs: ops, tiers.
+SELECT origin, name AS tier, op, phase, count(*) AS operations, avg(completed_ns - submitted_ns) AS mean_ns,
+    percentile(completed_ns - submitted_ns, 0.5) AS p50_ns, percentile(completed_ns - submitted_ns, 0.99) AS p99_ns,
+    max(completed_ns - submitted_ns) AS max_ns
+FROM ops JOIN tiers USING (origin, tier)
+WHERE outcome = 'ok' AND engine <> 'sim'
+GROUP BY ALL
+ORDER BY ALL

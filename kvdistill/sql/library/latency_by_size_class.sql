@@ -1,0 +1,10 @@
+-- Latency by size class (powers of two, lower bound), tier and direction: whether time goes with size.
+-- Needs: ops, tiers.
+SELECT origin, name AS tier, op, 1::BIGINT << floor(log2(greatest(bytes, 1)))::INT AS from_bytes,
+    count(*) AS operations, avg(completed_ns - submitted_ns) AS mean_ns,
+    percentile(completed_ns - submitted_ns, 0.5) AS p50_ns, percentile(completed_ns - submitted_ns, 0.99) AS p99_ns,
+    max(completed_ns - submitted_ns) AS max_ns
+FROM ops JOIN tiers USING (origin, tier)
+WHERE outcome = 'ok' AND engine <> 'sim' AND op <> 'delete'
+GROUP BY ALL
+ORDER BY ALL

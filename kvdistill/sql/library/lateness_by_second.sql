@@ -1,0 +1,8 @@
+-- How late operations were submitted in an open loop, by the second in which they were due: where a run fell behind.
+-- Needs: ops, tiers.
+SELECT origin, name AS tier, scheduled_ns // 1_000_000_000 AS second, count(*) AS operations,
+    percentile(submitted_ns - scheduled_ns, 0.5) AS p50_ns, max(submitted_ns - scheduled_ns) AS max_ns
+FROM ops JOIN tiers USING (origin, tier)
+WHERE scheduled_ns IS NOT NULL AND submitted_ns IS NOT NULL
+GROUP BY ALL
+ORDER BY ALL

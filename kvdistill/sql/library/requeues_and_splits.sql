@@ -1,0 +1,7 @@
+-- What the block layer did to requests: merges, splits, requeues (issues that a busy driver gave back), errors, and
+-- what the probes lost.
+-- Needs: probes.
+SELECT origin, direction, bios, bios_merged, splits, queued, issued, requeues, requeues / nullif(issued, 0)
+        AS requeues_per_issue, completed, errors, lost_events, lost_requests
+FROM probes
+ORDER BY ALL

@@ -1,0 +1,21 @@
+-- Which share of the bytes written to a tier nothing reads before they are deleted or the trace ends: wear for nothing.
+-- Needs: trace, tiers.
+WITH lives AS (
+    SELECT origin, tier, object_id, op, length_bytes,
+        count(*) FILTER (op = 'delete') OVER (
+            PARTITION BY origin, tier, object_id ORDER BY ts_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS life
+    FROM trace
+),
+by_life AS (
+    SELECT origin, tier, coalesce(sum(length_bytes) FILTER (op = 'write'), 0) AS written_bytes,
+        count(*) FILTER (op = 'read') AS reads
+    FROM lives
+    GROUP BY origin, tier, object_id, life
+)
+SELECT origin, name AS tier, sum(written_bytes)::BIGINT AS written_bytes,
+    coalesce(sum(written_bytes) FILTER (reads = 0), 0)::BIGINT AS never_read_bytes,
+    coalesce(sum(written_bytes) FILTER (reads = 0), 0) / nullif(sum(written_bytes), 0) AS never_read_share
+FROM by_life JOIN tiers USING (origin, tier)
+GROUP BY ALL
+ORDER BY ALL
