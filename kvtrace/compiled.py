@@ -14,7 +14,7 @@ import numba
 import numba.extending
 
 _HERE = Path(__file__).parent
-_SOURCES = sorted(p for p in _HERE.rglob("*.py") if "compiled import" in p.read_text(encoding="utf-8"))
+_SOURCES = sorted(p for p in _HERE.rglob("*.py") if "\nfrom kvtrace.compiled import" in p.read_text(encoding="utf-8"))
 
 
 def _cache_directory() -> Path:
@@ -28,8 +28,15 @@ def _cache_directory() -> Path:
 CACHE = _cache_directory()
 numba.config.CACHE_DIR = str(CACHE)
 
-njit = numba.njit(cache=True, nogil=True)
-"""Compile a function when it is first called, and keep the result on the disk."""
+njit = numba.njit(cache=True, nogil=True, _nrt=False)
+"""Compile a function when it is first called, and keep the result on the disk. It can make no array.
+
+Without numba's runtime no references are counted, which around calls with as many arrays as ours took more than
+half of all time; whoever calls from Python holds the arrays.
+"""
+
+allocating = numba.njit(cache=True, nogil=True)
+"""The same for a function that makes arrays."""
 
 inlined = numba.njit(inline="always")
 """The same for a few lines in a hot loop: copied into each caller, which a call with this many arrays is not worth."""

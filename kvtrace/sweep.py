@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.compiled import inlined, njit
+from kvtrace.compiled import allocating, inlined, njit
 from kvtrace.geometry import Chains
 from kvtrace.hierarchy import Policy
 from kvtrace.policies import first_expiry, has_policies, on_hit, on_insert, on_remove, victim
@@ -173,7 +173,7 @@ def lru_curve(chains: Chains) -> LruCurve:
     return LruCurve(len(chains.slots), hits, len(chains.slots) - present)
 
 
-@njit
+@allocating
 def _distances(offsets: Any, chain: Any, count: int) -> tuple[Any, Any]:
     """Return how many references have each stack distance, as the largest so far in their request and by itself.
 
