@@ -1,4 +1,4 @@
-"""Whether O_DIRECT is really in force on a directory: tried, read back from the kernel, never assumed."""
+"""Direct I/O: whether it is really in force on a target (tried, never assumed), and whole reads and writes with it."""
 
 from __future__ import annotations
 
@@ -48,30 +48,68 @@ def statx_alignment(fd: int) -> tuple[int, int] | None:
     return memory, offset
 
 
+_ADVICE = "name another target, or say --buffered (the page cache will then answer)"
+
+
 def probe(directory: Path, target: str) -> DirectIo:
     """Write and read one block of a file in `directory` with O_DIRECT; DeviceError if that is refused."""
-    advice = "name a directory on another filesystem, or say --buffered (the page cache will then answer)"
     path = directory / "probe.kv"
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise DeviceError(f"{target}: its filesystem refuses O_DIRECT ({error.strerror}); {advice}") from None
+        raise refused(target, error) from None
     try:
-        reported = statx_alignment(fd)
-        if reported is not None and (reported[1] == 0 or max(reported) > ALIGNMENT):
-            raise DeviceError(f"{target}: direct I/O needs an alignment we do not use {reported}; {advice}")
-        with mmap.mmap(-1, ALIGNMENT) as block:
-            block[:] = os.urandom(ALIGNMENT)
-            os.pwrite(fd, block, 0)
-            with mmap.mmap(-1, ALIGNMENT) as back:
-                came = os.preadv(fd, [back], 0)
-                is_same = came == ALIGNMENT and back[:] == block[:]
-        is_direct = bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT)
-        if not (is_same and is_direct):
-            raise DeviceError(f"{target}: O_DIRECT was taken but is not in force; {advice}")
-    except OSError as error:
-        raise DeviceError(f"{target}: direct I/O fails there ({error.strerror}); {advice}") from None
+        return confirm(fd, target, os.urandom(ALIGNMENT))
     finally:
         os.close(fd)
         path.unlink(missing_ok=True)
+
+
+def refused(target: str, error: OSError) -> DeviceError:
+    """Return what to say of a target that cannot be opened with O_DIRECT."""
+    return DeviceError(f"{target}: its filesystem refuses O_DIRECT ({error.strerror}); {_ADVICE}")
+
+
+def confirm(fd: int, target: str, content: bytes) -> DirectIo:
+    """Write `content`, whole blocks, to the start of a file open with O_DIRECT and read it back.
+
+    Raises:
+        DeviceError: that fails, or the kernel says that it was not direct.
+
+    """
+    try:
+        reported = statx_alignment(fd)
+        if reported is not None and (reported[1] == 0 or max(reported) > len(content)):
+            raise DeviceError(f"{target}: direct I/O needs an alignment we do not use {reported}; {_ADVICE}")
+        with mmap.mmap(-1, len(content)) as block, mmap.mmap(-1, len(content)) as back:
+            block[:] = content
+            os.pwrite(fd, block, 0)
+            came = os.preadv(fd, [back], 0)
+            is_same = came == len(content) and back[:] == content
+        is_direct = bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT)
+    except OSError as error:
+        raise DeviceError(f"{target}: direct I/O fails there ({error.strerror}); {_ADVICE}") from None
+    if not (is_same and is_direct):
+        raise DeviceError(f"{target}: O_DIRECT was taken but is not in force; {_ADVICE}")
     return DirectIo(is_direct, *(reported or (None, None)))
+
+
+def write_whole(fd: int, offset: int, data: memoryview) -> None:
+    """Write all of `data` at `offset`."""
+    done = os.pwritev(fd, [data], offset)
+    while done < len(data):
+        more = os.pwritev(fd, [data[done:]], offset + done)
+        if more == 0:
+            raise OSError(5, "the device takes no more bytes")
+        done += more
+
+
+def read_whole(fd: int, offset: int, into: memoryview) -> int:
+    """Read until `into` is full or the file ends; return how much came."""
+    done = os.preadv(fd, [into], offset)
+    while 0 < done < len(into) and done % ALIGNMENT == 0:
+        more = os.preadv(fd, [into[done:]], offset + done)
+        if more == 0:
+            break
+        done += more
+    return done

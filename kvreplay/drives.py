@@ -26,17 +26,17 @@ class Smart(msgspec.Struct, frozen=True, kw_only=True):
     """Why there are none."""
 
 
-def firmware(directory: Path) -> str | None:
-    """Return the firmware revision of the drive beneath `directory`; null where the kernel does not tell."""
-    disk = block_device(directory)
+def firmware(target: Path) -> str | None:
+    """Return the firmware revision of the drive beneath `target`; null where the kernel does not tell."""
+    disk = block_device(target)
     if disk is None:
         return None
     return next((text for name in ("firmware_rev", "rev") if (text := sys_text(disk / "device" / name))), None)
 
 
-def smart(directory: Path) -> Smart:
-    """Read the SMART data of the drive beneath `directory`, by smartctl or nvme-cli."""
-    disk = block_device(directory) if directory.is_dir() else None
+def smart(target: Path) -> Smart:
+    """Read the SMART data of the drive beneath `target`, by smartctl or nvme-cli."""
+    disk = block_device(target) if target.exists() else None
     if disk is None:
         return Smart(values=None, source=None, reason="no block device is seen beneath it")
     tools = (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +40,15 @@ def sys_text(path: Path) -> str | None:
         return None
 
 
-def filesystem_facts(directory: Path) -> dict[str, Any]:
-    """Return the filesystem that holds `directory`, its mount options, and the device beneath it."""
+def filesystem_facts(target: Path) -> dict[str, Any]:
+    """Return the filesystem that holds `target`, its mount options, and the device beneath; null if there is none."""
     facts: dict[str, Any] = {"filesystem": None, "mount_point": None, "mount_options": None, "device": None,
                              "device_model": None, "scheduler": None}  # fmt: skip
-    mount = _mount_of(directory.resolve())
+    mount = None if target.is_block_device() else _mount_of(target.resolve())
     if mount is not None:
-        facts |= mount
-    block = _block_directory(directory)
-    disk = block_device(directory)
+        facts |= {"filesystem": mount.kind, "mount_point": mount.point, "mount_options": mount.options}
+    block = _block_directory(target)
+    disk = block_device(target)
     if block is not None and disk is not None:
         facts["device"] = block.name
         facts["scheduler"] = sys_text(disk / "queue" / "scheduler")
@@ -54,38 +56,67 @@ def filesystem_facts(directory: Path) -> dict[str, Any]:
     return facts
 
 
-def _mount_of(directory: Path) -> dict[str, Any] | None:
-    best = None
-    for line in (sys_text(Path("/proc/self/mounts")) or "").splitlines():
-        _source, point, kind, options, *_ = line.split()
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A mounted filesystem."""
+
+    device: str
+    """Its number, such as 259:1."""
+    point: str
+    kind: str
+    options: str
+
+
+def mounts(proc: Path = Path("/proc")) -> list[Mount]:
+    """Return what is mounted, in order of mounting. Source: proc(5), mountinfo."""
+    found = []
+    for line in (sys_text(proc / "self/mountinfo") or "").splitlines():
+        left, _, right = line.partition(" - ")
+        _id, _parent, device, _root, point, options, *_ = left.split()
+        kind, source, super_options = right.split()[:3]
+        if device.startswith("0:") and Path(source).is_block_device():
+            # Btrfs mounts under a number of its own.
+            number = Path(source).stat().st_rdev
+            device = f"{os.major(number)}:{os.minor(number)}"
         for octal, character in _OCTAL.items():
             point = point.replace(octal, character)
-        is_above = directory == Path(point) or Path(point) in directory.parents
-        if is_above and (best is None or len(point) >= len(best["mount_point"])):
-            best = {"filesystem": kind, "mount_point": point, "mount_options": options}
-    return best
+        together = dict.fromkeys([*options.split(","), *super_options.split(",")])
+        found.append(Mount(device, point, kind, ",".join(together)))
+    return found
 
 
-def block_device(directory: Path) -> Path | None:
-    """Return where /sys describes the disk beneath `directory`; None if it is not seen."""
-    block = _block_directory(directory)
+def _mount_of(path: Path) -> Mount | None:
+    above = [m for m in mounts() if path == Path(m.point) or Path(m.point) in path.parents]
+    # Of two at one point, the later hides the earlier.
+    return max(enumerate(above), key=lambda pair: (len(pair[1].point), pair[0]))[1] if above else None
+
+
+def block_device(target: Path) -> Path | None:
+    """Return where /sys describes the disk beneath `target`; None if it is not seen."""
+    block = _block_directory(target)
     # A partition has no queue of its own; its disk, the directory above, has.
     return None if block is None else block if (block / "queue").is_dir() else block.parent
 
 
-def _block_directory(directory: Path) -> Path | None:
-    device = directory.stat().st_dev
+def device_number(target: Path) -> int:
+    """Return the number of the device that `target` is or lies on."""
+    found = target.stat()
+    return found.st_rdev if stat.S_ISBLK(found.st_mode) else found.st_dev
+
+
+def _block_directory(target: Path) -> Path | None:
+    device = device_number(target)
     link = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
     return link.resolve() if link.exists() else None
 
 
-def device_bytes(directory: Path) -> tuple[int, int] | None:
-    """Return the bytes read and written so far by the device beneath `directory`; None if it is not seen.
+def device_bytes(target: Path) -> tuple[int, int] | None:
+    """Return the bytes read and written so far by the device beneath `target`; None if it is not seen.
 
     Source: /proc/diskstats, in sectors of 512 bytes whatever the device; other programs' I/O is in it too.
     """
     try:
-        device = directory.stat().st_dev
+        device = device_number(target)
     except OSError:
         return None
     wanted = [str(os.major(device)), str(os.minor(device))]

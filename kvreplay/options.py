@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,16 +12,21 @@ from kvreplay.engines.choose import EngineName, check_name
 from kvreplay.engines.threads import buffer_bytes
 from kvreplay.mlperf import Criteria
 from kvreplay.plan import tier_indices
+from kvreplay.precondition import Precondition
 from kvreplay.shaping import check_ratios
-from kvreplay.tiers import Options, Tier
-from kvreplay.tiers.files import FileTier
+from kvreplay.tiers import Options, StorageTier, Tier
+from kvreplay.tiers.extents import ExtentTier
+from kvreplay.tiers.layout import Layout
 from kvreplay.tiers.ram import RamTier, available_bytes
 from kvreplay.tiers.simulated import SimulatedTier, service_of
+from kvreplay.tiers.storage import paths_of, storage_tier
 from kvreplay.warmup import parse_warmup
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kvtrace.core.metadata import Metadata
 
 PAGE_BYTES = 4096
@@ -36,7 +40,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """What determines a replay, besides the trace."""
 
     tiers: dict[str, str]
-    """Target by tier name: a directory, or one of NAMED with options after a colon."""
+    """Target by tier name: paths with commas between them, or one of NAMED with options after a colon."""
     speed: float | None = None
     is_as_fast_as_possible: bool = False
     queue_depth: int = 8
@@ -53,8 +57,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Stamp what is written and check what is read."""
     warmup: str | None = None
     """The start that figures leave out: rows or time."""
-    is_preconditioned: bool = False
-    """Write directory tiers full twice before anything is measured."""
+    precondition: str | None = None
+    """Write drives full before anything is measured: `twice`, or until `steady`."""
+    layout: str = Layout.HASHED.value
+    """How files are named."""
+    is_destroying: bool = False
+    """Whether block devices may be overwritten."""
+    is_discarding: bool = False
+    """Whether deletes discard on block devices."""
     criteria: Criteria = Criteria()
     """Thresholds of the health criteria and of the classes of service."""
     requests: str | None = None
@@ -86,8 +96,12 @@ def check(config: Config) -> pacing.Pacer:
     if config.seed is not None and not 0 <= config.seed <= MAX_SEED:
         raise ConfigError(f"--seed {config.seed}: give 0 to {MAX_SEED}")
     parse_warmup(config.warmup)
-    if config.is_preconditioned and all(named(target) for target in config.tiers.values()):
-        raise ConfigError("--precondition writes drives full, but no --tier names a directory; leave it out")
+    if config.precondition not in (None, *Precondition):
+        raise ConfigError(f"--precondition {config.precondition}: choose {' or '.join(Precondition)}")
+    if config.precondition and all(named(target) for target in config.tiers.values()):
+        raise ConfigError("--precondition writes drives full, but no --tier names storage; leave it out")
+    if config.layout not in tuple(Layout):
+        raise ConfigError(f"--layout {config.layout}: choose {', '.join(Layout)}")
     check_ratios(config.dedup_ratio, config.compress_ratio, is_verified=config.is_verified)
     return pacing.choose(speed=config.speed, as_fast_as_possible=config.is_as_fast_as_possible)
 
@@ -112,7 +126,7 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
     """Return the tiers of the trace, whose metadata is `meta`, in order; None for those without a target."""
     names = [tier.name for tier in meta.tiers]
     tiers: list[Tier | None] = [None] * len(names)
-    directories: dict[Path, str] = {}
+    taken: dict[Path, str] = {}
     for index, target in tier_indices(names, config.tiers, trace):
         name = names[index]
         kind, options = named(target) or (None, {})
@@ -123,14 +137,26 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
         elif kind == "sim":
             tiers[index] = SimulatedTier(name, service_of(name, options, meta, f"--tier {name}={target}"))
         else:
-            directory = Path(target).resolve()
-            if directory in directories:
-                raise ConfigError(
-                    f"--tier {name}={target}: tier {directories[directory]} has this directory; name another"
-                )
-            if directory == output.resolve() or directory in output.resolve().parents:
-                raise ConfigError(f"-o {output} lies in the target of tier {name}; write the run elsewhere")
-            directories[directory] = name
-            how = Options(is_direct=not config.is_buffered, fsync=config.fsync, is_kept=config.is_kept)
-            tiers[index] = FileTier(name, Path(target), how)
+            for path in paths_of(target):
+                _check_apart(name, target, path.resolve(), taken, output)
+                taken[path.resolve()] = name
+            how = Options(
+                is_direct=not config.is_buffered, fsync=config.fsync, is_kept=config.is_kept,
+                is_destroying=config.is_destroying, is_discarding=config.is_discarding, layout=Layout(config.layout),
+            )  # fmt: skip
+            tiers[index] = storage_tier(name, target, how, trace)
+    _check_discard(config, tiers)
     return tiers
+
+
+def _check_apart(name: str, target: str, path: Path, taken: dict[Path, str], output: Path) -> None:
+    if path in taken:
+        raise ConfigError(f"--tier {name}={target}: tier {taken[path]} has this target already; name another")
+    if path == output.resolve() or path in output.resolve().parents:
+        raise ConfigError(f"-o {output} lies in the target of tier {name}; write the run elsewhere")
+
+
+def _check_discard(config: Config, tiers: list[Tier | None]) -> None:
+    drives = [d for t in tiers if isinstance(t, StorageTier) for d in t.drives]
+    if config.is_discarding and not any(isinstance(d, ExtentTier) and d.is_device for d in drives):
+        raise ConfigError("--discard is for block devices, and no --tier names one; leave it out")

@@ -15,7 +15,7 @@ from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.units import INT64_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from kvtrace.core.limit import Limit
@@ -84,8 +84,13 @@ class Window:
     absent_deletes: int
 
 
-def compile_window(reader: Reader, path: Path, alignments: dict[int, int], limit: Limit) -> Window:
+def compile_window(
+    reader: Reader, path: Path, alignments: dict[int, int], limit: Limit,
+    shared: Mapping[int, tuple[Any, int]] | None = None,
+) -> Window:  # fmt: skip
     """Compile the prefix of the trace that `limit` admits, for tiers with `alignments` (padding, bytes).
+
+    `shared` says, by tier on several drives, which of them an object id lies on and how many there are.
 
     Raises:
         TraceError: a row that cannot be replayed, by number and column.
@@ -105,9 +110,10 @@ def compile_window(reader: Reader, path: Path, alignments: dict[int, int], limit
         parts = [taken.empty()]
     rows = {name: np.concatenate([p.pop(name) for p in parts]) for name in list(parts[0])}
     del parts
+    _check_named(rows, shared or {}, path)
     padding = [alignments.get(i, 1) for i in range(len(reader.meta.tiers))]
     residency = trace_residency(
-        rows["tier"], rows["op"], rows["object_id"], rows["offset_bytes"] + rows["length_bytes"], padding
+        rows["tier"], rows["op"], rows["object_id"], rows["offset_bytes"] + rows["length_bytes"], padding, shared
     )
     if residency.lost_read is not None:
         at = int(rows["row"][residency.lost_read])
@@ -120,6 +126,19 @@ def compile_window(reader: Reader, path: Path, alignments: dict[int, int], limit
         rows = {name: values[~residency.absent_delete] for name, values in rows.items()}
     plan = build_plan(rows, padding, path)
     return Window(plan, residency, taken.rows, not taken.is_full, taken.last_ns, taken.skipped, absent)
+
+
+def _check_named(rows: dict[str, Any], shared: Mapping[int, tuple[Any, int]], path: Path) -> None:
+    import numpy as np
+
+    for tier, (drive_of, _) in shared.items():
+        unnamed = (rows["tier"] == tier) & (rows["object_id"] >= len(drive_of))
+        if unnamed.any():
+            at = int(np.argmax(unnamed))
+            raise TraceError(
+                f"object {rows['object_id'][at]} is not in the objects table, whose keys say on which drive it lies",
+                path=path, row=int(rows["row"][at]), column="object_id",
+            )  # fmt: skip
 
 
 class _Intake:

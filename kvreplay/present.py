@@ -39,7 +39,7 @@ def show_run(outcome: Outcome) -> None:
     for name, moved in manifest["device_io"].items():
         if moved["read_bytes"] is not None:
             typer.echo(
-                f"device beneath {name} ({manifest['tiers'][name]['device']}): "
+                f"device beneath {name} ({_device(manifest, name)}): "
                 f"{format_bytes(moved['read_bytes'])} read, "
                 f"{format_bytes(moved['written_bytes'])} written meanwhile, by all programs"
             )
@@ -80,6 +80,15 @@ def _show_requests(found: dict[str, Any]) -> None:
         typer.echo(
             f"{found['first_token_unknown']:,} requests have no time to the first token: a load was not replayed"
         )
+
+
+def _device(manifest: dict[str, Any], drive: str) -> str | None:
+    """Return the device beneath a tier, or beneath one of the drives of a tier."""
+    for name, tier in manifest["tiers"].items():
+        for each in tier.get("drives", []):
+            if f"{name}:{each['target']}" == drive:
+                return str(each["device"])
+    return str(manifest["tiers"][drive]["device"])
 
 
 def show_trials(trials: Trials) -> None:

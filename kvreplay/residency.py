@@ -6,7 +6,11 @@ A replay of a window reads objects written before it; they must be written first
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +29,27 @@ class Residency:
     """The first row that reads what was deleted before it; null if there is none."""
     peak_bytes: list[int]
     """The most live bytes of each tier, padded, the populated ones included."""
+    drive_peak_bytes: list[list[int]]
+    """The same for each drive of each tier; they add up to more than the tier's where they peak at other times."""
+    grown: list[dict[int, int]]
+    """By tier, for objects that are written on beyond their end: how long they get at most."""
 
 
-def trace_residency(tier: Any, op: Any, object_id: Any, end: Any, alignments: list[int]) -> Residency:
+def trace_residency(
+    tier: Any, op: Any, object_id: Any, end: Any, alignments: list[int],
+    shared: Mapping[int, tuple[Any, int]] | None = None,
+) -> Residency:  # fmt: skip
     """Follow every (tier, object) through the rows.
 
     `op` holds 0 read, 1 write, 2 delete; `end` the byte after the last one touched; `alignments` each tier's
-    padding in bytes.
+    padding in bytes; `shared`, by tier on several drives, which of them an object id lies on and how many there are.
     """
     import numpy as np
 
     if len(op) == 0:
         none = np.zeros(0, np.int64)
-        return Residency(none.astype(np.int8), none, none, none.astype(bool), None, [0] * len(alignments))
+        return Residency(none.astype(np.int8), none, none, none.astype(bool), None, [0] * len(alignments),
+                         [[0]] * len(alignments), [{}] * len(alignments))  # fmt: skip
     key = tier.astype(np.int64) * (int(object_id.max()) + 1) + object_id
     order = np.argsort(key, kind="stable")
     key, op_, tier_ = key[order], op[order], tier[order]
@@ -64,10 +76,18 @@ def trace_residency(tier: Any, op: Any, object_id: Any, end: Any, alignments: li
     at = first[filled]
     changes = np.empty(len(op), dtype=np.int64)
     changes[order] = change
-    base = _padded_sums(tier_[at], needed[filled], alignments)
+    padded = -(-needed[filled] // align[at]) * align[at]
+    places = _Places(tier, object_id, len(alignments), shared or {})
+    grows = (op_ == 1) & (before > 0) & (extent > before)
+    grown: list[dict[int, int]] = [{} for _ in alignments]
+    for index, obj, size in zip(
+        tier_[grows].tolist(), object_id[order[grows]].tolist(), extent[grows].tolist(), strict=True
+    ):
+        grown[index][obj] = max(size, grown[index].get(obj, 0))
     return Residency(
         tier_[at], object_id[order[at]].astype(np.int64), needed[filled], absent,
-        int(lost.min()) if len(lost) else None, _peaks(tier, changes, base),
+        int(lost.min()) if len(lost) else None, _peaks(tier, changes, tier_[at], padded, len(alignments)),
+        places.by_drive(_peaks(places.of, changes, places.of[order[at]], padded, places.count)), grown,
     )  # fmt: skip
 
 
@@ -81,15 +101,33 @@ def running_max(values: Any, segment: Any) -> Any:
     return ladder[np.maximum.accumulate(rank + segment * step) - segment * step]
 
 
-def _padded_sums(tier: Any, size: Any, alignments: list[int]) -> list[int]:
-    return [int((-(-size[tier == t] // a) * a).sum()) for t, a in enumerate(alignments)]
+class _Places:
+    """The drives of all tiers, numbered through."""
+
+    def __init__(self, tier: Any, object_id: Any, tiers: int, shared: Mapping[int, tuple[Any, int]]) -> None:
+        import numpy as np
+
+        drives = [shared[t][1] if t in shared else 1 for t in range(tiers)]
+        self._starts = np.cumsum([0, *drives])
+        self.count = int(self._starts[-1])
+        self.of = self._starts[tier]
+        for index, (drive_of, _) in shared.items():
+            rows = np.flatnonzero(tier == index)
+            self.of[rows] += drive_of[object_id[rows]]
+
+    def by_drive(self, values: list[int]) -> list[list[int]]:
+        """Return `values`, one a place, as a list a tier."""
+        starts = self._starts.tolist()
+        return [values[a:b] for a, b in pairwise(starts)]
 
 
-def _peaks(tier: Any, changes: Any, base: list[int]) -> list[int]:
+def _peaks(place: Any, changes: Any, filled_place: Any, filled_bytes: Any, places: int) -> list[int]:
+    """Return the most bytes at once in each place: what fills it first, and `changes` a row."""
     import numpy as np
 
     peaks = []
-    for index, start in enumerate(base):
-        live = start + np.cumsum(changes[tier == index])
+    for index in range(places):
+        start = int(filled_bytes[filled_place == index].sum())
+        live = start + np.cumsum(changes[place == index])
         peaks.append(max(start, int(live.max())) if len(live) else start)
     return peaks

@@ -15,19 +15,17 @@ from typing import TYPE_CHECKING, Any
 from kvreplay import results
 from kvreplay.asked import read_asked
 from kvreplay.datagen import Data
-from kvreplay.drives import Smart, smart
 from kvreplay.engines import Driven, IoEngine, Job, Record
 from kvreplay.engines.choose import check_name, choose
-from kvreplay.host import device_bytes
 from kvreplay.manifest import Measured, Populated, Setting, manifest, table_metadata
 from kvreplay.options import Config, check, make_tiers
 from kvreplay.plan import compile_window, populate_plan
-from kvreplay.precondition import Preconditioned, precondition
+from kvreplay.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_device_bytes, read_smart
 from kvreplay.requestfigures import request_figures
 from kvreplay.series import series_batch
 from kvreplay.served import served_batch
 from kvreplay.summary import Summary, summarize
-from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.several import SeveralDrives
 from kvreplay.verify import named
 from kvreplay.warmup import check_warmup
 from kvtrace.core.app import INTERRUPTED
@@ -85,7 +83,8 @@ def replay(
     if tiers is None:
         tiers = make_tiers(config, reader.meta, trace, output)
     alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
-    window = compile_window(reader, trace, alignments, parse_limit(config.limit))
+    shared = {i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)}
+    window = compile_window(reader, trace, alignments, parse_limit(config.limit), shared)
     if window.rows == 0:
         reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
         raise ConfigError(f"{trace}: nothing to replay: {reason}")
@@ -150,61 +149,38 @@ class _Run:
         record = Record.empty(len(plan), is_open_loop=due_ns is not None)
         with ExitStack() as stack:
             interrupted = stack.enter_context(_stop_signals())
-            self._open_tiers(stack)
+            open_tiers(setting, stack)
             chosen = choose(
                 check_name(setting.config.engine), setting.tiers, setting.config.queue_depth, setting.config.io_bytes
             )
             engine = chosen.engine
-            preconditioned = self._precondition(interrupted)
+            preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
+            lay_out_all(setting, self.data.unstamped, interrupted, self.show)
             populated, stopped = self._populate(engine, interrupted)
-            smart_before = self._smart()
-            before, started = self._device_bytes(), datetime.now(UTC)
+            smart_before = read_smart(setting)
+            before, started = read_device_bytes(setting), datetime.now(UTC)
             verifier = setting.verifier(self.data)
             job = Job(plan, due_ns, setting.tiers, record, self.data.fill, setting.config.on_error == "stop",
                       verifier.check if verifier else None)  # fmt: skip
             driven = stopped or self._drive(engine, job, interrupted, "replaying")
-            device_io = _device_io(before, self._device_bytes())
+            moved = device_io(before, read_device_bytes(setting))
             error = self._error(driven, is_populating=stopped is not None, output=output)
             served = served_batch(setting, record, due_ns)
             measured = Measured(
-                chosen, started, populated, device_io, self._summary(record, due_ns, driven, stopped), error,
+                chosen, started, populated, moved, self._summary(record, due_ns, driven, stopped), error,
                 self.data.facts(setting.config.io_bytes), named(verifier, setting.trace),
                 preconditioned,
                 {name: {"before": was, "after": now} for (name, was), now in zip(
-                    smart_before.items(), self._smart().values(), strict=True)},
+                    smart_before.items(), read_smart(setting).values(), strict=True)},
                 request_figures(setting, record, due_ns, served, setting.config.criteria.targets),
             )  # fmt: skip
             content = manifest(setting, measured)
             results.write_run(output, self._tables(record, due_ns, served, content), content)
         return Outcome(content, measured.summary, error, measured.verification)
 
-    def _open_tiers(self, stack: ExitStack) -> None:
-        tiers, peaks = self.setting.tiers, self.setting.window.residency.peak_bytes
-        spaces = [_space(t) for t in tiers]
-        for index, tier in enumerate(tiers):
-            if tier is not None:
-                # Tiers that share a filesystem, or memory, must fit together.
-                together = sum(p for p, space in zip(peaks, spaces, strict=True) if space == spaces[index])
-                stack.callback(tier.close)
-                tier.open(together)
-
     def _drive(self, engine: IoEngine, job: Job, interrupted: Callable[[], str | None], label: str) -> Driven:
         with self.show(label, len(job.plan)) as progress, _quiet_interpreter():
             return engine.drive(job, interrupted, progress)
-
-    def _precondition(self, interrupted: Callable[[], str | None]) -> list[Preconditioned]:
-        setting = self.setting
-        if not setting.config.is_preconditioned:
-            return []
-        done = []
-        for tier, peak in zip(setting.tiers, setting.window.residency.peak_bytes, strict=True):
-            if isinstance(tier, FileTier) and peak:
-                with self.show(f"preconditioning {tier.name}", 2 * peak) as progress:
-                    done.append(precondition(
-                        tier, peak, setting.config.io_bytes, setting.config.queue_depth, self.data.unstamped,
-                        interrupted=interrupted, progress=progress,
-                    ))  # fmt: skip
-        return done
 
     def _populate(self, engine: IoEngine, interrupted: Callable[[], str | None]) -> tuple[Populated, Driven | None]:
         """Write what the window reads but never wrote; return that, and how it was cut short or None."""
@@ -251,29 +227,3 @@ class _Run:
             (results.SERIES_FILE, SERIES, [series_batch(setting.window.plan, record, setting.tiers)]),
         )
         return [results.Output(file, table_metadata(table, setting, content), rows) for file, table, rows in tables]
-
-    def _smart(self) -> dict[str, Smart]:
-        return {t.name: smart(Path(t.target)) for t in self.setting.tiers if isinstance(t, FileTier)}
-
-    def _device_bytes(self) -> dict[str, tuple[int, int] | None]:
-        return {t.name: device_bytes(Path(t.target)) for t in self.setting.tiers if isinstance(t, FileTier)}
-
-
-def _space(tier: Tier | None) -> object:
-    if isinstance(tier, FileTier):
-        path = Path(tier.target)
-        return path.stat().st_dev if path.exists() else tier.target
-    return None if tier is None else tier.target
-
-
-def _device_io(
-    before: dict[str, tuple[int, int] | None], after: dict[str, tuple[int, int] | None]
-) -> dict[str, dict[str, int | None]]:
-    result: dict[str, dict[str, int | None]] = {}
-    for name, start in before.items():
-        end = after[name]
-        if start is None or end is None:
-            result[name] = {"read_bytes": None, "written_bytes": None}
-        else:
-            result[name] = {"read_bytes": end[0] - start[0], "written_bytes": end[1] - start[1]}
-    return result

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvreplay import header
+from kvreplay.directio import refused
+from kvreplay.tiers.layout import DIRECTORY_NAME, FILE_NAME
 from kvtrace.core.errors import DeviceError
 
 SCRATCH = "kvreplay-scratch"
 MARKER = "KVREPLAY"
-OBJECT_SUFFIX = ".kv"
-_SUBDIRECTORY = re.compile(r"[0-9a-f]{2}")
-_OBJECT = re.compile(r"[0-9a-f]{16}\.kv|probe\.kv|precondition\.kv")
+_OTHER_FILES = frozenset({"probe.kv", "precondition.kv"})
 _MARKER_TEXT = b"Written by kvreplay: everything in this directory is its own and will be deleted.\n"
 # Nothing in or below these is a place for benchmark data …
 _SYSTEM_TREES = (
@@ -63,12 +63,10 @@ def check_target(path: Path) -> Path:
     resolved = path.resolve()
     mode = resolved.stat().st_mode
     if stat.S_ISBLK(mode):
-        raise DeviceError(f"{path} is a block device; this version replays on directories: make a filesystem there")
+        raise DeviceError(f"{path} is a block device, where a directory is wanted; name a directory")
     if not stat.S_ISDIR(mode):
         raise DeviceError(f"{path} is not a directory; name an empty directory, ram or null")
-    text = str(resolved)
-    in_tree = any(text == tree or text.startswith(tree + "/") for tree in _SYSTEM_TREES)
-    if text in _SYSTEM_PATHS or resolved == Path.home() or (in_tree and not text.startswith(_MEMORY_FILES)):
+    if str(resolved) in _SYSTEM_PATHS or resolved == Path.home() or _is_system(resolved):
         raise DeviceError(f"{path} is a system path; name an empty directory made for the replay")
     foreign = sorted(set(os.listdir(resolved)) - _NOT_DATA)  # noqa: PTH208 - names, not paths
     if foreign:
@@ -79,6 +77,50 @@ def check_target(path: Path) -> Path:
     if not os.access(resolved, os.W_OK | os.X_OK):
         raise DeviceError(f"{path}: no permission to write there")
     return resolved
+
+
+def _is_system(resolved: Path) -> bool:
+    text = str(resolved)
+    in_tree = any(text == tree or text.startswith(tree + "/") for tree in _SYSTEM_TREES)
+    return in_tree and not text.startswith(_MEMORY_FILES)
+
+
+def check_file(path: Path) -> None:
+    """Raise DeviceError, saying what would do, unless `path` is a file of ours or may become one."""
+    parent = path.parent
+    if not parent.is_dir():
+        raise DeviceError(f"{parent}: no such directory; make it first (mkdir {parent})")
+    if str(parent.resolve()) == "/" or _is_system(parent.resolve()):
+        raise DeviceError(f"{path} lies in a system path; name a file in a directory made for the replay")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise DeviceError(f"{path} is not a regular file; name a new one")
+    if path.exists() and path.stat().st_size and header.read(path) is None:
+        raise DeviceError(f"{path} is not ours (it does not begin as kvreplay's files do); name a new file")
+    if not os.access(path if path.exists() else parent, os.W_OK):
+        raise DeviceError(f"{path}: no permission to write there")
+
+
+def claim_file(path: Path, flags: int) -> int:
+    """Open the file at `path` for this run alone, making it if it is not there; return its descriptor.
+
+    Raises:
+        DeviceError: it is not ours, another run holds it, or it cannot be opened so.
+
+    """
+    check_file(path)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+    except OSError as error:
+        raise refused(str(path), error) from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The run before us may have removed the file between our open and our lock.
+        if not path.exists() or os.fstat(fd).st_ino != path.stat().st_ino:
+            raise BlockingIOError  # noqa: TRY301 - the same refusal as the lock's
+    except BlockingIOError:
+        os.close(fd)
+        raise DeviceError(f"{path} is in use by another kvreplay; wait for it or name another file") from None
+    return fd
 
 
 def claim(path: Path) -> Claim:
@@ -119,11 +161,11 @@ def clean(scratch: Path) -> int:
     """Remove our object files and subdirectories of `scratch`, nothing else; return how many files went."""
     removed = 0
     for entry in list(os.scandir(scratch)):
-        if entry.is_dir(follow_symlinks=False) and _SUBDIRECTORY.fullmatch(entry.name):
+        if entry.is_dir(follow_symlinks=False) and DIRECTORY_NAME.fullmatch(entry.name):
             removed += clean(Path(entry.path))
             if not any(Path(entry.path).iterdir()):
                 Path(entry.path).rmdir()
-        elif entry.is_file(follow_symlinks=False) and _OBJECT.fullmatch(entry.name):
+        elif entry.is_file(follow_symlinks=False) and (FILE_NAME.fullmatch(entry.name) or entry.name in _OTHER_FILES):
             os.unlink(entry.path)  # noqa: PTH108 - millions of them
             removed += 1
     return removed

@@ -74,6 +74,10 @@ class Flight:
     lane: int = -1
     """Where its other pieces are submitted by compiled code; -1 if they are not."""
     handle: Any = None
+    fd: int = -1
+    """The open file that the object is an extent of; -1 if it has a file of its own, or none."""
+    base: int = 0
+    """Where in that file the object begins."""
 
 
 class Submission:

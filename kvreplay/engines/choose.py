@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kvreplay.engines import ring
 from kvreplay.engines.threads import ThreadEngine
 from kvreplay.engines.uring import UringEngine
-from kvreplay.tiers import RingTier
+from kvreplay.tiers import RingExtents, RingTier
 from kvtrace.core.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def choose(wanted: EngineName, tiers: Sequence[Tier | None], depth: int, io_byte
         DeviceError: io_uring was asked for by name and the kernel does not give it.
 
     """
-    chosen = _chosen(wanted, any(isinstance(t, RingTier) for t in tiers), depth, io_bytes)
+    chosen = _chosen(wanted, any(isinstance(t, RingTier | RingExtents) for t in tiers), depth, io_bytes)
     for tier in tiers:
-        if isinstance(tier, RingTier):
+        if isinstance(tier, RingTier | RingExtents):
             tier.engine = chosen.engine.name
     return chosen
 

@@ -31,7 +31,8 @@ _MOST_WAITS = 64
  DEPTH, IO_BYTES, FD, SQ_MASK, CQ_MASK, SQ_TAIL_AT, CQ_HEAD_AT, CQ_TAIL_AT, ARGUMENT, READ_OP, WRITE_OP, MOST_FREED,
  _WORDS) = range(27)  # fmt: skip
 """Places of `state`: counters of this moment, then what stays as it is."""
-(START, END, NEEDED_END, NEXT, PIECES, LANE_OUT, IS_WRITE, IS_FAILED, FIRST_FILL, LAST_FILL, _LANE_WORDS) = range(11)
+(START, END, NEEDED_END, NEXT, PIECES, LANE_OUT, IS_WRITE, IS_FAILED, FIRST_FILL, LAST_FILL, FILE, BASE,
+ _LANE_WORDS) = range(13)  # fmt: skip
 """Columns of `lanes`, by a file's place in the ring: one operation's pieces that are not Python's."""
 (NEXT_FILL, FILL_PIECE, FILL_END, FILL_AT, _FILL_WORDS) = range(5)
 """Columns of `fills`, by buffer: the data a lane has been given; `FILL_AT` is where its next piece begins."""
@@ -80,7 +81,7 @@ class Memory(NamedTuple):
 @_njit
 def _put(m: Memory, opcode: int, file: int, offset: int, address: int, length: int, data: int, buffer: int) -> None:
     at = (m.state[TAIL] & m.state[SQ_MASK]) * 8
-    m.requests[at] = opcode | _FIXED_FILE << 8 | file << 32
+    m.requests[at] = opcode | file
     m.requests[at + 1] = offset
     m.requests[at + 2] = address
     m.requests[at + 3] = length
@@ -122,7 +123,8 @@ def _put_read(m: Memory, lane: int) -> None:
     m.state[FREE_READS] -= 1
     buffer = m.read_buffers[m.state[FREE_READS]]
     token = _token(m, lane, start, end - start, buffer, -1)
-    _put(m, m.state[READ_OP], lane, start, m.places[buffer], end - start, token, buffer)
+    offset = m.lanes[lane, BASE] + start
+    _put(m, m.state[READ_OP], m.lanes[lane, FILE], offset, m.places[buffer], end - start, token, buffer)
 
 
 @_njit
@@ -140,7 +142,8 @@ def _put_write(m: Memory, lane: int) -> None:
         return
     index = m.state[DEPTH] + slot
     token = _token(m, lane, start, end - start, -1, slot)
-    _put(m, m.state[WRITE_OP], lane, start, m.places[index] + at, end - start, token, index)
+    offset = m.lanes[lane, BASE] + start
+    _put(m, m.state[WRITE_OP], m.lanes[lane, FILE], offset, m.places[index] + at, end - start, token, index)
 
 
 @_njit
@@ -355,11 +358,13 @@ class Pump:
         self.state[FREE_READS] += 1
 
     def adopt(self, flight: Flight) -> None:
-        """Submit the pieces of `flight` that are left; its file lies open at its handle's place in the ring."""
+        """Submit the pieces of `flight` that are left; its own file lies open at its handle's place in the ring."""
         lane, state = flight.handle, self.state
+        # The flags and the file of a request, in its first word.
+        file = _FIXED_FILE << 8 | lane << 32 if flight.fd < 0 else flight.fd << 32
         row = self._memory.lanes[lane]
         row[:] = (flight.start, flight.end, flight.needed_end, flight.next_submit, flight.pieces, 0, flight.needs_data,
-                  flight.is_failed, -1, -1)  # fmt: skip
+                  flight.is_failed, -1, -1, file, flight.base)  # fmt: skip
         self._flights[lane] = flight
         flight.lane = lane
         # To the schedule all of them are one piece.

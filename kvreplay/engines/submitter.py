@@ -18,12 +18,13 @@ from kvreplay.engines import ring as r
 from kvreplay.engines.beside import Begun, Beside, Check, Died, Filled, Step
 from kvreplay.plan import DELETE, WRITE
 from kvreplay.schedule import Flight, Schedule, Submission
-from kvreplay.tiers import RingTier, has_times
+from kvreplay.tiers import RingExtents, RingTier, has_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvreplay.engines.uring import UringEngine
+    from kvreplay.tiers import Tier
 
 _POLL_NS = 100_000_000
 _BATCH = 8
@@ -37,7 +38,7 @@ _OPENED, _GROWN, _MOVED, _SYNCED, _CLOSED, _UNLINKED, _WOKEN = range(7)
 _KIND_BITS, _KIND_MASK = p.KIND_BITS, (1 << p.KIND_BITS) - 1
 _POLLIN = 1
 _DATASYNC = 1
-_BY_RING, _BY_THREAD, _BY_NOBODY = range(3)
+_BY_RING, _BY_EXTENT, _BY_THREAD, _BY_NOBODY = range(4)
 _CANNOT_GROW = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV)
 """Answers of filesystems that do not preallocate; files then grow as they are written."""
 
@@ -59,11 +60,11 @@ class Submitter:
         if record.ready_ns is not None:
             self._schedule.ready_ns = memoryview(record.ready_ns)
         self._files_of = [t if isinstance(t, RingTier) else None for t in job.tiers]
-        self._way = [
-            _BY_NOBODY if t is None or not has_times(t) else _BY_THREAD if files is None else _BY_RING
-            for t, files in zip(job.tiers, self._files_of, strict=True)
-        ]
-        self._needs_workers = _BY_THREAD in self._way or job.check is not None
+        self._extents_of = [t if isinstance(t, RingExtents) else None for t in job.tiers]
+        self._way = [_way(t) for t in job.tiers]
+        self._needs_workers = (
+            _BY_THREAD in self._way or job.check is not None or any(t and t.is_discarding for t in self._extents_of)
+        )
         self._tier_of, self._object = memoryview(plan.tier), memoryview(plan.object_id)
         self._submitted, self._completed = memoryview(record.submitted_ns), memoryview(record.completed_ns)
         self._outcome = memoryview(record.outcome)
@@ -143,6 +144,8 @@ class Submitter:
             way = way_of[tier_of[submission.flight.row]]
             if way == _BY_RING:
                 self._put(submission)
+            elif way == _BY_EXTENT:
+                self._place(submission)
             elif way == _BY_THREAD:
                 self._give(submission)
             else:
@@ -261,10 +264,59 @@ class Submitter:
             opcode, address = self._read_op, self._read_at[buffer]
         else:
             opcode, address, buffer = self._write_op, self._write_at[slot] + submission.at, self._depth + slot
+        flight = submission.flight
         self._ring.put(
-            opcode, flags, submission.flight.handle, submission.start, address, submission.length, 0,
-            token << _KIND_BITS | _MOVED, buffer,
+            opcode, flags, flight.handle if flight.fd < 0 else flight.fd, flight.base + submission.start, address,
+            submission.length, 0, token << _KIND_BITS | _MOVED, buffer,
         )  # fmt: skip
+
+    def _place(self, submission: Submission) -> None:
+        """Put a piece of an object that is an extent of an open file: there is nothing to open or to close."""
+        flight = submission.flight
+        tier = self._extents_of[self._tier_of[flight.row]]
+        assert tier is not None, "only tiers of extents come here"
+        if flight.op == DELETE and not flight.is_failed:
+            (self._give if tier.is_discarding else self._free)(submission)
+            return
+        if submission.is_first and not flight.is_failed:
+            try:
+                flight.fd, flight.base = tier.ring_extent(self._object[flight.row])
+            except OSError as error:
+                self._fail(flight, ERROR, error.strerror or str(error))
+        if flight.is_failed:
+            self._skip(submission)
+            return
+        if not flight.has_io:
+            self._pass(submission)
+            return
+        if not self._ring.room:
+            self._flush()
+        self._out += 1
+        token = self._free_tokens.pop()
+        self._tokens[token] = submission
+        if submission.slot is None:
+            submission.buffer = self._pump.take_read_buffer()
+        if not submission.is_first:
+            self._put_move(submission, token, 0)
+            return
+        self._fresh.append(flight.row)
+        flight.handle = self._free_files.pop()
+        self._put_move(submission, token, 0)
+        if flight.pieces > 1:
+            self._begun(flight)
+
+    def _free(self, submission: Submission) -> None:
+        """Give an extent's space back: nothing goes to the device."""
+        flight = submission.flight
+        self._submitted[flight.row] = monotonic_ns() - self._start_ns
+        tier = self._extents_of[self._tier_of[flight.row]]
+        assert tier is not None, "only tiers of extents come here"
+        try:
+            tier.delete(self._object[flight.row])
+        except OSError as error:
+            self._fail(flight, ERROR, error.strerror or str(error))
+        self._schedule.piece_done(submission)
+        self._finish(flight, monotonic_ns() - self._start_ns)
 
     def _put_close(self, flight: Flight, data: int) -> None:
         files = self._files_of[self._tier_of[flight.row]]
@@ -276,6 +328,9 @@ class Submitter:
     def _close(self, submission: Submission, now_ns: int) -> None:
         """Close a longer operation's file, or finish with one that has none."""
         flight = submission.flight
+        if flight.handle is not None and flight.fd >= 0 and not self._is_flushed(flight):
+            self._free_files.append(flight.handle)
+            flight.handle = None
         if flight.handle is None:
             self._finish(flight, now_ns)
             return
@@ -285,7 +340,14 @@ class Submitter:
         token = self._free_tokens.pop()
         closing = Submission(flight, submission.piece, submission.slot, False, 0, 0)
         self._tokens[token] = closing
+        if flight.fd >= 0:
+            self._ring.put(r.FSYNC, 0, flight.fd, 0, 0, 0, _DATASYNC, token << _KIND_BITS | _CLOSED)
+            return
         self._put_close(flight, token << _KIND_BITS)
+
+    def _is_flushed(self, flight: Flight) -> bool:
+        tier = self._extents_of[self._tier_of[flight.row]]
+        return flight.op == WRITE and not flight.is_failed and tier is not None and tier.is_synced
 
     def _skip(self, submission: Submission) -> None:
         """Account for a piece of an operation that has failed already."""
@@ -345,14 +407,14 @@ class Submitter:
             least = min(least, flight.needed_end - submission.start)
         if result < least:
             self._judge(flight, submission.start, submission.length, result)
-        # A short operation is over when it is closed.
-        if flight.pieces > 1:
+        # A short operation on a file of its own is over when that is closed.
+        if flight.pieces > 1 or flight.fd >= 0:
             self._came(token, now_ns)
 
     def _closed(self, token: int, flight: Flight, now_ns: int) -> None:
         self._free_files.append(flight.handle)
         flight.handle = None
-        if flight.pieces == 1:
+        if flight.pieces == 1 and flight.fd < 0:
             self._came(token, now_ns)
         else:
             self._release(token)
@@ -463,3 +525,9 @@ class Submitter:
             self._failure = Failure(flight.row, f"{what} of object {self._object[flight.row]}: {message}")
         if self._job.stops_on_error:
             self._schedule.stop()
+
+
+def _way(tier: Tier | None) -> int:
+    if tier is None or not has_times(tier):
+        return _BY_NOBODY
+    return _BY_RING if isinstance(tier, RingTier) else _BY_EXTENT if isinstance(tier, RingExtents) else _BY_THREAD

@@ -32,9 +32,14 @@ MIN_AHEAD = 32
 """I/Os of one write whose data is made before it is submitted: a whole chunk of 256 tokens of an 8B model."""
 
 
+def write_slots(depth: int) -> int:
+    """Return how many buffers for writes either engine has."""
+    return 2 * max(depth, MIN_AHEAD) + 2
+
+
 def buffer_bytes(depth: int, io_bytes: int) -> int:
     """Return what the buffers of either engine take."""
-    return (depth + (2 * max(depth, MIN_AHEAD) + 2) * pieces_a_fill(io_bytes)) * io_bytes
+    return (depth + write_slots(depth) * pieces_a_fill(io_bytes)) * io_bytes
 
 
 class ThreadEngine:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from kvreplay.tiers.layout import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +22,35 @@ class Options:
     """`never`, or `close`: fdatasync before a written file is closed, within the operation's time."""
     is_kept: bool = False
     """Leave files at the end."""
+    is_destroying: bool = False
+    """Whether block devices may be overwritten; only for `--destroy-data`."""
+    is_discarding: bool = False
+    """Whether a delete discards its extent of a block device; only for `--discard`."""
+    layout: Layout = Layout.HASHED
+    """How files are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a replay will hold on a tier of storage."""
+
+    peak_bytes: Sequence[int]
+    """By drive: the most at once."""
+    grown: Mapping[int, int] = field(default_factory=dict)
+    """By id of an object that is written on beyond its end: how long it gets at most."""
+    ahead_bytes: int = 0
+    """How much may be written before deletes that the trace has before it."""
+    together_bytes: Sequence[int] = ()
+    """By drive: the most at once of all tiers that share its space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of an open file or device."""
+
+    fd: int
+    start: int
+    length: int
 
 
 class Tier(Protocol):
@@ -56,6 +91,43 @@ class Tier(Protocol):
 
     def close(self) -> None:
         """Give up the target and remove our own files."""
+
+
+@runtime_checkable
+class StorageTier(Tier, Protocol):
+    """A tier on storage."""
+
+    @property
+    def drives(self) -> Sequence[Drive]:
+        """What it lies on: itself, unless it is several."""
+
+    def expect(self, holding: Holding) -> None:
+        """Note, before `open`, what the replay will hold there."""
+
+
+@runtime_checkable
+class Drive(StorageTier, Protocol):
+    """A tier on one directory, file or device."""
+
+    def region(self, peak_bytes: int) -> AbstractContextManager[Region]:
+        """Give something to be written full: `peak_bytes` in a directory, else all there is."""
+
+
+@runtime_checkable
+class RingExtents(Protocol):
+    """A tier whose objects are extents of open files, which a ring reads and writes in place."""
+
+    engine: str
+    is_synced: bool
+    """Whether a write is synchronized before it counts as done."""
+    is_discarding: bool
+    """Whether a delete asks something of the device."""
+
+    def ring_extent(self, object_id: int) -> tuple[int, int]:
+        """Return the descriptor of the object's file and where in it the object begins; OSError if there is none."""
+
+    def delete(self, object_id: int) -> None:
+        """Give the object's space back."""
 
 
 @runtime_checkable

@@ -1,8 +1,9 @@
-"""A directory of files, one an object, in 256 subdirectories; O_DIRECT unless `--buffered` says otherwise."""
+"""A directory of files, one an object, named as a layout says; O_DIRECT unless `--buffered` says otherwise."""
 
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,18 +11,18 @@ import msgspec
 from kvreplay import directio, safety
 from kvreplay.drives import firmware
 from kvreplay.host import filesystem_facts
+from kvreplay.tiers import Holding, Region
+from kvreplay.tiers.layout import MEANINGS, Directories, path_function
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from kvreplay.tiers import Options
 
 _WRITE = 1
-_SUBDIRECTORIES = 256
-# Odd, so that neighbouring ids spread over all subdirectories.
-_SPREAD = 0x9E3779B1
 
 
 class FileTier:
@@ -37,12 +38,15 @@ class FileTier:
         self._directory, self.is_synced = directory, options.fsync == "close"
         direct = os.O_DIRECT if options.is_direct else 0
         self._read_flags = os.O_RDONLY | os.O_CLOEXEC | direct
-        self.write_flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct
+        self._write_flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct
         self._claim: safety.Claim | None = None
         self._direct: directio.DirectIo | None = None
-        self._prefixes: list[str] = []
+        self._directories: Directories | None = None
         self._filesystem: dict[str, Any] = {}
         self._firmware: str | None = None
+
+    def expect(self, holding: Holding) -> None:
+        """Do nothing: files grow and go as they are written and deleted."""
 
     def open(self, peak_bytes: int) -> None:
         """Claim the directory, remove leftovers, check the space, and confirm O_DIRECT."""
@@ -55,23 +59,34 @@ class FileTier:
         free_bytes = space.f_bavail * space.f_frsize
         if peak_bytes > free_bytes:
             raise DeviceError(
-                f"--tier {self.name}={self.target}: the replay holds up to {format_bytes(peak_bytes)} there, "
+                f"{self.target}: the replay holds up to {format_bytes(peak_bytes)} there, "
                 f"but only {format_bytes(free_bytes)} is free; replay less with --limit"
             )
         if self._options.is_direct:
             self._direct = directio.probe(scratch, self.target)
-        for index in range(_SUBDIRECTORIES):
-            (scratch / f"{index:02x}").mkdir(exist_ok=True)
-        self._prefixes = [f"{scratch}/{index:02x}/" for index in range(_SUBDIRECTORIES)]
+        self._directories = Directories(self._options.layout, str(scratch))
+        self._path_of = path_function(self._options.layout, str(scratch))
 
-    def scratch_file(self, name: str) -> str:
-        """Return where a file of ours other than an object lies; `safety.clean` must know its name."""
+    @property
+    def drives(self) -> list[FileTier]:
+        """Itself: it has one."""
+        return [self]
+
+    @contextmanager
+    def region(self, peak_bytes: int) -> Iterator[Region]:
+        """Yield a new file of `peak_bytes`, rounded up, to be written full; remove it afterwards."""
         assert self._claim is not None, "the tier is open"
-        return f"{self._claim.scratch}/{name}"
+        path = f"{self._claim.scratch}/precondition.kv"
+        fd = os.open(path, self._write_flags, 0o600)
+        try:
+            yield Region(fd, 0, -(-peak_bytes // self.alignment) * self.alignment)
+        finally:
+            os.close(fd)
+            os.unlink(path)  # noqa: PTH108 - beside os.open
 
     def path(self, object_id: int) -> str:
         """Return where an object lies."""
-        return f"{self._prefixes[(object_id * _SPREAD >> 16) & 255]}{object_id:016x}{safety.OBJECT_SUFFIX}"
+        return self._path_of(object_id)
 
     def ring_path(self, object_id: int) -> bytes:
         """Return where an object lies, for a ring."""
@@ -79,34 +94,25 @@ class FileTier:
 
     def ring_flags(self, op: int) -> int:
         """Return how to open an object's file, for a ring."""
-        return (self.write_flags if op == _WRITE else self._read_flags) & ~os.O_CLOEXEC
+        return (self._write_flags if op == _WRITE else self._read_flags) & ~os.O_CLOEXEC
 
-    def reserve(self, object_id: int, end: int) -> None:
-        """Do nothing: files grow as they are written."""
+    def reserve(self, object_id: int, end: int) -> None:  # noqa: ARG002 - files grow as they are written
+        """Make the object's directory if the layout has too many to make them all at first."""
+        if self._directories is not None:
+            self._directories.make_for(self.path(object_id))
 
     def begin(self, op: int, object_id: int) -> int:
         """Open the object's file."""
-        flags = self.write_flags if op == _WRITE else self._read_flags
+        flags = self._write_flags if op == _WRITE else self._read_flags
         return os.open(self.path(object_id), flags, 0o600)
 
     def write(self, handle: int, offset: int, data: memoryview) -> None:
         """Write all of `data`."""
-        done = os.pwritev(handle, [data], offset)
-        while done < len(data):
-            more = os.pwritev(handle, [data[done:]], offset + done)
-            if more == 0:
-                raise OSError(5, "the device takes no more bytes")
-            done += more
+        directio.write_whole(handle, offset, data)
 
     def read(self, handle: int, offset: int, into: memoryview) -> int:
         """Read until `into` is full or the file ends."""
-        done = os.preadv(handle, [into], offset)
-        while 0 < done < len(into) and done % self.alignment == 0:
-            more = os.preadv(handle, [into[done:]], offset + done)
-            if more == 0:
-                break
-            done += more
-        return done
+        return directio.read_whole(handle, offset, into)
 
     def end(self, op: int, handle: int) -> None:
         """Close the file, after fdatasync if that is the policy."""
@@ -128,6 +134,7 @@ class FileTier:
             "direct_io": msgspec.to_builtins(self._direct),
             "fsync": self._options.fsync,
             "alignment_bytes": self.alignment,
+            "layout": MEANINGS[self._options.layout],
             "removed_leftover_files": self._claim.found_leftovers if self._claim else None,
             **self._filesystem,
             "device_firmware": self._firmware,

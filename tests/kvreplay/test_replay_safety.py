@@ -155,7 +155,7 @@ def test_a_filesystem_without_direct_io_is_refused(tmp_path: Path, monkeypatch: 
     trace = trace_of(tmp_path, 2, 4096)
     monkeypatch.setattr(os, "open", refusing)
     with pytest.raises(
-        DeviceError, match=r"refuses O_DIRECT \(Invalid argument\); name a directory .* or say --buffered"
+        DeviceError, match=r"refuses O_DIRECT \(Invalid argument\); name another target, or say --buffered"
     ):
         replay(Config(tiers={"nvme": str(target)}), trace, tmp_path / "run", [])
     assert list(target.iterdir()) == []
@@ -173,7 +173,7 @@ def test_one_directory_cannot_be_two_tiers_nor_hold_the_result(tmp_path: Path) -
     target = tmp_path / "drive"
     target.mkdir()
     trace = trace_of(tmp_path, 2, 4096)
-    with pytest.raises(ConfigError, match="tier cpu has this directory"):
+    with pytest.raises(ConfigError, match="tier cpu has this target already"):
         replay(Config(tiers={"cpu": str(target), "nvme": str(target)}), trace, tmp_path / "run", [])
     with pytest.raises(ConfigError, match="lies in the target of tier nvme"):
         replay(Config(tiers={"nvme": str(target)}), trace, target / "run", [])

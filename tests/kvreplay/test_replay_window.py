@@ -72,7 +72,7 @@ def test_warm_ups_that_leave_nothing_or_mean_nothing_are_refused(tmp_path: Path)
         ({"warmup": "1s", "speed": 1.0}, "leaves nothing to measure"),
         ({"warmup": "0"}, "leaves nothing out"),
         ({"warmup": "soon"}, r"write rows \(1000\) or time \(30s\)"),
-        ({"is_preconditioned": True}, "no --tier names a directory"),
+        ({"precondition": "twice"}, "no --tier names storage"),
     ):
         with pytest.raises(ConfigError, match=message):
             replay(Config(tiers={"nvme": "ram"}, **options), trace, tmp_path / "run", [])
@@ -84,12 +84,12 @@ def test_preconditioning_writes_the_peak_twice_and_leaves_nothing(tmp_path: Path
     trace = write_trace(tmp_path / "t.parquet", rows(3, 100_000))
     drive = tmp_path / "d"
     drive.mkdir()
-    config = Config(tiers={"nvme": str(drive)}, is_preconditioned=True, io_bytes=131_072, is_buffered=True,
+    config = Config(tiers={"nvme": str(drive)}, precondition="twice", io_bytes=131_072, is_buffered=True,
                     is_verified=True)  # fmt: skip
     outcome = replay(config, trace, tmp_path / "run", [])
     (done,) = outcome.manifest["preconditioned"]
-    # Three objects of 25 blocks are 307,200 bytes, in whole I/Os 393,216.
-    assert (done["file_bytes"], done["written_bytes"], done["is_whole"]) == (393_216, 786_432, True)
+    # Three objects of 25 blocks.
+    assert (done["file_bytes"], done["written_bytes"], done["is_whole"]) == (307_200, 614_400, True)
     assert (done["sequential_io_bytes"], done["random_io_bytes"]) == (131_072, 65_536)
     assert outcome.summary.operations == 3
     assert list(drive.iterdir()) == []

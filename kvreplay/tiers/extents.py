@@ -1,0 +1,200 @@
+"""One preallocated file or block device: objects are extents of it, so nothing is opened, made or removed on the way.
+
+All its space is written before the replay begins: what was never written is answered without asking the drive.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay import directio, header, safety
+from kvreplay.blockdevice import claim_device, logical_block_bytes
+from kvreplay.drives import firmware
+from kvreplay.host import filesystem_facts
+from kvreplay.tiers import Holding, Region
+from kvreplay.tiers.space import Space
+from kvtrace.core.errors import DeviceError
+from kvtrace.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kvreplay.tiers import Options
+
+SPARE_SHARE = 0.25
+"""Space beyond what the replay holds at most, because free extents lie scattered."""
+_WRITE = 1
+_BLKDISCARD = 0x1277
+_ALLOCATED_UNIT_BYTES = 512
+"""Of st_blocks."""
+
+
+class ExtentTier:
+    """Objects as extents of the file or device at `path`."""
+
+    is_simulated = False
+
+    def __init__(self, name: str, path: Path, options: Options) -> None:
+        """Store the tier `name` in the file or device at `path`."""
+        self.engine = "threads"
+        self.name, self.target, self._options, self._path = name, str(path), options, path
+        self.is_device = path.is_block_device()
+        self.is_synced, self.is_discarding = options.fsync == "close", options.is_discarding and self.is_device
+        self.alignment = max(directio.ALIGNMENT, logical_block_bytes(path) if self.is_device else 0)
+        self.written_first_bytes = 0
+        """Written before the replay, because it was not written yet."""
+        self._holding = Holding([0])
+        self._fd = -1
+        self._size_bytes = self._used_bytes = self._filled_bytes = 0
+        self._space: Space | None = None
+        self._direct: directio.DirectIo | None = None
+        self._found: dict[str, Any] = {}
+
+    @property
+    def drives(self) -> list[ExtentTier]:
+        """Itself: it has one."""
+        return [self]
+
+    def expect(self, holding: Holding) -> None:
+        """Note what the replay will hold here."""
+        self._holding = holding
+
+    def open(self, peak_bytes: int) -> None:
+        """Claim the target, see that the peak fits, make a file as large as that, and confirm O_DIRECT."""
+        flags = os.O_DIRECT if self._options.is_direct else 0
+        grown = sum(self._holding.grown.values())
+        held = self._holding.peak_bytes[0] + grown
+        wanted = self.alignment + held + int(held * SPARE_SHARE) + self._holding.ahead_bytes
+        if self.is_device:
+            self._fd, device = claim_device(self._path, flags, is_destroying=self._options.is_destroying)
+            available = self._size_bytes = device.size_bytes // self.alignment * self.alignment
+        else:
+            self._fd = safety.claim_file(self._path, flags)
+            space = os.statvfs(self._path)
+            available = space.f_bavail * space.f_frsize + os.fstat(self._fd).st_blocks * _ALLOCATED_UNIT_BYTES
+        if self.alignment + peak_bytes + grown > available:
+            raise DeviceError(
+                f"{self.target}: the replay holds up to {format_bytes(peak_bytes + grown)} there, but only "
+                f"{format_bytes(available)} is free; replay less with --limit"
+            )
+        self._filled_bytes = self._read_filled()
+        self._used_bytes = min(wanted, available) // self.alignment * self.alignment
+        if not self.is_device:
+            self._make_file()
+        # Now, because it may be gone by the end.
+        self._found = filesystem_facts(self._path) | {"device_firmware": firmware(self._path)}
+        self._note_filled(self._filled_bytes)
+        self._space = Space(self._size_bytes, self.alignment, self.alignment)
+
+    def _make_file(self) -> None:
+        self._size_bytes = self._used_bytes = max(self._used_bytes, self._filled_bytes)
+        try:
+            os.posix_fallocate(self._fd, 0, self._size_bytes)
+        except OSError as error:
+            size = format_bytes(self._size_bytes)
+            raise DeviceError(f"{self.target}: cannot be made {size} long: {error.strerror}") from None
+
+    def _read_filled(self) -> int:
+        """Return how far an earlier run of ours has written the target; what is discarded counts as never written."""
+        with mmap.mmap(-1, self.alignment) as block:
+            os.preadv(self._fd, [block], 0)
+            found = header.decode(block[:])
+        return 0 if found is None or self.is_discarding else found.filled_bytes
+
+    def _note_filled(self, filled_bytes: int) -> None:
+        block = header.encode(header.Header(filled_bytes=filled_bytes), self.alignment)
+        if self._options.is_direct:
+            self._direct = directio.confirm(self._fd, self.target, block)
+        else:
+            os.pwrite(self._fd, block, 0)
+        self._filled_bytes = filled_bytes
+
+    @contextmanager
+    def region(self, peak_bytes: int) -> Iterator[Region]:  # noqa: ARG002 - a directory's size follows it
+        """Yield all of the file or device, behind our own block, to be written full."""
+        yield Region(self._fd, self.alignment, self._size_bytes - self.alignment)
+
+    @property
+    def unwritten(self) -> Region:
+        """What of the space that the replay will use was not written since it was allocated."""
+        start = max(self.alignment, self._filled_bytes)
+        return Region(self._fd, start, max(0, self._used_bytes - start))
+
+    def note_written(self, done: Region) -> None:
+        """Note that `done` has been written; it counts if it adjoins what was."""
+        if done.start <= max(self.alignment, self._filled_bytes) and not self.is_discarding:
+            self._note_filled(max(self._filled_bytes, done.start + done.length))
+
+    def reserve(self, object_id: int, end: int) -> None:
+        """Hand the object an extent, as long as it will ever be."""
+        assert self._space is not None, "the tier is open"
+        self._space.reserve(object_id, max(end, self._holding.grown.get(object_id, 0)))
+
+    def ring_extent(self, object_id: int) -> tuple[int, int]:
+        """Return our descriptor and where the object begins."""
+        assert self._space is not None, "the tier is open"
+        return self._fd, self._space.start(object_id)
+
+    def begin(self, op: int, object_id: int) -> tuple[int, int]:  # noqa: ARG002 - the protocol's
+        """Look up where the object lies."""
+        return self.ring_extent(object_id)
+
+    def write(self, handle: tuple[int, int], offset: int, data: memoryview) -> None:
+        """Write all of `data`."""
+        directio.write_whole(handle[0], handle[1] + offset, data)
+
+    def read(self, handle: tuple[int, int], offset: int, into: memoryview) -> int:
+        """Read until `into` is full."""
+        return directio.read_whole(handle[0], handle[1] + offset, into)
+
+    def end(self, op: int, handle: tuple[int, int]) -> None:
+        """Do nothing, or fdatasync if that is the policy."""
+        if op == _WRITE and self.is_synced:
+            os.fdatasync(handle[0])
+
+    def delete(self, object_id: int) -> None:
+        """Give the object's extent back; discard it on the device if that was asked for."""
+        assert self._space is not None, "the tier is open"
+        if self.is_discarding:
+            # Before the space can be handed out again.
+            extent = self._space.extent(object_id)
+            fcntl.ioctl(self._fd, _BLKDISCARD, struct.pack("=QQ", *extent))
+        self._space.release(object_id)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the device, how objects lie on it, and what was confirmed of direct I/O."""
+        return {
+            "is_simulated": False,
+            "is_direct": self._options.is_direct,
+            "direct_io": msgspec.to_builtins(self._direct),
+            "fsync": self._options.fsync,
+            "alignment_bytes": self.alignment,
+            "layout": f"extents of one {'device' if self.is_device else 'file'}, first fit as the run goes",
+            "size_bytes": self._size_bytes,
+            "highest_bytes": None if self._space is None else self._space.highest_bytes,
+            "written_first_bytes": self.written_first_bytes,
+            "deletes": "discard" if self.is_discarding else "nothing goes to the device",
+            **self._found,
+        }
+
+    def close(self) -> None:
+        """Give up the target; remove a file of ours, leave a device's content."""
+        if self._fd < 0:
+            return
+        try:
+            if not (self.is_device or self._options.is_kept) and self._is_ours():
+                self._path.unlink()
+        finally:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _is_ours(self) -> bool:
+        return self._path.exists() and self._path.stat().st_ino == os.fstat(self._fd).st_ino

@@ -1,0 +1,97 @@
+"""The space of one file or device, handed out as extents: the lowest free one that is long enough."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from array import array
+
+from kvtrace.core.units import format_bytes
+
+_FEW = 1024
+_NOWHERE = -1
+
+
+class Space:
+    """Where each object lies in `size_bytes`; called from many threads."""
+
+    def __init__(self, size_bytes: int, unit_bytes: int, reserved_bytes: int) -> None:
+        """Hand out whole units of `unit_bytes`; the first `reserved_bytes`, whole units too, are never handed out."""
+        from kvtrace.core import allocator
+
+        if unit_bytes % allocator.GRANULE_BYTES:
+            raise ValueError(f"unit_bytes(={unit_bytes}) must be a multiple of {allocator.GRANULE_BYTES}")
+        self._allocator, self._size_bytes, self._unit_bytes = allocator, size_bytes, unit_bytes
+        self._nodes, self._scalars = allocator.new_space(_FEW)
+        self._lock = threading.Lock()
+        # By object id: 16 bytes each, where a dictionary takes 150.
+        self._starts, self._lengths = array("q"), array("q")
+        self._objects = self._live_bytes = 0
+        self.highest_bytes = 0
+        """The end of the highest byte that was ever handed out."""
+        # Both are compiled at their first call, which must not lie in a run.
+        allocator.release(self._nodes, self._scalars, self._allocate(unit_bytes), unit_bytes)
+        self._allocate(reserved_bytes)
+
+    def _allocate(self, length: int) -> int:
+        return int(self._allocator.allocate(self._nodes, self._scalars, length))
+
+    def start(self, object_id: int) -> int:
+        """Return where an object begins; FileNotFoundError if it is not there."""
+        start = self._starts[object_id] if object_id < len(self._starts) else _NOWHERE
+        if start < 0:
+            raise FileNotFoundError(errno.ENOENT, f"object {object_id} is not there")
+        return start
+
+    def extent(self, object_id: int) -> tuple[int, int]:
+        """Return where an object begins and how long it is; FileNotFoundError if it is not there."""
+        return self.start(object_id), self._lengths[object_id]
+
+    def reserve(self, object_id: int, length: int) -> None:
+        """Hand out an extent of `length` bytes, rounded up; an object that has one as long keeps it.
+
+        Raises:
+            OSError: no free extent is long enough, or the object has a shorter one.
+
+        """
+        length = -(-length // self._unit_bytes) * self._unit_bytes
+        with self._lock:
+            self._make_room(object_id)
+            if self._starts[object_id] >= 0:
+                if self._lengths[object_id] < length:
+                    raise OSError(errno.EFBIG, f"object {object_id} has {self._lengths[object_id]} bytes, not {length}")
+                return
+            start = self._allocate(length)
+            if start + length > self._size_bytes:
+                self._allocator.release(self._nodes, self._scalars, start, length)
+                raise OSError(errno.ENOSPC, self._full(length))
+            self._starts[object_id], self._lengths[object_id] = start, length
+            self._objects += 1
+            self._live_bytes += length
+            self.highest_bytes = max(self.highest_bytes, start + length)
+
+    def _make_room(self, object_id: int) -> None:
+        import numpy as np
+
+        if object_id >= len(self._starts):
+            more = array("q", [_NOWHERE]) * (object_id + 1 - len(self._starts) + len(self._starts) // 2)
+            self._starts.extend(more)
+            self._lengths.extend(more)
+        # There can be one free extent more than objects, and the allocator takes two for itself on the way.
+        if self._objects + 4 > len(self._nodes):
+            self._nodes = np.concatenate([self._nodes, np.zeros_like(self._nodes)])
+
+    def _full(self, length: int) -> str:
+        return (
+            f"no free extent of {format_bytes(length)}: {self._objects:,} objects hold "
+            f"{format_bytes(self._live_bytes)} of {format_bytes(self._size_bytes)}; name a larger target"
+        )
+
+    def release(self, object_id: int) -> None:
+        """Take an object's extent back; FileNotFoundError if it has none."""
+        with self._lock:
+            start, length = self.extent(object_id)
+            self._starts[object_id] = _NOWHERE
+            self._allocator.release(self._nodes, self._scalars, start, length)
+            self._objects -= 1
+            self._live_bytes -= length
