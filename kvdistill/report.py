@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvdistill.database import connect, query
+from kvdistill.locality import LiveBytes, Reuse, locality
 from kvdistill.runreport import RunReport, run_report
 from kvdistill.spread import bins, summarize
 from kvdistill.subject import Subject, named, subject_of, writes_per_day
@@ -34,6 +35,8 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     tiers: list[dict[str, Any]]
     """name, capacity_bytes, peak and end live bytes, hits and hit ratio (null if the trace does not say)."""
+    reuse: list[dict[str, Any]]
+    """By tier: how far apart accesses to an object are, in bytes of others; `bins` by powers of two."""
     operations: list[dict[str, Any]]
     sizes: list[dict[str, Any]]
     size_bins: list[dict[str, Any]]
@@ -66,6 +69,7 @@ def report(path: Path, buckets: int = BUCKETS) -> TraceReport | RunReport:
 
 def _trace_report(path: Path, meta: Metadata, buckets: int) -> TraceReport:
     names = [tier.name for tier in meta.tiers]
+    walked = locality(traceio.open_table(path, TRACE), len(names), path)
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
         register(db, [path], Path(scratch))
         span = query(db, "trace_span")[0]
@@ -79,10 +83,19 @@ def _trace_report(path: Path, meta: Metadata, buckets: int) -> TraceReport:
         operations, sizes = named(query(db, "trace_operations"), names), named(query(db, "trace_sizes"), names)
         return TraceReport(
             subject=subject_of(path, meta), span_ns=span_ns, requests=span["requests"],
-            tiers=_tiers(meta, query(db, "trace_live")), operations=operations,
+            tiers=_tiers(meta, walked.live), reuse=_reuse(names, walked.reuse), operations=operations,
             sizes=summarize(sizes), size_bins=bins(sizes), bucket_ns=bucket_ns if span_ns else None,
             over_time=named(over_time, names), writes_per_day=writes_per_day(_written(operations), span_ns, meta),
         )  # fmt: skip
+
+
+def _reuse(names: list[str], found: list[Reuse | None]) -> list[dict[str, Any]]:
+    rows = []
+    for name, reuse in zip(names, found, strict=True):
+        if reuse is not None:
+            bins = [{"low_bytes": low, "reads": reads} for low, reads in reuse.bins]
+            rows.append({"tier": name} | msgspec.structs.asdict(reuse) | {"bins": bins})
+    return rows
 
 
 def _written(operations: list[dict[str, Any]]) -> dict[str, int]:
@@ -93,16 +106,15 @@ def _written(operations: list[dict[str, Any]]) -> dict[str, int]:
     return written
 
 
-def _tiers(meta: Metadata, live: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _tiers(meta: Metadata, live: list[LiveBytes | None]) -> list[dict[str, Any]]:
     counted = {t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)}
-    found = {row["tier"]: row for row in live}
     return [
         {
             "name": tier.name, "capacity_bytes": tier.capacity_bytes,
-            "peak_live_bytes": found.get(i, {}).get("peak_live_bytes"),
-            "end_live_bytes": found.get(i, {}).get("end_live_bytes"),
+            "peak_live_bytes": None if found is None else found.peak,
+            "end_live_bytes": None if found is None else found.end,
             "hits": counted.get(tier.name, {}).get("hits"),
             "hit_ratio": counted.get(tier.name, {}).get("hit_ratio"),
         }
-        for i, tier in enumerate(meta.tiers)
+        for tier, found in zip(meta.tiers, live, strict=True)
     ]  # fmt: skip

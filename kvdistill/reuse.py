@@ -39,37 +39,41 @@ def median_reuse(blocks: NDArray[np.int64]) -> float | None:
     """Return the median number of distinct other blocks between accesses to one block; null if none recurs."""
     if not len(blocks):
         return None
-    distances = _reuse_distances(blocks, int(blocks.max()) + 1)
-    return float(np.median(distances)) if len(distances) else None
+    distances = reuse_distances(blocks, np.ones_like(blocks), int(blocks.max()) + 1)
+    recurring = distances[distances >= 0]
+    return float(np.median(recurring)) if len(recurring) else None
 
 
 @njit(cache=True)
-def _reuse_distances(blocks: Any, count: int) -> Any:
-    """Return the reuse distance of each recurring access, by a Fenwick tree over the last accesses."""
-    n = len(blocks)
-    tree = np.zeros(n + 1, dtype=np.int32)
+def reuse_distances(things: Any, weights: Any, count: int) -> Any:
+    """Return for each access the summed weight of the distinct others since the last one to its thing; -1 for a first.
+
+    `things` are numbers below `count`; `weights` are what each access makes its thing weigh. By a Fenwick tree over
+    the last accesses.
+    """
+    n = len(things)
+    tree = np.zeros(n + 1, dtype=np.int64)
     last = np.full(count, -1, dtype=np.int64)
-    distances = np.empty(n, dtype=np.int64)
-    found, live = 0, 0
+    distances = np.full(n, -1, dtype=np.int64)
+    live = 0
     for i in range(n):
-        before = last[blocks[i]]
+        before = last[things[i]]
         if before >= 0:
-            # Blocks whose last access is after `before`: all that are live, less those up to it.
+            # Things whose last access is after `before`: all that are live, less those up to it.
             upto, k = 0, before + 1
             while k > 0:
                 upto += tree[k]
                 k -= k & -k
-            distances[found] = live - upto
-            found += 1
+            distances[i] = live - upto
             k = before + 1
             while k <= n:
-                tree[k] -= 1
+                tree[k] -= weights[before]
                 k += k & -k
-        else:
-            live += 1
-        last[blocks[i]] = i
+            live -= weights[before]
+        last[things[i]] = i
+        live += weights[i]
         k = i + 1
         while k <= n:
-            tree[k] += 1
+            tree[k] += weights[i]
             k += k & -k
-    return distances[:found]
+    return distances

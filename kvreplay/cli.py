@@ -11,7 +11,7 @@ import typer
 from kvreplay.probes.command import probe
 from kvtrace.core.app import emit_json, log, make_app, progress, run
 from kvtrace.core.errors import ConfigError, DeviceError
-from kvtrace.core.units import parse_bytes
+from kvtrace.core.units import parse_bytes, parse_duration_ns
 
 if TYPE_CHECKING:
     from kvreplay.options import Config
@@ -164,7 +164,14 @@ def sweep_(
         help="Closed loop at these, rising. The default: 1,2,4,8,16,32,64,128.")] = None,
     speeds: Annotated[str | None, typer.Option(
         help="Open loop at these instead, rising, such as 1,2,4,8.")] = None,
-    queue_depth: Annotated[int, typer.Option(help="With --speeds: at most this many in flight.")] = 128,
+    users: Annotated[str | None, typer.Option(
+        help="Open loop with so many synthetic users instead, rising: the command that made the trace makes each of "
+        "theirs.")] = None,
+    read_p99: Annotated[str | None, typer.Option(
+        help="With --speeds or --users: also end when the slowest tier's p99 read latency exceeds this, such as 50ms.")
+    ] = None,
+    plot_to: Annotated[Path | None, typer.Option("--plot", help="Draw it: *.svg, *.png or *.pdf.")] = None,
+    queue_depth: Annotated[int, typer.Option(help="With --speeds or --users: at most this many in flight.")] = 128,
     io_bytes: Annotated[str, typer.Option(help="Longer objects are split into I/Os of this size.")] = "1MiB",
     limit: Annotated[str | None, typer.Option(help="Replay the trace's start only: rows, time or bytes.")] = None,
     warmup: Annotated[str | None, typer.Option(help="Leave each run's start out: 30s, or 1000 rows.")] = None,
@@ -175,33 +182,39 @@ def sweep_(
     force: Annotated[bool, typer.Option("--force", help="Write into a non-empty directory.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the sweep as JSON.")] = False,
 ) -> None:  # fmt: skip
-    """Replay a trace at rising queue depths, or speeds, until it saturates; name the knee.
+    """Replay a trace at rising queue depths, speeds or users until it saturates; name the knee.
 
     \b
     Example:
       kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --limit 20GiB -o sweep
       kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --speeds 1,2,4,8,16 -o sweep
+      kvreplay sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o sweep
     """
     from kvreplay.options import Config
     from kvreplay.present_machine import show_sweep
-    from kvreplay.sweep import DEPTHS, Axis, sweep
+    from kvreplay.sweep import DEPTHS, Axis, plot, sweep
+    from kvtrace.core.plots import check_plot
 
-    if queue_depths is not None and speeds is not None:
-        raise ConfigError("--queue-depths and --speeds exclude each other; give one")
-    axis = Axis.QUEUE_DEPTH if speeds is None else Axis.SPEED
-    chosen = [float(d) for d in DEPTHS] if queue_depths is None else _numbers("--queue-depths", queue_depths)
-    if speeds is not None:
-        chosen = _numbers("--speeds", speeds)
-    elif any(value != int(value) for value in chosen):
-        raise ConfigError(f"--queue-depths {queue_depths}: give whole numbers")
+    given = {Axis.QUEUE_DEPTH: queue_depths, Axis.SPEED: speeds, Axis.USERS: users}
+    said = {axis: text for axis, text in given.items() if text is not None}
+    if len(said) > 1:
+        raise ConfigError(f"{' and '.join(axis.option for axis in said)} exclude each other; give one")
+    axis, text = next(iter(said.items()), (Axis.QUEUE_DEPTH, ",".join(map(str, DEPTHS))))
+    chosen = _numbers(axis.option, text)
+    if plot_to is not None:
+        check_plot(plot_to)
     config = Config(
         tiers=_targets(tier or []), queue_depth=queue_depth, io_bytes=parse_bytes(io_bytes), limit=limit,
         warmup=warmup, seed=seed, is_buffered=buffered, engine=engine,
     )  # fmt: skip
     found, error = sweep(
         config, trace, output, ["kvreplay", *sys.argv[1:]], axis, chosen, is_forced=force, show=progress,
+        read_p99_target_ns=None if read_p99 is None else parse_duration_ns(read_p99),
         done=lambda point: log(f"{axis} {point.value:g}: {point.verdict}"),
     )  # fmt: skip
+    if plot_to is not None and found.points:
+        plot(found, plot_to, f"{trace.name}, kvreplay sweep")
+        log(f"wrote {plot_to}")
     if as_json:
         emit_json(found)
     else:

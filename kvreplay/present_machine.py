@@ -22,7 +22,10 @@ def show_sweep(found: Sweep) -> None:
     else:
         beyond = "" if found.is_saturated else "; the sweep did not saturate, so it may lie beyond"
         typer.echo(f"knee: {name} {found.knee:g}{beyond}")
-    typer.echo(f"rule: {found.rule}\n")
+    typer.echo(f"rule: {found.rule}")
+    for tier in found.simulated_tiers:
+        typer.echo(f"tier {tier} is SIMULATED: no figure counts it")
+    typer.echo("")
     rows = [
         (f"{p.value:g}", format_rate(p.throughput_bytes_per_s),
          None if p.operations_per_s is None else f"{p.operations_per_s:,.0f}",

@@ -1,4 +1,4 @@
-"""One trace at rising queue depths (closed loop) or speeds (open loop), up to saturation, and the knee between.
+"""One trace at rising queue depths (closed loop), speeds or users (open loop), up to saturation, and its knee.
 
 The rule is fixed and stated with the result, so that two people who sweep find the same knee.
 """
@@ -14,9 +14,11 @@ from kvreplay import results
 from kvreplay.options import check, make_tiers
 from kvreplay.results import SWEEP_FILE
 from kvreplay.runner import replay
+from kvreplay.users import check_users, generate
 from kvtrace import __version__
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
+from kvtrace.core.plots import panels
 from kvtrace.core.schema import TRACE
 from kvtrace.core.traceio import open_table
 from kvtrace.core.units import NS_PER_S
@@ -41,12 +43,23 @@ class Axis(StrEnum):
 
     QUEUE_DEPTH = "queue_depth"
     SPEED = "speed"
+    USERS = "users"
+
+    @property
+    def option(self) -> str:
+        """The option that names its values."""
+        return {Axis.QUEUE_DEPTH: "--queue-depths", Axis.SPEED: "--speeds", Axis.USERS: "--users"}[self]
 
 
+_KEPT_PACE = (
+    "the greatest {} up to which every one kept pace, and read within --read-p99 where that is given; a sweep ends at "
+    "the first that did not"
+)
 RULES = {
     Axis.QUEUE_DEPTH: f"the least queue depth with {KNEE_SHARE:.0%} of the greatest throughput; a sweep ends when "
     f"two steps in a row gain less than {GAIN:.0%} over the best before",
-    Axis.SPEED: "the greatest speed up to which every one kept pace; a sweep ends at the first that fell behind",
+    Axis.SPEED: _KEPT_PACE.format("speed"),
+    Axis.USERS: _KEPT_PACE.format("number of users"),
 }
 
 
@@ -64,6 +77,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     write_p99_ns: int | None
     kept_pace: bool | None
     """Null in a closed loop."""
+    is_within_target: bool | None = None
+    """Whether read_p99_ns is within the target; null without one, false if it is not known."""
     late_p99_ns: int | None
 
 
@@ -77,10 +92,14 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     is_saturated: bool
     """Whether the sweep ended because it saturated; if not, the knee may lie beyond."""
     rule: str
+    read_p99_target_ns: int | None = None
+    simulated_tiers: list[str] = []
+    """Nothing moved there; no point counts them."""
 
 
 def sweep(
     config: Config, trace: Path, output: Path, argv: list[str], axis: Axis, values: list[float], *,
+    read_p99_target_ns: int | None = None,
     is_forced: bool = False, show: Callable[[str, int], Any] | None = None, done: Callable[[Point], None] | None = None,
 ) -> tuple[Sweep, KvError | None]:  # fmt: skip
     """Replay at each of `values`, rising, until saturated; keep the runs below `output`.
@@ -89,35 +108,46 @@ def sweep(
         the sweep, which `output`/sweep.json holds too, and why it is partial or None.
 
     """
-    _check_values(axis, values)
+    _check_values(axis, values, read_p99_target_ns)
     results.check_output(output, is_forced=is_forced)
     # What a replay would refuse must not leave a directory behind.
     for value in values:
         check(_at(config, axis, value))
-    make_tiers(config, open_table(trace, TRACE).meta, trace, output)
+    meta = open_table(trace, TRACE).meta
+    tiers = make_tiers(config, meta, trace, output)
+    if axis is Axis.USERS:
+        check_users(trace, meta)
     results.make_directory(output, SWEEP_FILE)
     points: list[Point] = []
     error = None
     for value in values:
-        name = f"{'qd' if axis is Axis.QUEUE_DEPTH else 'speed'}-{value:g}"
+        name = f"{'qd' if axis is Axis.QUEUE_DEPTH else axis}-{value:g}"
+        if axis is Axis.USERS:
+            trace = output / f"{name}.parquet"
+            generate(meta, int(value), trace)
         outcome = replay(_at(config, axis, value), trace, output / name, argv, is_forced=is_forced, show=show)
         error = outcome.error
         if error is not None:
             break
-        points.append(point(value, name, outcome.summary))
+        points.append(point(value, name, outcome.summary, read_p99_target_ns))
         if done is not None:
             done(points[-1])
         if is_saturated(axis, points):
             break
     found = Sweep(axis=axis, points=points, knee=knee(axis, points), is_saturated=is_saturated(axis, points),
-                  rule=RULES[axis])  # fmt: skip
+                  rule=RULES[axis], read_p99_target_ns=read_p99_target_ns,
+                  simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated])  # fmt: skip
     content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(found)
     write_text(output / SWEEP_FILE, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
     return found, error
 
 
-def _check_values(axis: Axis, values: list[float]) -> None:
-    option = "--queue-depths" if axis is Axis.QUEUE_DEPTH else "--speeds"
+def _check_values(axis: Axis, values: list[float], read_p99_target_ns: int | None) -> None:
+    option = axis.option
+    if read_p99_target_ns is not None and axis is Axis.QUEUE_DEPTH:
+        raise ConfigError("--read-p99 bounds an open loop; give --speeds or --users with it")
+    if axis is not Axis.SPEED and any(value != int(value) or value < 1 for value in values):
+        raise ConfigError(f"{option} {','.join(f'{v:g}' for v in values)}: give whole numbers from 1")
     if len(values) < 2 or sorted(set(values)) != values:  # noqa: PLR2004 - a sweep
         raise ConfigError(f"{option} {','.join(f'{v:g}' for v in values)}: give two or more that rise, such as 1,2,4,8")
 
@@ -125,20 +155,22 @@ def _check_values(axis: Axis, values: list[float]) -> None:
 def _at(config: Config, axis: Axis, value: float) -> Config:
     if axis is Axis.QUEUE_DEPTH:
         return msgspec.structs.replace(config, queue_depth=int(value), speed=None)
-    return msgspec.structs.replace(config, speed=value)
+    return msgspec.structs.replace(config, speed=value if axis is Axis.SPEED else 1.0)
 
 
-def point(value: float, run: str, summary: Summary) -> Point:
+def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | None = None) -> Point:
     """Return the point of a finished run."""
     moved = [f for f in summary.figures if not f.is_simulated and f.op != "delete"]
     started = (summary.warmup.measured_from_ns if summary.warmup else 0) or 0
     span = (summary.wall_ns or 0) - started
-    pace = summary.pace
+    pace, read_p99_ns = summary.pace, _slowest(summary, "read")
+    is_within = read_p99_ns is not None and read_p99_ns <= (read_p99_target_ns or 0)
     return Point(
         value=value, run=run, verdict=summary.verdict,
         throughput_bytes_per_s=sum(f.bytes or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
         operations_per_s=sum(f.operations for f in moved) * NS_PER_S / span if span > 0 else None,
-        read_p99_ns=_slowest(summary, "read"), write_p99_ns=_slowest(summary, "write"),
+        read_p99_ns=read_p99_ns, is_within_target=None if read_p99_target_ns is None else is_within,
+        write_p99_ns=_slowest(summary, "write"),
         kept_pace=pace.kept_pace if pace else None, late_p99_ns=pace.lateness.p99_ns if pace else None,
     )  # fmt: skip
 
@@ -149,10 +181,34 @@ def _slowest(summary: Summary, op: str) -> int | None:
     return max(known) if known and len(known) == len(found) else None
 
 
+def _is_held(found: Point) -> bool:
+    return bool(found.kept_pace) and found.is_within_target is not False
+
+
+def plot(found: Sweep, path: Path, title: str) -> None:
+    """Draw throughput and p99 latencies against what rises to `path` (svg, png or pdf), the knee marked."""
+    values = [p.value for p in found.points]
+    with panels(path, title) as (rate, times):
+        rate.plot(values, [None if p.throughput_bytes_per_s is None else p.throughput_bytes_per_s / 1e9
+                           for p in found.points], marker="o")  # fmt: skip
+        rate.set(ylabel="GB/s, read and written", ylim=(0, None))
+        for name in ("read", "write", "late"):
+            known = [(p.value, ns / 1e6) for p in found.points if (ns := getattr(p, f"{name}_p99_ns")) is not None]
+            if known:
+                times.plot(*zip(*known, strict=True), marker="o", label=f"{name} p99")
+        if found.knee is not None:
+            for axes in (rate, times):
+                axes.axvline(found.knee, color="0.5", linestyle="--", label=f"knee: {found.knee:g}")
+        times.set(xlabel=found.axis.replace("_", " "), ylabel="ms", xscale="log", yscale="log")
+        times.set_xticks(values, labels=[f"{value:g}" for value in values])
+        times.minorticks_off()
+        times.legend()
+
+
 def is_saturated(axis: Axis, points: list[Point]) -> bool:
     """Return whether the last of `points` needs no further one."""
-    if axis is Axis.SPEED:
-        return bool(points) and points[-1].kept_pace is False
+    if axis is not Axis.QUEUE_DEPTH:
+        return bool(points) and not _is_held(points[-1])
     rates = [p.throughput_bytes_per_s or 0.0 for p in points]
     if len(rates) < 3:  # noqa: PLR2004 - two steps
         return False
@@ -161,10 +217,10 @@ def is_saturated(axis: Axis, points: list[Point]) -> bool:
 
 def knee(axis: Axis, points: list[Point]) -> float | None:
     """Return the knee by the rule of `axis`; None if no point qualifies."""
-    if axis is Axis.SPEED:
+    if axis is not Axis.QUEUE_DEPTH:
         best = None
         for found in points:
-            if not found.kept_pace:
+            if not _is_held(found):
                 break
             best = found.value
         return best

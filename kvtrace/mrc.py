@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.core.errors import ConfigError, ProbeUnavailable
-from kvtrace.core.files import aside
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.plots import panels
 from kvtrace.core.units import format_bytes
 from kvtrace.geometry import block_chains, chunk_chains
 from kvtrace.models import bytes_per_token
@@ -89,29 +89,18 @@ def _enough(curve: LruCurve, share: float, size: int) -> dict[str, Any]:
 
 def plot(found: Sweep, path: Path, title: str) -> None:
     """Draw hit ratio and bytes against capacity to `path` (svg, png or pdf), with matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ProbeUnavailable("--plot needs matplotlib: pip install 'kvtrace[plot]'") from None
-    if path.suffix not in (".svg", ".png", ".pdf"):
-        raise ConfigError(f"--plot {path}: name it *.svg, *.png or *.pdf")
-    figure = Figure(figsize=(8, 6), layout="constrained")
-    ratio, moved = figure.subplots(2, 1, sharex=True)
     gib = [p.capacity_bytes / 2**30 for p in found.points]
-    ratio.plot(gib, [100 * p.hit_ratio for p in found.points], marker=".")
-    ratio.set(ylabel="hits, % of references", title=title, ylim=(0, None))
-    for name, label in (
-        ("read_bytes", "read from it"),
-        ("passed_bytes", "left to the tier below"),
-        ("written_bytes", "written to it"),
-    ):
-        moved.plot(gib, [getattr(p, name) / 2**40 for p in found.points], marker=".", label=label)
-    moved.set(xlabel="capacity, GiB", ylabel="TiB over the trace", xscale="log", ylim=(0, None))
-    moved.legend()
-    for axes in (ratio, moved):
-        axes.grid(visible=True, alpha=0.3)
-    with aside(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:])
+    with panels(path, title) as (ratio, moved):
+        ratio.plot(gib, [100 * p.hit_ratio for p in found.points], marker=".")
+        ratio.set(ylabel="hits, % of references", ylim=(0, None))
+        for name, label in (
+            ("read_bytes", "read from it"),
+            ("passed_bytes", "left to the tier below"),
+            ("written_bytes", "written to it"),
+        ):
+            moved.plot(gib, [getattr(p, name) / 2**40 for p in found.points], marker=".", label=label)
+        moved.set(xlabel="capacity, GiB", ylabel="TiB over the trace", xscale="log", ylim=(0, None))
+        moved.legend()
 
 
 def rows(found: Sweep) -> list[list[str]]:

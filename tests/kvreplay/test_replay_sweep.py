@@ -10,8 +10,11 @@ import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.options import Config
-from kvreplay.sweep import Axis, Point, is_saturated, knee, sweep
+from kvreplay.sweep import Axis, Point, Sweep, is_saturated, knee, plot, sweep
+from kvreplay.users import with_users
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.schema import TRACE
+from kvtrace.core.traceio import open_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,3 +105,60 @@ def test_values_that_do_not_rise_are_refused(tmp_path: Path) -> None:
         assert not (tmp_path / "s").exists()
     with pytest.raises(ConfigError, match="no --tier given"):
         sweep(Config(tiers={}), trace, tmp_path / "s", [], Axis.SPEED, [1, 2])
+
+
+def test_a_target_bounds_an_open_loop() -> None:
+    paced = points([1, 1, 1], [True, True, True])
+    within = [
+        msgspec.structs.replace(p, is_within_target=held) for p, held in zip(paced, (True, True, False), strict=True)
+    ]
+    assert knee(Axis.USERS, within) == 2
+    assert is_saturated(Axis.USERS, within)
+    assert not is_saturated(Axis.USERS, within[:2])
+
+
+def test_users_make_their_own_traces_and_the_knee_is_drawn(tmp_path: Path) -> None:
+    trace = tmp_path / "t.parquet"
+    run_cli("kvtrace", "gen", "--users", "2", "--duration", "3s", "--model", "tiny-1b", "--seed", "7", "-o", trace)
+    arguments = ["sweep", trace, "--tier", "gpu=sim", "--users", "1,2", "--limit", "40", "-o", tmp_path / "s"]
+    shown = run_cli("kvreplay", *arguments, "--plot", tmp_path / "knee.svg").stdout
+    assert "tier gpu is SIMULATED: no figure counts it" in shown
+    made = open_table(tmp_path / "s" / "users-2.parquet", TRACE)
+    # The command of the trace, with the users that it had: the same trace.
+    assert made.meta.config["users"] == 2
+    assert (tmp_path / "s" / "users-2.parquet").read_bytes() == trace.read_bytes()
+    found = json.loads((tmp_path / "s" / "sweep.json").read_text())
+    assert [(p["value"], p["run"]) for p in found["points"]][:1] == [(1, "users-1")]
+    drawn = (tmp_path / "knee.svg").read_text()
+    assert "<svg" in drawn
+    assert "Date" not in drawn
+    svg = (tmp_path / "knee.svg").read_bytes()
+    plot(msgspec.convert({k: found[k] for k in Sweep.__struct_fields__}, Sweep), tmp_path / "again.svg",
+         "t.parquet, kvreplay sweep")  # fmt: skip
+    assert (tmp_path / "again.svg").read_bytes() == svg
+
+
+def test_what_cannot_be_swept_is_refused(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row(0)])
+    for options, message in (
+        (["--users", "1,2"], "has no synthetic users"),
+        (["--users", "1,2.5"], "--users 1,2.5: give whole numbers from 1"),
+        (["--read-p99", "5ms"], "--read-p99 bounds an open loop"),
+        (["--users", "1,2", "--speeds", "1,2"], "--speeds and --users exclude each other"),
+        (["--plot", tmp_path / "knee.gif"], "name it *.svg, *.png or *.pdf"),
+    ):
+        done = run_cli("kvreplay", "sweep", trace, "--tier", "cpu=ram", *options, "-o", tmp_path / "s", check=False)
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+        assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["gen", "--users", "8", "--seed", "1"], ["gen", "--users", "9", "--seed", "1"]),
+        (["gen", "--users=8", "--seed", "1"], ["gen", "--users=9", "--seed", "1"]),
+        (["gen", "--seed", "1"], ["gen", "--seed", "1", "--users", "9"]),
+    ],
+)
+def test_only_the_users_of_a_command_change(argv: list[str], expected: list[str]) -> None:
+    assert with_users(argv, 9) == expected
