@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from contextlib import suppress
 
-HUGE_PAGE_BYTES = 2 << 20
-
+from kvreplay.hugepages import map_aligned
 
 FILL_BYTES = 256 << 10
 """Data is made for this much at least: for less, starting the generator costs more than it makes."""
@@ -26,14 +24,9 @@ class Arena:
         if slot_bytes % mmap.PAGESIZE:
             raise ValueError(f"slot_bytes(={slot_bytes}) must be a multiple of {mmap.PAGESIZE}")
         self.nbytes = count * slot_bytes
-        # Room to begin at a huge page; what lies before is never touched and takes no memory.
-        self._map = mmap.mmap(-1, self.nbytes + HUGE_PAGE_BYTES)
-        # Huge pages cut a 4 MiB request from four to one at the device; without them nothing is lost.
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):
-                self._map.madvise(mmap.MADV_HUGEPAGE)
+        # Huge pages cut a 4 MiB request from four to one at the device.
+        self._map, first = map_aligned(self.nbytes)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        first = -base % HUGE_PAGE_BYTES
         for page in range(first, first + self.nbytes, mmap.PAGESIZE):
             self._map[page] = 0
         whole = memoryview(self._map)
