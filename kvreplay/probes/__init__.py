@@ -1,5 +1,5 @@
 """Where each microsecond of an I/O went: probes in the kernel, on BCC, by tracepoints only.
 
-The C programs lie beside their Python: `filter.bpf.c` (whose I/O), `block.bpf.c` (requests), `app.bpf.c`
-(system calls). Field offsets come from the running kernel's BTF, never from header files.
+The C programs lie beside their Python: `filter.bpf.c` (whose I/O), `common.bpf.c` (counting), `block.bpf.c`
+(requests), `app.bpf.c` (calls). Field offsets come from the running kernel's BTF, never from header files.
 """

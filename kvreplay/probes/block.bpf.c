@@ -7,7 +7,7 @@ enum direction { READ_, WRITE_, DISCARD_, FLUSH_, OTHER_, DIRECTIONS };
 enum count {
     QUEUED, ISSUED, ISSUED_BYTES, COMPLETED, COMPLETED_BYTES, ERRORS, REQUEUES, REQUESTS_MERGED,
     BIOS, BIO_BYTES, BIOS_MERGED, SPLITS, D2C_SUM, Q2D_SUM, LOST_EVENTS, LOST_REQUESTS,
-    ENDS_NOT_SEEN, COUNTS
+    ENDS_NOT_SEEN, LOST_ZONES, COUNTS
 };
 #define OP_MASK 0xff
 #define OP_READ 0
@@ -17,8 +17,6 @@ enum count {
 #define OP_SECURE_ERASE 5
 #define OP_ZONE_APPEND 7
 #define OP_WRITE_ZEROES 9
-#define SUB_BITS 6
-#define SLOTS ((41 - SUB_BITS) << SUB_BITS)
 #define DEPTHS 1024
 
 struct request_state {
@@ -39,10 +37,25 @@ struct size_key {
     u32 direction, bytes;
 };
 
+struct second_key {
+    u32 second, direction;
+};
+
+struct zone_key {
+    u64 zone;
+    u32 dev, direction;
+};
+
+struct amount {
+    u64 requests, bytes;
+};
+
 BPF_HASH(requests, u64, struct request_state, 65536);
 BPF_HASH(in_flight, u32, u64, 1024);
 BPF_HASH(sizes, struct size_key, u64, 16384);
 BPF_HASH(devices, u32, u32, 1024);
+BPF_HASH(seconds, struct second_key, struct amount, 16384);
+BPF_HASH(zones, struct zone_key, struct amount, 65536);
 BPF_ARRAY(d2c, u64, DIRECTIONS * SLOTS);
 BPF_ARRAY(q2d, u64, DIRECTIONS * SLOTS);
 BPF_ARRAY(depths, u64, DIRECTIONS * DEPTHS);
@@ -51,39 +64,10 @@ BPF_ARRAY(counts, u64, DIRECTIONS * COUNTS);
 BPF_RINGBUF_OUTPUT(events, EVENT_PAGES);
 #endif
 
-/* `++` on a shared counter loses updates across processors. */
-static __always_inline void add(u64 *cell, u64 amount)
-{
-    if (cell)
-        __sync_fetch_and_add(cell, amount);
-}
-
 static __always_inline void count(int direction, int what, u64 amount)
 {
     int at = direction * COUNTS + what;
     add(counts.lookup(&at), amount);
-}
-
-static __always_inline int highest_bit(u64 v)
-{
-    int bit = 0;
-    if (v >> 32) { bit += 32; v >>= 32; }
-    if (v >> 16) { bit += 16; v >>= 16; }
-    if (v >> 8) { bit += 8; v >>= 8; }
-    if (v >> 4) { bit += 4; v >>= 4; }
-    if (v >> 2) { bit += 2; v >>= 2; }
-    return bit + (v >> 1 ? 1 : 0);
-}
-
-/* 64 slots a power of two: exact below 128, at most 1/64 wide above. histogram.py reads it back. */
-static __always_inline int slot_of(u64 v)
-{
-    if (v < 1 << SUB_BITS)
-        return v;
-    if (v >> 40)
-        return SLOTS - 1;
-    int shift = highest_bit(v) - SUB_BITS;
-    return (shift << SUB_BITS) + (v >> shift);
 }
 
 static __always_inline u32 direction_of(u32 flags, u32 bytes)
@@ -109,6 +93,14 @@ static __always_inline int is_probed(u32 dev)
 #else
     return 1;
 #endif
+}
+
+static __always_inline void add_amount(struct amount *amount, u64 bytes)
+{
+    if (!amount)
+        return;
+    add(&amount->requests, 1);
+    add(&amount->bytes, bytes);
 }
 
 static __always_inline void move_in_flight(u32 dev, u64 by)
@@ -145,7 +137,7 @@ static __always_inline void on_queue(u64 rq)
         move_in_flight(before->dev, -1);
         keep_event(before, 0, 0);
     }
-    if (!is_probed(dev) || !is_mine()) {
+    if (!is_on() || !is_probed(dev) || !is_mine()) {
         /* Its memory may have been another's request before. */
         requests.delete(&rq);
         return;
@@ -188,6 +180,12 @@ static __always_inline void on_first_issue(u64 rq, struct request_state *state, 
         add(depths.lookup(&level), 1);
     }
     sizes.atomic_increment(key);
+    struct zone_key zone = {.zone = state->sector >> ZONE_SHIFT, .dev = state->dev, .direction = direction};
+    struct amount none = {};
+    struct amount *at = zones.lookup_or_try_init(&zone, &none);
+    add_amount(at, state->bytes);
+    if (!at)
+        count(direction, LOST_ZONES, 1);
 }
 
 RAW_TRACEPOINT_PROBE(block_rq_issue)
@@ -247,7 +245,12 @@ RAW_TRACEPOINT_PROBE(block_rq_complete)
     if (!state)
         return 0;
     u32 direction = state->direction;
-    count(direction, COMPLETED_BYTES, status ? 0 : done);
+    struct second_key second = {.second = (now - origin_ns()) / 1000000000, .direction = direction};
+    struct amount none = {};
+    if (!status) {
+        count(direction, COMPLETED_BYTES, done);
+        add_amount(seconds.lookup_or_try_init(&second, &none), done);
+    }
     /* A part of it: the rest completes later. */
     if (done < peek32(rq + RQ_BYTES))
         return 0;
@@ -268,12 +271,18 @@ RAW_TRACEPOINT_PROBE(block_rq_complete)
 
 static __always_inline void on_bio(u64 bio, int what)
 {
-    if (!is_probed(device_of(peek64(peek64(bio + BIO_BDEV) + BDEV_DISK))) || !is_mine())
+    if (!is_on() || !is_probed(device_of(peek64(peek64(bio + BIO_BDEV) + BDEV_DISK))) || !is_mine())
         return;
     u32 bytes = peek32(bio + BIO_BYTES_AT), direction = direction_of(peek32(bio + BIO_FLAGS), bytes);
     count(direction, what, 1);
-    if (what == BIOS)
-        count(direction, BIO_BYTES, bytes);
+    if (what != BIOS)
+        return;
+    count(direction, BIO_BYTES, bytes);
+    /* The system call that this thread is in went to the disk. */
+    u64 thread = bpf_get_current_pid_tgid();
+    struct call_state *call = calls.lookup(&thread);
+    if (call)
+        call->bios++;
 }
 
 RAW_TRACEPOINT_PROBE(block_bio_queue) { on_bio(ctx->args[0], BIOS); return 0; }

@@ -6,11 +6,19 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvtrace.core.errors import DeviceError
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 MINOR_BITS = 20
 """Of a device number inside the kernel."""
+ZONES = 1024
+"""Of the map of where a disk is read and written."""
+MIN_ZONE_SHIFT = 11
+SECTOR_BYTES = 512
 _SYS = Path("/sys")
 
 
@@ -58,6 +66,28 @@ def _descend(block: Path, found: dict[str, Disk]) -> None:
     if not slaves:
         major, _, minor = (block / "dev").read_text(encoding="ascii").strip().partition(":")
         found[block.name] = Disk(block.name, int(major) << MINOR_BITS | int(minor))
+
+
+def above(disks: Sequence[Disk], sys: Path = _SYS) -> list[int]:
+    """Return the numbers of all devices whose I/O any of `disks` does: itself, partitions, dm and md upon them."""
+    wanted = {disk.number for disk in disks}
+    found = []
+    for entry in sorted((sys / "dev" / "block").iterdir()) if wanted else ():
+        major, _, minor = entry.name.partition(":")
+        if wanted & {disk.number for disk in beneath(int(major), int(minor), sys)}:
+            found.append(int(major) << MINOR_BITS | int(minor))
+    return found
+
+
+def zone_shift(disks: Sequence[Disk], sys: Path = _SYS) -> int:
+    """Return by how many bits a sector is shifted for the zone it lies in: at most ZONES a disk, 1 MiB at least.
+
+    Without `disks`, by the largest of all.
+    """
+    names = [disk.name for disk in disks] or [entry.name for entry in (sys / "block").iterdir()]
+    sizes = [sys / "block" / name / "size" for name in names]
+    sectors = max((int(size.read_text(encoding="ascii")) for size in sizes if size.is_file()), default=0)
+    return max(MIN_ZONE_SHIFT, (max(sectors - 1, 0) // ZONES).bit_length())
 
 
 def device_name(number: int, sys: Path = _SYS) -> str:

@@ -1,7 +1,8 @@
-/* Whose I/O counts: a process by id or by name, its threads and its descendants.
+/* Whose I/O counts: a process by id or by name, its threads and its descendants; or a cgroup.
  *
  * Asked where a request is queued, in the context of who queued it; issue and completion run anywhere.
- * Macros from Python: TASK_* are BTF offsets; WANTED_PID, or WANTED_COMM_LOW/_HIGH with _MASK_, or neither.
+ * Macros from Python: TASK_* are BTF offsets; OWN_PID, whose I/O never counts; and none or one of WANTED_PID,
+ * WANTED_COMM_LOW/_HIGH with _MASK_, WANTED_CGROUP with _LEVEL.
  */
 #define ANCESTORS 8
 
@@ -32,11 +33,11 @@ static __always_inline int is_named(u64 task)
 
 static __always_inline int is_mine(void)
 {
-#ifdef OWN_PID
     if (bpf_get_current_pid_tgid() >> 32 == OWN_PID)
         return 0;
-#endif
-#if defined(WANTED_PID) || defined(WANTED_COMM_LOW)
+#if defined(WANTED_CGROUP)
+    return bpf_get_current_ancestor_cgroup_id(WANTED_CGROUP_LEVEL) == WANTED_CGROUP;
+#elif defined(WANTED_PID) || defined(WANTED_COMM_LOW)
     u64 task = (u64)bpf_get_current_task();
     /* A thread may have its own name. */
     if (is_named(task))

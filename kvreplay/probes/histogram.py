@@ -5,7 +5,7 @@ A slot is exact below 128 and at most 1/64 of its value wide above, so that its 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SUB_BITS = 6
 SLOTS = (41 - SUB_BITS) << SUB_BITS
-"""As in block.bpf.c: up to 2^40, what is above is in the last one."""
+"""As in common.bpf.c: up to 2^40, what is above is in the last one."""
 
 
 class Bucket(msgspec.Struct, frozen=True):
@@ -42,6 +42,11 @@ class Histogram(msgspec.Struct, frozen=True, kw_only=True):
     """The longest was shorter than this; null if there are none, or if the last slot was reached."""
     log2_ns: list[Bucket]
     fine_ns: list[Bucket]
+
+
+def cells(table: Any) -> Sequence[int]:
+    """Return the numbers in `table`, an array of the programs."""
+    return [cell.value for cell in table.values()]
 
 
 def slot_bounds(slot: int) -> tuple[int, int]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvreplay.probes.program import Filter
-    from kvreplay.probes.result import BlockFigures
+    from kvreplay.probes.session import Found
 
 RESULT, BLOCKS_FILE = "probe.json", "blocks.parquet"
 
@@ -37,7 +37,7 @@ class Measured:
 
     content: dict[str, Any]
     """As in probe.json."""
-    figures: BlockFigures
+    found: Found
 
 
 def check_output(path: Path) -> None:
@@ -64,7 +64,8 @@ def measure(
     """
     check_output(output)
     configuration = {
-        "comm": wanted.comm, "pid": wanted.pid, "devices": [d.name for d in wanted.disks],
+        "comm": wanted.comm, "pid": wanted.pid, "cgroup": None if wanted.cgroup is None else str(wanted.cgroup),
+        "devices": [d.name for d in wanted.disks],
         "duration_ns": duration_ns, "has_events": has_events,
     }  # fmt: skip
     meta = describe(BLOCKS, "kvreplay", argv, configuration)
@@ -75,16 +76,17 @@ def measure(
             started = datetime.now(UTC)
             tell("probes attached")
             was_stopped = _wait(session, duration_ns)
-            figures = session.finish()
+            found = session.finish()
             rows = None if writer is None else writer.rows
         content = {
             "program": meta.program, "version": meta.version, "argv": meta.argv, "config": configuration,
             "config_sha256": meta.config_sha256, "started": started.isoformat(),
+            "start_monotonic_ns": session.start_ns,
             "duration_ns": session.duration_ns, "was_stopped": was_stopped, "event_rows": rows,
-            "block": figures, "definitions": DEFINITIONS, "host": host_facts(),
+            "block": found.block, "application": found.application, "definitions": DEFINITIONS, "host": host_facts(),
         }  # fmt: skip
         write_text(output / RESULT, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
-    return Measured(content, figures)
+    return Measured(content, found)
 
 
 @contextmanager

@@ -12,35 +12,73 @@ from kvtrace.core.units import format_bytes, format_count, format_duration
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvreplay.probes.application import Calls
     from kvreplay.probes.histogram import Bucket, Histogram
     from kvreplay.probes.result import BlockFigures, Direction
+    from kvreplay.probes.session import Found
 
 BAR_WIDTH = 40
 MOST_SIZES = 12
 """Block sizes shown; probe.json has all."""
+MOST_ZONES = 8
+_CALLED = ("kind", "call", "count", "bytes", "errors", "queued no I/O")
 _COUNTED = ("direction", "requests", "completed", "bytes", "bios", "splits", "merges", "requeues", "errors")
 _TIMES = ("time", "count", "mean", "p50", "p95", "p99", "p99.9", "p99.99", "below")
 
 
-def show_figures(figures: BlockFigures) -> None:
-    """Print the figures of the block layer."""
-    if not figures.directions:
-        typer.echo("no block request was seen; is the filter right, or was all served from the page cache?")
-        return
-    emit_table("Block requests", _COUNTED, [_counted(n, d) for n, d in figures.directions.items()])
-    timed = [
+def show_found(found: Found) -> None:
+    """Print what a measurement found: the application's calls, then the block requests beneath."""
+    calls, block = found.application, found.block
+    if calls is None:
+        typer.echo("this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS): the application is unseen")
+    elif calls.calls:
+        emit_table("Application calls", _CALLED, [_called(c) for c in calls.calls])
+        if calls.not_followed:
+            typer.echo(f"NOT FOLLOWED: {calls.not_followed:,} asynchronous I/Os beyond 128 of one io_submit")
+    if not block.directions:
+        typer.echo("no block request was seen; is the filter right, or was all served from the page cache?\n")
+    else:
+        emit_table("Block requests", _COUNTED, [_counted(n, d) for n, d in block.directions.items()])
+    timed = [] if calls is None else [(name.replace("_", " "), times) for name, times in calls.times.items()]
+    timed = [(f"application {name}", times) for name, times in timed] + [
         (f"{name} {what}", times)
-        for name, d in figures.directions.items()
+        for name, d in block.directions.items()
         for what, times in (("Q2D", d.q2d), ("D2C", d.d2c))
         if times.count
     ]
-    emit_table("Times", _TIMES, [(name, *_times(times)) for name, times in timed])
+    if timed:
+        emit_table("Times", _TIMES, [(name, *_times(times)) for name, times in timed])
     for name, times in timed:
         typer.echo(f"{name}\n" + "\n".join(bars(times.log2_ns)) + "\n")
-    for name, d in figures.directions.items():
+    for name, d in block.directions.items():
         if d.block_sizes:
             _show_exact(name, d)
-    _show_lost(figures)
+            _show_where_and_when(name, d, block.zone_bytes)
+    _show_lost(block)
+
+
+def _called(c: Calls) -> tuple[str | None, ...]:
+    unseen = None if c.without_io is None else format_count(c.without_io)
+    moved = None if c.bytes is None else format_bytes(c.bytes)
+    return (c.kind, c.call, format_count(c.count), moved, format_count(c.errors), unseen)
+
+
+def _show_where_and_when(name: str, d: Direction, zone_bytes: int) -> None:
+    if d.per_second:
+        fastest = max(d.per_second, key=lambda s: s.bytes)
+        typer.echo(
+            f"{name} per second: most {format_bytes(fastest.bytes)} and {fastest.requests:,} requests, in the one from "
+            f"{format_duration(fastest.from_ns)}; {len(d.per_second)} seconds had any\n"
+        )
+    hottest = sorted(d.heat, key=lambda z: -z.bytes)[:MOST_ZONES]
+    rows = [
+        (z.device, format_bytes(z.from_bytes), format_count(z.requests), format_bytes(z.bytes))
+        for z in sorted(hottest, key=lambda z: (z.device, z.from_bytes))
+    ]
+    others = len(d.heat) - len(hottest)
+    more = f" (the hottest; {others} more in probe.json)" if others else ""
+    emit_table(f"{name} by place, in stretches of {format_bytes(zone_bytes)}{more}",
+               ("disk", "from", "requests", "bytes"), rows)  # fmt: skip
 
 
 def _counted(name: str, d: Direction) -> tuple[str, ...]:
@@ -86,6 +124,8 @@ def _show_lost(figures: BlockFigures) -> None:
         typer.echo(f"NOT SEEN: the completions of {unseen:,} requests; they are not in D2C")
     if events:
         typer.echo(f"LOST: {events:,} requests are not in blocks.parquet, but in all figures; try --histograms-only")
+    if zones := sum(d.lost_zones for d in figures.directions.values()):
+        typer.echo(f"LOST: {zones:,} requests are not in the map of places")
     if requests:
         typer.echo(f"LOST: {requests:,} requests are in no figure; narrow the filter")
     if figures.in_flight_at_end:

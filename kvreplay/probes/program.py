@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvreplay.probes.available import BTF, check_available, tracefs
 from kvreplay.probes.btf import Btf, read_btf
+from kvreplay.probes.cgroup import find_cgroup
+from kvreplay.probes.devices import above, zone_shift
 from kvtrace.core.errors import ConfigError, ProbeUnavailable
 
 if TYPE_CHECKING:
@@ -23,7 +26,8 @@ COMM_BYTES = 16
 EVENT_PAGES = 4096
 """Of the ring buffer: at 80 bytes an event, 0.2 million events until they are read."""
 _STRUCTURES = frozenset(
-    {"request", "request_queue", "gendisk", "bio", "bvec_iter", "block_device", "task_struct"}
+    {"request", "request_queue", "gendisk", "bio", "bvec_iter", "block_device", "task_struct", "files_struct",
+     "fdtable", "file", "inode", "super_block"}
 )  # fmt: skip
 _FIELDS = {
     "RQ_QUEUE": "request.q", "RQ_FLAGS": "request.cmd_flags", "RQ_BYTES": "request.__data_len",
@@ -31,7 +35,16 @@ _FIELDS = {
     "DISK_MAJOR": "gendisk.major", "DISK_MINOR": "gendisk.first_minor", "BIO_FLAGS": "bio.bi_opf",
     "BIO_BDEV": "bio.bi_bdev", "BDEV_DISK": "block_device.bd_disk", "TASK_GROUP_LEADER": "task_struct.group_leader",
     "TASK_REAL_PARENT": "task_struct.real_parent", "TASK_PID": "task_struct.pid", "TASK_COMM": "task_struct.comm",
+    "TASK_FILES": "task_struct.files", "FILES_FDT": "files_struct.fdt", "FDT_MAX": "fdtable.max_fds",
+    "FDT_FD": "fdtable.fd", "FILE_INODE": "file.f_inode", "INODE_MODE": "inode.i_mode", "INODE_RDEV": "inode.i_rdev",
+    "INODE_SB": "inode.i_sb", "SUPER_MAGIC": "super_block.s_magic", "SUPER_DEV": "super_block.s_dev",
 }  # fmt: skip
+_TRACEPOINTS = {
+    "HAS_IO_START": "block/block_io_start", "HAS_SYSCALLS": "syscalls/sys_enter_pread64",
+    "HAS_AIO": "syscalls/sys_enter_io_submit", "HAS_URING": "io_uring/io_uring_submit_req",
+}  # fmt: skip
+"""What only some kernels have, by the macro that says so."""
+SOURCES = ("filter.bpf.c", "common.bpf.c", "block.bpf.c", "app.bpf.c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +54,14 @@ class Filter:
     comm: str | None = None
     pid: int | None = None
     disks: list[Disk] = field(default_factory=list)
+    cgroup: Path | None = None
 
     def check(self) -> None:
         """Raise ConfigError if no process can pass."""
-        if self.comm is not None and self.pid is not None:
-            raise ConfigError("--comm and --pid: name one of them")
+        if sum(x is not None for x in (self.comm, self.pid, self.cgroup)) > 1:
+            raise ConfigError("--comm, --pid and --cgroup: name one of them")
+        if self.cgroup is not None:
+            find_cgroup(self.cgroup)
         if self.comm is not None and not 0 < len(self.comm.encode()) < COMM_BYTES:
             raise ConfigError(
                 f"--comm {self.comm!r}: a process's name has 1 to {COMM_BYTES - 1} bytes; see /proc/PID/comm"
@@ -55,9 +71,10 @@ class Filter:
 
     def macros(self) -> dict[str, int]:
         """Return what the C programs need to know of it."""
-        values: dict[str, int] = {}
-        if self.comm is None and self.pid is None:
-            values["OWN_PID"] = os.getpid()
+        values = {"OWN_PID": os.getpid()}
+        if self.cgroup is not None:
+            found = find_cgroup(self.cgroup)
+            values |= {"WANTED_CGROUP": found.number, "WANTED_CGROUP_LEVEL": found.level}
         if self.pid is not None:
             values["WANTED_PID"] = self.pid
         if self.comm is not None:
@@ -82,21 +99,41 @@ def load(wanted: Filter, *, has_events: bool) -> tuple[Any, Btf]:
     btf = read_btf(BTF, _STRUCTURES, "__REQ_")
     macros = {name: btf.offset(path) for name, path in _FIELDS.items()} | wanted.macros()
     macros["BIO_BYTES_AT"] = btf.offset("bio.bi_iter") + btf.offset("bvec_iter.bi_size")
-    if (tracefs() / "events" / "block" / "block_io_start").is_dir():
-        macros["HAS_IO_START"] = 1
+    macros |= dict.fromkeys(tracepoints(), 1)
+    macros["ZONE_SHIFT"] = zone_shift(wanted.disks)
     if has_events:
         macros |= {"EVENTS": 1, "EVENT_PAGES": EVENT_PAGES}
     here = Path(__file__).parent
-    text = "".join((here / name).read_text(encoding="utf-8") for name in ("filter.bpf.c", "block.bpf.c"))
+    text = "".join((here / name).read_text(encoding="utf-8") for name in SOURCES)
     flags = [f"-D{name}={value}{'ULL' if value >> 31 else ''}" for name, value in macros.items()]
     with _quiet_compiler() as complaints:
         try:
             programs = bcc.BPF(text=text, cflags=[*flags, "-Wno-everything"])
         except Exception as error:  # noqa: BLE001 - BCC raises nothing narrower
             raise ProbeUnavailable(f"the probes do not load on this kernel: {error}: {complaints()}") from None
-    for disk in wanted.disks:
-        programs["devices"][programs["devices"].Key(disk.number)] = programs["devices"].Leaf(1)
+    for table, numbers in (("devices", [d.number for d in wanted.disks]), ("file_devices", above(wanted.disks))):
+        if numbers and (table == "devices" or "HAS_SYSCALLS" in macros):
+            for number in numbers:
+                programs[table][programs[table].Key(number)] = programs[table].Leaf(1)
     return programs, btf
+
+
+def start(programs: Any) -> int:
+    """Let the attached `programs` count from now on; return that time of the monotonic clock."""
+    now = time.monotonic_ns()
+    programs["origin"][programs["origin"].Key(0)] = programs["origin"].Leaf(now)
+    return now
+
+
+def stop(programs: Any) -> None:
+    """Let the attached `programs` count nothing new."""
+    programs["origin"][programs["origin"].Key(0)] = programs["origin"].Leaf(0)
+
+
+def tracepoints() -> set[str]:
+    """Return which macros of `_TRACEPOINTS` this kernel's tracepoints define."""
+    events = tracefs() / "events"
+    return {macro for macro, path in _TRACEPOINTS.items() if (events / path).is_dir()}
 
 
 @contextmanager

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvreplay.probes.histogram import SLOTS, Histogram, histogram
+from kvreplay.probes.devices import SECTOR_BYTES, device_name
+from kvreplay.probes.histogram import SLOTS, Histogram, cells, histogram
+from kvtrace.core.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
 DIRECTIONS = ("read", "write", "discard", "flush", "other")
 COUNTS = (
     "queued", "issued", "issued_bytes", "completed", "completed_bytes", "errors", "requeues", "requests_merged",
     "bios", "bio_bytes", "bios_merged", "splits", "d2c_sum", "q2d_sum", "lost_events", "lost_requests",
-    "ends_not_seen",
+    "ends_not_seen", "lost_zones",
 )  # fmt: skip
 """`enum direction` and `enum count` of block.bpf.c."""
 DEPTHS = 1024
@@ -33,6 +35,19 @@ DEFINITIONS = {
     "bios": "I/Os as the filesystem or program gave them to the block layer, before splits and merges",
     "splits": "I/Os cut because they were longer than the disk takes",
     "requeues": "issues that the driver gave back; counted once each, the request is counted once",
+    "per_second": "what completed, by the second since the start; the last second is cut short by the end",
+    "heat": "what was issued, by the stretch of the disk in which a request starts",
+    "ends_not_seen": "requests that completed without the kernel running the probe there (some kernels run none while "
+    "a process they protect is the current one); rows of blocks.parquet without a completion",
+    "application": "calls on regular files and block devices, of the kernel's own file systems none; memory-mapped "
+    "access and calls that were under way at the start are not seen; calls that failed count as errors alone",
+    "application times": "a system call from its start to its return; asynchronous I/O from io_submit to the "
+    "io_getevents that returns it; io_uring from submission to completion, where all synchronizations count as fsync",
+    "without_io": "calls that queued no I/O themselves: the data was in the page cache, or on its way there",
+    "write_to_fsync": "from the return of the last write to a file to the start of its next synchronization",
+    "fadvise_to_read": "from the return of the last fadvise64 on a file to the start of its next read",
+    "application devices": "with --dev, files on filesystems that lie on these disks; filesystems without a disk of "
+    "their own (NFS, FUSE, overlay, btrfs) are then not seen",
     "percentiles": "nearest rank; the middle of a slot at most 1/64 of its value wide, so within 0.8 %; "
     "null with fewer than 1 / (1 - q) requests",
 }
@@ -50,6 +65,23 @@ class Depth(msgspec.Struct, frozen=True):
 
     in_flight: int
     count: int
+
+
+class Second(msgspec.Struct, frozen=True):
+    """What completed without an error in one second from `from_ns`, counted from the start."""
+
+    from_ns: int
+    requests: int
+    bytes: int
+
+
+class Zone(msgspec.Struct, frozen=True):
+    """What was issued to one stretch of a disk, by where a request starts."""
+
+    device: str
+    from_bytes: int
+    requests: int
+    bytes: int
 
 
 class Direction(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,24 +105,37 @@ class Direction(msgspec.Struct, frozen=True, kw_only=True):
     """In no figure but `queued`: the table of requests was full."""
     ends_not_seen: int
     """Issued, but not in `completed` or D2C: the kernel did not run the probe at their completion."""
+    lost_zones: int
+    """Not in `heat`: its table was full."""
     q2d: Histogram
     d2c: Histogram
     block_sizes: list[Sized]
     in_flight_at_dispatch: list[Depth]
+    per_second: list[Second]
+    """Seconds without a completion are absent."""
+    heat: list[Zone]
+    """Zones without a request are absent."""
 
 
 class BlockFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What the block layer did for those who pass the filter; directions without anything are absent."""
 
     directions: dict[str, Direction]
+    zone_bytes: int
+    """How long a stretch of `heat` is."""
     in_flight_at_end: int
     """Requests issued and not completed when the probes were taken off."""
 
 
-def block_figures(programs: Any) -> BlockFigures:
-    """Return the figures in the maps of the attached `programs`."""
-    counts, d2c, q2d, depths = (_cells(programs[name]) for name in ("counts", "d2c", "q2d", "depths"))
+def block_figures(programs: Any, seconds: Mapping[tuple[int, int], tuple[int, int]], shift: int) -> BlockFigures:
+    """Return the figures in the maps of the attached `programs`.
+
+    `seconds` are requests and bytes by direction and second; zones of the heat map are sectors >> `shift`.
+    """
+    counts, d2c, q2d, depths = (cells(programs[name]) for name in ("counts", "d2c", "q2d", "depths"))
     sizes = sorted((k.direction, k.bytes, v.value) for k, v in programs["sizes"].items())
+    zones = sorted((k.direction, k.dev, k.zone, v.requests, v.bytes) for k, v in programs["zones"].items())
+    zone_bytes = SECTOR_BYTES << shift
     directions = {}
     for index, name in enumerate(DIRECTIONS):
         of = dict(zip(COUNTS, counts[index * len(COUNTS) : (index + 1) * len(COUNTS)], strict=True))
@@ -104,12 +149,13 @@ def block_figures(programs: Any) -> BlockFigures:
             in_flight_at_dispatch=[
                 Depth(depth, n) for depth, n in enumerate(depths[index * DEPTHS : (index + 1) * DEPTHS]) if n
             ],
+            per_second=[
+                Second(second * NS_PER_S, *moved) for (of_, second), moved in sorted(seconds.items()) if of_ == index
+            ],
+            heat=[
+                Zone(device_name(dev), zone * zone_bytes, *moved) for of_, dev, zone, *moved in zones if of_ == index
+            ],
             **of,
         )
-    return BlockFigures(
-        directions=directions, in_flight_at_end=sum(v.value for v in programs["in_flight"].values())
-    )  # fmt: skip
-
-
-def _cells(table: Any) -> Sequence[int]:
-    return [cell.value for cell in table.values()]
+    in_flight = sum(v.value for v in programs["in_flight"].values())
+    return BlockFigures(directions=directions, zone_bytes=zone_bytes, in_flight_at_end=in_flight)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from kvreplay.probes.application import Application, application
+from kvreplay.probes.devices import zone_shift
 from kvreplay.probes.events import blocks_batch, unfinished
-from kvreplay.probes.program import Filter, load
+from kvreplay.probes.program import Filter, load, start, stop, tracepoints
 from kvreplay.probes.result import BlockFigures, block_figures
+from kvtrace.core.units import NS_PER_S
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -17,6 +21,17 @@ if TYPE_CHECKING:
 
 POLL_MS = 100
 FLUSH_EVENTS = 1 << 16
+DRAIN_NS = 60 * NS_PER_S
+"""How often finished seconds are taken out of the kernel's table, which would fill up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one measurement found."""
+
+    block: BlockFigures
+    application: Application | None
+    """Null where the kernel has no tracepoints of system calls."""
 
 
 class Session:
@@ -34,10 +49,12 @@ class Session:
         self._programs, self._btf = load(wanted, has_events=writer is not None)
         self._writer = writer
         self._events: list[bytes] = []
-        self.start_ns = time.monotonic_ns()
+        self._shift = zone_shift(wanted.disks)
+        self._seconds: dict[tuple[int, int], tuple[int, int]] = {}
         self.duration_ns: int | None = None
         if writer is not None:
             self._programs["events"].open_ring_buffer(self._take)
+        self.start_ns = self._drained_ns = start(self._programs)
 
     def __enter__(self) -> Self:
         """Return the session."""
@@ -61,6 +78,8 @@ class Session:
 
     def poll(self) -> None:
         """Take what events there are, waiting a little for the first."""
+        if time.monotonic_ns() - self._drained_ns > DRAIN_NS:
+            self._drain_seconds(is_end=False)
         if self._writer is None:
             time.sleep(POLL_MS / 1000)
         else:
@@ -68,18 +87,35 @@ class Session:
             if len(self._events) >= FLUSH_EVENTS:
                 self._flush()
 
-    def finish(self) -> BlockFigures:
+    def _drain_seconds(self, *, is_end: bool) -> None:
+        self._drained_ns = time.monotonic_ns()
+        table = self._programs["seconds"]
+        # A request that completes now still counts in the second that ends now.
+        below = (self._drained_ns - self.start_ns) // NS_PER_S - 1
+        for key, amount in table.items():
+            if is_end or key.second < below:
+                self._seconds[key.direction, key.second] = (amount.requests, amount.bytes)
+                if not is_end:
+                    del table[key]
+
+    def finish(self) -> Found:
         """Take the last events and return the figures."""
         self.duration_ns = time.monotonic_ns() - self.start_ns
         for event in RAW_TRACEPOINTS:
             self._detach(event)
+        stop(self._programs)
         if self._writer is not None:
             self._programs.ring_buffer_consume()
             # What has not completed by now is a row without a completion.
             for state in self._programs["requests"].values():
                 self._events.append(unfinished(state))
             self._flush()
-        return block_figures(self._programs)
+        self._drain_seconds(is_end=True)
+        has_calls = "HAS_SYSCALLS" in tracepoints()
+        return Found(
+            block_figures(self._programs, self._seconds, self._shift),
+            application(self._programs) if has_calls else None,
+        )
 
     def _detach(self, event: bytes) -> None:
         if event in self._programs.raw_tracepoint_fds:

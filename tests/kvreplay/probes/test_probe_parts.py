@@ -7,7 +7,8 @@ import pytest
 from conftest import run_cli
 
 from kvreplay.probes import available
-from kvreplay.probes.devices import Disk, beneath, device_name, resolve
+from kvreplay.probes.cgroup import Cgroup, find_cgroup
+from kvreplay.probes.devices import Disk, above, beneath, device_name, resolve, zone_shift
 from kvreplay.probes.events import EVENT, blocks_batch, rwbs
 from kvreplay.probes.histogram import SLOTS, Bucket, histogram, slot_bounds
 from kvreplay.probes.present import bars
@@ -83,6 +84,37 @@ def test_devices_resolve_to_the_disks_that_do_the_io(sys_tree):
     assert device_name(9 << 20, sys_tree) == "9:0"
     with pytest.raises(DeviceError, match="does not describe device 9:9"):
         beneath(9, 9, sys_tree)
+
+
+def test_files_on_what_lies_upon_a_disk_count_as_on_it(sys_tree):
+    sda, sdb = Disk("sda", 8 << 20), Disk("sdb", 8 << 20 | 16)
+    assert above([sda], sys_tree) == [253 << 20, 8 << 20, 8 << 20 | 1]
+    assert above([sdb], sys_tree) == [253 << 20, 8 << 20 | 16]
+    assert above([], sys_tree) == []
+
+
+def test_places_are_at_most_1024_a_disk_and_1_mib_at_least(tmp_path):
+    for name, sectors in (("small", 2048), ("one", (1 << 21) + 1), ("large", 1 << 32)):
+        (tmp_path / "block" / name).mkdir(parents=True)
+        (tmp_path / "block" / name / "size").write_text(f"{sectors}\n")
+    shifts = {name: zone_shift([Disk(name, 0)], tmp_path) for name in ("small", "one", "large")}
+    assert shifts == {"small": 11, "one": 12, "large": 22}  # 1 MiB; 1 GiB and a sector; 2 TiB
+    assert zone_shift([], tmp_path) == 22
+
+
+def test_a_cgroup_is_its_directorys_inode_and_depth(tmp_path):
+    root = tmp_path / "unified"
+    (root / "a" / "b").mkdir(parents=True)
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"tmpfs /sys tmpfs rw 0 0\ncgroup2 {root} cgroup2 rw 0 0\n")
+    wanted = Cgroup((root / "a" / "b").stat().st_ino, 2)
+    assert find_cgroup(root / "a" / "b", mounts) == find_cgroup(available.Path("/a/b"), mounts) == wanted
+    assert find_cgroup(root, mounts).level == 0
+    with pytest.raises(ConfigError, match="no cgroup of version 2; name a directory below"):
+        find_cgroup(tmp_path, mounts)
+    mounts.write_text("tmpfs /sys tmpfs rw 0 0\n")
+    with pytest.raises(ConfigError, match="mount -t cgroup2"):
+        find_cgroup(root, mounts)
 
 
 def test_what_is_no_block_device_is_refused(tmp_path):
