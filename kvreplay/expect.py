@@ -63,8 +63,8 @@ def expect(plan: Plan, residency: Residency, alignments: Sequence[int]) -> Expec
     wrote = np.where(wrote >= life, wrote, -1)
     seen = np.maximum(wrote, 0)
     is_covered = (wrote < 0) | ((start_[seen] <= start_) & (end_[seen] >= end_))
-    # What was populated has the tier's own version, see populate_plan.
-    found = np.where(wrote < 0, -plan.tier[order].astype(np.int64), plan.version[order][seen])
+    # What was populated has version 0, see populate_plan.
+    found = np.where(wrote < 0, 0, plan.version[order][seen])
     version = np.zeros(count, np.int32)
     version[order] = found
     odd = np.unique(key_[(op == READ) & ~is_covered])
@@ -86,7 +86,7 @@ def _walk(plan: Plan, rows: Any, end: Any, populated: int) -> dict[int, list[tup
     import numpy as np
 
     blocks = np.full(max(populated, int(end[rows].max()) // BLOCK_BYTES), _NEVER, np.int64)
-    blocks[:populated] = -int(plan.tier[rows[0]])
+    blocks[:populated] = 0
     ranges = {}
     for row in rows.tolist():
         first, last = int(plan.start[row]) // BLOCK_BYTES, int(end[row]) // BLOCK_BYTES

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kvreplay.barriers import Barriers
 from kvreplay.residency import Residency, trace_residency
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.schema import TRACE, Phase, enum_code
 from kvtrace.core.units import INT64_MAX
 
 if TYPE_CHECKING:
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 
 READ, WRITE, DELETE = 0, 1, 2
 """The codes of `op`, in the order of the contract's closed set."""
-COLUMNS = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
+COLUMNS = ("ts_ns", "op", "tier", "phase", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
 MAX_OBJECT_ID = 2**31 - 2
-_KEPT = {"op": "int8", "tier": "int8", "object_id": "int32"}
+_COPY_PHASES = [enum_code(TRACE, "phase", p) for p in (Phase.PROMOTE, Phase.STORE, Phase.DEMOTE)]
+_KEPT = {"op": "int8", "tier": "int8", "phase": "int8", "object_id": "int32"}
 """What is kept narrower than 64 bits while a trace is compiled; its values have been checked to fit."""
 
 
@@ -50,7 +52,7 @@ class Plan:
     length: Any
     """int64: bytes of the object."""
     version: Any
-    """int32: which content a write gives the object; unique for each write of an object."""
+    """int32: which content a write gives the object: a new one, unless it copies from another replayed tier."""
     unmet: Any
     """uint8: how many barriers it waits for."""
     barriers: tuple[Barriers, ...]
@@ -223,7 +225,10 @@ def _numbers(array: Any) -> Any:
 
 
 def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
-    """Return the plan of `rows` (numpy columns, nulls as -1), with what each must wait for."""
+    """Return the plan of `rows` (numpy columns, nulls as -1), with what each must wait for.
+
+    `version` among them is taken as it is; without `phase`, no write is a copy.
+    """
     import numpy as np
 
     op, object_id = rows["op"].astype(np.int8), rows["object_id"]
@@ -238,7 +243,8 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         row=rows["row"], ts_ns=rows["ts_ns"], op=op, tier=rows["tier"].astype(np.int8),
         object_id=object_id.astype(np.int32), start=rows["offset_bytes"] // align * align,
         offset=rows["offset_bytes"], length=rows["length_bytes"],
-        version=rows["version"].astype(np.int32) if "version" in rows else _versions(op, hazards),
+        version=rows["version"].astype(np.int32) if "version" in rows
+        else _versions(op, rows["tier"], rows.get("phase"), hazards),
         unmet=stages.waits() + hazards.waits(), barriers=(stages, hazards),
     )  # fmt: skip
 
@@ -256,18 +262,29 @@ def _check_stages(stages: Barriers, stage: Any, rows: dict[str, Any], path: Path
         )  # fmt: skip
 
 
-def _versions(op: Any, hazards: Barriers) -> Any:
-    """Return 1, 2, … for the writes of each object in row order, 0 for other rows."""
+def _versions(op: Any, tier: Any, phase: Any, hazards: Barriers) -> Any:
+    """Return 1, 2, … for the writes of each object in row order, 0 for other rows.
+
+    A demotion, a promotion or a write-through moves what another tier holds: if that tier is replayed and touched the
+    object last, the write has the object's newest version; 0 is what was there before the run.
+    """
     import numpy as np
 
     order = hazards.members
     writes = op[order] == WRITE
-    seen = np.cumsum(writes)
     # A chain starts at a group that nothing continues into.
     begins = np.append(True, hazards.continues[:-1] == 0) if len(order) else np.zeros(0, bool)
-    chain_start = hazards.starts[:-1][begins].astype(np.int64)
-    chain_end = np.append(chain_start[1:], len(order))[: len(chain_start)]
-    base = np.repeat(np.append(0, seen)[chain_start], chain_end - chain_start)
+    chain_start = hazards.starts[:-1][begins]
+    chain_end = np.append(chain_start[1:], len(order)).astype(np.int32)[: len(chain_start)]
+    rows_of = chain_end - chain_start
+    at = np.arange(len(order), dtype=np.int32)
+    last = np.append(np.int32(-1), np.maximum.accumulate(np.where(op[order] != DELETE, at, np.int32(-1))))[:-1]
+    copies = np.zeros(len(order), bool)
+    if phase is not None:
+        copies = writes & np.isin(phase[order], _COPY_PHASES) & (last >= np.repeat(chain_start, rows_of))
+        copies &= tier[order][last] != tier[order]
+    seen = np.cumsum(writes & ~copies, dtype=np.int32)
+    base = np.repeat(np.append(np.int32(0), seen)[chain_start], rows_of)
     version = np.zeros(len(op), dtype=np.int32)
     version[order] = np.where(writes, seen - base, 0)
     return version
@@ -276,7 +293,7 @@ def _versions(op: Any, hazards: Barriers) -> Any:
 def populate_plan(residency: Residency, alignments: dict[int, int], path: Path) -> Plan:
     """Return a plan that writes what the replayed window reads but never wrote.
 
-    Its versions are 0 and below, one a tier, which no write of the window has.
+    Its version is 0 in every tier, which only a copy of it has in the window.
     """
     import numpy as np
 
@@ -286,7 +303,8 @@ def populate_plan(residency: Residency, alignments: dict[int, int], path: Path) 
     rows = {
         "row": np.arange(count, dtype=np.int64), "ts_ns": zeros, "op": np.full(count, WRITE, np.int64),
         "tier": tier, "object_id": residency.populate_object, "offset_bytes": zeros,
-        "length_bytes": residency.populate_bytes, "request_id": none, "stage": none, "version": -tier,
+        "length_bytes": residency.populate_bytes, "request_id": none, "stage": none,
+        "version": zeros,
     }  # fmt: skip
     return build_plan(rows, [alignments.get(i, 1) for i in range(max(alignments) + 1)], path)
 
