@@ -79,6 +79,11 @@ def run_(
         help="4 KiB blocks written for each distinct one; 1: no 512 bytes occur twice.")] = 1.0,
     compress_ratio: Annotated[float, typer.Option(
         help="By which zstd shrinks each 4 KiB block written; 1: not at all.")] = 1.0,
+    probes: Annotated[bool, typer.Option(
+        "--probes", help="Also probe our calls and the block requests beneath, as kvreplay probe does: probe.json and "
+        "blocks.parquet in the run. Needs root and BCC; goes on without if they are missing.")] = False,
+    histograms_only: Annotated[bool, typer.Option(
+        "--histograms-only", help="With --probes: write no blocks.parquet, one row a request.")] = False,
     trials: Annotated[int | None, typer.Option(
         help="Run so many times, into trial-1 … below the output: median and spread of every figure.")] = None,
     keep: Annotated[bool, typer.Option(
@@ -111,6 +116,7 @@ def run_(
         compress_ratio=compress_ratio, warmup=warmup, precondition=precondition,
         layout=layout, is_destroying=destroy_data, is_discarding=discard,
         criteria=read_criteria(criteria), requests=None if requests is None else str(requests),
+        is_probed=probes, is_histograms_only=histograms_only,
     )  # fmt: skip
     argv = ["kvreplay", *sys.argv[1:]]
     if trials is not None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kvreplay.pacing import Pacer
     from kvreplay.plan import Window
     from kvreplay.precondition import Preconditioned
+    from kvreplay.probes.beside import Probed
     from kvreplay.requestfigures import RequestFigures
     from kvreplay.summary import Summary
     from kvreplay.tiers import Tier
@@ -102,6 +103,8 @@ class Measured:
     smart: dict[str, dict[str, Smart]]
     """By tier on files: `before` and `after`."""
     requests: RequestFigures
+    probed: Probed | None
+    """What the probes beside it found; None if it was not asked for."""
 
 
 def manifest(setting: Setting, measured: Measured) -> dict[str, Any]:
@@ -128,6 +131,7 @@ def manifest(setting: Setting, measured: Measured) -> dict[str, Any]:
         "populated": msgspec.to_builtins(measured.populated),
         "data": measured.data, "verification": msgspec.to_builtins(measured.verification),
         "device_io": measured.device_io, "smart": msgspec.to_builtins(measured.smart),
+        "probes": None if measured.probed is None else measured.probed.facts(),
         "notes": _notes(setting, measured),
         "requests": msgspec.to_builtins(measured.requests),
         "mlperf": msgspec.to_builtins(mlperf(setting, measured.summary, setting.config.criteria, measured.requests)),
@@ -181,6 +185,8 @@ def _notes(setting: Setting, measured: Measured) -> list[str]:
         notes.append(
             "preconditioned in vain, perhaps: a target is mounted with discard, so the file's blocks were freed"
         )
+    if measured.probed is not None and measured.probed.reason is not None:
+        notes.append(f"left out the probes: {measured.probed.reason}")
     if measured.verification is not None:
         notes.append(
             f"verified: checking took {format_duration(measured.verification.check_ns)} of the submitting threads' "

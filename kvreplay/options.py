@@ -73,6 +73,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks of 4 KiB written for each distinct one."""
     compress_ratio: float = 1.0
     """By which zstd shrinks each 4 KiB block."""
+    is_probed: bool = False
+    """Probe the calls and block requests of the measured part."""
+    is_histograms_only: bool = False
+    """Keep no event of each block request."""
 
 
 def check(config: Config) -> pacing.Pacer:
@@ -89,19 +93,22 @@ def check(config: Config) -> pacing.Pacer:
             f"of buffers, more than half of the {format_bytes(available)} available; lower one of them"
         )
     check_name(config.engine)
-    if config.fsync not in ("never", "close"):
-        raise ConfigError(f"--fsync {config.fsync}: choose never or close")
-    if config.on_error not in ("stop", "continue"):
-        raise ConfigError(f"--on-error {config.on_error}: choose stop or continue")
+    for option, value, allowed in (
+        ("--fsync", config.fsync, ("never", "close")),
+        ("--on-error", config.on_error, ("stop", "continue")),
+        ("--layout", config.layout, tuple(Layout)),
+    ):
+        if value not in allowed:
+            raise ConfigError(f"{option} {value}: choose {' or '.join(allowed)}")
     if config.seed is not None and not 0 <= config.seed <= MAX_SEED:
         raise ConfigError(f"--seed {config.seed}: give 0 to {MAX_SEED}")
     parse_warmup(config.warmup)
+    if config.is_histograms_only and not config.is_probed:
+        raise ConfigError("--histograms-only says how to probe; add --probes")
     if config.precondition not in (None, *Precondition):
         raise ConfigError(f"--precondition {config.precondition}: choose {' or '.join(Precondition)}")
     if config.precondition and all(named(target) for target in config.tiers.values()):
         raise ConfigError("--precondition writes drives full, but no --tier names storage; leave it out")
-    if config.layout not in tuple(Layout):
-        raise ConfigError(f"--layout {config.layout}: choose {', '.join(Layout)}")
     check_ratios(config.dedup_ratio, config.compress_ratio, is_verified=config.is_verified)
     return pacing.choose(speed=config.speed, as_fast_as_possible=config.is_as_fast_as_possible)
 

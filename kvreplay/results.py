@@ -13,6 +13,7 @@ import msgspec
 
 from kvreplay.engines import NOT_DONE, OK, SKIPPED
 from kvreplay.plan import DELETE
+from kvreplay.probes.measure import BLOCKS_FILE, RESULT
 from kvreplay.summary import io_bytes
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import write_text
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from kvreplay.engines import Record
     from kvreplay.manifest import Setting
     from kvreplay.plan import Plan
+    from kvreplay.probes.beside import Probed
     from kvreplay.tiers import Tier
     from kvtrace.core.metadata import Metadata
 
@@ -75,9 +77,13 @@ class Output:
     batches: Iterable[pa.RecordBatch]
 
 
-def write_run(path: Path, outputs: list[Output], manifest: dict[str, Any]) -> None:
-    """Write the run to `path`, the manifest last; files of an earlier run are replaced."""
+def write_run(path: Path, outputs: list[Output], manifest: dict[str, Any], probed: Probed | None) -> None:
+    """Write the run to `path`, the manifest last; files of an earlier run are replaced, its probes' removed."""
     make_directory(path, MANIFEST)
+    for name in (RESULT, BLOCKS_FILE):
+        (path / name).unlink(missing_ok=True)
+    if probed is not None:
+        probed.save(path)
     for output in outputs:
         with create(path / output.file, TABLES[output.meta.table], output.meta) as out:
             for batch in output.batches:

@@ -21,6 +21,8 @@ from kvreplay.manifest import Measured, Populated, Setting, manifest, table_meta
 from kvreplay.options import Config, check, make_tiers
 from kvreplay.plan import compile_window, populate_plan
 from kvreplay.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_device_bytes, read_smart
+from kvreplay.probes.beside import beside
+from kvreplay.probes.measure import BLOCKS_FILE
 from kvreplay.requestfigures import request_figures
 from kvreplay.series import series_batch
 from kvreplay.served import served_batch
@@ -31,7 +33,7 @@ from kvreplay.warmup import check_warmup
 from kvtrace.core.app import INTERRUPTED
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
 from kvtrace.core.limit import parse_limit
-from kvtrace.core.schema import OPS, SERIES, SERVED, TRACE
+from kvtrace.core.schema import BLOCKS, OPS, SERIES, SERVED, TRACE
 from kvtrace.core.traceio import open_table
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from kvreplay.probes.beside import Probed
     from kvreplay.tiers import Tier
     from kvreplay.verify import Verification
 
@@ -157,6 +160,7 @@ class _Run:
             preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
             lay_out_all(setting, self.data.unstamped, interrupted, self.show)
             populated, stopped = self._populate(engine, interrupted)
+            end_probes = stack.enter_context(beside(setting, output))
             smart_before = read_smart(setting)
             before, started = read_device_bytes(setting), datetime.now(UTC)
             verifier = setting.verifier(self.data)
@@ -164,6 +168,7 @@ class _Run:
                       verifier.check if verifier else None)  # fmt: skip
             driven = stopped or self._drive(engine, job, interrupted, "replaying")
             moved = device_io(before, read_device_bytes(setting))
+            probed = end_probes(None if stopped else driven.started_ns)
             error = self._error(driven, is_populating=stopped is not None, output=output)
             served = served_batch(setting, record, due_ns)
             measured = Measured(
@@ -173,9 +178,10 @@ class _Run:
                 {name: {"before": was, "after": now} for (name, was), now in zip(
                     smart_before.items(), read_smart(setting).values(), strict=True)},
                 request_figures(setting, record, due_ns, served, setting.config.criteria.targets),
+                probed,
             )  # fmt: skip
             content = manifest(setting, measured)
-            results.write_run(output, self._tables(record, due_ns, served, content), content)
+            results.write_run(output, self._tables(record, due_ns, served, content, probed), content, probed)
         return Outcome(content, measured.summary, error, measured.verification)
 
     def _drive(self, engine: IoEngine, job: Job, interrupted: Callable[[], str | None], label: str) -> Driven:
@@ -218,12 +224,14 @@ class _Run:
         return None
 
     def _tables(
-        self, record: Record, due_ns: Any, served: pa.RecordBatch, content: dict[str, Any]
+        self, record: Record, due_ns: Any, served: pa.RecordBatch, content: dict[str, Any], probed: Probed | None
     ) -> list[results.Output]:
         setting = self.setting
-        tables = (
+        tables = [
             (results.OPS_FILE, OPS, results.ops_batches(setting, record, due_ns)),
             (results.SERVED_FILE, SERVED, [served]),
             (results.SERIES_FILE, SERIES, [series_batch(setting.window.plan, record, setting.tiers)]),
-        )
+        ]
+        if probed is not None and probed.has_events:
+            tables.append((BLOCKS_FILE, BLOCKS, probed.blocks()))
         return [results.Output(file, table_metadata(table, setting, content), rows) for file, table, rows in tables]

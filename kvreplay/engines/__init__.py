@@ -79,6 +79,8 @@ class Driven:
     """Places of the queue times time that stood idle because a write's data was not there."""
     writes_generated_in_flight: int
     """Writes longer than the buffers, whose later data was made while they ran."""
+    started_ns: int
+    """On the monotonic clock: what the record's times count from."""
 
 
 class IoEngine(Protocol):

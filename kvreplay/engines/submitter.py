@@ -117,7 +117,7 @@ class Submitter:
             beside.close()
         return Driven(
             wall_ns, schedule.completed, self._failure, reason, beside.generation_ns, beside.reserve_ns,
-            self._engine.generators, self._starved_ns, schedule.fills_in_flight,
+            self._engine.generators, self._starved_ns, schedule.fills_in_flight, self._start_ns,
         )  # fmt: skip
 
     def _arm(self) -> None:

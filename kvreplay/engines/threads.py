@@ -114,7 +114,7 @@ class _Run:
             future.result()
         return Driven(
             wall_ns, self.schedule.completed, self._failure, reason, self._generation_ns, self._reserve_ns, generators,
-            self._starved_ns, self.schedule.fills_in_flight,
+            self._starved_ns, self.schedule.fills_in_flight, self._start_ns,
         )  # fmt: skip
 
     def _guard(self, body: Callable[[int], None], lane: int) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from kvreplay.probes.session import Found
 
 RESULT, BLOCKS_FILE = "probe.json", "blocks.parquet"
+ATTACHED = "probes attached"
+"""Said once it measures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def measure(
             writer = stack.enter_context(create(output / BLOCKS_FILE, BLOCKS, meta)) if has_events else None
             session = stack.enter_context(Session(wanted, writer))
             started = datetime.now(UTC)
-            tell("probes attached")
+            tell(ATTACHED)
             was_stopped = _wait(session, duration_ns)
             found = session.finish()
             rows = None if writer is None else writer.rows

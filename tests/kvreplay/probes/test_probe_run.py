@@ -1,0 +1,83 @@
+"""`kvreplay run --probes`: what the block layer did for a run lies beside the run, or the run says why not."""
+
+import json
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from conftest import run_cli, write_trace
+
+from kvreplay.options import Config
+from kvreplay.probes import beside
+from kvreplay.runner import replay
+from kvtrace.core.errors import ConfigError
+
+MIB = 1 << 20
+ROWS = [
+    (0, "write", 2, "prefill", 1, 0, 3 * MIB, 1, 0, 0),
+    (1, "write", 2, "prefill", 2, 0, 5 * MIB, 1, 0, 0),
+    (2, "read", 2, "decode", 1, 0, 3 * MIB, 2, 0, 0),
+    (3, "read", 2, "decode", 2, 0, 5 * MIB, 2, 0, 0),
+]  # fmt: skip
+
+
+@pytest.mark.root
+@pytest.mark.bcc
+def test_a_runs_block_requests_are_its_operations_bytes(tmp_path):
+    trace = write_trace(tmp_path / "t.parquet", ROWS)
+    (tmp_path / "scratch").mkdir()
+    done = run_cli(
+        "kvreplay", "run", trace, "--tier", f"nvme={tmp_path / 'scratch'}", "--probes", "-o", tmp_path / "run", "--json"
+    )  # fmt: skip
+    facts = json.loads(done.stdout)["probes"]
+    if not facts["devices"]:
+        pytest.skip("the temporary directory does not lie on a disk")
+    assert (facts["is_measured"], facts["reason"]) == (True, None)
+    assert facts["start_ns"] < 0
+    ops = pq.read_table(tmp_path / "run" / "ops.parquet").to_pylist()
+    blocks = pq.read_table(tmp_path / "run" / "blocks.parquet").to_pylist()
+    assert len(blocks) == facts["event_rows"]
+    for op, rwbs in (("write", "WS"), ("read", "RS")):
+        mine, rows = [o for o in ops if o["op"] == op], [b for b in blocks if b["rwbs"] == rwbs]
+        assert sum(b["bytes"] for b in rows) == sum(o["io_bytes"] for o in mine) == 8 * MIB
+        # On the run's clock, every request lies within the operations that made it.
+        assert min(o["submitted_ns"] for o in mine) <= min(b["insert_ns"] for b in rows)
+        ends = [b["complete_ns"] for b in rows if b["complete_ns"] is not None]
+        assert max(ends) <= max(o["completed_ns"] for o in mine)
+    probe = json.loads((tmp_path / "run" / "probe.json").read_text())
+    assert {c["kind"]: c["bytes"] for c in probe["application"]["calls"] if c["call"] == "io_uring"}["read"] == 8 * MIB
+
+
+def _replay(tmp_path, **config):
+    trace = write_trace(tmp_path / "t.parquet", ROWS)
+    (tmp_path / "scratch").mkdir(exist_ok=True)
+    wanted = Config(tiers={"nvme": str(tmp_path / "scratch")}, is_probed=True, **config)
+    return replay(wanted, trace, tmp_path / "run", ["kvreplay", "run"]).manifest
+
+
+def test_a_run_goes_on_without_probes_and_says_why(tmp_path, monkeypatch, capfd):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"program": "kvreplay"}')
+    (tmp_path / "run" / "blocks.parquet").write_text("of an earlier run")
+    said = "import sys; sys.exit('kvreplay: error: no BCC for Python: apt-get install python3-bpfcc')"
+    monkeypatch.setattr(beside, "_command", lambda _setting, _directory: [sys.executable, "-c", said])
+    manifest = _replay(tmp_path)
+    reason = "no BCC for Python: apt-get install python3-bpfcc"
+    assert manifest["status"] == "complete"
+    assert manifest["probes"] == {"is_measured": False, "reason": reason}
+    assert f"left out the probes: {reason}" in manifest["notes"]
+    assert f"left out the probes: {reason}\n" in capfd.readouterr().err
+    assert not {"probe.json", "blocks.parquet"} & {p.name for p in (tmp_path / "run").iterdir()}
+    assert {p.name for p in tmp_path.iterdir()} == {"t.parquet", "t.objects.parquet", "scratch", "run"}
+
+
+def test_probes_that_die_on_the_way_are_left_out(tmp_path, monkeypatch):
+    died = "import sys, time; print('probes attached', file=sys.stderr, flush=True); sys.exit('kvreplay: error: gone')"
+    monkeypatch.setattr(beside, "_command", lambda _setting, _directory: [sys.executable, "-c", died])
+    assert _replay(tmp_path)["probes"] == {"is_measured": False, "reason": "gone"}
+
+
+def test_histograms_only_needs_probes(tmp_path):
+    trace = write_trace(tmp_path / "t.parquet", ROWS)
+    with pytest.raises(ConfigError, match="--histograms-only says how to probe; add --probes"):
+        replay(Config(tiers={"nvme": "null"}, is_histograms_only=True), trace, tmp_path / "run", [])
