@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvdistill import cli_jobs, cli_reports
+from kvdistill import cli_import, cli_jobs, cli_reports
 from kvtrace.core.app import emit_json, make_app, run
 from kvtrace.core.errors import ConfigError
 
@@ -83,6 +83,7 @@ for command in (cli_jobs.warp, cli_jobs.sai3, cli_jobs.elbencho, cli_jobs.vdbenc
     app.command()(command)
 
 
+app.command("import")(cli_import.import_)
 app.command()(cli_reports.report)
 app.command()(cli_reports.sql)
 

@@ -150,7 +150,7 @@ TRACE: Final = Table("trace", "One row an operation on an object, in the order i
 OBJECTS: Final = Table("objects", "What each object_id of a trace stands for, in order of object_id.", (
     Column("object_id", "int64", "id", "dense number of the object, from 0"),
     Column("key", "string", "name", "the object's name in a store; unique within a trace, no spaces"),
-    Column("kind", "enum", "class", "what it holds", values=("chunk", "turn", "layer", "document", "other")),
+    Column("kind", "enum", "class", "what it holds", values=("chunk", "turn", "layer", "document", "other", "prompt")),
     Column("size_bytes", "int64", "bytes", "its full size; null if unknown", nullable=True),
 ))  # fmt: skip
 
@@ -169,8 +169,9 @@ OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace
     Column("io_bytes", "int64", "bytes",
            "bytes asked of the tier, padding included; null where the tier moves none", nullable=True),
     Column("outcome", "enum", "class", "how it ended", values=_values(Outcome)),
-    Column("engine", "enum", "class", "which path did it; sim: nothing moved, times are a model's",
-           values=("threads", "uring", "memory", "gpu", "sim", "none")),
+    Column("engine", "enum", "class", "which path did it; sim: nothing moved, times are a model's; "
+           "other: a program that is not ours, imported",
+           values=("threads", "uring", "memory", "gpu", "sim", "none", "other")),
 ))  # fmt: skip
 
 SERVED: Final = Table("served", "What storage did for each request of a replay, one row a request.", (

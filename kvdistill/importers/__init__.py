@@ -1,0 +1,105 @@
+"""Logs and results of other tools, read into our tables: one format a file.
+
+What a format does not carry is null; what does not fit is counted and told. Each module has `read(files, options, db)
+-> Imported`; the connection is the import's own, and stays open until its rows are written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    import duckdb
+
+    from kvtrace.core.schema import Table
+
+
+class Format(StrEnum):
+    """What can be imported."""
+
+    SAI3 = "sai3"
+    WARP = "warp"
+    FIO_JSON = "fio-json"
+    FIO_LOG = "fio-log"
+    FIO_IOLOG = "fio-iolog"
+    BPFTRACE = "bpftrace"
+    BLKPARSE = "blkparse"
+
+
+_MODULES = {
+    Format.SAI3: "oplog", Format.WARP: "oplog", Format.FIO_JSON: "fiojson", Format.FIO_LOG: "fiolog",
+    Format.FIO_IOLOG: "iolog", Format.BPFTRACE: "bpftrace", Format.BLKPARSE: "blkparse",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Account:
+    """What an import met: rows that it read, and those that it had to leave out, by reason."""
+
+    rows: int = 0
+    kept: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
+    """By reason, where the first one stands and what it says."""
+    notes: list[str] = field(default_factory=list)
+    """What the reader of the tables must know."""
+
+    def leave_out(self, reason: str, count: int, example: str) -> None:
+        """Count rows that are left out for `reason`; `example` is the first."""
+        if count:
+            self.left_out[reason] = self.left_out.get(reason, 0) + count
+            self.examples.setdefault(reason, example)
+
+    def lines(self) -> list[str]:
+        """Return notes and what was left out, for provenance."""
+        return [
+            *self.notes,
+            *(f"left out: {count:,} rows: {why} (first: {self.examples[why]})" for why, count in self.left_out.items()),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One table to write; `batches` yields Arrow record batches of exactly its schema, and may be called once."""
+
+    file: str
+    table: Table
+    batches: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import found; a null is what the format does not carry."""
+
+    account: Account
+    rows: list[Rows]
+    tiers: list[str]
+    summary: dict[str, Any] | None = None
+    """Figures that are no rows, for run.json; null if the rows give them, or there are none."""
+    probe: dict[str, Any] | None = None
+    """The content of probe.json; null if there is none."""
+    first_unix_ns: int | None = None
+    """When the first row happened; null if the format has no date."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """More of run.json that the format knows: host, engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a user chooses; a null name is the format's own."""
+
+    format: Format
+    tier: str | None = None
+
+
+def reader(format_: Format) -> Callable[[Sequence[Path], Options, duckdb.DuckDBPyConnection], Imported]:
+    """Return what reads `format_`; heavy libraries are loaded only now."""
+    module = import_module(f"kvdistill.importers.{_MODULES[format_]}")
+    read: Callable[[Sequence[Path], Options, duckdb.DuckDBPyConnection], Imported] = module.read
+    return read

@@ -1,0 +1,23 @@
+-- Block requests from the events of blkparse. Events of one device and first sector between two completions are one
+-- request: inserted first, issued last, completed once. Without an issue or a completion it is an I/O that was merged.
+WITH numbered AS (
+    SELECT *,
+        coalesce(count(*) FILTER (action = 'C') OVER (
+            PARTITION BY file, device, sector ORDER BY ns, line ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ), 0) AS request
+    FROM events
+    WHERE action IN ('Q', 'G', 'I', 'D', 'C')
+)
+SELECT
+    min(ns) FILTER (action = 'I') AS insert_ns,
+    max(ns) FILTER (action = 'D') AS issue_ns,
+    max(ns) FILTER (action = 'C') AS complete_ns,
+    device, sector,
+    512 * coalesce(arg_max(sectors, (ns, line)) FILTER (action = 'D'), max(sectors)) AS bytes,
+    coalesce(arg_max(rwbs, (ns, line)) FILTER (action = 'D'), max(rwbs)) AS rwbs,
+    arg_min(pid, (ns, line)) FILTER (action <> 'C') AS pid,
+    arg_min(said, (ns, line)) FILTER (action <> 'C' AND said <> '') AS comm,
+    abs(TRY_CAST(max(said) FILTER (action = 'C') AS INTEGER)) AS error
+FROM numbered
+GROUP BY file, device, sector, request
+HAVING count(*) FILTER (action IN ('D', 'C')) > 0
