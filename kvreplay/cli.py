@@ -160,6 +160,32 @@ def _run_trials(
         _fail_on_corruption(outcome, directory)
 
 
+@app.command("recover")
+def recover_(
+    run: Annotated[Path, typer.Argument(help="The directory of a run that was killed.")],
+    trace: Annotated[Path | None, typer.Option(help="The trace it replayed, if that lies elsewhere now.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the run's manifest and summary as JSON.")] = False,
+) -> None:
+    """Make a run, marked partial, of what a killed one had measured.
+
+    While a run goes on it notes once a second what has ended; of a killed run the last second may be missing.
+    Files that it left on its target are removed by the next run there.
+
+    \b
+    Example:
+      kvreplay recover run
+    """
+    from kvreplay.present import show_run
+    from kvreplay.recover import recover
+
+    outcome = recover(run, trace)
+    if as_json:
+        emit_json(outcome.manifest)
+    else:
+        show_run(outcome)
+        log(f"wrote {run}: {outcome.error}")
+
+
 @app.command("sweep")
 def sweep_(
     trace: Annotated[Path, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")],

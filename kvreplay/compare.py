@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kvreplay.journal import is_unrecovered
 from kvreplay.results import MANIFEST, TRIALS_FILE
 from kvreplay.trials import Quantity, disagreements, quantities
 from kvtrace.core.errors import ConfigError
@@ -85,6 +86,8 @@ def _load(path: Path) -> _Loaded:
         runs = [path / str(name) for name in _json(trials).get("runs", [])]
     elif (path / MANIFEST).is_file():
         runs = [path]
+    elif is_unrecovered(path):
+        raise ConfigError(f"{path}: that run goes on or was cut off; kvreplay recover {path} makes a partial run of it")
     else:
         raise ConfigError(f"{path}: no run of kvreplay in this folder ({MANIFEST} and {TRIALS_FILE} are missing)")
     manifests = [_json(run / MANIFEST) for run in runs]

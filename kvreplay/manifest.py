@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from kvtrace.core.traceio import Reader
 
 
+RUNNING = "running"
+"""What run.json holds only until the run is over: where its trace lies."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What a replay is about to do, settled before it touches anything."""
@@ -85,54 +89,76 @@ class Populated:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What came of a replay."""
+class Begun:
+    """What is known of a replay when its first operation is about to be submitted."""
 
     chosen: Chosen
     started: datetime
+    preconditioned: list[Preconditioned]
     populated: Populated
+    data: Data
+    smart: dict[str, Smart]
+    """By drive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came of a replay."""
+
     device_io: dict[str, dict[str, int | None]]
-    """By tier on files: bytes its device read and wrote meanwhile, for all programs; null if unseen."""
+    """By drive: bytes its device read and wrote meanwhile, for all programs; null if unseen."""
     summary: Summary
     error: KvError | None
     """Why it is partial; None if it is whole."""
-    data: dict[str, Any]
-    """What was written: generator, ratios."""
     verification: Verification | None
-    preconditioned: list[Preconditioned]
-    smart: dict[str, dict[str, Smart]]
-    """By tier on files: `before` and `after`."""
+    smart: dict[str, Smart]
+    """By drive, afterwards."""
     requests: RequestFigures
     probed: Probed | None
     """What the probes beside it found; None if it was not asked for."""
+    trouble: list[str]
+    """What went wrong beside the operations, for the notes."""
 
 
-def manifest(setting: Setting, measured: Measured) -> dict[str, Any]:
-    """Return the content of run.json."""
+def opening(setting: Setting, begun: Begun) -> dict[str, Any]:
+    """Return the content of run.json as far as it is known when the first operation is about to be submitted."""
     config = msgspec.to_builtins(setting.config) | {"seed": setting.seed}
-    error, engine = measured.error, measured.chosen.engine
+    engine = begun.chosen.engine
     return {
         "program": "kvreplay", "version": __version__, "argv": setting.argv,
         "config": config, "config_sha256": sha256(config),
-        "started_utc": measured.started.isoformat(),
-        "status": "complete" if error is None else "partial", "reason": None if error is None else str(error),
+        "started_utc": begun.started.isoformat(), "status": "running", "reason": None,
         "host": host_facts(),
         "trace": {"file": setting.trace.name, "metadata": msgspec.to_builtins(setting.reader.meta)},
         "tiers": {t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in setting.tiers if t},
         "pacing": {"loop": setting.pacer.name, "speed": setting.pacer.speed},
         "engine": {
-            "name": engine.name, "because": measured.chosen.because, **engine.facts(),
+            "name": engine.name, "because": begun.chosen.because, **engine.facts(),
             "queue_depth": setting.config.queue_depth,
             "io_bytes": setting.config.io_bytes,
             "buffer_bytes": engine.buffer_bytes, "plan_bytes": setting.window.plan.nbytes,
         },
         "window": _window(setting),
-        "preconditioned": msgspec.to_builtins(measured.preconditioned),
-        "populated": msgspec.to_builtins(measured.populated),
-        "data": measured.data, "verification": msgspec.to_builtins(measured.verification),
-        "device_io": measured.device_io, "smart": msgspec.to_builtins(measured.smart),
+        "preconditioned": msgspec.to_builtins(begun.preconditioned),
+        "populated": msgspec.to_builtins(begun.populated), "data": begun.data.facts(setting.config.io_bytes),
+        "smart": {name: {"before": msgspec.to_builtins(found), "after": None} for name, found in begun.smart.items()},
+        RUNNING: {"trace": str(setting.trace.resolve())},
+    }  # fmt: skip
+
+
+def manifest(setting: Setting, begun: dict[str, Any], measured: Measured) -> dict[str, Any]:
+    """Return the content of run.json from what was known at the beginning and what came of it."""
+    error = measured.error
+    smart = {
+        name: {"before": both["before"], "after": msgspec.to_builtins(measured.smart.get(name))}
+        for name, both in begun["smart"].items()
+    }
+    return {name: value for name, value in begun.items() if name != RUNNING} | {
+        "status": "complete" if error is None else "partial", "reason": None if error is None else str(error),
+        "verification": msgspec.to_builtins(measured.verification),
+        "device_io": measured.device_io, "smart": smart,
         "probes": None if measured.probed is None else measured.probed.facts(),
-        "notes": _notes(setting, measured),
+        "notes": [*_notes(setting, begun, measured), *measured.trouble],
         "requests": msgspec.to_builtins(measured.requests),
         "mlperf": msgspec.to_builtins(mlperf(setting, measured.summary, setting.config.criteria, measured.requests)),
         "summary": msgspec.to_builtins(measured.summary),
@@ -160,7 +186,7 @@ def _window(setting: Setting) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _notes(setting: Setting, measured: Measured) -> list[str]:
+def _notes(setting: Setting, begun: dict[str, Any], measured: Measured) -> list[str]:
     summary = measured.summary
     notes = [f"tier {t.name} is SIMULATED: {t.facts()['note']}" for t in setting.tiers if t and t.is_simulated]
     if summary.skipped_rows:
@@ -179,9 +205,8 @@ def _notes(setting: Setting, measured: Measured) -> list[str]:
         left = f"{summary.warmup.operations:,} operations of the warm-up (--warmup {summary.warmup.asked})"
         rest = "" if summary.warmup.first_measured_row is not None else "; NOTHING was measured after it"
         notes.append(f"no figure counts the {left}{rest}")
-    if any("discard" in (t.facts().get("mount_options") or "").split(",") for t in setting.tiers if t) and (
-        measured.preconditioned
-    ):
+    drives = [drive for tier in begun["tiers"].values() for drive in tier.get("drives", [tier])]
+    if begun["preconditioned"] and any("discard" in (d.get("mount_options") or "").split(",") for d in drives):
         notes.append(
             "preconditioned in vain, perhaps: a target is mounted with discard, so the file's blocks were freed"
         )

@@ -1,6 +1,6 @@
 """What a run leaves behind: `ops.parquet`, one row a replayed trace row, and `run.json`, written last.
 
-A directory without `run.json` is no run, so a run that died while writing is not taken for a whole one.
+A directory without `run.json` is no run, so a run that died is not taken for a whole one; see journal.py.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvreplay.engines import NOT_DONE, OK, SKIPPED
+from kvreplay.journal import is_unrecovered
 from kvreplay.plan import DELETE
 from kvreplay.probes.measure import BLOCKS_FILE, RESULT
 from kvreplay.summary import io_bytes
@@ -21,7 +22,7 @@ from kvtrace.core.schema import OPS, TABLES, arrow_schema, enum_array, enum_code
 from kvtrace.core.traceio import create
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -47,16 +48,40 @@ def check_output(path: Path, *, is_forced: bool) -> None:
         return
     if not path.is_dir():
         raise DeviceError(f"{path} is not a directory; name the run's directory with -o")
+    cut_off = next((run for run in (path, *sorted(path.glob("*/"))) if is_unrecovered(run)), None)
+    if cut_off is not None and not is_forced:
+        raise DeviceError(
+            f"{cut_off} holds a run that goes on or was cut off; say kvreplay recover {cut_off}, or name another "
+            "directory with -o, or say --force"
+        )
     if any(path.iterdir()) and not _is_run(path) and not is_forced:
         raise DeviceError(f"{path} is not empty and holds no kvreplay run; name another with -o, or say --force")
 
 
 def _is_run(path: Path) -> bool:
+    """Return whether `path` holds a run, finished or not, or nothing but directories of runs."""
+    if is_unrecovered(path):
+        return True
     for name in (MANIFEST, TRIALS_FILE, SWEEP_FILE):
         with suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
             if msgspec.json.decode((path / name).read_bytes())["program"] == "kvreplay":
                 return True
-    return False
+    inside = list(path.iterdir())
+    return bool(inside) and all(entry.is_dir() and not entry.is_symlink() and _is_run(entry) for entry in inside)
+
+
+def remove_stale(path: Path, kept: Collection[str]) -> None:
+    """Remove runs of ours below `path`, of an earlier series, that no new one of `kept` will replace.
+
+    Only files that a run consists of go; a directory goes if nothing is left in it.
+    """
+    for entry in sorted(path.glob("*/")):
+        if entry.name in kept or entry.is_symlink() or not (entry / MANIFEST).is_file() or not _is_run(entry):
+            continue
+        for name in (MANIFEST, OPS_FILE, SERVED_FILE, SERIES_FILE):
+            (entry / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            entry.rmdir()
 
 
 def make_directory(path: Path, manifest: str) -> None:

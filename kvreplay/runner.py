@@ -17,7 +17,8 @@ from kvreplay.asked import read_asked
 from kvreplay.datagen import Data
 from kvreplay.engines import Driven, IoEngine, Job, Record
 from kvreplay.engines.choose import check_name, choose
-from kvreplay.manifest import Measured, Populated, Setting, manifest, table_metadata
+from kvreplay.journal import journal
+from kvreplay.manifest import Begun, Measured, Populated, Setting, manifest, opening, table_metadata
 from kvreplay.options import Config, check, make_tiers
 from kvreplay.plan import compile_window, populate_plan
 from kvreplay.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_device_bytes, read_smart
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from kvreplay.probes.beside import Probed
     from kvreplay.tiers import Tier
     from kvreplay.verify import Verification
 
@@ -80,9 +80,23 @@ def replay(
         ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the outcome.
 
     """
+    check(config)
+    results.check_output(output, is_forced=is_forced)
+    setting = settle(config, trace, output, argv, tiers)
+    return _Run(setting, show or _no_show, Data.of(config, setting.seed)).perform(output)
+
+
+def settle(
+    config: Config, trace: Path, output: Path, argv: list[str], tiers: list[Tier | None] | None = None
+) -> Setting:
+    """Return what a replay is about to do; nothing is touched yet; `tiers` replace the configured ones.
+
+    Raises:
+        ConfigError, TraceError: it cannot be done.
+
+    """
     pacer = check(config)
     reader = open_table(trace, TRACE)
-    results.check_output(output, is_forced=is_forced)
     if tiers is None:
         tiers = make_tiers(config, reader.meta, trace, output)
     alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
@@ -92,8 +106,7 @@ def replay(
         reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
         raise ConfigError(f"{trace}: nothing to replay: {reason}")
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
-    setting = Setting(config, pacer, reader, window, tiers, trace, argv, asked)
-    return _Run(setting, show or _no_show, Data.of(config, setting.seed)).perform(output)
+    return Setting(config, pacer, reader, window, tiers, trace, argv, asked)
 
 
 @contextmanager
@@ -161,28 +174,26 @@ class _Run:
             lay_out_all(setting, self.data.unstamped, interrupted, self.show)
             populated, stopped = self._populate(engine, interrupted)
             end_probes = stack.enter_context(beside(setting, output))
-            smart_before = read_smart(setting)
-            before, started = read_device_bytes(setting), datetime.now(UTC)
+            begun = Begun(chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting))
+            before = read_device_bytes(setting)
             verifier = setting.verifier(self.data)
             job = Job(plan, due_ns, setting.tiers, record, self.data.fill, setting.config.on_error == "stop",
                       verifier.check if verifier else None)  # fmt: skip
-            driven = stopped or self._drive(engine, job, interrupted, "replaying")
-            moved = device_io(before, read_device_bytes(setting))
-            probed = end_probes(None if stopped else driven.started_ns)
-            error = self._error(driven, is_populating=stopped is not None, output=output)
-            served = served_batch(setting, record, due_ns)
-            measured = Measured(
-                chosen, started, populated, moved, self._summary(record, due_ns, driven, stopped), error,
-                self.data.facts(setting.config.io_bytes), named(verifier, setting.trace),
-                preconditioned,
-                {name: {"before": was, "after": now} for (name, was), now in zip(
-                    smart_before.items(), read_smart(setting).values(), strict=True)},
-                request_figures(setting, record, due_ns, served, setting.config.criteria.targets),
-                probed,
-            )  # fmt: skip
-            content = manifest(setting, measured)
-            results.write_run(output, self._tables(record, due_ns, served, content, probed), content, probed)
-        return Outcome(content, measured.summary, error, measured.verification)
+            results.make_directory(output, results.MANIFEST)
+            with journal(output, record, opening(setting, begun)) as kept:
+                driven = stopped or self._drive(engine, job, interrupted, "replaying")
+                kept.stop()
+                moved = device_io(before, read_device_bytes(setting))
+                probed = end_probes(None if stopped else driven.started_ns)
+                served = served_batch(setting, record, due_ns)
+                trouble = [f"would not have outlived a kill: {kept.trouble}"] if kept.trouble else []
+                measured = Measured(
+                    moved, summary_of(setting, record, due_ns, None if stopped else driven),
+                    self._error(driven, is_populating=stopped is not None, output=output),
+                    named(verifier, setting.trace), read_smart(setting),
+                    request_figures(setting, record, due_ns, served, setting.config.criteria.targets), probed, trouble,
+                )  # fmt: skip
+                return write_down(setting, opening(setting, begun), measured, record, due_ns, served, output)
 
     def _drive(self, engine: IoEngine, job: Job, interrupted: Callable[[], str | None], label: str) -> Driven:
         with self.show(label, len(job.plan)) as progress, _quiet_interpreter():
@@ -203,16 +214,6 @@ class _Run:
         is_whole = driven.failure is None and driven.completed == len(plan)
         return populated, None if is_whole else driven
 
-    def _summary(self, record: Record, due_ns: Any, driven: Driven, stopped: Driven | None) -> Summary:
-        setting = self.setting
-        names = [t.name for t in setting.reader.meta.tiers]
-        return summarize(
-            setting.window.plan, record, due_ns, setting.tiers, None if stopped else driven,
-            queue_depth=setting.config.queue_depth,
-            skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
-            absent_deletes=setting.window.absent_deletes, warmup=setting.warmup, asked=setting.config.warmup,
-        )  # fmt: skip
-
     def _error(self, driven: Driven, *, is_populating: bool, output: Path) -> KvError | None:
         kept = f"what was measured is kept in {output} (partial)"
         plan = self.setting.window.plan
@@ -223,15 +224,34 @@ class _Run:
             return Interrupted(f"interrupted by {driven.interrupted_by}; {kept}")
         return None
 
-    def _tables(
-        self, record: Record, due_ns: Any, served: pa.RecordBatch, content: dict[str, Any], probed: Probed | None
-    ) -> list[results.Output]:
-        setting = self.setting
-        tables = [
-            (results.OPS_FILE, OPS, results.ops_batches(setting, record, due_ns)),
-            (results.SERVED_FILE, SERVED, [served]),
-            (results.SERIES_FILE, SERIES, [series_batch(setting.window.plan, record, setting.tiers)]),
-        ]
-        if probed is not None and probed.has_events:
-            tables.append((BLOCKS_FILE, BLOCKS, probed.blocks()))
-        return [results.Output(file, table_metadata(table, setting, content), rows) for file, table, rows in tables]
+
+def summary_of(
+    setting: Setting, record: Record, due_ns: Any, driven: Driven | None, wall_ns: int | None = None
+) -> Summary:
+    """Return the summary of `record`; `driven` and `wall_ns` as `summarize` takes them."""
+    names = [t.name for t in setting.reader.meta.tiers]
+    return summarize(
+        setting.window.plan, record, due_ns, setting.tiers, driven, queue_depth=setting.config.queue_depth,
+        skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
+        absent_deletes=setting.window.absent_deletes, warmup=setting.warmup, asked=setting.config.warmup,
+        wall_ns=wall_ns,
+    )  # fmt: skip
+
+
+def write_down(
+    setting: Setting, begun: dict[str, Any], measured: Measured, record: Record, due_ns: Any, served: pa.RecordBatch,
+    output: Path,
+) -> Outcome:  # fmt: skip
+    """Write tables and manifest of a run to `output`, and return what came of it."""
+    content = manifest(setting, begun, measured)
+    tables = [
+        (results.OPS_FILE, OPS, results.ops_batches(setting, record, due_ns)),
+        (results.SERVED_FILE, SERVED, [served]),
+        (results.SERIES_FILE, SERIES, [series_batch(setting.window.plan, record, setting.tiers)]),
+    ]
+    if measured.probed is not None and measured.probed.has_events:
+        tables.append((BLOCKS_FILE, BLOCKS, measured.probed.blocks()))
+    results.write_run(output, [
+        results.Output(file, table_metadata(table, setting, content), rows) for file, table, rows in tables
+    ], content, measured.probed)  # fmt: skip
+    return Outcome(content, measured.summary, measured.error, measured.verification)

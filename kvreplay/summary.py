@@ -223,19 +223,24 @@ def pace(record: Record, due_ns: Any, is_measured: Any = True) -> Pace | None:
 def summarize(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None],
               driven: Driven | None, *,
               queue_depth: int, skipped_rows: dict[str, int], absent_deletes: int,
-              warmup: Warmup | None = None, asked: str | None = None) -> Summary:  # fmt: skip
-    """Return the summary of a run; `driven` is None if it ended before its first operation."""
+              warmup: Warmup | None = None, asked: str | None = None, wall_ns: int | None = None,
+              ) -> Summary:  # fmt: skip
+    """Return the summary of a run; `driven` is None if it ended before its first operation, or is not known.
+
+    `wall_ns` says how long the run was where `driven` cannot.
+    """
+    wall_ns = driven.wall_ns if driven else wall_ns
     is_measured: Any = True if warmup is None else warmup.is_measured(plan, record, due_ns)
     done = (record.outcome == OK) & is_measured
     left_out = None if warmup is None else warmup_facts(asked or "", is_measured, plan, record)
     # The warm-up's time is no time of the figures.
-    span_ns = driven.wall_ns - ((left_out.measured_from_ns if left_out else 0) or 0) if driven else None
+    span_ns = None if wall_ns is None else wall_ns - ((left_out.measured_from_ns if left_out else 0) or 0)
     judged = pace(record, due_ns, is_measured)
     failed = int(_is_failed(record.outcome).sum())
     busy = float((record.completed_ns[done] - record.submitted_ns[done]).sum())
     return Summary(
         verdict=_verdict(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth),
-        wall_ns=driven.wall_ns if driven else None, operations=int(done.sum()), errors=failed,
+        wall_ns=wall_ns, operations=int(done.sum()), errors=failed,
         not_reached=int((record.submitted_ns == NOT_DONE).sum()),
         figures=figures(plan, record, due_ns, tiers, is_measured), pace=judged,
         in_flight_mean=busy / span_ns if span_ns else None, warmup=left_out,

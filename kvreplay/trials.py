@@ -123,6 +123,7 @@ def run_trials(
         run = output / f"trial-{number}"
         if number == 1:
             results.make_directory(output, TRIALS_FILE)
+            results.remove_stale(output, {f"trial-{i + 1}" for i in range(count)})
         outcome = replay(config, trace, run, argv, is_forced=is_forced, show=show)
         manifests.append(outcome.manifest)
         if done is not None:

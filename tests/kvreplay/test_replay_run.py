@@ -367,7 +367,7 @@ def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, drive: Path) -
     done = run_cli("kvreplay", "run", trace, "--tier", f"nvme={drive}", "--limit", "2", "-o", tmp_path / "third")
     assert done.stdout.startswith("closed loop at queue depth 8; 2 operations in ")
     assert list(drive.iterdir()) == []
-    assert not (tmp_path / "killed").exists()
+    assert not (tmp_path / "killed" / "run.json").exists(), "it is no run until it is recovered"
 
 
 def test_the_same_seed_asks_the_same_of_the_tier(tmp_path: Path) -> None:
