@@ -1,7 +1,8 @@
 """fio's latency logs (`write_lat_log`): one line an I/O, at its completion in whole milliseconds.
 
 Columns: ms, latency ns, direction, bytes, then offset (`log_offset`), priority and, from fio 3.38, issue time in ns
-(`log_issue_time`). A log of averages (`log_avg_msec`) has no I/Os, and neither have bandwidth and IOPS logs.
+(`log_issue_time`). Bandwidth and IOPS logs become a series by the second; averages of latencies (`log_avg_msec`) have
+no place.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvdistill.importers import Account, Imported
+from kvdistill.importers.fiorates import COLUMNS, LEAST, RATES, rate_series, width
 from kvdistill.importers.rows import INPUT, OK, OPS_FILE, READ, WRITE, finish
-from kvdistill.importers.text import first_line, leave_out, load, one
+from kvdistill.importers.text import leave_out, load, one
 from kvtrace.core.errors import ConfigError, TraceError
 
 if TYPE_CHECKING:
@@ -21,12 +23,10 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from kvdistill.importers import Options
+    from kvdistill.importers import Options, Rows
 
 TIER = "fio"
 _NAME = re.compile(r"(?P<prefix>.*)_(?P<kind>lat|clat|slat|bw|iops|clat_hist)(?:\.\d+)?\.log")
-_COLUMNS = ("ms", "value", "direction", "bytes", "c5", "c6", "c7")
-_LEAST, _MOST = 4, len(_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,63 +38,73 @@ class Layout:
 
 
 def read(files: Sequence[Path], options: Options, db: duckdb.DuckDBPyConnection) -> Imported:
-    """Import the latency logs of the jobs of one run, merged by time: total latencies, else completion latencies.
+    """Import the logs of the jobs of one run, merged by time: I/Os from total latencies, else completion latencies.
 
     Raises:
-        ConfigError: no file is a log of latencies.
-        TraceError: a file is damaged, or has averages and no I/Os.
+        ConfigError: no file is a log of latencies, bandwidth or IOPS.
+        TraceError: a file is damaged, or has averages of latencies and no I/Os.
 
     """
     account = Account()
+    tier = options.tier or TIER
+    kinds = {path: found["kind"] if (found := _NAME.fullmatch(path.name)) else None for path in files}
+    rates = {path: kind for path, kind in kinds.items() if kind in RATES}
+    chosen = _chosen(kinds, account)
+    rows: list[Rows] = []
+    summary = None
+    if chosen:
+        rows += _operations(db, chosen, account)
+    if rates:
+        series, summary = rate_series(db, rates, tier, account)
+        rows.append(series)
+        # With I/Os, the summary is theirs.
+        summary = None if chosen else summary
+    return Imported(account, rows, [tier], summary=summary)
+
+
+def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: Account) -> list[Rows]:
+    """Return the tables of the I/Os in latency logs."""
     db.execute(INPUT)
-    chosen = _chosen(files, account)
     has_offsets = True
-    for number, path in enumerate(chosen):
+    for number, path in enumerate(files):
         found = _NAME.fullmatch(path.name)
-        load(db, path, _COLUMNS[: _width(path)], account, delimiter=",")
+        load(db, path, COLUMNS[: width(path)], account, delimiter=",")
         _leave_out(db, path, account)
         layout = _layout(db)
         has_offsets &= layout.offset is not None
         _insert(db, number, found["prefix"] if found else path.name, layout)
         if layout.issue is None:
             account.notes.append(f"{path.name}: times are whole milliseconds, latencies are exact")
-    rows, _first_ns = finish(db, chosen, is_measured=True)
-    (account.kept,) = one(db, "SELECT count(*) FROM input")
+    rows, _first_ns = finish(db, files, is_measured=True)
+    (count,) = one(db, "SELECT count(*) FROM input")
+    account.kept += count
     if not has_offsets:
         rows = [table for table in rows if table.file == OPS_FILE]
         account.notes.append("no offsets (log_offset=1 was not set): what was measured is here, but no trace of it")
     account.notes.append("the size of an object is the furthest byte used; requests and due times are not in the log")
-    return Imported(account, rows, [options.tier or TIER])
+    return rows
 
 
-def _chosen(files: Sequence[Path], account: Account) -> list[Path]:
-    """Return the logs of total latencies, else of completion latencies; the others say nothing more of an I/O."""
-    kinds = {path: found["kind"] if (found := _NAME.fullmatch(path.name)) else None for path in files}
-    for kind in ("lat", "clat"):
-        chosen = [path for path in files if kinds[path] == kind]
-        if not chosen:
-            continue
-        if kind == "clat":
+def _chosen(kinds: dict[Path, str | None], account: Account) -> list[Path]:
+    """Return the logs of total latencies, else of completion latencies; submission latencies say nothing more."""
+    chosen = [path for path, kind in kinds.items() if kind == "lat"]
+    if not chosen:
+        chosen = [path for path, kind in kinds.items() if kind == "clat"]
+        if chosen:
             account.notes.append("latencies are completion latencies: submission is not in them")
-        others = [path.name for path in files if path not in chosen]
-        if others:
-            account.notes.append(f"not read, since they have no I/Os of their own: {', '.join(others)}")
-        return chosen
-    raise ConfigError(
-        f"{files[0]}: no log of latencies is among the files; name those of write_lat_log, *_lat.*.log (bandwidth and "
-        "IOPS logs hold rates, not I/Os; `import fio-json` has them)"
-    )
-
-
-def _width(path: Path) -> int:
-    count = first_line(path).count(",") + 1
-    if not _LEAST <= count <= _MOST:
-        raise TraceError(f"has {count} columns, where a latency log of fio has {_LEAST} to {_MOST}", path=path, row=0)
-    return count
+    others = [path.name for path, kind in kinds.items() if path not in chosen and kind not in RATES]
+    if not chosen and len(others) == len(kinds):
+        raise ConfigError(
+            f"{others[0]}: no log of latencies, bandwidth or IOPS is among the files; name those that fio wrote, "
+            "such as *_lat.1.log, *_bw.1.log or *_iops.1.log"
+        )
+    if others:
+        account.notes.append(f"not read, since they tell no more of an I/O: {', '.join(others)}")
+    return chosen
 
 
 def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> None:
-    numbers = " OR ".join(f"coalesce(TRY_CAST({name} AS BIGINT), -1) < 0" for name in _COLUMNS[:_LEAST])
+    numbers = " OR ".join(f"coalesce(TRY_CAST({name} AS BIGINT), -1) < 0" for name in COLUMNS[:LEAST])
     leave_out(db, path, account, "no whole numbers", numbers)
     averaged, every = one(db, "SELECT count(*) FILTER (CAST(bytes AS BIGINT) = 0), count(*) FROM raw")
     if averaged and averaged == every:
@@ -108,7 +118,7 @@ def _layout(db: duckdb.DuckDBPyConnection) -> Layout:
     columns = [
         row[0] for row in db.execute("SELECT column_name FROM duckdb_columns() WHERE table_name = 'raw'").fetchall()
     ]
-    more = [name for name in _COLUMNS[_LEAST:] if name in columns]
+    more = [name for name in COLUMNS[LEAST:] if name in columns]
 
     def is_priority(name: str) -> bool:
         number = f"CASE WHEN {name} LIKE '%0x%' THEN 0 ELSE TRY_CAST({name} AS BIGINT) END"

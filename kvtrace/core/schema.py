@@ -171,7 +171,7 @@ OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace
     Column("outcome", "enum", "class", "how it ended", values=_values(Outcome)),
     Column("engine", "enum", "class", "which path did it; sim: nothing moved, times are a model's; "
            "other: a program that is not ours, imported",
-           values=("threads", "uring", "memory", "gpu", "sim", "none", "other")),
+           values=("threads", "uring", "memory", "gpu", "sim", "none", "other", "gds")),
 ))  # fmt: skip
 
 SERVED: Final = Table("served", "What storage did for each request of a replay, one row a request.", (
@@ -201,9 +201,10 @@ SERIES: Final = Table("series", "What a replay did in each second, one row a sec
     Column("second", "int64", "s", "whole seconds from the start of the run; seconds without an end have no row"),
     Column("tier", "int8", "index", "index into the tier list of the metadata"),
     Column("op", "enum", "class", "what was done", values=_values(Op)),
-    Column("operations", "int64", "count", "operations that completed in it"),
-    Column("errors", "int64", "count", "operations submitted in it that failed"),
-    Column("bytes", "int64", "bytes", "object bytes of those that completed; 0 for deletes"),
+    Column("operations", "int64", "count", "operations that completed in it; null if unknown", nullable=True),
+    Column("errors", "int64", "count", "operations submitted in it that failed; null if unknown", nullable=True),
+    Column("bytes", "int64", "bytes", "object bytes of those that completed; 0 for deletes; null if unknown",
+           nullable=True),
     Column("mean_ns", "int64", "ns", "their mean latency; null if there are none", nullable=True),
     Column("p99_ns", "int64", "ns", "their p99 by nearest rank; null with fewer than 100", nullable=True),
     Column("max_ns", "int64", "ns", "their longest; null if there are none", nullable=True),

@@ -15,7 +15,7 @@ from kvdistill.importing import Result, import_files
 from kvdistill.oplog import Style, write_oplogs
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.limit import Limit
-from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, TRACE
+from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, TRACE
 from kvtrace.core.traceio import read_table
 
 HEADER = "\t".join(Style.WARP.columns)
@@ -269,7 +269,7 @@ def test_our_own_iolog_comes_back(tmp_path):
 )
 def test_latency_logs(tmp_path, lines, has_trace, first):
     log = write_lines(tmp_path / "job_lat.1.log", *lines)
-    result = run_import("fio-log", [log, write_lines(tmp_path / "job_bw.1.log", "1, 2, 0, 4096, 0")], tmp_path / "out")
+    result = run_import("fio-log", [log, write_lines(tmp_path / "job_clat.1.log", lines[0])], tmp_path / "out")
     names = ("op", "submitted_ns", "completed_ns", "bytes", "io_bytes")
     assert rows_of(tmp_path / "out" / "ops.parquet", OPS, *names) == [
         ("read", 0, 1000, 4096, 4096), ("write", 2 * MS - 1000, 2 * MS + 1000, 8192, 8192),
@@ -277,7 +277,7 @@ def test_latency_logs(tmp_path, lines, has_trace, first):
     assert ("trace.parquet" in result.files) == has_trace
     if has_trace:
         assert rows_of(tmp_path / "out" / "trace.parquet", TRACE, "offset_bytes")[0] == (first,)
-    assert "not read, since they have no I/Os of their own: job_bw.1.log" in result.notes
+    assert "not read, since they tell no more of an I/O: job_clat.1.log" in result.notes
     assert "job_lat.1.log: times are whole milliseconds, latencies are exact" in result.notes
 
 
@@ -298,9 +298,36 @@ def test_latency_logs_with_issue_times_are_exact(tmp_path):
     assert "latencies are completion latencies: submission is not in them" in result.notes
 
 
-def test_bandwidth_logs_alone_are_refused(tmp_path):
-    log = write_lines(tmp_path / "j_bw.1.log", "1, 2, 0, 4096, 0")
-    with pytest.raises(ConfigError, match="no log of latencies"):
+def test_rates_become_a_series(tmp_path):
+    # 800 KiB/s for 500 ms is 409,600 bytes; 1600 KiB/s from 500 to 1500 ms is 819,200 in each half.
+    bw = write_lines(tmp_path / "j_bw.1.log", "500, 800, 0, 0, 0", "1500, 1600, 0, 0, 0", "1500, 1000, 1, 0, 0")
+    # The mean from 0 to 1500 ms: 150 operations, 100 of them in the first second.
+    iops = write_lines(tmp_path / "j_iops.1.log", "1500, 100, 0, 0, 0")
+    result = run_import("fio-log", [bw, iops], tmp_path / "out")
+    names = ("second", "op", "operations", "bytes", "errors", "mean_ns")
+    assert rows_of(tmp_path / "out" / "series.parquet", SERIES, *names) == [
+        (0, "read", 100, 409_600 + 819_200, None, None), (0, "write", None, 1_024_000, None, None),
+        (1, "read", 50, 819_200, None, None), (1, "write", None, 512_000, None, None),
+    ]  # fmt: skip
+    read = figures(tmp_path / "out")["fio", "read"]
+    assert (read["operations"], read["bytes"], read["span_ns"]) == (150, 2_048_000, 1500 * MS)
+    assert read["operations_per_s"] == 100
+    assert figures(tmp_path / "out")["fio", "write"]["operations"] is None
+    assert (result.rows_kept, result.files) == (4, ["series.parquet", "run.json"])
+
+
+def test_rates_of_single_operations_count_where_they_end(tmp_path):
+    lines = ("0, 12215, 0, 4096, 0", "999, 39602, 0, 16384, 0", "1000, 39387, 1, 16384, 0", "2500, 1, 2, 512, 0")
+    result = run_import("fio-log", [write_lines(tmp_path / "j_bw.1.log", *lines)], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "second", "op", "operations", "bytes") == [
+        (0, "read", None, 20480), (1, "write", None, 16384),
+    ]  # fmt: skip
+    assert result.left_out == {"trims free a part of a file, not an object": 1}
+
+
+def test_logs_of_submission_alone_are_refused(tmp_path):
+    log = write_lines(tmp_path / "j_slat.1.log", "1, 2, 0, 4096, 0")
+    with pytest.raises(ConfigError, match="no log of latencies, bandwidth or IOPS"):
         run_import("fio-log", [log], tmp_path / "out")
 
 
