@@ -86,6 +86,7 @@ for command in (cli_jobs.warp, cli_jobs.sai3, cli_jobs.elbencho, cli_jobs.vdbenc
 app.command("import")(cli_import.import_)
 app.command()(cli_reports.report)
 app.command()(cli_reports.sql)
+app.command()(cli_reports.compare)
 
 
 def _positive(value: int, option: str) -> int:

@@ -16,7 +16,10 @@ Csv = Annotated[bool, typer.Option("--csv", help="Print the result as CSV.")]
 
 def report(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="TRACE|RUN...", help="Traces, or runs' folders.", show_default=False)
+        list[Path],
+        typer.Argument(
+            metavar="TRACE|RUN...", help="Traces, or folders of runs, trials, probes or jobs.", show_default=False
+        ),
     ],
     output: Annotated[
         list[Path] | None,
@@ -24,22 +27,23 @@ def report(
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as Markdown.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print every figure on a CSV line of its own.")] = False,
-    buckets: Annotated[int, typer.Option("--buckets", min=1, max=500, help="Stretches of equal time.")] = 24,
+    buckets: Annotated[int, typer.Option("--buckets", min=1, max=500, help="Stretches of equal time.")] = 48,
     json: Json = False,
 ) -> None:
     """Say what traces hold, or what runs measured: on the terminal, or as a page, a workbook or text.
 
-    An HTML report is one file that needs no network; a workbook has the sheets of the MLPerf benchmark's.
-    --json gives a list if there are several.
+    A run's report has what its probes (probe.json) and checked jobs (closeness.json) left in its folder; folders of
+    these alone have reports too. An HTML report is one file that needs no network; a workbook has the sheets of the
+    MLPerf benchmark's. Several are put beside each other first. --json gives a list if there are several.
 
     \b
     kvdistill report conv.parquet
     kvdistill report run -o report.html -o report.xlsx
+    kvdistill report before after -o report.html
     kvdistill report run --json
     """
-    from kvdistill.present_report import show_report
-    from kvdistill.report import report as make
-    from kvdistill.reportfile import check_names, documents_of, with_trials, write_report
+    from kvdistill.present_report import show_documents
+    from kvdistill.reportfile import check_names, read_reports, write_report
     from kvdistill.textforms import csv_lines
     from kvdistill.textforms import markdown as as_markdown
 
@@ -47,9 +51,7 @@ def report(
         raise ConfigError("choose one of --json, --markdown and --csv")
     outputs = output or []
     check_names(outputs)
-    subjects = with_trials(paths)
-    results = [make(path, buckets) for path, _name in subjects]
-    documents = documents_of(results, [name for _path, name in subjects])
+    results, documents = read_reports(paths, buckets)
     for path in outputs:
         write_report(documents, path)
         log(f"wrote {path}")
@@ -58,8 +60,35 @@ def report(
     elif markdown or csv:
         typer.echo(as_markdown(documents) if markdown else csv_lines(documents), nl=False)
     elif not outputs:
-        for result in results:
-            show_report(result)
+        show_documents(documents)
+
+
+def compare(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="A B...", help="Traces, or folders of runs, trials or probes; the first is the base."),
+    ],
+    json: Json = False,
+) -> None:
+    """Put traces, runs or probes beside each other: ratios to the first, with confidence from trials.
+
+    Every figure of the report is compared: rates, percentiles, hit ratios, sizes. `kvreplay compare` does so for runs
+    by their run.json alone; both define ratios and intervals alike.
+
+    \b
+    kvdistill compare before after
+    kvdistill compare lru.parquet s3fifo.parquet --json
+    kvdistill report before after -o report.html
+    """
+    from kvdistill.compare import comparison_document
+    from kvdistill.present_report import show_documents
+    from kvdistill.reportfile import read_comparison
+
+    compared = read_comparison(paths)
+    if json:
+        emit_json(compared)
+    else:
+        show_documents([comparison_document(compared)])
 
 
 def sql(

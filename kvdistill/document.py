@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,7 @@ class Unit(StrEnum):
     PER_S = "1/s"
     SHARE = "share of 1"
     NUMBER = "number"
+    RATIO = "ratio"
 
 
 class Sheet(StrEnum):
@@ -66,12 +67,14 @@ class Series:
 
 
 class Shape(StrEnum):
-    """How a chart is drawn."""
+    """How a chart is drawn; `bars` and `cells` are powers of two wide (`bars`) or high (`cells`)."""
 
     STEPS = "steps"
     CURVE = "curve"
     BARS = "bars"
     CELLS = "cells"
+    GRID = "grid"
+    LOLLIPOPS = "lollipops"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,10 @@ class Chart:
     series: list[Series]
     x_step: float = 0.0
     """How wide a step or cell is; bars and the height of cells go to twice their start."""
+    y_step: float = 0.0
+    """How high a cell of a grid is."""
+    x_end: float = 0.0
+    """Where the axis of time ends, for maps that are to be compared; 0: where the last cell does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +109,40 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Highlight:
+    """One figure that a reader looks for first."""
+
+    label: str
+    value: Any
+    unit: Unit
+    detail: str = ""
+    """What it is of, in a few words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """Tables that answer one question."""
+
+    title: str
+    tables: list[Table]
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
-    """The report of one trace or run."""
+    """The report of one trace, run, probe or set of jobs, or of several beside each other."""
 
     name: str
     headline: str
-    tables: list[Table]
+    chapters: list[Chapter]
     notes: list[str]
+    highlights: list[Highlight] = field(default_factory=list)
+    warning: str = ""
+    """What a reader must know before any figure, such as that the run is partial."""
+
+    @property
+    def tables(self) -> list[Table]:
+        """The tables of all chapters, in order."""
+        return [table for chapter in self.chapters for table in chapter.tables]
 
 
 def cell(value: Any, column: Column) -> tuple[Any, Unit]:
@@ -131,7 +165,7 @@ def _number(value: float) -> str:
 
 _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.TEXT: str,
-    Unit.COUNT: format_count,
+    Unit.COUNT: lambda value: format_count(value) if float(value).is_integer() else f"{value:,.1f}",
     Unit.BYTES: format_bytes,
     Unit.BYTES_PER_DAY: lambda value: f"{format_bytes(value)}/day",
     Unit.NS: format_duration,
@@ -139,6 +173,7 @@ _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.SHARE: lambda value: f"{value * 100:.4g} %",
     Unit.PER_S: _number,
     Unit.NUMBER: _number,
+    Unit.RATIO: lambda value: f"{value:.3f}" if value < 10 else _number(value),  # noqa: PLR2004 - four digits
 }
 
 

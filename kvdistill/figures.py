@@ -34,7 +34,7 @@ def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) ->
         rows = list(group)
         series = [
             Series(op, [float(r["low_bytes"] or 1) for r in part], [float(r["ops"]) for r in part])
-            for op, part in _by(rows, "op")
+            for op, part in by(rows, "op")
         ]
         chart = Chart(f"Sizes on {tier}", Shape.BARS, Unit.BYTES, Unit.COUNT, series)
         note = "Each row holds the sizes from its first up to, but not including, twice that."
@@ -74,6 +74,38 @@ def rate_tables(over_time: list[dict[str, Any]], bucket_ns: int | None, note: st
     return tables
 
 
+def reuse_tables(reuse: list[dict[str, Any]]) -> list[Table]:
+    """Return how far apart accesses to an object are, a summary and a distribution a tier."""
+    if not reuse:
+        return []
+    columns = [
+        TIER, Column("reads", "reads looked at", Unit.COUNT),
+        Column("first_reads", "without an access before", Unit.COUNT),
+        *(Column(f"{n}_bytes", n, Unit.BYTES) for n in ("p50", "p95", "max")), Column("is_whole", "all of the trace"),
+    ]  # fmt: skip
+    note = ("Bytes of other objects read or written in the tier between two accesses to one: what a cache that evicts "
+            "the least recently used must hold for the second to be a hit.")  # fmt: skip
+    tables = [Table("Reuse distance", Sheet.SUMMARY, columns, select(reuse, columns), (), note)]
+    columns = [
+        Column("low_bytes", "from", Unit.BYTES), Column("reads", "reads", Unit.COUNT),
+        Column("share_below", "share up to twice that", Unit.SHARE),
+    ]  # fmt: skip
+    for row in reuse:
+        bins = row["bins"]
+        if not bins:
+            continue
+        total = sum(b["reads"] for b in bins)
+        rows, done = [], 0
+        for each in bins:
+            done += each["reads"]
+            rows.append([each["low_bytes"], each["reads"], done / total])
+        series = Series("read", [float(b["low_bytes"] or 1) for b in bins], [float(b["reads"]) for b in bins])
+        chart = Chart(f"Reuse distance on {row['tier']}", Shape.BARS, Unit.BYTES, Unit.COUNT, [series])
+        text = "Reads by distance: from the first bytes up to, but not including, twice that."
+        tables.append(Table(f"Reuse distances: {row['tier']}", Sheet.HISTOGRAMS, columns, rows, (chart,), text))
+    return tables
+
+
 def wear_table(rows: list[dict[str, Any]], note: str) -> Table:
     """Return drive writes per day."""
     columns = [
@@ -91,13 +123,13 @@ def distribution_tables(points: list[dict[str, Any]]) -> list[Table]:
     tables = []
     for (measure, tier), group in groupby(points, key=lambda row: (row["measure"], row["tier"])):
         rows = list(group)
-        ops = [op for op, _ in _by(rows, "op")]
+        ops = [op for op, _ in by(rows, "op")]
         columns = [Column("share", "share", Unit.SHARE), *(Column(f"{op}_ns", op, Unit.NS) for op in ops)]
         found = {(r["op"], r["share"]): r["time_ns"] for r in rows}
         shares = sorted({r["share"] for r in rows})
         series = [
             Series(op, [float(r["time_ns"]) for r in part], [float(r["share"]) for r in part])
-            for op, part in _by(rows, "op")
+            for op, part in by(rows, "op")
         ]
         name = measure.capitalize()
         chart = Chart(f"{name} on {tier}", Shape.CURVE, Unit.NS, Unit.SHARE, series)
@@ -112,15 +144,13 @@ def distribution_tables(points: list[dict[str, Any]]) -> list[Table]:
 def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None) -> list[Table]:
     """Return how many operations of each latency completed when, a map a tier and op."""
     tables = []
+    end = float(max((row["start_ns"] for row in heat), default=0) + (bucket_ns or 0))
     for (tier, op), group in groupby(heat, key=lambda row: (row["tier"], row["op"])):
         rows = list(group)
         most = max(r["operations"] for r in rows)
-        cells = Series(
-            op, [float(r["start_ns"]) for r in rows], [float(r["low_ns"]) for r in rows],
-            [r["operations"] / most for r in rows],
-        )  # fmt: skip
-        chart = Chart(f"Latency of {op}s on {tier} over time", Shape.CELLS, Unit.NS, Unit.NS, [cells],
-                      float(bucket_ns or 0))  # fmt: skip
+        chart = Chart(f"Latency of {op}s on {tier} over time", Shape.CELLS, Unit.NS, Unit.NS,
+                      [shaded(op, rows, "start_ns", "low_ns", "operations")],
+                      float(bucket_ns or 0), x_end=end)  # fmt: skip
         columns = [
             Column("start_ns", "from", Unit.NS), Column("low_ns", "latency from", Unit.NS),
             Column("operations", "operations", Unit.COUNT),
@@ -133,7 +163,23 @@ def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None) -> list[Table
     return tables
 
 
-def _by(rows: list[dict[str, Any]], name: str) -> list[tuple[str, list[dict[str, Any]]]]:
+def at(value: Any, *names: str) -> Any:
+    """Return what lies under `names` in nested objects; null where there is no such thing."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def shaded(label: str, rows: list[dict[str, Any]], x: str, y: str, count: str) -> Series:
+    """Return the cells of a map; the one with most of `count` is the darkest."""
+    most = max(row[count] for row in rows)
+    return Series(
+        label, [float(r[x]) for r in rows], [float(r[y]) for r in rows], [r[count] / most for r in rows]
+    )  # fmt: skip
+
+
+def by(rows: list[dict[str, Any]], name: str) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return `rows` in groups of one `name`, in order of first sight."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row[name], []).append(row)

@@ -14,7 +14,7 @@ from numba import njit
 from kvdistill.reuse import reuse_distances
 from kvtrace.core.errors import TraceError
 from kvtrace.core.percentiles import nearest_rank
-from kvtrace.core.schema import TRACE, enum_code
+from kvtrace.core.schema import OPS, TRACE, enum_code
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +28,7 @@ MAX_ACCESSES = 4_000_000
 MAX_OBJECT = 1 << 31
 _COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes")
 _READ, _WRITE, _DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))
+_OK = enum_code(OPS, "outcome", "ok")
 
 
 class LiveBytes(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,19 +88,41 @@ def locality(reader: Reader, tiers: int, path: Path) -> Locality:
             grown[:, : sizes.shape[1]] = sizes
             sizes = grown
         _live(op, tier, objects, reach, sizes, live, peak, is_written)
-        for index in range(tiers):
-            rest = MAX_ACCESSES - counts[index]
-            picked = np.flatnonzero((tier == index) & (op != _DELETE))
-            counts[index] += len(picked)
-            if rest > 0 and len(picked):
-                picked = picked[:rest]
-                kept[index].append((op[picked] == _READ, objects[picked], length[picked]))
+        _keep(kept, counts, op, tier, objects, length, op != _DELETE)
     return Locality(
         live=[
             LiveBytes(peak=int(peak[i]), end=int(live[i])) if is_written[i] else None for i in range(tiers)
         ],
         reuse=[_reuse(kept[i], counts[i]) for i in range(tiers)],
     )  # fmt: skip
+
+
+def run_reuse(reader: Reader, tiers: int) -> list[Reuse | None]:
+    """Return the reuse of the operations of a run that completed, by tier and in trace order."""
+    columns = ("op", "tier", "object_id", "bytes", "outcome")
+    kept: list[list[tuple[Any, Any, Any]]] = [[] for _ in range(tiers)]
+    counts = [0] * tiers
+    for batch in reader.batches(columns):
+        op, tier, objects, length, outcome = (batch.column(name) for name in columns)
+        op, outcome = op.indices.to_numpy(), outcome.indices.to_numpy()
+        is_access = (op != _DELETE) & (outcome == _OK)
+        length = length.fill_null(0).to_numpy(zero_copy_only=False)
+        _keep(kept, counts, op, tier.to_numpy(), objects.to_numpy(), length, is_access)
+    return [_reuse(kept[i], counts[i]) for i in range(tiers)]
+
+
+def _keep(
+    kept: list[list[tuple[Any, Any, Any]]], counts: list[int], op: Any, tier: Any, objects: Any, length: Any,
+    is_access: Any,
+) -> None:  # fmt: skip
+    """Append the accesses of each tier to `kept` until there are enough; count them all."""
+    for index in range(len(kept)):
+        rest = MAX_ACCESSES - counts[index]
+        picked = np.flatnonzero((tier == index) & is_access)
+        counts[index] += len(picked)
+        if rest > 0 and len(picked):
+            picked = picked[:rest]
+            kept[index].append((op[picked] == _READ, objects[picked], length[picked]))
 
 
 def _check(tier: NDArray[Any], tiers: int, objects: NDArray[Any], path: Path) -> None:
@@ -140,6 +163,15 @@ def _reuse(parts: list[tuple[Any, Any, Any]], accesses: int) -> Reuse | None:
         max_bytes=int(known[-1]) if len(known) else None,
         bins=[(0 if e < 0 else 1 << int(e), int(n)) for e, n in zip(exponents, ops, strict=True)],
     )  # fmt: skip
+
+
+def reuse_rows(names: list[str], found: list[Reuse | None]) -> list[dict[str, Any]]:
+    """Return `found` as rows, by the tiers' `names`; tiers without reads have none."""
+    return [
+        {"tier": name, **msgspec.structs.asdict(reuse)}
+        | {"bins": [{"low_bytes": low, "reads": reads} for low, reads in reuse.bins]}
+        for name, reuse in zip(names, found, strict=True) if reuse is not None
+    ]  # fmt: skip
 
 
 def _percentile(ascending: NDArray[Any], part: int) -> int | None:

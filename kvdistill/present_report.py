@@ -4,130 +4,77 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from kvdistill.document import Unit, cell, show
 from kvtrace.core.app import emit_json, emit_table, log
-from kvtrace.core.units import format_bytes, format_count, format_duration, format_rate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
+    from rich.console import Console
 
+    from kvdistill.document import Document, Table
     from kvdistill.library import NamedQuery
-    from kvdistill.report import TraceReport
-    from kvdistill.runreport import RunReport
-    from kvdistill.subject import Subject
 
 _LIBRARY_WIDTH = 110
+_UNLIMITED = 10_000
+LONG_ROWS = 12
+"""Rows behind a chart that the terminal still shows."""
 
 
-def show_report(report: TraceReport | RunReport) -> None:
-    """Print a report."""
-    from kvdistill.report import TraceReport
+def show_documents(documents: Sequence[Document]) -> None:
+    """Print reports; what stands beneath charts only where it is short."""
+    from rich.console import Console
 
-    if isinstance(report, TraceReport):
-        show_trace(report)
-    else:
-        show_run(report)
-
-
-def show_trace(report: TraceReport) -> None:
-    """Print the report of a trace."""
-    span = report.span_ns
-    _show_subject(report.subject, [["time span", format_duration(span)], ["requests", format_count(report.requests)]])
-    emit_table(
-        "Tiers", ["tier", "capacity", "peak live", "live at end", "hits", "hit ratio"],
-        [
-            [t["name"], format_bytes(t["capacity_bytes"]), format_bytes(t["peak_live_bytes"]),
-             format_bytes(t["end_live_bytes"]), format_count(t["hits"]), _percent(t["hit_ratio"])]
-            for t in report.tiers
-        ],
-    )  # fmt: skip
-    emit_table(
-        "Operations", ["tier", "op", "phase", "operations", "bytes", "objects"],
-        [
-            [o["tier"], o["op"], o["phase"], format_count(o["ops"]), format_bytes(o["bytes"]),
-             format_count(o["objects"])]
-            for o in report.operations
-        ],
-    )  # fmt: skip
-    emit_table(
-        "Sizes", ["tier", "op", "distinct", "min", "p50", "p99", "max", "mean", "most common"],
-        [
-            [s["tier"], s["op"], format_count(s["distinct"]),
-             *(format_bytes(s[f"{name}_bytes"]) for name in ("min", "p50", "p99", "max", "mean")),
-             ", ".join(f"{format_bytes(t['length_bytes'])} {_percent(t['share'])}" for t in s["top"][:3])]
-            for s in report.sizes
-        ],
-    )  # fmt: skip
-    for tier, rows in groupby(report.over_time, key=lambda row: row["tier"]):
-        _show_over_time(tier, list(rows), report.bucket_ns)
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, emoji=False, width=_UNLIMITED)
+    for document in documents:
+        _show(document, console)
+    if any(_is_long(table) for document in documents for table in document.tables):
+        console.print("Distributions and maps are in a page: -o report.html", style="dim")
 
 
-def _show_over_time(tier: str, rows: list[dict[str, Any]], bucket_ns: int | None) -> None:
-    if bucket_ns is None:
-        typer.echo(f"Rate of {tier}: all rows share one instant, so no rate is known\n")
+def _show(document: Document, console: Console) -> None:
+    console.print(document.name, style="bold")
+    if document.warning:
+        console.print(document.warning, style="bold red")
+    console.print(document.headline)
+    for note in document.notes:
+        console.print(f"note: {note}")
+    for chapter in document.chapters:
+        tables = [table for table in chapter.tables if not _is_long(table)]
+        if tables:
+            console.print(f"\n{chapter.title}", style="bold underline")
+        for table in tables:
+            _show_table(table, console)
+    console.print()
+
+
+def _is_long(table: Table) -> bool:
+    return bool(table.charts) and len(table.rows) > LONG_ROWS
+
+
+def _show_table(table: Table, console: Console) -> None:
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    console.print(f"\n{table.title}", style="bold")
+    if not table.rows:
+        console.print("none")
         return
-    seconds = bucket_ns / 1e9
-    emit_table(
-        f"Rate of {tier}, in stretches of {format_duration(bucket_ns)}",
-        ["from", "reads/s", "writes/s", "deletes/s", "read", "written"],
-        [
-            [format_duration(r["start_ns"]), *(f"{r[name] / seconds:.4g}" for name in ("reads", "writes", "deletes")),
-             format_rate(r["read_bytes"] / seconds), format_rate(r["written_bytes"] / seconds)]
-            for r in rows
-        ],
-    )  # fmt: skip
-
-
-def show_run(report: RunReport) -> None:
-    """Print the report of a run."""
-    summary = (report.run or {}).get("summary")
-    verdict = (summary if isinstance(summary, dict) else report.run or {}).get("verdict")
-    _show_subject(report.subject, [["verdict of kvreplay", verdict]])
-    emit_table(
-        "Operations: completed ones count",
-        ["tier", "op", "engine", "rows", "completed", "errors", "corrupt", "skipped", "bytes moved", "ops/s",
-         "bandwidth"],
-        [
-            [f["tier"], f["op"], f["engine"], *(format_count(f[n]) for n in ("rows", "operations")),
-             *(format_count(f[n]) for n in ("errors", "corrupt", "skipped")), format_bytes(f["bytes"]),
-             None if f["operations_per_s"] is None else f"{f['operations_per_s']:.4g}",
-             format_rate(f["bandwidth_bytes_per_s"])]
-            for f in report.figures
-        ],
-    )  # fmt: skip
-    for title, rows in (("Latency", report.latency), ("Lateness", report.lateness)):
-        if rows:
-            names = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
-            emit_table(
-                title, ["tier", "op", "count", "mean", "p50", "p95", "p99", "p99.9", "p99.99", "max"],
-                [[r["tier"], r["op"], format_count(r["count"]), *(format_duration(r[n]) for n in names)] for r in rows],
-            )  # fmt: skip
-
-
-def _show_subject(subject: Subject, more: list[list[Any]]) -> None:
-    emit_table(
-        f"{subject.file}: {subject.table}{', simulated' if subject.is_simulated else ''}", ["", ""],
-        [
-            ["rows", format_count(subject.rows)], *more,
-            ["written by", f"{subject.program} {subject.version}"], ["command", " ".join(subject.argv)],
-            ["preset", subject.preset], ["seed", subject.seed], ["model", subject.model],
-            ["source", (subject.source or {}).get("file")], ["configuration SHA-256", subject.config_sha256 or None],
-        ],
-    )  # fmt: skip
-    for note in subject.notes:
-        typer.echo(f"note: {note}")
-    if subject.notes:
-        typer.echo()
-
-
-def _percent(share: float | None) -> str | None:
-    return None if share is None else f"{share * 100:.1f} %"
+    grid = Grid(box=None, pad_edge=False, header_style="dim")
+    for column in table.columns:
+        is_text = column.unit is Unit.TEXT
+        grid.add_column(Text(column.heading), justify="left" if is_text else "right", overflow="fold",
+                        no_wrap=not is_text)  # fmt: skip
+    for row in table.rows:
+        grid.add_row(*(Text(show(*cell(v, c))) for v, c in zip(row, table.columns, strict=True)))
+    console.print(grid)
 
 
 def show_answer(batches: pa.RecordBatchReader, form: str, max_rows: int) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from kvdistill.database import connect, query
-from kvdistill.locality import LiveBytes, Reuse, locality
-from kvdistill.runreport import RunReport, run_report
+from kvdistill.locality import LiveBytes, locality, reuse_rows
+from kvdistill.probereport import ProbeReport, probe_report
+from kvdistill.runreport import CLOSENESS, RunReport, run_report
 from kvdistill.spread import bins, summarize
 from kvdistill.subject import Subject, named, subject_of, writes_per_day
-from kvdistill.views import register
+from kvdistill.summaryreport import summary_report
+from kvdistill.views import PROBE, RUN, read_json, register
 from kvtrace.core import traceio
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.schema import TRACE
@@ -21,10 +23,22 @@ from kvtrace.core.schema import TRACE
 if TYPE_CHECKING:
     from kvtrace.core.metadata import Metadata
 
-__all__ = ["BUCKETS", "RUN_OPS", "RunReport", "TraceReport", "report"]
+__all__ = ["BUCKETS", "RUN_OPS", "JobsReport", "ProbeReport", "Report", "RunReport", "TraceReport", "report"]
 
-RUN, RUN_OPS = "run.json", "ops.parquet"
-BUCKETS = 24
+RUN_OPS = "ops.parquet"
+PROFILE = "profile.json"
+BUCKETS = 48
+
+
+class JobsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How close jobs that `kvdistill fio --check` ran come to their source: the content of its files."""
+
+    name: str
+    closeness: dict[str, Any]
+    profile: dict[str, Any] | None
+
+
+Report: TypeAlias = "TraceReport | RunReport | ProbeReport | JobsReport"
 
 
 class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,18 +60,18 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     writes_per_day: list[dict[str, Any]]
 
 
-def report(path: Path, buckets: int = BUCKETS) -> TraceReport | RunReport:
-    """Return the report of the trace file or run folder at `path`, its time in `buckets` equal stretches.
+def report(path: Path, buckets: int = BUCKETS) -> Report:
+    """Return the report of the trace, or the folder of a run, a probe or checked jobs, at `path`.
+
+    Time is in `buckets` equal stretches.
 
     Raises:
-        ConfigError: the folder holds no run.
+        ConfigError: the folder holds nothing to report.
         TraceError: the file is damaged or holds no trace or ops.
 
     """
     if path.is_dir():
-        if not (path / RUN_OPS).is_file():
-            raise ConfigError(f"{path}: no run of kvreplay in this folder ({RUN_OPS} is missing)")
-        return run_report(path / RUN_OPS, path / RUN, buckets)
+        return _folder_report(path, buckets)
     try:
         reader = traceio.open_table(path, TRACE)
     except TraceError as error:
@@ -65,6 +79,23 @@ def report(path: Path, buckets: int = BUCKETS) -> TraceReport | RunReport:
             return run_report(path, path.with_name(RUN), buckets)
         raise
     return _trace_report(path, reader.meta, buckets)
+
+
+def _folder_report(path: Path, buckets: int) -> Report:
+    if (path / RUN_OPS).is_file():
+        return run_report(path / RUN_OPS, path / RUN, buckets)
+    run = read_json(path / RUN)
+    if run is not None:
+        return summary_report(path, run)
+    probe = probe_report(path, buckets)
+    if probe is not None:
+        return probe
+    closeness = read_json(path / CLOSENESS)
+    if closeness is not None:
+        return JobsReport(name=path.resolve().name, closeness=closeness, profile=read_json(path / PROFILE))
+    raise ConfigError(
+        f"{path}: no run of kvreplay in this folder ({RUN_OPS} is missing), no {PROBE} and no {CLOSENESS}"
+    )
 
 
 def _trace_report(path: Path, meta: Metadata, buckets: int) -> TraceReport:
@@ -83,19 +114,10 @@ def _trace_report(path: Path, meta: Metadata, buckets: int) -> TraceReport:
         operations, sizes = named(query(db, "trace_operations"), names), named(query(db, "trace_sizes"), names)
         return TraceReport(
             subject=subject_of(path, meta), span_ns=span_ns, requests=span["requests"],
-            tiers=_tiers(meta, walked.live), reuse=_reuse(names, walked.reuse), operations=operations,
+            tiers=_tiers(meta, walked.live), reuse=reuse_rows(names, walked.reuse), operations=operations,
             sizes=summarize(sizes), size_bins=bins(sizes), bucket_ns=bucket_ns if span_ns else None,
             over_time=named(over_time, names), writes_per_day=writes_per_day(_written(operations), span_ns, meta),
         )  # fmt: skip
-
-
-def _reuse(names: list[str], found: list[Reuse | None]) -> list[dict[str, Any]]:
-    rows = []
-    for name, reuse in zip(names, found, strict=True):
-        if reuse is not None:
-            bins = [{"low_bytes": low, "reads": reads} for low, reads in reuse.bins]
-            rows.append({"tier": name} | msgspec.structs.asdict(reuse) | {"bins": bins})
-    return rows
 
 
 def _written(operations: list[dict[str, Any]]) -> dict[str, int]:

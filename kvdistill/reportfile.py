@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kvdistill.report import RUN_OPS, TraceReport
+from kvdistill.closenesstables import jobs_document
+from kvdistill.compare import Compared, Trials, compare, comparison_document
+from kvdistill.probetables import probe_document
+from kvdistill.report import RUN_OPS, JobsReport, ProbeReport, Report, RunReport, TraceReport, report
 from kvdistill.rundocument import run_document
 from kvdistill.tracedocument import trace_document
 from kvtrace import __version__
@@ -17,29 +21,60 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvdistill.document import Document
-    from kvdistill.runreport import RunReport
 
 SUFFIXES = (".html", ".md", ".csv", ".xlsx")
 
 
-def with_trials(paths: Sequence[Path]) -> list[tuple[Path, str]]:
-    """Return traces and runs with their names: a folder of trials (`trial-1` …) becomes its runs."""
-    found = []
-    for path in paths:
-        name = path.resolve().name
-        trials = [] if (path / RUN_OPS).is_file() else [f for f in path.glob("trial-*") if (f / RUN_OPS).is_file()]
-        # trial-10 comes after trial-9.
-        trials.sort(key=lambda folder: (len(folder.name), folder.name))
-        found += [(trial, f"{name}/{trial.name}") for trial in trials] or [(path, name)]
-    return found
+def trials_of(path: Path) -> list[tuple[Path, str]]:
+    """Return the trace or folder at `path` with its name: a folder of trials (`trial-1` …) becomes its runs."""
+    name = path.resolve().name
+    trials = [] if (path / RUN_OPS).is_file() else [f for f in path.glob("trial-*") if (f / RUN_OPS).is_file()]
+    # trial-10 comes after trial-9.
+    trials.sort(key=lambda folder: (len(folder.name), folder.name))
+    return [(trial, f"{name}/{trial.name}") for trial in trials] or [(path, name)]
 
 
-def documents_of(reports: Sequence[TraceReport | RunReport], names: Sequence[str]) -> list[Document]:
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """Return what to call `paths` beside each other: their last names, or all of them where these are the same."""
+    names = [path.resolve().name for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+
+
+def read_reports(paths: Sequence[Path], buckets: int) -> tuple[list[Report], list[Document]]:
+    """Return the reports of `paths`, trials one by one, and their documents: a comparison first if there are several.
+
+    Raises what `report` raises.
+    """
+    sides = [trials_of(path) for path in paths]
+    reports = [[report(path, buckets) for path, _name in side] for side in sides]
+    every = [found for side in reports for found in side]
+    documents = documents_of(every, [name for side in sides for _path, name in side])
+    has_figures = not any(isinstance(found, JobsReport) for found in every)
+    if len(paths) > 1 and has_figures:
+        compared = compare([Trials(*side) for side in zip(names_of(paths), reports, strict=True)])
+        documents.insert(0, comparison_document(compared))
+    return every, documents
+
+
+def read_comparison(paths: Sequence[Path]) -> Compared:
+    """Return what is at `paths` beside each other. Raises what `report` and `compare` raise."""
+    return compare([
+        Trials(name, [report(trial) for trial, _name in trials_of(path)])
+        for name, path in zip(names_of(paths), paths, strict=True)
+    ])  # fmt: skip
+
+
+def documents_of(reports: Sequence[Report], names: Sequence[str]) -> list[Document]:
     """Return the documents of `reports`, called `names`."""
-    from dataclasses import replace
+    return [replace(_document(report), name=name) for report, name in zip(reports, names, strict=True)]
 
-    made = [trace_document(r) if isinstance(r, TraceReport) else run_document(r) for r in reports]
-    return [replace(document, name=name) for document, name in zip(made, names, strict=True)]
+
+def _document(report: Report) -> Document:
+    if isinstance(report, TraceReport):
+        return trace_document(report)
+    if isinstance(report, RunReport):
+        return run_document(report)
+    return probe_document(report) if isinstance(report, ProbeReport) else jobs_document(report)
 
 
 def check_names(paths: Sequence[Path]) -> None:

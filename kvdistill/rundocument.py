@@ -5,18 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kvdistill.document import Column, Document, Quantity, Sheet, Table, Unit, select
+from kvdistill.closenesstables import closeness_chapter
+from kvdistill.document import Chapter, Column, Document, Highlight, Quantity, Sheet, Table, Unit, select
 from kvdistill.figures import (
     OP,
     TIER,
+    at,
     distribution_tables,
     heat_tables,
     parameters,
     rate_tables,
+    reuse_tables,
     size_tables,
     wear_table,
 )
+from kvdistill.layertables import layer_chapter
+from kvdistill.probetables import probe_chapter
+from kvdistill.requesttables import request_tables
 from kvdistill.tracedocument import origin
+from kvtrace.core.units import format_count
 
 if TYPE_CHECKING:
     from kvdistill.runreport import RunReport
@@ -39,55 +46,101 @@ _TARGET = (
 def run_document(report: RunReport) -> Document:
     """Return the document of `report`."""
     run = report.run or {}
-    verdict = str(_at(run, "summary", "verdict") or "Run")
-    is_partial = run.get("status") == "partial"
-    headline = f"PARTIAL ({run.get('reason')}): {verdict}" if is_partial else verdict
+    verdict = str(at(run, "summary", "verdict") or "Run, without its summary")
     notes = _notes(run) if report.run is not None else [_NO_SUMMARY, *report.subject.notes]
-    return Document(
-        name=_at(run, "trace", "file") or report.subject.file, headline=headline, notes=notes,
-        tables=[
-            parameters("What was run", Sheet.PARAMETERS, _facts(report, run)), *_targets(run), *_hits(run),
-            _figures(report),
-            *rate_tables(report.over_time, report.bucket_ns, "Counted when operations complete."),
+    wear_note = (
+        "At this run's rate, which is not the service's unless it kept pace at speed 1. Padding counts; what the drive "
+        "writes inside does not."
+    )
+    chapters = [
+        Chapter("Throughput", [
+            _figures(report), *rate_tables(report.over_time, report.bucket_ns, "Counted when operations complete."),
+            *_throughput(run),
+        ]),
+        Chapter("Latency", [
             _times("Latency", report.latency), *_of(report, "latency"), *heat_tables(report.heat, report.bucket_ns),
-            _times("Lateness", report.lateness), *_of(report, "lateness"),
-            *size_tables(report.sizes, report.size_bins),
-            wear_table(report.writes_per_day, "At this run's rate, which is not the service's unless it kept pace "
-                       "at speed 1. Padding counts; what the drive writes inside does not."),
-            *_throughput(run), _criteria(run), _device(run),
-        ],
+        ]),
+        Chapter("Lateness", [_times("Lateness", report.lateness), *_of(report, "lateness")]),
+        *([] if report.layers is None else [layer_chapter(report.layers)]),
+        *([] if report.probe is None else [probe_chapter(report.probe)]),
+        Chapter("Requests, QoS and criteria", request_tables(run)),
+        Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
+        Chapter("Reuse", reuse_tables(report.reuse)),
+        Chapter("Tiers and endurance", [*_hits(run), _device(run), wear_table(report.writes_per_day, wear_note)]),
+        *([] if report.closeness is None else [closeness_chapter(report.closeness)]),
+        Chapter("What was run, and on what", [
+            *_targets(run), parameters("Run", Sheet.PARAMETERS, _facts(report, run)),
+        ]),
+    ]  # fmt: skip
+    return Document(
+        name=at(run, "trace", "file") or report.subject.file, headline=verdict, notes=notes, warning=_warning(report),
+        highlights=_highlights(report), chapters=chapters,
     )  # fmt: skip
 
 
-def _at(value: Any, *names: str) -> Any:
-    """Return what lies under `names`; null where the run does not say."""
-    for name in names:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
+def _warning(report: RunReport) -> str:
+    run, failed = report.run or {}, sum(row["errors"] or 0 for row in report.figures)
+    found = []
+    if run.get("status") == "partial":
+        found.append(f"PARTIAL: {run.get('reason')}")
+    if str(at(run, "summary", "verdict") or "").startswith("FELL BEHIND"):
+        found.append("The replay fell behind the trace: its times are those of an overload")
+    if failed:
+        found.append(f"{failed:,} operations FAILED")
+    if corrupt := sum(row["corrupt"] for row in report.figures):
+        found.append(f"{corrupt:,} reads were CORRUPT")
+    if not any(row["operations"] for row in report.figures):
+        found.append("no operation completed")
+    if all(row["engine"] in ("sim", "none") for row in report.figures) and report.figures:
+        found.append("nothing moved: all tiers were simulated or skipped")
+    return ". ".join(found)
+
+
+def _highlights(report: RunReport) -> list[Highlight]:
+    """Return the figures of the slowest tier that moved bytes, which is the one under test."""
+    moved = [row for row in report.figures if row["bandwidth_bytes_per_s"] is not None]
+    if not moved:
+        return []
+    name = moved[-1]["tier"]
+    found = [
+        Highlight(f"{row['op']} bandwidth, {name}", row["bandwidth_bytes_per_s"], Unit.BYTES_PER_S,
+                  f"{format_count(row['operations'])} operations")
+        for row in moved if row["tier"] == name
+    ]  # fmt: skip
+    for row in report.latency:
+        if row["tier"] == name and row["op"] != "delete":
+            quantile = next((q for q in ("p99_ns", "p95_ns", "p50_ns", "max_ns") if row[q] is not None), "max_ns")
+            shown = quantile.removesuffix("_ns").replace("_", ".")
+            found.append(Highlight(f"{row['op']} latency {shown}, {name}", row[quantile], Unit.NS,
+                                   f"of {format_count(row['count'])}"))  # fmt: skip
+    late = [row for row in report.lateness if row["tier"] == name]
+    if late:
+        found.append(Highlight(f"latest submission, {name}", max(row["max_ns"] for row in late), Unit.NS))
+    return found
 
 
 def _notes(run: dict[str, Any]) -> list[str]:
     notes = [str(note) for note in run.get("notes") or []]
-    return notes + [f"trace: {note}" for note in _at(run, "trace", "metadata", "notes") or []]
+    return notes + [f"trace: {note}" for note in at(run, "trace", "metadata", "notes") or []]
 
 
 def _facts(report: RunReport, run: dict[str, Any]) -> dict[str, Any]:
-    facts = origin(report.subject) | {"source": _at(run, "trace", "file")}
+    facts = origin(report.subject) | {"source": at(run, "trace", "file")}
     if report.run is None:
         return facts
     return facts | {
-        "trace made by": " ".join(_at(run, "trace", "metadata", "argv") or []) or None,
+        "trace made by": " ".join(at(run, "trace", "metadata", "argv") or []) or None,
         "status": run.get("status"), "started": run.get("started_utc"),
-        "wall time": Quantity(_at(run, "summary", "wall_ns"), Unit.NS),
-        "loop": _at(run, "pacing", "loop"), "speed": _at(run, "pacing", "speed"),
-        "kept pace": _at(run, "summary", "pace", "kept_pace"),
-        "queue depth": Quantity(_at(run, "engine", "queue_depth"), Unit.COUNT),
-        "engine": _at(run, "engine", "name"),
-        "largest I/O": Quantity(_at(run, "engine", "io_bytes"), Unit.BYTES),
-        "whole trace": _at(run, "window", "is_whole_trace"), "limit": _at(run, "window", "limit"),
-        "warm-up": _at(run, "config", "warmup"), "data": _at(run, "data", "note"),
-        "processor": _at(run, "host", "cpu_model"), "processors": Quantity(_at(run, "host", "cpus"), Unit.COUNT),
-        "kernel": _at(run, "host", "kernel"),
+        "wall time": Quantity(at(run, "summary", "wall_ns"), Unit.NS),
+        "loop": at(run, "pacing", "loop"), "speed": at(run, "pacing", "speed"),
+        "kept pace": at(run, "summary", "pace", "kept_pace"),
+        "queue depth": Quantity(at(run, "engine", "queue_depth"), Unit.COUNT),
+        "engine": at(run, "engine", "name"),
+        "largest I/O": Quantity(at(run, "engine", "io_bytes"), Unit.BYTES),
+        "whole trace": at(run, "window", "is_whole_trace"), "limit": at(run, "window", "limit"),
+        "warm-up": at(run, "config", "warmup"), "data": at(run, "data", "note"),
+        "processor": at(run, "host", "cpu_model"), "processors": Quantity(at(run, "host", "cpus"), Unit.COUNT),
+        "kernel": at(run, "host", "kernel"),
     }  # fmt: skip
 
 
@@ -101,10 +154,10 @@ def _targets(run: dict[str, Any]) -> list[Table]:
 
 
 def _hits(run: dict[str, Any]) -> list[Table]:
-    tiers = _at(run, "trace", "metadata", "stats", "tiers")
+    tiers = at(run, "trace", "metadata", "stats", "tiers")
     if not tiers:
         return []
-    capacity = {t["name"]: t.get("capacity_bytes") for t in _at(run, "trace", "metadata", "tiers") or []}
+    capacity = {t["name"]: t.get("capacity_bytes") for t in at(run, "trace", "metadata", "tiers") or []}
     columns = [
         Column("name", "tier"), Column("capacity_bytes", "capacity", Unit.BYTES), Column("hits", "hits", Unit.COUNT),
         Column("hit_ratio", "hit ratio", Unit.SHARE),
@@ -144,30 +197,8 @@ def _of(report: RunReport, measure: str) -> list[Table]:
     return distribution_tables([row for row in report.distributions if row["measure"] == measure])
 
 
-def _criteria(run: dict[str, Any]) -> Table:
-    found = _at(run, "mlperf", "criteria")
-    if not found:
-        reason = "not measured: this run judged no criteria, and a replay has no latency of a whole request"
-        return parameters("QoS and criteria", Sheet.QOS, {"QoS": reason})
-    columns = [Column("name", "criterion"), Column("verdict", "verdict"), Column("measured", "measured"),
-               Column("threshold", "threshold"), Column("definition", "definition")]  # fmt: skip
-    rows = []
-    for criterion in found:
-        unit = _unit(str(criterion["name"]))
-        values = [Quantity(criterion[name], unit) for name in ("measured", "threshold")]
-        rows.append([criterion["name"], criterion["verdict"], *values, criterion["definition"]])
-    note = f"Latencies must be below their thresholds, others above. QoS: {_at(run, 'mlperf', 'qos_reason') or '-'}."
-    return Table("Criteria of MLPerf", Sheet.QOS, columns, rows, (), note)
-
-
-def _unit(name: str) -> Unit:
-    if name.endswith("_bytes_per_s"):
-        return Unit.BYTES_PER_S
-    return Unit.NS if name.endswith("_ns") else Unit.SHARE
-
-
 def _throughput(run: dict[str, Any]) -> list[Table]:
-    found = _at(run, "mlperf", "throughput")
+    found = at(run, "mlperf", "throughput")
     if not found:
         return []
     rates = ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s")
@@ -186,5 +217,5 @@ def _device(run: dict[str, Any]) -> Table:
     columns = [TIER, Column("read_bytes", "read", Unit.BYTES), Column("written_bytes", "written", Unit.BYTES)]
     rows = [[name, moved.get("read_bytes"), moved.get("written_bytes")]
             for name, moved in (run.get("device_io") or {}).items()]  # fmt: skip
-    note = "What the device beneath did meanwhile, for all programs. What the block layer saw is not in this report."
+    note = "What the device beneath did meanwhile, for all programs."
     return Table("Device", Sheet.DEVICE, columns, rows, (), note)

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvdistill.database import connect, query
+from kvdistill.layers import Layers, layers
+from kvdistill.locality import reuse_rows, run_reuse
+from kvdistill.probereport import ProbeReport, probe_report
 from kvdistill.spread import bins, summarize
 from kvdistill.subject import Subject, named, subject_of, writes_per_day
 from kvdistill.views import read_json, register
@@ -21,6 +24,7 @@ from kvtrace.core.units import parse_duration_ns
 if TYPE_CHECKING:
     import duckdb
 
+CLOSENESS = "closeness.json"
 _NS_PER_S = 1e9
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
 PARTS = [100, 200, *range(500, 9501, 500), 9700, 9800, 9900, 9950, 9990, 9999, 10_000]
@@ -60,6 +64,14 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     heat: list[dict[str, Any]]
     """Operations by when they completed and by latency, in powers of two."""
     writes_per_day: list[dict[str, Any]]
+    reuse: list[dict[str, Any]]
+    """By tier: how far apart accesses to an object were, in bytes of others; `bins` by powers of two."""
+    probe: ProbeReport | None
+    """What the block layer saw; null without probes."""
+    layers: Layers | None
+    """The operations beside the calls and block requests beneath; null without probes."""
+    closeness: dict[str, Any] | None
+    """How close jobs distilled from this come, if `kvdistill fio --check` ran here; null otherwise."""
 
 
 def run_report(ops: Path, manifest: Path, buckets: int) -> RunReport:
@@ -92,6 +104,9 @@ def run_report(ops: Path, manifest: Path, buckets: int) -> RunReport:
             writes_per_day=writes_per_day(
                 {f["tier"]: f["io_bytes"] for f in figures if _wears(f)}, span_ns, meta
             ),
+            reuse=reuse_rows(names, run_reuse(traceio.open_table(ops, OPS), len(names))),
+            probe=probe_report(ops.parent, buckets), layers=layers(ops.parent),
+            closeness=read_json(ops.with_name(CLOSENESS)),
         )  # fmt: skip
 
 

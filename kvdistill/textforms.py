@@ -18,10 +18,13 @@ def markdown(documents: list[Document]) -> str:
     """Return the documents as Markdown; values as people read them."""
     parts = []
     for document in documents:
-        parts += [f"# {_plain(document.name)}", _plain(document.headline)]
+        parts += [f"# {_plain(document.name)}", *([f"**{_plain(document.warning)}**"] if document.warning else [])]
+        parts += [_plain(document.headline)]
         parts += ["\n".join(f"- {_plain(note)}" for note in document.notes)] if document.notes else []
-        for table in document.tables:
-            parts += [f"## {_plain(table.title)}", *([_plain(table.note)] if table.note else []), _rows(table)]
+        for chapter in document.chapters:
+            parts += [f"## {_plain(chapter.title)}"] if chapter.tables else []
+            for table in chapter.tables:
+                parts += [f"### {_plain(table.title)}", *([_plain(table.note)] if table.note else []), _rows(table)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -36,6 +36,8 @@ def write_workbook(documents: list[Document], path: Path) -> None:
         for document in documents:
             _line(sheet, [document.name], is_bold=True)
             if name is Sheet.SUMMARY:
+                if document.warning:
+                    _line(sheet, [document.warning], is_bold=True)
                 _line(sheet, [document.headline])
                 for note in document.notes:
                     _line(sheet, ["note", note])

@@ -287,7 +287,7 @@ def compare_(
     runs: Annotated[list[Path], typer.Argument(help="Directories of runs or of trials; the first is the base.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
-    """Put runs side by side: ratios to the first, and whether they differ by more than the trials' spread.
+    """Put runs side by side: ratios to the first, and whether their trials tell them apart.
 
     \b
     Example:

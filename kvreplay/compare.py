@@ -1,4 +1,4 @@
-"""Runs side by side: ratios to the first, and whether a difference is more than the trials' own spread."""
+"""Runs side by side: ratios to the first, and whether the trials tell them apart."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import msgspec
 from kvreplay.journal import is_unrecovered
 from kvreplay.results import MANIFEST, TRIALS_FILE
 from kvreplay.trials import Quantity, disagreements, quantities
+from kvtrace.core.comparison import DEFINITION, UNKNOWN, Ratio, differing, ratio
 from kvtrace.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-DEFINITION = "exceeds spread: the medians differ by more than the greater of the two ranges of trials"
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,10 +24,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     median: float | None
     low: float | None
     high: float | None
-    ratio: float | None
-    """To the first run's median."""
-    exceeds_spread: bool | None
-    """Null for the first run, and where a run has only one trial."""
+    ratio: Ratio
+    """To the first run."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,11 +69,11 @@ def compare(paths: Sequence[Path]) -> Compared:
         found = [run.quantities.get(key) for run in loaded]
         if any(q is not None and q.median is not None for q in found):
             tier, op, name = key
-            lines.append(Line(tier=tier, op=op, name=name, sides=[_side(q, found[0], i) for i, q in enumerate(found)]))
+            lines.append(Line(tier=tier, op=op, name=name, sides=[_side(q, found[0]) for q in found]))
     return Compared(
         runs=[run.name for run in loaded], trials=[len(run.manifests) for run in loaded],
         verdicts=[run.manifests[0]["summary"]["verdict"] for run in loaded],
-        settings=_differences(loaded), warnings=_warnings(loaded), lines=lines,
+        settings=differing([_settings(run) for run in loaded]), warnings=_warnings(loaded), lines=lines,
     )  # fmt: skip
 
 
@@ -107,45 +104,21 @@ def _json(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
 
 
-def _side(found: Quantity | None, first: Quantity | None, at: int) -> Side | None:
+def _side(found: Quantity | None, first: Quantity | None) -> Side | None:
     if found is None:
         return None
-    ratio = exceeds = None
-    if first is not None and first.median is not None and found.median is not None:
-        ratio = found.median / first.median if first.median else None
-        if at and min(len(found.values), len(first.values)) > 1:
-            exceeds = abs(found.median - first.median) > max(_range(found), _range(first))
-    return Side(median=found.median, low=found.low, high=found.high, ratio=ratio, exceeds_spread=exceeds)
+    compared = UNKNOWN if first is None else ratio(first.values, found.values)
+    return Side(median=found.median, low=found.low, high=found.high, ratio=compared)
 
 
-def _range(q: Quantity) -> float:
-    return 0.0 if q.low is None or q.high is None else q.high - q.low
-
-
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        flat |= _flat(value, f"{prefix}.{name}" if prefix else str(name))
-    return flat
-
-
-def _differences(loaded: list[_Loaded]) -> dict[str, list[Any]]:
-    sides = []
-    for run in loaded:
-        manifest = run.manifests[0]
-        trace = manifest["trace"]
-        sides.append(
-            _flat(manifest["config"])
-            | _flat(manifest["host"], "host")
-            | {"engine.name": manifest["engine"]["name"], "version": manifest["version"]}
-            | {"trace.file": trace["file"], "trace.config_sha256": trace["metadata"]["config_sha256"]}
-            | {"window.rows": manifest["window"]["rows"]}
-        )
-    names = dict.fromkeys(name for side in sides for name in side)
-    values = {name: [side.get(name) for side in sides] for name in names}
-    return {name: row for name, row in values.items() if any(v != row[0] for v in row)}
+def _settings(run: _Loaded) -> dict[str, Any]:
+    manifest = run.manifests[0]
+    trace = manifest["trace"]
+    return {
+        **manifest["config"], "host": manifest["host"], "engine.name": manifest["engine"]["name"],
+        "version": manifest["version"], "trace.file": trace["file"],
+        "trace.config_sha256": trace["metadata"]["config_sha256"], "window.rows": manifest["window"]["rows"],
+    }  # fmt: skip
 
 
 def _warnings(loaded: list[_Loaded]) -> list[str]:

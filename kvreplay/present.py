@@ -126,13 +126,16 @@ def show_comparison(compared: Compared) -> None:
         rows.append((f"{line.tier} {line.op} {line.name}", *cells, *[_ratio(s) for s in line.sides[1:]]))
     ratios = [f"[{i}]/[0]" for i in range(1, len(names))]
     emit_table("Medians, and ratios to the first", ("figure", *columns, *ratios), rows)
-    typer.echo("! the difference exceeds the trials' spread   = it does not   ? one trial cannot tell")
+    typer.echo("! the trials' 95 % interval, in brackets, does not hold 1   = it does   ? one trial cannot tell")
 
 
 def _ratio(side: Side | None) -> str | None:
-    if side is None or side.ratio is None:
+    if side is None or side.ratio.value is None:
         return None
-    return f"{side.ratio:.3f} {'?' if side.exceeds_spread is None else '!' if side.exceeds_spread else '='}"
+    found = side.ratio
+    if found.low is None or found.high is None:
+        return f"{found.value:.3f} ?"
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}] {'!' if found.differs else '='}"
 
 
 def shown(name: str, value: float | None) -> str:

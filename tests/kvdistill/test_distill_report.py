@@ -28,8 +28,8 @@ def test_the_hand_trace(tmp_path):
         ("nvme", "read", "load"): (5, 8192 + (3 << 20) + 2000 + 4096 + (1 << 20), 4),
         ("nvme", "write", "store"): (3, 6000 + (3 << 20) + 4096, 3),
     }
-    assert found.bucket_ns == 105 * MS // 24 + 1
-    assert len(found.over_time) == 2 * 24
+    assert found.bucket_ns == 105 * MS // 48 + 1
+    assert len(found.over_time) == 2 * 48
     assert sum(b["reads"] for b in found.over_time) == 5
     assert sum(b["written_bytes"] for b in found.over_time) == 6000 + 6000 + (3 << 20) + 4096
 
@@ -109,8 +109,7 @@ def test_the_terminal_report_and_its_json(tmp_path):
     found = json.loads(run_cli("kvdistill", "report", trace, "--json").stdout)
     assert found["subject"]["preset"] == "by-hand"
     shown = run_cli("kvdistill", "report", write_run(tmp_path / "run", [5000, 6000])).stdout
-    assert "verdict of kvreplay" in shown
-    assert "fine" in shown
+    assert shown.startswith("run\nfine\n")
 
 
 def test_what_is_no_report_is_refused(tmp_path):

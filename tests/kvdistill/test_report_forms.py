@@ -14,7 +14,7 @@ from kvdistill_rows import HAND, MS, io, write_hand, write_run
 
 from kvdistill.htmlpage import html_page
 from kvdistill.report import report
-from kvdistill.reportfile import documents_of, with_trials, write_report
+from kvdistill.reportfile import documents_of, trials_of, write_report
 from kvdistill.textforms import csv_lines, markdown
 from kvtrace.core.errors import ProbeUnavailable
 
@@ -31,7 +31,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag, attributes):
         named = dict(attributes)
         self.fetched += [v for k, v in attributes if k in ("src", "srcset", "href", "xlink:href", "action", "data")]
-        self._is_heading = tag == "h2"
+        self._is_heading = tag == "h3"
         if tag == "svg":
             self.charts[self._heading] = self.charts.get(self._heading, 0) + 1
         elif tag == "tr":
@@ -82,6 +82,7 @@ def test_the_page_has_a_table_beneath_every_chart(text):
     assert page.charts == {
         "Over time: nvme": 4, "Over time: cpu": 2, "Size distribution: nvme": 2, "Size distribution: cpu": 1,
         "Latency distribution: nvme": 1, "Lateness distribution: nvme": 1, "Latency over time: nvme read": 1,
+        "Reuse distances: nvme": 1,
     }  # fmt: skip
     assert all(len(page.rows[heading]) > 1 for heading in page.charts)
 
@@ -214,8 +215,8 @@ def test_a_warm_up_is_in_no_figure(tmp_path, asked, left):
     assert (found.figures[0]["operations"], found.latency[0]["max_ns"]) == (100 - left, 1000)
     assert sum(row["reads"] for row in found.over_time) == 90
     assert sum(row["operations"] for row in found.heat) == 90
-    # 89 ms + 1 µs in 24 stretches.
-    assert found.bucket_ns == 89_001_000 // 24 + 1
+    # 89 ms + 1 µs in 48 stretches.
+    assert found.bucket_ns == 89_001_000 // 48 + 1
 
 
 def test_points_of_a_distribution(tmp_path):
@@ -251,8 +252,8 @@ def test_markdown_takes_names_literally(tmp_path):
 def test_a_folder_of_trials_is_its_runs(tmp_path):
     for number in (10, 9):
         write_run(tmp_path / f"trial-{number}", [1000])
-    assert [name for _path, name in with_trials([tmp_path])] == [f"{tmp_path.name}/trial-{n}" for n in (9, 10)]
-    assert with_trials([tmp_path / "trial-9"]) == [(tmp_path / "trial-9", "trial-9")]
+    assert [name for _path, name in trials_of(tmp_path)] == [f"{tmp_path.name}/trial-{n}" for n in (9, 10)]
+    assert trials_of(tmp_path / "trial-9") == [(tmp_path / "trial-9", "trial-9")]
 
 
 def test_criteria_and_throughput_have_their_units(tmp_path):

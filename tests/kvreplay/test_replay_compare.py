@@ -56,18 +56,17 @@ def test_the_spread_is_the_range_over_the_median() -> None:
     assert disagreements(quantities([manifest(100.0)])) == []
 
 
-def test_a_difference_counts_when_it_exceeds_the_greater_range(tmp_path: Path) -> None:
+def test_a_difference_counts_when_the_interval_excludes_1(tmp_path: Path) -> None:
     base = saved(tmp_path / "a", [manifest(100.0), manifest(104.0), manifest(102.0)])
     near = saved(tmp_path / "b", [manifest(98.0), manifest(97.0), manifest(105.0)])
     far = saved(tmp_path / "c", [manifest(111.0), manifest(112.0), manifest(110.0)])
     single = saved(tmp_path / "d", [manifest(200.0, queue_depth=4)])
     found = compare([base, near, far, single])
     line = next(entry for entry in found.lines if entry.name == "bandwidth_bytes_per_s")
-    # 98 is 4 below 102, within b's own range of 8; 111 is 9 above, beyond a's 4.
-    assert [(s.median, s.exceeds_spread) for s in line.sides if s] == [
-        (102, None), (98, False), (111, True), (200, None)
+    assert [(s.median, s.ratio.differs) for s in line.sides if s] == [
+        (102, False), (98, False), (111, True), (200, None)
     ]  # fmt: skip
-    assert [round(s.ratio, 4) for s in line.sides if s and s.ratio] == [1, 0.9608, 1.0882, 1.9608]
+    assert [round(s.ratio.value, 4) for s in line.sides if s and s.ratio.value] == [1, 0.9608, 1.0882, 1.9608]
     assert found.trials == [3, 3, 3, 1]
     assert found.settings == {"queue_depth": [None, None, None, 4]}
     assert [w for w in found.warnings if "one trial" in w] == [
@@ -114,8 +113,8 @@ def test_trials_are_runs_under_one_directory(tmp_path: Path) -> None:
     shown = run_cli("kvreplay", "compare", tmp_path / "r", tmp_path / "r" / "trial-1")
     assert "cpu write bandwidth_bytes_per_s" in shown.stdout
     as_json = json.loads(run_cli("kvreplay", "compare", tmp_path / "r", tmp_path / "r", "--json").stdout)
-    assert {s["exceeds_spread"] for line in as_json["lines"] for s in line["sides"][1:]} == {False}
-    assert {s["ratio"] for line in as_json["lines"] for s in line["sides"]} == {1.0}
+    assert {s["ratio"]["value"] for line in as_json["lines"] for s in line["sides"]} == {1.0}
+    assert {s["ratio"]["differs"] for line in as_json["lines"] for s in line["sides"]} <= {False, None}
 
 
 def test_what_is_refused_leaves_no_directory(tmp_path: Path) -> None:

@@ -1,0 +1,78 @@
+"""The tables of how close jobs come to their source: `closeness.json`, as `kvdistill fio --check` leaves it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvdistill.document import Chapter, Column, Document, Quantity, Sheet, Table, Unit
+from kvdistill.figures import at, parameters
+
+if TYPE_CHECKING:
+    from kvdistill.report import JobsReport
+
+_UNITS = {"_per_s": Unit.PER_S, "_bytes": Unit.BYTES, "_share": Unit.SHARE, "_us": Unit.NUMBER}
+_MARKS = {True: "pass", False: "FAIL", None: "not measured"}
+
+
+def jobs_document(report: JobsReport) -> Document:
+    """Return the document of checked jobs."""
+    profile = report.profile or {}
+    origin = at(profile, "origin") or {}
+    said = {name.replace("_", " "): value for name, value in origin.items() if isinstance(value, str | int | float)}
+    facts = {"tier": profile.get("tier"), **said}
+    return Document(
+        name=report.name, headline="Jobs, and how close they come to their source", notes=[],
+        chapters=[
+            closeness_chapter(report.closeness),
+            Chapter("What was distilled", [parameters("Source of the jobs", Sheet.PARAMETERS, facts)]),
+        ],
+    )  # fmt: skip
+
+
+def closeness_chapter(found: dict[str, Any]) -> Chapter:
+    """Return the chapter of what `--check` found."""
+    comparisons = [c for c in found.get("comparisons") or [] if isinstance(c, dict)]
+    notes = "; ".join(str(note) for note in found.get("notes") or [])
+    note = f"fio {found.get('fio_version')}. {f'{notes[:1].upper()}{notes[1:]}.' if notes else ''}".strip()
+    return Chapter("Closeness of the jobs", [_sides(comparisons, note), _verdicts(comparisons)])
+
+
+def _sides(comparisons: list[dict[str, Any]], note: str) -> Table:
+    names: dict[str, None] = {}
+    for comparison in comparisons:
+        for side in (comparison.get("source"), comparison.get("fio")):
+            names |= dict.fromkeys(n for n, v in (side or {}).items() if n != "name" and not isinstance(v, dict | list))
+    columns = [
+        Column("job", "job"), Column("window", "window"), Column("name", "side"),
+        *(Column(name, name.replace("_", " "), _unit(name)) for name in names),
+    ]  # fmt: skip
+    rows = [
+        [c.get("job"), c.get("window"), side.get("name"), *(side.get(name) for name in names)]
+        for c in comparisons for side in (c.get("source"), c.get("fio")) if isinstance(side, dict)
+    ]  # fmt: skip
+    return Table("Closeness", Sheet.PERFORMANCE, columns, rows, (), note, 3)
+
+
+def _unit(name: str) -> Unit:
+    if name == "bytes_per_s":
+        return Unit.BYTES_PER_S
+    if name == "ios":
+        return Unit.COUNT
+    if name.startswith("has_"):
+        return Unit.TEXT
+    return next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), Unit.NUMBER)
+
+
+def _verdicts(comparisons: list[dict[str, Any]]) -> Table:
+    columns = [Column("job", "job"), Column("target", "target"), Column("wanted", "wanted"),
+               Column("reached", "reached"), Column("verdict", "verdict")]  # fmt: skip
+    rows = []
+    for comparison in comparisons:
+        job = at(comparison, "fio", "name") or comparison.get("job")
+        for verdict in comparison.get("verdicts") or []:
+            value, wanted = verdict.get("value"), str(verdict.get("target"))
+            is_share = "%" in wanted and isinstance(value, int | float) and not isinstance(value, bool)
+            reached = Quantity(value, Unit.SHARE if is_share else Unit.TEXT if isinstance(value, bool) else Unit.NUMBER)
+            rows.append([job, verdict.get("name"), wanted, reached, _MARKS[verdict.get("passes")]])
+    note = "Shares are differences from the source: negative is less than it."
+    return Table("Targets of closeness", Sheet.PERFORMANCE, columns, rows, (), note, 2)
