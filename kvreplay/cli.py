@@ -30,7 +30,7 @@ def run_(
     tier: Annotated[list[str] | None, typer.Option(
         "--tier", "-t", metavar="NAME=TARGET",
         help="Where a tier of the trace lies: an empty directory, one file (*.dat), a block device, several of these "
-        "with commas between them, ram, sim (nothing moves; takes the time of the "
+        "with commas between them, ram, gpu (or gpu:device=1,copy=device), sim (nothing moves; takes the time of the "
         "trace's service model, or as sim:bandwidth=50GB,latency=10us says) or null (no time). Repeatable; "
         "rows of tiers not named are skipped.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
@@ -52,6 +52,9 @@ def run_(
     seed: Annotated[int | None, typer.Option(help="Seed of the data; the trace's if not given.")] = None,
     buffered: Annotated[bool, typer.Option(
         "--buffered", help="Go through the page cache instead of O_DIRECT.")] = False,
+    gds: Annotated[bool, typer.Option(
+        "--gds", help="Move files' data straight to and from GPU 0 by cuFile (kvikio); the run says if it could not "
+        "go direct.")] = False,
     fsync: Annotated[str, typer.Option(
         help="never, or close: fdatasync each written file, within its time.")] = "never",
     on_error: Annotated[str, typer.Option(help="stop, or continue, when an operation fails.")] = "stop",
@@ -116,6 +119,7 @@ def run_(
         compress_ratio=compress_ratio, warmup=warmup, precondition=precondition,
         layout=layout, is_destroying=destroy_data, is_discarding=discard,
         criteria=read_criteria(criteria), requests=None if requests is None else str(requests),
+        is_gds=gds,
         is_probed=probes, is_histograms_only=histograms_only,
     )  # fmt: skip
     argv = ["kvreplay", *sys.argv[1:]]

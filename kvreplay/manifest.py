@@ -189,6 +189,7 @@ def _window(setting: Setting) -> dict[str, Any]:
 def _notes(setting: Setting, begun: dict[str, Any], measured: Measured) -> list[str]:
     summary = measured.summary
     notes = [f"tier {t.name} is SIMULATED: {t.facts()['note']}" for t in setting.tiers if t and t.is_simulated]
+    notes += [f"tier {t.name} by --gds: {t.facts()['gds']['note']}" for t in setting.tiers if t and t.engine == "gds"]
     if summary.skipped_rows:
         skipped = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
         notes.append(f"skipped, because no --tier names them: {skipped}")

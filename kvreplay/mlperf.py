@@ -129,7 +129,7 @@ def mlperf(setting: Setting, summary: Summary, criteria: Criteria, requests: Req
 
 
 def _kind(target: str) -> str:
-    return {"ram": "cpu", "gpu": "other"}.get(target, "storage")
+    return {"ram": "cpu", "gpu": "other"}.get(target.partition(":")[0], "storage")
 
 
 def _throughput(setting: Setting, summary: Summary, storage: list[Figures], stats: dict[str, Any]) -> Throughput:

@@ -15,7 +15,11 @@ from kvreplay.plan import tier_indices
 from kvreplay.precondition import Precondition
 from kvreplay.shaping import check_ratios
 from kvreplay.tiers import Options, StorageTier, Tier
+from kvreplay.tiers.device import CudaDevice
 from kvreplay.tiers.extents import ExtentTier
+from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.gds import GdsTier
+from kvreplay.tiers.gpu import GpuTier, gpu_options
 from kvreplay.tiers.layout import Layout
 from kvreplay.tiers.ram import RamTier, available_bytes
 from kvreplay.tiers.simulated import SimulatedTier, service_of
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
 PAGE_BYTES = 4096
 MAX_QUEUE_DEPTH = 1024
 MAX_SEED = 2**64 - 1
-NAMED = ("ram", "null", "sim")
+NAMED = ("ram", "gpu", "sim", "null")
 """Targets that are no path; a directory of such a name is written ./ram."""
 
 
@@ -59,6 +63,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The start that figures leave out: rows or time."""
     precondition: str | None = None
     """Write drives full before anything is measured: `twice`, or until `steady`."""
+    is_gds: bool = False
+    """Move files' data straight to and from GPU memory."""
     layout: str = Layout.HASHED.value
     """How files are named."""
     is_destroying: bool = False
@@ -107,10 +113,17 @@ def check(config: Config) -> pacing.Pacer:
         raise ConfigError("--histograms-only says how to probe; add --probes")
     if config.precondition not in (None, *Precondition):
         raise ConfigError(f"--precondition {config.precondition}: choose {' or '.join(Precondition)}")
-    if config.precondition and all(named(target) for target in config.tiers.values()):
-        raise ConfigError("--precondition writes drives full, but no --tier names storage; leave it out")
+    _check_storage(config)
     check_ratios(config.dedup_ratio, config.compress_ratio, is_verified=config.is_verified)
     return pacing.choose(speed=config.speed, as_fast_as_possible=config.is_as_fast_as_possible)
+
+
+def _check_storage(config: Config) -> None:
+    has_storage = not all(named(target) for target in config.tiers.values())
+    wanted = {"--precondition writes drives full": config.precondition, "--gds moves files": config.is_gds}
+    for said, is_asked in wanted.items():
+        if is_asked and not has_storage:
+            raise ConfigError(f"{said}, but no --tier names storage; leave it out")
 
 
 def named(target: str) -> tuple[str, dict[str, str]] | None:
@@ -139,6 +152,10 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
         kind, options = named(target) or (None, {})
         if kind == "ram":
             tiers[index] = RamTier(name, config.io_bytes, is_verified=config.is_verified)
+        elif kind == "gpu":
+            number, is_within = gpu_options(options, f"--tier {name}={target}", is_verified=config.is_verified)
+            tiers[index] = GpuTier(name, number, config.io_bytes, CudaDevice, is_within=is_within,
+                                   is_verified=config.is_verified)  # fmt: skip
         elif kind == "null":
             tiers[index] = SimulatedTier(name)
         elif kind == "sim":
@@ -151,9 +168,16 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
                 is_direct=not config.is_buffered, fsync=config.fsync, is_kept=config.is_kept,
                 is_destroying=config.is_destroying, is_discarding=config.is_discarding, layout=Layout(config.layout),
             )  # fmt: skip
-            tiers[index] = storage_tier(name, target, how, trace)
+            tier = storage_tier(name, target, how, trace)
+            tiers[index] = _by_gds(config, tier, f"--tier {name}={target}") if config.is_gds else tier
     _check_discard(config, tiers)
     return tiers
+
+
+def _by_gds(config: Config, tier: StorageTier, said: str) -> Tier:
+    if not isinstance(tier, FileTier):
+        raise ConfigError(f"{said}: --gds reads and writes files; name one directory")
+    return GdsTier(tier, CudaDevice, is_synced=config.fsync == "close", is_verified=config.is_verified)
 
 
 def _check_apart(name: str, target: str, path: Path, taken: dict[Path, str], output: Path) -> None:

@@ -32,11 +32,26 @@ def bcc_reason() -> str | None:
     return None
 
 
+def gpu_reason() -> str | None:
+    """Return why GPU tiers cannot run here, or None if they can."""
+    from kvreplay.tiers.device import CudaDevice
+    from kvtrace.core.errors import KvError
+
+    try:
+        CudaDevice(0)
+    except KvError as error:
+        return str(error)
+    return None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    no_gpu = gpu_reason() if any("gpu" in item.keywords for item in items) else None
     no_bcc = bcc_reason() if any("bcc" in item.keywords for item in items) else None
     for item in items:
         if "bcc" in item.keywords and no_bcc is not None:
             item.add_marker(pytest.mark.skip(reason=no_bcc))
+        if "gpu" in item.keywords and no_gpu is not None:
+            item.add_marker(pytest.mark.skip(reason=no_gpu))
         if "root" in item.keywords and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="needs root"))
         if "fio" in item.keywords and shutil.which("fio") is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from kvreplay.buffers import Arena
     from kvreplay.plan import Plan
     from kvreplay.tiers import Tier
 
@@ -88,6 +89,10 @@ class IoEngine(Protocol):
 
     name: str
     buffer_bytes: int
+
+    @property
+    def arenas(self) -> tuple[Arena, Arena]:
+        """The buffers of reads and of writes."""
 
     def facts(self) -> dict[str, Any]:
         """Return which path I/O takes, for run.json."""

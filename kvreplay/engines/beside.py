@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvreplay.engines import CORRUPT, ERROR, SHORT
 from kvreplay.plan import DELETE
-from kvreplay.tiers import modelled
+from kvreplay.tiers import DeviceTier, modelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,7 +179,14 @@ class Beside:
             reserved = monotonic_ns()
             if trouble is None:
                 start, end = self._schedule.fill_bounds(fill)
-                make(self._writes[fill.slot][: end - start], objects[row], versions[row], start)
+                data = self._writes[fill.slot][: end - start]
+                make(data, objects[row], versions[row], start)
+                tier = self._tier(fill.flight)
+                if isinstance(tier, DeviceTier):
+                    try:
+                        tier.stage(data)
+                    except OSError as error:
+                        trouble = error.strerror or str(error)
             ended = monotonic_ns()
             with self._lock:
                 self.reserve_ns += reserved - started

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kvreplay.engines import ring
 from kvreplay.engines.threads import ThreadEngine
 from kvreplay.engines.uring import UringEngine
-from kvreplay.tiers import RingExtents, RingTier
+from kvreplay.tiers import DeviceTier, RingExtents, RingTier
 from kvtrace.core.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def check_name(text: str) -> EngineName:
 
 
 def choose(wanted: EngineName, tiers: Sequence[Tier | None], depth: int, io_bytes: int) -> Chosen:
-    """Return the engine to run with, and tell the tiers of files which it is.
+    """Return the engine to run with; tell the tiers of files which it is, and those on a GPU of its buffers.
 
     Raises:
         DeviceError: io_uring was asked for by name and the kernel does not give it.
@@ -54,6 +54,8 @@ def choose(wanted: EngineName, tiers: Sequence[Tier | None], depth: int, io_byte
     for tier in tiers:
         if isinstance(tier, RingTier | RingExtents):
             tier.engine = chosen.engine.name
+        if isinstance(tier, DeviceTier):
+            tier.pin(chosen.engine.arenas)
     return chosen
 
 

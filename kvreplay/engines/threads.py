@@ -17,7 +17,7 @@ from kvreplay.buffers import Arena, pieces_a_fill
 from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job
 from kvreplay.plan import DELETE, WRITE
 from kvreplay.schedule import Fill, Flight, Schedule, Submission
-from kvreplay.tiers import modelled
+from kvreplay.tiers import DeviceTier, modelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +54,7 @@ class ThreadEngine:
         self._reads = Arena(depth, io_bytes)
         self._writes = Arena(2 * self.ahead + 2, io_bytes * pieces_a_fill(io_bytes))
         self.buffer_bytes = self._reads.nbytes + self._writes.nbytes
+        self.arenas = (self._reads, self._writes)
 
     def facts(self) -> dict[str, Any]:
         """Say nothing more: a thread has one system call in flight."""
@@ -220,6 +221,12 @@ class _Run:
         start, end = self.schedule.fill_bounds(fill)
         buffer = self._writes[fill.slot][: end - start]
         self._job.fill(buffer, self._object[flight.row], self._version[flight.row], start)
+        tier = self._tier(flight)
+        if isinstance(tier, DeviceTier):
+            try:
+                tier.stage(buffer)
+            except OSError as error:
+                self._fail(flight, ERROR, _reason(error))
 
     def _tier(self, flight: Flight) -> Tier:
         tier = self._job.tiers[self._tier_of[flight.row]]

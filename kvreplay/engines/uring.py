@@ -37,6 +37,7 @@ class UringEngine:
         self.reads = Arena(depth, io_bytes)
         self.writes = Arena(2 * self.ahead + 2, io_bytes * pieces_a_fill(io_bytes))
         self.buffer_bytes = self.reads.nbytes + self.writes.nbytes
+        self.arenas = (self.reads, self.writes)
         with self.open_ring() as probe:
             self.is_deferred = bool(probe.flags & r.SETUP_DEFER_TASKRUN)
             self.unregistered = self.register(probe)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from kvreplay.buffers import Arena
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -143,6 +145,17 @@ class RingTier(Protocol):
 
     def ring_flags(self, op: int) -> int:
         """Return how to open it, for open(2); without O_CLOEXEC, which places of a ring do not take."""
+
+
+@runtime_checkable
+class DeviceTier(Protocol):
+    """A tier whose data passes a GPU."""
+
+    def pin(self, arenas: Sequence[Arena]) -> None:
+        """Make the engine's buffers ready for the GPU, before anything runs; DeviceError if that fails."""
+
+    def stage(self, data: memoryview) -> None:
+        """Bring generated data to where a write of it starts from; not measured."""
 
 
 class ModelledTier(Protocol):
