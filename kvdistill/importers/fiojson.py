@@ -92,7 +92,8 @@ def _figures(job: dict[str, Any], op: str, tier: str, kinds: set[str], path: Pat
     try:
         return {
             "tier": tier, "op": op, "engine": "other", "is_simulated": False, "planned": None,
-            "operations": found["total_ios"], "errors": None, "corrupt": None,
+            "operations": found["total_ios"], "errors": None if job.get("error") or job.get("total_err") else 0,
+            "corrupt": 0,
             "bytes": found["io_bytes"], "io_bytes": found["io_bytes"], "span_ns": found["runtime"] * _NS_PER_MS,
             "bandwidth_bytes_per_s": float(found["bw_bytes"]) if found["runtime"] else None,
             "operations_per_s": float(found["iops"]) if found["runtime"] else None,

@@ -85,7 +85,7 @@ def _summary(db: duckdb.DuckDBPyConnection, tier: str) -> dict[str, Any]:
         seconds = span_ms / 1000 or None
         figures.append({
             "tier": tier, "op": _OPS[op], "engine": "other", "is_simulated": False, "planned": None,
-            "operations": operations, "errors": None, "corrupt": None, "bytes": moved, "io_bytes": moved,
+            "operations": operations, "errors": None, "corrupt": 0, "bytes": moved, "io_bytes": moved,
             "span_ns": span_ms * NS_PER_S // 1000,
             "bandwidth_bytes_per_s": None if moved is None or seconds is None else moved / seconds,
             "operations_per_s": None if operations is None or seconds is None else operations / seconds,

@@ -13,6 +13,7 @@ from kvdistill_rows import HAND, MS
 from kvdistill.importers import Format, Options
 from kvdistill.importing import Result, import_files
 from kvdistill.oplog import Style, write_oplogs
+from kvdistill.summaryreport import summary_report
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, TRACE
@@ -360,6 +361,22 @@ def test_fio_json_by_hand(tmp_path):
     assert run["engine"] == {"name": "libaio", "queue_depth": 8, "io_bytes": None}
     assert (run["summary"]["errors"], run["summary"]["wall_ns"]) == (1, 2_100 * MS)
     assert "3 trims of job j in o.json have no place in our figures" in result.notes
+
+
+def test_figures_without_operations_are_reported_and_compared(tmp_path):
+    (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job()]}))
+    run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out", tier="nvme")
+    found = summary_report(tmp_path / "out", manifest(tmp_path / "out"))
+    (figures_,), (latency,) = found.figures, found.latency
+    assert (figures_["tier"], figures_["operations"], figures_["bandwidth_bytes_per_s"]) == ("nvme", 200, 409600.0)
+    assert (latency["p50_ns"], latency["p99_9_ns"]) == (300, None)
+    # What would need the operations is absent, not 0.
+    assert (found.over_time, found.sizes, found.bucket_ns) == ([], [], None)
+    done = run_cli("kvdistill", "report", tmp_path / "out", "-o", tmp_path / "r.md", "-o", tmp_path / "r.html")
+    assert "r.html" in done.stderr
+    assert "imported from fio-json" in (tmp_path / "r.md").read_text()
+    with pytest.raises(ConfigError, match=r"its run\.json has no figures"):
+        summary_report(tmp_path, {"program": "kvreplay"})
 
 
 def test_fio_json_plus_gives_percentiles_that_fio_did_not_print(tmp_path):
