@@ -1,4 +1,4 @@
-"""How much DRAM and NVMe a workload needs: hits, and bytes read and written, against the capacity of an LRU tier."""
+"""How much DRAM and NVMe a workload needs: hits, and bytes read and written, against the capacity of one tier."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.plots import panels
 from kvtrace.core.units import format_bytes
 from kvtrace.geometry import block_chains, chunk_chains
+from kvtrace.hierarchy import Policy
 from kvtrace.models import bytes_per_token
+from kvtrace.sampling import Estimate, estimate
 from kvtrace.sweep import lru_curve
 
 if TYPE_CHECKING:
@@ -21,29 +23,40 @@ if TYPE_CHECKING:
     from kvtrace.sources import Requests
     from kvtrace.sweep import LruCurve
 
+# Of one sample, if the user says nothing: 20 points then take seconds.
+SAMPLED_REFERENCES = 1_000_000
 SHARES = (0.5, 0.9, 0.95, 0.99, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one LRU tier of `capacity_bytes` does with the whole trace."""
+    """What one tier of `capacity_bytes` does with the whole trace; errors are estimates, 0 where all is exact."""
 
     capacity_objects: int
     capacity_bytes: int
     hits: int
     hit_ratio: float
+    hit_ratio_error: float
     read_bytes: int
     """Served from this tier."""
     passed_bytes: int
     """That a tier without bounds would serve, and this one leaves to the tier below, or to be computed again."""
     written_bytes: int
     """Stored into this tier: every object that was not there."""
+    written_bytes_error: int
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A curve of points, and the capacity at which given shares of all possible hits are reached."""
+    """A curve of points, and the capacity at which given shares of all possible hits are reached.
 
+    LRU is known at every capacity, so that these are exact; of another policy they are the first points that do,
+    null if none does.
+    """
+
+    policy: Policy
+    sampling_rate: float
+    """The share of the objects in each sample; 1: all were simulated, and nothing is estimated."""
     object_tokens: int
     object_bytes: int
     requests: int
@@ -52,39 +65,68 @@ class Sweep:
     enough: list[dict[str, Any]]
 
 
-def sweep(requests: Requests, model: ModelShape, chunk_tokens: int | None, points: int) -> Sweep:
-    """Return `points` points from one object to all of them, log-spaced, exactly and in one pass.
+def sweep(
+    requests: Requests, model: ModelShape, chunk_tokens: int | None, points: int, policy: Policy = Policy.LRU,
+    sample: float | None = None,
+) -> Sweep:  # fmt: skip
+    """Return `points` points from one object to all of them, log-spaced.
 
-    Objects are chunks of `chunk_tokens` tokens, or by default the source's own blocks, of all ranks and layers
-    together. Bytes charge every layer for every token.
+    LRU is exact, in one pass. Another policy is simulated at each point, with samples of a share `sample` of the
+    objects; by default with all, or as many as make a million references. Objects are chunks of `chunk_tokens`
+    tokens, or by default the source's own blocks, of all ranks and layers together. Bytes charge every layer for
+    every token.
     """
     if chunk_tokens is None and not requests.block_tokens:
         raise ConfigError("the source names no blocks: say how many tokens a chunk has, with --chunk-tokens")
+    if policy is Policy.TTL:
+        raise ConfigError("--policy ttl: what it keeps depends on time more than on capacity; use kvtrace sim")
+    if policy is Policy.LRU and sample is not None:
+        raise ConfigError(f"--sample {sample:g}: lru is exact in one pass, and needs no sample")
+    if sample is not None and not 0 < sample <= 1:
+        raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")
     chains = block_chains(requests) if chunk_tokens is None else chunk_chains(requests, chunk_tokens)
     tokens = chunk_tokens or requests.block_tokens
     size = tokens * bytes_per_token(model)
     curve, count = lru_curve(chains), len(chains.tokens)
     if not count:
         raise ConfigError(f"no prompt fills a chunk of {tokens} tokens: nothing would be cached")
-    capacities = np.unique(np.round(np.geomspace(1, count, max(2, points))).astype(np.int64))
+    capacities = [int(c) for c in np.unique(np.round(np.geomspace(1, count, max(2, points))).astype(np.int64))]
+    if policy is Policy.LRU:
+        found = [_of_lru(curve, c) for c in capacities]
+    else:
+        rate = sample or min(1.0, SAMPLED_REFERENCES / curve.references)
+        found = estimate(chains, capacities, policy, curve, rate=rate)
+    most = int(curve.hits[-1])
+    made = [_point(e, curve.references, most, size) for e in found]
+    enough = [_enough(curve, made, share, size, policy) for share in SHARES]
     return Sweep(
-        tokens, size, len(requests), curve.references, [_point(curve, int(c), size) for c in capacities],
-        [_enough(curve, share, size) for share in SHARES],
+        policy, found[0].sampling_rate, tokens, size, len(requests), curve.references, made, enough,
     )  # fmt: skip
 
 
-def _point(curve: LruCurve, capacity: int, size: int) -> Point:
-    hits, most = int(curve.hits[capacity]), int(curve.hits[-1])
+def _of_lru(curve: LruCurve, capacity: int) -> Estimate:
+    hits, inserts = int(curve.hits[capacity]), int(curve.inserts[capacity])
+    return Estimate(capacity, hits, inserts, 0.0, 0.0, 1.0, curve.references)
+
+
+def _point(found: Estimate, references: int, most: int, size: int) -> Point:
+    hits = round(found.hits)
     return Point(
-        capacity, capacity * size, hits, hits / curve.references, hits * size, (most - hits) * size,
-        int(curve.inserts[capacity]) * size,
+        found.capacity, found.capacity * size, hits, hits / references, found.hits_error / references, hits * size,
+        (most - hits) * size, round(found.inserts) * size, round(found.inserts_error) * size,
     )  # fmt: skip
 
 
-def _enough(curve: LruCurve, share: float, size: int) -> dict[str, Any]:
+def _enough(curve: LruCurve, points: list[Point], share: float, size: int, policy: Policy) -> dict[str, Any]:
     wanted = int(np.ceil(share * int(curve.hits[-1])))
-    capacity = int(np.searchsorted(curve.hits, wanted))
-    return {"share_of_hits": share, "capacity_objects": capacity, "capacity_bytes": capacity * size}
+    if policy is Policy.LRU:
+        capacity: int | None = int(np.searchsorted(curve.hits, wanted))
+    else:
+        capacity = next((p.capacity_objects for p in points if p.hits >= wanted), None)
+    return {
+        "share_of_hits": share, "capacity_objects": capacity,
+        "capacity_bytes": None if capacity is None else capacity * size,
+    }  # fmt: skip
 
 
 def plot(found: Sweep, path: Path, title: str) -> None:
@@ -92,6 +134,10 @@ def plot(found: Sweep, path: Path, title: str) -> None:
     gib = [p.capacity_bytes / 2**30 for p in found.points]
     with panels(path, title) as (ratio, moved):
         ratio.plot(gib, [100 * p.hit_ratio for p in found.points], marker=".")
+        if found.sampling_rate < 1:
+            bounds = [[100 * (p.hit_ratio + sign * p.hit_ratio_error) for p in found.points] for sign in (-1, 1)]
+            ratio.fill_between(gib, *bounds, alpha=0.2, label="estimated error")
+            ratio.legend()
         ratio.set(ylabel="hits, % of references", ylim=(0, None))
         for name, label in (
             ("read_bytes", "read from it"),
@@ -107,7 +153,8 @@ def rows(found: Sweep) -> list[list[str]]:
     """Return the points as rows of a table, with a bar for the hit ratio."""
     return [
         [
-            format_bytes(p.capacity_bytes), f"{p.capacity_objects:,}", f"{100 * p.hit_ratio:.1f} %",
+            format_bytes(p.capacity_bytes), f"{p.capacity_objects:,}",
+            f"{100 * p.hit_ratio:.1f} %" + (f" ± {100 * p.hit_ratio_error:.1f}" if found.sampling_rate < 1 else ""),
             format_bytes(p.read_bytes), format_bytes(p.passed_bytes), format_bytes(p.written_bytes),
             ("█" * round(20 * p.hits / max(1, found.points[-1].hits))).ljust(20),
         ]

@@ -1,4 +1,4 @@
-"""Hits against capacity: for one cache simulated at given capacities, and for LRU at every capacity in one pass."""
+"""Hits and inserts against capacity: of one cache at given capacities, and of LRU at every capacity in one pass."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvtrace.compiled import allocating, inlined, njit
-from kvtrace.geometry import Chains
 from kvtrace.hierarchy import Policy
-from kvtrace.policies import first_expiry, has_policies, on_hit, on_insert, on_remove, victim
+from kvtrace.policies import first_expiry, on_hit, on_insert, on_remove, victim
 from kvtrace.state import LIMIT, LIVE, NONE, SIZE, TAIL, TTL_NS, UNBOUNDED, USED, new_slots, new_tiers
 
 if TYPE_CHECKING:
@@ -18,7 +17,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-HASH_VALUES = 2**24
+    from kvtrace.geometry import Chains
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """What one cache does with all references."""
+
+    hits: int
+    """References in the leading run of their request."""
+    inserts: int
+    """References that were not there, and were inserted."""
 
 
 def lru_hits(chains: Chains, capacities: Sequence[int | None]) -> list[int]:
@@ -26,7 +35,12 @@ def lru_hits(chains: Chains, capacities: Sequence[int | None]) -> list[int]:
     return policy_hits(chains, capacities, Policy.LRU)
 
 
-def policy_hits(
+def policy_hits(chains: Chains, capacities: Sequence[int | None], policy: Policy, **options: Any) -> list[int]:
+    """Return the hits of `policy_uses`, which has the same arguments."""
+    return [uses.hits for uses in policy_uses(chains, capacities, policy, **options)]
+
+
+def policy_uses(
     chains: Chains,
     capacities: Sequence[int | None],
     policy: Policy,
@@ -34,8 +48,8 @@ def policy_hits(
     sizes: NDArray[np.int64] | None = None,
     arrival_ns: NDArray[np.int64] | None = None,
     ttl_ns: int = 0,
-) -> list[int]:
-    """Return, for each capacity (None: unlimited), the hits of a cache with `policy` over `chains` in order.
+) -> list[Uses]:
+    """Return, for each capacity (None: unlimited), what a cache with `policy` does with `chains` in order.
 
     Capacities are in objects, or in whatever `sizes` gives for each object. Each request touches its objects in
     order: one that is there is used, one that is not is inserted, after as many as must have left; one larger than
@@ -47,14 +61,49 @@ def policy_hits(
     count = len(chains.tokens)
     sizes = np.ones(count, np.int64) if sizes is None else sizes
     arrival_ns = np.zeros(len(chains.offsets) - 1, np.int64) if arrival_ns is None else arrival_ns
-    hits = []
+    found = []
     for capacity in capacities:
         limit = UNBOUNDED if capacity is None else capacity
+        if policy is Policy.LRU:
+            found.append(Uses(*_lru(chains.offsets, chains.slots, sizes, limit, np.full(count, NONE))))
+            continue
         tiers = new_tiers([limit], [limit], [list(Policy).index(policy)])
         tiers[0, TTL_NS] = ttl_ns
-        slots = new_slots(sizes, tiers, are_held=True)
-        hits.append(int(_hits(chains.offsets, chains.slots, arrival_ns, tiers, slots)))
-    return hits
+        slots = new_slots(sizes, tiers)
+        found.append(Uses(*_uses(chains.offsets, chains.slots, arrival_ns, tiers, slots)))
+    return found
+
+
+@njit
+def _lru(offsets: Any, chain: Any, sizes: Any, limit: int, last: Any) -> tuple[int, int]:
+    """Return hits and inserts of LRU, without lists: the references themselves are the queue.
+
+    An object is live if `last` holds where it was last used. The least recent one is found by going on through the
+    references from where the one before was found, past those whose object was used again since, or has left.
+    """
+    hits, inserts, used, oldest = 0, 0, 0, 0
+    for request in range(len(offsets) - 1):
+        is_leading = True
+        for i in range(offsets[request], offsets[request + 1]):
+            slot = chain[i]
+            if last[slot] != NONE:
+                last[slot] = i
+                hits += is_leading
+                continue
+            is_leading = False
+            size = sizes[slot]
+            if size > limit:
+                continue
+            while used + size > limit:
+                leaving = chain[oldest]
+                if last[leaving] == oldest:
+                    last[leaving] = NONE
+                    used -= sizes[leaving]
+                oldest += 1
+            last[slot] = i
+            used += size
+            inserts += 1
+    return hits, inserts
 
 
 @inlined
@@ -65,13 +114,11 @@ def _take_out(tiers: Any, slots: Any, slot: int, is_evicted: int) -> None:
 
 
 @njit
-def _hits(offsets: Any, chain: Any, arrival_ns: Any, tiers: Any, slots: Any) -> int:
-    hits = 0
+def _uses(offsets: Any, chain: Any, arrival_ns: Any, tiers: Any, slots: Any) -> tuple[int, int]:
+    hits, inserts = 0, 0
     for request in range(len(offsets) - 1):
-        now = 0
-        if has_policies(tiers):
-            now = arrival_ns[request]
-            _expire(tiers, slots, now)
+        now = arrival_ns[request]
+        _expire(tiers, slots, now)
         is_leading = True
         for i in range(offsets[request], offsets[request + 1]):
             slot = chain[i]
@@ -88,7 +135,8 @@ def _hits(offsets: Any, chain: Any, arrival_ns: Any, tiers: Any, slots: Any) -> 
             on_insert(tiers, slots, 0, slot, now)
             slots[slot, LIVE] = 1
             tiers[0, USED] += size
-    return hits
+            inserts += 1
+    return hits, inserts
 
 
 @njit
@@ -97,56 +145,6 @@ def _expire(tiers: Any, slots: Any, now: int) -> None:
     while t != NONE and when <= now:
         _take_out(tiers, slots, tiers[0, TAIL], 0)
         t, when = first_expiry(tiers, slots)
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Hits of a cache of `capacity` objects, as a sample of the objects suggests."""
-
-    capacity: int
-    hits: float
-    """Of all references, estimated."""
-    sampling_rate: float
-    """The share of the objects that was simulated."""
-    sampled_references: int
-
-
-def sampled_hits(
-    chains: Chains, capacities: Sequence[int], policy: Policy, *, rate: float = 0.1, seed: int = 0
-) -> list[Estimate]:
-    """Estimate the hits of a cache with `policy` at each capacity in objects, from a share `rate` of the objects.
-
-    An object is in the sample if a hash of its number and `seed` is below the rate, and so are then all references
-    to it, served by a cache smaller by the rate (spatial sampling: Waldspurger et al., SHARDS, FAST 2015). If the
-    sample has more references than its share, or fewer, that is for a few much used objects, which nearly always
-    hit: so the difference is taken off the hits, or added (the same paper's SHARDS-adj). A leading run is that of the
-    sampled objects of a request, which is longer than the true one where a cache keeps later objects of a prompt
-    and not earlier ones.
-    """
-    if policy is Policy.TTL:
-        raise ValueError("ttl depends on time, not on capacity alone: use policy_hits")
-    if not 0 < rate <= 1:
-        raise ValueError(f"rate(={rate}) must be in (0, 1]")
-    sample, share = _sample(chains, rate, seed)
-    references, expected = len(sample.slots), len(chains.slots) * share
-    found = policy_hits(sample, [max(1, round(c * share)) for c in capacities], policy)
-    hits = [min(max((h + expected - references) / share, 0.0), float(len(chains.slots))) for h in found]
-    return [Estimate(c, h, share, references) for c, h in zip(capacities, hits, strict=True)]
-
-
-def _sample(chains: Chains, rate: float, seed: int) -> tuple[Chains, float]:
-    """Return the references to a share of the objects, and that share as it is among 2^24 hash values."""
-    mixed = np.arange(len(chains.tokens), dtype=np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + 1) % 2**64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    mixed ^= mixed >> np.uint64(31)
-    below = max(1, round(rate * HASH_VALUES))
-    is_chosen = mixed % np.uint64(HASH_VALUES) < below
-    kept = is_chosen[chains.slots]
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])[chains.offsets]
-    number = np.cumsum(is_chosen) - 1
-    chosen = Chains(offsets, number[chains.slots[kept]].astype(np.int32), chains.tokens[is_chosen], chains.new)
-    return chosen, below / HASH_VALUES
 
 
 @dataclass(frozen=True, slots=True)

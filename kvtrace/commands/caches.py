@@ -78,54 +78,78 @@ def mrc(
         int | None, typer.Option(min=1, max=2**31 - 1, help="Tokens an object.  [default: the source's blocks]")
     ] = None,
     points: Annotated[int, typer.Option(min=2, max=10_000, help="Capacities, log-spaced.")] = 20,
+    policy: Annotated[str, typer.Option(help="Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, or arc.")] = "lru",
+    sample: Annotated[
+        float | None,
+        typer.Option(
+            help="Not lru: share of the objects to simulate; 1 is all, and exact.  [default: 1, or so many as make a "
+            "million references]"
+        ),
+    ] = None,
     plot_to: Annotated[Path | None, typer.Option("--plot", help="Draw it: *.svg, *.png or *.pdf.")] = None,
     seed: Seed = 42,
     as_json: AsJson = False,
     *,
     source: SourceArguments,
 ) -> None:
-    """How much DRAM and NVMe do I need? Hits, and bytes read and written, against capacity, in one pass.
+    """How much DRAM and NVMe do I need? Hits, and bytes read and written, against capacity, of one tier alone.
 
-    For one LRU tier alone, exactly. What is passed on is what the tier below reads, if it holds everything.
+    LRU is exact, in one pass; another policy is simulated at each capacity, with samples of a large file, and the
+    estimated error beside each figure. What is passed on is what the tier below reads, if it holds everything.
 
     \b
     kvtrace mrc conversation.jsonl --source mooncake --model llama3.1-8b
     kvtrace mrc conversation.jsonl --source mooncake --chunk-tokens 256 --plot mrc.svg
+    kvtrace mrc conversation.jsonl --source mooncake --policy s3fifo --sample 0.1
     """
     from kvtrace import mrc as curves
+    from kvtrace.core.plots import check_plot
     from kvtrace.models import find_model
 
-    shape = find_model(model, kv_dtype)
-    requests = source.read(file, seed)
-    found = curves.sweep(requests, shape, chunk_tokens, points)
+    shape, chosen = find_model(model, kv_dtype), _named(policy)
     if plot_to is not None:
-        curves.plot(found, plot_to, f"LRU over {file.name}, {model}, {found.object_tokens} tokens an object")
+        check_plot(plot_to)
+    requests = source.read(file, seed)
+    found = curves.sweep(requests, shape, chunk_tokens, points, chosen, sample)
+    if plot_to is not None:
+        curves.plot(found, plot_to, f"{policy} over {file.name}, {model}, {found.object_tokens} tokens an object")
     if as_json:
-        emit_json({"policy": "lru", "model": model, "source": requests.origin, **curves.as_json(found)})
+        emit_json({"model": model, "source": requests.origin, **curves.as_json(found)})
         return
+    rate = found.sampling_rate
+    sampled = "" if rate == 1 else f", estimated from samples of {percent(rate)} of the objects"
     emit_table(
-        f"lru: {format_count(found.references)} references of {format_count(found.requests)} requests, "
-        f"objects of {found.object_tokens} tokens, {format_bytes(found.object_bytes)}",
+        f"{policy}: {format_count(found.references)} references of {format_count(found.requests)} requests, "
+        f"objects of {found.object_tokens} tokens, {format_bytes(found.object_bytes)}{sampled}",
         ["capacity", "objects", "hits", "read", "passed on", "written", ""],
         curves.rows(found),
     )
     for enough in found.enough:
+        size = enough["capacity_bytes"]
         typer.echo(
-            f"{100 * enough['share_of_hits']:.0f} % of all possible hits: {format_bytes(enough['capacity_bytes'])}"
+            f"{100 * enough['share_of_hits']:.0f} % of all possible hits: "
+            + ("more than all objects" if size is None else format_bytes(size))
         )
+
+
+def _named(policy: str) -> Policy:
+    from kvtrace.hierarchy import Policy
+
+    if policy not in list(Policy):
+        raise ConfigError(f"unknown policy {policy!r}; known are {', '.join(Policy)}")
+    return Policy(policy)
 
 
 def _policy(name: str, ttl: str | None) -> tuple[Policy, int]:
     from kvtrace.hierarchy import MAX_TTL_NS, Policy
 
-    if name not in list(Policy):
-        raise ConfigError(f"unknown policy {name!r}; known are {', '.join(Policy)}")
-    if (name == Policy.TTL) != (ttl is not None):
+    policy = _named(name)
+    if (policy is Policy.TTL) != (ttl is not None):
         raise ConfigError("--policy ttl and --ttl, such as 10m, need each other")
     ttl_ns = parse_duration_ns(ttl) if ttl is not None else 0
     if ttl is not None and not 0 < ttl_ns <= MAX_TTL_NS:
         raise ConfigError(f"--ttl {ttl}: must be > 0, and at most {MAX_TTL_NS // 10**9} s")
-    return Policy(name), ttl_ns
+    return policy, ttl_ns
 
 
 def _capacity(text: str) -> int | None:
