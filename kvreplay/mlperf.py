@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kvreplay.requestfigures import RequestFigures
     from kvreplay.summary import Distribution, Figures, Summary
 
-HOST_REASON = "host and device time are one call here; the block layer's trace tells them apart"
+HOST_REASON = "host and device time are one call here; run --probes measures the device's share at the block layer"
 QOS_REASON = "the trace does not say which class a request is of; name its requests table with --requests"
 
 

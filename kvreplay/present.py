@@ -54,14 +54,25 @@ def show_run(outcome: Outcome) -> None:
         rows = [(_name(f), *_times(f.lateness)) for f in summary.figures if f.lateness is not None]
         emit_table("Lateness", ("tier op", *_TIMES), [*rows, ("all", *_times(summary.pace.lateness))])
     _show_requests(manifest["requests"])
-    criteria = [(c["name"], c["shown"], c["verdict"]) for c in manifest["mlperf"]["criteria"]]
-    emit_table("MLPerf health criteria", ("criterion", "measured and threshold", "verdict"), criteria)
+    _show_mlperf(manifest["mlperf"])
     if generation is not None:
         typer.echo(
             f"making data took {percent(generation.share_of_threads)} of its threads' time and making room "
             f"{percent(generation.reserve_share)}; submitting threads waited for it "
             f"{percent(generation.starved_share)} of theirs"
         )
+
+
+def _show_mlperf(found: dict[str, Any]) -> None:
+    criteria = [(c["name"], c["shown"], c["verdict"]) for c in found["criteria"]]
+    emit_table("MLPerf health criteria", ("criterion", "measured and threshold", "verdict"), criteria)
+    rates = found["throughput"]
+    if rates["tokens"] is not None:
+        names = ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s")
+        storage, wall = (shown(name, rates[name]) for name in names)
+        typer.echo(f"MLPerf throughput: {storage} tokens a second of storage I/O, {wall} by the wall clock")
+    for qos, share in (found["qos_compliance"] or {}).items():
+        typer.echo(f"MLPerf QoS compliance, {qos}: {'-' if share is None else percent(share)} within the p95 target")
 
 
 def _show_requests(found: dict[str, Any]) -> None:
@@ -168,7 +179,7 @@ def _totals(outcome: Outcome) -> str:
     return f"{summary.operations:,} operations in {format_duration(summary.wall_ns)}{failed}{missed}"
 
 
-_OPERATIONS = ("tier op", "engine", "operations", "errors", "bytes", "bandwidth", "op/s", "in flight")
+_OPERATIONS = ("tier op", "engine", "operations", "errors", "bytes", "bandwidth", "op/s", "in flight", "at most")
 _TIMES = ("mean", "p50", "p95", "p99", "p99.9", "p99.99", "max")
 
 
@@ -182,6 +193,7 @@ def _operations(figures: Figures) -> tuple[object, ...]:
         _name(figures), figures.engine, format_count(figures.operations), format_count(figures.errors),
         format_bytes(figures.bytes), format_rate(figures.bandwidth_bytes_per_s),
         None if rate is None else f"{rate:,.0f}", None if depth is None else f"{depth:.2f}",
+        format_count(figures.in_flight_max),
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ DEFINITIONS = {
     "latency_per_mib": "latency * 1 MiB / object bytes of the operation; operations without bytes left out",
     "lateness": "submitted_ns - scheduled_ns; null in a closed loop",
     "in_flight_mean": "sum of latencies / span_ns: operations in flight, weighted by time",
+    "in_flight_max": "the most completed operations of this kind that were in flight at once",
     "percentiles": "nearest rank over all completed operations; null with fewer than 1 / (1 - q) of them",
 }
 
@@ -73,6 +74,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth_bytes_per_s: float | None
     operations_per_s: float | None
     in_flight_mean: float | None
+    in_flight_max: int | None
     latency: Distribution
     latency_per_mib: Distribution
     """Each operation's latency for 1 MiB of its object bytes."""
@@ -191,10 +193,19 @@ def _figures(tier: Tier, op: str, rows: Any, plan: Plan, record: Record, due_ns:
         bandwidth_bytes_per_s=moved * NS_PER_S / span if is_rated and op != Op.DELETE else None,
         operations_per_s=len(good) * NS_PER_S / span if is_rated else None,
         in_flight_mean=float(latency.sum()) / span if is_rated else None,
+        in_flight_max=_most_at_once(submitted, completed) if is_rated else None,
         latency=distribution(latency if is_timed else latency[:0]),
         latency_per_mib=distribution(_per_mib(latency, plan.length[good], is_moved=is_timed and op != Op.DELETE)),
         lateness=None if due_ns is None else distribution(submitted - due_ns[good]),
     )  # fmt: skip
+
+
+def _most_at_once(submitted: Any, completed: Any) -> int:
+    """Return how many operations overlapped at most; one that ends as another starts does not overlap it."""
+    import numpy as np
+
+    ended = np.searchsorted(np.sort(completed), np.sort(submitted), side="right")
+    return int((np.arange(1, len(submitted) + 1) - ended).max())
 
 
 def _per_mib(latency: Any, length: Any, *, is_moved: bool) -> Any:

@@ -50,7 +50,8 @@ def test_bandwidth_and_depth_are_over_the_span_of_the_operations() -> None:
     (read,) = figures(planned(4), record, None, [RamTier("cpu", 4096)])  # type: ignore[arg-type]
     assert (read.operations, read.errors, read.planned, read.bytes) == (3, 1, 4, 3000)
     assert (read.span_ns, read.bandwidth_bytes_per_s, read.operations_per_s) == (4 * second, 750.0, 0.75)
-    assert read.in_flight_mean == 5 / 4
+    # The second begins before the first has ended, the third as the second ends.
+    assert (read.in_flight_mean, read.in_flight_max) == (5 / 4, 2)
     assert (read.latency.mean_ns, read.latency.max_ns) == (5 / 3 * second, 2 * second)
     assert read.lateness is None
 
