@@ -6,7 +6,7 @@ import os
 import resource
 import shutil
 import subprocess
-from importlib.util import find_spec
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ import msgspec
 
 from kvreplay.engines import ring
 from kvreplay.host import SECTOR_BYTES, host_facts, sys_text
+from kvreplay.probes.available import check_available
 from kvreplay.tiers.ram import available_bytes
+from kvtrace.core.errors import ProbeUnavailable
 from kvtrace.core.units import format_bytes
 
 _TIMEOUT_S = 10
@@ -80,7 +82,10 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     """available, or why not."""
     programs: dict[str, str | None]
     """Version or path of fio, smartctl, nvme; null if not installed."""
-    has_bcc: bool
+    gpu_libraries: dict[str, str | None]
+    """Versions of cupy (gpu tiers) and kvikio (--gds); null if not installed."""
+    probes: str
+    """available, or why not."""
     warnings: list[str]
     recommended: dict[str, Any]
 
@@ -99,9 +104,24 @@ def discover(root: Path = Path("/")) -> Discovery:
         limits={"memlock_bytes": _limit(resource.RLIMIT_MEMLOCK), "open_files": _limit(resource.RLIMIT_NOFILE)},
         is_root=os.geteuid() == 0, io_uring="available" if refusal is None else refusal,
         programs={name: shutil.which(name) for name in ("fio", "smartctl", "nvme")},
-        has_bcc=find_spec("bcc") is not None, warnings=[], recommended={},
+        gpu_libraries={name: _version(name) for name in ("cupy", "kvikio")}, probes=_probes(),
+        warnings=[], recommended={},
     )  # fmt: skip
     return msgspec.structs.replace(found, warnings=warnings(found), recommended=recommended(found))
+
+
+def _version(package: str) -> str | None:
+    """Return the version of an installed package, whatever CUDA it is built for; null if there is none."""
+    names = packages_distributions().get(package, [])
+    return version(names[0]) if names else None
+
+
+def _probes() -> str:
+    try:
+        check_available()
+    except ProbeUnavailable as error:
+        return str(error)
+    return "available"
 
 
 def _meminfo(root: Path) -> dict[str, int]:
@@ -213,6 +233,8 @@ def _of_limits(found: Discovery) -> list[str]:
         lines.append(f"open files are limited to {files:,}; ulimit -n {_OPEN_FILES}")
     if found.io_uring != "available":
         lines.append(f"no io_uring ({found.io_uring}): threads do the I/O, at more processor time")
+    if found.gpus and found.gpu_libraries["cupy"] is None:
+        lines.append("there is a GPU, but no CuPy: gpu tiers need pip install 'kvtrace[gpu]'")
     if found.programs["smartctl"] is None and found.programs["nvme"] is None:
         lines.append("neither smartctl nor nvme is installed: runs record no drive health")
     return lines

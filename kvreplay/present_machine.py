@@ -54,7 +54,8 @@ def show_discovery(found: Discovery) -> None:
         ("memlock", "unlimited" if limits["memlock_bytes"] is None else format_bytes(limits["memlock_bytes"])),
         ("open files", "unlimited" if limits["open_files"] is None else format_count(limits["open_files"])),
         *((name, path or "not installed") for name, path in found.programs.items()),
-        ("bcc", "installed" if found.has_bcc else "not installed"),
+        *((name, version or "not installed") for name, version in found.gpu_libraries.items()),
+        ("probes", found.probes),
     ]  # fmt: skip
     width = max(len(name) for name, _ in facts)
     for name, value in facts:

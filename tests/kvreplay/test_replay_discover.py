@@ -10,7 +10,7 @@ import pytest
 from conftest import run_cli
 
 from kvreplay import discover as module
-from kvreplay.discover import Discovery, Drive, Filesystem, discover, recommended, warnings
+from kvreplay.discover import Discovery, Drive, Filesystem, Gpu, discover, recommended, warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,8 @@ def machine(**fields: Any) -> Discovery:
         "memory_bytes": 64 << 30, "available_bytes": 60 << 30, "swap_used_bytes": 0, "huge_pages": "madvise",
         "gpus": [], "gpu_reason": "none", "drives": [drive], "filesystems": [data],
         "limits": {"memlock_bytes": None, "open_files": 65_536}, "is_root": False, "io_uring": "available",
-        "programs": {"fio": None, "smartctl": "/usr/sbin/smartctl", "nvme": None}, "has_bcc": False, "warnings": [],
+        "programs": {"fio": None, "smartctl": "/usr/sbin/smartctl", "nvme": None}, "warnings": [],
+        "gpu_libraries": {"cupy": None, "kvikio": None}, "probes": "available",
         "recommended": {},
     }  # fmt: skip
     return Discovery(**(good | fields))
@@ -52,6 +53,7 @@ def test_a_good_machine_has_no_warning() -> None:
         ({"limits": {"memlock_bytes": None, "open_files": 1024}}, "open files are limited to 1,024"),
         ({"io_uring": "seccomp forbids it"}, "no io_uring (seccomp forbids it)"),
         ({"programs": {"smartctl": None, "nvme": None}}, "neither smartctl nor nvme"),
+        ({"gpus": [Gpu(name="H200", memory_bytes=1, driver="1")]}, "there is a GPU, but no CuPy"),
     ],
 )
 def test_each_thing_that_spoils_a_run_is_named(fields: dict[str, Any], message: str) -> None:
