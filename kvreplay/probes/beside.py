@@ -13,7 +13,7 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -106,17 +106,19 @@ def beside(setting: Setting, output: Path) -> Iterator[Callable[[int | None], Pr
             _command(setting, directory), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
         )  # fmt: skip
+        said = cast("IO[str]", process.stderr)
         try:
-            said = process.stderr.readline().strip() if process.stderr else ""
-            if said == ATTACHED:
-                yield lambda started_ns: _end(process, directory, started_ns)
+            first = said.readline().strip()
+            if first == ATTACHED:
+                yield lambda started_ns: _end(process, said, directory, started_ns)
             else:
-                left_out = _left_out(said)
+                left_out = _left_out(first)
                 yield lambda _started_ns: left_out
         finally:
             if process.poll() is None:
                 process.kill()
-            process.communicate()
+            process.wait()
+            said.close()
 
 
 def _command(setting: Setting, directory: Path) -> list[str]:
@@ -139,14 +141,14 @@ def _devices(tiers: list[Tier | None]) -> list[Path]:
     return list(found.values()) if all(path.is_block_device() for path in found.values()) else []
 
 
-def _end(process: subprocess.Popen[str], directory: Path, started_ns: int | None) -> Probed:
+def _end(process: subprocess.Popen[str], said: IO[str], directory: Path, started_ns: int | None) -> Probed:
     process.send_signal(signal.SIGINT)
     try:
-        _out, said = process.communicate(timeout=_END_S)
+        process.wait(timeout=_END_S)
     except subprocess.TimeoutExpired:
         return _left_out(f"the probes did not end within {_END_S} s")
     if process.returncode:
-        return _left_out(said.strip())
+        return _left_out(said.read().strip())
     return Probed(None, msgspec.json.decode((directory / RESULT).read_bytes()), directory, started_ns)
 
 

@@ -72,7 +72,10 @@ def test_a_run_goes_on_without_probes_and_says_why(tmp_path, monkeypatch, capfd)
 
 
 def test_probes_that_die_on_the_way_are_left_out(tmp_path, monkeypatch):
-    died = "import sys, time; print('probes attached', file=sys.stderr, flush=True); sys.exit('kvreplay: error: gone')"
+    died = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        "print('probes attached', file=sys.stderr, flush=True); sys.exit('kvreplay: error: gone')"
+    )
     monkeypatch.setattr(beside, "_command", lambda _setting, _directory: [sys.executable, "-c", died])
     assert _replay(tmp_path)["probes"] == {"is_measured": False, "reason": "gone"}
 

@@ -1,0 +1,192 @@
+"""Calls of known number, requeues, a cgroup, and another tool on the same load: the probes agree with all."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from probe_load import FILE_BYTES, LOAD, fio, place_on_disk, probed
+
+pytestmark = [pytest.mark.root, pytest.mark.bcc, pytest.mark.fio]
+
+CALLS = """
+import os, sys
+path, fd = sys.argv[1], os.open(sys.argv[1], os.O_RDWR)
+sys.stdin.readline()
+for _ in range(7):
+    os.pwrite(fd, bytes(8192), 0)
+os.fsync(fd)
+os.fsync(fd)
+os.pwritev(fd, [bytes(100), bytes(23)], 4096)
+os.fdatasync(fd)
+os.posix_fadvise(fd, 0, 8192, os.POSIX_FADV_DONTNEED)
+for _ in range(5):
+    os.pread(fd, 8192, 0)
+os.preadv(fd, [bytearray(1000)], 0)
+pipe = os.pipe()
+for _ in range(11):
+    os.write(pipe[1], bytes(8192))
+    os.read(pipe[0], 8192)
+try:
+    os.pread(fd, 10, -1)
+except OSError:
+    pass
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture(scope="module")
+def place():
+    with place_on_disk() as found:
+        yield found
+
+
+def test_calls_on_files_are_counted_by_interface(place, tmp_path):
+    directory, disk = place
+    (directory / "small").write_bytes(bytes(8192))
+    command = [sys.executable, "-c", CALLS, str(directory / "small")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
+        with probed(tmp_path / "out", "--pid", process.pid, "--dev", disk) as found:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            wait_until_blocked(process.pid)
+        process.communicate("end\n")
+    application = found["application"]
+    calls = {(c["kind"], c["call"]): c for c in application["calls"]}
+    seen = {key: (c["count"], c["bytes"], c["errors"]) for key, c in calls.items() if c["call"] != "read"}
+    # The write to the pipe is none on a file; the read before the file's start fails.
+    assert seen == {
+        ("write", "pwrite64"): (7, 7 * 8192, 0), ("write", "pwritev2"): (1, 123, 0),
+        ("fsync", "fsync"): (2, None, 0), ("fdatasync", "fdatasync"): (1, None, 0),
+        ("read", "pread64"): (5, 5 * 8192, 1), ("read", "preadv2"): (1, 1000, 0),
+    }  # fmt: skip
+    assert calls["write", "pwrite64"]["without_io"] >= 1
+    # Dropped from the page cache, the data comes from the disk once, and then from the cache again.
+    assert calls["read", "pread64"]["without_io"] == 4
+    assert calls["read", "pread64"]["without_io_bytes"] == 4 * 8192
+    assert calls["read", "preadv2"]["without_io"] == 1
+    times = {name: t["count"] for name, t in application["times"].items()}
+    # The second fsync has no write before it; of the reads, the first follows the advice.
+    assert (times["write_to_fsync"], times["fadvise_to_read"]) == (2, 1)
+    assert (times["write"], times["fsync"], times["fdatasync"]) == (8, 2, 1)
+    assert times["read"] == sum(c["count"] for (kind, _call), c in calls.items() if kind == "read")
+    assert found["block"]["directions"]["read"]["issued_bytes"] >= 8192
+
+
+def wait_until_blocked(pid):
+    """Wait until the process has done its work and waits on its standard input again."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        if "pipe" in Path(f"/proc/{pid}/wchan").read_text():
+            return
+        time.sleep(0.05)
+    raise AssertionError("the process does not come back to its standard input")
+
+
+def test_other_engines_of_fio_are_counted_exactly(place, tmp_path):
+    directory, disk = place
+    with probed(tmp_path / "out", "--comm", LOAD, "--dev", disk) as found:
+        written = fio(directory, "randwrite", 128 << 10, 4, ioengine="io_uring")
+        read = fio(directory, "randread", 128 << 10, 1, ioengine="pvsync2")
+    calls = {(c["kind"], c["call"]): (c["count"], c["bytes"], c["errors"]) for c in found["application"]["calls"]}
+    assert calls["write", "io_uring"] == (written["total_ios"], FILE_BYTES, 0)
+    assert calls["read", "preadv2"] == (read["total_ios"], FILE_BYTES, 0)
+    assert found["application"]["times"]["write"]["count"] == written["total_ios"]
+    for rwbs in ("WS", "RS"):
+        assert sum(e["bytes"] for e in found["events"] if e["rwbs"] == rwbs) == FILE_BYTES
+
+
+def test_a_requeue_does_not_leak(place, tmp_path):
+    directory, disk = place
+    dd = f"dd if=/dev/zero of={directory / 'other'} bs=4M count=16 oflag=direct conv=notrunc"
+    others = ["sh", "-c", f"while :; do {dd} 2>/dev/null; done"]
+    with subprocess.Popen(others, start_new_session=True) as background:
+        try:
+            with probed(tmp_path / "out", "--comm", LOAD, "--dev", disk) as found:
+                # Deeper than the driver's own queue: it gives back what does not fit.
+                fio(directory, "randwrite", 256 << 10, 256, loops=4)
+        finally:
+            os.killpg(background.pid, signal.SIGKILL)
+    block = found["block"]["directions"]["write"]
+    direct = [e for e in found["events"] if e["rwbs"] == "WS"]
+    assert sum(e["bytes"] for e in direct) == 4 * FILE_BYTES
+    assert block["issued"] == sum(s["count"] for s in block["block_sizes"])
+    unended = sum(d["issued"] - d["completed"] - d["ends_not_seen"] for d in found["block"]["directions"].values())
+    assert found["block"]["in_flight_at_end"] == unended
+    most = max(d["in_flight"] for d in block["in_flight_at_dispatch"])
+    requests = 256 + block["splits"] + block["ends_not_seen"]
+    assert most <= requests
+    if not block["requeues"]:
+        pytest.skip("this disk gave no request back: its queue is deep enough")
+
+
+def test_only_a_cgroups_processes_are_counted(place, tmp_path):
+    directory, disk = place
+    root = next(
+        (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if " cgroup2 " in line), None
+    )
+    if root is None:
+        pytest.skip("no cgroup2 is mounted")
+    group = Path(root) / f"kvreplay-{os.getpid()}"
+    try:
+        (group / "inner").mkdir(parents=True)
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made: {error}")
+    dd = f"dd if={directory / 'data'} of=/dev/null bs=64k iflag=direct 2>/dev/null"
+    try:
+        with probed(tmp_path / "out", "--cgroup", group, "--dev", disk) as found:
+            subprocess.run(["sh", "-c", f"{dd} count=29"], check=True)
+            inside = f"echo $$ > {group / 'inner' / 'cgroup.procs'} && {dd} count=17"
+            subprocess.run(["sh", "-c", inside], check=True)
+        direct = [e for e in found["events"] if e["rwbs"] == "RS"]
+        assert sum(e["bytes"] for e in direct) == 17 * (64 << 10)
+        assert {e["comm"] for e in direct} == {"dd"}
+    finally:
+        (group / "inner").rmdir()
+        group.rmdir()
+
+
+def test_bpftrace_agrees_on_the_same_load(place, tmp_path):
+    if shutil.which("bpftrace") is None:
+        pytest.skip("bpftrace is not installed (apt-get install bpftrace)")
+    if not Path("/sys/kernel/tracing/events/block/block_io_start").is_dir():
+        pytest.skip("this kernel has no tracepoint block_io_start")
+    directory, disk = place
+    status = disk.stat()
+    number = os.major(status.st_rdev) << 20 | os.minor(status.st_rdev)
+    mine = f'/comm == "{LOAD}" && args->dev == {number}/'
+    program = (
+        'BEGIN { printf("attached\\n"); } '
+        f"tracepoint:block:block_io_start {mine} {{ @started[args->rwbs] = count(); }} "
+        f"tracepoint:block:block_bio_queue {mine} "
+        "{ @bios[args->rwbs] = count(); @sectors[args->rwbs] = sum(args->nr_sector); } "
+        f"tracepoint:block:block_split {mine} {{ @splits[args->rwbs] = count(); }} "
+        f"tracepoint:block:block_bio_backmerge {mine} {{ @merged[args->rwbs] = count(); }}"
+    )  # fmt: skip
+    with (
+        probed(tmp_path / "out", "--comm", LOAD, "--dev", disk) as found,
+        subprocess.Popen(
+            ["bpftrace", "-e", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as other,
+    ):
+        while line := other.stdout.readline():
+            if line == "attached\n":
+                break
+        done = fio(directory, "write", 1 << 20, 8)
+        other.send_signal(signal.SIGINT)
+        out, err = other.communicate(timeout=30)
+    assert "@bios[WS]" in out, err
+
+    def said(name):
+        """Return bpftrace's sum over all flags of writes."""
+        lines = (line.split(": ") for line in out.splitlines() if line.startswith(f"@{name}["))
+        return sum(int(value) for key, value in lines if "W" in key)
+
+    block = found["block"]["directions"]["write"]
+    assert (block["queued"], block["bios"], block["splits"]) == (said("started"), said("bios"), said("splits"))
+    assert block["bio_bytes"] == 512 * said("sectors") == block["issued_bytes"] == done["io_bytes"]
+    assert said("merged") <= block["bios_merged"]
