@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numba
 import numba.extending
+from numba.core import event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _HERE = Path(__file__).parent
 _SOURCES = sorted(p for p in _HERE.rglob("*.py") if "\nfrom kvtrace.compiled import" in p.read_text(encoding="utf-8"))
@@ -19,7 +25,7 @@ _SOURCES = sorted(p for p in _HERE.rglob("*.py") if "\nfrom kvtrace.compiled imp
 
 def _cache_directory() -> Path:
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in [*_SOURCES, _HERE / "state.py", _HERE / "core" / "schema.py"]:
+    for path in [*_SOURCES, _HERE / "state.py", _HERE / "world.py", _HERE / "core" / "schema.py"]:
         digest.update(path.read_bytes())
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "kvtrace" / digest.hexdigest()[:16]
@@ -45,6 +51,23 @@ intrinsic = numba.extending.intrinsic
 """A function that says, by the types of its arguments, what to compile in its place."""
 
 
-def is_cached() -> bool:
-    """Return whether an earlier run has compiled the kernel."""
-    return any(CACHE.rglob("*.nbi"))
+class _Once(event.Listener):  # type: ignore[misc] - numba has no types
+    """Calls `say` when the first function starts to be compiled."""
+
+    def __init__(self, say: Callable[[], None]) -> None:
+        self._say, self._is_said = say, False
+
+    def on_start(self, _event: event.Event) -> None:
+        if not self._is_said:
+            self._is_said = True
+            self._say()
+
+    def on_end(self, _event: event.Event) -> None:
+        pass
+
+
+@contextmanager
+def announcing(say: Callable[[], None]) -> Iterator[None]:
+    """Call `say` once if anything has to be compiled in the block, and is not found where an earlier run left it."""
+    with event.install_listener("numba:compile", _Once(say)):
+        yield

@@ -13,7 +13,8 @@ SECONDS_PER_DAY = 86_400
 def endurance(stats: dict[str, Any], span_ns: int | None, drive_size: str | None) -> list[dict[str, Any]]:
     """Return, for the slowest tier, what it writes a day at the simulated rate; drive writes per day of `drive_size`.
 
-    Empty if the span is zero or unknown, or if there is only one tier: then no storage is simulated.
+    What was written before the start is not of that rate. Empty if the span is zero or unknown, or if there is only
+    one tier: then no storage is simulated.
     """
     size_bytes = parse_bytes(drive_size) if drive_size is not None else None
     if size_bytes == 0:
@@ -22,7 +23,7 @@ def endurance(stats: dict[str, Any], span_ns: int | None, drive_size: str | None
     if not span_ns or len(tiers) < 2:  # noqa: PLR2004 - a memory tier and a storage tier
         return []
     last = tiers[-1]
-    per_day = last["written_bytes"] * SECONDS_PER_DAY * NS_PER_S // span_ns
+    per_day = (last["written_bytes"] - last["populated_bytes"]) * SECONDS_PER_DAY * NS_PER_S // span_ns
     return [
         {
             "name": last["name"],

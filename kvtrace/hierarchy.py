@@ -12,6 +12,8 @@ from kvtrace.core.config import load_toml, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Tier
 from kvtrace.core.units import parse_bytes, parse_duration_ns
+from kvtrace.workload import Workload
+from kvtrace.workload import check as check_workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -175,6 +177,8 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     decode_ns_per_token: int = 0
     """Time to generate one token; 0 takes no time."""
     load: LoadDefaults = LoadDefaults()
+    workload: Workload = Workload()
+    """What synthetic users share, and whether only prefill or only decode is here."""
 
     def tier_list(self) -> list[Tier]:
         """Return the tiers as the metadata holds them."""
@@ -191,7 +195,7 @@ def load_preset(name: str, settings: Sequence[str] = ()) -> Preset:
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
     if not path.is_file():
         raise ConfigError(f"unknown preset {name!r}; known are {', '.join(preset_names())}, or a path to a .toml")
-    tree = override(load_toml(path), settings)
+    tree = override({"workload": {}, **load_toml(path)}, settings)
     preset = to_struct(tree, Preset, f"preset {name}")
     _check(preset, name)
     return preset
@@ -234,6 +238,8 @@ def _check(preset: Preset, name: str) -> None:
     ):
         value = getattr(preset, field)
         require(0 <= value <= most, f"{field}(={value}) must be >= 0, and at most {most}")
+    chunk_tokens = preset.chunk_tokens if preset.entry is Entry.CHUNK else 0
+    check_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated, require=require)
 
 
 def _check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kvtrace.core.metadata import describe
 from kvtrace.hierarchy import Entry, as_config
 from kvtrace.models import PieceKind, pieces
+from kvtrace.workload import notes as workload_notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,4 +54,4 @@ def _notes(simulation: Simulation) -> list[str]:
         notes.append("turn entries charge every attention layer for every token, and hold no recurrent states")
     if preset.store_generated and requests:
         notes.append("generated tokens are not stored: the source names no blocks for them")
-    return notes
+    return notes + workload_notes(preset.workload)

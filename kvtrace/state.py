@@ -27,13 +27,14 @@ QUEUES = 4
 # what happened in it. Then the service model: bytes a microsecond (0: takes no time), latency, operations at once,
 # and until when it is busy with what it was given. Then its policy: which, how long an object lives (TTL), the bytes
 # of each list (at QUEUE_BYTES + list), and what one policy alone needs: bytes ARC means T1 to have (float64); whether
-# S3-FIFO ever evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
+# S3-FIFO ever evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used). Last, what was
+# written to it before the start.
 (
     LIMIT, LOW, LARGEST, USED, HEAD, TAIL, HITS, HIT_BYTES, WRITTEN_BYTES, DELETED_BYTES, READ_BYTES,
     READ_RATE, WRITE_RATE, LATENCY_NS, CONCURRENCY, READ_BUSY_NS, WRITE_BUSY_NS,
-    POLICY, TTL_NS, TARGET, HAS_EVICTED, HAND, FREE_GROUP, GROUPS, QUEUE_BYTES, TIER_FIELDS,
+    POLICY, TTL_NS, TARGET, HAS_EVICTED, HAND, FREE_GROUP, GROUPS, QUEUE_BYTES, POPULATED_BYTES, TIER_FIELDS,
 ) = (
-    *range(6), *range(4 + 2 * QUEUES, 22 + 2 * QUEUES), 22 + 2 * QUEUES, 22 + 3 * QUEUES,
+    *range(6), *range(4 + 2 * QUEUES, 22 + 2 * QUEUES), 22 + 2 * QUEUES, 22 + 3 * QUEUES, 23 + 3 * QUEUES,
 )  # fmt: skip
 
 # Fields of a slot: the object it holds, its bytes (all ranks together), a bit for each tier it is live in, whether
@@ -50,8 +51,8 @@ PLACE, COUNT, TOP, MEMBERS, POLICY_FIELDS = range(5)
 TS_NS, OP, TIER, PHASE, OBJECT_ID, LENGTH_BYTES, REQUEST_ID, STAGE, RANK, ROW_FIELDS = range(10)
 
 # Fields of control that the tiers use: rows filled, free slots, of how many objects a slot consists (one for each
-# rank and group of layers), and whether any tier forgets with time.
-ROW_COUNT, FREE_COUNT, RANKS, LAYERS, EXPIRES, STORE_CONTROLS = range(6)
+# rank and group of layers), whether any tier forgets with time, and a bit for each tier that never gives anything up.
+ROW_COUNT, FREE_COUNT, RANKS, LAYERS, EXPIRES, ENDLESS, STORE_CONTROLS = range(7)
 
 
 def new_tiers(limits: Sequence[int], largest: Sequence[int], policies: Sequence[int] = ()) -> Any:
@@ -70,14 +71,14 @@ def new_tiers(limits: Sequence[int], largest: Sequence[int], policies: Sequence[
     return tiers
 
 
-def new_slots(sizes: Any, tiers: Any, *, are_held: bool) -> Any:
-    """Return one slot an object of `sizes` bytes, live in none of `tiers`; `are_held` if requests are to come."""
+def new_slots(sizes: Any, tiers: Any) -> Any:
+    """Return one slot an object of `sizes` bytes, live in none of `tiers` and held by nobody."""
     fields = LINKS + 2 * len(tiers)
     if (tiers[:, POLICY] != LRU).any():
         fields += POLICY_FIELDS * len(tiers)
     slots = np.full((len(sizes), fields), NONE, dtype=np.int64)
     slots[:, OBJECT], slots[:, SIZE] = np.arange(len(sizes)), sizes
-    slots[:, LIVE], slots[:, HELD], slots[:, SEEN] = 0, int(are_held), 0
+    slots[:, LIVE], slots[:, HELD], slots[:, SEEN] = 0, 0, 0
     return slots
 
 

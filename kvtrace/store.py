@@ -13,6 +13,7 @@ from kvtrace.policies import first_expiry, forget, has_policies, on_hit, on_inse
 from kvtrace.state import (
     CONCURRENCY,
     DELETED_BYTES,
+    ENDLESS,
     FREE_COUNT,
     HELD,
     LARGEST,
@@ -46,10 +47,13 @@ from kvtrace.state import (
 )
 
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
-LOAD, PROMOTE, PREFILL, STORE, DECODE, DEMOTE, EVICT = (
+LOAD, PROMOTE, PREFILL, STORE, DECODE, DEMOTE, EVICT, POPULATE, RETRIEVE = (
     enum_code(TRACE, "phase", phase)
-    for phase in (Phase.LOAD, Phase.PROMOTE, Phase.PREFILL, Phase.STORE, Phase.DECODE, Phase.DEMOTE, Phase.EVICT)
-)
+    for phase in (
+        Phase.LOAD, Phase.PROMOTE, Phase.PREFILL, Phase.STORE, Phase.DECODE, Phase.DEMOTE, Phase.EVICT,
+        Phase.POPULATE, Phase.RETRIEVE,
+    )
+)  # fmt: skip
 
 
 @inlined
@@ -134,8 +138,16 @@ def write(
 
 @inlined
 def release(tiers: Any, slots: Any, free: Any, control: Any, slot: int) -> None:
-    """Give `slot` back if it lives nowhere and nobody holds it; no tier then remembers it."""
-    if slots[slot, LIVE] == 0 and slots[slot, HELD] == 0:
+    """Give `slot` back if nobody holds it and no tier will ever need it again; no tier then remembers it.
+
+    A tier that never gives anything up does not need what nobody can ask for: so memory does not grow with it.
+    """
+    live = slots[slot, LIVE]
+    if slots[slot, HELD] == 0 and live & ~control[ENDLESS] == 0:
+        for t in range(len(tiers)):
+            if live & (1 << t):
+                on_remove(tiers, slots, t, slot, 0)
+        slots[slot, LIVE] = 0
         if has_policies(tiers):
             forget(tiers, slots, slot)
         free[control[FREE_COUNT]] = slot

@@ -1,7 +1,12 @@
-"""Turn what a simulation makes into the trace, objects and requests tables, streamed to their files."""
+"""Turn what a simulation makes into the trace, objects and requests tables, streamed to their files.
+
+The simulation goes on in its thread while another one encodes what it made before.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +30,10 @@ if TYPE_CHECKING:
     from kvtrace.simulation import Flush, Load, Simulation
 
 _OBJECT_ROWS = 1 << 18
+# Of the flushes that wait to be encoded, each some 20 MB.
+_WAITING = 2
+_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+_KEY_DIGITS = 12
 
 
 def write(
@@ -44,25 +53,44 @@ def write(
         objects = stack.enter_context(create(objects_path(path), OBJECTS, describe(OBJECTS)))
         log = stack.enter_context(create(requests_path, REQUESTS, describe(REQUESTS))) if requests_path else None
         kind = "layer" if simulation.layers > 1 else simulation.preset.entry.value
-        if requests is not None:
-            _write_objects(objects, kind, simulation.file_object_bytes, simulation.parts)
-            if log is not None:
-                for batch in requests_table.batches(requests, _arrived(simulation.load)):
-                    log.write(batch)
+        for shared, sizes in simulation.library_object_bytes():
+            _write_objects(objects, shared, sizes, simulation.parts)
+        if requests is not None and log is not None:
+            for batch in requests_table.batches(requests, _arrived(simulation.load)):
+                log.write(batch)
 
-        def sink(flush: Flush) -> None:
-            trace.write(trace_batch(flush.rows))
-            if len(flush.object_bytes):
-                objects.write(object_batch(objects.rows, kind, flush.object_bytes))
-            if log is not None and len(flush.log):
-                log.write(_user_requests(flush.log))
+        def encode(rows: pa.RecordBatch, object_bytes: Any, asked: pa.RecordBatch | None) -> None:
+            trace.write(rows)
+            if len(object_bytes):
+                objects.write(object_batch(objects.rows, kind, object_bytes))
+            if log is not None and asked is not None:
+                log.write(asked)
 
-        simulation.run(sink, progress)
+        _run(simulation, encode, progress)
         for writer in (trace, objects, log):
             if writer is not None:
                 writer.update(stats=simulation.stats())
                 writer.finish()
     return trace.meta
+
+
+def _run(
+    simulation: Simulation, encode: Callable[[pa.RecordBatch, Any, pa.RecordBatch | None], None],
+    progress: Callable[[float], None],
+) -> None:  # fmt: skip
+    """Simulate in this thread, and `encode` rows, object sizes and users' requests in another, in order."""
+    waiting: deque[Future[None]] = deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="trace-encoder") as encoder:
+
+        def sink(flush: Flush) -> None:
+            asked = _user_requests(flush.log) if len(flush.log) else None
+            waiting.append(encoder.submit(encode, trace_batch(flush.rows), flush.object_bytes, asked))
+            if len(waiting) > _WAITING:
+                waiting.popleft().result()
+
+        simulation.run(sink, progress)
+        for future in waiting:
+            future.result()
 
 
 def trace_batch(rows: Any) -> pa.RecordBatch:
@@ -89,21 +117,34 @@ def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:
     """Return objects `first_id`, `first_id` + 1, … of `kind` with `sizes`, bytes, as a record batch."""
     import pyarrow as pa
 
-    ids = range(first_id, first_id + len(sizes))
+    ids = np.arange(first_id, first_id + len(sizes))
     code = enum_code(OBJECTS, "kind", kind)
     arrays = [
-        pa.array(ids, pa.int64()),
-        pa.array([f"{kind}/{i:012x}" for i in ids], pa.string()),
+        pa.array(ids),
+        _keys(kind, ids),
         enum_array(OBJECTS, "kind", np.full(len(sizes), code, dtype=np.int8)),
         pa.array(sizes, pa.int64()),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS))
 
 
+def _keys(kind: str, ids: Any) -> pa.StringArray:
+    """Return `kind`/ and each id in hexadecimal digits, as strings."""
+    import pyarrow as pa
+
+    head = np.frombuffer(f"{kind}/".encode(), dtype=np.uint8)
+    text = np.empty((len(ids), len(head) + _KEY_DIGITS), dtype=np.uint8)
+    text[:, : len(head)] = head
+    for digit in range(_KEY_DIGITS):
+        text[:, len(head) + digit] = _HEX[ids >> 4 * (_KEY_DIGITS - 1 - digit) & 15]
+    ends = np.arange(len(ids) + 1, dtype=np.int32) * text.shape[1]
+    return pa.StringArray.from_buffers(len(ids), pa.py_buffer(ends), pa.py_buffer(text))
+
+
 def _write_objects(out: Writer, kind: str, sizes: Any, parts: int) -> None:
     each = np.repeat(sizes // parts, parts)
     for start in range(0, len(each), _OBJECT_ROWS):
-        out.write(object_batch(start, kind, each[start : start + _OBJECT_ROWS]))
+        out.write(object_batch(out.rows, kind, each[start : start + _OBJECT_ROWS]))
 
 
 def _arrived(load: Load) -> int:

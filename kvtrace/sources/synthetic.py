@@ -27,8 +27,15 @@ TEMPLATES: Final = {
 # cumulated per mille
 QOS_SHARES: Final = ((Qos.INTERACTIVE, 150), (Qos.RESPONSIVE, 500), (Qos.BATCH, 1000))
 
-# A user's fields, columns of an int64 matrix.
-KIND, QOS, CONTEXT, OUTPUT, THINK_NS, DRAWS, FIELDS = range(7)
+# A user's fields, columns of an int64 matrix. What a user asks is drawn by DRAWS, and which system prompt, documents
+# and entries go with it by EXTRA_DRAWS, so that the one is the same with and without the other.
+KIND, QOS, CONTEXT, OUTPUT, THINK_NS, DRAWS, EXTRA_DRAWS, FIELDS = range(8)
+
+# Who draws: users 0, 1, …; an open loop's lot is -1; then come the documents' lengths, and each user's extra draws.
+LIBRARY: Final = -2
+EXTRA: Final = -3
+# Of the first rank of a Zipf distribution with exponent 1; that of rank r is this over r.
+ZIPF_WEIGHT: Final = 1 << 32
 
 
 class Turn(NamedTuple):
@@ -64,6 +71,51 @@ def next_draw(users: Any, seed: int, user: int, low: int, high: int) -> int:
     number = users[user, DRAWS]
     users[user, DRAWS] = number + 1
     return draw(seed, user, number, low, high)
+
+
+@njit
+def next_extra(users: Any, seed: int, user: int, low: int, high: int) -> int:
+    """Return the next extra draw of `user`."""
+    number = users[user, EXTRA_DRAWS]
+    users[user, EXTRA_DRAWS] = number + 1
+    return draw(seed, EXTRA - user, number, low, high)
+
+
+@njit
+def pick(cumulated: Any, users: Any, seed: int, user: int) -> int:
+    """Return an index drawn by `user` with the chances whose whole weights `cumulated` sums up."""
+    lot = next_extra(users, seed, user, 0, cumulated[len(cumulated) - 1] - 1)
+    low, high = 0, len(cumulated) - 1
+    while low < high:
+        middle = (low + high) >> 1
+        if cumulated[middle] > lot:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@njit
+def pick_distinct(chosen: Any, count: int, is_zipf: int, users: Any, seed: int, user: int) -> int:
+    """Fill `chosen` with distinct indices below `count`, Zipf or with the same chance; return how many they are."""
+    wanted = min(len(chosen), count)
+    total = 0
+    for i in range(count):
+        total += ZIPF_WEIGHT // (i + 1) if is_zipf else 1
+    for k in range(wanted):
+        lot = next_extra(users, seed, user, 0, total - 1)
+        i, weight = -1, 0
+        while lot >= 0:
+            i += 1
+            is_taken = False
+            for before in range(k):
+                is_taken = is_taken or chosen[before] == i
+            if not is_taken:
+                weight = ZIPF_WEIGHT // (i + 1) if is_zipf else 1
+                lot -= weight
+        chosen[k] = i
+        total -= weight
+    return wanted
 
 
 @njit

@@ -19,12 +19,13 @@ from kvtrace import state
 from kvtrace.core.errors import ConfigError
 from kvtrace.geometry import Chains
 from kvtrace.hierarchy import Placement, Policy, TierSetting, load_preset
-from kvtrace.kernel import NEXT_OBJECT
 from kvtrace.ledger import Ledger
 from kvtrace.models import bytes_per_token_per_rank, find_model, stored_ranks
+from kvtrace.sampling import estimate
 from kvtrace.simulation import Load, Simulation
-from kvtrace.sweep import policy_hits, sampled_hits
+from kvtrace.sweep import lru_curve, policy_hits
 from kvtrace.traceout import trace_batch
+from kvtrace.world import NEXT_OBJECT
 
 TIMELESS = [policy for policy in Policy if policy is not Policy.TTL]
 
@@ -32,7 +33,7 @@ TIMELESS = [policy for policy in Policy if policy is not Policy.TTL]
 def one_each(references):
     """Return requests of one object each, so that every hit is a leading run."""
     ids = np.array(references, dtype=np.int32)
-    return Chains(np.arange(len(ids) + 1), ids, np.ones(ids.max() + 1, np.int64), np.zeros(len(ids), np.int64))
+    return Chains(np.arange(len(ids) + 1), ids, np.ones(ids.max() + 1, np.int64))
 
 
 def pattern(policy, references, capacity, sizes=None, **options):
@@ -284,11 +285,16 @@ def test_a_policy_that_cannot_be_is_named(changes, message):
 # Sampled.
 
 
+def sampled(ids, capacities, policy, rate):
+    chains = one_each(ids)
+    return estimate(chains, capacities, policy, lru_curve(chains), rate=rate)
+
+
 def test_a_sample_of_all_is_exact():
     ids, _ = skewed(2000, 200, 1.0, 3)
-    found = sampled_hits(one_each(ids), [20, 60], Policy.SIEVE, rate=1.0)
+    found = sampled(ids, [20, 60], Policy.SIEVE, 1.0)
     assert [e.hits for e in found] == policy_hits(one_each(ids), [20, 60], Policy.SIEVE)
-    assert {(e.sampling_rate, e.sampled_references) for e in found} == {(1.0, len(ids))}
+    assert {(e.sampling_rate, e.sampled_references, e.hits_error) for e in found} == {(1.0, len(ids), 0.0)}
 
 
 @pytest.mark.parametrize("policy", TIMELESS)
@@ -298,13 +304,14 @@ def test_a_sample_is_near(policy):
     ids = np.append(rng.choice(20_000, 100_000, p=weights / weights.sum()), 19_999)
     capacities = [2_000, 8_000, 14_000]
     exact = policy_hits(one_each(ids), capacities, policy)
-    for estimate, hits in zip(sampled_hits(one_each(ids), capacities, policy, rate=0.25), exact, strict=True):
-        assert 0 < estimate.sampled_references < len(ids) / 3
-        assert estimate.hits / len(ids) == pytest.approx(hits / len(ids), abs=0.02)
+    for guess, hits in zip(sampled(ids, capacities, policy, 0.1), exact, strict=True):
+        assert 0.38 < guess.sampled_references / len(ids) < 0.42
+        assert guess.hits / len(ids) == pytest.approx(hits / len(ids), abs=0.01)
+        assert guess.hits_error < 0.02 * len(ids)
 
 
 def test_a_sample_that_cannot_be_is_refused():
     with pytest.raises(ValueError, match=r"rate\(=0\)"):
-        sampled_hits(one_each([0]), [1], Policy.LRU, rate=0)
+        sampled([0], [1], Policy.LRU, 0)
     with pytest.raises(ValueError, match="ttl depends on time"):
-        sampled_hits(one_each([0]), [1], Policy.TTL)
+        sampled([0], [1], Policy.TTL, 1)

@@ -43,7 +43,7 @@ OTHERS = {
 def test_hits_of_other_policies(policy, hits):
     blocks = block_chains(mooncake.read(CONVERSATION)).slots
     count = len(blocks)
-    chains = Chains(np.arange(count + 1), blocks, np.ones(blocks.max() + 1, np.int64), np.zeros(count, np.int64))
+    chains = Chains(np.arange(count + 1), blocks, np.ones(blocks.max() + 1, np.int64))
     assert policy_hits(chains, [1000, 10_000, 50_000], Policy(policy)) == hits
 
 

@@ -131,16 +131,19 @@ def test_users_do_the_same_however_little_room_the_loop_has(preset):
         assert (same_log, same_sizes, small.stats()) == (log, sizes, large.stats())
 
 
-def test_slots_grow_and_are_used_again():
+def test_memory_follows_what_may_still_be_asked_for():
     preset, model = preset_of(None, chunk_tokens=16), find_model("tiny-1b")
     load = Load(users=4, seed=1, until_ns=20 * 10**9)
-    grown = simulate(preset, load, model)
-    assert len(grown[0].world.slots) > 1024
-    assert len(grown[3]) <= len(grown[0].world.slots)
-    # With next to no capacity, what a conversation leaves behind is forgotten and its slots serve again.
+    # Nothing is ever deleted, but what a conversation leaves behind needs no slot: nobody can ask for it.
+    endless = simulate(preset, load, model)
+    assert 1024 < len(endless[0].world.slots) < len(endless[3]) / 4
+    assert endless[0].stats()["tiers"][0]["live_bytes"] == sum(endless[3])
+    # A tier that may delete it must remember it, as long as it has room.
+    large = simulate(preset_of(1 << 40, chunk_tokens=16), load, model)
+    assert len(large[3]) == len(endless[3]) <= len(large[0].world.slots)
+    assert large[1] == endless[1]
     small = simulate(preset_of(1 << 20, chunk_tokens=16), load, model)
-    assert len(small[3]) == len(grown[3])
-    assert len(small[0].world.slots) < len(small[3])
+    assert len(small[0].world.slots) < len(small[3]) / 4
 
 
 def test_a_users_turns_do_not_depend_on_the_other_users():

@@ -11,7 +11,8 @@ from simulated import brief, mlperf_of, preset_of, requests_of, rows_of, simulat
 from kvtrace.core.errors import ConfigError
 from kvtrace.hierarchy import Placement, Promotion, as_config, load_preset, preset_names
 from kvtrace.models import bytes_per_token, bytes_per_token_per_rank, find_model, stored_ranks
-from kvtrace.simulation import Load, tier_limits
+from kvtrace.newworld import tier_limits
+from kvtrace.simulation import Load
 
 S = 10**9
 

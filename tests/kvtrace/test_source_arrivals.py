@@ -9,13 +9,12 @@ import json
 
 import numpy as np
 import pytest
-from simulated import kvtrace
+from simulated import kvtrace, mlperf_of, rows_of
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import REQUESTS, enum_code
 from kvtrace.core.traceio import open_table
 from kvtrace.core.units import NS_PER_S, parse_rate_per_s
-from kvtrace.geometry import turn_chains
 from kvtrace.sources import arrivals as arrivals_module
 from kvtrace.sources import openloop
 from kvtrace.sources.arrivals import Arrivals, Process, sine_of_turns
@@ -196,8 +195,9 @@ def test_shares_and_continuations_are_those_of_the_users(many):
 
 
 def test_turn_entries_hold_the_history_between_them(many):
-    chains = turn_chains(many)
-    sizes = np.add.reduceat(chains.tokens[chains.slots], chains.offsets[:-1])
+    rows = rows_of(mlperf_of(None, decode_read_tokens=0), many, rows=1 << 18)
+    sizes = np.zeros(len(many), dtype=np.int64)
+    np.add.at(sizes, [row[6] for row in rows], [row[5] for row in rows])
     # Entries hold what prompts add; the answers between them make the rest.
     earlier = many.turn > 0
     assert np.array_equal(sizes[~earlier], many.input_tokens[~earlier])
