@@ -80,15 +80,14 @@ def compare(
     kvdistill compare lru.parquet s3fifo.parquet --json
     kvdistill report before after -o report.html
     """
-    from kvdistill.compare import comparison_document
     from kvdistill.present_report import show_documents
     from kvdistill.reportfile import read_comparison
 
-    compared = read_comparison(paths)
+    compared, document = read_comparison(paths)
     if json:
         emit_json(compared)
     else:
-        show_documents([comparison_document(compared)])
+        show_documents([document])
 
 
 def sql(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvdistill.document import Chapter, Column, Document, Quantity, Sheet, Table, Unit
 from kvdistill.figures import at
 from kvdistill.probereport import TIMES, ProbeReport
 from kvdistill.report import JobsReport, Report, RunReport, TraceReport
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 _RATES = ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors")
 _PERCENTILES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
-_MARKS = {True: "yes", False: "no", None: "-"}
+_FAULTS = ("errors", "requeues", "splits")
 Key = tuple[str, str, str]
 """Tier or layer, operation, figure."""
 
@@ -88,8 +87,13 @@ def compare(sides: Sequence[Trials]) -> Compared:
         trials=[len(side.reports) for side in sides],
         settings=differing([_settings(side.reports[0]) for side in sides]),
         warnings=[warning for side in sides for warning in _warnings(side)],
-        lines=[line for line in lines if any(side.median is not None for side in line.sides)],
+        lines=[line for line in lines if any(_says(line.name, side.median) for side in line.sides)],
     )  # fmt: skip
+
+
+def _says(name: str, value: float | None) -> bool:
+    """Return whether a figure is worth a line: known, and not the absence of what should not be."""
+    return value is not None and not (name in _FAULTS and value == 0)
 
 
 def _by_figure(side: Trials) -> dict[Key, list[float | None]]:
@@ -200,56 +204,3 @@ def _warnings(side: Trials) -> Iterator[str]:
     if not isinstance(side.reports[0], TraceReport) and len(side.reports) < FEWEST_TRIALS:
         many = {1: "is one trial: its spread is unknown", 2: "has two trials: its intervals say little"}
         yield f"{side.name} {many[len(side.reports)]}; run it with --trials {FEWEST_TRIALS} or more"
-
-
-def comparison_document(compared: Compared) -> Document:
-    """Return the document of a comparison."""
-    numbers = [f"[{number}]" for number in range(len(compared.names))]
-    sides = [[number, *row] for number, row in zip(
-        numbers, zip(compared.names, compared.kinds, compared.trials, strict=True), strict=True)]  # fmt: skip
-    columns = [Column("side", "side"), Column("name", "name"), Column("kind", "kind"),
-               Column("trials", "trials", Unit.COUNT)]  # fmt: skip
-    tables = [Table("What is compared", Sheet.SUMMARY, columns, sides)]
-    if compared.settings:
-        columns = [Column("setting", "setting"), *(Column(f"side{i}", n) for i, n in enumerate(numbers))]
-        rows = [[name, *map(_said, values)] for name, values in compared.settings.items()]
-        tables.append(Table("Settings that differ", Sheet.PARAMETERS, columns, rows))
-    return Document(
-        name="Comparison", headline=f"{', '.join(compared.names[1:])} against {compared.names[0]}",
-        notes=compared.warnings,
-        chapters=[Chapter("Sides", tables), Chapter("Figures", _figure_tables(compared, numbers))],
-    )  # fmt: skip
-
-
-def _said(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def _figure_tables(compared: Compared, numbers: list[str]) -> list[Table]:
-    columns = [
-        Column("op", "op"), Column("figure", "figure"),
-        *(Column(f"side{i}", n, Unit.NUMBER) for i, n in enumerate(numbers)),
-        *(column for i, n in list(enumerate(numbers))[1:] for column in (
-            Column(f"ratio{i}", f"{n}/[0]", Unit.RATIO), Column(f"low{i}", "from", Unit.RATIO),
-            Column(f"high{i}", "to", Unit.RATIO), Column(f"differs{i}", "differs"))),
-    ]  # fmt: skip
-    groups: dict[str, list[list[Any]]] = {}
-    for line in compared.lines:
-        cells = [Quantity(side.median, unit_of(line.name)) for side in line.sides]
-        ratios = [
-            cell for side in line.sides[1:]
-            for cell in (side.ratio.value, side.ratio.low, side.ratio.high, _MARKS[side.ratio.differs])
-        ]  # fmt: skip
-        groups.setdefault(line.tier, []).append([line.op, line.name, *cells, *ratios])
-    note = f"{compared.definition[:1].upper()}{compared.definition[1:]}. Values are medians of trials."
-    return [
-        Table(f"Figures: {tier or 'as a whole'}", Sheet.PERFORMANCE, columns, rows, (), note if not at_ else "", 2)
-        for at_, (tier, rows) in enumerate(groups.items())
-    ]
-
-
-def unit_of(name: str) -> Unit:
-    """Return the unit that a figure's name ends in."""
-    endings = {"bytes_per_s": Unit.BYTES_PER_S, "_per_s": Unit.PER_S, "_ns": Unit.NS, "bytes": Unit.BYTES,
-               "_ratio": Unit.SHARE, "_per_day": Unit.NUMBER}  # fmt: skip
-    return next((unit for ending, unit in endings.items() if name.endswith(ending)), Unit.COUNT)

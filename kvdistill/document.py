@@ -160,7 +160,7 @@ def show(value: Any, unit: Unit) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"  # noqa: PLR2004 - four digits either way
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"  # noqa: PLR2004 - four digits either way
 
 
 _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {

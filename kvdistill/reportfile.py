@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvdistill.closenesstables import jobs_document
-from kvdistill.compare import Compared, Trials, compare, comparison_document
+from kvdistill.compare import Compared, Trials, compare
+from kvdistill.comparedocument import comparison_document
 from kvdistill.probetables import probe_document
-from kvdistill.report import RUN_OPS, JobsReport, ProbeReport, Report, RunReport, TraceReport, report
+from kvdistill.report import BUCKETS, RUN_OPS, JobsReport, ProbeReport, Report, RunReport, TraceReport, report
 from kvdistill.rundocument import run_document
 from kvdistill.tracedocument import trace_document
 from kvtrace import __version__
@@ -25,13 +26,11 @@ if TYPE_CHECKING:
 SUFFIXES = (".html", ".md", ".csv", ".xlsx")
 
 
-def trials_of(path: Path) -> list[tuple[Path, str]]:
-    """Return the trace or folder at `path` with its name: a folder of trials (`trial-1` …) becomes its runs."""
-    name = path.resolve().name
+def trials_of(path: Path) -> list[Path]:
+    """Return the runs in a folder of trials (`trial-1` …) in their order, or `path` itself if it is none."""
     trials = [] if (path / RUN_OPS).is_file() else [f for f in path.glob("trial-*") if (f / RUN_OPS).is_file()]
     # trial-10 comes after trial-9.
-    trials.sort(key=lambda folder: (len(folder.name), folder.name))
-    return [(trial, f"{name}/{trial.name}") for trial in trials] or [(path, name)]
+    return sorted(trials, key=lambda folder: (len(folder.name), folder.name)) or [path]
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
@@ -45,23 +44,30 @@ def read_reports(paths: Sequence[Path], buckets: int) -> tuple[list[Report], lis
 
     Raises what `report` raises.
     """
-    sides = [trials_of(path) for path in paths]
-    reports = [[report(path, buckets) for path, _name in side] for side in sides]
-    every = [found for side in reports for found in side]
-    documents = documents_of(every, [name for side in sides for _path, name in side])
-    has_figures = not any(isinstance(found, JobsReport) for found in every)
-    if len(paths) > 1 and has_figures:
-        compared = compare([Trials(*side) for side in zip(names_of(paths), reports, strict=True)])
-        documents.insert(0, comparison_document(compared))
+    sides = _read(paths, buckets)
+    every = [found for side in sides for found in side.reports]
+    names = [
+        side.name if trial == path else f"{side.name}/{trial.name}"
+        for side, path in zip(sides, paths, strict=True) for trial in trials_of(path)
+    ]  # fmt: skip
+    documents = documents_of(every, names)
+    if len(sides) > 1 and not any(isinstance(found, JobsReport) for found in every):
+        documents.insert(0, comparison_document(compare(sides), sides))
     return every, documents
 
 
-def read_comparison(paths: Sequence[Path]) -> Compared:
-    """Return what is at `paths` beside each other. Raises what `report` and `compare` raise."""
-    return compare([
-        Trials(name, [report(trial) for trial, _name in trials_of(path)])
+def read_comparison(paths: Sequence[Path]) -> tuple[Compared, Document]:
+    """Return what is at `paths` beside each other, and its document. Raises what `report` and `compare` raise."""
+    sides = _read(paths, BUCKETS)
+    compared = compare(sides)
+    return compared, comparison_document(compared, sides)
+
+
+def _read(paths: Sequence[Path], buckets: int) -> list[Trials]:
+    return [
+        Trials(name, [report(trial, buckets) for trial in trials_of(path)])
         for name, path in zip(names_of(paths), paths, strict=True)
-    ])  # fmt: skip
+    ]
 
 
 def documents_of(reports: Sequence[Report], names: Sequence[str]) -> list[Document]:

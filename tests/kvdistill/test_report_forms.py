@@ -14,7 +14,7 @@ from kvdistill_rows import HAND, MS, io, write_hand, write_run
 
 from kvdistill.htmlpage import html_page
 from kvdistill.report import report
-from kvdistill.reportfile import documents_of, trials_of, write_report
+from kvdistill.reportfile import documents_of, read_reports, trials_of, write_report
 from kvdistill.textforms import csv_lines, markdown
 from kvtrace.core.errors import ProbeUnavailable
 
@@ -159,7 +159,7 @@ def test_markdown(both):
     assert "| nvme | delete | evict | 1 | 5.86 KiB | 1 |" in lines
     assert "| nvme | 1.00 GiB | 3.01 MiB | 3.00 MiB | - | - |" in lines
     # 3,155,824 bytes in 105 ms.
-    assert "| nvme | 3.01 MiB | 105 ms | 2.36 TiB/day | 1.00 GiB | 2418 |" in lines
+    assert "| nvme | 3.01 MiB | 105 ms | 2.36 TiB/day | 1.00 GiB | 2,418 |" in lines
 
 
 def test_csv_has_every_figure_raw(both):
@@ -252,8 +252,10 @@ def test_markdown_takes_names_literally(tmp_path):
 def test_a_folder_of_trials_is_its_runs(tmp_path):
     for number in (10, 9):
         write_run(tmp_path / f"trial-{number}", [1000])
-    assert [name for _path, name in trials_of(tmp_path)] == [f"{tmp_path.name}/trial-{n}" for n in (9, 10)]
-    assert trials_of(tmp_path / "trial-9") == [(tmp_path / "trial-9", "trial-9")]
+    assert trials_of(tmp_path) == [tmp_path / "trial-9", tmp_path / "trial-10"]
+    assert trials_of(tmp_path / "trial-9") == [tmp_path / "trial-9"]
+    _reports, documents = read_reports([tmp_path], 2)
+    assert [document.name for document in documents] == [f"{tmp_path.name}/trial-{n}" for n in (9, 10)]
 
 
 def test_criteria_and_throughput_have_their_units(tmp_path):
@@ -274,5 +276,5 @@ def test_criteria_and_throughput_have_their_units(tmp_path):
     lines = markdown(documents).splitlines()
     assert "| storage\\_read\\_p95\\_ns | not measured | - | 200 ms | d |" in lines
     assert "| hit\\_rate | pass | 75 % | 30 % | d |" in lines
-    assert "| storage\\_throughput\\_tokens\\_per\\_s | 2500 |" in lines
+    assert "| storage\\_throughput\\_tokens\\_per\\_s | 2,500 |" in lines
     assert "| wall\\_clock\\_throughput\\_tokens\\_per\\_s | - |" in lines
