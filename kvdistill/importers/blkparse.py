@@ -6,9 +6,9 @@ after the driver gave it back counts once, from its last issue; I/Os that were m
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from kvdistill.database import named
 from kvdistill.importers import Account, Imported, Rows
 from kvdistill.importers.text import first_line, leave_out, load, one
 from kvtrace.core.errors import TraceError
@@ -55,8 +55,7 @@ def read(files: Sequence[Path], _options: Options, db: duckdb.DuckDBPyConnection
             "coalesce(TRY_CAST(e.sector AS BIGINT), 0), coalesce(TRY_CAST(e.sectors AS BIGINT), 0), e.said "
             f"FROM (SELECT line, regexp_extract(text, '{_EVENT}', [{fields}]) AS e FROM raw)"
         )
-    text = resources.files("kvdistill").joinpath("sql", "import_blocks.sql").read_text(encoding="utf-8")
-    db.execute(f"CREATE TABLE blocks AS {text}")
+    db.execute(f"CREATE TABLE blocks AS {named('import_blocks')}")
     (account.kept,) = one(db, "SELECT count(*) FROM blocks")
     if not account.kept:
         raise TraceError("holds no issue (D) or completion (C) of a request in blkparse's default form", path=files[0])

@@ -6,9 +6,9 @@ without, it is one I/O, which counts where it ended. Bandwidth logs give bytes, 
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from kvdistill.database import named
 from kvdistill.importers import Account, Rows
 from kvdistill.importers.text import first_line, leave_out, load, one
 from kvtrace.core.errors import TraceError
@@ -66,8 +66,7 @@ def rate_series(
         )
     if not one(db, "SELECT count(*) FROM rates")[0]:
         raise TraceError("holds no rate", path=next(iter(files)))
-    text = resources.files("kvdistill").joinpath("sql", "import_series.sql").read_text(encoding="utf-8")
-    db.execute(f"CREATE TABLE series AS {text}")
+    db.execute(f"CREATE TABLE series AS {named('import_series')}")
     return Rows(SERIES_FILE, SERIES, lambda: _batches(db)), _summary(db, tier)
 
 

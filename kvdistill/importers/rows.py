@@ -5,9 +5,9 @@ A format fills the table `input`; what follows is the same for all.
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from kvdistill.database import named
 from kvdistill.importers import Rows
 from kvdistill.importers.text import one
 from kvtrace.core.errors import TraceError
@@ -49,7 +49,7 @@ def finish(db: duckdb.DuckDBPyConnection, files: Sequence[Path], *, is_measured:
         raise TraceError("holds no operation that our tables can hold", path=files[0])
     db.execute(f"UPDATE input SET start_ns = start_ns - {first_ns}, end_ns = end_ns - {first_ns}")  # noqa: S608 - a number
     for name in ("import_objects", "import_ordered"):
-        db.execute(resources.files("kvdistill").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8"))
+        db.execute(named(name))
     rows = [
         Rows(OBJECTS_FILE, OBJECTS, lambda: _batches(db, "SELECT * FROM objects ORDER BY object_id", OBJECTS)),
         Rows(TRACE_FILE, TRACE, lambda: _batches(db, "SELECT * FROM ordered ORDER BY row", TRACE)),

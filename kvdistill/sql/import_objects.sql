@@ -1,5 +1,5 @@
 -- Numbers the objects of imported operations by first appearance. A size is the furthest byte that was read or
--- written; null if nothing was. White space in names becomes %20 and the like, as our names have none.
+-- written well; null if nothing was. White space in names becomes %20 and the like, as our names have none.
 CREATE TABLE objects AS
 SELECT name,
     row_number() OVER (ORDER BY first_ns, first_file, first_line) - 1 AS object_id,
@@ -8,7 +8,7 @@ SELECT name,
 FROM (
     SELECT name, min(start_ns) AS first_ns, arg_min(file, (start_ns, file, line)) AS first_file,
         arg_min(line, (start_ns, file, line)) AS first_line,
-        max(offset_bytes + length_bytes) FILTER (op <> 2) AS size_bytes
+        max(offset_bytes + length_bytes) FILTER (op <> 2 AND outcome = 0) AS size_bytes
     FROM input
     GROUP BY name
 )
