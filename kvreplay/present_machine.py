@@ -18,7 +18,7 @@ def show_sweep(found: Sweep) -> None:
     """Print the points of a sweep and its knee."""
     name = found.axis.replace("_", " ")
     if found.knee is None:
-        typer.echo(f"no knee: no {name} of the sweep qualifies")
+        typer.echo(f"no knee: no point of the sweep qualifies ({name})")
     else:
         beyond = "" if found.is_saturated else "; the sweep did not saturate, so it may lie beyond"
         typer.echo(f"knee: {name} {found.knee:g}{beyond}")

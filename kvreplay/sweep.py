@@ -36,6 +36,9 @@ SPEEDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 GAIN = 0.05
 """A step that gains less has saturated."""
 KNEE_SHARE = 0.9
+NS_PER_MS = 1e6
+WIDE = 20
+"""Latencies that differ by more are drawn on a logarithmic axis."""
 
 
 class Axis(StrEnum):
@@ -188,21 +191,28 @@ def _is_held(found: Point) -> bool:
 def plot(found: Sweep, path: Path, title: str) -> None:
     """Draw throughput and p99 latencies against what rises to `path` (svg, png or pdf), the knee marked."""
     values = [p.value for p in found.points]
+    known = {
+        name: [(p.value, ns / NS_PER_MS) for p in found.points if (ns := getattr(p, f"{name}_p99_ns")) is not None]
+        for name in ("read", "write", "late")
+    }
+    heights = [ms for line in known.values() for _, ms in line if ms > 0]
     with panels(path, title) as (rate, times):
         rate.plot(values, [None if p.throughput_bytes_per_s is None else p.throughput_bytes_per_s / 1e9
                            for p in found.points], marker="o")  # fmt: skip
         rate.set(ylabel="GB/s, read and written", ylim=(0, None))
-        for name in ("read", "write", "late"):
-            known = [(p.value, ns / 1e6) for p in found.points if (ns := getattr(p, f"{name}_p99_ns")) is not None]
-            if known:
-                times.plot(*zip(*known, strict=True), marker="o", label=f"{name} p99")
+        for name, line in known.items():
+            if line:
+                times.plot(*zip(*line, strict=True), marker="o", label=f"{name} p99")
         if found.knee is not None:
             for axes in (rate, times):
                 axes.axvline(found.knee, color="0.5", linestyle="--", label=f"knee: {found.knee:g}")
-        times.set(xlabel=found.axis.replace("_", " "), ylabel="ms", xscale="log", yscale="log")
+        times.set(xlabel=found.axis.replace("_", " "), ylabel="ms", xscale="log")
+        is_wide = bool(heights) and max(heights) > WIDE * min(heights)
+        times.set(**({"yscale": "log"} if is_wide else {"ylim": (0, None)}))
         times.set_xticks(values, labels=[f"{value:g}" for value in values])
-        times.minorticks_off()
-        times.legend()
+        times.set_xticks([], minor=True)
+        if times.get_legend_handles_labels()[0]:
+            times.legend()
 
 
 def is_saturated(axis: Axis, points: list[Point]) -> bool:

@@ -120,7 +120,7 @@ def test_a_target_bounds_an_open_loop() -> None:
 def test_users_make_their_own_traces_and_the_knee_is_drawn(tmp_path: Path) -> None:
     trace = tmp_path / "t.parquet"
     run_cli("kvtrace", "gen", "--users", "2", "--duration", "3s", "--model", "tiny-1b", "--seed", "7", "-o", trace)
-    arguments = ["sweep", trace, "--tier", "gpu=sim", "--users", "1,2", "--limit", "40", "-o", tmp_path / "s"]
+    arguments = ["sweep", trace, "--tier", "gpu=sim", "--users", "2,3", "--limit", "40", "-o", tmp_path / "s"]
     shown = run_cli("kvreplay", *arguments, "--plot", tmp_path / "knee.svg").stdout
     assert "tier gpu is SIMULATED: no figure counts it" in shown
     made = open_table(tmp_path / "s" / "users-2.parquet", TRACE)
@@ -128,7 +128,8 @@ def test_users_make_their_own_traces_and_the_knee_is_drawn(tmp_path: Path) -> No
     assert made.meta.config["users"] == 2
     assert (tmp_path / "s" / "users-2.parquet").read_bytes() == trace.read_bytes()
     found = json.loads((tmp_path / "s" / "sweep.json").read_text())
-    assert [(p["value"], p["run"]) for p in found["points"]][:1] == [(1, "users-1")]
+    # The second has a point only if the first kept pace.
+    assert [(p["value"], p["run"]) for p in found["points"]][:1] == [(2, "users-2")]
     drawn = (tmp_path / "knee.svg").read_text()
     assert "<svg" in drawn
     assert "Date" not in drawn
@@ -162,3 +163,11 @@ def test_what_cannot_be_swept_is_refused(tmp_path: Path) -> None:
 )
 def test_only_the_users_of_a_command_change(argv: list[str], expected: list[str]) -> None:
     assert with_users(argv, 9) == expected
+
+
+def test_latencies_that_differ_much_are_drawn_too(tmp_path: Path) -> None:
+    wide = [msgspec.structs.replace(p, read_p99_ns=10**6 * 5**i) for i, p in enumerate(points([1.0, 2.0, 3.0]))]
+    plot(Sweep(axis=Axis.QUEUE_DEPTH, points=wide, knee=None, is_saturated=False, rule=""), tmp_path / "k.svg", "wide")
+    drawn = (tmp_path / "k.svg").read_text()
+    # 1 and 25 ms: powers of ten stand at the axis, which a linear one has not.
+    assert r"10^{0}" in drawn
