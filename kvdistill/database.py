@@ -54,5 +54,9 @@ def query(connection: duckdb.DuckDBPyConnection, name: str, **values: object) ->
 
 def query_table(connection: duckdb.DuckDBPyConnection, name: str, **values: object) -> pa.Table:
     """Return the result of the named query as an Arrow table."""
-    text = resources.files("kvdistill").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
-    return connection.sql(text, params=values or None).to_arrow_table()
+    return connection.sql(named(name), params=values or None).to_arrow_table()
+
+
+def named(name: str) -> str:
+    """Return the text of the named query."""
+    return resources.files("kvdistill").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")

@@ -34,7 +34,7 @@ def tier_rows(reader: Reader, tier: int, limit: Limit, columns: Sequence[str]) -
 
     wanted = ["ts_ns", "op", "tier", "length_bytes", *columns]
     names = [name for name in TRACE.names if name in wanted]
-    seen, moved, first, last, row = 0, 0, None, None, 0
+    window, last, row = Window(limit), None, 0
     for batch in reader.batches(names):
         ts = batch.column(names.index("ts_ns")).to_numpy()
         keep = np.flatnonzero(batch.column(names.index("tier")).to_numpy() == tier)
@@ -42,20 +42,41 @@ def tier_rows(reader: Reader, tier: int, limit: Limit, columns: Sequence[str]) -
         last, row = (ts[-1] if len(ts) else last), row + len(ts)
         if not len(keep):
             continue
-        part = {name: _numpy(batch.column(i))[keep] for i, name in enumerate(names) if name != "tier"}
-        first = part["ts_ns"][0] if first is None else first
-        total = moved + np.cumsum(np.where(part["op"] == _DELETE, 0, part["length_bytes"]))
-        stop = min(
-            len(keep),
-            len(keep) if limit.rows is None else limit.rows - seen,
-            len(keep) if limit.span_ns is None else int(np.searchsorted(part["ts_ns"], first + limit.span_ns)),
-            len(keep) if limit.moved_bytes is None else int(np.searchsorted(total, limit.moved_bytes, "right")),
-        )
-        if stop:
-            yield {name: values[:stop] for name, values in part.items()}
-        if stop < len(keep):
+        part = window.take({name: _numpy(batch.column(i))[keep] for i, name in enumerate(names) if name != "tier"})
+        if part is not None:
+            yield part
+        if window.is_over:
             return
-        seen, moved = seen + stop, int(total[-1])
+
+
+class Window:
+    """Takes rows in order of time up to a limit."""
+
+    def __init__(self, limit: Limit) -> None:
+        """Take rows up to `limit`, its time from the first row on."""
+        self._limit = limit
+        self._seen = self._moved = 0
+        self._first: int | None = None
+        self.is_over = False
+
+    def take(self, part: dict[str, Any]) -> dict[str, Any] | None:
+        """Return what of `part` (ts_ns, op, length_bytes and more) is within the limit; null if nothing is."""
+        import numpy as np
+
+        limit, count = self._limit, len(part["op"])
+        if self._first is None and count:
+            self._first = int(part["ts_ns"][0])
+        total = self._moved + np.cumsum(np.where(part["op"] == _DELETE, 0, part["length_bytes"]))
+        stop = min(
+            count,
+            count if limit.rows is None else limit.rows - self._seen,
+            count if limit.span_ns is None or self._first is None
+            else int(np.searchsorted(part["ts_ns"], self._first + limit.span_ns)),
+            count if limit.moved_bytes is None else int(np.searchsorted(total, limit.moved_bytes, "right")),
+        )  # fmt: skip
+        self.is_over = stop < count
+        self._seen, self._moved = self._seen + stop, int(total[-1]) if count else self._moved
+        return {name: values[:stop] for name, values in part.items()} if stop else None
 
 
 def _check_order(ts: Any, last: Any, row: int) -> None:
