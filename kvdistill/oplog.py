@@ -1,4 +1,4 @@
-"""Write a trace as the log of operations that sai3-bench replays, or as the per-request CSV of MinIO's warp.
+"""Write a trace or run as the log of operations that sai3-bench replays, or as the per-request CSV of MinIO's warp.
 
 Both are zstd TSV of one row an operation, and differ by warp's `last_byte` and `cat`. Their first line must be the
 header; what else there is to say stands in `#` lines at the end, as warp writes them. What was not measured is empty.
@@ -7,28 +7,29 @@ header; what else there is to say stands in `#` lines at the end, as warp writes
 from __future__ import annotations
 
 import io
+import tempfile
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvdistill.storesurvey import COLUMNS, DELETE, READ, WRITE, survey
-from kvdistill.window import tier_index, tier_rows
+from kvdistill.oplogsource import operations
+from kvdistill.storesurvey import DELETE, READ, WRITE, survey
 from kvtrace import __version__
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import aside
-from kvtrace.core.schema import OBJECTS, TRACE
-from kvtrace.core.traceio import objects_path, open_table
+from kvtrace.core.schema import OBJECTS
+from kvtrace.core.traceio import open_table
 from kvtrace.core.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
+    from kvdistill.oplogsource import Operations
     from kvdistill.storesurvey import Survey
     from kvtrace.core.limit import Limit
-    from kvtrace.core.traceio import Reader
 
 COMMON = (
     "idx", "thread", "op", "client_id", "n_objects", "bytes", "endpoint", "file", "error", "start", "first_byte",
@@ -74,53 +75,53 @@ class OpLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_oplogs(
-    trace: Path, tier: str, outdir: Path, style: Style, *, endpoint: str, hosts: int, limit: Limit, argv: Sequence[str]
+    source: Path, tier: str, outdir: Path, style: Style, *, endpoint: str, hosts: int, limit: Limit, argv: Sequence[str]
 ) -> OpLog:
-    """Write the operations of `tier` of `trace` up to `limit` into `outdir`, sharded by object over `hosts` logs.
+    """Write the operations of `tier` of a trace or run up to `limit` into `outdir`, shared out over `hosts` logs.
 
-    An object is always in the log of one host, so hosts need not wait for each other. Times are the trace's, from the
-    Unix epoch, or from when it was recorded if the trace says.
+    An object is always in the log of one host, so hosts need not wait for each other. Times are the source's, from the
+    Unix epoch, or from when it was recorded if it says so.
 
     Raises:
         TraceError: the file is damaged, has no operations on the tier, or a name that no log can hold.
         ConfigError: there is no such tier.
 
     """
-    reader = open_table(trace, TRACE)
-    index = tier_index(reader.meta, tier)
-    try:
-        found = survey(tier_rows(reader, index, limit, COLUMNS))
-    except TraceError as error:
-        if error.path is None:
-            raise TraceError(str(error), path=trace) from None
-        raise
-    if not sum(found.rows.values()):
-        raise TraceError(f"tier {tier!r} has no operations: there is nothing to log", path=trace)
-    keys, sizes = _objects(trace, found.extent)
-    first_ns = (reader.meta.source or {}).get("first_unix_ns") or 0
-    partial = [0, 0]
-    lines = _Lines(style, endpoint, keys, first_ns)
-    prior = found.is_prior.nonzero()[0]
-    with ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch, ExitStack() as stack:
+        done = operations(source, tier, limit, Path(scratch))
+        found = _survey(done)
+        if not sum(found.rows.values()):
+            raise TraceError(f"tier {tier!r} has no operations: there is nothing to log", path=done.file)
+        keys, sizes = _objects(done.objects, found.extent)
+        lines = _Lines(endpoint, keys, done.first_unix_ns)
         logs = [_Log(stack, outdir / name, style) for name in file_names("oplog", style, hosts)]
-        for part in tier_rows(reader, index, limit, ("object_id", "offset_bytes")):
-            is_part = (part["op"] == READ) & (part["length_bytes"] < sizes[part["object_id"]])
-            partial[0] += int(is_part.sum())
-            partial[1] += int((sizes[part["object_id"]] - part["length_bytes"])[is_part].sum())
+        partial, partial_bytes = 0, 0
+        for part in done.parts():
+            short = (sizes[part["object_id"]] - part["length_bytes"])[(part["op"] == READ) & (part["length_bytes"] > 0)]
+            partial, partial_bytes = partial + int((short > 0).sum()), partial_bytes + int(short.sum())
             for host, log in enumerate(logs):
                 log.write(lines.of(part, _shard(part["object_id"], hosts) == host))
-        before = (
-            [_Log(stack, outdir / name, style) for name in file_names("populate", style, hosts)] if len(prior) else []
-        )
+        prior = found.is_prior.nonzero()[0]
+        names = file_names("populate", style, hosts) if len(prior) else []
+        before = [_Log(stack, outdir / name, style) for name in names]
         for host, log in enumerate(before):
             log.write(lines.populating(prior[_shard(prior, hosts) == host], sizes))
-        lost = _lost(found, partial, style)
+        lost = _lost(found, (partial, partial_bytes), style, done)
         for log in (*logs, *before):
-            log.comment([f"{CLIENT} {__version__}: {' '.join(argv)}", *_origin(reader, tier, limit), *lost])
+            log.comment([f"{CLIENT} {__version__}: {' '.join(argv)}", *_origin(done, tier, limit), *lost])
     return OpLog(
-        files=[log.path.name for log in logs], populate_files=[log.path.name for log in before],
+        files=[log.path.name for log in logs], populate_files=names,
         gets=found.rows[READ], puts=found.rows[WRITE], deletes=found.rows[DELETE], populated=len(prior), lost=lost,
     )  # fmt: skip
+
+
+def _survey(done: Operations) -> Survey:
+    try:
+        return survey(done.parts())
+    except TraceError as error:
+        if error.path is None:
+            raise TraceError(str(error), path=done.file) from None
+        raise
 
 
 def file_names(stem: str, style: Style, hosts: int) -> list[str]:
@@ -137,8 +138,8 @@ def _shard(object_id: Any, hosts: int) -> Any:
     return (scattered >> np.uint64(32)) % np.uint64(hosts)
 
 
-def _objects(trace: Path, extent: Any) -> tuple[Any, Any]:
-    """Return the names (polars; `object/ID` where the trace has none) and sizes of objects that reach to `extent`."""
+def _objects(path: Path, extent: Any) -> tuple[Any, Any]:
+    """Return the names (polars; `object/ID` where `path` has none) and sizes of objects that reach to `extent`."""
     import numpy as np
     import polars as pl
 
@@ -146,7 +147,6 @@ def _objects(trace: Path, extent: Any) -> tuple[Any, Any]:
     known = pl.DataFrame({"object_id": [], "key": [], "size_bytes": []}, schema={
         "object_id": pl.Int64, "key": pl.String, "size_bytes": pl.Int64,
     })  # fmt: skip
-    path = objects_path(trace)
     if path.exists():
         parts = [pl.DataFrame(pl.from_arrow(b)) for b in open_table(path, OBJECTS).batches(known.columns)]
         known = pl.concat([known, *parts]).filter(pl.col("object_id") < count)
@@ -164,37 +164,54 @@ def _objects(trace: Path, extent: Any) -> tuple[Any, Any]:
 
 
 class _Lines:
-    """Makes the rows of a log from rows of a trace."""
+    """Makes the rows of a log from rows of a trace or run."""
 
-    def __init__(self, style: Style, endpoint: str, keys: Any, first_ns: int) -> None:
-        self._style, self._endpoint, self._keys, self._first_ns = style, endpoint, keys, first_ns
+    def __init__(self, endpoint: str, keys: Any, first_unix_ns: int) -> None:
+        self._endpoint, self._keys, self._first_unix_ns = endpoint, keys, first_unix_ns
 
     def of(self, part: dict[str, Any], chosen: Any) -> Any:
         """Return the chosen rows of `part`, without `idx`."""
-        moved = part["length_bytes"].copy()
+        part = {name: values[chosen] for name, values in part.items()}
         # A delete moves nothing; warp would count its bytes as throughput.
-        moved[part["op"] == DELETE] = 0
-        return self._frame(part["ts_ns"][chosen], part["op"][chosen], part["object_id"][chosen], moved[chosen])
+        part["length_bytes"][part["op"] == DELETE] = 0
+        return self._frame(part)
 
     def populating(self, objects: Any, sizes: Any) -> Any:
         """Return a PUT of each of `objects`, all at the first instant."""
         import numpy as np
 
         count = len(objects)
-        return self._frame(np.zeros(count, np.int64), np.full(count, WRITE), objects, sizes[objects])
+        return self._frame({
+            "ts_ns": np.zeros(count, np.int64), "op": np.full(count, WRITE, np.int8), "object_id": objects,
+            "length_bytes": sizes[objects],
+        })  # fmt: skip
 
-    def _frame(self, ts: Any, ops: Any, objects: Any, moved: Any) -> Any:
+    def _frame(self, part: dict[str, Any]) -> Any:
         import polars as pl
 
+        frame = pl.DataFrame({name: part[name] for name in ("ts_ns", "op", "length_bytes")})
         empty = pl.lit("")
-        return pl.DataFrame({"ts": ts + self._first_ns, "op": ops, "bytes": moved}).select(
+        ended, error = empty, empty
+        took: Any = empty
+        if "end_ns" in part:
+            frame = frame.with_columns(pl.Series("end_ns", part["end_ns"]), pl.Series("error", part["error"]))
+            is_known = pl.col("end_ns") >= 0
+            ended = pl.when(is_known).then(self._time("end_ns")).otherwise(empty)
+            took = pl.when(is_known).then((pl.col("end_ns") - pl.col("ts_ns")).cast(pl.String)).otherwise(empty)
+            error = pl.col("error")
+        return frame.select(
             pl.lit(0).alias("thread"), pl.col("op").cast(pl.Int8).replace_strict(_VERBS, return_dtype=pl.String),
-            pl.lit(CLIENT).alias("client_id"), pl.lit(1).alias("n_objects"), "bytes",
-            pl.lit(self._endpoint).alias("endpoint"), self._keys.gather(objects).alias("file"), empty.alias("error"),
-            pl.from_epoch("ts", time_unit="ns").dt.strftime("%Y-%m-%dT%H:%M:%S%.9fZ").alias("start"),
-            empty.alias("first_byte"), empty.alias("last_byte"), empty.alias("end"), empty.alias("duration_ns"),
-            pl.lit(0).alias("cat"),
+            pl.lit(CLIENT).alias("client_id"), pl.lit(1).alias("n_objects"), pl.col("length_bytes").alias("bytes"),
+            pl.lit(self._endpoint).alias("endpoint"), self._keys.gather(part["object_id"]).alias("file"),
+            error.alias("error"), self._time("ts_ns").alias("start"), empty.alias("first_byte"),
+            empty.alias("last_byte"), ended.alias("end"), took.alias("duration_ns"), pl.lit(0).alias("cat"),
         )  # fmt: skip
+
+    def _time(self, name: str) -> Any:
+        import polars as pl
+
+        moment = pl.from_epoch(pl.col(name) + self._first_unix_ns, time_unit="ns")
+        return moment.dt.strftime("%Y-%m-%dT%H:%M:%S%.9fZ")
 
 
 class _Log:
@@ -230,18 +247,18 @@ def _zstd(path: Path) -> Iterator[Any]:
         yield out
 
 
-def _origin(reader: Reader, tier: str, limit: Limit) -> list[str]:
-    meta = reader.meta
+def _origin(done: Operations, tier: str, limit: Limit) -> list[str]:
+    meta = done.meta
     made = f"written by {meta.program} {meta.version}, configuration SHA-256 {meta.config_sha256 or 'unknown'}"
-    lines = [f"tier {tier} of {reader.path.name}, {made}"]
+    lines = [f"tier {tier} of {done.file.name}, {made}"]
     if str(limit):
         lines.append(f"only part of the tier: the first {limit}")
     if meta.is_simulated:
-        lines.append("the trace is simulated: its times are the simulator's, not a device's")
+        lines.append("its times are a simulation's, not a device's")
     return lines
 
 
-def _lost(found: Survey, partial: Sequence[int], style: Style) -> list[str]:
+def _lost(found: Survey, partial: tuple[int, int], style: Style, done: Operations) -> list[str]:
     lost = []
     if found.requests:
         lost.append(
@@ -263,7 +280,12 @@ def _lost(found: Survey, partial: Sequence[int], style: Style) -> list[str]:
         lost.append(f"{format_count(found.gone_deletes)} deletes of objects that are not there")
     if found.ranks:
         lost.append(f"the rank of {format_count(found.ranks)} operations")
-    lost.append("phases; and ends, which a trace does not have")
-    if style is Style.WARP:
+    if not done.objects.exists():
+        lost.append("names: objects are called object/ID, since the source does not name them")
+    if done.is_measured:
+        lost.append("phases, and where in its object an operation began")
+    else:
+        lost.append("phases; and ends, which a trace does not have")
+    if style is Style.WARP and not done.is_measured:
         lost.append("warp analyze refuses rows without ends; what replays warp's CSV needs only starts")
     return lost

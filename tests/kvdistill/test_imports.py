@@ -97,6 +97,69 @@ def test_an_imported_trace_keeps_its_date_and_round_trips(tmp_path):
     assert "\t2026-01-01T00:00:00.500000000Z\t" in text
 
 
+def test_a_run_comes_back_from_warp_s_csv_with_its_times(tmp_path):
+    log = write_lines(
+        tmp_path / "w.csv", HEADER,
+        warp_line("PUT", "a b", "2026-01-01T00:00:00.5Z", "2026-01-01T00:00:00.75Z", 4096),
+        warp_line("GET", "a b", "2026-01-01T00:00:01.000000001Z", "2026-01-01T00:00:01.5Z", 4096),
+        warp_line("GET", "a b", "2026-01-01T00:00:01.25Z", "", 4096),
+        warp_line("DELETE", "a b", "2026-01-01T00:00:02Z", "2026-01-01T00:00:02.1Z", 0, error="gone"),
+    )  # fmt: skip
+    run_import("warp", [log], tmp_path / "out")
+    made = write_oplogs(
+        tmp_path / "out", "s3", tmp_path, Style.WARP, endpoint="http://h", hosts=1, limit=Limit(), argv=[]
+    )
+    # warp analyze can read it: rows that were measured have ends.
+    assert not any("analyze" in line for line in made.lost)
+    text = zstandard.ZstdDecompressor().decompressobj().decompress((tmp_path / made.files[0]).read_bytes()).decode()
+    rows = [
+        dict(zip(Style.WARP.columns, line.split("\t"), strict=True)) for line in text.splitlines()[1:] if line[0] != "#"
+    ]
+    names = ("op", "file", "bytes", "start", "end", "duration_ns", "error")
+    assert [tuple(r[n] for n in names) for r in rows] == [
+        ("PUT", "a%20b", "4096", "2026-01-01T00:00:00.500000000Z", "2026-01-01T00:00:00.750000000Z", "250000000", ""),
+        ("GET", "a%20b", "4096", "2026-01-01T00:00:01.000000001Z", "2026-01-01T00:00:01.500000000Z", "499999999", ""),
+        # What was not measured is empty.
+        ("GET", "a%20b", "4096", "2026-01-01T00:00:01.250000000Z", "", "", ""),
+        (
+            "DELETE",
+            "a%20b",
+            "0",
+            "2026-01-01T00:00:02.000000000Z",
+            "2026-01-01T00:00:02.100000000Z",
+            "100000000",
+            "error",
+        ),
+    ]
+    run_import("warp", [tmp_path / made.files[0]], tmp_path / "again")
+    wanted = ("op", "object_id", "submitted_ns", "completed_ns", "outcome")
+    first, again = (rows_of(tmp_path / name / "ops.parquet", OPS, *wanted) for name in ("out", "again"))
+    assert first == again
+
+
+def test_the_log_that_s3dlio_writes(tmp_path):
+    # As s3dlio 0.10 wrote it, but for its thread numbers: HEAD, a name with a space, an error without quotes.
+    when = "2026-11-21T07:57:43."
+    log = write_lines(
+        tmp_path / "o.tsv", "\t".join(Style.SAI3.columns),
+        f"0\t240\tPUT\t\t1\t4096\tfile://\t/t/o 2.bin\t\t{when}938825512Z\t{when}938825512Z\t{when}938930290Z\t104778",
+        f"1\t240\tGET\t\t1\t4096\tfile://\t/t/o 2.bin\t\t{when}939379174Z\t{when}939397539Z\t{when}939397539Z\t18365",
+        f"2\t736\tLIST\t\t5\t0\tfile://\t/t/\t\t{when}939527949Z\t\t{when}939575082Z\t47133",
+        f"3\t240\tHEAD\t\t1\t4096\tfile://\t/t/o 2.bin\t\t{when}939651179Z\t\t{when}939669126Z\t17947",
+        f'4\t240\tGET\t\t1\t0\tfile://\t/t/no\tFile not found: "no"\t{when}939791873Z\t{when}939858060Z\t'
+        f"{when}939858060Z\t66187",
+    )  # fmt: skip
+    result = run_import("sai3", [log], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "ops.parquet", OPS, "op", "submitted_ns", "completed_ns", "bytes", "outcome") == [
+        ("write", 0, 104_778, 4096, "ok"), ("read", 553_662, 572_027, 4096, "ok"),
+        ("read", 966_361, 1_032_548, None, "error"),
+    ]  # fmt: skip
+    # What was never read or written well has no known size.
+    objects = rows_of(tmp_path / "out" / "trace.objects.parquet", OBJECTS, "key", "size_bytes")
+    assert objects == [("/t/o%202.bin", 4096), ("/t/no", None)]
+    assert result.left_out == {"LIST and STAT have no place in our tables": 2}
+
+
 def test_what_warp_measured_becomes_a_run(tmp_path):
     log = write_lines(
         tmp_path / "w.csv.zst", HEADER,
@@ -117,7 +180,7 @@ def test_what_warp_measured_becomes_a_run(tmp_path):
         ("read", 750 * MS, 750 * MS + 1000, 4096, None, "ok"),
         ("delete", 1500 * MS, 1600 * MS, None, None, "error"),
         # No end: not measured, which is not 0.
-        ("read", 2500 * MS, None, None, None, "ok"),
+        ("read", 2500 * MS, None, 10, None, "ok"),
     ]
     assert rows_of(out / "trace.objects.parquet", OBJECTS, "key", "size_bytes") == [("a%20b", 4096), ("c", 10)]
     assert "1 operations have no end: their times are null" in result.notes
