@@ -25,7 +25,7 @@ _SOURCES = sorted(p for p in _HERE.rglob("*.py") if "\nfrom kvtrace.compiled imp
 
 def _cache_directory() -> Path:
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in [*_SOURCES, _HERE / "state.py", _HERE / "world.py", _HERE / "core" / "schema.py"]:
+    for path in [*_SOURCES, *(_HERE / name for name in ("compiled.py", "state.py", "world.py", "core/schema.py"))]:
         digest.update(path.read_bytes())
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "kvtrace" / digest.hexdigest()[:16]
@@ -51,7 +51,7 @@ intrinsic = numba.extending.intrinsic
 """A function that says, by the types of its arguments, what to compile in its place."""
 
 
-class _Once(event.Listener):  # type: ignore[misc] - numba has no types
+class _Once(event.Listener):  # type: ignore[misc]
     """Calls `say` when the first function starts to be compiled."""
 
     def __init__(self, say: Callable[[], None]) -> None:

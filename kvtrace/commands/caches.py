@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvtrace.commands.options import AsJson, Seed, percent
+from kvtrace.commands.options import AsJson, Seed, compile_announced, percent
 from kvtrace.core.app import emit_json, emit_table
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count, parse_duration_ns
@@ -46,9 +46,10 @@ def sim(
     from kvtrace.geometry import block_chains
     from kvtrace.sweep import policy_hits
 
-    chains = block_chains(requests)
+    with compile_announced():
+        chains = block_chains(requests)
+        hits = policy_hits(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
     references = len(chains.slots)
-    hits = policy_hits(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
     results = [{"capacity_blocks": c, "hits": h} for c, h in zip(capacities, hits, strict=True)]
     if as_json:
         emit_json({
@@ -110,7 +111,8 @@ def mrc(
     if plot_to is not None:
         check_plot(plot_to)
     requests = source.read(file, seed)
-    found = curves.sweep(requests, shape, chunk_tokens, points, chosen, sample)
+    with compile_announced():
+        found = curves.sweep(requests, shape, chunk_tokens, points, chosen, sample)
     if plot_to is not None:
         curves.plot(found, plot_to, f"{policy} over {file.name}, {model}, {found.object_tokens} tokens an object")
     if as_json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.options import AsJson, Seed, percent
+from kvtrace.commands.options import AsJson, Seed, compile_announced, percent
 from kvtrace.core.app import emit_json, emit_table, log, progress
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
@@ -93,10 +93,9 @@ def gen(
         raise ConfigError(f"--duration {duration}: must be > 0")
     requests = source.read(file, seed, max_requests) if file is not None else None
     if until_ns is not None and file is None and open_loop.said():
-        _announce_compile()
-        requests = open_loop.make(until_ns, shape.max_context_tokens, seed, max_requests)
+        with compile_announced():
+            requests = open_loop.make(until_ns, shape.max_context_tokens, seed, max_requests)
     load = _load(requests, users, seed, until_ns, max_requests)
-    _announce_compile()
     from kvtrace.simulation import FOREVER_NS, Simulation
 
     simulation = Simulation(chosen, shape, load, ranks=tensor_parallel)
@@ -109,7 +108,7 @@ def gen(
     span_ns = until_ns
     if requests is not None and (file is not None or len(requests) == max_requests):
         span_ns = min(int(requests.arrival_ns[-1]), until_ns or FOREVER_NS)
-    with progress("simulating", span_ns) as tick:
+    with compile_announced(), progress("simulating", span_ns) as tick:
         meta = traceout.write(output, simulation, describe, requests_out, tick)
     for note in meta.notes:
         log(f"note: {note}")
@@ -141,14 +140,6 @@ def _load(requests: Requests | None, users: int, seed: int, until_ns: int | None
         requests=requests, users=0 if requests is not None else users, seed=seed,
         until_ns=FOREVER_NS if until_ns is None else until_ns, max_requests=max_requests or FOREVER_NS,
     )  # fmt: skip
-
-
-def _announce_compile() -> None:
-    """Say that the first run compiles, if no run before has."""
-    from kvtrace.compiled import is_cached
-
-    if not is_cached():
-        log("compiling the simulation; this happens once and takes about half a minute")
 
 
 def _print_gen(summary: dict[str, Any]) -> None:
