@@ -43,6 +43,10 @@ def show_run(outcome: Outcome) -> None:
                 f"{format_bytes(moved['read_bytes'])} read, "
                 f"{format_bytes(moved['written_bytes'])} written meanwhile, by all programs"
             )
+    if (manifest["probes"] or {}).get("is_measured"):
+        rows = manifest["probes"]["event_rows"]
+        kept = "" if rows is None else f" and {rows:,} block requests in blocks.parquet"
+        typer.echo(f"probed: probe.json{kept}; kvdistill report shows where the time went")
     _show_verification(outcome)
     typer.echo("")
     emit_table("Operations", _OPERATIONS, [_operations(f) for f in summary.figures])
