@@ -149,7 +149,8 @@ def _targets(run: dict[str, Any]) -> list[Table]:
     if not isinstance(tiers, dict) or not tiers:
         return []
     columns = [Column(name, name.removeprefix("is_").replace("_", " ")) for name in _TARGET]
-    rows = [[{"name": name, **facts}.get(c.name) for c in columns] for name, facts in tiers.items()]
+    drives = [(name, facts | drive) for name, facts in tiers.items() for drive in facts.get("drives") or [{}]]
+    rows = [[{"name": name, **facts}.get(c.name) for c in columns] for name, facts in drives]
     return [Table("On what it ran", Sheet.PARAMETERS, columns, rows)]
 
 

@@ -56,6 +56,7 @@ class Journal:
             self._file.truncate(0)
             self._stream = pa.ipc.new_stream(self._file, self._schema)
         except BlockingIOError:
+            self._file.close()
             raise DeviceError(f"{output}: another kvreplay writes its run there; name another with -o") from None
         except OSError as error:
             raise DeviceError(f"{output}: {error.strerror or error}") from None

@@ -213,6 +213,11 @@ def _notes(setting: Setting, begun: dict[str, Any], measured: Measured) -> list[
         )
     if measured.probed is not None and measured.probed.reason is not None:
         notes.append(f"left out the probes: {measured.probed.reason}")
+    devices = [drive.get("device") for drive in drives if drive.get("device") is not None]
+    notes += [
+        f"several drives lie on one device, {device}: their figures, and what it read and wrote, cannot be told apart"
+        for device in sorted({d for d in devices if devices.count(d) > 1})
+    ]
     if measured.verification is not None:
         notes.append(
             f"verified: checking took {format_duration(measured.verification.check_ns)} of the submitting threads' "

@@ -50,6 +50,9 @@ def show_run(outcome: Outcome) -> None:
     _show_verification(outcome)
     typer.echo("")
     emit_table("Operations", _OPERATIONS, [_operations(f) for f in summary.figures])
+    if summary.drives:
+        emit_table("Operations by drive", _OPERATIONS, [_operations(f) for f in summary.drives])
+        emit_table("Latency by drive", ("tier op", *_TIMES), [(_name(f), *_times(f.latency)) for f in summary.drives])
     emit_table("Latency", ("tier op", *_TIMES), [(_name(f), *_times(f.latency)) for f in summary.figures])
     emit_table("Latency per MiB", ("tier op", *_TIMES), [
         (_name(f), *_times(f.latency_per_mib)) for f in summary.figures if f.latency_per_mib.count

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvreplay.engines import NOT_DONE, OK, SKIPPED
 from kvreplay.plan import DELETE
+from kvreplay.tiers.several import SeveralDrives
 from kvtrace.core.schema import SERIES, arrow_schema, enum_array
 from kvtrace.core.units import NS_PER_S
 
@@ -23,7 +24,7 @@ _OPS = 3
 
 
 def series_batch(plan: Plan, record: Record, tiers: Sequence[Tier | None]) -> pa.RecordBatch:
-    """Return one row a second, tier and op in which anything ended; tiers where nothing moves have none."""
+    """Return one row a second, tier, drive and op in which anything ended; tiers where nothing moves have none."""
     import numpy as np
     import pyarrow as pa
 
@@ -31,15 +32,27 @@ def series_batch(plan: Plan, record: Record, tiers: Sequence[Tier | None]) -> pa
     rows = np.flatnonzero(moves & (record.outcome != SKIPPED) & (record.submitted_ns != NOT_DONE))
     # What failed has no completion: it counts where it was submitted.
     ended = np.where(record.completed_ns[rows] == NOT_DONE, record.submitted_ns[rows], record.completed_ns[rows])
-    key = (ended // NS_PER_S * len(tiers) + plan.tier[rows]) * _OPS + plan.op[rows]
+    places = [tier.drives if isinstance(tier, SeveralDrives) else [tier] for tier in tiers]
+    starts = np.cumsum([0, *(len(of_tier) for of_tier in places)])
+    place = starts[plan.tier[rows]]
+    for index, tier in enumerate(tiers):
+        if isinstance(tier, SeveralDrives):
+            here = plan.tier[rows] == index
+            place[here] += tier.drive_of[plan.object_id[rows[here]]]
+    count = int(starts[-1])
+    key = (ended // NS_PER_S * count + place) * _OPS + plan.op[rows]
     order = np.argsort(key, kind="stable")
     rows, key = rows[order], key[order]
-    keys, starts = np.unique(key, return_index=True)
-    groups = np.split(rows, starts[1:]) if len(keys) else []
+    keys, firsts = np.unique(key, return_index=True)
+    groups = np.split(rows, firsts[1:]) if len(keys) else []
     found: list[tuple[Any, ...]] = [_figures(plan, record, group) for group in groups]
     columns = [list(c) for c in zip(*found, strict=True)] if found else [[] for _ in range(6)]
+    at = keys // _OPS % count
+    tier_of = np.searchsorted(starts, at, side="right") - 1
+    is_alone = np.array([len(of_tier) == 1 for of_tier in places])[tier_of]
     arrays = [
-        pa.array(keys // _OPS // len(tiers), pa.int64()), pa.array(keys // _OPS % len(tiers), pa.int8()),
+        pa.array(keys // _OPS // count, pa.int64()), pa.array(tier_of, pa.int8()),
+        pa.array(at - starts[tier_of], pa.int16(), mask=is_alone),
         enum_array(SERIES, "op", (keys % _OPS).astype(np.int8)), *(pa.array(c, pa.int64()) for c in columns),
     ]  # fmt: skip
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(SERIES))

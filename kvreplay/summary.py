@@ -10,6 +10,7 @@ from kvreplay.engines import CORRUPT, ERROR, NOT_DONE, OK, SHORT
 from kvreplay.pacing import KEPT_PACE_FRACTION, LATE_NS
 from kvreplay.plan import DELETE
 from kvreplay.tiers import has_times
+from kvreplay.tiers.several import SeveralDrives
 from kvreplay.warmup import Warmup, WarmupFacts
 from kvreplay.warmup import facts as warmup_facts
 from kvtrace.core.percentiles import QUANTILES, nearest_rank
@@ -120,6 +121,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """In the whole run, its warm-up included."""
     not_reached: int
     figures: list[Figures]
+    drives: list[Figures]
+    """The same for each drive of a tier on several, which stands behind the tier's name."""
     pace: Pace | None
     in_flight_mean: float | None
     skipped_rows: dict[str, int]
@@ -170,6 +173,22 @@ def figures(
             rows = np.flatnonzero((plan.tier == index) & (plan.op == code) & is_measured)
             if tier is not None and len(rows):
                 result.append(_figures(tier, op, rows, plan, record, due_ns, asked))
+    return result
+
+
+def drive_figures(
+    plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None], is_measured: Any = True
+) -> list[Figures]:
+    """Return the same for each drive of the tiers that lie on several."""
+    import numpy as np
+
+    result = []
+    for index, tier in enumerate(tiers):
+        if isinstance(tier, SeveralDrives):
+            drive_of = tier.drive_of[np.where(plan.tier == index, plan.object_id, 0)]
+            for at, drive in enumerate(tier.drives):
+                alone = [drive if i == index else None for i in range(len(tiers))]
+                result += figures(plan, record, due_ns, alone, is_measured & (drive_of == at))
     return result
 
 
@@ -253,7 +272,8 @@ def summarize(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | No
         verdict=_verdict(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth),
         wall_ns=wall_ns, operations=int(done.sum()), errors=failed,
         not_reached=int((record.submitted_ns == NOT_DONE).sum()),
-        figures=figures(plan, record, due_ns, tiers, is_measured), pace=judged,
+        figures=figures(plan, record, due_ns, tiers, is_measured),
+        drives=drive_figures(plan, record, due_ns, tiers, is_measured), pace=judged,
         in_flight_mean=busy / span_ns if span_ns else None, warmup=left_out,
         skipped_rows=skipped_rows, absent_deletes=absent_deletes,
         generation=None if driven is None else Generation(

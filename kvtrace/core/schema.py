@@ -197,9 +197,11 @@ SERVED: Final = Table("served", "What storage did for each request of a replay, 
     Column("written_bytes", "int64", "bytes", "all that completed writes took"),
 ))  # fmt: skip
 
-SERIES: Final = Table("series", "What a replay did in each second, one row a second, tier and op.", (
+SERIES: Final = Table("series", "What a replay did in each second, one row a second, tier, drive and op.", (
     Column("second", "int64", "s", "whole seconds from the start of the run; seconds without an end have no row"),
     Column("tier", "int8", "index", "index into the tier list of the metadata"),
+    Column("drive", "int16", "index", "index into the tier's drives in run.json; null where it has one",
+           nullable=True),
     Column("op", "enum", "class", "what was done", values=_values(Op)),
     Column("operations", "int64", "count", "operations that completed in it; null if unknown", nullable=True),
     Column("errors", "int64", "count", "operations submitted in it that failed; null if unknown", nullable=True),

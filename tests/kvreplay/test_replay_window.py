@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 from conftest import write_trace
 
+from kvreplay import precondition as preconditioning
 from kvreplay.engines import Record
 from kvreplay.options import Config
+from kvreplay.precondition import MAX_ROUNDS, Precondition, is_steady, precondition
 from kvreplay.runner import replay
 from kvreplay.summary import summarize
+from kvreplay.tiers import Options
+from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.warmup import Warmup, parse_warmup
 from kvtrace.core.errors import ConfigError
@@ -93,3 +97,52 @@ def test_preconditioning_writes_the_peak_twice_and_leaves_nothing(tmp_path: Path
     assert (done["sequential_io_bytes"], done["random_io_bytes"]) == (131_072, 65_536)
     assert outcome.summary.operations == 3
     assert list(drive.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ([100.0] * 4, False),
+        ([100.0] * 5, True),
+        # The mean is 100: 110 is 10 % from it, 110.1 is more.
+        ([110.0, 97.5, 97.5, 97.5, 97.5], True),
+        ([111.0, 97.25, 97.25, 97.25, 97.25], False),
+        # A line that falls by 2.5 a round falls by 10 % over the window, one of 2.6 by 10.4 %.
+        ([105.0, 102.5, 100.0, 97.5, 95.0], True),
+        ([105.2, 102.6, 100.0, 97.4, 94.8], False),
+        # Only the last five count.
+        ([500.0, 300.0, 100.0, 100.0, 100.0, 100.0, 100.0], True),
+    ],
+)
+def test_steady_means_level_in_the_last_five_rounds(rates: list[float], expected: bool) -> None:
+    assert is_steady(rates) is expected
+
+
+@pytest.mark.parametrize(("seconds", "is_reached"), [([1.0] * 5, True), ([1.0, 9.0] * 30, False)])
+def test_preconditioning_goes_on_until_steady_or_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: list[float], is_reached: bool
+) -> None:
+    """Each round writes 8 MiB in the given seconds, by a clock of ours."""
+    size, clock, waiting = 8 << 20, [0], iter(seconds)
+
+    monkeypatch.setattr(preconditioning, "monotonic_ns", lambda: clock[0])
+    monkeypatch.setattr(preconditioning.os, "fdatasync", lambda _fd: None)
+    drive = FileTier("nvme", tmp_path, Options(is_direct=False))
+    drive.open(0)
+    progress = [0.0]
+
+    def note(done: float) -> None:
+        # The first pass is sequential; the last write of each later one ends a round.
+        if done > max(size, progress[-1]) and done % size == 0:
+            clock[0] += int(next(waiting) * S)
+        progress.append(done)
+
+    found, _ = precondition(
+        drive, size, Precondition.STEADY, 1 << 20, 4, lambda *_: None, 0, interrupted=lambda: None, progress=note
+    )
+    drive.close()
+    rounds = 5 if is_reached else MAX_ROUNDS
+    assert found.rounds_bytes_per_s == [size / s for s in seconds[:rounds]]
+    assert (found.is_steady, found.is_whole) == (is_reached, True)
+    assert found.written_bytes == size * (1 + rounds)
+    assert list(tmp_path.iterdir()) == []
