@@ -13,7 +13,7 @@ from kvtrace.core.app import emit_json, emit_table, log
 
 
 def import_(
-    format_: Annotated[Format, typer.Argument(metavar="FORMAT", help="What wrote the files; see below.")],
+    format_: Annotated[Format, typer.Argument(metavar="FORMAT", help="What wrote the files; see above.")],
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Its files.", show_default=False)],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The folder for the tables; made if missing.", show_default=False)

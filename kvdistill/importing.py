@@ -11,7 +11,7 @@ import msgspec
 
 from kvdistill.database import connect
 from kvdistill.importers import Format, Imported, Options, reader
-from kvdistill.importers.rows import OPS_FILE
+from kvdistill.importers.rows import BLOCKS_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, TRACE_FILE
 from kvtrace import __version__
 from kvtrace.core.app import progress
 from kvtrace.core.config import sha256
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kvtrace.core.metadata import Metadata
 
 RUN, PROBE = "run.json", "probe.json"
+_FILES = (RUN, PROBE, TRACE_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, BLOCKS_FILE)
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +58,8 @@ def import_files(files: Sequence[Path], options: Options, outdir: Path, argv: li
         with progress(f"read {options.format}"):
             found = reader(options.format)(files, options, db)
         outdir.mkdir(exist_ok=True)
-        for name in (RUN, PROBE):
-            # An old summary must not stand beside new tables.
+        for name in _FILES:
+            # What an earlier import left must not stand beside new tables.
             (outdir / name).unlink(missing_ok=True)
         config = {"import": str(options.format), "files": [path.name for path in files], "tier": options.tier}
         written = [_write_table(outdir, found, rows, config, argv) for rows in found.rows]

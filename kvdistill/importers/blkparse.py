@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvdistill.database import named
 from kvdistill.importers import Account, Imported, Rows
+from kvdistill.importers.rows import BLOCKS_FILE
 from kvdistill.importers.text import first_line, leave_out, load, one
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import BLOCKS, arrow_schema
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from kvdistill.importers import Options
 
-BLOCKS_FILE = "blocks.parquet"
 _EVENT = (
     r"^\s*(\d+,\d+)\s+\d+\s+\d+\s+(\d+)\.(\d{9})\s+(\d+)\s+([A-Za-z]+)\s+([A-Z]+)"
     r"(?:\s+(\d+)(?: \+ (\d+))?)?\s*(?:\[(.*)\])?.*$"

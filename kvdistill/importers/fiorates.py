@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvdistill.database import named
 from kvdistill.importers import Account, Rows
+from kvdistill.importers.rows import SERIES_FILE
 from kvdistill.importers.text import first_line, leave_out, load, one
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import SERIES, arrow_schema, enum_array
@@ -25,7 +26,6 @@ RATES = ("bw", "iops")
 COLUMNS = ("ms", "value", "direction", "bytes", "c5", "c6", "c7")
 """Of every log of fio; what the last three hold depends on its options."""
 LEAST = 4
-SERIES_FILE = "series.parquet"
 _OPS = ("read", "write")
 _KIB = 1024
 

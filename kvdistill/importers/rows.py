@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import duckdb
 
 TRACE_FILE, OBJECTS_FILE, OPS_FILE = "trace.parquet", "trace.objects.parquet", "ops.parquet"
+SERIES_FILE, BLOCKS_FILE = "series.parquet", "blocks.parquet"
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))
 OK, ERROR = (enum_code(OPS, "outcome", value) for value in ("ok", "error"))
 ENGINE = "other"
