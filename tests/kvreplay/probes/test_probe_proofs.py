@@ -190,3 +190,40 @@ def test_bpftrace_agrees_on_the_same_load(place, tmp_path):
     assert (block["queued"], block["bios"], block["splits"]) == (said("started"), said("bios"), said("splits"))
     assert block["bio_bytes"] == 512 * said("sectors") == block["issued_bytes"] == done["io_bytes"]
     assert said("merged") <= block["bios_merged"]
+
+
+@pytest.fixture
+def partition(tmp_path):
+    """The path of a partition that starts at 1 MiB of a loop device, and the loop device's name."""
+    (tmp_path / "image").touch()
+    os.truncate(tmp_path / "image", 32 << 20)
+    if not (shutil.which("losetup") and shutil.which("addpart")):
+        pytest.skip("losetup or addpart is not installed (apt-get install util-linux mount)")
+    made = subprocess.run(
+        ["losetup", "-f", "--show", tmp_path / "image"], capture_output=True, text=True, check=False
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip(f"no loop device: {made.stderr.strip()}")
+    loop = Path(made.stdout.strip())
+    path = loop.with_name(f"{loop.name}p1")
+    try:
+        subprocess.run(["addpart", loop, "1", "2048", "32768"], check=True)
+        if not path.is_block_device():
+            pytest.skip(f"{path} does not appear")
+        yield path, loop.name
+    finally:
+        subprocess.run(["delpart", loop, "1"], check=False)
+        subprocess.run(["losetup", "-d", loop], check=True)
+
+
+def test_a_partitions_requests_are_its_disks(partition, tmp_path):
+    path, disk = partition
+    with probed(tmp_path / "out", "--dev", path) as found:
+        dd = ["dd", "if=/dev/zero", f"of={path}", "bs=64k", "count=23", "oflag=direct"]
+        subprocess.run(dd, check=True, capture_output=True)
+    direct = sorted((e for e in found["events"] if e["rwbs"] == "WS"), key=lambda e: e["insert_ns"])
+    assert [e["bytes"] for e in direct] == [64 << 10] * 23
+    assert {e["device"] for e in direct} == {disk}
+    assert [e["sector"] for e in direct] == [2048 + 128 * i for i in range(23)]
+    written = [(c["call"], c["count"], c["bytes"]) for c in found["application"]["calls"] if c["kind"] == "write"]
+    assert written == [("write", 23, 23 << 16)]
