@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvtrace.core.errors import TraceError
-from kvtrace.core.schema import TRACE
+from kvtrace.core.schema import OBJECTS, TRACE
+from kvtrace.core.traceio import objects_path, open_table
 from kvtrace.ledger import Ledger
+from kvtrace.objectcheck import check_objects, retrieved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,14 +80,19 @@ def _tier(ledger: Ledger, counts: Any, t: int, stats: dict[str, Any] | None) -> 
     }
 
 
-def check(reader: Reader, progress: Callable[[float], None]) -> Ledger:
-    """Re-simulate the rows of a trace; TraceError at the first that cannot be, else the final books."""
+def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bool]:
+    """Re-simulate the rows of a trace, and compare the objects table beside it.
+
+    Returns the final books and whether there was such a table; TraceError at the first that cannot be.
+    """
     meta = reader.meta
     ledger = Ledger(meta.tiers, meta.rows or 0)
+    documents: set[int] = set()
     for batch in reader.batches():
         fault = ledger.apply(batch)
         if fault is not None:
             raise TraceError(fault.message, path=reader.path, row=fault.row, column=fault.column)
+        documents |= retrieved(batch)
         progress(float(ledger.rows))
     counted = (meta.stats or {}).get("tiers") or []
     for t, tier in enumerate(counted):
@@ -95,4 +102,7 @@ def check(reader: Reader, progress: Callable[[float], None]) -> Ledger:
                 f"tier {tier['name']} ends with {live} bytes live, but the simulation counted {tier['live_bytes']}: "
                 "rows are missing", path=reader.path,
             )  # fmt: skip
-    return ledger
+    beside = objects_path(reader.path)
+    if beside.exists():
+        check_objects(open_table(beside, OBJECTS), ledger.extents[: ledger.objects], documents)
+    return ledger, beside.exists()

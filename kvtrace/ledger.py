@@ -74,6 +74,8 @@ class Ledger:
     peak_bytes: NDArray[np.int64] = field(init=False)
     objects: int = 0
     requests: int = 0
+    extents: NDArray[np.int64] = field(init=False)
+    """The bytes that each object had in any tier, at its largest."""
     _sizes: NDArray[np.int64] = field(init=False)
     _stages: NDArray[np.int32] = field(init=False)
     _state: NDArray[np.int64] = field(init=False)
@@ -83,6 +85,7 @@ class Ledger:
         n = len(self.tiers)
         self.live_bytes, self.peak_bytes = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
         self._sizes = np.zeros((n, 1024), dtype=np.int64)
+        self.extents = np.zeros(1024, dtype=np.int64)
         self._stages = np.full(1024, -1, dtype=np.int32)
         # last time, last row, and the "before" value of a fault
         self._state = np.zeros(3, dtype=np.int64)
@@ -96,13 +99,14 @@ class Ledger:
         self.requests = max(self.requests, top_request + 1)
         most = self.total_rows + _DENSE_SLACK
         self._sizes = _grown(self._sizes, min(self.objects, most), 0)
+        self.extents = _grown(self.extents, min(self.objects, most), 0)
         self._stages = _grown(self._stages, min(self.requests, most), -1)
         capacity = np.array(
             [INT64_MAX if t.capacity_bytes is None else t.capacity_bytes for t in self.tiers], dtype=np.int64
         )
         code, at = _enter(
-            *(columns[name] for name in _NAMES), capacity, self._sizes, self._stages, self.live_bytes,
-            self.peak_bytes, self._state, self.is_strict,
+            *(columns[name] for name in _NAMES), capacity, self._sizes, self.extents, self._stages,
+            self.live_bytes, self.peak_bytes, self._state, self.is_strict,
         )  # fmt: skip
         fault = None if code == OK else self._fault(code, at, columns)
         self.rows += batch.num_rows
@@ -147,7 +151,7 @@ def _grown(array: Any, wanted: int, fill: int) -> Any:
 @njit
 def _enter(
     ts_ns: Any, op: Any, tier: Any, object_id: Any, offset: Any, length: Any, request: Any, stage: Any, rank: Any,
-    capacity: Any, sizes: Any, stages: Any, live: Any, peak: Any, state: Any, is_strict: bool,
+    capacity: Any, sizes: Any, extents: Any, stages: Any, live: Any, peak: Any, state: Any, is_strict: bool,
 ) -> tuple[int, int]:  # fmt: skip
     for i in range(len(ts_ns)):
         t, o = tier[i], object_id[i]
@@ -172,6 +176,7 @@ def _enter(
             if live[t] > INT64_MAX - grown:
                 return OVERFLOW, i
             sizes[t, o] = held + grown
+            extents[o] = max(extents[o], held + grown)
             live[t] += grown
             peak[t] = max(peak[t], live[t])
             if is_strict and live[t] > capacity[t]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.core.metadata import describe
-from kvtrace.hierarchy import Entry, as_config
+from kvtrace.hierarchy import Entry, Policy, as_config
 from kvtrace.models import PieceKind, pieces
 from kvtrace.workload import notes as workload_notes
 
@@ -49,6 +49,8 @@ def _notes(simulation: Simulation) -> list[str]:
             else "storage operations take none, and no tier queues"
         )
     )
+    if any(tier.policy is Policy.TTL for tier in preset.tiers):
+        notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")
     kinds = {piece.kind for piece in pieces(simulation.model)}
     if preset.entry is Entry.TURN and kinds != {PieceKind.GROWING}:
         notes.append("turn entries charge every attention layer for every token, and hold no recurrent states")

@@ -110,6 +110,8 @@ def gen(
         span_ns = min(int(requests.arrival_ns[-1]), until_ns or FOREVER_NS)
     with compile_announced(), progress("simulating", span_ns) as tick:
         meta = traceout.write(output, simulation, describe, requests_out, tick)
+    if requests is None and simulation.requests == max_requests:
+        span_ns = simulation.now_ns
     for note in meta.notes:
         log(f"note: {note}")
     summary = {

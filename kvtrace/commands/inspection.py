@@ -62,6 +62,7 @@ def info(file: TraceFile, as_json: AsJson = False) -> None:
 def validate(file: TraceFile, as_json: AsJson = False) -> None:
     """Re-simulate the rows: reads find live objects, capacities hold, time and stages go forward.
 
+    The objects table beside it must list every object, with its size and kind.
     Leaves with 0, or with 3 and the first row that cannot be.
 
     \b
@@ -73,8 +74,12 @@ def validate(file: TraceFile, as_json: AsJson = False) -> None:
 
     reader = open_table(file, TRACE)
     with progress("validating", reader.meta.rows) as tick:
-        ledger = check(reader, tick)
+        ledger, has_table = check(reader, tick)
     if as_json:
-        emit_json({"file": str(file), "is_valid": True, "rows": ledger.rows, "objects": ledger.objects})
+        emit_json({
+            "file": str(file), "is_valid": True, "rows": ledger.rows, "objects": ledger.objects,
+            "has_objects_table": has_table,
+        })  # fmt: skip
     else:
-        typer.echo(f"{file}: valid, {format_count(ledger.rows)} rows, {format_count(ledger.objects)} objects")
+        note = "" if has_table else "; no objects table beside it"
+        typer.echo(f"{file}: valid, {format_count(ledger.rows)} rows, {format_count(ledger.objects)} objects{note}")

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from conftest import TRACES, run_cli, trace_batch, trace_meta, write_trace
 from simulated import kvtrace
 
 from kvtrace import ledger
 from kvtrace.core.metadata import Tier
-from kvtrace.core.schema import TRACE
-from kvtrace.core.traceio import create, open_table, read_table
+from kvtrace.core.schema import OBJECTS, TRACE, arrow_schema, enum_array, enum_code
+from kvtrace.core.traceio import create, objects_path, open_table, read_table
 
 K = 1 << 20
 HALF = 1 << 29
@@ -139,6 +141,66 @@ def test_a_trace_without_rows_is_valid(tmp_path, monkeypatch, capsys):
 def test_validate_leaves_with_3_as_a_process(tmp_path):
     done = run_cli("kvtrace", "validate", write_trace(tmp_path / "t.parquet", [r(0, 0)]), check=False)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (3, "", 1)
+
+
+# The objects table.
+
+
+def with_objects(path, rows, objects):
+    """Write `rows` as a trace, and beside it a table of `objects`: id, kind, size."""
+    write_trace(path, rows)
+    ids, kinds, sizes = zip(*objects, strict=True)
+    codes = np.array([enum_code(OBJECTS, "kind", kind) for kind in kinds], dtype=np.int8)
+    arrays = [
+        pa.array(ids, pa.int64()), pa.array([f"key/{i}" for i in range(len(ids))]), enum_array(OBJECTS, "kind", codes),
+        pa.array(sizes, pa.int64()),
+    ]  # fmt: skip
+    with create(objects_path(path), OBJECTS, trace_meta(OBJECTS)) as out:
+        out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS)))
+    return path
+
+
+RETRIEVED = (9, "read", 2, "retrieve", 1, 0, K, 1, 0, 0)
+TABLES = {
+    "as it is": ([(0, "chunk", 2 * K), (1, "document", K)], None),
+    "unknown size": ([(0, "chunk", None), (1, "document", K)], None),
+    "one that no tier took": ([(0, "chunk", 2 * K), (1, "document", K), (7, "chunk", 9)], None),
+    "another size": ([(0, "chunk", K), (1, "document", K)], ("row 0, column size_bytes: object 0 is 1048576 bytes here, "
+                     "but 2097152 in the trace")),
+    "a missing object": ([(0, "chunk", 2 * K)], "object 1 of the trace is not in this table"),
+    "another kind": ([(0, "chunk", 2 * K), (1, "turn", K)], ("row 1, column kind: object 1 is a turn here, but the "
+                     "trace retrieves it as a document")),
+    "twice": ([(0, "chunk", 2 * K), (1, "document", K), (1, "document", K)], ("row 2, column object_id: object 1 is out "
+              "of order, or twice in the table")),
+    "out of order": ([(1, "document", K), (0, "chunk", 2 * K)], "row 1, column object_id: object 0 is out of order"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("objects", "message"), TABLES.values(), ids=TABLES.keys())
+def test_the_objects_table_is_compared(tmp_path, monkeypatch, capsys, objects, message):
+    rows = [w(0, 0), w(0, 1), w(8, 0, offset=K), RETRIEVED, d(9, 0, size=2 * K)]
+    path = with_objects(tmp_path / "t.parquet", rows, objects)
+    assert kvtrace(monkeypatch, "validate", path) == (0 if message is None else 3)
+    err = capsys.readouterr().err
+    assert err == "" if message is None else f"{objects_path(path)}" in err and message in err
+
+
+def test_a_trace_without_an_objects_table_is_said_to_be_so(tmp_path, monkeypatch, capsys):
+    path = write_trace(tmp_path / "t.parquet", VALID)
+    objects_path(path).unlink()
+    assert kvtrace(monkeypatch, "validate", path) == 0
+    assert capsys.readouterr().out.endswith("2 objects; no objects table beside it\n")
+
+
+@pytest.mark.parametrize("preset", ["lmcache-disk", "mlperf"])
+def test_requests_that_were_cut_off_make_no_objects(tmp_path, monkeypatch, preset):
+    (tmp_path / "inline.jsonl").write_text(INLINE)
+    path = tmp_path / "t.parquet"
+    options = ["--source", "mooncake", tmp_path / "inline.jsonl", "--max-requests", 2, "--preset", preset]
+    assert kvtrace(monkeypatch, "gen", *options, "-o", path) == 0
+    assert kvtrace(monkeypatch, "validate", path) == 0
+    # 1200 tokens are 4 chunks of 256, and 700 share the first 512 with them and none more; or a turn each.
+    assert read_table(objects_path(path), OBJECTS).num_rows == (4 if preset == "lmcache-disk" else 2)
 
 
 # Everything `gen` writes is valid.
