@@ -85,12 +85,12 @@ def test_each_second_has_its_operations(tmp_path: Path) -> None:
     made, record = setting(tmp_path)
     found = series_batch(made.window.plan, record, made.tiers).to_pylist()
     assert found == [
-        {"second": 0, "tier": 2, "drive": None, "op": "read", "operations": 2, "errors": 1, "bytes": 3 * MIB, "mean_ns": 250 * MS,
-         "p99_ns": None, "max_ns": 400 * MS},
-        {"second": 1, "tier": 2, "drive": None, "op": "write", "operations": 1, "errors": 0, "bytes": MIB, "mean_ns": 600 * MS,
-         "p99_ns": None, "max_ns": 600 * MS},
-        {"second": 1, "tier": 2, "drive": None, "op": "delete", "operations": 1, "errors": 0, "bytes": 0, "mean_ns": 100 * MS,
-         "p99_ns": None, "max_ns": 100 * MS},
+        {"second": 0, "tier": 2, "drive": None, "op": "read", "operations": 2, "errors": 1, "bytes": 3 * MIB,
+         "mean_ns": 250 * MS, "p99_ns": None, "max_ns": 400 * MS},
+        {"second": 1, "tier": 2, "drive": None, "op": "write", "operations": 1, "errors": 0, "bytes": MIB,
+         "mean_ns": 600 * MS, "p99_ns": None, "max_ns": 600 * MS},
+        {"second": 1, "tier": 2, "drive": None, "op": "delete", "operations": 1, "errors": 0, "bytes": 0,
+         "mean_ns": 100 * MS, "p99_ns": None, "max_ns": 100 * MS},
     ]  # fmt: skip
 
 
