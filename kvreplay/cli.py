@@ -172,7 +172,7 @@ def recover_(
 ) -> None:
     """Make a run, marked partial, of what a killed one had measured.
 
-    While a run goes on it notes once a second what has ended; of a killed run the last second may be missing.
+    While a run goes on it notes every second or few what has ended; of a killed run the last may be missing.
     Files that it left on its target are removed by the next run there.
 
     \b

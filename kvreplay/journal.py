@@ -45,7 +45,8 @@ class Journal:
         self.trouble: str | None = None
         """Why nothing more is kept; None if all is."""
         self._arrow, self._record, self._output = pa, record, output
-        self._kept, self._low = np.zeros(len(record.outcome), bool), 0
+        # Rows that are not kept yet, and the first of them.
+        self._waiting, self._low = np.ones(len(record.outcome), bool), 0
         columns = {"place": pa.int64(), "submitted_ns": pa.int64(), "completed_ns": pa.int64(), "outcome": pa.int8()}
         if record.ready_ns is not None:
             columns["ready_ns"] = pa.int64()
@@ -81,9 +82,9 @@ class Journal:
         """Append what has ended since the last time."""
         import numpy as np
 
-        record, kept, low = self._record, self._kept, self._low
-        has_ended = (record.outcome[low:] != SKIPPED) & (record.submitted_ns[low:] != NOT_DONE)
-        fresh = np.flatnonzero(has_ended & ~kept[low:]) + low
+        record, waiting, low = self._record, self._waiting, self._low
+        fresh = np.flatnonzero((record.outcome[low:] != SKIPPED) & waiting[low:]) + low
+        fresh = fresh[record.submitted_ns[fresh] != NOT_DONE]
         if not len(fresh):
             return
         columns = [fresh, record.submitted_ns[fresh], record.completed_ns[fresh], record.outcome[fresh]]
@@ -93,8 +94,8 @@ class Journal:
             self._arrow.RecordBatch.from_arrays([self._arrow.array(c) for c in columns], schema=self._schema)
         )
         self._file.flush()
-        kept[fresh] = True
-        self._low = low + int(np.argmin(kept[low:])) if not kept[low:].all() else len(kept)
+        waiting[fresh] = False
+        self._low = low + int(np.argmax(waiting[low:])) if waiting[low:].any() else len(waiting)
 
     def stop(self) -> None:
         """Keep nothing more."""

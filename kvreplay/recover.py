@@ -35,7 +35,7 @@ def recover(path: Path, trace: Path | None = None) -> Outcome:
         served = served_batch(setting, record, due_ns)
         last_ns = int(record.completed_ns.max()) if len(record.completed_ns) else NOT_DONE
         wall_ns = None if last_ns == NOT_DONE else last_ns
-        error = Interrupted("killed while it ran; recovered from its journal, of which the last second may be missing")
+        error = Interrupted("killed while it ran; recovered from its journal, of which the last seconds may be missing")
         trouble = ["its length is the last completion that was kept; what making data cost died with the process"]
         if setting.config.is_verified:
             trouble.append("what --verify found died with the process; corrupt operations are in ops.parquet")

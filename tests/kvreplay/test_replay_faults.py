@@ -21,7 +21,7 @@ from kvreplay.engines import ERROR, OK, Record, ring
 from kvreplay.journal import PARTIAL_MANIFEST, PARTIAL_OPS, Journal, journal, read_record, unrecovered
 from kvreplay.options import Config
 from kvreplay.recover import recover
-from kvreplay.runner import Interrupted, replay
+from kvreplay.runner import replay
 from kvreplay.tiers import Options
 from kvreplay.tiers.files import FileTier
 from kvreplay.trials import run_trials
@@ -87,7 +87,13 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
         "kvreplay", "run", tmp_path / "t.parquet", "--tier", f"nvme={tmp_path / 'd'}", "-o", output, check=False
     )
     assert (again.returncode, f"say kvreplay recover {output}" in again.stderr) == (4, True)
-    done = run_cli("kvreplay", "recover", output)
+    other = write_trace(tmp_path / "other.parquet", [row("write", 0)])
+    with pytest.raises(TraceError, match="not the trace that was replayed; name that with --trace"):
+        recover(output, other)
+    moved = (tmp_path / "t.parquet").rename(tmp_path / "moved.parquet")
+    with pytest.raises(ConfigError, match="no such file; name the trace that was replayed with --trace"):
+        recover(output)
+    done = run_cli("kvreplay", "recover", output, "--trace", moved)
     assert done.stdout.startswith("PARTIAL: ")
     manifest = json.loads((output / "run.json").read_text())
     assert (manifest["status"], manifest["reason"][:6]) == ("partial", "killed")
@@ -105,18 +111,6 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="nothing to recover"):
         recover(output)
-
-
-def test_a_run_is_recovered_only_with_its_own_trace(tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    output = kill_with_rows(tmp_path, start(tmp_path, tmp_path / "d"))
-    other = write_trace(tmp_path / "other.parquet", [row("write", 0)])
-    with pytest.raises(TraceError, match="not the trace that was replayed; name that with --trace"):
-        recover(output, other)
-    moved = (tmp_path / "t.parquet").rename(tmp_path / "moved.parquet")
-    with pytest.raises(ConfigError, match="no such file; name the trace that was replayed with --trace"):
-        recover(output)
-    assert isinstance(recover(output, moved).error, Interrupted)
 
 
 def record_of(outcomes: list[int]) -> Record:
@@ -182,15 +176,14 @@ def test_a_journal_that_cannot_be_written_stops_no_run(tmp_path: Path, monkeypat
     assert f"would not have outlived a kill: {tmp_path / 'run'}: No space left on device" in outcome.manifest["notes"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_with_what_it_has(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_the_run_with_what_it_has(tmp_path: Path) -> None:
     target = tmp_path / "space.dat"
     process = start(tmp_path, target)
     wait_for((tmp_path / "run" / PARTIAL_MANIFEST).is_file, "the run does not begin")
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out.startswith("PARTIAL: ")) == (130, True), err
-    assert f"interrupted by {number.name}" in err
+    assert "interrupted by SIGTERM" in err
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "partial"
     assert not target.exists()
     assert not (tmp_path / "run" / PARTIAL_MANIFEST).exists()
