@@ -17,7 +17,7 @@ _TARGETS = ("p95", "p99", "p99_9", "p99_99")
 
 def request_tables(run: dict[str, Any]) -> list[Table]:
     """Return the tables of requests, classes of service and criteria of `run`, the content of a run.json."""
-    return [*_requests(run), _classes(run), _criteria(run)]
+    return [*_requests(run), *_classes(run), _criteria(run)]
 
 
 def _requests(run: dict[str, Any]) -> list[Table]:
@@ -34,24 +34,33 @@ def _requests(run: dict[str, Any]) -> list[Table]:
     return [Table("Requests", Sheet.QOS, columns, rows, (), note)]
 
 
-def _classes(run: dict[str, Any]) -> Table:
+def _classes(run: dict[str, Any]) -> list[Table]:
     classes = at(run, "requests", "classes") or []
     if not classes:
         reason = at(run, "mlperf", "qos_reason") or "the run does not say which class a request is of"
-        return parameters("Classes of service", Sheet.QOS, {"QoS": f"not measured: {reason}"})
+        return [parameters("Classes of service", Sheet.QOS, {"QoS": f"not measured: {reason}"})]
+    note = str(at(run, "mlperf", "qos_definition") or "").strip()
     columns = [
-        Column("qos", "class"), Column("verdict", "verdict"), Column("count", "requests", Unit.COUNT),
-        Column("share_within_p95_target", "within p95 target", Unit.SHARE),
-        *(Column(f"{n}_ns", n.replace("_", "."), Unit.NS) for n in _TARGETS),
-        *(Column(f"target_{n}_ns", f"{n.replace('_', '.')} target", Unit.NS) for n in _TARGETS),
+        Column("qos", "class"), Column("count", "requests", Unit.COUNT),
+        Column("share_within_p95_target", "within p95 target", Unit.SHARE), Column("verdict", "verdict"),
     ]  # fmt: skip
     rows = [
-        [c.get("qos"), c.get("verdict"), at(c, "storage", "count"), c.get("share_within_p95_target"),
-         *(at(c, "storage", f"{n}_ns") for n in _TARGETS), *(at(c, "targets_ns", n) for n in _TARGETS)]
-        for c in classes
+        [c.get("qos"), at(c, "storage", "count"), c.get("share_within_p95_target"), c.get("verdict")] for c in classes
+    ]
+    judged = Table("Classes of service", Sheet.QOS, columns, rows, (), f"{note[:1].upper()}{note[1:]}." if note else "")
+    columns = [
+        Column("qos", "class"), Column("percentile", "percentile"), Column("reached_ns", "storage time", Unit.NS),
+        Column("target_ns", "target", Unit.NS), Column("verdict", "verdict"),
     ]  # fmt: skip
-    note = str(at(run, "mlperf", "qos_definition") or "").strip()
-    return Table("Classes of service", Sheet.QOS, columns, rows, (), f"{note[:1].upper()}{note[1:]}." if note else "")
+    rows = [_against_target(c, name) for c in classes for name in _TARGETS]
+    return [judged, Table("Targets of the classes", Sheet.QOS, columns, rows, (), "", 2)]
+
+
+def _against_target(of_class: dict[str, Any], name: str) -> list[Any]:
+    reached, target = at(of_class, "storage", f"{name}_ns"), at(of_class, "targets_ns", name)
+    is_known = reached is not None and target is not None
+    verdict = ("pass" if reached <= target else "fail") if is_known else "not measured"
+    return [of_class.get("qos"), name.replace("_", "."), reached, target, verdict]
 
 
 def _criteria(run: dict[str, Any]) -> Table:

@@ -1,7 +1,7 @@
 -- Points of the distributions of latency and lateness: the values at `$parts` (ten-thousandths), by nearest rank, where
 -- there are enough operations for that point. Exact without sorting all: only slots in which a wanted rank lies are.
-WITH slotted AS (
-    SELECT *, CASE WHEN time_ns < 1 THEN -1 ELSE floor(log2(time_ns) * 64)::INT END AS slot FROM times
+WITH slotted AS NOT MATERIALIZED (
+    SELECT *, CASE WHEN time_ns < 1 THEN -1 ELSE floor(log2(time_ns) * 1024)::INT END AS slot FROM times
 ),
 counted AS (
     SELECT measure, tier, op, slot, count(*) AS n FROM slotted GROUP BY ALL

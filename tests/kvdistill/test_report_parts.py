@@ -150,7 +150,9 @@ def test_classes_of_service_stand_beside_their_targets(tmp_path):
     documents = documents_of([report(run)], ["run"])
     text = csv_lines(documents)
     assert "run,QoS Metrics,Classes of service,interactive,share_within_p95_target,share of 1,0.5\n" in text
-    assert "run,QoS Metrics,Classes of service,interactive,target_p95_ns,ns,50000000\n" in text
+    assert "run,QoS Metrics,Targets of the classes,interactive p95,target_ns,ns,50000000\n" in text
+    assert "run,QoS Metrics,Targets of the classes,interactive p95,verdict,,fail\n" in text
+    assert "run,QoS Metrics,Targets of the classes,interactive p99.9,verdict,,not measured\n" in text
     assert "run,QoS Metrics,Requests,storage time,p95_ns,ns,60000000\n" in text
     assert 'class="verdict fail"' in html_page(documents, "test")
 
