@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kvtrace.sources import Requests
 
-ROWS = 1 << 19
+ROWS = 1 << 18
 FOREVER_NS = 2**62
 
 
@@ -91,6 +91,16 @@ class Simulation:
     def parts(self) -> int:
         """Objects of one slot: one for each rank that stores, and each group of layers."""
         return self.ranks * self.layers
+
+    @property
+    def now_ns(self) -> int:
+        """The virtual time: of the last event, once all is over."""
+        return int(self.world.control[world.NOW])
+
+    @property
+    def requests(self) -> int:
+        """How many requests were looked up so far."""
+        return int(self.world.total[world.REQUESTS])
 
     @property
     def has_times(self) -> bool:

@@ -165,13 +165,13 @@ TABLES = {
     "as it is": ([(0, "chunk", 2 * K), (1, "document", K)], None),
     "unknown size": ([(0, "chunk", None), (1, "document", K)], None),
     "one that no tier took": ([(0, "chunk", 2 * K), (1, "document", K), (7, "chunk", 9)], None),
-    "another size": ([(0, "chunk", K), (1, "document", K)], ("row 0, column size_bytes: object 0 is 1048576 bytes here, "
-                     "but 2097152 in the trace")),
+    "another size": ([(0, "chunk", K), (1, "document", K)], ("row 0, column size_bytes: object 0 is 1048576 bytes "
+                     "here, but 2097152 in the trace")),
     "a missing object": ([(0, "chunk", 2 * K)], "object 1 of the trace is not in this table"),
     "another kind": ([(0, "chunk", 2 * K), (1, "turn", K)], ("row 1, column kind: object 1 is a turn here, but the "
                      "trace retrieves it as a document")),
-    "twice": ([(0, "chunk", 2 * K), (1, "document", K), (1, "document", K)], ("row 2, column object_id: object 1 is out "
-              "of order, or twice in the table")),
+    "twice": ([(0, "chunk", 2 * K), (1, "document", K), (1, "document", K)], ("row 2, column object_id: object 1 is "
+              "out of order, or twice in the table")),
     "out of order": ([(1, "document", K), (0, "chunk", 2 * K)], "row 1, column object_id: object 0 is out of order"),
 }  # fmt: skip
 
