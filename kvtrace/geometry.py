@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kvtrace.sources import Requests
 
 MAX_OBJECTS = 2**31 - 1
-_BATCH = 1 << 20
+_BATCH = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +127,15 @@ class _Numbers:
     def _grow(self) -> None:
         if 2 * len(self._names) > MAX_OBJECTS:
             raise ConfigError(f"more than {self.count} objects; at most {MAX_OBJECTS} fit a simulation")
-        self._names = np.resize(self._names, 2 * len(self._names))
-        self._table = np.full(2 * len(self._table), NONE, dtype=np.int32)
+        names, room = self._names, len(self._table)
+        self._names, self._table = np.empty(2 * len(names), dtype=np.int64), np.empty(0, dtype=np.int32)
+        self._names[: self.count] = names
+        self._table = np.full(2 * room, NONE, dtype=np.int32)
         _place_all(self._table, self._names, self.count)
 
     def chains(self, offsets: NDArray[np.int64], tokens: int) -> Chains:
         """Return what was numbered as chains of objects of so many `tokens`."""
-        return Chains(offsets, self.found, np.full(self.count, tokens, dtype=np.int64))
+        return Chains(offsets, self.found, np.broadcast_to(np.int64(tokens), self.count))
 
 
 @njit

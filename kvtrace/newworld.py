@@ -175,7 +175,8 @@ def _prompts(requests: Requests | None, knobs: world.Knobs) -> dict[str, Any]:
         return found
     if knobs.source == world.CHAINS:
         chains = chunk_chains(requests, knobs.chunk_tokens)
-        uses = np.bincount(chains.slots, minlength=len(chains.tokens)).astype(np.int32)
+        uses = np.zeros(len(chains.tokens), np.int32)
+        np.add.at(uses, chains.slots, 1)
         slot = np.full(len(uses), state.NONE, np.int32)
         return found | {"offsets": chains.offsets, "chains": chains.slots, "object_slot": slot, "object_uses": uses}
     row, count = conversations(requests)
