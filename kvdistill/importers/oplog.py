@@ -45,9 +45,10 @@ def read(files: Sequence[Path], options: Options, db: duckdb.DuckDBPyConnection)
         account.notes += _about_columns(path, columns)
         quote = '"' if options.format is Format.WARP else ""
         load(db, path, columns, account, delimiter="\t", skip=1, quote=quote, comment="#")
+        _parse(db, columns)
         _leave_out(db, path, account)
-        has_ends |= _insert(db, number, columns)
-        account.notes += _about_rows(db, columns)
+        has_ends |= _insert(db, number)
+        account.notes += _about_rows(db)
     rows, first_ns = finish(db, files, is_measured=has_ends)
     account.kept, endless = one(db, "SELECT count(*), count(*) FILTER (end_ns IS NULL) FROM input")
     if has_ends and endless:
@@ -79,55 +80,54 @@ def _about_columns(path: Path, columns: Sequence[str]) -> list[str]:
     return [f"{path.name}: unknown columns are left out: {', '.join(unknown)}"] if unknown else []
 
 
+def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
+    """Replace the text in `raw` by values, each looked at once; null where it is none."""
+
+    def column(name: str) -> str:
+        return f'"{name}"' if name in columns else "NULL"
+
+    took, count = (f"TRY_CAST({column(name)} AS BIGINT)" for name in ("duration_ns", "n_objects"))
+    db.execute(
+        "CREATE OR REPLACE TABLE raw AS SELECT line, upper(op) AS op, nullif(file, '') AS file, "  # noqa: S608 - ours
+        f"TRY_CAST(coalesce(nullif(bytes, ''), '0') AS BIGINT) AS bytes, {_ns('start')} AS start_ns, "
+        f"coalesce({_ns('end') if 'end' in columns else 'NULL'}, {_ns('start')} + {took}) AS end_ns, "
+        f"coalesce({column('error')}, '') <> '' AS is_failed, {count} AS n_objects FROM raw"
+    )
+
+
 def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> None:
     """Delete what is no operation of ours from `raw`, and count it."""
     for reason, condition in (
-        ("no operation", "op IS NULL OR op = ''"),
-        ("LIST and STAT have no place in our tables", "upper(op) IN ('LIST', 'STAT', 'HEAD')"),
-        ("an operation that is not known", "upper(op) NOT IN ('GET', 'PUT', 'DELETE')"),
-        ("no object name", "file IS NULL OR file = ''"),
-        (
-            "a start that is no RFC 3339 time",
-            f"start IS NULL OR NOT regexp_matches(start, '{_TIME}') OR TRY_CAST(start AS TIMESTAMPTZ) IS NULL",
-        ),
-        ("bytes that are no whole number", "coalesce(bytes, '') <> '' AND coalesce(TRY_CAST(bytes AS BIGINT), -1) < 0"),
+        ("no operation", "coalesce(op, '') = ''"),
+        ("LIST and STAT have no place in our tables", "op IN ('LIST', 'STAT', 'HEAD')"),
+        ("an operation that is not known", "op NOT IN ('GET', 'PUT', 'DELETE')"),
+        ("no object name", "file IS NULL"),
+        ("a start that is no RFC 3339 time", "start_ns IS NULL"),
+        ("bytes that are no whole number", "bytes IS NULL OR bytes < 0"),
     ):
         leave_out(db, path, account, reason, condition)
 
 
-def _insert(db: duckdb.DuckDBPyConnection, number: int, columns: Sequence[str]) -> bool:
+def _insert(db: duckdb.DuckDBPyConnection, number: int) -> bool:
     """Append `raw` to `input`; return whether it says when operations ended."""
-    end = "NULL"
-    if "end" in columns:
-        end = f"CASE WHEN regexp_matches({_quoted('end')}, '{_TIME}') THEN {_ns('end')} END"
-    if "duration_ns" in columns:
-        end = f"coalesce({end}, start_ns + TRY_CAST(duration_ns AS BIGINT))"
-    failed = "coalesce(error, '') <> ''" if "error" in columns else "false"
     db.execute(
-        f"INSERT INTO input SELECT {number}, line, CASE upper(op) WHEN 'GET' THEN {READ} WHEN 'PUT' THEN {WRITE} "  # noqa: S608 - ours
-        f"ELSE {DELETE} END, file, 0, coalesce(TRY_CAST(bytes AS BIGINT), 0), start_ns, "
-        f"CASE WHEN {end} >= start_ns THEN {end} END, CASE WHEN {failed} THEN {ERROR} ELSE {OK} END, NULL "
-        f"FROM (SELECT *, {_ns('start')} AS start_ns FROM raw)"
+        f"INSERT INTO input SELECT {number}, line, CASE op WHEN 'GET' THEN {READ} WHEN 'PUT' THEN {WRITE} "  # noqa: S608 - ours
+        f"ELSE {DELETE} END, file, 0, bytes, start_ns, if(end_ns >= start_ns, end_ns, NULL), "
+        f"if(is_failed, {ERROR}, {OK}), NULL FROM raw"
     )
-    (ended,) = one(db, f"SELECT count(*) FROM input WHERE file = {number} AND end_ns IS NOT NULL")  # noqa: S608 - ours
+    (ended,) = one(db, "SELECT count(*) FROM raw WHERE end_ns >= start_ns")
     return bool(ended)
 
 
-def _quoted(name: str) -> str:
-    return f'"{name}"'
-
-
 def _ns(name: str) -> str:
-    """Return SQL for the Unix ns of a time: DuckDB's own types hold either its zone or its nanoseconds."""
-    column = _quoted(name)
-    fraction = f"rpad(regexp_extract({column}, '\\.(\\d+)', 1), 9, '0')"
-    return f"(epoch_us(TRY_CAST({column} AS TIMESTAMPTZ)) // 1000000 * {NS_PER_S} + CAST({fraction} AS BIGINT))"
+    """Return SQL for the Unix ns of a time, null if it is none: DuckDB's own types hold its zone or its nanoseconds."""
+    seconds = f'epoch_us(TRY_CAST("{name}" AS TIMESTAMPTZ)) // 1000000'
+    fraction = f"CAST(rpad(regexp_extract(\"{name}\", '\\.(\\d+)', 1), 9, '0') AS BIGINT)"
+    return f"if(regexp_matches(\"{name}\", '{_TIME}'), {seconds} * {NS_PER_S} + {fraction}, NULL)"
 
 
-def _about_rows(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> list[str]:
-    if "n_objects" not in columns:
-        return []
-    (several,) = one(db, "SELECT count(*) FROM raw WHERE TRY_CAST(n_objects AS BIGINT) > 1")
+def _about_rows(db: duckdb.DuckDBPyConnection) -> list[str]:
+    (several,) = one(db, "SELECT count(*) FROM raw WHERE n_objects > 1")
     if not several:
         return []
     return [f"{several:,} rows are operations on several objects: each counts as one, on the object that it names"]

@@ -92,7 +92,8 @@ def leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account, reaso
     """Delete the rows of `raw` where `condition` holds, and count them in `account` under `reason`."""
     count, line = one(db, f"SELECT count(*), min(line) FROM raw WHERE {condition}")  # noqa: S608 - ours
     account.leave_out(reason, count, f"{path.name}, row {line}")
-    db.execute(f"DELETE FROM raw WHERE {condition}")  # noqa: S608 - ours
+    if count:
+        db.execute(f"DELETE FROM raw WHERE {condition}")  # noqa: S608 - ours
 
 
 def _unpatterned(path: Path) -> str:
