@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from kvreplay.manifest import Setting
 
 QOS_DEFINITION = (
-    "storage_ns of a request: time in which at least one of its operations was in flight; a class complies if no "
-    "percentile that is known exceeds its target"
+    "storage_ns of a request: time in which at least one of its operations was in flight; requests with an operation "
+    "that failed or was not reached are left out; a class complies if no percentile that is known exceeds its target"
 )
 
 
@@ -52,7 +52,7 @@ class RequestFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     requests: int
     storage: Distribution
-    """storage_ns of those with an operation that completed."""
+    """storage_ns of those whose operations on storage and in memory all completed."""
     first_token: Distribution | None
     """Null if it is not modelled."""
     first_token_unknown: int | None
@@ -68,8 +68,11 @@ def request_figures(
     setting: Setting, record: Record, due_ns: Any, served: pa.RecordBatch, targets: Mapping[str, Targets]
 ) -> RequestFigures:
     """Return the figures of the rows of `served`, judged by the `targets` of each class."""
+    import numpy as np
+
     counts = _is_measured(setting, record, due_ns, served)
     storage, first = (_values(served, name)[counts] for name in ("storage_ns", "first_token_ns"))
+    storage = np.where(_values(served, "unfinished")[counts] == 0, storage, NOT_DONE)
     reason = firsttoken.not_modelled(setting.reader.meta, setting.asked)
     codes = served.column("qos").indices.fill_null(-1).to_numpy(zero_copy_only=False)[counts]
     classes = [

@@ -125,6 +125,14 @@ def test_classes_are_judged_by_their_targets(tmp_path: Path) -> None:
     assert (found.first_token.count, found.first_token_unknown, found.first_token_reason) == (2, 1, None)
 
 
+def test_a_request_that_did_not_end_has_no_storage_time(tmp_path: Path) -> None:
+    made, record, due_ns = setting(tmp_path, ClosedLoop())
+    record.outcome[2] = 1
+    found = request_figures(made, record, due_ns, served_batch(made, record, due_ns), Criteria().targets)
+    assert (found.storage.count, found.storage.max_ns, [c.storage.count for c in found.classes]) == (2, MS, [0, 1])
+    assert found.classes[0].share_within_p95_target is None
+
+
 def test_a_class_with_enough_requests_passes_or_fails(tmp_path: Path) -> None:
     made, record, due_ns = setting(tmp_path, ClosedLoop())
     served = served_batch(made, record, due_ns)
