@@ -13,11 +13,13 @@ from kvreplay.expect import expect
 from kvreplay.host import host_facts
 from kvreplay.mlperf import mlperf
 from kvreplay.options import MAX_SEED
+from kvreplay.tiers.extents import FREED_ONLY
 from kvreplay.verify import Verifier
 from kvreplay.warmup import Warmup, parse_warmup
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.metadata import describe
+from kvtrace.core.schema import Op
 from kvtrace.core.units import format_duration
 
 if TYPE_CHECKING:
@@ -188,8 +190,11 @@ def _window(setting: Setting) -> dict[str, Any]:
 
 def _notes(setting: Setting, begun: dict[str, Any], measured: Measured) -> list[str]:
     summary = measured.summary
-    notes = [f"tier {t.name} is SIMULATED: {t.facts()['note']}" for t in setting.tiers if t and t.is_simulated]
-    notes += [f"tier {t.name} by --gds: {t.facts()['gds']['note']}" for t in setting.tiers if t and t.engine == "gds"]
+    facts = begun["tiers"]
+    notes = [f"tier {t.name} is SIMULATED: {facts[t.name]['note']}" for t in setting.tiers if t and t.is_simulated]
+    notes += [
+        f"tier {t.name} by --gds: {facts[t.name]['gds']['note']}" for t in setting.tiers if t and t.engine == "gds"
+    ]
     if summary.skipped_rows:
         skipped = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
         notes.append(f"skipped, because no --tier names them: {skipped}")
@@ -206,18 +211,9 @@ def _notes(setting: Setting, begun: dict[str, Any], measured: Measured) -> list[
         left = f"{summary.warmup.operations:,} operations of the warm-up (--warmup {summary.warmup.asked})"
         rest = "" if summary.warmup.first_measured_row is not None else "; NOTHING was measured after it"
         notes.append(f"no figure counts the {left}{rest}")
-    drives = [drive for tier in begun["tiers"].values() for drive in tier.get("drives", [tier])]
-    if begun["preconditioned"] and any("discard" in (d.get("mount_options") or "").split(",") for d in drives):
-        notes.append(
-            "preconditioned in vain, perhaps: a target is mounted with discard, so the file's blocks were freed"
-        )
+    notes += _storage_notes(begun, {f.tier for f in summary.figures if f.op == Op.DELETE})
     if measured.probed is not None and measured.probed.reason is not None:
         notes.append(f"left out the probes: {measured.probed.reason}")
-    devices = [drive.get("device") for drive in drives if drive.get("device") is not None]
-    notes += [
-        f"several drives lie on one device, {device}: their figures, and what it read and wrote, cannot be told apart"
-        for device in sorted({d for d in devices if devices.count(d) > 1})
-    ]
     if measured.verification is not None:
         notes.append(
             f"verified: checking took {format_duration(measured.verification.check_ns)} of the submitting threads' "
@@ -226,3 +222,25 @@ def _notes(setting: Setting, begun: dict[str, Any], measured: Measured) -> list[
     if setting.config.is_buffered:
         notes.append("buffered: the page cache took part, so times are not the device's")
     return notes
+
+
+def _storage_notes(begun: dict[str, Any], deleting: set[str]) -> list[str]:
+    """Return what the facts of storage tiers mean for their figures; `deleting` tiers had deletes."""
+    drives = [drive for tier in begun["tiers"].values() for drive in tier.get("drives", [tier])]
+    notes = [
+        f"deletes on {name} only free space, and ask nothing of the device: their times are the replay's own"
+        for name, tier in begun["tiers"].items() if name in deleting and tier.get("deletes") == FREED_ONLY
+    ]  # fmt: skip
+    if begun["preconditioned"] and any(
+        # A preallocated file stays; what was written in a directory is removed.
+        "deletes" not in drive and "discard" in (drive.get("mount_options") or "").split(",")
+        for drive in drives
+    ):
+        notes.append(
+            "preconditioned in vain, perhaps: a target is mounted with discard, so the file's blocks were freed"
+        )
+    devices = [drive.get("device") for drive in drives if drive.get("device") is not None]
+    return notes + [
+        f"several drives lie on one device, {device}: their figures, and what it read and wrote, cannot be told apart"
+        for device in sorted({d for d in devices if devices.count(d) > 1})
+    ]

@@ -25,15 +25,10 @@ def show_run(outcome: Outcome) -> None:
     summary, manifest = outcome.summary, outcome.manifest
     partial = "" if outcome.error is None else "PARTIAL: "
     typer.echo(f"{partial}{summary.verdict}; {_totals(outcome)}")
-    window, populated, generation = manifest["window"], manifest["populated"], summary.generation
+    window, generation = manifest["window"], summary.generation
     part = "the whole trace" if window["is_whole_trace"] else f"the trace's start, --limit {window['limit']}"
     typer.echo(f"replayed {part}: {window['rows']:,} rows, {format_duration(window['span_ns'])} of trace time")
-    for done in manifest["preconditioned"]:
-        typer.echo(f"preconditioned {done['tier']}, not measured: {format_bytes(done['written_bytes'])} written")
-    if populated["objects"]:
-        typer.echo(
-            f"populated first, not measured: {populated['objects']:,} objects, {format_bytes(populated['bytes'])}"
-        )
+    _show_before(manifest)
     for note in manifest["notes"]:
         typer.echo(note)
     for name, moved in manifest["device_io"].items():
@@ -98,6 +93,30 @@ def _show_requests(found: dict[str, Any]) -> None:
         typer.echo(
             f"{found['first_token_unknown']:,} requests have no time to the first token: a load was not replayed"
         )
+
+
+def _show_before(manifest: dict[str, Any]) -> None:
+    """Print what was written before anything was measured."""
+    populated = manifest["populated"]
+    for done in manifest["preconditioned"]:
+        typer.echo(
+            f"preconditioned {done['tier']}, not measured: {format_bytes(done['written_bytes'])} written{_steady(done)}"
+        )
+    for name, tier in manifest["tiers"].items():
+        laid_out = sum(drive.get("written_first_bytes") or 0 for drive in tier.get("drives", [tier]))
+        if laid_out:
+            typer.echo(f"laid out {name} first, not measured: {format_bytes(laid_out)} written")
+    if populated["objects"]:
+        typer.echo(
+            f"populated first, not measured: {populated['objects']:,} objects, {format_bytes(populated['bytes'])}"
+        )
+
+
+def _steady(done: dict[str, Any]) -> str:
+    if done["is_steady"] is None:
+        return ""
+    rounds = len(done["rounds_bytes_per_s"])
+    return f"; {'steady' if done['is_steady'] else 'NOT STEADY'} after {rounds} rounds"
 
 
 def _device(manifest: dict[str, Any], drive: str) -> str | None:

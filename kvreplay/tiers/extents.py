@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 SPARE_SHARE = 0.25
 """Space beyond what the replay holds at most, because free extents lie scattered."""
+FREED_ONLY = "free space, ask nothing of the device"
+"""What deletes do unless they discard."""
 _WRITE = 1
 _BLKDISCARD = 0x1277
 _ALLOCATED_UNIT_BYTES = 512
@@ -87,11 +89,12 @@ class ExtentTier:
             )
         self._filled_bytes = self._read_filled()
         self._used_bytes = min(wanted, available) // self.alignment * self.alignment
+        # First of all, so that a later run knows it as ours, whatever happens to this one.
+        self._note_filled(self._filled_bytes)
         if not self.is_device:
             self._make_file()
         # Now, because it may be gone by the end.
         self._found = filesystem_facts(self._path) | {"device_firmware": firmware(self._path)}
-        self._note_filled(self._filled_bytes)
         self._space = Space(self._size_bytes, self.alignment, self.alignment)
 
     def _make_file(self) -> None:
@@ -181,7 +184,7 @@ class ExtentTier:
             "size_bytes": self._size_bytes,
             "highest_bytes": None if self._space is None else self._space.highest_bytes,
             "written_first_bytes": self.written_first_bytes,
-            "deletes": "discard" if self.is_discarding else "nothing goes to the device",
+            "deletes": "discard" if self.is_discarding else FREED_ONLY,
             **self._found,
         }
 
