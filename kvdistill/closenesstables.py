@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kvdistill.report import JobsReport
 
 _UNITS = {"_per_s": Unit.PER_S, "_bytes": Unit.BYTES, "_share": Unit.SHARE, "_us": Unit.NUMBER}
-_MARKS = {True: "pass", False: "FAIL", None: "not measured"}
+_MARKS = {True: "pass", False: "FAIL"}
 
 
 def jobs_document(report: JobsReport) -> Document:
@@ -38,19 +38,29 @@ def closeness_chapter(found: dict[str, Any]) -> Chapter:
 
 
 def _sides(comparisons: list[dict[str, Any]], note: str) -> Table:
-    names: dict[str, None] = {}
-    for comparison in comparisons:
-        for side in (comparison.get("source"), comparison.get("fio")):
-            names |= dict.fromkeys(n for n, v in (side or {}).items() if n != "name" and not isinstance(v, dict | list))
-    columns = [
-        Column("job", "job"), Column("window", "window"), Column("name", "side"),
-        *(Column(name, name.replace("_", " "), _unit(name)) for name in names),
+    """Return a row a figure and a column a side: there are more figures than a page is wide."""
+    sides = [
+        (_name(comparison, side), side, comparison.get("window"))
+        for comparison in comparisons for side in (comparison.get("source"), comparison.get("fio"))
+        if isinstance(side, dict)
     ]  # fmt: skip
-    rows = [
-        [c.get("job"), c.get("window"), side.get("name"), *(side.get(name) for name in names)]
-        for c in comparisons for side in (c.get("source"), c.get("fio")) if isinstance(side, dict)
-    ]  # fmt: skip
-    return Table("Closeness", Sheet.PERFORMANCE, columns, rows, (), note, 3)
+    names = dict.fromkeys(
+        name for _label, side, _window in sides for name, value in side.items()
+        if name != "name" and not isinstance(value, dict | list)
+    )  # fmt: skip
+    columns = [Column("figure", "figure"), *(Column(label, label, Unit.NUMBER) for label, _side, _window in sides)]
+    rows: list[list[Any]] = [["window", *(Quantity(window, Unit.TEXT) for _label, _side, window in sides)]]
+    rows += [
+        [name.replace("_", " "), *(Quantity(side.get(name), _unit(name)) for _label, side, _window in sides)]
+        for name in names
+    ]
+    return Table("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [], (), note)
+
+
+def _name(comparison: dict[str, Any], side: dict[str, Any]) -> str:
+    """Return what to call a side; several jobs may have the source as theirs."""
+    is_source = side is comparison.get("source")
+    return f"source of {at(comparison, 'fio', 'name')}" if is_source else str(side.get("name"))
 
 
 def _unit(name: str) -> Unit:
@@ -73,6 +83,12 @@ def _verdicts(comparisons: list[dict[str, Any]]) -> Table:
             value, wanted = verdict.get("value"), str(verdict.get("target"))
             is_share = "%" in wanted and isinstance(value, int | float) and not isinstance(value, bool)
             reached = Quantity(value, Unit.SHARE if is_share else Unit.TEXT if isinstance(value, bool) else Unit.NUMBER)
-            rows.append([job, verdict.get("name"), wanted, reached, _MARKS[verdict.get("passes")]])
+            rows.append([job, verdict.get("name"), wanted, reached, _verdict(verdict)])
     note = "Shares are differences from the source: negative is less than it."
     return Table("Targets of closeness", Sheet.PERFORMANCE, columns, rows, (), note, 2)
+
+
+def _verdict(verdict: dict[str, Any]) -> str:
+    if verdict.get("passes") is None:
+        return "not measured" if verdict.get("value") is None else "too few I/Os to tell"
+    return _MARKS[bool(verdict["passes"])]

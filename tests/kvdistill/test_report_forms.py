@@ -92,6 +92,8 @@ def test_the_page_says_what_the_json_says(both, text):
     found = json.loads(run_cli("kvdistill", "report", *both, "--json").stdout)
     (figures,), (latency,) = found[0]["figures"], found[0]["latency"]
     assert figures["bandwidth_bytes_per_s"] == 4e6
+    assert '<dt>read bandwidth, nvme</dt><dd title="4000000.0 bytes/s">4.00 MB/s</dd>' in text
+    assert f'<dt>read latency p99, nvme</dt><dd title="{latency["p99_ns"]} ns">990 µs</dd>' in text
     (row,) = [row for row in page.rows["Operations"] if "threads" in row]
     assert row[-2:] == [f"{figures['operations_per_s']} 1/s", f"{figures['bandwidth_bytes_per_s']} bytes/s"]
     assert page.rows["Latency"][1] == [

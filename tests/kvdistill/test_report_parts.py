@@ -56,6 +56,7 @@ CLOSENESS = {
             {"name": "read share", "target": "within 1.5 %", "value": -0.0125, "passes": True},
             {"name": "same I/Os", "target": "yes", "value": True, "passes": True},
             {"name": "end slip", "target": "<= 1 %", "value": None, "passes": None},
+            {"name": "bytes a second", "target": "within 1.5 %", "value": 0.5, "passes": None},
         ],
     }],
 }  # fmt: skip
@@ -129,6 +130,9 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     assert "| replay | read share | within 1.5 % | -1.25 % | pass |" in lines
     assert "| replay | same I/Os | yes | yes | pass |" in lines
     assert "| replay | end slip | \\<= 1 % | - | not measured |" in lines
+    assert "| replay | bytes a second | within 1.5 % | 50 % | too few I/Os to tell |" in lines
+    assert "| figure | source of replay | replay |" in lines
+    assert "| size tv | - | 0.25 |" in lines
     assert "| tier | nvme |" in lines
     run = write_run(tmp_path / "run", [1000] * 4)
     (run / "closeness.json").write_text(json.dumps(CLOSENESS))
