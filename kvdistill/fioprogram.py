@@ -28,6 +28,8 @@ REAPS_WHILE_WAITING = FioVersion(3, 37)
 """The first fio whose libaio replay completes operations while it waits for the next one's time."""
 MULTIPLIES_RATE_IOPS = FioVersion(3, 42)
 """The first fio whose linear rate_iops is right with bssplit."""
+HANGS_IN_IO_URING = FioVersion(3, 41)
+"""The first fio whose replay hangs with io_uring."""
 READS_IOLOG_3 = FioVersion(3, 31)
 """The first fio that reads iologs with timestamps."""
 

@@ -1,46 +1,82 @@
-"""Write placed operations as fio's iolog version 3: one file, times in microseconds, long operations split.
+"""Write placed operations as fio's iologs: one target, long operations split, lines dealt to several jobs in turn.
 
-fio drops the gap after timestamp 0, so time starts at 1; it knows no delete, so deletes only free space.
+Version 2 holds absolute times, so that lateness is caught up with; version 3 holds delays from the last issue.
+fio knows no delete, so deletes only free space.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import aside
 from kvtrace.core.schema import TRACE, enum_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+    from typing import BinaryIO
 
 FIRST_US = 1
+"""fio drops the gap after timestamp 0."""
 MAX_NAME = 256
-_READ = enum_code(TRACE, "op", "read")
+ABSOLUTE, RELATIVE = 2, 3
+"""The versions of the log, by how they tell time."""
+MAX_JOBS = 1024
+_US_PER_MS = 1000
 _NS_PER_US = 1000
+_READ = enum_code(TRACE, "op", "read")
+_GRANULE_BYTES = 4096
+_MAX_IO_BYTES = (1 << 32) - _GRANULE_BYTES
 # A row may become many lines: 32 MiB objects are 32 each.
 _BATCH_ROWS = 1 << 14
+_START_MS, _LINES_PER_MS = 1000, 200
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """How operations become logs; `jobs` null leaves it to `default_jobs`."""
+
+    max_io_bytes: int = 1 << 20
+    """Longer operations are split at this."""
+    jobs: int | None = None
+    version: int = ABSOLUTE
+
+    def __post_init__(self) -> None:
+        """Refuse what fio cannot take."""
+        if not _GRANULE_BYTES <= self.max_io_bytes <= _MAX_IO_BYTES or self.max_io_bytes % _GRANULE_BYTES:
+            raise ConfigError(f"--io-bytes {self.max_io_bytes}: it must be a multiple of 4096 below 4 GiB")
+        if self.jobs is not None and not 1 <= self.jobs <= MAX_JOBS:
+            raise ConfigError(f"--jobs {self.jobs}: it must be 1 to {MAX_JOBS}")
+        if self.version not in (ABSOLUTE, RELATIVE):
+            raise ConfigError(f"--log-version {self.version}: it must be {ABSOLUTE} or {RELATIVE}")
 
 
 class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a log holds, as fio will count it."""
+    """What the logs hold, as fio will count it."""
 
-    file: str
+    files: list[str]
+    """One a job; line i of the whole is in file i modulo their number."""
+    version: int
     target: str
     max_io_bytes: int
     """Longer operations are split at this."""
+    start_ms: int
+    """When the first line is due, from fio's start: time to read the logs; 0 in version 3."""
     read_ios: int
     write_ios: int
     read_bytes: int
     write_bytes: int
     split_ops: int
     last_us: int
-    """The last timestamp; the first is 1."""
+    """The last line's time; the first is 1."""
     largest_io_bytes: int
     max_burst_ios: int
-    """The most lines that share one timestamp."""
+    """The most lines due at one time."""
 
 
 def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
@@ -59,45 +95,128 @@ def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
         kept = np.flatnonzero(length > 0)
         if not len(kept):
             continue
-        ts, op, address, length = ts[kept], op[kept], address[kept], length[kept]
+        ts, op = ts[kept], op[kept]
         first = ts[0] if first is None else first
-        parts = -(-length // max_io_bytes)
+        yield from split(FIRST_US + (ts - first) // _NS_PER_US, op == _READ, address[kept], length[kept], max_io_bytes)
+
+
+def split(us: Any, is_read: Any, offset: Any, length: Any, max_io_bytes: int) -> Iterator[dict[str, Any]]:
+    """Yield operations as `split_ios` does."""
+    import numpy as np
+
+    for start in range(0, len(us), _BATCH_ROWS):
+        part_of = slice(start, start + _BATCH_ROWS)
+        longer = length[part_of]
+        parts = -(-longer // max_io_bytes)
         row = np.repeat(np.arange(len(parts)), parts)
         part = np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
         yield {
-            "us": FIRST_US + (ts[row] - first) // _NS_PER_US,
-            "is_read": op[row] == _READ,
-            "offset": address[row] + part * max_io_bytes,
-            "length": np.minimum(length[row] - part * max_io_bytes, max_io_bytes),
+            "us": us[part_of][row],
+            "is_read": is_read[part_of][row],
+            "offset": offset[part_of][row] + part * max_io_bytes,
+            "length": np.minimum(longer[row] - part * max_io_bytes, max_io_bytes),
             "part": part,
         }
 
 
-def write_iolog(path: Path, ios: Path, target: str, max_io_bytes: int) -> LogSummary:
-    """Write the operations of `ios` to `path` as an iolog on the file or device `target`."""
-    import numpy as np
-    import polars as pl
+def write_iologs(
+    folder: Path, name: str, parts: Callable[[], Iterator[dict[str, Any]]], target: str, jobs: int, options: LogOptions
+) -> LogSummary:
+    """Write what `parts` yields (as `split_ios` does) to `jobs` logs in `folder` on the file or device `target`.
 
-    counts = dict.fromkeys(
-        ("read_ios", "write_ios", "read_bytes", "write_bytes", "split_ops", "last_us", "largest_io_bytes"), 0
-    )
-    burst, burst_us, max_burst = 0, -1, 0
-    with aside(path) as temporary, temporary.open("wb") as out:
-        out.write(f"fio version 3 iolog\n{FIRST_US} {target} add\n{FIRST_US} {target} open\n".encode())
-        for part in split_ios(ios, max_io_bytes):
-            frame = pl.DataFrame({"us": part["us"], "offset": part["offset"], "length": part["length"]}).select(
-                "us", pl.lit(target).alias("name"),
-                pl.Series("op", np.where(part["is_read"], "read", "write")), "offset", "length",
-            )  # fmt: skip
-            frame.write_csv(out, include_header=False, separator=" ", quote_style="never")
-            for name, chosen in (("read", part["is_read"]), ("write", ~part["is_read"])):
-                counts[f"{name}_ios"] += int(chosen.sum())
-                counts[f"{name}_bytes"] += int(part["length"][chosen].sum())
-            counts["split_ops"] += int((part["part"] == 1).sum())
-            counts["largest_io_bytes"] = max(counts["largest_io_bytes"], int(part["length"].max()))
-            times, lines = np.unique(part["us"], return_counts=True)
-            lines[0] += burst if times[0] == burst_us else 0
-            burst_us, burst, max_burst = int(times[-1]), int(lines[-1]), max(max_burst, int(lines.max()))
-        counts["last_us"] = burst_us
-        out.write(f"{counts['last_us']} {target} close\n".encode())
-    return LogSummary(file=path.name, target=target, max_io_bytes=max_io_bytes, max_burst_ios=max_burst, **counts)
+    They are called `name`.iolog, or `name`.1.iolog and so on. Logs of an earlier number are removed.
+    """
+    counts = _Counts()
+    lines = 0
+    for part in parts():
+        counts.add(part)
+        lines += len(part["us"])
+    start_ms = _START_MS + lines // _LINES_PER_MS if options.version == ABSOLUTE else 0
+    for old in folder.glob(f"{name}.*iolog"):
+        old.unlink()
+    # fio takes a log without I/O for an error.
+    jobs = max(1, min(jobs, lines))
+    width = len(str(jobs))
+    files = [f"{name}.iolog"] if jobs == 1 else [f"{name}.{i:0{width}d}.iolog" for i in range(1, jobs + 1)]
+    with ExitStack() as stack:
+        logs = [
+            _Log(stack.enter_context(stack.enter_context(aside(folder / file)).open("wb")), target, options, start_ms)
+            for file in files
+        ]
+        done = 0
+        for part in parts():
+            for index, log in enumerate(logs):
+                # Line i goes to log i modulo their number.
+                log.write({name: values[(index - done) % jobs :: jobs] for name, values in part.items()})
+            done += len(part["us"])
+        for log in logs:
+            log.close()
+    return LogSummary(
+        files=files, version=options.version, target=target, max_io_bytes=options.max_io_bytes, start_ms=start_ms,
+        **counts.total, max_burst_ios=counts.max_burst_ios,
+    )  # fmt: skip
+
+
+class _Log:
+    """One log being written."""
+
+    def __init__(self, out: BinaryIO, target: str, options: LogOptions, start_ms: int) -> None:
+        self._out, self._target, self._start_ms = out, target, start_ms
+        self._is_absolute = options.version == ABSOLUTE
+        self._last = FIRST_US if not self._is_absolute else -1
+        stamp = "" if self._is_absolute else f"{FIRST_US} "
+        out.write(f"fio version {options.version} iolog\n{stamp}{target} add\n{stamp}{target} open\n".encode())
+
+    def write(self, part: dict[str, Any]) -> None:
+        """Append lines."""
+        import numpy as np
+        import polars as pl
+
+        us = part["us"]
+        if not len(us):
+            return
+        op = pl.Series(np.where(part["is_read"], "read", "write"))
+        columns = [pl.lit(self._target), op, pl.Series(part["offset"]), pl.Series(part["length"])]
+        line = pl.concat_str(columns, separator=" ")
+        if self._is_absolute:
+            ms = self._start_ms + (us - FIRST_US) // _US_PER_MS
+            waits = np.diff(ms, prepend=self._last) != 0
+            wait = pl.format("{} wait {} 0\n", pl.lit(self._target), pl.Series(ms))
+            line = pl.concat_str([pl.when(pl.Series(waits)).then(wait).otherwise(pl.lit("")), line])
+            self._last = int(ms[-1])
+        else:
+            line = pl.concat_str([pl.Series(us), line], separator=" ")
+            self._last = int(us[-1])
+        frame = pl.DataFrame({"row": np.arange(len(us))}).select(line)
+        frame.write_csv(self._out, include_header=False, quote_style="never")
+
+    def close(self) -> None:
+        """End the log."""
+        stamp = "" if self._is_absolute else f"{self._last} "
+        self._out.write(f"{stamp}{self._target} close\n".encode())
+
+
+class _Counts:
+    """Counts lines as they pass."""
+
+    def __init__(self) -> None:
+        self.total = dict.fromkeys(
+            ("read_ios", "write_ios", "read_bytes", "write_bytes", "split_ops", "last_us", "largest_io_bytes"), 0
+        )
+        self.max_burst_ios = self._burst = 0
+        self._burst_us = -1
+
+    def add(self, part: dict[str, Any]) -> None:
+        """Count the lines of `part`."""
+        import numpy as np
+
+        for name, chosen in (("read", part["is_read"]), ("write", ~part["is_read"])):
+            self.total[f"{name}_ios"] += int(chosen.sum())
+            self.total[f"{name}_bytes"] += int(part["length"][chosen].sum())
+        self.total["split_ops"] += int((part["part"] == 1).sum())
+        self.total["largest_io_bytes"] = max(self.total["largest_io_bytes"], int(part["length"].max()))
+        times, lines = np.unique(part["us"], return_counts=True)
+        lines[0] += self._burst if times[0] == self._burst_us else 0
+        self._burst_us, self._burst = int(times[-1]), int(lines[-1])
+        self.max_burst_ios = max(self.max_burst_ios, int(lines.max()))
+        self.total["last_us"] = self._burst_us

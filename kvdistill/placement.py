@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
+from kvdistill.profile import Space
 from kvtrace.core.allocator import GRANULE_BYTES, SPAN, allocate, new_space, release
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import TRACE, enum_code
@@ -45,10 +46,7 @@ class Objects:
 class Placement:
     """How the address space came out."""
 
-    span_bytes: int
-    peak_live_bytes: int
-    prior_objects: int
-    prior_bytes: int
+    space: Space
     stray_deletes: int
     """Deletes of objects that were not there: nothing to free."""
 
@@ -126,9 +124,11 @@ def place(
             objects.reserved_bytes, base, nodes, scalars, counters, address, io_bytes,
         )  # fmt: skip
         sink(part | {"address": address, "io_bytes": io_bytes})
-    return Placement(
-        int(scalars[SPAN]), int(counters[_PEAK]), len(objects.prior), prior_bytes, int(counters[_STRAY_DELETES])
-    )
+    space = Space(
+        span_bytes=int(scalars[SPAN]), peak_live_bytes=int(counters[_PEAK]), prior_objects=len(objects.prior),
+        prior_bytes=prior_bytes, end_live_bytes=int(counters[_LIVE]),
+    )  # fmt: skip
+    return Placement(space, int(counters[_STRAY_DELETES]))
 
 
 @njit(cache=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import typer
@@ -18,31 +19,23 @@ if TYPE_CHECKING:
     from kvdistill.profile import Profile
     from kvdistill.storejobs import Written
 
+_NUMBER = re.compile(r"\.[0-9]+\.iolog$")
 _MARKS = {True: "pass", False: "FAIL", None: "-"}
 
 
 def show_jobs(jobs: Jobs, folder: Path) -> None:
     """Print what was written and, if it was checked, how close it comes."""
     profile = jobs.profile
-    _show_profile(profile)
-    space = profile.space
-    emit_table(
-        f"Written to {folder}: {', '.join(jobs.files)}", ["", ""],
-        [
-            ["address space", format_bytes(space.span_bytes)],
-            ["peak live", format_bytes(space.peak_live_bytes)],
-            ["replay: lines", format_count(jobs.log.read_ios + jobs.log.write_ios)],
-            ["replay: needs", format_bytes(jobs.replay_space_bytes)],
-            ["statistical: needs", format_bytes(jobs.stat_space_bytes)],
-        ],
-    )  # fmt: skip
+    show_profile(profile)
+    rows = [[mode, format_bytes(space), _lines(jobs, mode)] for mode, space in jobs.space_bytes.items()]
+    emit_table(f"Written to {folder}: {', '.join(_short(jobs.files))}", ["job", "needs", "log"], rows)
     if jobs.closeness is not None:
         show_closeness(jobs.closeness)
 
 
 def show_written(written: Written, folder: Path) -> None:
     """Print what was written for another tool."""
-    _show_profile(written.profile)
+    show_profile(written.profile)
     if written.log is not None:
         made = written.log
         counts = {"GETs": made.gets, "PUTs": made.puts, "DELETEs": made.deletes, "to populate before": made.populated}
@@ -50,7 +43,8 @@ def show_written(written: Written, folder: Path) -> None:
     typer.echo(f"Written to {folder}: {', '.join(written.files)}")
 
 
-def _show_profile(profile: Profile) -> None:
+def show_profile(profile: Profile) -> None:
+    """Print what a profile holds, in short."""
     rows = [
         [name, format_count(d.ops), format_bytes(d.object_bytes), format_bytes(d.io_bytes), format_count(len(d.sizes))]
         for name, d in (("reads", profile.read), ("writes", profile.write))
@@ -60,6 +54,41 @@ def _show_profile(profile: Profile) -> None:
         f"Tier {profile.tier} of {profile.origin.file}, {format_duration(profile.span_ns)}",
         ["", "operations", "object bytes", "I/O bytes", "distinct sizes"], rows,
     )  # fmt: skip
+    emit_table("What jobs are made of", ["", ""], _facts(profile))
+
+
+def _facts(profile: Profile) -> list[list[str | None]]:
+    """Return what a profile says in one figure each; none for what its source cannot tell."""
+    space, arrivals, depth, idle, locality = (
+        profile.space, profile.arrivals, profile.depth, profile.idle, profile.locality
+    )  # fmt: skip
+    rows: list[list[str | None]] = [["operations a second", _number(profile.per_second(profile.ops), ".4g")]]
+    if arrivals is not None:
+        rows.append(["gaps between arrivals: deviation by mean", _number(arrivals.gap_cv, ".3g")])
+        rows.append(["phases", str(len(profile.phases))])
+    if depth is not None:
+        rows.append(["in flight, weighted by time", f"{depth.mean:.3g}"])
+    if idle is not None:
+        rows.append(["time with nothing in flight", format_duration(idle.total_ns)])
+    if space is not None:
+        rows.append(["address space", format_bytes(space.span_bytes)])
+        rows.append(["live at most", format_bytes(space.peak_live_bytes)])
+    if locality is not None:
+        rows.append(["to the hottest 10 % of blocks", f"{locality.hot10_share * 100:.0f} %"])
+        rows.append(["median reuse, 128 KiB blocks", _number(locality.reuse_p50_blocks, ".0f")])
+    return rows
+
+
+def _short(files: list[str]) -> list[str]:
+    """Return `files` with numbered logs as one."""
+    return list(dict.fromkeys(_NUMBER.sub(".*.iolog", name) for name in files))
+
+
+def _lines(jobs: Jobs, mode: str) -> str | None:
+    if mode not in jobs.logs:
+        return None
+    log = jobs.logs[mode]
+    return f"{format_count(log.read_ios + log.write_ios)} lines over {len(log.files)} jobs"
 
 
 def show_closeness(closeness: Closeness) -> None:
@@ -74,7 +103,7 @@ def show_closeness(closeness: Closeness) -> None:
     emit_table(
         f"Closeness, by fio {closeness.fio_version}",
         ["", "I/Os", "read %", "IOPS", "bandwidth", "size TV", "EMD kB", "gap KS", "hot 10 %", "reuse p50", "depth",
-         "end slip %"],
+         "end slip %", "late p50", "late p99"],
         rows,
     )  # fmt: skip
     emit_table(
@@ -88,8 +117,11 @@ def show_closeness(closeness: Closeness) -> None:
     for name, resolution_us in resolutions.items():
         if resolution_us and resolution_us > 1:
             typer.echo(
-                f"gap KS of {name}: both sides' times to {format_duration(resolution_us * 1000)}, as fio logs them"
+                f"gap KS of {name}: between arrivals (what is due at one time is one), beyond the "
+                f"{format_duration(resolution_us * 1000)} to which fio logs times"
             )
+    if any(v.passes is None and v.value is not None for c in closeness.comparisons for v in c.verdicts):
+        typer.echo("- beside a figure: off by no more than chance allows for so few I/Os; check longer")
     for note in closeness.notes:
         typer.echo(note)
 
@@ -102,6 +134,7 @@ def _row(figures: Figures, name: str) -> list[str | None]:
         _number(figures.gap_ks, ".3f"), _number(figures.hot10_share, ".2f"),
         _number(figures.reuse_p50_blocks, ".0f"), _number(figures.mean_depth, ".2f"),
         None if figures.end_slip is None else f"{figures.end_slip * 100:.2f}",
+        *(None if us is None else format_duration(us * 1000) for us in (figures.late_p50_us, figures.late_p99_us)),
     ]  # fmt: skip
 
 

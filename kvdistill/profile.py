@@ -5,12 +5,33 @@ Every writer of a job is a pure function of it; what a trace does not hold is nu
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
+
+from kvtrace.core.errors import ConfigError
+
+FORMAT = 2
+"""Raised when a field changes its name or meaning."""
+
+
+class SourceKind(StrEnum):
+    """What a profile was distilled from."""
+
+    TRACE = "trace"
+    """What is asked: no operation was timed."""
+    OPS = "ops"
+    """What a replay measured."""
+    BLOCKS = "blocks"
+    """Requests as the block layer saw them."""
+    PROBE = "probe"
+    """Histograms of the block layer: no order, hence no arrivals, reuse or phases."""
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Where the profile came from; null where the source does not say."""
 
+    kind: SourceKind = SourceKind.TRACE
     file: str
     """The file's name without its folder, so that the same input gives the same bytes anywhere."""
     program: str
@@ -30,6 +51,14 @@ class SizeCount(msgspec.Struct, frozen=True):
 
     io_bytes: int
     ops: int
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """So many values lay from `low` on and under `below`."""
+
+    low: int
+    below: int
+    count: int
 
 
 class Zone(msgspec.Struct, frozen=True):
@@ -68,6 +97,8 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
     prior_objects: int
     """Objects read before the trace writes them: they exist from the start."""
     prior_bytes: int
+    end_live_bytes: int | None = None
+    """What is left when the trace ends; null where the source knows no objects."""
 
 
 class Concurrency(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,34 +108,150 @@ class Concurrency(msgspec.Struct, frozen=True, kw_only=True):
     mean_stage_ops: float
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier of a trace, distilled."""
+class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
+    """When reads and writes are due, or were issued."""
 
-    format: int = 1
+    bucket_ns: int
+    """How long each entry of the lists below is."""
+    read_ops: list[int]
+    write_ops: list[int]
+    read_bytes: list[int]
+    write_bytes: list[int]
+    instants: int
+    """Distinct times; operations due at one time are a burst."""
+    bursts: list[Slot]
+    """Instants by how many operations share them."""
+    gaps: list[Slot]
+    """Gaps between instants, in ns; slots are at most 1/16 of their value wide."""
+    gap_mean_ns: float | None
+    gap_cv: float | None
+    """Standard deviation of the gaps by their mean: 1 for Poisson, more for burstier."""
+    dispersion: float | None
+    """Variance by mean of the operations in a bucket: 1 for Poisson, more for burstier."""
+
+
+class InFlight(msgspec.Struct, frozen=True):
+    """For this share of the time, so many operations were in flight."""
+
+    in_flight: int
+    share: float
+
+
+class Depth(msgspec.Struct, frozen=True, kw_only=True):
+    """Operations in flight, weighted by time, from the first submission to the last completion."""
+
+    mean: float
+    read_mean: float
+    write_mean: float
+    max: int
+    shares: list[InFlight]
+    timed_share: float
+    """Share of reads and writes whose completion is known; the others are not in these figures."""
+
+
+class Idle(msgspec.Struct, frozen=True, kw_only=True):
+    """Stretches with nothing in flight between two operations: the time to think."""
+
+    stretches: int
+    total_ns: int
+    p50_ns: int | None
+
+
+class Reuse(msgspec.Struct, frozen=True, kw_only=True):
+    """How far operations of one direction are from the last one that began at the same place, in either direction."""
+
+    first_ops: int
+    """Those that begin where none did before."""
+    distances: list[Slot]
+    """Distinct bytes of others in between; slots are at most 1/16 of their value wide."""
+
+
+class Locality(msgspec.Struct, frozen=True, kw_only=True):
+    """Which places are used, and how soon again; over the first operations if they are very many."""
+
+    ops: int
+    """Reads and writes looked at."""
+    is_whole: bool
+    hot10_share: float
+    """Share of accesses that go to the hottest 10 % of touched 128 KiB blocks."""
+    reuse_p50_blocks: float | None
+    """Median distinct 128 KiB blocks between two accesses to one; null if none recurs."""
+    read: Reuse
+    write: Reuse
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of time in which operations keep about one rate."""
+
+    start_ns: int
+    """From the profile's start."""
+    span_ns: int
+    read: Direction
+    write: Direction
+
+
+class Data(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written, as the replay made it: 1 is data without repeats, that does not compress."""
+
+    dedup_ratio: float
+    compress_ratio: float
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """The I/O of one tier or disk, distilled."""
+
+    format: int = FORMAT
     origin: Origin
     tier: str
+    """The tier, or the block device."""
     start_ns: int
-    """When the tier's first read or write is due, from the trace's start."""
+    """When its first read or write is due, from the source's start."""
     span_ns: int
     """From its first to its last read or write; 0 if all share one instant: then no rate is known."""
     read: Direction
     write: Direction
     delete_ops: int
+    """Deletes of objects, or discards of a disk."""
     delete_bytes: int
     stray_delete_ops: int
     """Deletes of objects that were not there."""
     empty_ops: int
     """Reads and writes of no bytes, which no job can hold."""
-    space: Space
+    space: Space | None
+    """Null if the source does not know where operations lie."""
     concurrency: Concurrency | None
-    """Null if the trace has no stages."""
-    mean_in_flight: float | None = None
-    """Time-weighted operations in flight; null unless operations were timed."""
+    """Null if the source has no stages."""
+    arrivals: Arrivals | None
+    """Null if the source does not know when operations came, or all share one instant."""
+    depth: Depth | None
+    """Null unless operations were timed."""
+    idle: Idle | None
+    """Null unless operations were timed."""
+    locality: Locality | None
+    phases: list[Phase]
+    """Empty if the rate is not known."""
+    data: Data | None
+    """Null if the source does not say what was written."""
 
     @property
     def ops(self) -> int:
         """Reads and writes."""
         return self.read.ops + self.write.ops
+
+    @property
+    def mean_in_flight(self) -> float | None:
+        """Operations in flight, weighted by time; null unless operations were timed."""
+        return None if self.depth is None else self.depth.mean
+
+    @property
+    def placed(self) -> Space:
+        """The address space; ConfigError if the source does not know where operations lie."""
+        if self.space is None:
+            raise ConfigError(
+                f"{self.origin.file} does not say where operations lie, which this job needs; take a trace, a run or "
+                "block events (kvreplay probe without --histograms-only)"
+            )
+        return self.space
 
     def per_second(self, count: float) -> float | None:
         """Return the rate of `count` over the span; null if the span is 0."""

@@ -1,6 +1,6 @@
 -- The exact distribution of lengths in one direction, as the trace has them, without padding to sectors.
 SELECT length_bytes, count(*) AS ops
 FROM ios
-WHERE op = $op AND io_bytes > 0
+WHERE op = $op AND io_bytes > 0 AND ts_ns BETWEEN $from_ns AND $to_ns
 GROUP BY length_bytes
 ORDER BY length_bytes

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kvdistill.closeness import (
     Stream,
+    gaps_us,
     job_figures,
     ks_distance,
     size_emd_bytes,
@@ -21,7 +22,7 @@ def stream(rows: list[tuple[int, str, int, int]], resolution_us: int = 1) -> Str
     us, ops, offset, length = zip(*rows, strict=True)
     return Stream(
         np.array(us), np.array([o == "read" for o in ops]), np.array(offset), np.array(length),
-        np.ones(len(us), dtype=bool), resolution_us,
+        np.arange(len(us)), resolution_us,
     )  # fmt: skip
 
 
@@ -50,6 +51,10 @@ def test_ks_by_hand():
     assert ks_distance(np.array([1, 2, 3, 4]), np.array([1, 2, 3, 4])) == 0
     assert ks_distance(np.array([1, 1, 5, 5]), np.array([1, 5, 5, 5])) == 0.25
     assert ks_distance(np.array([0]), np.array([], dtype=np.int64)) is None
+    # Moved by up to 2, the 3 of one can be the 5 of the other, but the 1 cannot.
+    assert ks_distance(np.array([1, 3]), np.array([5, 5]), tolerance=2) == 0.5
+    assert ks_distance(np.array([5, 5]), np.array([1, 3]), tolerance=2) == 0.5
+    assert ks_distance(np.array([1, 3]), np.array([5, 5]), tolerance=4) == 0
 
 
 def test_gaps_are_compared_as_finely_as_both_are_known():
@@ -65,12 +70,37 @@ def test_lateness_and_other_io_fail_their_targets():
     late = stream([(0, "read", 0, 4096), (1000, "read", 0, 8192), (2000, "write", 0, 4096), (4080, "write", 0, 4096)])
     found = job_figures("late", late, SOURCE, is_replay=True, mean_depth=None)
     assert found.end_slip == pytest.approx(0.02)
+    assert (found.late_p50_us, found.late_p99_us) == (0, None)
     failed = {v.name for v in verdicts(found, source_figures("s", SOURCE), is_replay=True) if v.passes is False}
     assert failed == {"I/Os a second", "bytes a second", "gap KS", "end slip"}
     other = stream(
         [(0, "read", 4096, 4096), (1000, "read", 0, 8192), (2000, "write", 0, 4096), (4000, "write", 0, 4096)]
     )
     assert job_figures("o", other, SOURCE, is_replay=True, mean_depth=None).has_same_ios is False
+
+
+def test_the_same_ios_in_another_order_are_the_same():
+    order = [1, 0, 3, 2]
+    swapped = Stream(SOURCE.us, SOURCE.is_read[order], SOURCE.offset[order], SOURCE.length[order], SOURCE.arrival)
+    assert job_figures("o", swapped, SOURCE, is_replay=True, mean_depth=None).has_same_ios is True
+
+
+def test_gaps_are_between_arrivals_at_their_first_io():
+    two = Stream(
+        np.array([0, 70, 1000, 1005]), np.ones(4, dtype=bool), np.zeros(4, dtype=np.int64), np.full(4, 512),
+        np.array([0, 0, 1, 1]),
+    )  # fmt: skip
+    assert gaps_us(two).tolist() == [1000]
+
+
+def test_what_chance_explains_neither_passes_nor_fails():
+    # 4 draws of reads and writes, half and half: two standard deviations are as much as the share itself.
+    drawn = stream([(0, "read", 0, 4096), (1000, "read", 0, 8192), (2000, "read", 0, 4096), (4000, "write", 0, 4096)])
+    found = job_figures("d", drawn, SOURCE, is_replay=False, mean_depth=None)
+    assert found.read_share == 0.75
+    first = verdicts(found, source_figures("s", SOURCE), is_replay=False)[0]
+    assert (first.value, first.passes) == (0.5, None)
+    assert verdicts(found, source_figures("s", SOURCE), is_replay=True)[0].passes is False
 
 
 def test_one_instant_has_no_rate_and_no_gaps():

@@ -7,16 +7,29 @@ import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, distil_rows, io, write_hand
 
-from kvdistill.fio import JobOptions, replay_job, stat_job
+from kvdistill.fio import JobOptions, Mode
 from kvdistill.fioprogram import FioVersion, parse_version
-from kvdistill.iolog import write_iolog
-from kvdistill.jobs import write_jobs
+from kvdistill.fioreplay import replay_job
+from kvdistill.fiostat import stat_job
+from kvdistill.iolog import LogOptions, split_ios, write_iologs
+from kvdistill.jobs import Wanted, write_jobs
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kvdistill"
 V = FioVersion(3, 33)
 MIB = 1 << 20
+
+
+def write_logs(folder: Path, distilled, jobs=1, version=2):
+    return write_iologs(
+        folder, "x", lambda: split_ios(distilled.ios, MIB), "f", jobs, LogOptions(MIB, jobs, version)
+    )  # fmt: skip
+
+
+def write_hand_jobs(folder: Path, out: Path, *modes: Mode, version=V, log_version=3, jobs=1, **options):
+    wanted = Wanted(modes, JobOptions(version=version, **options), LogOptions(MIB, jobs, log_version))
+    return write_jobs(write_hand(folder), "nvme", out, Limit(), wanted)
 
 
 def options_of(job: str, section: str) -> dict[str, str]:
@@ -35,45 +48,79 @@ def sections(job: str) -> list[str]:
     return [line.strip("[]") for line in job.splitlines() if line.startswith("[")]
 
 
+HAND_LINES = [
+    (0, "write 8192 6144"), (0, "write 16384 1048576"), (0, "write 1064960 1048576"), (0, "write 2113536 1048576"),
+    (2, "read 0 8192"), (10, "read 16384 1048576"), (10, "read 1064960 1048576"), (10, "read 2113536 1048576"),
+    (20, "read 8704 2560"), (40, "write 8192 4096"), (50, "read 8192 4096"), (100, "read 1064960 1048576"),
+]  # fmt: skip
+"""When, in ms from the first, and what."""
+
+
 def test_the_hand_log_line_by_line(tmp_path):
-    log = write_iolog(tmp_path / "x.iolog", distil_rows(tmp_path, HAND).ios, "f", MIB)
+    log = write_logs(tmp_path, distil_rows(tmp_path, HAND), version=3)
     assert (tmp_path / "x.iolog").read_text().splitlines() == [
-        "fio version 3 iolog",
-        "1 f add",
-        "1 f open",
-        "1 f write 8192 6144",
-        "1 f write 16384 1048576",
-        "1 f write 1064960 1048576",
-        "1 f write 2113536 1048576",
-        "2001 f read 0 8192",
-        "10001 f read 16384 1048576",
-        "10001 f read 1064960 1048576",
-        "10001 f read 2113536 1048576",
-        "20001 f read 8704 2560",
-        "40001 f write 8192 4096",
-        "50001 f read 8192 4096",
-        "100001 f read 1064960 1048576",
+        "fio version 3 iolog", "1 f add", "1 f open", *(f"{ms * 1000 + 1} f {line}" for ms, line in HAND_LINES),
         "100001 f close",
-    ]
+    ]  # fmt: skip
     assert (log.read_ios, log.write_ios, log.split_ops, log.max_burst_ios, log.last_us) == (7, 5, 2, 4, 100001)
     assert (log.read_bytes, log.write_bytes) == (4 * MIB + 8192 + 2560 + 4096, 3 * MIB + 6144 + 4096)
+    assert log.start_ms == 0
 
 
-@pytest.mark.parametrize("name", ["replay.fio", "replay.iolog", "stat.fio", "profile.json"])
+def test_absolute_times_are_said_once_an_instant(tmp_path):
+    log = write_logs(tmp_path, distil_rows(tmp_path, HAND))
+    lines, last = ["fio version 2 iolog", "f add", "f open"], None
+    for ms, line in HAND_LINES:
+        lines += [f"f wait {1000 + ms} 0"] * (ms != last) + [f"f {line}"]
+        last = ms
+    assert (tmp_path / "x.iolog").read_text().splitlines() == [*lines, "f close"]
+    assert log.start_ms == 1000
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_lines_are_dealt_in_turn_and_old_logs_go(tmp_path, version):
+    distilled = distil_rows(tmp_path, HAND)
+    write_logs(tmp_path, distilled, jobs=11, version=version)
+    log = write_logs(tmp_path, distilled, jobs=5, version=version)
+    assert log.files == [f"x.{i}.iolog" for i in range(1, 6)]
+    assert sorted(f.name for f in tmp_path.glob("*.iolog")) == log.files
+    for index, name in enumerate(log.files):
+        said = [" ".join(line.split()[-3:]) for line in (tmp_path / name).read_text().splitlines()]
+        done = [line for line in said if line.startswith(("read", "write"))]
+        assert done == [line for _ms, line in HAND_LINES[index::5]]
+
+
+@pytest.mark.parametrize(
+    "name", ["replay.fio", "replay.prefill.fio", "replay.iolog", "stat.fio", "reuse.fio", "reuse.iolog", "profile.json"]
+)
 def test_golden(tmp_path, name):
-    write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", JobOptions(version=V), MIB, Limit(), None)
-    written = (tmp_path / "out" / name).read_bytes()
+    write_hand_jobs(tmp_path, tmp_path / "out")
+    compare_golden(tmp_path / "out" / name, name)
+
+
+@pytest.mark.parametrize("version", [(3, 31), (3, 37), (3, 42), None])
+@pytest.mark.parametrize("log_version", [2, 3])
+def test_golden_heads_by_version(tmp_path, version, log_version):
+    chosen = None if version is None else FioVersion(*version)
+    write_hand_jobs(tmp_path, tmp_path / "out", Mode.REPLAY, version=chosen, log_version=log_version, jobs=2)
+    name = f"replay-v{log_version}-fio-{chosen or 'any'}.fio"
+    compare_golden(tmp_path / "out" / "replay.fio", name)
+
+
+def compare_golden(written: Path, name: str) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
-        (GOLDEN / name).write_bytes(written)
-    assert written == (GOLDEN / name).read_bytes()
+        (GOLDEN / name).write_bytes(written.read_bytes())
+    assert written.read_text() == (GOLDEN / name).read_text()
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path):
-    trace = write_hand(tmp_path)
     for out in ("a", "b"):
-        write_jobs(trace, "nvme", tmp_path / out, JobOptions(version=V), MIB, Limit(), None)
+        write_hand_jobs(tmp_path, tmp_path / out)
     names = sorted(f.name for f in (tmp_path / "a").iterdir())
-    assert names == ["profile.json", "replay.fio", "replay.iolog", "stat.fio"]
+    assert names == [
+        "profile.json", "replay.fio", "replay.iolog", "replay.prefill.fio", "reuse.fio", "reuse.iolog",
+        "reuse.prefill.fio", "stat.fio",
+    ]  # fmt: skip
     assert all((tmp_path / "a" / n).read_bytes() == (tmp_path / "b" / n).read_bytes() for n in names)
 
 
@@ -100,16 +147,16 @@ def test_one_object(tmp_path):
 def test_one_instant_leaves_the_rate_out_and_says_so(tmp_path):
     rows = [io(7, "read", i, 4096) for i in range(5)]
     job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
-    assert "# no rate: all operations of the trace share one instant" in job
+    assert "# no rate: all operations of the source share one instant" in job
     assert options_of(job, "read")["number_ios"] == "5"
     assert not {"rate", "rate_iops"} & options_of(job, "read").keys()
-    assert not {"runtime", "time_based"} & options_of(job, "global").keys()
+    assert not {"runtime", "time_based"} & options_of(job, "read").keys()
 
 
 def test_without_stages_the_depth_is_left_out_and_says_so(tmp_path):
     rows = [io(i, "read", i, 4096, request=None, stage=None) for i in range(50)]
     job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
-    assert "# no iodepth: the trace has no stages" in job
+    assert "# no iodepth: the source has no stages" in job
     assert "iodepth" not in options_of(job, "read")
 
 
@@ -129,11 +176,13 @@ def test_sizes_and_padding(tmp_path):
 
 def test_a_version_brings_its_warnings(tmp_path):
     distilled = distil_rows(tmp_path, HAND)
-    log = write_iolog(tmp_path / "x.iolog", distilled.ios, "f", MIB)
+    log = write_logs(tmp_path, distilled, version=3)
     old = replay_job(distilled.profile, log, JobOptions(version=V))
     new = replay_job(distilled.profile, log, JobOptions(version=FioVersion(3, 37)))
     assert "does not reap completions while it waits" in old
+    assert "waits by spinning" not in old
     assert "does not reap completions while it waits" not in new
+    assert "waits by spinning" in new
     assert parse_version("fio-3.42-12-g0123abc") == (3, 42)
     for text in ("4", "fio", "3.30"):
         with pytest.raises(ConfigError):
@@ -149,19 +198,11 @@ def test_targets(tmp_path):
             JobOptions(target=target)
 
 
-def test_the_time_scale_is_written(tmp_path):
-    distilled = distil_rows(tmp_path, HAND)
-    log = write_iolog(tmp_path / "x.iolog", distilled.ios, "f", MIB)
-    job = replay_job(distilled.profile, log, JobOptions(version=V, time_scale_percent=103))
-    assert options_of(job, "replay")["replay_time_scale"] == "103"
-    assert "replay_time_scale" not in options_of(replay_job(distilled.profile, log, JobOptions(version=V)), "replay")
-
-
 @pytest.mark.parametrize(
     "bad",
     [
         ("--io-bytes", "1000"), ("--io-bytes", "4GiB"), ("--limit", "0"), ("--fio-version", "x"), ("--target", "a b"),
-        ("--tier", "ssd"), ("--max-runtime", "0"), ("--time-scale", "0"), ("--check-seconds", "0"),
+        ("--tier", "ssd"), ("--max-runtime", "0"), ("--jobs", "0"), ("--jobs", "2000"), ("--log-version", "1"), ("--mode", "x"), ("--space", "0"), ("--check-seconds", "0"),
     ],
 )  # fmt: skip
 def test_bad_options_are_one_line_and_write_nothing(tmp_path, bad):

@@ -11,7 +11,8 @@ import pytest
 from conftest import run_cli
 from kvdistill_rows import distil_rows, io, write_hand
 
-from kvdistill.fio import JobOptions, stat_job
+from kvdistill.fio import JobOptions, Mode
+from kvdistill.fiostat import stat_job
 from kvdistill.fioprogram import run_fio
 from kvtrace.core.errors import DeviceError
 
@@ -29,7 +30,7 @@ def jobs(tmp_path: Path) -> Path:
 
 
 def test_fio_parses_both_jobs_without_complaint(jobs):
-    for job in ("replay.fio", "stat.fio"):
+    for job in ("replay.prefill.fio", "replay.fio", "stat.fio", "reuse.prefill.fio", "reuse.fio"):
         done = subprocess.run(["fio", "--parse-only", job], cwd=jobs, capture_output=True, text=True, check=False)
         said = [line for line in (done.stdout + done.stderr).splitlines() if "bs_unaligned may not" not in line]
         assert (done.returncode, said) == (0, [])
@@ -46,31 +47,25 @@ def test_fio_takes_as_many_sizes_as_we_give_it(tmp_path):
 
 
 def test_the_replay_does_what_the_log_says(jobs):
-    result = run_fio(jobs / "replay.fio", 60)
-    prefill, replay = result["jobs"]
+    (prefill,) = run_fio(jobs / "replay.prefill.fio", 60)["jobs"]
     assert prefill["write"]["io_bytes"] == 4 * MIB
-    assert (replay["read"]["total_ios"], replay["write"]["total_ios"]) == (7, 5)
     scratch = (jobs / "kvdistill.scratch").stat()
     assert scratch.st_size == 4 * MIB
     assert scratch.st_blocks * 512 >= 4 * MIB, "every byte is really there, so that reads reach the device"
-
-
-def test_the_replay_runs_again_without_filling(jobs):
-    run_fio(jobs / "replay.fio", 60)
-    (replay,) = run_fio(jobs / "replay.fio", 60, "--section=replay")["jobs"]
-    assert (replay["jobname"], replay["read"]["total_ios"], replay["write"]["total_ios"]) == ("replay", 7, 5)
-
-
-def test_a_serial_replay_moves_the_bytes_that_the_profile_says(jobs):
-    # psync counts every byte in all versions; libaio before 3.37 leaves the last operations out.
-    job = jobs / "replay.fio"
-    text = job.read_text()
-    assert text.count("ioengine=libaio\niodepth=32\nbs=") == 1
-    job.write_text(text.replace("ioengine=libaio\niodepth=32\nbs=", "ioengine=psync\niodepth=32\nbs="))
-    replay = run_fio(job, 60)["jobs"][1]
+    (replay,) = run_fio(jobs / "replay.fio", 60)["jobs"]
     profile = json.loads((jobs / "profile.json").read_text())
-    assert replay["read"]["io_bytes"] == profile["read"]["io_bytes"]
-    assert replay["write"]["io_bytes"] == profile["write"]["io_bytes"]
+    for name, ios in (("read", 7), ("write", 5)):
+        assert (replay[name]["total_ios"], replay[name]["io_bytes"]) == (ios, profile[name]["io_bytes"])
+
+
+@pytest.mark.parametrize("options", [("--jobs", "1"), ("--log-version", "3"), ("--jobs", "1", "--log-version", "3")])
+def test_every_form_of_the_replay_does_the_same(tmp_path, options):
+    run_cli("kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out", "--mode", "replay",
+            "--mode", "reuse", *options)  # fmt: skip
+    for mode in ("replay", "reuse"):
+        run_fio(tmp_path / "out" / f"{mode}.prefill.fio", 60)
+        (found,) = run_fio(tmp_path / "out" / f"{mode}.fio", 60)["jobs"]
+        assert (found["read"]["total_ios"] + found["write"]["total_ios"]) == 12
 
 
 def test_the_statistical_job_runs_in_both_directions(jobs):
@@ -94,30 +89,45 @@ def test_check_compares_and_leaves_only_its_table(tmp_path):
         "--check-seconds", "1", "--json",
     )  # fmt: skip
     names = {f.name for f in (tmp_path / "out").iterdir()}
-    assert names == {"replay.fio", "replay.iolog", "stat.fio", "profile.json", "closeness.json"}
+    logs = {f"{mode}.{i:02}.iolog" for mode in ("replay", "reuse") for i in range(1, 13)}
+    jobs = {"replay.prefill.fio", "replay.fio", "stat.fio", "reuse.prefill.fio", "reuse.fio"}
+    assert names == {*logs, *jobs, "profile.json", "closeness.json"}
     closeness = json.loads((tmp_path / "out" / "closeness.json").read_text())
     assert json.loads(done.stdout)["closeness"] == closeness
-    replay, stat = closeness["comparisons"][0], closeness["comparisons"][-1]
-    assert (replay["job"], stat["job"]) == ("replay.fio", "stat.fio")
+    replay, stat, reuse = closeness["comparisons"]
+    assert [c["job"] for c in closeness["comparisons"]] == ["replay.fio", "stat.fio", "reuse.fio"]
     assert replay["source"]["ios"] == replay["fio"]["ios"] == 12
     assert replay["fio"]["has_same_ios"] is True
     assert replay["fio"]["size_tv"] == replay["fio"]["size_emd_bytes"] == 0
     assert replay["fio"]["hot10_share"] == replay["source"]["hot10_share"]
-    assert replay["fio"]["reuse_p50_blocks"] == replay["source"]["reuse_p50_blocks"]
     assert replay["source"]["mean_depth"] is None
     assert stat["fio"]["mean_depth"] is not None
-    assert {v["name"]: v["passes"] for v in replay["verdicts"]}["same I/Os in order"] is True
+    assert reuse["fio"]["read_share"] == reuse["source"]["read_share"]
+    assert reuse["fio"]["size_tv"] == 0
+    assert {v["name"]: v["passes"] for v in replay["verdicts"]}["same I/Os"] is True
+
+
+def test_a_check_on_the_null_engine_needs_no_space(tmp_path):
+    done = run_cli(
+        "kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out", "--mode", "replay",
+        "--mode", "stat", "--check-null", "--check-seconds", "1", "--json",
+    )  # fmt: skip
+    closeness = json.loads(done.stdout)["closeness"]
+    assert closeness["comparisons"][0]["fio"]["has_same_ios"] is True
+    assert "null engine" in closeness["notes"][-1]
 
 
 def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
     from kvdistill.check import CheckOptions
-    from kvdistill.jobs import write_jobs
+    from kvdistill.iolog import LogOptions
+    from kvdistill.jobs import Wanted, write_jobs
     from kvtrace.core.limit import Limit
 
     usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
     with pytest.raises(DeviceError, match=r"--check needs .* are free; check less"):
-        write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", JobOptions(), MIB, Limit(), CheckOptions())
+        wanted = Wanted([Mode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions())
+        write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", Limit(), wanted)
     assert not (tmp_path / "out" / "closeness.json").exists()
 
 

@@ -1,0 +1,11 @@
+-- Reads and writes by stretches of equal time: which stretch, and how many operations and bytes.
+SELECT
+    (ts_ns - $start_ns) // $bucket_ns AS bucket,
+    count(*) FILTER (op = 0) AS read_ops,
+    count(*) FILTER (op = 1) AS write_ops,
+    coalesce(sum(io_bytes) FILTER (op = 0), 0)::BIGINT AS read_bytes,
+    coalesce(sum(io_bytes) FILTER (op = 1), 0)::BIGINT AS write_bytes
+FROM ios
+WHERE op <> 2 AND io_bytes > 0
+GROUP BY bucket
+ORDER BY bucket
