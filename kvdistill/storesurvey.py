@@ -49,7 +49,9 @@ def survey(parts: Iterable[dict[str, Any]]) -> Survey:
         moves = ops != DELETE
         np.maximum.at(found.extent, objects[moves], (part["offset_bytes"] + part["length_bytes"])[moves])
         before = _previous(found, objects, ops)
-        found.is_prior[objects[(before == _NEVER) & (ops == READ)]] = True
+        # What failed in a run may have failed because nothing was there.
+        was_there = (ops == READ) & (part["error"] == "") if "error" in part else ops == READ
+        found.is_prior[objects[(before == _NEVER) & was_there]] = True
         found.gone_reads += int(((before == DELETE) & (ops == READ)).sum())
         found.gone_deletes += int((((before == DELETE) | (before == _NEVER)) & (ops == DELETE)).sum())
         found.partial_writes += int(((ops == WRITE) & (part["offset_bytes"] > 0)).sum())

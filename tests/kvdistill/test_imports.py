@@ -158,6 +158,9 @@ def test_the_log_that_s3dlio_writes(tmp_path):
     objects = rows_of(tmp_path / "out" / "trace.objects.parquet", OBJECTS, "key", "size_bytes")
     assert objects == [("/t/o%202.bin", 4096), ("/t/no", None)]
     assert result.left_out == {"LIST and STAT have no place in our tables": 2}
+    # The read that failed is written as it was; nothing is populated for it.
+    again = write_oplogs(tmp_path / "out", "s3", tmp_path, Style.SAI3, endpoint="", hosts=1, limit=Limit(), argv=[])
+    assert (again.gets, again.populated) == (2, 0)
 
 
 def test_what_warp_measured_becomes_a_run(tmp_path):
