@@ -14,8 +14,13 @@ from kvtrace.core.errors import ConfigError
 if TYPE_CHECKING:
     from kvdistill.storejobs import Written
 
-Trace = Annotated[Path, typer.Argument(help="The trace.", show_default=False)]
-Tier = Annotated[str, typer.Option("--tier", help="The tier to take operations from.", show_default=False)]
+Source = Annotated[
+    Path,
+    typer.Argument(
+        help="A trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json.", show_default=False
+    ),
+]
+Tier = Annotated[str | None, typer.Option("--tier", help="The tier to take operations from, if there are several.")]
 Output = Annotated[
     Path, typer.Option("-o", "--output", help="The folder for the files; made if missing.", show_default=False)
 ]
@@ -27,9 +32,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def warp(
-    trace: Trace,
-    tier: Tier,
+    source: Source,
     output: Output,
+    tier: Tier = None,
     host: Annotated[str, typer.Option("--host", help="The object store, as HOST:PORT.")] = "127.0.0.1:9000",
     bucket: Annotated[str, typer.Option("--bucket", help="The bucket; warp empties it.")] = "kvdistill",
     has_csv: Annotated[bool, typer.Option("--csv", help="Also write the operations as warp's full CSV.")] = False,
@@ -39,8 +44,8 @@ def warp(
 ) -> None:
     """Write a mixed benchmark for MinIO's warp: operation mix, exact object sizes, rate, objects at random.
 
-    The file's head says how to run it and what warp cannot say of the trace; so does stderr. warp has no replay:
-    --csv is for tools that replay its CSV, and holds starts only, since a trace has no ends.
+    The file's head says how to run it and what warp cannot say of the source; so does stderr. warp has no replay:
+    --csv is for tools that replay its CSV or, of a run, for warp analyze; a trace has starts only.
 
     \b
     kvdistill warp conv.parquet --tier nvme -o jobs --host 10.0.0.1:9000
@@ -53,13 +58,13 @@ def warp(
 
     options = WarpOptions(host, bucket, _runtime_ns(max_runtime))
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
-    _show(write_warp(trace, tier, output, options, parse_limit(limit), has_csv=has_csv, argv=argv), output, json=json)
+    _show(write_warp(source, tier, output, options, parse_limit(limit), has_csv=has_csv, argv=argv), output, json=json)
 
 
 def sai3(
-    trace: Trace,
-    tier: Tier,
+    source: Source,
     output: Output,
+    tier: Tier = None,
     target: Annotated[
         str, typer.Option("--target", help="Base URI of the objects: s3://, gs://, az://, file:// or direct://.")
     ] = "s3://kvdistill/",
@@ -75,7 +80,7 @@ def sai3(
 
     \b
     kvdistill sai3 conv.parquet --tier nvme -o jobs --hosts 4
-    sai3-bench replay --op-log jobs/populate-1-of-4.tsv.zst --speed 1000
+    sai3-bench replay --op-log jobs/populate-1-of-4.tsv.zst
     sai3-bench replay --op-log jobs/oplog-1-of-4.tsv.zst
     """
     from kvdistill.sai3 import Sai3Options
@@ -85,13 +90,13 @@ def sai3(
 
     options = Sai3Options(target, _runtime_ns(max_runtime))
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
-    _show(write_sai3(trace, tier, output, options, parse_limit(limit), hosts=hosts, argv=argv), output, json=json)
+    _show(write_sai3(source, tier, output, options, parse_limit(limit), hosts=hosts, argv=argv), output, json=json)
 
 
 def elbencho(
-    trace: Trace,
-    tier: Tier,
+    source: Source,
     output: Output,
+    tier: Tier = None,
     limit: Limited = None,
     max_runtime: MaxRuntime = "300s",
     json: Json = False,
@@ -105,13 +110,13 @@ def elbencho(
     from kvdistill.storejobs import write_elbencho
     from kvtrace.core.limit import parse_limit
 
-    _show(write_elbencho(trace, tier, output, _runtime_ns(max_runtime), parse_limit(limit)), output, json=json)
+    _show(write_elbencho(source, tier, output, _runtime_ns(max_runtime), parse_limit(limit)), output, json=json)
 
 
 def vdbench(
-    trace: Trace,
-    tier: Tier,
+    source: Source,
     output: Output,
+    tier: Tier = None,
     target: Annotated[
         str, typer.Option("--target", help="File or block device that the job overwrites.")
     ] = "kvdistill.scratch",
@@ -128,7 +133,7 @@ def vdbench(
     from kvdistill.storejobs import write_vdbench
     from kvtrace.core.limit import parse_limit
 
-    written = write_vdbench(trace, tier, output, target, _runtime_ns(max_runtime), parse_limit(limit))
+    written = write_vdbench(source, tier, output, target, _runtime_ns(max_runtime), parse_limit(limit))
     _show(written, output, json=json)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kvdistill.fioheader import header
-from kvdistill.storemix import Job, depth, random_lost, runtime_ms, size_classes, total_variation
+from kvdistill.storemix import Job, bursts_lost, depth, hot_lost, random_lost, runtime_ms, size_classes, total_variation
 from kvdistill.zones import PERCENT, percentages
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_rate
 
@@ -43,8 +43,8 @@ def elbencho_job(profile: Profile, runtime_cap_ns: int) -> Job:
     span_ms = runtime_ms(profile, runtime_cap_ns)
     lost = [
         *_sizes_lost(profile, classes), *_share_lost(profile, read_percent),
-        "hot places: every offset of the file is as likely as any other",
-        "bursts and Poisson arrivals: each thread is held to an even byte rate",
+        hot_lost(profile, "hot places: every offset of the file is as likely as any other"),
+        bursts_lost(profile, "bursts and Poisson arrivals: each thread is held to an even byte rate"),
         *([f"{format_count(profile.delete_ops)} deletes: there is no object to delete within a file"]
           if profile.delete_ops else []),
         *random_lost(profile),
@@ -115,4 +115,4 @@ def _share_lost(profile: Profile, read_percent: int) -> list[str]:
 
 
 def _space_bytes(profile: Profile) -> int:
-    return -(-profile.space.span_bytes // MIB) * MIB
+    return -(-profile.placed.span_bytes // MIB) * MIB

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvdistill.fioheader import header
-from kvdistill.storemix import Job, classes_lost, depth, ops_per_s, random_lost, runtime_ms, size_classes
+from kvdistill.storemix import (
+    Job,
+    bursts_lost,
+    classes_lost,
+    depth,
+    hot_lost,
+    ops_per_s,
+    random_lost,
+    runtime_ms,
+    size_classes,
+)
 from kvdistill.zones import percentages
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count
@@ -52,8 +62,9 @@ def sai3_workload(profile: Profile, options: Sai3Options) -> Job:
     prepared = _prepared(profile, gets)
     lost = [
         *classes_lost("GETs", profile.read, gets), *classes_lost("PUTs", profile.write, puts),
-        "hot objects: each prepared object of a size is read as likely as any other, and none that it wrote itself",
-        "bursts: arrivals are Poisson",
+        hot_lost(profile, "hot objects: each prepared object of a size is read as likely as any other, and none that "
+                          "it wrote itself"),
+        bursts_lost(profile, "bursts: arrivals are Poisson"),
         "object names: sai3-bench makes its own",
         *random_lost(profile),
     ]  # fmt: skip
@@ -107,7 +118,7 @@ def _prepared(profile: Profile, gets: Sequence[SizeCount]) -> list[int]:
     if not gets:
         return []
     mean = profile.read.object_bytes / profile.read.ops
-    wanted = max(len(gets), round(profile.space.peak_live_bytes / mean))
+    wanted = max(len(gets), round(profile.placed.peak_live_bytes / mean))
     return [max(1, n) for n in percentages([s.ops for s in gets], wanted)]
 
 

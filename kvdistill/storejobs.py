@@ -1,4 +1,4 @@
-"""Distil a tier of a trace and write its jobs for warp, sai3-bench, elbencho or Vdbench into a folder."""
+"""Distil a trace, a run or block events, and write jobs for warp, sai3-bench, elbencho or Vdbench into a folder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kvdistill import elbencho, sai3, vdbench, warp
-from kvdistill.distill import distil
 from kvdistill.oplog import OpLog, Style, write_oplogs
+from kvdistill.oplogsource import can_log
 from kvdistill.profile import Profile  # noqa: TC001 - msgspec reads the annotations
+from kvdistill.sources import distil_source
 from kvtrace.core.app import progress
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.files import write_text
@@ -35,7 +36,14 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_warp(
-    trace: Path, tier: str, outdir: Path, options: warp.WarpOptions, limit: Limit, *, has_csv: bool, argv: Sequence[str]
+    source: Path,
+    tier: str | None,
+    outdir: Path,
+    options: warp.WarpOptions,
+    limit: Limit,
+    *,
+    has_csv: bool,
+    argv: Sequence[str],
 ) -> Written:
     """Write warp's mixed benchmark, and its CSV if `has_csv`.
 
@@ -43,18 +51,25 @@ def write_warp(
         ConfigError, TraceError, DeviceError: as the parts say.
 
     """
-    profile = _distil(trace, tier, outdir, limit)
+    profile = _distil(source, tier, outdir, limit)
     job = warp.warp_job(profile, options)
-    log = None
+    log, lost = None, job.lost
     if has_csv:
         endpoint = f"http://{options.host}"
-        with progress("write the CSV"):
-            log = write_oplogs(trace, tier, outdir, Style.WARP, endpoint=endpoint, hosts=1, limit=limit, argv=argv)
-    return _write(outdir, profile, {warp.JOB: job.text}, job.lost, log)
+        log, more = _log(source, profile, outdir, Style.WARP, endpoint=endpoint, hosts=1, limit=limit, argv=argv)
+        lost = lost + more
+    return _write(outdir, profile, {warp.JOB: job.text}, lost, log)
 
 
 def write_sai3(
-    trace: Path, tier: str, outdir: Path, options: sai3.Sai3Options, limit: Limit, *, hosts: int, argv: Sequence[str]
+    source: Path,
+    tier: str | None,
+    outdir: Path,
+    options: sai3.Sai3Options,
+    limit: Limit,
+    *,
+    hosts: int,
+    argv: Sequence[str],
 ) -> Written:
     """Write sai3-bench's op logs for `hosts`, and its random workload.
 
@@ -64,47 +79,58 @@ def write_sai3(
     """
     if not 1 <= hosts <= MAX_HOSTS:
         raise ConfigError(f"--hosts {hosts}: it must be 1 to {MAX_HOSTS}")
-    profile = _distil(trace, tier, outdir, limit)
+    profile = _distil(source, tier, outdir, limit)
     job = sai3.sai3_workload(profile, options)
-    with progress("write the op log"):
-        log = write_oplogs(
-            trace, tier, outdir, Style.SAI3, endpoint=options.target, hosts=hosts, limit=limit, argv=argv
-        )
-    return _write(outdir, profile, {sai3.WORKLOAD: job.text}, job.lost, log)
+    log, more = _log(source, profile, outdir, Style.SAI3, endpoint=options.target, hosts=hosts, limit=limit, argv=argv)
+    return _write(outdir, profile, {sai3.WORKLOAD: job.text}, job.lost + more, log)
 
 
-def write_elbencho(trace: Path, tier: str, outdir: Path, runtime_cap_ns: int, limit: Limit) -> Written:
+def write_elbencho(source: Path, tier: str | None, outdir: Path, runtime_cap_ns: int, limit: Limit) -> Written:
     """Write elbencho's configurations: one that fills the file, and the mixed run.
 
     Raises:
         ConfigError, TraceError, DeviceError: as the parts say.
 
     """
-    profile = _distil(trace, tier, outdir, limit)
+    profile = _distil(source, tier, outdir, limit)
     job = elbencho.elbencho_job(profile, runtime_cap_ns)
     texts = {elbencho.PREFILL: elbencho.prefill_job(profile), elbencho.MIXED: job.text}
     return _write(outdir, profile, texts, job.lost, None)
 
 
-def write_vdbench(trace: Path, tier: str, outdir: Path, target: str, runtime_cap_ns: int, limit: Limit) -> Written:
+def write_vdbench(
+    source: Path, tier: str | None, outdir: Path, target: str, runtime_cap_ns: int, limit: Limit
+) -> Written:
     """Write Vdbench's parameter file.
 
     Raises:
         ConfigError, TraceError, DeviceError: as the parts say.
 
     """
-    profile = _distil(trace, tier, outdir, limit)
+    profile = _distil(source, tier, outdir, limit)
     job = vdbench.vdbench_job(profile, target, runtime_cap_ns)
     return _write(outdir, profile, {vdbench.JOB: job.text}, job.lost, None)
 
 
-def _distil(trace: Path, tier: str, outdir: Path, limit: Limit) -> Profile:
+def _distil(source: Path, tier: str | None, outdir: Path, limit: Limit) -> Profile:
     try:
         outdir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DeviceError(f"cannot make the folder {outdir}: {error.strerror}") from None
-    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch, progress(f"distil {trace.name}"):
-        return distil(trace, tier, limit, Path(scratch)).profile
+    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch, progress(f"distil {source.name}"):
+        return distil_source(source, tier, limit, Path(scratch)).profile
+
+
+def _log(
+    source: Path, profile: Profile, outdir: Path, style: Style, *, endpoint: str, hosts: int, limit: Limit,
+    argv: Sequence[str],
+) -> tuple[OpLog | None, list[str]]:  # fmt: skip
+    """Write op logs, or say why there are none."""
+    if not can_log(source):
+        return None, [f"single operations on objects: {source.name} holds none, so there is no op log"]
+    with progress("write the op log"):
+        log = write_oplogs(source, profile.tier, outdir, style, endpoint=endpoint, hosts=hosts, limit=limit, argv=argv)
+    return log, []
 
 
 def _write(outdir: Path, profile: Profile, texts: dict[str, str], lost: list[str], log: OpLog | None) -> Written:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvdistill.profile import SizeCount
-from kvtrace.core.units import NS_PER_S, format_bytes, format_count
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,12 +104,30 @@ def classes_lost(what: str, direction: Direction, classes: Sequence[SizeCount]) 
     return [f"sizes of {what}: {part}; mean {format_bytes(mean)} instead of {format_bytes(exact)}"]
 
 
+def hot_lost(profile: Profile, text: str) -> str:
+    """Return `text`, which says that no place is hot, with how hot the hottest are in the source, if it is known."""
+    if profile.locality is None:
+        return text
+    share = profile.locality.hot10_share
+    return f"{text} (in the source, the hottest 10 % of 128 KiB blocks get {share:.1%} of operations)"
+
+
+def bursts_lost(profile: Profile, text: str) -> str:
+    """Return `text`, which says that arrivals come evenly or by chance, with how they vary in the source."""
+    if profile.arrivals is None or profile.arrivals.dispersion is None:
+        return text
+    of = f"operations in {format_duration(profile.arrivals.bucket_ns)} vary {profile.arrivals.dispersion:.3g} times"
+    return f"{text} (in the source, {of} as much as by chance)"
+
+
 def random_lost(profile: Profile) -> list[str]:
     """Return what every job of random operations loses."""
-    lost = [
-        "which request and stage an operation serves: none waits for another",
-        "the order of operations: an object is not read again soon after it was used, as in the trace",
-    ]
+    order = "the order of operations: an object is not read again soon after it was used, as in the trace"
+    if profile.locality is not None and profile.locality.reuse_p50_blocks is not None:
+        order += (
+            f" (there, half of what comes back does so within {profile.locality.reuse_p50_blocks:,.0f} other blocks)"
+        )
+    lost = ["which request and stage an operation serves: none waits for another", order]
     if profile.empty_ops:
         lost.append(f"{format_count(profile.empty_ops)} operations of no bytes are left out")
     return lost

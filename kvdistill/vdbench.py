@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvdistill.fioheader import header
 from kvdistill.sizes import split_sizes
-from kvdistill.storemix import Job, depth, ops_per_s, random_lost, runtime_ms
+from kvdistill.storemix import Job, bursts_lost, depth, hot_lost, ops_per_s, random_lost, runtime_ms
 from kvdistill.zones import PERCENT
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count
@@ -48,8 +48,8 @@ def vdbench_job(profile: Profile, target: str, runtime_cap_ns: int) -> Job:
     directions = [(n, d) for n, d in (("read", profile.read), ("write", profile.write)) if d.ops]
     lost = [
         *_sizes_lost(directions),
-        f"hot places within the {MAX_BANDS} stretches that each direction is cut into: uniform within each",
-        "bursts: arrivals are Poisson",
+        hot_lost(profile, f"hot places within the {MAX_BANDS} stretches of each direction: uniform within each"),
+        bursts_lost(profile, "bursts: arrivals are Poisson"),
         *([f"{format_count(profile.delete_ops)} deletes: there is no object to delete within a file"]
           if profile.delete_ops else []),
         *random_lost(profile),
@@ -139,4 +139,4 @@ def _sizes_lost(directions: Sequence[tuple[str, Direction]]) -> list[str]:
 
 def _space_bytes(profile: Profile) -> int:
     longest = max(s.io_bytes for s in (*profile.read.sizes, *profile.write.sizes))
-    return -(-(profile.space.span_bytes + longest + _FIRST) // MIB) * MIB
+    return -(-(profile.placed.span_bytes + longest + _FIRST) // MIB) * MIB

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from kvdistill.fioheader import header
 from kvdistill.storemix import (
     Job,
+    bursts_lost,
     classes_lost,
     depth,
+    hot_lost,
     ops_per_s,
     random_lost,
     runtime_ms,
@@ -77,8 +79,8 @@ def warp_job(profile: Profile, options: WarpOptions) -> Job:
         *mix.lost,
         *classes_lost("PUTs", profile.write, classes),
         *classes_lost("GETs, which read whole objects at random", profile.read, classes),
-        "hot objects: warp reads and deletes each object as likely as any other",
-        "bursts: requests are spaced evenly up to the rate limit",
+        hot_lost(profile, "hot objects: warp reads and deletes each object as likely as any other"),
+        bursts_lost(profile, "bursts: requests are spaced evenly up to the rate limit"),
         "object names: warp makes its own",
         *random_lost(profile),
     ]
@@ -178,7 +180,7 @@ def _objects(profile: Profile, concurrent: Depth) -> int:
     sizes = [*profile.read.object_sizes, *profile.write.object_sizes]
     mean = sum(s.io_bytes * s.ops for s in sizes) / sum(s.ops for s in sizes)
     # Without a number of its own, warp runs 20 at once.
-    return max(round(profile.space.peak_live_bytes / mean), (concurrent.count or 20) + 1)
+    return max(round(profile.placed.peak_live_bytes / mean), (concurrent.count or 20) + 1)
 
 
 def _upload_note(objects: int, rate: float | None) -> list[str]:
