@@ -31,7 +31,8 @@ def run_(
         "--tier", "-t", metavar="NAME=TARGET",
         help="Where a tier of the trace lies: an empty directory, one file (*.dat), a block device, several of these "
         "with commas between them, ram, gpu (or gpu:device=1,copy=device), sim (nothing moves; takes the time of the "
-        "trace's service model, or as sim:bandwidth=50GB,latency=10us says) or null (no time). Repeatable; "
+        "trace's service model, else of one that is named, or as sim:bandwidth=50GB,latency=10us says) or null (no "
+        "time). Repeatable; "
         "rows of tiers not named are skipped.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
     as_fast_as_possible: Annotated[bool, typer.Option(

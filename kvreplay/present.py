@@ -132,7 +132,9 @@ def show_trials(trials: Trials) -> None:
     """Print the median and spread of every figure."""
     for warning in trials.warnings:
         typer.echo(warning)
-    if not trials.warnings and len(trials.runs) > 1:
+    for tier in trials.simulated_tiers:
+        typer.echo(f"tier {tier} is SIMULATED: no figure counts it")
+    if not trials.warnings and len(trials.runs) > 1 and trials.quantities:
         typer.echo(f"{len(trials.runs)} trials agree")
     rows = [
         (f"{q.tier} {q.op} {q.name}", shown(q.name, q.median), shown(q.name, q.low), shown(q.name, q.high),

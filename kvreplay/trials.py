@@ -61,6 +61,8 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
     """complete, or partial if a trial was cut short."""
     verdicts: list[str]
     quantities: list[Quantity]
+    simulated_tiers: list[str] = []
+    """Their figures are a model's, and not among the quantities."""
     warnings: list[str]
     definition: str = f"spread = (greatest - least) / median; trials disagree above {MAX_SPREAD:.0%}"
 
@@ -117,7 +119,7 @@ def run_trials(
     results.check_output(output, is_forced=is_forced)
     # What a replay would refuse must not leave a directory behind.
     check(config)
-    make_tiers(config, open_table(trace, TRACE).meta, trace, output)
+    tiers = make_tiers(config, open_table(trace, TRACE).meta, trace, output)
     manifests, error = [], None
     for number in range(1, count + 1):
         run = output / f"trial-{number}"
@@ -136,6 +138,7 @@ def run_trials(
         asked=count, runs=[f"trial-{i + 1}" for i in range(len(manifests))], quantities=found,
         status="complete" if error is None else "partial",
         verdicts=[m["summary"]["verdict"] for m in manifests], warnings=disagreements(found),
+        simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated],
     )  # fmt: skip
     content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(trials)
     write_text(output / TRIALS_FILE, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")

@@ -142,7 +142,7 @@ def service_of(tier: str, options: Mapping[str, str], meta: Metadata, said: str)
     found = _of_trace(tier, meta) or ASSUMED.get(tier)
     if found is None:
         raise ConfigError(
-            f"{said}: the trace models no bandwidth of tier {tier}; name one, such as sim:bandwidth=7GB,latency=80us"
+            f"{said}: the trace models no bandwidths of tier {tier}; name one, such as sim:bandwidth=7GB,latency=80us"
         )
     return found
 

@@ -73,7 +73,7 @@ def test_the_service_is_the_options_else_the_traces_else_assumed() -> None:
 @pytest.mark.parametrize(
     ("tier", "options", "message"),
     [
-        ("nvme", {}, "the trace models no bandwidth of tier nvme"),
+        ("nvme", {}, "the trace models no bandwidths of tier nvme"),
         ("gpu", {"latency": "1us"}, "name a bandwidth too"),
         ("gpu", {"read_bandwidth": "1GB"}, "name both"),
         ("gpu", {"bandwidth": "0"}, "a bandwidth must be > 0"),
@@ -131,6 +131,10 @@ def test_the_terminal_marks_what_is_simulated(tmp_path: Path) -> None:
     assert "tier gpu is SIMULATED" in done.stdout
     assert "gpu write (simulated)" in done.stdout
     assert "assumed: copies within HBM3" in done.stdout
+    both = ["--tier", "gpu=sim", "--tier", "cpu=ram", "--trials", "2", "-o", tmp_path / "trials"]
+    repeated = run_cli("kvreplay", "run", trace, *both).stdout
+    assert "tier gpu is SIMULATED: no figure counts it" in repeated
+    assert ("cpu write mean_ns" in repeated, "gpu write" in repeated) == (True, False)
     compared = run_cli("kvreplay", "compare", tmp_path / "run", tmp_path / "run").stdout
     assert "tier gpu is simulated: its figures are a model's and not compared" in compared
     assert "gpu write" not in compared
