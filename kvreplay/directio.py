@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -67,6 +68,8 @@ def probe(directory: Path, target: str) -> DirectIo:
 
 def refused(target: str, error: OSError) -> DeviceError:
     """Return what to say of a target that cannot be opened with O_DIRECT."""
+    if error.errno != errno.EINVAL:
+        return DeviceError(f"{target}: {error.strerror}")
     return DeviceError(f"{target}: its filesystem refuses O_DIRECT ({error.strerror}); {_ADVICE}")
 
 

@@ -108,9 +108,13 @@ def claim_file(path: Path, flags: int) -> int:
 
     """
     check_file(path)
+    is_new = not path.exists()
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
     except OSError as error:
+        if is_new:
+            # The kernel makes the file before it finds that O_DIRECT does not go.
+            path.unlink(missing_ok=True)
         raise refused(str(path), error) from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

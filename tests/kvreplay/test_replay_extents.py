@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -129,6 +130,7 @@ def test_every_block_that_is_read_was_written_there(tmp_path: Path, engine: str,
     assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
     assert outcome.verification.checked_blocks == sum(-(-r[6] // BLOCK) for r in rows if r[1] == "read")
     assert not target.exists(), "our file goes at the end"
+    assert outcome.manifest["notes"][0].startswith("deletes on nvme only free space, and ask nothing of the device")
     facts = outcome.manifest["tiers"]["nvme"]
     assert facts["written_first_bytes"] == facts["size_bytes"] - BLOCK
     assert facts["highest_bytes"] <= facts["size_bytes"]
@@ -199,6 +201,26 @@ def test_a_file_in_a_system_path_or_nowhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match=r"no such directory; make it first"):
         run(tmp_path, [row("write", 0)], tmp_path / "absent" / "s.dat")
     assert not Path("/etc/s.dat").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"), [(errno.EINVAL, r"refuses O_DIRECT \(Invalid argument\)"), (errno.EACCES, "Permission denied")]
+)
+def test_a_file_that_cannot_be_opened_so_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, message: str
+) -> None:
+    real = os.open
+
+    def refusing(path: Any, flags: int, *rest: Any) -> int:
+        if flags & os.O_DIRECT:
+            os.close(real(path, flags & ~os.O_DIRECT, *rest))
+            raise OSError(code, os.strerror(code))
+        return real(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refusing)
+    with pytest.raises(DeviceError, match=message):
+        run(tmp_path, [row("write", 0)], tmp_path / "s.dat")
+    assert not (tmp_path / "s.dat").exists()
 
 
 def test_a_second_run_on_the_same_file_is_locked_out(tmp_path: Path) -> None:
