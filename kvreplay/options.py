@@ -170,7 +170,7 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
             )  # fmt: skip
             tier = storage_tier(name, target, how, trace)
             tiers[index] = _by_gds(config, tier, f"--tier {name}={target}") if config.is_gds else tier
-    _check_discard(config, tiers)
+    _check_meant(config, tiers)
     return tiers
 
 
@@ -187,7 +187,9 @@ def _check_apart(name: str, target: str, path: Path, taken: dict[Path, str], out
         raise ConfigError(f"-o {output} lies in the target of tier {name}; write the run elsewhere")
 
 
-def _check_discard(config: Config, tiers: list[Tier | None]) -> None:
+def _check_meant(config: Config, tiers: list[Tier | None]) -> None:
     drives = [d for t in tiers if isinstance(t, StorageTier) for d in t.drives]
     if config.is_discarding and not any(isinstance(d, ExtentTier) and d.is_device for d in drives):
         raise ConfigError("--discard is for block devices, and no --tier names one; leave it out")
+    if config.layout != Layout.HASHED and not any(isinstance(d, FileTier) for d in drives):
+        raise ConfigError(f"--layout {config.layout} names files, but no --tier names a directory; leave it out")

@@ -254,3 +254,5 @@ def test_scattered_space_stops_the_run_with_its_figures(tmp_path: Path, engine: 
 def test_options_of_devices_need_devices(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--discard is for block devices"):
         run(tmp_path, [row("write", 0)], tmp_path / "s.dat", is_discarding=True)
+    with pytest.raises(ConfigError, match="--layout vllm names files, but no --tier names a directory"):
+        run(tmp_path, [row("write", 0)], tmp_path / "s.dat", layout="vllm")

@@ -101,10 +101,11 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
     ops = read_table(output / "ops.parquet", OPS)
     ok = [o for o in ops.to_pylist() if o["outcome"] == "ok"]
     assert len(ok) == manifest["summary"]["operations"] > 0
-    assert [o["row"] for o in ok] == list(range(len(ok))), "an object every 10 ms, in order"
+    # An object every 10 ms, in order; what was in flight at the last note is missing.
+    assert ok[-1]["row"] + 1 - len(ok) < 8
     assert all(o["completed_ns"] >= o["submitted_ns"] >= o["scheduled_ns"] == o["row"] * 10**7 for o in ok)
     assert manifest["summary"]["not_reached"] == 100_000 - len(ok)
-    assert manifest["summary"]["wall_ns"] == ok[-1]["completed_ns"]
+    assert manifest["summary"]["wall_ns"] == max(o["completed_ns"] for o in ok)
     assert manifest["summary"]["generation"] is None, "what it cost is not known"
     assert sorted(p.name for p in output.iterdir()) == [
         "ops.parquet", "requests.parquet", "run.json", "series.parquet"
