@@ -174,7 +174,7 @@ OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace
            values=("threads", "uring", "memory", "gpu", "sim", "none", "other", "gds")),
 ))  # fmt: skip
 
-SERVED: Final = Table("served", "What storage did for each request of a replay, one row a request.", (
+SERVED: Final = Table("served", "What storage did for each request of a replay: requests.parquet of a run.", (
     Column("request_id", "int64", "id", "the request, from the trace"),
     Column("scheduled_ns", "int64", "ns",
            "when its first replayed operation was due, from the start of the run; null in a closed loop",
