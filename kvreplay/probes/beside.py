@@ -22,7 +22,7 @@ from kvreplay.prepare import drives_of
 from kvreplay.probes.devices import beneath
 from kvreplay.probes.measure import ATTACHED, BLOCKS_FILE, RESULT
 from kvtrace.core.app import log
-from kvtrace.core.errors import DeviceError
+from kvtrace.core.errors import DeviceError, ProbeUnavailable
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.traceio import open_table
 
@@ -101,24 +101,44 @@ def beside(setting: Setting, output: Path) -> Iterator[Callable[[int | None], Pr
         yield lambda _started_ns: None
         return
     with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.resolve().parent) as staging:
-        directory = Path(staging) / "probe"
-        process = subprocess.Popen(  # noqa: S603 - our own program
-            _command(setting, directory), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        said = cast("IO[str]", process.stderr)
+        directory, process = Path(staging) / "probe", None
         try:
-            first = said.readline().strip()
-            if first == ATTACHED:
-                yield lambda started_ns: _end(process, said, directory, started_ns)
-            else:
-                left_out = _left_out(first)
-                yield lambda _started_ns: left_out
+            process = _attach(_command(setting, directory))
+        except ProbeUnavailable as error:
+            left_out = _left_out(str(error))
+        if process is None:
+            yield lambda _started_ns: left_out
+            return
+        try:
+            yield lambda started_ns: _end(process, directory, started_ns)
         finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            said.close()
+            _dismiss(process)
+
+
+def _attach(command: list[str]) -> subprocess.Popen[str]:
+    """Return the process that probes, attached; ProbeUnavailable if it cannot."""
+    try:
+        process = subprocess.Popen(  # noqa: S603 - our own program
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+    except OSError as error:
+        raise ProbeUnavailable(f"{command[0]} does not start: {error.strerror}") from None
+    said = _stderr(process).readline().strip()
+    if said != ATTACHED:
+        _dismiss(process)
+        raise ProbeUnavailable(said)
+    return process
+
+
+def _dismiss(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    _stderr(process).close()
+
+
+def _stderr(process: subprocess.Popen[str]) -> IO[str]:
+    return cast("IO[str]", process.stderr)
 
 
 def _command(setting: Setting, directory: Path) -> list[str]:
@@ -141,14 +161,14 @@ def _devices(tiers: list[Tier | None]) -> list[Path]:
     return list(found.values()) if all(path.is_block_device() for path in found.values()) else []
 
 
-def _end(process: subprocess.Popen[str], said: IO[str], directory: Path, started_ns: int | None) -> Probed:
+def _end(process: subprocess.Popen[str], directory: Path, started_ns: int | None) -> Probed:
     process.send_signal(signal.SIGINT)
     try:
         process.wait(timeout=_END_S)
     except subprocess.TimeoutExpired:
         return _left_out(f"the probes did not end within {_END_S} s")
     if process.returncode:
-        return _left_out(said.read().strip())
+        return _left_out(_stderr(process).read().strip())
     return Probed(None, msgspec.json.decode((directory / RESULT).read_bytes()), directory, started_ns)
 
 

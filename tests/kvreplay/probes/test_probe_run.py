@@ -80,6 +80,12 @@ def test_probes_that_die_on_the_way_are_left_out(tmp_path, monkeypatch):
     assert _replay(tmp_path)["probes"] == {"is_measured": False, "reason": "gone"}
 
 
+def test_a_program_that_does_not_start_leaves_the_probes_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(beside, "_command", lambda _setting, _directory: ["/nonexistent/python"])
+    reason = "/nonexistent/python does not start: No such file or directory"
+    assert _replay(tmp_path)["probes"] == {"is_measured": False, "reason": reason}
+
+
 def test_histograms_only_needs_probes(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     with pytest.raises(ConfigError, match="--histograms-only says how to probe; add --probes"):
