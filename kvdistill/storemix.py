@@ -130,4 +130,10 @@ def random_lost(profile: Profile) -> list[str]:
     lost = ["which request and stage an operation serves: none waits for another", order]
     if profile.empty_ops:
         lost.append(f"{format_count(profile.empty_ops)} operations of no bytes are left out")
+    data = profile.data
+    if data is not None and (data.dedup_ratio, data.compress_ratio) != (1, 1):
+        lost.append(
+            f"what the data is like: the replay's deduplicated {data.dedup_ratio:g}:1 and compressed "
+            f"{data.compress_ratio:g}:1; this job sets neither"
+        )
     return lost

@@ -1,0 +1,53 @@
+"""Jobs for other tools from what is no trace: a run's operations, block events, a profile, a probe."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import zstandard
+from conftest import run_cli
+from kvdistill_rows import write_hand, write_run
+
+COMMANDS = ("warp", "sai3", "elbencho", "vdbench")
+
+
+def write(folder, command, source, *options):
+    done = run_cli("kvdistill", command, source, "-o", folder / command, *options, "--json")
+    return json.loads(done.stdout)
+
+
+def test_a_run_gives_a_random_job_and_its_own_operations(tmp_path):
+    run = write_run(tmp_path / "run", [500_000] * 10)
+    result = write(tmp_path, "warp", run, "--csv")
+    assert sorted(result["files"]) == sorted(f.name for f in (tmp_path / "warp").iterdir())
+    raw = (tmp_path / "warp" / "oplog.csv.zst").read_bytes()
+    lines = zstandard.ZstdDecompressor().decompressobj().decompress(raw).decode().splitlines()
+    header, *rows = [line.split("\t") for line in lines if not line.startswith("#")]
+    assert len(rows) == 10
+    assert {row[header.index("duration_ns")] for row in rows} == {"500000"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_the_replayed_data_was_like_is_told_as_lost(tmp_path, command):
+    run = write_run(tmp_path / "run", [500_000] * 10)
+    content = json.loads((run / "run.json").read_text())
+    for shape, is_told in (({"dedup_ratio": 1, "compress_ratio": 1}, False),
+                           ({"dedup_ratio": 1.25, "compress_ratio": 2}, True)):  # fmt: skip
+        (run / "run.json").write_text(json.dumps(content | {"data": {"shape": shape}}))
+        told = [line for line in write(tmp_path, command, run)["lost"] if "deduplicated" in line]
+        wanted = "what the data is like: the replay's deduplicated 1.25:1 and compressed 2:1; this job sets neither"
+        assert told == ([wanted] if is_told else [])
+
+
+def test_a_profile_gives_the_same_workload_but_no_op_log(tmp_path):
+    trace = write_hand(tmp_path)
+    from_trace = write(tmp_path / "a", "sai3", trace, "--tier", "nvme")
+    assert from_trace["log"] is not None
+    profile = tmp_path / "a" / "sai3" / "profile.json"
+    result = write(tmp_path / "b", "sai3", profile)
+    assert result["log"] is None
+    assert result["files"] == ["workload.yaml", "profile.json"]
+    assert "single operations on objects: profile.json holds none, so there is no op log" in result["lost"]
+    one, other = ((tmp_path / d / "sai3" / "workload.yaml").read_text() for d in "ab")
+    assert one == other
