@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -80,8 +81,6 @@ def _curve(axes: Any, chart: Chart) -> None:
 
 
 def _bars(axes: Any, chart: Chart) -> None:
-    import math
-
     count = len(chart.series)
     for at, (series, colour) in enumerate(_coloured(chart)):
         # Side by side within their power of two.
@@ -161,15 +160,15 @@ def _dress(axes: Any, chart: Chart) -> None:
         is_power = chart.shape is Shape.BARS and axis is axes.xaxis
         axis.set_major_formatter(FuncFormatter(_tick(unit, is_power=is_power)))
     if chart.shape is Shape.BARS:
-        axes.xaxis.set_major_locator(MaxNLocator(_MAX_TICKS - 1, integer=True))
+        low, high = math.floor(axes.get_xlim()[0]), math.ceil(axes.get_xlim()[1])
+        axes.set_xlim(low, high)
+        axes.xaxis.set_major_locator(MultipleLocator(-(-(high - low) // _MAX_TICKS)))
     if len(chart.series) > 1:
         axes.legend(frameon=False, labelcolor=INK, fontsize=9)
 
 
 def _power_of_two(interval: tuple[float, float]) -> float:
     """Return the power of two that gives an axis of bytes not too many ticks: 37.3 GiB says little."""
-    import math
-
     return float(2 ** math.ceil(math.log2(max(interval[1] - interval[0], 1) / _MAX_TICKS)))
 
 

@@ -34,7 +34,7 @@ def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) ->
         rows = list(group)
         series = [
             Series(op, [float(r["low_bytes"] or 1) for r in part], [float(r["ops"]) for r in part])
-            for op, part in by(rows, "op")
+            for op, part in by([row for row in rows if row["op"] != "delete"] or rows, "op")
         ]
         chart = Chart(f"Sizes on {tier}", Shape.BARS, Unit.BYTES, Unit.COUNT, series)
         note = "Each row holds the sizes from its first up to, but not including, twice that."

@@ -69,7 +69,7 @@ def run_document(report: RunReport) -> Document:
         Chapter("Tiers and endurance", [*_hits(run), _device(run), wear_table(report.writes_per_day, wear_note)]),
         *([] if report.closeness is None else [closeness_chapter(report.closeness)]),
         Chapter("What was run, and on what", [
-            *_targets(run), parameters("Run", Sheet.PARAMETERS, _facts(report, run)),
+            *_targets(run), parameters("Run", Sheet.PARAMETERS, _known(_facts(report, run))),
         ]),
     ]  # fmt: skip
     return Document(
@@ -121,7 +121,7 @@ def _highlights(report: RunReport) -> list[Highlight]:
 
 def _notes(run: dict[str, Any]) -> list[str]:
     notes = [str(note) for note in run.get("notes") or []]
-    return notes + [f"trace: {note}" for note in at(run, "trace", "metadata", "notes") or []]
+    return notes + [f"trace: {note}" for note in at(run, "trace", "metadata", "notes") or [] if str(note) not in notes]
 
 
 def _facts(report: RunReport, run: dict[str, Any]) -> dict[str, Any]:
@@ -141,6 +141,14 @@ def _facts(report: RunReport, run: dict[str, Any]) -> dict[str, Any]:
         "warm-up": at(run, "config", "warmup"), "data": at(run, "data", "note"),
         "processor": at(run, "host", "cpu_model"), "processors": Quantity(at(run, "host", "cpus"), Unit.COUNT),
         "kernel": at(run, "host", "kernel"),
+    }  # fmt: skip
+
+
+def _known(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return those facts that the run says; an imported one says few."""
+    return {
+        name: value for name, value in facts.items()
+        if (value.value if isinstance(value, Quantity) else value) is not None
     }  # fmt: skip
 
 

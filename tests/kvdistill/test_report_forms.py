@@ -143,7 +143,7 @@ def test_a_browser_draws_the_page(tmp_path, text, width, scheme):
          "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}",
          "--enable-logging=stderr", f"--blink-settings=preferredColorScheme={scheme}", f"--window-size={width},2400",
          f"--screenshot={shot}", (tmp_path / "r.html").as_uri()],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert "CONSOLE" not in done.stderr
     with Image.open(shot) as image:

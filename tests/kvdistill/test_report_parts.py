@@ -256,7 +256,7 @@ def test_a_browser_finds_no_error_no_request_and_no_overflow(tmp_path):
         ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
          f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--window-size=500,900",
          "--dump-dom", page.as_uri()],
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert "CONSOLE" not in done.stderr
     told = json.loads(done.stdout.split("<title>")[1].split("</title>")[0])
