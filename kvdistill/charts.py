@@ -82,6 +82,7 @@ def _curve(axes: Any, chart: Chart) -> None:
 
 def _bars(axes: Any, chart: Chart) -> None:
     count = len(chart.series)
+    axes.margins(x=0)
     for at, (series, colour) in enumerate(_coloured(chart)):
         # Side by side within their power of two.
         left = [math.log2(x) + (0.1 + 0.8 * at / count) for x in series.x]

@@ -33,8 +33,10 @@ def _inside(found: Layers) -> list[Table]:
         return []
     columns = [
         OP, Column("operations", "operations", Unit.COUNT), Column("latency_ns", "mean latency", Unit.NS),
-        *(Column(f"{part}_ns", heading, Unit.NS) for part, heading in _PARTS.items()),
-        *(Column(f"{part}_share", f"{heading}, share", Unit.SHARE) for part, heading in _PARTS.items()),
+        *(
+            column for part, heading in _PARTS.items()
+            for column in (Column(f"{part}_ns", heading, Unit.NS), Column(f"{part}_share", "share", Unit.SHARE))
+        ),
         Column("in_flight_mean", "in flight", Unit.NUMBER),
     ]  # fmt: skip
     note = (
