@@ -48,6 +48,10 @@ class _Block(msgspec.Struct, frozen=True):
     directions: dict[str, _Moved]
 
 
+class _Timed(msgspec.Struct, frozen=True):
+    duration_ns: int | None = 0
+
+
 class _Probe(msgspec.Struct, frozen=True):
     program: str
     version: str
@@ -68,7 +72,11 @@ def distil_probe(path: Path) -> Profile:
 
     """
     try:
-        probe = msgspec.json.decode(path.read_bytes(), type=_Probe)
+        content = path.read_bytes()
+        if msgspec.json.decode(content, type=_Timed).duration_ns is None:
+            why = "holds no duration and no exact sizes (bpftrace prints neither), so a job has no rate and no sizes"
+            raise TraceError(f"{why}; distil what kvreplay probe or an imported blkparse text holds", path=path)
+        probe = msgspec.json.decode(content, type=_Probe)
     except (OSError, msgspec.DecodeError) as error:
         raise TraceError(f"no probe.json of kvreplay probe: {error}", path=path) from None
     of = probe.block.directions

@@ -13,6 +13,7 @@ from kvdistill_rows import HAND, MS
 from kvdistill.importers import Format, Options
 from kvdistill.importing import Result, import_files
 from kvdistill.oplog import Style, write_oplogs
+from kvdistill.sources import distil_source
 from kvdistill.summaryreport import summary_report
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.limit import Limit
@@ -576,6 +577,8 @@ def test_bpftrace(tmp_path):
     assert result.left_out == {"below 0, which is no time": 1, "histograms that the script does not have": 1}
     assert result.examples["histograms that the script does not have"] == "b.txt: @mine, 9 values"
     assert run_cli("kvdistill", "report", tmp_path / "out", "--json").returncode == 0
+    with pytest.raises(TraceError, match="no duration and no exact sizes"):
+        distil_source(tmp_path / "out" / "probe.json", None, Limit(), tmp_path)
 
 
 def test_a_million_objects(tmp_path):
