@@ -105,7 +105,7 @@ def run_report(ops: Path, manifest: Path, buckets: int) -> RunReport:
                 {f["tier"]: f["io_bytes"] for f in figures if _wears(f)}, span_ns, meta
             ),
             reuse=reuse_rows(names, run_reuse(traceio.open_table(ops, OPS), len(names))),
-            probe=probe_report(ops.parent, buckets), layers=layers(ops.parent),
+            probe=probe_report(ops.parent, buckets), layers=layers(ops.parent) if _is_probed(run) else None,
             closeness=read_json(ops.with_name(CLOSENESS)),
         )  # fmt: skip
 
@@ -120,6 +120,12 @@ def _percentiles(rows: list[dict[str, Any]], points: list[dict[str, Any]]) -> li
         named_row = {"tier": row["tier"], "op": row["op"], "count": row["count"], "mean_ns": row["mean_ns"]}
         result.append((row["measure"], named_row | found | {"max_ns": row["max_ns"]}))
     return result
+
+
+def _is_probed(run: dict[str, Any] | None) -> bool:
+    """Return whether the run itself started the probes: others' times are by another clock, which tells nothing."""
+    probes = (run or {}).get("probes")
+    return isinstance(probes, dict) and probes.get("is_measured") is True
 
 
 def _wears(figures: dict[str, Any]) -> bool:

@@ -118,6 +118,17 @@ def test_a_probe_has_a_report_of_its_own_and_in_its_run(tmp_path):
         report(tmp_path / "probe")
 
 
+def test_only_probes_that_the_run_started_are_joined_with_its_operations(tmp_path):
+    run = write_run(tmp_path / "run", [1000] * 4)
+    write_probe(run)
+    found = report(run)
+    assert (found.layers, found.probe.duration_ns) == (None, 5 * 10**9)
+    manifest = json.loads((run / "run.json").read_text()) | {"probes": {"is_measured": True}}
+    (run / "run.json").write_text(json.dumps(manifest))
+    (moved,) = report(run).layers.moved
+    assert (moved["object_bytes"], moved["device_bytes"]) == (16_000, 12_288)
+
+
 def test_closeness_is_reported_with_its_marks(tmp_path):
     jobs = tmp_path / "jobs"
     jobs.mkdir()
