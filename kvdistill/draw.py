@@ -170,7 +170,8 @@ def _place(classes: Any, distance: Any, reserved: Any, sizes: Any) -> Any:
     """Return an address for each operation, and the end of the highest.
 
     Places lie in a stack by their last use. An operation takes the place of its class whose depth in the stack, in
-    bytes, is nearest to its distance; one without a distance, or the first of its class, takes a new place.
+    bytes, is nearest to its distance; one without a distance, or whose distance the stack does not reach yet, takes a
+    new place.
     """
     n, kinds = len(classes), len(sizes)
     base = np.zeros(kinds + 1, dtype=np.int64)
@@ -182,14 +183,22 @@ def _place(classes: Any, distance: Any, reserved: Any, sizes: Any) -> Any:
     used, alive = np.zeros(kinds, dtype=np.int64), np.zeros(kinds, dtype=np.int64)
     stack = np.zeros(n + 1, dtype=np.int64)
     place = np.zeros(n, dtype=np.int64)
+    # Distances that were beyond the stack when their turn came; a later operation without a distance takes them.
+    owed, debts = np.zeros(n, dtype=np.int64), 0
     total, end = 0, 0
     for i in range(n):
-        c = classes[i]
-        if distance[i] < 0 or alive[c] == 0:
+        c, away = classes[i], distance[i]
+        if away > total:
+            owed[debts] = away
+            debts, away = debts + 1, -1
+        elif away < 0 and debts > 0 and owed[debts - 1] <= total:
+            debts -= 1
+            away = owed[debts]
+        if away < 0 or alive[c] == 0:
             place[i] = end
             end += reserved[c]
         else:
-            wanted = _find(stack, 0, n, max(1, total - distance[i]))
+            wanted = _find(stack, 0, n, max(1, total - away))
             low, high = 0, used[c]
             while low < high:
                 middle = (low + high) // 2

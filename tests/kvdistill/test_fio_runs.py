@@ -12,8 +12,8 @@ from conftest import run_cli
 from kvdistill_rows import distil_rows, io, write_hand
 
 from kvdistill.fio import JobOptions, Mode
-from kvdistill.fiostat import stat_job
 from kvdistill.fioprogram import run_fio
+from kvdistill.fiostat import stat_job
 from kvtrace.core.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
 
     usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
+    wanted = Wanted([Mode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions())
     with pytest.raises(DeviceError, match=r"--check needs .* are free; check less"):
-        wanted = Wanted([Mode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions())
         write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", Limit(), wanted)
     assert not (tmp_path / "out" / "closeness.json").exists()
 
