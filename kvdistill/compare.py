@@ -72,7 +72,7 @@ def compare(sides: Sequence[Trials]) -> Compared:
 
     """
     if len(sides) < 2:  # noqa: PLR2004 - a comparison
-        raise ConfigError("name two traces, runs or probes or more to compare")
+        raise ConfigError("name two or more traces, runs or probes to compare")
     for side in sides:
         if isinstance(side.reports[0], JobsReport):
             raise ConfigError(f"{side.name} holds jobs; they are compared with their source already: kvdistill report")

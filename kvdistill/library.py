@@ -38,7 +38,7 @@ def named_query(name: str) -> NamedQuery:
     found = {query.name: query for query in named_queries()}
     if name not in found:
         close = get_close_matches(name, found, 1)
-        meant = f"; did you mean {close[0]}?" if close else ""
+        meant = f"; did you mean {close[0]}?" if close else ";"
         raise ConfigError(f"--query {name}: no such query{meant} `kvdistill sql --list` names them all")
     return found[name]
 

@@ -244,7 +244,7 @@ def test_traces_and_single_runs_have_ratios_only(tmp_path):
     assert compare([Trials("a", [report(a)]), Trials("r", [run])]).warnings == [
         "r is one trial: its spread is unknown; run it with --trials 3 or more"
     ]
-    with pytest.raises(ConfigError, match="or more to compare"):
+    with pytest.raises(ConfigError, match="two or more"):
         compare([Trials("a", [report(a)])])
 
 
