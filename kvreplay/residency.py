@@ -30,7 +30,7 @@ class Residency:
     peak_bytes: list[int]
     """The most live bytes of each tier, padded, the populated ones included."""
     drive_peak_bytes: list[list[int]]
-    """The same for each drive of each tier; they add up to more than the tier's where they peak at other times."""
+    """For each drive of each tier, with every object as long as it will get: what must be free there."""
     grown: list[dict[int, int]]
     """By tier, for objects that are written on beyond their end: how long they get at most."""
 
@@ -48,8 +48,9 @@ def trace_residency(
 
     if len(op) == 0:
         none = np.zeros(0, np.int64)
+        drives = [(shared or {}).get(t, (None, 1))[1] for t in range(len(alignments))]
         return Residency(none.astype(np.int8), none, none, none.astype(bool), None, [0] * len(alignments),
-                         [[0]] * len(alignments), [{}] * len(alignments))  # fmt: skip
+                         [[0] * count for count in drives], [{}] * len(alignments))  # fmt: skip
     key = tier.astype(np.int64) * (int(object_id.max()) + 1) + object_id
     order = np.argsort(key, kind="stable")
     key, op_, tier_ = key[order], op[order], tier[order]
@@ -77,17 +78,25 @@ def trace_residency(
     changes = np.empty(len(op), dtype=np.int64)
     changes[order] = change
     padded = -(-needed[filled] // align[at]) * align[at]
-    places = _Places(tier, object_id, len(alignments), shared or {})
-    grows = (op_ == 1) & (before > 0) & (extent > before)
+    peaks = _peaks(tier, changes, tier_[at], padded, len(alignments))
     grown: list[dict[int, int]] = [{} for _ in alignments]
-    for index, obj, size in zip(
-        tier_[grows].tolist(), object_id[order[grows]].tolist(), extent[grows].tolist(), strict=True
-    ):
-        grown[index][obj] = max(size, grown[index].get(obj, 0))
+    grows = (op_ == 1) & (before > 0) & (extent > before)
+    if grows.any():
+        longest = _longest(key, grows, extent)
+        for index, obj, length in np.unique(np.stack([tier_, object_id[order], longest])[:, grows], axis=1).T.tolist():
+            grown[index][obj] = length
+        # Space that is handed out once is as long as the object will get, from its first write to its delete.
+        whole = -(-longest // align) * align
+        begins, ends = (op_ == 1) & (before == 0), (op_ == 2) & (before > 0)  # noqa: PLR2004
+        changes[order] = np.where(longest == 0, change, np.where(begins, whole, np.where(ends, -whole, 0)))
+        padded = np.maximum(padded, whole[at])
+    drive_peaks = [[peak] for peak in peaks]
+    if grown != [{}] * len(alignments) or shared:
+        places = _Places(tier, object_id, len(alignments), shared or {})
+        drive_peaks = places.by_drive(_peaks(places.of, changes, places.of[order[at]], padded, places.count))
     return Residency(
         tier_[at], object_id[order[at]].astype(np.int64), needed[filled], absent,
-        int(lost.min()) if len(lost) else None, _peaks(tier, changes, tier_[at], padded, len(alignments)),
-        places.by_drive(_peaks(places.of, changes, places.of[order[at]], padded, places.count)), grown,
+        int(lost.min()) if len(lost) else None, peaks, drive_peaks, grown,
     )  # fmt: skip
 
 
@@ -99,6 +108,16 @@ def running_max(values: Any, segment: Any) -> Any:
     ladder, rank = np.unique(values, return_inverse=True)
     step = len(ladder)
     return ladder[np.maximum.accumulate(rank + segment * step) - segment * step]
+
+
+def _longest(key: Any, grows: Any, extent: Any) -> Any:
+    """Return for each row how long its object gets at most; 0 for objects that never grow; `key` never falls."""
+    import numpy as np
+
+    keys, starts = np.unique(key[grows], return_index=True)
+    lengths = np.maximum.reduceat(extent[grows], starts)
+    at = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+    return np.where(keys[at] == key, lengths[at], 0)
 
 
 class _Places:

@@ -37,7 +37,7 @@ class Holding:
     """What a replay will hold on a tier of storage."""
 
     peak_bytes: Sequence[int]
-    """By drive: the most at once."""
+    """By drive: the most at once, every object as long as it will get."""
     grown: Mapping[int, int] = field(default_factory=dict)
     """By id of an object that is written on beyond its end: how long it gets at most."""
     ahead_bytes: int = 0

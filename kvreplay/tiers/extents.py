@@ -72,8 +72,7 @@ class ExtentTier:
     def open(self, peak_bytes: int) -> None:
         """Claim the target, see that the peak fits, make a file as large as that, and confirm O_DIRECT."""
         flags = os.O_DIRECT if self._options.is_direct else 0
-        grown = sum(self._holding.grown.values())
-        held = self._holding.peak_bytes[0] + grown
+        held = self._holding.peak_bytes[0]
         wanted = self.alignment + held + int(held * SPARE_SHARE) + self._holding.ahead_bytes
         if self.is_device:
             self._fd, device = claim_device(self._path, flags, is_destroying=self._options.is_destroying)
@@ -82,9 +81,9 @@ class ExtentTier:
             self._fd = safety.claim_file(self._path, flags)
             space = os.statvfs(self._path)
             available = space.f_bavail * space.f_frsize + os.fstat(self._fd).st_blocks * _ALLOCATED_UNIT_BYTES
-        if self.alignment + peak_bytes + grown > available:
+        if self.alignment + peak_bytes > available:
             raise DeviceError(
-                f"{self.target}: the replay holds up to {format_bytes(peak_bytes + grown)} there, but only "
+                f"{self.target}: the replay holds up to {format_bytes(peak_bytes)} there, but only "
                 f"{format_bytes(available)} is free; replay less with --limit"
             )
         self._filled_bytes = self._read_filled()

@@ -86,6 +86,14 @@ def test_a_tier_on_several_drives(tmp_path: Path, engine: str, suffix: str) -> N
     assert suffix or all(list(d.iterdir()) == [] for d in drives)
 
 
+def test_drives_that_get_nothing_are_no_fault(tmp_path: Path) -> None:
+    drives = directories(tmp_path, 2)
+    elsewhere = [(0, "write", 1, "store", 0, 0, 4096, None, None, 0)]
+    outcome = run(tmp_path, elsewhere, ",".join(map(str, drives)))
+    assert outcome.error is None
+    assert (outcome.summary.operations, outcome.summary.skipped_rows) == (0, {"cpu": 1})
+
+
 def test_one_drive_has_no_index(tmp_path: Path) -> None:
     (drive,) = directories(tmp_path, 1)
     outcome = run(tmp_path, ROWS, str(drive))

@@ -105,6 +105,20 @@ def test_objects_that_grow_are_known_beforehand() -> None:
     assert found.drive_peak_bytes == [[4 * BLOCK]]
 
 
+def test_an_object_takes_its_whole_length_from_its_first_write() -> None:
+    import numpy as np
+
+    # Object 0 has one block, is gone, comes back with one and grows to three; object 1 is read before, then grows.
+    op = np.array([1, 2, 1, 1, 2, 0, 1])
+    obj = np.array([0, 0, 0, 0, 0, 1, 1])
+    ends = np.array([1, 1, 1, 3, 3, 2, 4]) * BLOCK
+    found = trace_residency(np.zeros(7, np.int64), op, obj, ends, [BLOCK])
+    assert found.grown == [{0: 3 * BLOCK, 1: 4 * BLOCK}]
+    assert found.populate_bytes.tolist() == [2 * BLOCK]
+    # Really at most 2 + 3 blocks; where space is handed out once, 4 + 3.
+    assert (found.peak_bytes, found.drive_peak_bytes) == ([5 * BLOCK], [[7 * BLOCK]])
+
+
 def test_peaks_are_told_apart_by_drive() -> None:
     import numpy as np
 
