@@ -5,12 +5,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from kvdistill import profile
 from kvtrace.core.schema import PHASE_MEANINGS, SCHEMA_VERSION, TABLES, Table, table_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +40,7 @@ def schema_page() -> str:
     parts = [intro]
     parts += [table_page(table) for table in TABLES.values()]
     phases = "\n".join(f"| `{phase}` | {meaning} |" for phase, meaning in PHASE_MEANINGS.items())
+    parts.append(profile_page())
     parts.append(f"## Phases\n\n| phase | meaning |\n|---|---|\n{phases}\n")
     return "\n".join(parts)
 
@@ -49,6 +56,39 @@ def table_page(table: Table) -> str:
     return f"## {table.name}\n\n{table.meaning}\n\n| column | type | unit | meaning |\n|---|---|---|---|\n" + "\n".join(
         [*rows, ""]
     )
+
+
+def profile_schema() -> dict[str, Any]:
+    """Return the JSON schema of a profile, with what the docstrings of its fields say."""
+    schema = msgspec.json.schema(profile.Profile)
+    for node in ast.parse(Path(profile.__file__).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name in schema["$defs"]:
+            fields = schema["$defs"][node.name].get("properties", {})
+            for field, text in pairwise(node.body):
+                if (
+                    isinstance(field, ast.AnnAssign)
+                    and isinstance(text, ast.Expr)
+                    and ast.unparse(field.target) in fields
+                ):
+                    name, meaning = ast.unparse(field.target), " ".join(ast.literal_eval(text.value).split())
+                    fields[name] = {"description": meaning, **fields[name]}
+    return {"$comment": "generated from kvdistill/profile.py; run `make docs`, do not edit", **schema}
+
+
+def profile_page() -> str:
+    """Return the section of the profile."""
+    defs = profile_schema()["$defs"]
+    parts = [
+        "## profile.json\n\nWhat `kvdistill profile` writes and jobs are made of; its JSON schema is profile.json.\n"
+    ]
+    for name, entry in defs.items():
+        rows = [f"| `{field}` | {of.get('description', '')} |" for field, of in entry.get("properties", {}).items()]
+        if rows:
+            parts.append(
+                f"### {name}\n\n{entry.get('description', '')}\n\n| field | meaning |\n|---|---|\n"
+                + "\n".join([*rows, ""])
+            )
+    return "\n".join(parts)
 
 
 def cli_page() -> str:
@@ -86,6 +126,7 @@ def help_of(program: str, *command: str) -> str:
 def pages() -> dict[Path, str]:
     """Return every generated file and its text."""
     texts = {Path(f"schemas/{t.name}.json"): json.dumps(table_json(t), indent=2) + "\n" for t in TABLES.values()}
+    texts[Path("schemas/profile.json")] = json.dumps(profile_schema(), indent=2) + "\n"
     texts[Path("schemas/README.md")] = schema_page()
     texts[Path("docs/cli.md")] = cli_page()
     return texts
