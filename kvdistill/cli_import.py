@@ -35,7 +35,7 @@ def import_(
                 and *_iops.1.log to a series by the second
     fio-iolog   fio's iolog, version 2 or 3: trace
     bpftrace    text of the MLPerf benchmark's storage_latency_stack.bt: probe.json
-    blkparse    text of blkparse: blocks
+    blkparse    text of blkparse: blocks and a probe.json
 
     \b
     kvdistill import warp warp-mixed.csv.zst -o imported

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvdistill.database import named
 from kvdistill.importers import Account, Imported, Rows
+from kvdistill.importers.blockfigures import block_figures
 from kvdistill.importers.rows import BLOCKS_FILE
 from kvdistill.importers.text import first_line, leave_out, load, one
 from kvtrace.core.errors import TraceError
@@ -60,7 +61,7 @@ def read(files: Sequence[Path], _options: Options, db: duckdb.DuckDBPyConnection
     if not account.kept:
         raise TraceError("holds no issue (D) or completion (C) of a request in blkparse's default form", path=files[0])
     account.notes += _about(db)
-    return Imported(account, [Rows(BLOCKS_FILE, BLOCKS, lambda: _batches(db))], [])
+    return Imported(account, [Rows(BLOCKS_FILE, BLOCKS, lambda: _batches(db))], [], probe=block_figures(db))
 
 
 def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> None:

@@ -506,6 +506,35 @@ def test_blkparse(tmp_path):
     assert {"1 I/Os were merged into requests", "1 requests have no completion in the text"} <= set(result.notes)
 
 
+def test_blkparse_s_figures(tmp_path):
+    (tmp_path / "b.txt").write_text(BLKPARSE)
+    run_import("blkparse", [tmp_path / "b.txt"], tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "probe.json").read_text())
+    assert found["duration_ns"] == 400_000 - 1500
+    read, write = (found["block"]["directions"][name] for name in ("read", "write"))
+    # The last read has no completion; the write failed.
+    assert (read["queued"], read["issued"], read["issued_bytes"], read["completed"], read["errors"]) == (
+        1,
+        3,
+        12288,
+        2,
+        0,
+    )
+    assert (write["queued"], write["issued"], write["completed"], write["errors"]) == (None, 1, 1, 1)
+    assert (read["completed_bytes"], write["completed_bytes"]) == (8192, 0)
+    assert (read["d2c"]["count"], read["d2c"]["mean_ns"], read["d2c"]["p50_ns"]) == (2, 95_000, 90_000)
+    assert read["d2c"]["p95_ns"] is None
+    assert read["d2c"]["log2_ns"] == [{"from": 65536, "below": 131072, "count": 2}]
+    assert (read["q2d"]["count"], read["q2d"]["mean_ns"], write["q2d"]["count"]) == (1, 8500, 0)
+    assert read["block_sizes"] == [{"bytes": 4096, "count": 3}]
+    # The write is issued while the first read is in flight.
+    assert read["in_flight_at_dispatch"] == [{"in_flight": 1, "count": 3}]
+    assert write["in_flight_at_dispatch"] == [{"in_flight": 2, "count": 1}]
+    assert found["block"]["directions"]["flush"]["issued"] == 1
+    report = json.loads(run_cli("kvdistill", "report", tmp_path / "out", "--json").stdout)
+    assert [(row["op"], row["issued"]) for row in report["directions"]] == [("flush", 1), ("read", 3), ("write", 1)]
+
+
 # As bpftrace 0.17 prints them.
 BPFTRACE = """\
 Attaching 14 probes...
