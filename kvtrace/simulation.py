@@ -1,4 +1,10 @@
-"""Run a simulation in virtual time and stream what it does: requests in, trace rows out, counters at the end."""
+"""Run a simulation in virtual time and stream what it does: requests in, trace rows out, counters at the end.
+
+Its memory does not grow with the rows. It is 8 bytes each of 6 + 2 * tiers fields (96 bytes with three tiers) for an
+object that may still be asked for or is live in a tier that may delete it, at most half as much again for room to
+grow, and with requests of a file about 100 bytes a request, 4 a reference to a block, and 8 a distinct block. With
+the policies s3fifo and arc every block of a file counts as one that may still be asked for.
+"""
 
 from __future__ import annotations
 

@@ -70,6 +70,7 @@ def gen(
     kvtrace gen --request-rate 20/s --arrivals gamma --burstiness 4 --duration 60s -o open.parquet
     kvtrace gen --source mooncake conversation.jsonl --preset lmcache-disk -o conv.parquet
     kvtrace gen --preset lmcache-disk --set tiers.nvme.capacity=500GiB -o small.parquet
+    kvtrace gen --set workload.prompt_share=0.2 --set workload.rag_share=0.1 -o shared.parquet
     """
     from kvtrace import traceout
     from kvtrace.endurance import endurance
