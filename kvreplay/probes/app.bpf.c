@@ -244,7 +244,7 @@ TRACEPOINT_PROBE(syscalls, sys_enter_io_pgetevents) { on_wait((u64)args->events)
 TRACEPOINT_PROBE(syscalls, sys_exit_io_pgetevents) { on_events(args->ret); return 0; }
 #endif
 
-#ifdef HAS_URING
+#if defined(HAS_URING) || defined(HAS_URING_SQE)
 /* enum io_uring_op of include/uapi/linux/io_uring.h: the plain, vectored and fixed-buffer operations. */
 static __always_inline int kind_of_uring(u32 opcode)
 {
@@ -256,17 +256,21 @@ static __always_inline int kind_of_uring(u32 opcode)
     return KINDS;
 }
 
-TRACEPOINT_PROBE(io_uring, io_uring_submit_req)
+static __always_inline void on_submit(u64 req, u32 opcode)
 {
-    u64 req = (u64)args->req;
     struct call_state state = {.call = URING, .bios = 1};
-    state.kind = kind_of_uring(args->opcode);
+    state.kind = kind_of_uring(opcode);
     if (state.kind == KINDS || !is_on() || !is_mine())
-        return 0;
+        return;
     state.start_ns = bpf_ktime_get_ns();
     uring.update(&req, &state);
-    return 0;
 }
+
+#ifdef HAS_URING
+TRACEPOINT_PROBE(io_uring, io_uring_submit_req) { on_submit((u64)args->req, args->opcode); return 0; }
+#else
+TRACEPOINT_PROBE(io_uring, io_uring_submit_sqe) { on_submit((u64)args->req, args->opcode); return 0; }
+#endif
 
 TRACEPOINT_PROBE(io_uring, io_uring_complete)
 {

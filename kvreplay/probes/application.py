@@ -18,7 +18,8 @@ CALLS = (
 )  # fmt: skip
 _COUNTS = ("count", "bytes", "errors", "without_io", "without_io_bytes")
 """`enum kind`, `enum call` and `enum call_count` of app.bpf.c."""
-_ASYNCHRONOUS = ("io_submit", "io_uring")
+_NEEDS = {"io_submit": {"HAS_AIO"}, "io_uring": {"HAS_URING", "HAS_URING_SQE"}}
+"""Asynchronous calls, and which macro says that they are seen."""
 _MOVES_NOTHING = ("fsync", "fdatasync")
 
 
@@ -43,17 +44,20 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     times: dict[str, Histogram]
     """By KINDS."""
     calls: list[Calls]
+    unseen: list[str]
+    """Interfaces that this kernel has no tracepoints for, so that their calls are in no figure."""
     not_followed: int
     """Asynchronous I/Os beyond the first 128 of one io_submit."""
 
 
-def application(programs: Any) -> Application:
-    """Return the figures in the maps of the attached `programs`."""
+def application(programs: Any, has: set[str]) -> Application:
+    """Return the figures in the maps of the attached `programs`; `has` are the macros they were made with."""
     times, sums, counts = (cells(programs[name]) for name in ("app_times", "app_sums", "app_counts"))
     found = {name: histogram(times[i * SLOTS : (i + 1) * SLOTS], sums[i]) for i, name in enumerate(KINDS)}
     return Application(
         times={name: times for name, times in found.items() if times.count},
         calls=list(_calls(counts)),
+        unseen=[call for call, macros in _NEEDS.items() if not has & macros],
         not_followed=cells(programs["app_not_followed"])[0],
     )
 
@@ -66,7 +70,7 @@ def _calls(counts: Sequence[int]) -> list[Calls]:
             of: dict[str, int | None] = dict(zip(_COUNTS, counts[at : at + len(_COUNTS)], strict=True))
             if not any(of.values()):
                 continue
-            if call in _ASYNCHRONOUS or kind in _MOVES_NOTHING:
+            if call in _NEEDS or kind in _MOVES_NOTHING:
                 of |= {"without_io": None, "without_io_bytes": None}
             if kind in _MOVES_NOTHING:
                 of["bytes"] = None

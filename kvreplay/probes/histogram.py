@@ -5,6 +5,7 @@ A slot is exact below 128 and at most 1/64 of its value wide above, so that its 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -47,6 +48,16 @@ class Histogram(msgspec.Struct, frozen=True, kw_only=True):
 def cells(table: Any) -> Sequence[int]:
     """Return the numbers in `table`, an array of the programs."""
     return [cell.value for cell in table.values()]
+
+
+def entries(table: Any) -> list[tuple[Any, Any]]:
+    """Return the keys and values in `table`, a hash table of the programs, without those that go meanwhile."""
+    found = []
+    for key in table:
+        # A program that was running when it was taken off may still end.
+        with suppress(KeyError):
+            found.append((key, table[key]))
+    return found
 
 
 def slot_bounds(slot: int) -> tuple[int, int]:

@@ -76,8 +76,10 @@ def measure(
             writer = stack.enter_context(create(output / BLOCKS_FILE, BLOCKS, meta)) if has_events else None
             session = stack.enter_context(Session(wanted, writer))
             started = datetime.now(UTC)
-            tell(ATTACHED)
-            was_stopped = _wait(session, duration_ns)
+            with _noted_signals() as caught:
+                # Who reads this may send the signal at once.
+                tell(ATTACHED)
+                was_stopped = _wait(session, duration_ns, caught)
             found = session.finish()
             rows = None if writer is None else writer.rows
         content = {
@@ -105,13 +107,12 @@ def _directory(path: Path) -> Iterator[None]:
             path.rmdir()
 
 
-def _wait(session: Session, duration_ns: int | None) -> bool:
-    """Poll until the time is over or a signal asks to end; return whether one did."""
+def _wait(session: Session, duration_ns: int | None, caught: list[int]) -> bool:
+    """Poll until the time is over or a signal in `caught` asks to end; return whether one did."""
     end = None if duration_ns is None else time.monotonic() + duration_ns / NS_PER_S
-    with _noted_signals() as caught:
-        while not caught and (end is None or time.monotonic() < end):
-            session.poll()
-        return bool(caught)
+    while not caught and (end is None or time.monotonic() < end):
+        session.poll()
+    return bool(caught)
 
 
 @contextmanager

@@ -31,8 +31,11 @@ def show_found(found: Found) -> None:
     calls, block = found.application, found.block
     if calls is None:
         typer.echo("this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS): the application is unseen")
-    elif calls.calls:
-        emit_table("Application calls", _CALLED, [_called(c) for c in calls.calls])
+    else:
+        if calls.calls:
+            emit_table("Application calls", _CALLED, [_called(c) for c in calls.calls])
+        if calls.unseen:
+            typer.echo(f"NOT SEEN: calls by {' and '.join(calls.unseen)}; this kernel has no tracepoints for them\n")
         if calls.not_followed:
             typer.echo(f"NOT FOLLOWED: {calls.not_followed:,} asynchronous I/Os beyond 128 of one io_submit")
     if not block.directions:

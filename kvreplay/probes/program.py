@@ -40,10 +40,12 @@ _FIELDS = {
     "INODE_SB": "inode.i_sb", "SUPER_MAGIC": "super_block.s_magic", "SUPER_DEV": "super_block.s_dev",
 }  # fmt: skip
 _TRACEPOINTS = {
-    "HAS_IO_START": "block/block_io_start", "HAS_SYSCALLS": "syscalls/sys_enter_pread64",
-    "HAS_AIO": "syscalls/sys_enter_io_submit", "HAS_URING": "io_uring/io_uring_submit_req",
+    "HAS_IO_START": ("block/block_io_start sector", ), "HAS_SYSCALLS": ("syscalls/sys_enter_pread64 fd", ),
+    "HAS_AIO": ("syscalls/sys_enter_io_submit nr", ),
+    "HAS_URING": ("io_uring/io_uring_submit_req req", "io_uring/io_uring_complete req"),
+    "HAS_URING_SQE": ("io_uring/io_uring_submit_sqe req", "io_uring/io_uring_complete req"),
 }  # fmt: skip
-"""What only some kernels have, by the macro that says so."""
+"""What only some kernels have, tracepoints with a field each, by the macro that says so; the last is before 6.4."""
 SOURCES = ("filter.bpf.c", "common.bpf.c", "block.bpf.c", "app.bpf.c")
 
 
@@ -133,7 +135,12 @@ def stop(programs: Any) -> None:
 def tracepoints() -> set[str]:
     """Return which macros of `_TRACEPOINTS` this kernel's tracepoints define."""
     events = tracefs() / "events"
-    return {macro for macro, path in _TRACEPOINTS.items() if (events / path).is_dir()}
+    return {macro for macro, needed in _TRACEPOINTS.items() if all(_has(events, *each.split()) for each in needed)}
+
+
+def _has(events: Path, tracepoint: str, field_name: str) -> bool:
+    format_ = events / tracepoint / "format"
+    return format_.is_file() and f" {field_name};" in format_.read_text(encoding="ascii")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvreplay.probes.devices import SECTOR_BYTES, device_name
-from kvreplay.probes.histogram import SLOTS, Histogram, cells, histogram
+from kvreplay.probes.histogram import SLOTS, Histogram, cells, entries, histogram
 from kvtrace.core.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ def block_figures(programs: Any, seconds: Mapping[tuple[int, int], tuple[int, in
     `seconds` are requests and bytes by direction and second; zones of the heat map are sectors >> `shift`.
     """
     counts, d2c, q2d, depths = (cells(programs[name]) for name in ("counts", "d2c", "q2d", "depths"))
-    sizes = sorted((k.direction, k.bytes, v.value) for k, v in programs["sizes"].items())
-    zones = sorted((k.direction, k.dev, k.zone, v.requests, v.bytes) for k, v in programs["zones"].items())
+    sizes = sorted((k.direction, k.bytes, v.value) for k, v in entries(programs["sizes"]))
+    zones = sorted((k.direction, k.dev, k.zone, v.requests, v.bytes) for k, v in entries(programs["zones"]))
     zone_bytes = SECTOR_BYTES << shift
     directions = {}
     for index, name in enumerate(DIRECTIONS):
@@ -157,5 +157,5 @@ def block_figures(programs: Any, seconds: Mapping[tuple[int, int], tuple[int, in
             ],
             **of,
         )
-    in_flight = sum(v.value for v in programs["in_flight"].values())
+    in_flight = sum(v.value for _, v in entries(programs["in_flight"]))
     return BlockFigures(directions=directions, zone_bytes=zone_bytes, in_flight_at_end=in_flight)

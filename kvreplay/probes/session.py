@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from kvreplay.probes.application import Application, application
 from kvreplay.probes.devices import zone_shift
 from kvreplay.probes.events import blocks_batch, unfinished
+from kvreplay.probes.histogram import entries
 from kvreplay.probes.program import Filter, load, start, stop, tracepoints
 from kvreplay.probes.result import BlockFigures, block_figures
 from kvtrace.core.units import NS_PER_S
@@ -92,7 +93,7 @@ class Session:
         table = self._programs["seconds"]
         # A request that completes now still counts in the second that ends now.
         below = (self._drained_ns - self.start_ns) // NS_PER_S - 1
-        for key, amount in table.items():
+        for key, amount in entries(table):
             if is_end or key.second < below:
                 self._seconds[key.direction, key.second] = (amount.requests, amount.bytes)
                 if not is_end:
@@ -107,14 +108,14 @@ class Session:
         if self._writer is not None:
             self._programs.ring_buffer_consume()
             # What has not completed by now is a row without a completion.
-            for state in self._programs["requests"].values():
+            for _, state in entries(self._programs["requests"]):
                 self._events.append(unfinished(state))
             self._flush()
         self._drain_seconds(is_end=True)
-        has_calls = "HAS_SYSCALLS" in tracepoints()
+        has = tracepoints()
         return Found(
             block_figures(self._programs, self._seconds, self._shift),
-            application(self._programs) if has_calls else None,
+            application(self._programs, has) if "HAS_SYSCALLS" in has else None,
         )
 
     def _detach(self, event: bytes) -> None:

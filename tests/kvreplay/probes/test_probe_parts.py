@@ -1,18 +1,21 @@
 """The parts of the probes that need no kernel: buckets, percentiles, devices, events, the command's errors."""
 
 import os
+import signal
 import struct
 
 import pytest
 from conftest import run_cli
 
-from kvreplay.probes import available
+from kvreplay.probes import available, measure
 from kvreplay.probes.cgroup import Cgroup, find_cgroup
 from kvreplay.probes.devices import Disk, above, beneath, device_name, resolve, zone_shift
 from kvreplay.probes.events import EVENT, blocks_batch, rwbs
 from kvreplay.probes.histogram import SLOTS, Bucket, histogram, slot_bounds
 from kvreplay.probes.present import bars
 from kvreplay.probes.program import Filter
+from kvreplay.probes.result import BlockFigures
+from kvreplay.probes.session import Found
 from kvtrace.core.errors import ConfigError, DeviceError
 
 BITS = {"__REQ_SYNC": 11, "__REQ_META": 12, "__REQ_FUA": 17, "__REQ_PREFLUSH": 18, "__REQ_RAHEAD": 19}
@@ -182,10 +185,36 @@ def test_the_command_says_in_one_line_why_it_cannot(tmp_path):
 
 
 def test_an_unavailable_probe_leaves_nothing_behind(tmp_path, monkeypatch):
-    from kvreplay.probes.measure import measure
     from kvtrace.core.errors import ProbeUnavailable
 
     monkeypatch.setattr(available.os, "geteuid", lambda: 1000)
     with pytest.raises(ProbeUnavailable, match="run as root"):
-        measure(Filter(), tmp_path / "out", 1, [], has_events=True, tell=lambda _line: None)
+        measure.measure(Filter(), tmp_path / "out", 1, [], has_events=True, tell=lambda _line: None)
     assert not (tmp_path / "out").exists()
+
+
+class NoProbes:
+    """A session without a kernel."""
+
+    start_ns, duration_ns = 0, 1
+
+    def __init__(self, *_wanted):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        pass
+
+    def finish(self):
+        return Found(BlockFigures(directions={}, zone_bytes=1, in_flight_at_end=0), None)
+
+
+def test_a_signal_at_the_moment_of_attaching_ends_it_well(tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "Session", NoProbes)
+    found = measure.measure(
+        Filter(), tmp_path / "out", None, [], has_events=False, tell=lambda _line: os.kill(os.getpid(), signal.SIGINT)
+    )  # fmt: skip
+    assert found.content["was_stopped"] is True
+    assert (tmp_path / "out" / "probe.json").is_file()
