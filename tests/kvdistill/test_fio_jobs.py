@@ -167,6 +167,30 @@ def test_the_depth_is_marked_as_a_bound_and_fits_memory(tmp_path):
     assert options_of(job, "read")["iodepth"] == str(1024 // 48)
 
 
+def test_deletes_are_discards_on_a_device_alone(tmp_path):
+    rows = [io(i * 10, "write", i, 65536) for i in range(50)]
+    rows += [io(500 + i * 10, "delete", i, 65536) for i in range(26)] + [io(1000, "write", 99, 65536)]
+    profile = distil_rows(tmp_path, rows).profile
+    job = stat_job(profile, JobOptions(version=V, is_device=True))
+    trim = options_of(job, "trim")
+    # 26 in a second.
+    assert (trim["rw"], trim["bs"], trim["rate_iops"]) == ("randtrim", "65536", "26")
+    assert "deletes are not issued" not in job
+    assert "trim" not in sections(stat_job(profile, JobOptions(version=V)))
+
+
+def test_phases_follow_each_other(tmp_path):
+    rows = [io(i * 10, "read", i % 3, 65536) for i in range(100)]
+    rows += [io(1000 + i * 20, "write", i % 3, 65536) for i in range(100)]
+    job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
+    assert sections(job) == ["global", "phase1-read", "phase2-write"]
+    first, second = options_of(job, "phase1-read"), options_of(job, "phase2-write")
+    assert "startdelay" not in first
+    assert second["startdelay"] == first["runtime"]
+    assert int(first["runtime"][:-2]) + int(second["runtime"][:-2]) == 2980
+    assert int(second["rate"]) == pytest.approx(50 * 65536, rel=0.02)
+
+
 def test_sizes_and_padding(tmp_path):
     rows = [io(1, "write", 0, 1000), io(2, "write", 1, 5000)]
     found = distil_rows(tmp_path, rows).profile

@@ -8,7 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import run_cli
+from conftest import TRACES, run_cli
 from kvdistill_rows import distil_rows, io, write_hand
 
 from kvdistill.fio import JobOptions, Mode
@@ -135,3 +135,23 @@ def test_a_job_that_fio_refuses_is_one_line(tmp_path):
     (tmp_path / "bad.fio").write_text("[x]\nrw=read\nsize=1M\nioengine=nosuch\n")
     with pytest.raises(DeviceError, match=r"fio could not run bad\.fio: fio: .*"):
         run_fio(tmp_path / "bad.fio", 60)
+
+
+@pytest.mark.traces
+def test_the_conversation_trace_under_fio(tmp_path):
+    trace = tmp_path / "conv.parquet"
+    run_cli(
+        "kvtrace", "gen", "--source", "mooncake", TRACES / "mooncake_conversation.jsonl", "--preset", "lmcache-disk",
+        "--model", "tiny-1b", "--jitter", "3s", "--set", "tiers.gpu.capacity=1GiB", "--set", "tiers.cpu.capacity=2GiB",
+        "--max-requests", "12", "-o", trace,
+    )  # fmt: skip
+    done = run_cli(
+        "kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "out", "--mode", "replay", "--mode", "reuse",
+        "--check-null", "--check-seconds", "2", "--max-runtime", "2s", "--json",
+    )  # fmt: skip
+    replay, reuse = json.loads(done.stdout)["closeness"]["comparisons"]
+    # What does not hang on how busy this machine is; docs/fio-jobs.md has the times.
+    passed = {v["name"]: v["passes"] for v in replay["verdicts"]}
+    assert passed["same I/Os"] is passed["size TV"] is passed["read share"] is True
+    assert reuse["fio"]["size_tv"] <= 0.015
+    assert reuse["fio"]["ios"] == pytest.approx(reuse["source"]["ios"], rel=0.015)
