@@ -27,6 +27,8 @@ __all__ = ["BUCKETS", "RUN_OPS", "JobsReport", "ProbeReport", "Report", "RunRepo
 
 RUN_OPS = "ops.parquet"
 PROFILE = "profile.json"
+TRACE_FILE = "trace.parquet"
+"""What an import of an op log or an iolog leaves in its folder."""
 BUCKETS = 48
 
 
@@ -61,7 +63,7 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(path: Path, buckets: int = BUCKETS) -> Report:
-    """Return the report of the trace, or the folder of a run, a probe or checked jobs, at `path`.
+    """Return the report of the trace, or the folder of a run, a probe, checked jobs or an import, at `path`.
 
     Time is in `buckets` equal stretches.
 
@@ -93,8 +95,10 @@ def _folder_report(path: Path, buckets: int) -> Report:
     closeness = read_json(path / CLOSENESS)
     if closeness is not None:
         return JobsReport(name=path.resolve().name, closeness=closeness, profile=read_json(path / PROFILE))
+    if (path / TRACE_FILE).is_file():
+        return report(path / TRACE_FILE, buckets)
     raise ConfigError(
-        f"{path}: no run of kvreplay in this folder ({RUN_OPS} is missing), no {PROBE} and no {CLOSENESS}"
+        f"{path}: no run of kvreplay in this folder ({RUN_OPS} is missing), no {PROBE}, {CLOSENESS} or {TRACE_FILE}"
     )
 
 

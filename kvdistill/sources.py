@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kvtrace.core.limit import Limit
 
 WHAT = "a trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json"
-_IN_FOLDER = ("ops.parquet", "blocks.parquet", "probe.json", "profile.json")
+_IN_FOLDER = ("ops.parquet", "blocks.parquet", "trace.parquet", "probe.json", "profile.json")
 
 
 def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> Distilled:

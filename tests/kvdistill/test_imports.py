@@ -324,6 +324,11 @@ def test_our_own_iolog_comes_back(tmp_path):
     rows = rows_of(tmp_path / "out" / "trace.parquet", TRACE, "ts_ns", "op", "offset_bytes", "length_bytes")
     first = int(lines[0][0])
     assert rows == [((int(us) - first) * 1000, op, int(at), int(length)) for us, _, op, at, length in lines]
+    # A folder with a trace alone is one to report on and distil.
+    report = json.loads(run_cli("kvdistill", "report", tmp_path / "out", "--json").stdout)
+    assert sum(row["ops"] for row in report["operations"]) == len(lines)
+    profile = distil_source(tmp_path / "out", None, Limit(), tmp_path).profile
+    assert profile.ops == len(lines)
 
 
 @pytest.mark.parametrize(
