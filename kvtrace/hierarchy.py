@@ -70,7 +70,7 @@ class Promotion(StrEnum):
 
 
 class Policy(StrEnum):
-    """Which object a tier gives up to make room; policies.py says exactly how."""
+    """Which object a tier gives up to make room; policies says exactly how."""
 
     LRU = "lru"
     """The one not used for longest."""

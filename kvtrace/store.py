@@ -1,6 +1,6 @@
 """The compiled tiers: what is live where, placement and eviction, and the rows they cause.
 
-Objects live in dense slots; state.py says what the matrices hold, policies.py which object a tier gives up.
+Objects live in dense slots; state.py says what the matrices hold, policies which object a tier gives up.
 """
 
 from __future__ import annotations
