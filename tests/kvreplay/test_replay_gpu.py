@@ -106,7 +106,8 @@ def test_what_is_written_to_a_gpu_is_read_from_it(tmp_path: Path) -> None:
     facts = outcome.manifest["tiers"]["gpu"]
     # Two writes and one object that was there before; each of 40 KiB is three I/Os.
     assert facts["transfers"]["h2d"] == {
-        "copies": 9, "bytes": 3 * 40_960, "device_ns": 9 * COPY_NS, "device_bytes_per_s": 3 * 40_960 * 10**9 / (9 * COPY_NS),
+        "copies": 9, "bytes": 3 * 40_960, "device_ns": 9 * COPY_NS,
+        "device_bytes_per_s": 3 * 40_960 * 10**9 / (9 * COPY_NS),
     }  # fmt: skip
     assert facts["transfers"]["d2h"]["copies"] == 9
     assert (facts["device"], facts["device_bytes"], facts["copy"]) == ("stand-in", 1 << 30, "host")
