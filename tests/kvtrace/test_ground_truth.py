@@ -78,7 +78,8 @@ def test_a_trace_of_it_is_valid_has_deletes_and_stays_within_capacity(tmp_path):
     assert (
         made["stats"]["lookups"] == chunks == made["stats"]["misses"] + sum(t["hits"] for t in made["stats"]["tiers"])
     )
-    ledger = check(open_table(path, TRACE), lambda _: None)
+    ledger, has_table = check(open_table(path, TRACE), lambda _: None)
+    assert has_table
     assert ledger.rows == made["rows"]
     found = take(open_table(path, TRACE), lambda _: None)
     operations = {(c["tier"], c["op"]): c for c in found["operations"]}
