@@ -52,10 +52,12 @@ def profile(
     from kvdistill.present import show_profile
     from kvdistill.sources import distil_source
     from kvtrace.core.app import progress
+    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.files import write_text
     from kvtrace.core.limit import parse_limit
 
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, progress(f"distil {source.name}"):
+    scratched = tempfile.TemporaryDirectory(prefix="kvdistill-")
+    with scratched as scratch, compile_announced(), progress(f"distil {source.name}"):
         found = distil_source(source, tier, parse_limit(limit), Path(scratch)).profile
     write_text(output, to_json(found))
     log(f"wrote {output}")
@@ -125,6 +127,7 @@ def fio(
     from kvdistill.iolog import LogOptions
     from kvdistill.jobs import Wanted, write_jobs
     from kvdistill.present import show_jobs
+    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.limit import parse_limit
     from kvtrace.core.units import parse_bytes, parse_duration_ns
 
@@ -139,7 +142,8 @@ def fio(
         _modes(mode or []), options, LogOptions(parse_bytes(io_bytes), jobs, log_version), seed,
         checks if check or check_null else None,
     )  # fmt: skip
-    result = write_jobs(source, tier, output, parse_limit(limit), wanted)
+    with compile_announced():
+        result = write_jobs(source, tier, output, parse_limit(limit), wanted)
     if json:
         emit_json(result)
     else:

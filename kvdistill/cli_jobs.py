@@ -53,12 +53,15 @@ def warp(
     """
     from kvdistill.storejobs import write_warp
     from kvdistill.warp import WarpOptions
+    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.limit import parse_limit
     from kvtrace.core.metadata import without_outputs
 
     options = WarpOptions(host, bucket, _runtime_ns(max_runtime))
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
-    _show(write_warp(source, tier, output, options, parse_limit(limit), has_csv=has_csv, argv=argv), output, json=json)
+    with compile_announced():
+        written = write_warp(source, tier, output, options, parse_limit(limit), has_csv=has_csv, argv=argv)
+    _show(written, output, json=json)
 
 
 def sai3(
@@ -85,12 +88,15 @@ def sai3(
     """
     from kvdistill.sai3 import Sai3Options
     from kvdistill.storejobs import write_sai3
+    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.limit import parse_limit
     from kvtrace.core.metadata import without_outputs
 
     options = Sai3Options(target, _runtime_ns(max_runtime))
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
-    _show(write_sai3(source, tier, output, options, parse_limit(limit), hosts=hosts, argv=argv), output, json=json)
+    with compile_announced():
+        written = write_sai3(source, tier, output, options, parse_limit(limit), hosts=hosts, argv=argv)
+    _show(written, output, json=json)
 
 
 def elbencho(
@@ -108,9 +114,12 @@ def elbencho(
     elbencho -c jobs/prefill.elbencho /mnt/x/file && elbencho -c jobs/mixed.elbencho /mnt/x/file
     """
     from kvdistill.storejobs import write_elbencho
+    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.limit import parse_limit
 
-    _show(write_elbencho(source, tier, output, _runtime_ns(max_runtime), parse_limit(limit)), output, json=json)
+    with compile_announced():
+        written = write_elbencho(source, tier, output, _runtime_ns(max_runtime), parse_limit(limit))
+    _show(written, output, json=json)
 
 
 def vdbench(
@@ -131,9 +140,11 @@ def vdbench(
     vdbench -f jobs/job.vdbench
     """
     from kvdistill.storejobs import write_vdbench
+    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.limit import parse_limit
 
-    written = write_vdbench(source, tier, output, target, _runtime_ns(max_runtime), parse_limit(limit))
+    with compile_announced():
+        written = write_vdbench(source, tier, output, target, _runtime_ns(max_runtime), parse_limit(limit))
     _show(written, output, json=json)
 
 

@@ -46,12 +46,14 @@ def report(
     from kvdistill.reportfile import check_names, read_reports, write_report
     from kvdistill.textforms import csv_lines
     from kvdistill.textforms import markdown as as_markdown
+    from kvtrace.core.compiled import compile_announced
 
     if json + markdown + csv > 1:
         raise ConfigError("choose one of --json, --markdown and --csv")
     outputs = output or []
     check_names(outputs)
-    results, documents = read_reports(paths, buckets)
+    with compile_announced():
+        results, documents = read_reports(paths, buckets)
     for path in outputs:
         write_report(documents, path)
         log(f"wrote {path}")
@@ -82,8 +84,10 @@ def compare(
     """
     from kvdistill.present_report import show_documents
     from kvdistill.reportfile import read_comparison
+    from kvtrace.core.compiled import compile_announced
 
-    compared, document = read_comparison(paths)
+    with compile_announced():
+        compared, document = read_comparison(paths)
     if json:
         emit_json(compared)
     else:

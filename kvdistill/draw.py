@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
 from kvdistill.slots import slot_of
+from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_count
 
@@ -134,7 +134,7 @@ def _classes(length: NDArray[np.int64]) -> Any:
     return index if len(sizes) <= _EXACT_SIZES else np.unique(slot_of(length), return_inverse=True)[1]
 
 
-@njit(cache=True)
+@allocating
 def _add(tree: Any, base: int, size: int, index: int, value: int) -> None:
     """Add `value` at `index` (from 1) of the Fenwick tree of `size` that begins after `base`."""
     while index <= size:
@@ -142,7 +142,7 @@ def _add(tree: Any, base: int, size: int, index: int, value: int) -> None:
         index += index & -index
 
 
-@njit(cache=True)
+@allocating
 def _sum(tree: Any, base: int, index: int) -> int:
     total = 0
     while index > 0:
@@ -151,7 +151,7 @@ def _sum(tree: Any, base: int, index: int) -> int:
     return total
 
 
-@njit(cache=True)
+@allocating
 def _find(tree: Any, base: int, size: int, target: int) -> int:
     """Return the lowest index up to which the tree sums to at least `target`; `size` + 1 if none does."""
     index, step = 0, 1
@@ -165,7 +165,7 @@ def _find(tree: Any, base: int, size: int, target: int) -> int:
     return index + 1
 
 
-@njit(cache=True)
+@allocating
 def _place(classes: Any, distance: Any, reserved: Any, sizes: Any) -> Any:
     """Return an address for each operation, and the end of the highest.
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from numba import njit
 
 from kvdistill.reuse import reuse_distances
+from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import TraceError
 from kvtrace.core.percentiles import nearest_rank
 from kvtrace.core.schema import OPS, TRACE, enum_code
@@ -132,7 +132,7 @@ def _check(tier: NDArray[Any], tiers: int, objects: NDArray[Any], path: Path) ->
         raise TraceError("an object's number is out of range; they count from 0", path=path, column="object_id")
 
 
-@njit(cache=True)
+@allocating
 def _live(op: Any, tier: Any, objects: Any, reach: Any, sizes: Any, live: Any, peak: Any, is_written: Any) -> None:
     for i in range(len(op)):
         t, thing = tier[i], objects[i]

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
 from kvdistill.profile import Space
 from kvtrace.core.allocator import GRANULE_BYTES, SPAN, allocate, new_space, release
+from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import TRACE, enum_code
 
@@ -87,7 +87,7 @@ def _grown(array: Any, room: int) -> Any:
     return grown
 
 
-@njit(cache=True)
+@allocating
 def _survey(ops: Any, objects: Any, offsets: Any, lengths: Any, ends: Any, known: Any, found: Any) -> int:
     count = 0
     for i in range(len(ops)):
@@ -131,7 +131,7 @@ def place(
     return Placement(space, int(counters[_STRAY_DELETES]))
 
 
-@njit(cache=True)
+@allocating
 def _place_prior(prior: Any, reserved: Any, base: Any, nodes: Any, scalars: Any, counters: Any) -> None:
     for o in prior:
         if reserved[o] > 0:
@@ -140,7 +140,7 @@ def _place_prior(prior: Any, reserved: Any, base: Any, nodes: Any, scalars: Any,
     counters[_PEAK] = counters[_LIVE]
 
 
-@njit(cache=True)
+@allocating
 def _place(
     ops: Any, objects: Any, offsets: Any, lengths: Any, reserved: Any, base: Any, nodes: Any, scalars: Any,
     counters: Any, address: Any, io_bytes: Any,

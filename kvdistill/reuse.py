@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
+
+from kvtrace.core.compiled import allocating
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,7 +45,7 @@ def median_reuse(blocks: NDArray[np.int64]) -> float | None:
     return float(np.median(recurring)) if len(recurring) else None
 
 
-@njit(cache=True)
+@allocating
 def reuse_distances(things: Any, weights: Any, count: int) -> Any:
     """Return for each access the summed weight of the distinct others since the last one to its thing; -1 for a first.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.compiled import njit
+from kvtrace.core.compiled import njit
 from kvtrace.prompts import leave, make_objects
 from kvtrace.sources.synthetic import think_ns
 from kvtrace.state import NONE

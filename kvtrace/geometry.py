@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.compiled import njit
+from kvtrace.core.compiled import njit
 from kvtrace.core.errors import ConfigError
 from kvtrace.sources import NONE
 

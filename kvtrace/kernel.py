@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.compiled import njit
+from kvtrace.core.compiled import njit
 from kvtrace.decoding import decode, end
 from kvtrace.lookup import load, promote
 from kvtrace.prompts import arrive, ask

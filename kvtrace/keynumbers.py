@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from kvtrace.compiled import njit
+from kvtrace.core.compiled import njit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.compiled import njit
+from kvtrace.core.compiled import njit
 from kvtrace.core.schema import TRACE, Op, enum_code
 from kvtrace.core.units import INT64_MAX
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.compiled import njit
+from kvtrace.core.compiled import njit
 from kvtrace.prompts import find_objects, gather, make_objects, set_entry
 from kvtrace.state import HIT_BYTES, HITS, LARGEST, LAYERS, NONE, OBJECT, READ_BYTES, SEEN, SIZE
 from kvtrace.store import LOAD as LOAD_PHASE

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.compiled import njit
+from kvtrace.core.compiled import njit
 from kvtrace.sources.synthetic import KIND, QOS, next_extra, next_turn, pick, pick_distinct
 from kvtrace.state import FREE_COUNT, HELD, LIVE, NONE, OBJECT, SEEN, SIZE
 from kvtrace.store import release

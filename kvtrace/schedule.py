@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.compiled import njit
+from kvtrace.core.compiled import njit
 from kvtrace.world import HEAP_SIZE
 
 if TYPE_CHECKING:

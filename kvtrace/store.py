@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.compiled import inlined, njit
+from kvtrace.core.compiled import inlined, njit
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
 from kvtrace.policies import first_expiry, forget, has_policies, on_hit, on_insert, on_remove, victim
 from kvtrace.state import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.compiled import njit
+from kvtrace.core.compiled import njit
 from kvtrace.prompts import gather
 from kvtrace.state import LIVE, NONE, POPULATED_BYTES, READ_BUSY_NS, SIZE, WRITE_BUSY_NS, WRITTEN_BYTES
 from kvtrace.store import (

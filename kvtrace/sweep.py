@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.compiled import allocating, inlined, njit
+from kvtrace.core.compiled import allocating, inlined, njit
 from kvtrace.hierarchy import Policy
 from kvtrace.policies import first_expiry, on_hit, on_insert, on_remove, victim
 from kvtrace.state import LIMIT, LIVE, NONE, SIZE, TAIL, TTL_NS, UNBOUNDED, USED, new_slots, new_tiers

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 from array import array
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
@@ -16,7 +15,7 @@ import numpy as np
 from numba.core import types
 
 from kvreplay.engines import ring as r
-from kvtrace.core.app import log
+from kvtrace.core.compiled import allocating, compile_announced, intrinsic
 
 if TYPE_CHECKING:
     from kvreplay.schedule import Fill, Flight
@@ -43,8 +42,6 @@ _GETEVENTS, _EXT_ARG = 1 << 0, 1 << 3
 _FIXED_FILE = 1 << 0
 
 _syscall: Any = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
-# All that is compiled lies in this file, which is what numba's cache watches.
-_njit = numba.njit(cache=True, nogil=True)
 
 
 class Memory(NamedTuple):
@@ -78,7 +75,7 @@ class Memory(NamedTuple):
     """(lane, start, length, result) of pieces that went wrong."""
 
 
-@_njit
+@allocating
 def _put(m: Memory, opcode: int, file: int, offset: int, address: int, length: int, data: int, buffer: int) -> None:
     at = (m.state[TAIL] & m.state[SQ_MASK]) * 8
     m.requests[at] = opcode | file
@@ -92,7 +89,7 @@ def _put(m: Memory, opcode: int, file: int, offset: int, address: int, length: i
     m.state[TAIL] += 1
 
 
-@_njit
+@allocating
 def _free_data(m: Memory, slot: int) -> None:
     m.held[slot] -= 1
     if m.held[slot] == 0:
@@ -100,21 +97,21 @@ def _free_data(m: Memory, slot: int) -> None:
         m.state[FREED] += 1
 
 
-@_njit
+@allocating
 def _has_piece(m: Memory, lane: int) -> bool:
     if m.lanes[lane, IS_WRITE]:
         return m.lanes[lane, FIRST_FILL] >= 0
     return m.lanes[lane, NEXT] < m.lanes[lane, PIECES]
 
 
-@_njit
+@allocating
 def _bounds(m: Memory, lane: int, piece: int) -> tuple[int, int]:
     io_bytes, start = m.state[IO_BYTES], m.lanes[lane, START]
     first = (start // io_bytes + piece) * io_bytes
     return max(start, first), min(m.lanes[lane, END], first + io_bytes)
 
 
-@_njit
+@allocating
 def _put_read(m: Memory, lane: int) -> None:
     start, end = _bounds(m, lane, m.lanes[lane, NEXT])
     m.lanes[lane, NEXT] += 1
@@ -127,7 +124,7 @@ def _put_read(m: Memory, lane: int) -> None:
     _put(m, m.state[READ_OP], m.lanes[lane, FILE], offset, m.places[buffer], end - start, token, buffer)
 
 
-@_njit
+@allocating
 def _put_write(m: Memory, lane: int) -> None:
     slot = m.lanes[lane, FIRST_FILL]
     start, end = _bounds(m, lane, m.fills[slot, FILL_PIECE])
@@ -146,7 +143,7 @@ def _put_write(m: Memory, lane: int) -> None:
     _put(m, m.state[WRITE_OP], m.lanes[lane, FILE], offset, m.places[index] + at, end - start, token, index)
 
 
-@_njit
+@allocating
 def _token(m: Memory, lane: int, start: int, length: int, buffer: int, slot: int) -> int:
     """Note a piece in flight; return the user data of its request."""
     m.state[FREE_TOKENS] -= 1
@@ -158,7 +155,7 @@ def _token(m: Memory, lane: int, start: int, length: int, buffer: int, slot: int
     return token << KIND_BITS | MOVED_BY_PUMP
 
 
-@_njit
+@allocating
 def _put_pieces(m: Memory) -> None:
     """Put pieces of the lanes, the oldest lane first, as far as the depth and the ring reach."""
     state = m.state
@@ -172,7 +169,7 @@ def _put_pieces(m: Memory) -> None:
                 _put_read(m, lane)
 
 
-@_njit
+@allocating
 def _enter(m: Memory, wait: int, is_timed: bool) -> None:
     """Submit what was put and wait for `wait` completions; note an error."""
     state = m.state
@@ -188,7 +185,7 @@ def _enter(m: Memory, wait: int, is_timed: bool) -> None:
         state[SUBMITTED] += done
 
 
-@_njit
+@allocating
 def _reap(m: Memory) -> int:
     """Take what has completed: pieces of lanes here, the rest to `others`; return how many were of lanes."""
     state = m.state
@@ -209,7 +206,7 @@ def _reap(m: Memory) -> int:
     return pieces
 
 
-@_njit
+@allocating
 def _take_piece(m: Memory, token: int, result: int) -> None:
     state = m.state
     lane, start, length = m.tokens[token, LANE], m.tokens[token, PIECE_START], m.tokens[token, LENGTH]
@@ -232,7 +229,7 @@ def _take_piece(m: Memory, token: int, result: int) -> None:
     state[OUT] -= 1
 
 
-@_njit
+@allocating
 def _retire(m: Memory) -> None:
     """Take lanes with nothing out and nothing to come out of the order."""
     state, kept = m.state, 0
@@ -248,7 +245,7 @@ def _retire(m: Memory) -> None:
     state[LANES] = kept
 
 
-@numba.extending.intrinsic
+@intrinsic
 def _pointer(typing: Any, address: Any) -> Any:  # noqa: ARG001 - the form that numba asks for
     """Return an address as a pointer."""
 
@@ -258,7 +255,7 @@ def _pointer(typing: Any, address: Any) -> Any:  # noqa: ARG001 - the form that 
     return types.voidptr(types.int64), code
 
 
-@_njit
+@allocating
 def _memory(places: Any) -> Memory:
     """Return the arrays that `places` tells of, a row each: address, rows, columns (1: a vector)."""
     return Memory(
@@ -269,17 +266,17 @@ def _memory(places: Any) -> Memory:
     )  # fmt: skip
 
 
-@_njit
+@allocating
 def _vector(places: Any, at: int) -> Any:
     return numba.carray(_pointer(places[at, 0]), places[at, 1], dtype=np.int64)
 
 
-@_njit
+@allocating
 def _matrix(places: Any, at: int) -> Any:
     return numba.carray(_pointer(places[at, 0]), (places[at, 1], places[at, 2]), dtype=np.int64)
 
 
-@_njit
+@allocating
 def _run(places: Any, wait: int, is_timed: bool) -> None:
     """Put, submit, wait and reap, as long as that leaves no choice: the depth is full with pieces of lanes."""
     m = _memory(places)
@@ -303,10 +300,8 @@ def _run(places: Any, wait: int, is_timed: bool) -> None:
 
 def warm(ring: r.Ring) -> None:
     """Compile before anything is measured, or load what an earlier run has compiled."""
-    cached = Path(_run.stats.cache_path)
-    if not any(cached.glob(f"{Path(__file__).stem}.{_run.__name__}-*.nbi")):
-        log("compiling the submitting loop, once for this machine (about 10 s)")
-    Pump(ring, 1, mmap.PAGESIZE, [0, 0], array("q", [0]), is_registered=False).run(0, 0, None)
+    with compile_announced():
+        Pump(ring, 1, mmap.PAGESIZE, [0, 0], array("q", [0]), is_registered=False).run(0, 0, None)
 
 
 class Pump:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvtrace.commands.options import AsJson, Seed, compile_announced, percent
+from kvtrace.commands.options import AsJson, Seed, percent
 from kvtrace.core.app import emit_json, emit_table
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count, parse_duration_ns
@@ -43,6 +43,7 @@ def sim(
     requests = source.read(file, seed)
     if not requests.block_tokens:
         raise ConfigError(f"{file} has no block ids, and sim counts blocks: use gen")
+    from kvtrace.core.compiled import compile_announced
     from kvtrace.geometry import block_chains
     from kvtrace.sweep import policy_hits
 
@@ -104,6 +105,7 @@ def mrc(
     kvtrace mrc conversation.jsonl --source mooncake --policy s3fifo --sample 0.1
     """
     from kvtrace import mrc as curves
+    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.plots import check_plot
     from kvtrace.models import find_model
 

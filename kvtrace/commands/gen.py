@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.options import AsJson, Seed, compile_announced, percent
+from kvtrace.commands.options import AsJson, Seed, percent
 from kvtrace.core.app import emit_json, emit_table, log, progress
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
@@ -94,9 +94,12 @@ def gen(
         raise ConfigError(f"--duration {duration}: must be > 0")
     requests = source.read(file, seed, max_requests) if file is not None else None
     if until_ns is not None and file is None and open_loop.said():
+        from kvtrace.core.compiled import compile_announced
+
         with compile_announced():
             requests = open_loop.make(until_ns, shape.max_context_tokens, seed, max_requests)
     load = _load(requests, users, seed, until_ns, max_requests)
+    from kvtrace.core.compiled import compile_announced
     from kvtrace.simulation import FOREVER_NS, Simulation
 
     simulation = Simulation(chosen, shape, load, ranks=tensor_parallel)

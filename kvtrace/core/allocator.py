@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
+
+from kvtrace.core.compiled import allocating
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +42,7 @@ def new_space(max_free_extents: int) -> tuple[NDArray[np.int64], NDArray[np.int6
     return nodes, scalars
 
 
-@njit(cache=True)
+@allocating
 def allocate(nodes: Any, scalars: Any, length: int) -> int:
     """Return the lowest address at which `length` bytes (a positive multiple of the granule) are free."""
     node = scalars[_ROOT]
@@ -64,7 +65,7 @@ def allocate(nodes: Any, scalars: Any, length: int) -> int:
     return start
 
 
-@njit(cache=True)
+@allocating
 def release(nodes: Any, scalars: Any, start: int, length: int) -> None:
     """Free `length` bytes at `start`, which must be allocated; join them with the free extents beside them."""
     below, above = _NONE, _NONE
@@ -85,7 +86,7 @@ def release(nodes: Any, scalars: Any, start: int, length: int) -> None:
         _add(nodes, scalars, start, length)
 
 
-@njit(cache=True)
+@allocating
 def _pull(nodes: Any, node: int) -> None:
     longest = nodes[node, _LENGTH]
     for side in (nodes[node, _LEFT], nodes[node, _RIGHT]):
@@ -94,7 +95,7 @@ def _pull(nodes: Any, node: int) -> None:
     nodes[node, _LONGEST] = longest
 
 
-@njit(cache=True)
+@allocating
 def _refresh(nodes: Any, root: int, start: int) -> None:
     """Recompute the longest extents on the way from `root` to the extent at `start`."""
     path = np.empty(256, dtype=np.int64)
@@ -109,7 +110,7 @@ def _refresh(nodes: Any, root: int, start: int) -> None:
         _pull(nodes, path[i])
 
 
-@njit(cache=True)
+@allocating
 def _priority(number: int) -> int:
     # SplitMix64's mixing: the same tree on every run, yet balanced whatever the order of addresses.
     z = np.uint64(number) + np.uint64(0x9E3779B97F4A7C15)
@@ -118,7 +119,7 @@ def _priority(number: int) -> int:
     return int((z ^ (z >> np.uint64(31))) >> np.uint64(1))
 
 
-@njit(cache=True)
+@allocating
 def _merge(nodes: Any, low: int, high: int) -> int:
     """Return the root of the tree of `low` and `high`, where every address of `low` lies before `high`."""
     path = np.empty(512, dtype=np.int64)
@@ -145,7 +146,7 @@ def _merge(nodes: Any, low: int, high: int) -> int:
     return root
 
 
-@njit(cache=True)
+@allocating
 def _split(nodes: Any, node: int, start: int) -> tuple[int, int]:
     """Return the roots of the trees below and from `start` on."""
     path = np.empty(256, dtype=np.int64)
@@ -175,7 +176,7 @@ def _split(nodes: Any, node: int, start: int) -> tuple[int, int]:
     return low, high
 
 
-@njit(cache=True)
+@allocating
 def _add(nodes: Any, scalars: Any, start: int, length: int) -> None:
     """Add the free extent; it touches no other."""
     node = scalars[_SPARE]
@@ -191,7 +192,7 @@ def _add(nodes: Any, scalars: Any, start: int, length: int) -> None:
     scalars[_ROOT] = _merge(nodes, _merge(nodes, low, node), high)
 
 
-@njit(cache=True)
+@allocating
 def _remove(nodes: Any, scalars: Any, start: int) -> None:
     """Remove the free extent at `start`."""
     low, rest = _split(nodes, scalars[_ROOT], start)

@@ -23,7 +23,7 @@ from typing import Any
 
 from numba import types
 
-from kvtrace.compiled import inlined, intrinsic, njit
+from kvtrace.core.compiled import inlined, intrinsic, njit
 from kvtrace.policies import arc, clock, lfu, s3fifo, sieve
 from kvtrace.policies.queues import enter, leave, link_first, own, unlink
 from kvtrace.state import ARC, CLOCK, COUNT, HEAD, LFU, LRU, NONE, PLACE, POLICY, S3FIFO, SIEVE, TAIL, TTL, TTL_NS

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.compiled import njit
+from kvtrace.core.compiled import njit
 from kvtrace.policies.queues import leave, own
 from kvtrace.state import COUNT, LIMIT, NONE, PLACE, QUEUE_BYTES, SIZE, TAIL, TARGET
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.compiled import njit
+from kvtrace.core.compiled import njit
 from kvtrace.policies.queues import own, unlink
 from kvtrace.state import COUNT, FREE_GROUP, GROUPS, HEAD, LINKS, MEMBERS, NONE, PLACE, TAIL, TOP
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.compiled import inlined, njit
+from kvtrace.core.compiled import inlined, njit
 from kvtrace.state import HEAD, LINKS, NONE, PLACE, POLICY_FIELDS, QUEUE_BYTES, SIZE, TAIL
 
 

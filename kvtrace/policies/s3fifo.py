@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.compiled import njit
+from kvtrace.core.compiled import njit
 from kvtrace.policies.queues import enter, leave, link_first, own, unlink
 from kvtrace.state import COUNT, HAS_EVICTED, LIMIT, NONE, PLACE, QUEUE_BYTES, SIZE, TAIL
 

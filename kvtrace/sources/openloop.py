@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kvtrace.compiled import njit
+from kvtrace.core.compiled import njit
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_duration
 from kvtrace.sources import NONE, Requests

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from kvtrace.compiled import njit
+from kvtrace.core.compiled import njit
 from kvtrace.core.schema import REQUESTS, Qos, RequestKind, enum_code
 
 MS: Final = 1_000_000

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numba
 
-from kvtrace.compiled import announcing
+from kvtrace.core.compiled import announcing
 
 
 def test_a_compile_is_announced_once_and_a_second_kind_again():

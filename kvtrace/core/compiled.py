@@ -16,33 +16,51 @@ import numba
 import numba.extending
 from numba.core import event
 
+from kvtrace.core.app import log
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_HERE = Path(__file__).parent
-_SOURCES = sorted(p for p in _HERE.rglob("*.py") if "\nfrom kvtrace.compiled import" in p.read_text(encoding="utf-8"))
+_ROOT = Path(__file__).parents[2]
+_PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
+_CONSTANTS = ("core/compiled.py", "core/schema.py", "state.py", "world.py")
+"""Below kvtrace: what the compiled files take constants from."""
 
 
-def _cache_directory() -> Path:
+def _sources() -> list[Path]:
+    every = sorted(path for program in _PROGRAMS for path in (_ROOT / program).rglob("*.py"))
+    users = [p for p in every if b"\nfrom kvtrace.core.compiled import" in p.read_bytes()]
+    return users + [_ROOT / "kvtrace" / name for name in _CONSTANTS]
+
+
+def _cache_directory() -> Path | None:
+    """Return the directory, made; None if it cannot be, and everything is compiled in each run."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in [*_SOURCES, *(_HERE / name for name in ("compiled.py", "state.py", "world.py", "core/schema.py"))]:
+    for path in _sources():
         digest.update(path.read_bytes())
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "kvtrace" / digest.hexdigest()[:16]
+    directory = Path(base) / "kvtrace" / digest.hexdigest()[:16]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return directory if os.access(directory, os.W_OK) else None
 
 
 CACHE = _cache_directory()
-numba.config.CACHE_DIR = str(CACHE)
+if CACHE is not None:
+    numba.config.CACHE_DIR = str(CACHE)
+_IS_KEPT = CACHE is not None
 
-njit = numba.njit(cache=True, nogil=True, _nrt=False)
+njit = numba.njit(cache=_IS_KEPT, nogil=True, _nrt=False)
 """Compile a function when it is first called, and keep the result on the disk. It can make no array.
 
 Without numba's runtime no references are counted, which around calls with as many arrays as ours took more than
 half of all time; whoever calls from Python holds the arrays.
 """
 
-allocating = numba.njit(cache=True, nogil=True)
-"""The same for a function that makes arrays."""
+allocating = numba.njit(cache=_IS_KEPT, nogil=True)
+"""The same for a function that makes arrays, or takes memory as one."""
 
 inlined = numba.njit(inline="always")
 """The same for a few lines in a hot loop: copied into each caller, which a call with this many arrays is not worth."""
@@ -64,6 +82,14 @@ class _Once(event.Listener):  # type: ignore[misc]
 
     def on_end(self, _event: event.Event) -> None:
         pass
+
+
+@contextmanager
+def compile_announced() -> Iterator[None]:
+    """Tell the person watching, once, if the block has to compile: what it calls first may be compiled alone."""
+    kept = "is kept" if _IS_KEPT else "cannot be kept: the cache directory is not writable"
+    with announcing(lambda: log(f"compiling: this happens once, {kept}, and takes up to a minute")):
+        yield
 
 
 @contextmanager
