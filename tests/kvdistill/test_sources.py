@@ -212,10 +212,12 @@ def test_a_known_fio_job_comes_back_from_its_own_block_events(tmp_path):
     result = json.loads(done.stdout)
     profile = result["profile"]
     for name in ("read", "write"):
-        # fio's own program and the filesystem's maps may be read, too; an I/O over two extents is two requests.
+        # fio's own program, its libraries and the filesystem's maps may be read, too: a few MiB where they were not
+        # cached. An I/O over two extents is two requests.
         found = {size["io_bytes"]: size["ops"] for size in profile[name]["sizes"]}
-        assert abs(sum(n for size, n in found.items() if size >= 65536) - job[name]["total_ios"]) <= 8
-        assert abs(profile[name]["io_bytes"] - job[name]["io_bytes"]) <= 1 << 20
+        large, asked = sum(n for size, n in found.items() if size >= 65536), job[name]
+        assert asked["total_ios"] - 8 <= large <= asked["total_ios"] + 100
+        assert 0 <= profile[name]["io_bytes"] - asked["io_bytes"] <= 16 << 20
     assert 0 < profile["depth"]["mean"] <= 8
     replay, reuse = result["closeness"]["comparisons"]
     passed = {v["name"]: v["passes"] for v in replay["verdicts"]}
