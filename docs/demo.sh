@@ -11,9 +11,9 @@ say "1. A trace: 4 users for 20 s on a small model, with small tiers so that the
     -o "$DEMO/trace.parquet"
 "$BIN/kvtrace" validate "$DEMO/trace.parquet"
 
-say "2. Its replay: DRAM for the cpu tier, O_DIRECT files for the nvme tier, as fast as the disk goes"
+say "2. Its replay: DRAM for the cpu tier, O_DIRECT files for the nvme tier, as fast as the disk goes; probed, if it can be"
 "$BIN/kvreplay" run "$DEMO/trace.parquet" --tier cpu=ram --tier "nvme=$DEMO/scratch" \
-    --as-fast-as-possible --queue-depth 8 -o "$DEMO/run"
+    --as-fast-as-possible --queue-depth 8 --probes -o "$DEMO/run"
 
 say "3. The same I/O as fio jobs"
 if command -v fio > /dev/null; then check=--check; else
@@ -22,7 +22,9 @@ if command -v fio > /dev/null; then check=--check; else
 
 say "4. The report of the replay"
 "$BIN/kvdistill" report "$DEMO/run"
-"$BIN/kvdistill" report "$DEMO/run" "$DEMO/trace.parquet" -o "$DEMO/report.html"
+checked=; if [ -f "$DEMO/fio/closeness.json" ]; then checked=$DEMO/fio; fi
+# shellcheck disable=SC2086 - an empty name is none
+"$BIN/kvdistill" report "$DEMO/run" "$DEMO/trace.parquet" $checked -o "$DEMO/report.html"
 "$BIN/kvdistill" sql "$DEMO/trace.parquet" \
     "SELECT op, phase, count(*) AS operations FROM trace GROUP BY ALL ORDER BY ALL"
 

@@ -82,10 +82,15 @@ def compare(sides: Sequence[Trials]) -> Compared:
         Line(tier=key[0], op=key[1], name=key[2], sides=[_side(side.get(key), found[0].get(key)) for side in found])
         for key in keys
     ]
+    kinds = [_kind(side.reports[0]) for side in sides]
+    settings = differing([_settings(side.reports[0]) for side in sides])
+    if len(set(kinds)) > 1:
+        # A trace has no queue depth and a run no reuse: what only one kind can have is no difference.
+        settings = {name: values for name, values in settings.items() if None not in values}
+        lines = [line for line in lines if sum(side.median is not None for side in line.sides) > 1]
     return Compared(
-        names=[side.name for side in sides], kinds=[_kind(side.reports[0]) for side in sides],
-        trials=[len(side.reports) for side in sides],
-        settings=differing([_settings(side.reports[0]) for side in sides]),
+        names=[side.name for side in sides], kinds=kinds, trials=[len(side.reports) for side in sides],
+        settings=settings,
         warnings=[warning for side in sides for warning in _warnings(side)],
         lines=[line for line in lines if any(_says(line.name, side.median) for side in line.sides)],
     )  # fmt: skip
