@@ -7,13 +7,38 @@ import mmap
 
 from kvreplay.hugepages import map_aligned
 
-FILL_BYTES = 256 << 10
-"""Data is made for this much at least: for less, starting the generator costs more than it makes."""
+_AHEAD_PIECES, _AHEAD_FILLS = 32, 4
+"""What is made before a write is submitted, at least: I/Os (a whole chunk of 256 tokens of an 8B model) and buffers.
+
+Much more would not stay in the processor's caches until it is written.
+"""
+_FILL_BYTES = (256 << 10, 1 << 20)
+"""A buffer of data is at least so long, and at most if I/Os are shorter: a thread wakes up for each."""
+_SMALL_BYTES = 72 << 20
+"""What all buffers of data may take, before they are made as short as they can be."""
 
 
-def pieces_a_fill(io_bytes: int) -> int:
+def pieces_a_fill(depth: int, io_bytes: int) -> int:
     """Return how many I/Os of one write share a buffer of data."""
-    return max(1, FILL_BYTES // io_bytes)
+    least, fill = _FILL_BYTES
+    while fill > least and fill * (2 * depth + 2) > _SMALL_BYTES:
+        fill //= 2
+    return max(1, fill // io_bytes)
+
+
+def fills_ahead(depth: int, io_bytes: int) -> int:
+    """Return how many buffers of data are made before their operations are submitted."""
+    return max(depth, _AHEAD_FILLS, _AHEAD_PIECES // pieces_a_fill(depth, io_bytes))
+
+
+def write_slots(depth: int, io_bytes: int) -> int:
+    """Return how many buffers of data an engine has: half of them for rows that are not due yet."""
+    return 2 * fills_ahead(depth, io_bytes) + 2
+
+
+def buffer_bytes(depth: int, io_bytes: int) -> int:
+    """Return what the buffers of either engine take."""
+    return (depth + write_slots(depth, io_bytes) * pieces_a_fill(depth, io_bytes)) * io_bytes
 
 
 class Arena:

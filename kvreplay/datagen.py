@@ -1,7 +1,7 @@
 """Data for writes: incompressible, no 512-byte block twice in a run, the same again for the same seed.
 
 dgen-py seeds the blocks of an object with seed + MiB index, so near seeds repeat each other's data. Each
-piece of up to 1 MiB therefore has a generator of its own, seeded with a hash of what it stands for.
+piece of an object therefore has a generator of its own, seeded with a hash of what it stands for.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvreplay.buffers import pieces_a_fill
 from kvreplay.shaping import Shaper
 from kvreplay.verify import BLOCK_BYTES, Stamper, new_tag
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kvreplay.options import Config
     from kvreplay.shaping import Fill
 
-PIECE_BYTES = 1 << 20
-"""dgen-py's own block: the most that one seed may stand for."""
+PIECE_BYTES = 256 << 10
+"""What one seed stands for: for less, starting a generator costs more than it makes; 1 MiB is the most it may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +51,16 @@ class Data:
             fill = _stamped(fill, stamper)
         return cls(seed, fill, unstamped, shaper, stamper)
 
-    def facts(self, io_bytes: int) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Return what a reader of run.json must know of the data."""
         shape = None if self.shaper is None else msgspec.to_builtins(self.shaper.facts())
         repeats = shape is not None and shape["dedup_ratio"] > 1
         thin = shape is not None and shape["compress_ratio"] > 1
         return {
             "generator": "dgen-py", "seed": self.seed,
-            "piece_bytes": min(io_bytes * pieces_a_fill(io_bytes), PIECE_BYTES),
+            "piece_bytes": PIECE_BYTES,
             "note": f"{'compressible' if thin else 'incompressible'}; "
-            f"{'blocks repeat' if repeats else 'no 512-byte block twice'}",
+            f"{'blocks repeat' if repeats else 'no 512-byte block twice, but in copies between tiers'}",
             "shape": shape, "stamped_block_bytes": BLOCK_BYTES if self.stamper else None,
         }  # fmt: skip
 
@@ -70,10 +71,19 @@ def piece_seed(seed: int, object_id: int, version: int, offset: int) -> int:
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
 
 
+def pieces(buffer: memoryview, offset: int) -> Iterator[tuple[memoryview, int]]:
+    """Yield the pieces of `buffer`, which holds an object's bytes from `offset` on, and where each begins."""
+    at = 0
+    while at < len(buffer):
+        end = at + PIECE_BYTES - (offset + at) % PIECE_BYTES
+        yield buffer[at:end], offset + at
+        at = end
+
+
 def filler(seed: int) -> Fill:
     """Return a function that fills a buffer with the bytes of (object_id, version) from `offset` on.
 
-    The content depends on where buffers start, so on the run's I/O size too, which run.json records.
+    A piece begins at each multiple of its size, and where the buffer does.
     """
     # Before the first import: its pool of threads would take the cores that submit.
     os.environ["DGEN_THREADS"] = "1"
@@ -82,9 +92,8 @@ def filler(seed: int) -> Fill:
     generator = dgen_py.Generator
 
     def fill(buffer: memoryview, object_id: int, version: int, offset: int) -> None:
-        for start in range(0, len(buffer), PIECE_BYTES):
-            part = buffer[start : start + PIECE_BYTES]
-            piece = piece_seed(seed, object_id, version, offset + start)
+        for part, start in pieces(buffer, offset):
+            piece = piece_seed(seed, object_id, version, start)
             written = generator(size=len(part), seed=piece, max_threads=1).fill_chunk(part)
             if written != len(part):
                 raise RuntimeError(f"dgen-py filled {written} of {len(part)} bytes")
@@ -95,7 +104,8 @@ def filler(seed: int) -> Fill:
 def _shaped(seed: int, fill: Fill, shaper: Shaper) -> Fill:
     def shaped(buffer: memoryview, object_id: int, version: int, offset: int) -> None:
         fill(buffer, object_id, version, offset)
-        shaper.shape(buffer, piece_seed(~seed & (2**64 - 1), object_id, version, offset))
+        for part, start in pieces(buffer, offset):
+            shaper.shape(part, piece_seed(~seed & (2**64 - 1), object_id, version, start))
 
     return shaped
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvreplay.buffers import pieces_a_fill
-from kvreplay.engines.threads import MIN_AHEAD
+from kvreplay.buffers import fills_ahead, pieces_a_fill
 from kvreplay.expect import expect
 from kvreplay.host import host_facts
 from kvreplay.mlperf import mlperf
@@ -142,7 +141,7 @@ def opening(setting: Setting, begun: Begun) -> dict[str, Any]:
         },
         "window": _window(setting),
         "preconditioned": msgspec.to_builtins(begun.preconditioned),
-        "populated": msgspec.to_builtins(begun.populated), "data": begun.data.facts(setting.config.io_bytes),
+        "populated": msgspec.to_builtins(begun.populated), "data": begun.data.facts(),
         "smart": {name: {"before": msgspec.to_builtins(found), "after": None} for name, found in begun.smart.items()},
         RUNNING: {"trace": str(setting.trace.resolve())},
     }  # fmt: skip
@@ -202,7 +201,8 @@ def _notes(setting: Setting, begun: dict[str, Any], measured: Measured) -> list[
         notes.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never there")
     long = summary.generation.writes_generated_in_flight if summary.generation else 0
     if long:
-        held = max(MIN_AHEAD, setting.config.queue_depth) * pieces_a_fill(setting.config.io_bytes)
+        depth, io_bytes = setting.config.queue_depth, setting.config.io_bytes
+        held = fills_ahead(depth, io_bytes) * pieces_a_fill(depth, io_bytes)
         notes.append(
             f"{long:,} writes were submitted before all their data was made (more than {held} I/Os each): the rest "
             "was made within their latency; a larger --io-bytes or --queue-depth avoids it"

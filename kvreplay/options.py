@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kvreplay import pacing
-from kvreplay.datagen import PIECE_BYTES
+from kvreplay.buffers import buffer_bytes
 from kvreplay.engines.choose import EngineName, check_name
-from kvreplay.engines.threads import buffer_bytes
 from kvreplay.mlperf import Criteria
 from kvreplay.plan import tier_indices
 from kvreplay.precondition import Precondition
@@ -89,9 +88,8 @@ def check(config: Config) -> pacing.Pacer:
     """Return the pacer of `config`; ConfigError, naming the option, for a value that cannot be used."""
     if not 1 <= config.queue_depth <= MAX_QUEUE_DEPTH:
         raise ConfigError(f"--queue-depth {config.queue_depth}: give 1 to {MAX_QUEUE_DEPTH}")
-    unit = PIECE_BYTES if config.io_bytes > PIECE_BYTES else PAGE_BYTES
-    if config.io_bytes < PAGE_BYTES or config.io_bytes % unit:
-        raise ConfigError(f"--io-bytes {config.io_bytes}: give a multiple of 4096, above 1 MiB a multiple of 1 MiB")
+    if config.io_bytes < PAGE_BYTES or config.io_bytes % PAGE_BYTES:
+        raise ConfigError(f"--io-bytes {config.io_bytes}: give a multiple of 4096")
     need, available = buffer_bytes(config.queue_depth, config.io_bytes), available_bytes()
     if available is not None and need > available // 2:
         raise ConfigError(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvreplay.buffers import buffer_bytes, write_slots
 from kvreplay.bulk import lay_out
 from kvreplay.drives import Smart, smart
-from kvreplay.engines.threads import buffer_bytes, write_slots
 from kvreplay.host import device_bytes
 from kvreplay.precondition import Precondition, Preconditioned, precondition
 from kvreplay.tiers import Holding, StorageTier
@@ -72,7 +72,7 @@ def _ahead_bytes(setting: Setting, tier: int) -> int:
     plan, depth, io_bytes = setting.window.plan, setting.config.queue_depth, setting.config.io_bytes
     ends = (plan.offset + plan.length)[plan.tier == tier]
     longest = int(ends.max()) if len(ends) else 0
-    return min(write_slots(depth) * longest, buffer_bytes(depth, io_bytes) + (depth + 1) * longest)
+    return min(write_slots(depth, io_bytes) * longest, buffer_bytes(depth, io_bytes) + (depth + 1) * longest)
 
 
 def precondition_all(setting: Setting, fill: Fill, interrupted: Interrupted, show: Show) -> list[Preconditioned]:

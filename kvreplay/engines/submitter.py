@@ -55,7 +55,7 @@ class Submitter:
             [t is not None and not t.is_simulated for t in job.tiers],
             [1 if t is None else t.alignment for t in job.tiers],
             depth=engine.depth, ahead=engine.ahead, io_bytes=engine.io_bytes,
-            pieces_a_fill=pieces_a_fill(engine.io_bytes),
+            pieces_a_fill=pieces_a_fill(engine.depth, engine.io_bytes),
         )  # fmt: skip
         if record.ready_ns is not None:
             self._schedule.ready_ns = memoryview(record.ready_ns)

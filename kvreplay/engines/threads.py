@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from kvreplay.buffers import Arena, pieces_a_fill
+from kvreplay.buffers import Arena, fills_ahead, pieces_a_fill, write_slots
 from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job
 from kvreplay.plan import DELETE, WRITE
 from kvreplay.schedule import Fill, Flight, Schedule, Submission
@@ -28,18 +28,6 @@ _PR_SET_TIMERSLACK = 29
 _POLL_S = 0.1
 _NS_PER_S = 10**9
 MAX_GENERATORS = 4
-MIN_AHEAD = 32
-"""I/Os of one write whose data is made before it is submitted: a whole chunk of 256 tokens of an 8B model."""
-
-
-def write_slots(depth: int) -> int:
-    """Return how many buffers for writes either engine has."""
-    return 2 * max(depth, MIN_AHEAD) + 2
-
-
-def buffer_bytes(depth: int, io_bytes: int) -> int:
-    """Return what the buffers of either engine take."""
-    return (depth + write_slots(depth) * pieces_a_fill(io_bytes)) * io_bytes
 
 
 class ThreadEngine:
@@ -49,10 +37,10 @@ class ThreadEngine:
 
     def __init__(self, depth: int, io_bytes: int) -> None:
         """Allocate the buffers: `depth` for reads, twice `ahead` and two for writes."""
-        self.depth, self.io_bytes, self.ahead = depth, io_bytes, max(depth, MIN_AHEAD)
+        self.depth, self.io_bytes, self.ahead = depth, io_bytes, fills_ahead(depth, io_bytes)
         self.generators = max(1, min(MAX_GENERATORS, (os.cpu_count() or 1) // 2, depth))
         self._reads = Arena(depth, io_bytes)
-        self._writes = Arena(2 * self.ahead + 2, io_bytes * pieces_a_fill(io_bytes))
+        self._writes = Arena(write_slots(depth, io_bytes), io_bytes * pieces_a_fill(depth, io_bytes))
         self.buffer_bytes = self._reads.nbytes + self._writes.nbytes
         self.arenas = (self._reads, self._writes)
 
@@ -77,7 +65,7 @@ class _Run:
             [t is not None and not t.is_simulated for t in job.tiers],
             [1 if t is None else t.alignment for t in job.tiers],
             depth=engine.depth, ahead=engine.ahead, io_bytes=engine.io_bytes,
-            pieces_a_fill=pieces_a_fill(engine.io_bytes),
+            pieces_a_fill=pieces_a_fill(engine.depth, engine.io_bytes),
         )  # fmt: skip
         if record.ready_ns is not None:
             self.schedule.ready_ns = memoryview(record.ready_ns)

@@ -10,12 +10,12 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any
 
-from kvreplay.buffers import Arena, pieces_a_fill
+from kvreplay.buffers import Arena, fills_ahead, pieces_a_fill, write_slots
 from kvreplay.engines import ring as r
 from kvreplay.engines.beside import precise_timers
 from kvreplay.engines.pump import warm
 from kvreplay.engines.submitter import SPIN_NS, Submitter
-from kvreplay.engines.threads import MAX_GENERATORS, MIN_AHEAD
+from kvreplay.engines.threads import MAX_GENERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,10 +32,10 @@ class UringEngine:
 
     def __init__(self, depth: int, io_bytes: int) -> None:
         """Allocate the buffers: `depth` for reads, twice `ahead` and two for writes."""
-        self.depth, self.io_bytes, self.ahead = depth, io_bytes, max(depth, MIN_AHEAD)
+        self.depth, self.io_bytes, self.ahead = depth, io_bytes, fills_ahead(depth, io_bytes)
         self.generators = max(1, min(MAX_GENERATORS, (os.cpu_count() or 1) // 2, depth))
         self.reads = Arena(depth, io_bytes)
-        self.writes = Arena(2 * self.ahead + 2, io_bytes * pieces_a_fill(io_bytes))
+        self.writes = Arena(write_slots(depth, io_bytes), io_bytes * pieces_a_fill(depth, io_bytes))
         self.buffer_bytes = self.reads.nbytes + self.writes.nbytes
         self.arenas = (self.reads, self.writes)
         with self.open_ring() as probe:

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from conftest import write_trace
 
-from kvreplay.buffers import FILL_BYTES
 from kvreplay.datagen import filler
 from kvreplay.engines import ERROR, OK, SHORT, Job, Record, choose, ring
 from kvreplay.engines.choose import EngineName, check_name
@@ -67,10 +66,8 @@ def drive(engine: UringEngine, tier: Any, plan: Plan, **job: Any) -> tuple[Any, 
 
 
 def content(obj: int, version: int, length: int) -> bytes:
-    # Data is made 256 KiB at a time.
-    expected, fill = bytearray(length), filler(3)
-    for start in range(0, length, FILL_BYTES):
-        fill(memoryview(expected)[start : start + FILL_BYTES], obj, version, start)
+    expected = bytearray(length)
+    filler(3)(memoryview(expected), obj, version, 0)
     return bytes(expected)
 
 
