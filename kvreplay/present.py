@@ -27,7 +27,8 @@ def show_run(outcome: Outcome) -> None:
     typer.echo(f"{partial}{summary.verdict}; {_totals(outcome)}")
     window, generation = manifest["window"], summary.generation
     part = "the whole trace" if window["is_whole_trace"] else f"the trace's start, --limit {window['limit']}"
-    typer.echo(f"replayed {part}: {window['rows']:,} rows, {format_duration(window['span_ns'])} of trace time")
+    done = "replayed" if outcome.error is None else "was to replay"
+    typer.echo(f"{done} {part}: {window['rows']:,} rows, {format_duration(window['span_ns'])} of trace time")
     _show_before(manifest)
     for note in manifest["notes"]:
         typer.echo(note)
