@@ -174,7 +174,7 @@ def _check_logs(run: _Run, notes: list[str]) -> Comparison:
         rate = moved_bytes * NS_PER_S / run.distilled.profile.span_ns if run.distilled.profile.span_ns else None
         notes.append(
             f"half of the replay's I/Os were over {format_duration(figures.late_p50_us * 1000)} late: the target here "
-            f"does not keep up with {format_rate(rate)} in these bursts, of which each job (--jobs) has one I/O in flight"
+            f"does not keep up with {format_rate(rate)} in these bursts; each of --jobs has one I/O in flight"
         )
     return _compare(run, source_figures("source", source), figures)
 
