@@ -87,8 +87,8 @@ class _Once(event.Listener):  # type: ignore[misc]
 @contextmanager
 def compile_announced() -> Iterator[None]:
     """Tell the person watching, once, if the block has to compile: what it calls first may be compiled alone."""
-    kept = "is kept" if _IS_KEPT else "cannot be kept: the cache directory is not writable"
-    with announcing(lambda: log(f"compiling: this happens once, {kept}, and takes up to a minute")):
+    kept = "happens once" if _IS_KEPT else "cannot be kept (the cache directory is not writable)"
+    with announcing(lambda: log(f"compiling: this takes up to a minute and {kept}")):
         yield
 
 
