@@ -41,6 +41,11 @@ def buffer_bytes(depth: int, io_bytes: int) -> int:
     return (depth + write_slots(depth, io_bytes) * pieces_a_fill(depth, io_bytes)) * io_bytes
 
 
+def arenas(depth: int, io_bytes: int) -> tuple[Arena, Arena]:
+    """Return the buffers of an engine: for reads, and for the data of writes."""
+    return Arena(depth, io_bytes), Arena(write_slots(depth, io_bytes), io_bytes * pieces_a_fill(depth, io_bytes))
+
+
 class Arena:
     """`count` buffers of `slot_bytes` in one anonymous mapping, touched before they are used."""
 

@@ -12,13 +12,15 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from kvreplay.buffers import fills_ahead, pieces_a_fill
 from kvreplay.plan import DELETE, WRITE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvreplay.engines import Job
     from kvreplay.plan import Plan
 
 
@@ -130,6 +132,20 @@ class Schedule:
         self._to_start: list[tuple[int, Flight]] = []
         self._hungry: list[tuple[int, Flight]] = []
         self._running: deque[Flight] = deque()
+
+    @classmethod
+    def of(cls, job: Job, depth: int, io_bytes: int) -> Self:
+        """Return the order of `job` for an engine of `depth` and `io_bytes`."""
+        schedule = cls(
+            job.plan, None if job.due_ns is None else memoryview(job.due_ns),
+            [t is not None and not t.is_simulated for t in job.tiers],
+            [1 if t is None else t.alignment for t in job.tiers],
+            depth=depth, ahead=fills_ahead(depth, io_bytes), io_bytes=io_bytes,
+            pieces_a_fill=pieces_a_fill(depth, io_bytes),
+        )  # fmt: skip
+        if job.record.ready_ns is not None:
+            schedule.ready_ns = memoryview(job.record.ready_ns)
+        return schedule
 
     @property
     def is_over(self) -> bool:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvreplay.buffers import Arena
     from kvreplay.plan import Plan
+    from kvreplay.schedule import Flight
     from kvreplay.tiers import Tier
 
 NOT_DONE = -1
 OK, ERROR, SHORT, SKIPPED, CORRUPT = 0, 1, 2, 3, 4
 """Outcome codes, in the order of the contract's closed set."""
+_NAMES = ("read", "write", "delete")
+"""Of operations, by their code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,11 @@ class Failure:
     row: int
     """Index into the plan."""
     message: str
+
+    @classmethod
+    def of(cls, flight: Flight, object_id: int, message: str) -> Self:
+        """Say what became of `flight`, which works on the object `object_id`."""
+        return cls(flight.row, f"{_NAMES[flight.op]} of object {object_id}: {message}")
 
 
 @dataclass(frozen=True, slots=True)

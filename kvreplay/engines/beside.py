@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from kvreplay.schedule import Fill, Flight, Schedule, Submission
     from kvreplay.tiers import Tier
 
+_MAX_GENERATORS = 4
 _PR_SET_TIMERSLACK, _PR_GET_TIMERSLACK = 29, 30
+
+
+def generators(depth: int) -> int:
+    """Return how many threads make data: half of the processors, a few at most, and no more than I/Os in flight."""
+    return max(1, min(_MAX_GENERATORS, (os.cpu_count() or 1) // 2, depth))
 
 
 class Mail:

@@ -13,11 +13,14 @@ import struct
 from pathlib import Path
 from typing import Any, Literal, Self
 
-_SETUP, _ENTER, _REGISTER = 425, 426, 427
+_SETUP, ENTER, _REGISTER = 425, 426, 427
 SETUP_SINGLE_ISSUER, SETUP_DEFER_TASKRUN, SETUP_CLAMP = 1 << 12, 1 << 13, 1 << 4
 _FEAT_SINGLE_MMAP, _FEAT_EXT_ARG, _FEAT_CQE_SKIP = 1 << 0, 1 << 8, 1 << 11
 _OFF_SQ_RING, _OFF_SQES = 0, 0x10000000
-_ENTER_GETEVENTS, _ENTER_EXT_ARG = 1 << 0, 1 << 3
+GETEVENTS, EXT_ARG = 1 << 0, 1 << 3
+"""Flags of the call that enters."""
+ARGUMENT_BYTES = 24
+"""Of the structure that `EXT_ARG` passes."""
 _REGISTER_BUFFERS, _REGISTER_FILES2, _REGISTER_IOWQ_MAX_WORKERS = 0, 13, 19
 _RSRC_SPARSE = 1 << 0
 FSYNC, READ_FIXED, WRITE_FIXED, POLL_ADD, FALLOCATE, OPENAT, CLOSE = 3, 4, 5, 6, 17, 18, 19
@@ -138,7 +141,7 @@ class Ring:
         self.argument_address = at + 64
         """Of the structure that holds the timeout."""
         self._fd_argument, self._argument = ctypes.c_int(self.fd), ctypes.c_void_p(self.argument_address)
-        self._argument_bytes = ctypes.c_size_t(24)
+        self._argument_bytes = ctypes.c_size_t(ARGUMENT_BYTES)
 
     def _mapped(self, length: int, offset: int) -> mmap.mmap:
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
@@ -174,11 +177,6 @@ class Ring:
     def queued(self) -> int:
         """How many requests were put and not submitted."""
         return self.tail - self.submitted
-
-    @property
-    def has_completions(self) -> bool:
-        """Whether `reap` would return some."""
-        return bool(self.head != self._words[self.cq_tail_at])
 
     def put(
         self, opcode: int, flags: int, fd: int, offset: int, address: int, length: int, op_flags: int, user_data: int,
@@ -218,10 +216,10 @@ class Ring:
         self._words[self.sq_tail_at] = self.tail & 0xFFFFFFFF
         if timeout_ns is not None:
             self.set_timeout(timeout_ns)
-            done = _syscall(_ENTER, self._fd_argument, self.tail - self.submitted, wait,
-                            _ENTER_GETEVENTS | _ENTER_EXT_ARG, self._argument, self._argument_bytes)  # fmt: skip
+            done = _syscall(ENTER, self._fd_argument, self.tail - self.submitted, wait,
+                            GETEVENTS | EXT_ARG, self._argument, self._argument_bytes)  # fmt: skip
         else:
-            done = _syscall(_ENTER, self._fd_argument, self.tail - self.submitted, wait, _ENTER_GETEVENTS, None, 0)
+            done = _syscall(ENTER, self._fd_argument, self.tail - self.submitted, wait, GETEVENTS, None, 0)
         if done >= 0:
             self.submitted += done
             return

@@ -11,11 +11,10 @@ import os
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from kvreplay.buffers import pieces_a_fill
-from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job
-from kvreplay.engines import pump as p
+from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job, lanes
 from kvreplay.engines import ring as r
 from kvreplay.engines.beside import Begun, Beside, Check, Died, Filled, Step
+from kvreplay.engines.pump import Pump
 from kvreplay.plan import DELETE, WRITE
 from kvreplay.schedule import Flight, Schedule, Submission
 from kvreplay.tiers import RingExtents, RingTier, has_times
@@ -35,7 +34,7 @@ _LONGEST_CHAIN = 4
 _MODE = 0o600
 _OPENED, _GROWN, _MOVED, _SYNCED, _CLOSED, _UNLINKED, _WOKEN = range(7)
 """What a completion tells: the low bits of a request's user data."""
-_KIND_BITS, _KIND_MASK = p.KIND_BITS, (1 << p.KIND_BITS) - 1
+_KIND_BITS, _KIND_MASK = lanes.KIND_BITS, (1 << lanes.KIND_BITS) - 1
 _POLLIN = 1
 _DATASYNC = 1
 _BY_RING, _BY_EXTENT, _BY_THREAD, _BY_NOBODY = range(4)
@@ -50,15 +49,7 @@ class Submitter:
         """Prepare to do `job` on `ring` with the engine's buffers."""
         self._engine, self._job, self._ring = engine, job, ring
         plan, record = job.plan, job.record
-        self._schedule = Schedule(
-            plan, None if job.due_ns is None else memoryview(job.due_ns),
-            [t is not None and not t.is_simulated for t in job.tiers],
-            [1 if t is None else t.alignment for t in job.tiers],
-            depth=engine.depth, ahead=engine.ahead, io_bytes=engine.io_bytes,
-            pieces_a_fill=pieces_a_fill(engine.depth, engine.io_bytes),
-        )  # fmt: skip
-        if record.ready_ns is not None:
-            self._schedule.ready_ns = memoryview(record.ready_ns)
+        self._schedule = Schedule.of(job, engine.depth, engine.io_bytes)
         self._files_of = [t if isinstance(t, RingTier) else None for t in job.tiers]
         self._extents_of = [t if isinstance(t, RingExtents) else None for t in job.tiers]
         self._way = [_way(t) for t in job.tiers]
@@ -73,7 +64,7 @@ class Submitter:
         self._read_at = [address for address, _ in engine.reads.places]
         self._write_at = [address for address, _ in engine.writes.places]
         self._free_files = list(range(engine.depth))
-        self._pump = p.Pump(
+        self._pump = Pump(
             ring, engine.depth, engine.io_bytes, self._read_at + self._write_at, self._schedule.held,
             is_registered=is_registered,
         )  # fmt: skip
@@ -137,7 +128,7 @@ class Submitter:
         take, way_of, tier_of, state = self._schedule.take, self._way, self._tier_of, self._pump.state
         firsts = 0
         self._is_more = False
-        while self._out + state[p.AVAILABLE] < self._depth:
+        while self._out + state[lanes.AVAILABLE] < self._depth:
             submission = take(now_ns)
             if submission is None:
                 return
@@ -172,18 +163,18 @@ class Submitter:
         """Submit, wait for `wait` completions or the time, and take what came."""
         self._stamp()
         pump, state = self._pump, self._pump.state
-        state[p.IS_STOPPED] = self._schedule.is_stopped
+        state[lanes.IS_STOPPED] = self._schedule.is_stopped
         self._out = pump.run(self._out, wait, timeout_ns)
         now = monotonic_ns() - self._start_ns
-        if state[p.FREED]:
+        if state[lanes.FREED]:
             self._schedule.give_slots(pump.freed())
-        if state[p.BAD]:
+        if state[lanes.BAD]:
             for flight, start, length, result in pump.bad():
                 self._judge(flight, start, length, result)
-        if state[p.OTHERS]:
+        if state[lanes.OTHERS]:
             for data, result in pump.others():
                 self._completion(data, result, now)
-        if state[p.OVER]:
+        if state[lanes.OVER]:
             for flight in pump.over():
                 part = Submission(flight, 0, None, False, 0, 0)
                 if self._schedule.piece_done(part):
@@ -193,7 +184,7 @@ class Submitter:
         """Submit, and sleep until something has come back or is due; take what came."""
         schedule, mail = self._schedule, self._beside.mail
         timeout_ns, idle, started = None, 0, 0
-        is_waiting, room = not self._is_more, self._depth - self._out - self._pump.state[p.AVAILABLE]
+        is_waiting, room = not self._is_more, self._depth - self._out - self._pump.state[lanes.AVAILABLE]
         if is_waiting and room > 0 and not schedule.is_over:
             started = monotonic_ns() - self._start_ns
             if schedule.is_starved(started):
@@ -521,8 +512,7 @@ class Submitter:
                 self._pump.fail(flight)
             self._outcome[flight.row] = outcome
         if self._failure is None:
-            what = "write" if flight.op == WRITE else "delete" if flight.op == DELETE else "read"
-            self._failure = Failure(flight.row, f"{what} of object {self._object[flight.row]}: {message}")
+            self._failure = Failure.of(flight, self._object[flight.row], message)
         if self._job.stops_on_error:
             self._schedule.stop()
 

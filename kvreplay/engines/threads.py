@@ -7,27 +7,27 @@ thread at a time sleeps until the next deadline.
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from kvreplay.buffers import Arena, fills_ahead, pieces_a_fill, write_slots
+from kvreplay.buffers import arenas, buffer_bytes
 from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job
-from kvreplay.plan import DELETE, WRITE
+from kvreplay.engines.beside import generators
+from kvreplay.plan import DELETE
 from kvreplay.schedule import Fill, Flight, Schedule, Submission
 from kvreplay.tiers import DeviceTier, modelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kvreplay.buffers import Arena
     from kvreplay.tiers import Tier
 
 _PR_SET_TIMERSLACK = 29
 _POLL_S = 0.1
 _NS_PER_S = 10**9
-MAX_GENERATORS = 4
 
 
 class ThreadEngine:
@@ -36,13 +36,10 @@ class ThreadEngine:
     name = "threads"
 
     def __init__(self, depth: int, io_bytes: int) -> None:
-        """Allocate the buffers: `depth` for reads, twice `ahead` and two for writes."""
-        self.depth, self.io_bytes, self.ahead = depth, io_bytes, fills_ahead(depth, io_bytes)
-        self.generators = max(1, min(MAX_GENERATORS, (os.cpu_count() or 1) // 2, depth))
-        self._reads = Arena(depth, io_bytes)
-        self._writes = Arena(write_slots(depth, io_bytes), io_bytes * pieces_a_fill(depth, io_bytes))
-        self.buffer_bytes = self._reads.nbytes + self._writes.nbytes
-        self.arenas = (self._reads, self._writes)
+        """Allocate the buffers."""
+        self.depth, self.io_bytes, self.generators = depth, io_bytes, generators(depth)
+        self.arenas = self._reads, self._writes = arenas(depth, io_bytes)
+        self.buffer_bytes = buffer_bytes(depth, io_bytes)
 
     def facts(self) -> dict[str, Any]:
         """Say nothing more: a thread has one system call in flight."""
@@ -60,15 +57,7 @@ class _Run:
         self._engine, self._job = engine, job
         self._reads, self._writes = reads.views, writes.views
         plan, record = job.plan, job.record
-        self.schedule = Schedule(
-            plan, None if job.due_ns is None else memoryview(job.due_ns),
-            [t is not None and not t.is_simulated for t in job.tiers],
-            [1 if t is None else t.alignment for t in job.tiers],
-            depth=engine.depth, ahead=engine.ahead, io_bytes=engine.io_bytes,
-            pieces_a_fill=pieces_a_fill(engine.depth, engine.io_bytes),
-        )  # fmt: skip
-        if record.ready_ns is not None:
-            self.schedule.ready_ns = memoryview(record.ready_ns)
+        self.schedule = Schedule.of(job, engine.depth, engine.io_bytes)
         self._tier_of, self._object = memoryview(plan.tier), memoryview(plan.object_id)
         self._version = memoryview(plan.version)
         self._models = [modelled(t) for t in job.tiers]
@@ -304,8 +293,7 @@ class _Run:
                 flight.is_failed = True
                 self._outcome[flight.row] = outcome
             if self._failure is None:
-                what = "write" if flight.op == WRITE else "delete" if flight.op == DELETE else "read"
-                self._failure = Failure(flight.row, f"{what} of object {self._object[flight.row]}: {message}")
+                self._failure = Failure.of(flight, self._object[flight.row], message)
             if self._job.stops_on_error:
                 self.schedule.stop()
                 self._wake(self._now())

@@ -7,15 +7,13 @@ Opening, an operation's I/O and closing go to the kernel as one chain. What woul
 from __future__ import annotations
 
 import errno
-import os
 from typing import TYPE_CHECKING, Any
 
-from kvreplay.buffers import Arena, fills_ahead, pieces_a_fill, write_slots
+from kvreplay.buffers import arenas, buffer_bytes
 from kvreplay.engines import ring as r
-from kvreplay.engines.beside import precise_timers
+from kvreplay.engines.beside import generators, precise_timers
 from kvreplay.engines.pump import warm
 from kvreplay.engines.submitter import SPIN_NS, Submitter
-from kvreplay.engines.threads import MAX_GENERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,13 +29,10 @@ class UringEngine:
     name = "uring"
 
     def __init__(self, depth: int, io_bytes: int) -> None:
-        """Allocate the buffers: `depth` for reads, twice `ahead` and two for writes."""
-        self.depth, self.io_bytes, self.ahead = depth, io_bytes, fills_ahead(depth, io_bytes)
-        self.generators = max(1, min(MAX_GENERATORS, (os.cpu_count() or 1) // 2, depth))
-        self.reads = Arena(depth, io_bytes)
-        self.writes = Arena(write_slots(depth, io_bytes), io_bytes * pieces_a_fill(depth, io_bytes))
-        self.buffer_bytes = self.reads.nbytes + self.writes.nbytes
-        self.arenas = (self.reads, self.writes)
+        """Allocate the buffers."""
+        self.depth, self.io_bytes, self.generators = depth, io_bytes, generators(depth)
+        self.arenas = self.reads, self.writes = arenas(depth, io_bytes)
+        self.buffer_bytes = buffer_bytes(depth, io_bytes)
         with self.open_ring() as probe:
             self.is_deferred = bool(probe.flags & r.SETUP_DEFER_TASKRUN)
             self.unregistered = self.register(probe)

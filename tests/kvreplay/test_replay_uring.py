@@ -147,6 +147,16 @@ def test_a_fault_is_that_operations_alone(tier: FileTier, tmp_path: Path, length
 
 
 @needs_uring
+@pytest.mark.parametrize("depth", [1, 3, 8])
+def test_what_follows_a_fault_in_a_long_operation_is_passed_over(tier: FileTier, tmp_path: Path, depth: int) -> None:
+    # Of 40 pieces one is there: when all in flight have come short, many more are left than the depth.
+    rows = [(WRITE, 0, 0, IO), (READ, 0, 0, 40 * IO), (WRITE, 1, 0, 3 * IO)]
+    driven, record = drive(UringEngine(depth, IO), tier, plan_of(rows, tmp_path), stops_on_error=False)
+    assert record.outcome.tolist() == [OK, SHORT, OK]
+    assert driven.completed == 3
+
+
+@needs_uring
 def test_a_full_device_is_an_error(tmp_path: Path) -> None:
     class Full:
         """A tier whose files all are /dev/full."""
@@ -163,7 +173,7 @@ def test_a_full_device_is_an_error(tmp_path: Path) -> None:
         def reserve(self, object_id: int, end: int) -> None:
             pass
 
-    for length in (4096, 5 * IO):
+    for length in (4096, 5 * IO, 40 * IO):
         rows = [(WRITE, 0, 0, length), (WRITE, 1, 0, length)]
         driven, record = drive(UringEngine(2, IO), Full(), plan_of(rows, tmp_path), stops_on_error=False)
         assert record.outcome.tolist() == [OK, ERROR]
