@@ -18,7 +18,7 @@ from kvreplay.shaping import Shaper
 from kvreplay.verify import BLOCK_BYTES, Stamper, new_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from kvreplay.options import Config
     from kvreplay.shaping import Fill
@@ -71,8 +71,14 @@ def piece_seed(seed: int, object_id: int, version: int, offset: int) -> int:
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
 
 
-def pieces(buffer: memoryview, offset: int) -> Iterator[tuple[memoryview, int]]:
-    """Yield the pieces of `buffer`, which holds an object's bytes from `offset` on, and where each begins."""
+def pieces(buffer: memoryview, offset: int) -> Iterable[tuple[memoryview, int]]:
+    """Return the pieces of `buffer`, which holds an object's bytes from `offset` on, and where each begins."""
+    if offset % PIECE_BYTES + len(buffer) <= PIECE_BYTES:
+        return ((buffer, offset),)
+    return _cut(buffer, offset)
+
+
+def _cut(buffer: memoryview, offset: int) -> Iterator[tuple[memoryview, int]]:
     at = 0
     while at < len(buffer):
         end = at + PIECE_BYTES - (offset + at) % PIECE_BYTES

@@ -3,19 +3,17 @@
 Rows go in trace order as far as their barriers allow. A write is offered only when its data lies in a buffer
 (what `ahead` buffers hold, if it is longer), so that generation is not in an operation's latency. Every buffer that
 holds data belongs to a row whose barriers are met, and one is always left for a write that has started: so
-there is always something that can go on.
+there is always something that can go on. The machine itself is compiled, in `order`; this is its form for Python.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections import deque
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from kvreplay import order
 from kvreplay.buffers import fills_ahead, pieces_a_fill
-from kvreplay.plan import DELETE, WRITE
+from kvtrace.core.compiled import compile_announced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,29 +21,31 @@ if TYPE_CHECKING:
     from kvreplay.engines import Job
     from kvreplay.plan import Plan
 
+_READY_FLIGHTS = 1 << 16
+"""Rows that waited and wait no more, taken up together; others stay where they were until there is room."""
 
-@dataclass(slots=True, eq=False)
-class Fill:
+
+class Fill(NamedTuple):
     """A buffer to be filled with the data of consecutive pieces."""
 
-    flight: Flight
+    flight: int
+    """The operation's number while it is under way."""
+    row: int
     piece: int
-    """The first that was not submitted."""
-    end: int
-    """The one after the last."""
     slot: int
-    at: int
-    """Where in the buffer the data of `piece` begins."""
-
-
-_NONE: deque[Fill] = deque()
-"""Shared by all that need no data."""
+    start: int
+    """The object's first byte in the buffer, and the one after the last."""
+    end: int
+    object_end: int
+    """The one after the last that the operation writes, aligned."""
 
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """One operation between becoming ready and completing."""
+    """One operation between becoming ready and completing, where Python has to do with it."""
 
+    number: int
+    """Its own while it is under way."""
     row: int
     op: int
     start: int
@@ -59,22 +59,7 @@ class Flight:
     """Whether bytes move; a delete, an empty range and a simulated tier have one piece without any."""
     needs_data: bool
     """Whether it writes generated data."""
-    filled: deque[Fill]
-    """Buffers that hold its data."""
-    filled_pieces: int = 0
-    next_fill: int = 0
-    next_submit: int = 0
-    outstanding: int = 0
-    is_offered: bool = False
-    """Lies where rows wait for submission, or did."""
-    is_started: bool = False
-    is_begun: bool = False
-    is_running: bool = False
-    """Lies among the operations with more pieces to submit."""
-    is_reserved: bool = False
     is_failed: bool = False
-    lane: int = -1
-    """Where its other pieces are submitted by compiled code; -1 if they are not."""
     handle: Any = None
     fd: int = -1
     """The open file that the object is an extent of; -1 if it has a file of its own, or none."""
@@ -88,11 +73,13 @@ class Submission:
     # Not a dataclass, and never changed but for `buffer`: one is made for each I/O, in the submitting thread.
     __slots__ = ("at", "buffer", "flight", "is_first", "length", "piece", "slot", "start")
 
-    def __init__(self, flight: Flight, piece: int, slot: int | None, is_first: bool, start: int, length: int) -> None:
+    def __init__(
+        self, flight: Flight, piece: int, slot: int | None, is_first: bool, start: int, length: int, at: int = 0
+    ) -> None:  # fmt: skip
         """Name the piece `piece` of `flight`: `length` bytes from `start`; `slot` is its data's buffer, or None."""
         self.flight, self.piece, self.slot, self.is_first = flight, piece, slot, is_first
         self.start, self.length = start, length
-        self.at = 0
+        self.at = at
         """Where in `slot` its data begins."""
         self.buffer = -1
         """Where a read goes; the engine's own."""
@@ -102,50 +89,69 @@ class Schedule:
     """The order in which the rows of a plan go to the tiers."""
 
     def __init__(
-        self, plan: Plan, due_ns: Sequence[int] | None, moves: Sequence[bool], paddings: Sequence[int], *,
-        depth: int, ahead: int, io_bytes: int, pieces_a_fill: int = 1,
+        self, plan: Plan, due_ns: Any, moves: Sequence[bool], paddings: Sequence[int], *, depth: int, ahead: int,
+        io_bytes: int, pieces_a_fill: int = 1, ready_ns: Any = None,
     ) -> None:  # fmt: skip
-        """Prepare to run `plan`: `due_ns` a row or None; by tier, whether data `moves` and its padding.
+        """Prepare to run `plan`: `due_ns` (int64) a row or None; by tier, whether data `moves` and its padding.
 
         Up to twice `ahead` buffers hold data before their operation is submitted, half of them for rows not yet
-        due; a buffer holds up to `pieces_a_fill` pieces of one operation.
+        due; a buffer holds up to `pieces_a_fill` pieces of one operation. `ready_ns` (int64 a row) takes when the
+        last operation that a row had to wait for completed.
         """
-        self.depth, self.rows, self.completed, self.in_flight = depth, len(plan), 0, 0
-        self.slots = 2 * ahead + 2
-        self._ahead = ahead
-        self.fills_in_flight = 0
-        """Writes that were submitted before all their data was made."""
-        self.ready_ns: memoryview | None = None
-        self._free = list(range(self.slots))
-        self._pieces_a_fill = pieces_a_fill
-        self.held = array("q", bytes(8 * self.slots))
-        """By buffer: pieces whose data it holds."""
-        self._io_bytes, self._due, self._moves, self._paddings = io_bytes, due_ns, moves, paddings
-        self._op, self._tier, self._start = memoryview(plan.op), memoryview(plan.tier), memoryview(plan.start)
-        self._offset, self._length = memoryview(plan.offset), memoryview(plan.length)
-        self._unmet = memoryview(plan.unmet.copy())
-        self._barriers = tuple(b.views() for b in plan.barriers)
-        self._remaining = [memoryview(b.remaining.copy()) for b in plan.barriers]
-        self._cursor, self.is_stopped = 0, False
-        self._ready: list[int] = []
-        self._to_fill: list[tuple[int, Flight]] = []
-        self._to_start: list[tuple[int, Flight]] = []
-        self._hungry: list[tuple[int, Flight]] = []
-        self._running: deque[Flight] = deque()
+        import numpy as np
+
+        from kvreplay.arrays import places_of
+
+        self.depth, self.rows, self.slots, self._io_bytes = depth, len(plan), 2 * ahead + 2, io_bytes
+        flights = max(1, min(self.rows, 2 * self.slots + depth + _READY_FLIGHTS, order.MOST_FLIGHTS))
+        none = np.zeros(0, np.int64)
+        counters: Any = np.zeros(order.COUNTER_WORDS, np.int64)
+        for place, value in (
+            (order.ROWS, self.rows), (order.DEPTH, depth), (order.AHEAD, ahead), (order.IO_BYTES, io_bytes),
+            (order.A_FILL, pieces_a_fill), (order.SLOTS, self.slots), (order.FREE_SLOTS, self.slots),
+            (order.FREE_FLIGHTS, flights),
+        ):  # fmt: skip
+            counters[place] = value
+        of_rows = [plan.op, plan.tier, plan.start, plan.offset, plan.length]
+        of_rows += [none if times is None else times for times in (due_ns, ready_ns)]
+        # Memory that is not touched is not taken: of heaps and flights, few places are used at a time.
+        arrays = [
+            counters, *(np.ascontiguousarray(column) for column in of_rows), plan.unmet.astype(np.int8),
+            np.array(moves, np.int64), np.array(paddings, np.int64), np.zeros((flights, order.FLIGHT_WORDS), np.int64),
+            np.arange(flights, dtype=np.int64)[::-1].copy(), np.arange(self.slots, dtype=np.int64),
+            np.zeros(self.slots, np.int64), np.zeros((self.slots, order.FILL_WORDS), np.int64),
+            np.empty(self.rows, np.int64), *(np.empty(flights, np.int64) for _ in range(4)),
+            np.zeros(order.ANSWER_WORDS, np.int64),
+        ]  # fmt: skip
+        for barriers in plan.barriers:
+            arrays += [barriers.group, barriers.members, barriers.starts, barriers.remaining.copy(), barriers.continues]
+        self._arrays = arrays
+        self.places = places_of(arrays)
+        """For compiled code."""
+        self.counters = memoryview(counters)
+        """By the names of `order`."""
+        self._table, self._fill = arrays[order.FLIGHTS], np.zeros(order.ASKED_WORDS, np.int64)
+        self._answer = memoryview(arrays[order.ANSWER])
+        self._flights: dict[int, Flight] = {}
 
     @classmethod
     def of(cls, job: Job, depth: int, io_bytes: int) -> Self:
         """Return the order of `job` for an engine of `depth` and `io_bytes`."""
-        schedule = cls(
-            job.plan, None if job.due_ns is None else memoryview(job.due_ns),
-            [t is not None and not t.is_simulated for t in job.tiers],
-            [1 if t is None else t.alignment for t in job.tiers],
-            depth=depth, ahead=fills_ahead(depth, io_bytes), io_bytes=io_bytes,
-            pieces_a_fill=pieces_a_fill(depth, io_bytes),
+        return cls(
+            job.plan, job.due_ns, [t is not None and not t.is_simulated for t in job.tiers],
+            [1 if t is None else t.alignment for t in job.tiers], depth=depth, ahead=fills_ahead(depth, io_bytes),
+            io_bytes=io_bytes, pieces_a_fill=pieces_a_fill(depth, io_bytes), ready_ns=job.record.ready_ns,
         )  # fmt: skip
-        if job.record.ready_ns is not None:
-            schedule.ready_ns = memoryview(job.record.ready_ns)
-        return schedule
+
+    @property
+    def completed(self) -> int:
+        """How many rows have completed."""
+        return self.counters[order.COMPLETED]
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was stopped."""
+        return self.counters[order.IS_STOPPED] != 0
 
     @property
     def is_over(self) -> bool:
@@ -155,230 +161,120 @@ class Schedule:
     @property
     def free_slots(self) -> int:
         """How many data buffers are free."""
-        return len(self._free)
+        return self.counters[order.FREE_SLOTS]
+
+    @property
+    def fills_in_flight(self) -> int:
+        """Writes that were submitted before all their data was made."""
+        return self.counters[order.SHORT_STARTS]
 
     def stop(self) -> None:
         """Offer nothing more; what is in flight may still complete."""
-        self.is_stopped = True
+        self.counters[order.IS_STOPPED] = 1
+
+    def flight(self, number: int) -> Flight:
+        """Return the operation under way that has this number."""
+        found = self._flights.get(number)
+        if found is None:
+            row, op, start, end, needed_end, pieces, has_io, needs_data = self._table[
+                number, : order.FILLED_PIECES
+            ].tolist()
+            found = Flight(number, row, op, start, end, needed_end, pieces, has_io == 1, needs_data == 1)
+            self._flights[number] = found
+        return found
 
     def next_due(self, now_ns: int) -> int | None:
         """Return when the next piece may be submitted; None if that depends on what is in flight."""
-        if self.is_over:
-            return None
-        if self._running:
-            return now_ns
-        self._advance()
-        self._start_partly_filled()
-        if not self._to_start or self.in_flight >= self.depth:
-            return None
-        return self._due_of(self._to_start, now_ns)
-
-    def _due_of(self, heap: list[tuple[int, Flight]], now_ns: int) -> int:
-        return now_ns if self._due is None else self._due[heap[0][0]]
+        due: int = order.next_due(self.places, now_ns)
+        return None if due == order.NONE else due
 
     def take(self, now_ns: int) -> Submission | None:
         """Return a piece to submit now, if any: of a running operation first, else of the lowest row."""
-        if self._running and not self.is_stopped:
-            return self._piece(self._running[0], is_first=False)
-        due = self.next_due(now_ns)
-        if due is None or due > now_ns:
+        if not order.take(self.places, now_ns):
             return None
-        flight = heappop(self._to_start)[1]
-        flight.is_started = True
-        self.in_flight += 1
-        if flight.needs_data:
-            if flight.filled_pieces < flight.pieces:
-                self.fills_in_flight += 1
-            if flight.next_fill < flight.pieces:
-                self._to_fill = [entry for entry in self._to_fill if entry[1] is not flight]
-                heapify(self._to_fill)
-                heappush(self._hungry, (flight.row, flight))
-        return self._piece(flight, is_first=True)
-
-    def _piece(self, flight: Flight, *, is_first: bool) -> Submission:
-        flight.outstanding += 1
-        slot, at = None, 0
-        piece = flight.next_submit
-        if flight.needs_data:
-            fill = flight.filled[0]
-            piece, slot, at = fill.piece, fill.slot, fill.at
-        flight.next_submit += 1
-        start, end = flight.start, flight.end
-        if flight.pieces > 1:
-            first = (start // self._io_bytes + piece) * self._io_bytes
-            start, end = max(start, first), min(end, first + self._io_bytes)
-        submission = Submission(flight, piece, slot, is_first, start, end - start)
-        if slot is not None:
-            submission.at = at
-            fill.piece, fill.at = piece + 1, at + end - start
-            if fill.piece == fill.end:
-                flight.filled.popleft()
-        if not is_first and not self._has_piece(flight):
-            self._running.popleft()
-            flight.is_running = False
-        return submission
-
-    def _has_piece(self, flight: Flight) -> bool:
-        return bool(flight.filled) if flight.needs_data else flight.next_submit < flight.pieces
+        number, piece, slot, is_first, start, length, at = self._answer
+        flight = self._flights.get(number) or self.flight(number)
+        return Submission(flight, piece, None if slot < 0 else slot, is_first == 1, start, length, at)
 
     def begun(self, flight: Flight) -> None:
         """Note that the operation is open, so that its other pieces may go."""
-        flight.is_begun = True
-        self._run(flight)
+        order.begun(self.places, flight.number)
 
-    def _run(self, flight: Flight) -> None:
-        if flight.is_begun and not flight.is_running and self._has_piece(flight):
-            flight.is_running = True
-            self._running.append(flight)
-
-    def can_fill(self, now_ns: int) -> bool:
-        """Return whether `take_fill` would return something now."""
-        due = self.fill_due(now_ns)
-        return due is not None and due <= now_ns
+    def make_lane(self, flight: Flight, file: int) -> None:
+        """Let compiled code submit what is left of an operation; `file` are the flags and file of its requests."""
+        order.make_lane(self.places, flight.number, file, flight.base, False)
 
     def fill_due(self, now_ns: int) -> int | None:
         """Return when the next buffer may be filled; None if that depends on what is in flight."""
-        if self.is_over:
-            return None
-        free = len(self._free)
-        if self._hungry:
-            return now_ns if free else None
-        self._advance()
-        if not self._to_fill:
-            return None
-        row = self._to_fill[0][0]
-        if free > self._ahead + 1:
-            return now_ns
-        if free > 1:
-            # The other half of the buffers is for rows that are due: none may wait for a future one.
-            return now_ns if self._due is None else max(now_ns, self._due[row])
-        return None
+        due: int = order.fill_due(self.places, now_ns)
+        return None if due == order.NONE else due
 
     def take_fill(self, now_ns: int) -> Fill | None:
         """Return the next buffer to fill, if one is free for it."""
-        if not self.can_fill(now_ns):
-            return None
-        heap = self._hungry or self._to_fill
-        flight = heap[0][1]
-        piece = flight.next_fill
-        count = min(self._pieces_a_fill, flight.pieces - piece)
-        flight.next_fill += count
-        if flight.next_fill == flight.pieces:
-            heappop(heap)
-        slot = self._free.pop()
-        self.held[slot] = count
-        return Fill(flight, piece, piece + count, slot, 0)
+        return Fill._make(self._fill.tolist()) if order.take_fill(self.places, now_ns, self._fill) else None
 
     def filled(self, fill: Fill) -> None:
         """Note that a buffer holds its data."""
-        flight = fill.flight
-        flight.filled.append(fill)
-        flight.filled_pieces += fill.end - fill.piece
-        if fill.piece == 0:
-            flight.is_reserved = True
-        if flight.is_started:
-            self._run(flight)
-        elif flight.filled_pieces >= min(flight.pieces, self._ahead * self._pieces_a_fill):
-            self._offer(flight)
+        order.filled(self.places, fill.slot)
 
-    def _offer(self, flight: Flight) -> None:
-        if not flight.is_offered:
-            flight.is_offered = True
-            heappush(self._to_start, (flight.row, flight))
-
-    def _start_partly_filled(self) -> None:
-        """Offer writes whose data is not whole, if no buffer is left for it and none will come in time."""
-        if self.in_flight or not self._to_fill or len(self._free) > 1:
-            return
-        if not self._to_start or self._due_of(self._to_start, 0) > self._due_of(self._to_fill, 0):
-            for _, flight in self._to_fill:
-                if flight.is_reserved:
-                    self._offer(flight)
+    def fail(self, flight: Flight) -> None:
+        """Note that an operation has failed: its other pieces are passed over."""
+        flight.is_failed = True
+        self._table[flight.number, order.IS_FAILED] = 1
 
     def is_starved(self, now_ns: int) -> bool:
         """Return whether an operation that is due could go on if only its data were there."""
-        if self.in_flight >= self.depth and not self._hungry:
-            return False
-        return bool(self._hungry) or (bool(self._to_fill) and self._due_of(self._to_fill, now_ns) <= now_ns)
-
-    def give_slots(self, slots: list[int]) -> None:
-        """Take back data buffers that compiled code has emptied."""
-        self._free += slots
+        return bool(order.is_starved(self.places, now_ns))
 
     def piece_done(self, submission: Submission) -> bool:
         """Give back the piece's buffer; return whether the operation has no other piece out or to come."""
-        flight = submission.flight
         slot = submission.slot
-        if slot is not None:
-            self.held[slot] -= 1
-            if not self.held[slot]:
-                self._free.append(slot)
-        flight.outstanding -= 1
-        return flight.outstanding == 0 and (flight.next_submit >= flight.pieces or self.is_stopped)
+        return bool(order.piece_done(self.places, submission.flight.number, order.NONE if slot is None else slot))
+
+    def is_cut_short(self, flight: Flight) -> bool:
+        """Return whether the run was stopped between two of the operation's pieces."""
+        return flight.pieces > 1 and bool(self._table[flight.number, order.NEXT_PIECE] < flight.pieces)
 
     def done(self, flight: Flight, now_ns: int) -> None:
         """Note that an operation has completed, well or not, and release what waited for it."""
-        self.in_flight -= 1
-        self.completed += 1
-        for barriers, remaining in zip(self._barriers, self._remaining, strict=True):
-            group = barriers.group[flight.row]
-            if group < 0:
-                continue
-            remaining[group] -= 1
-            if remaining[group] == 0 and barriers.continues[group]:
-                for at in range(barriers.starts[group + 1], barriers.starts[group + 2]):
-                    self._release(barriers.members[at], now_ns)
-
-    def _release(self, row: int, now_ns: int) -> None:
-        self._unmet[row] -= 1
-        if self._unmet[row] == 0:
-            if self.ready_ns is not None:
-                self.ready_ns[row] = now_ns
-            # Rows that the cursor has not reached are found when it gets there.
-            if row < self._cursor:
-                heappush(self._ready, row)
-
-    def _advance(self) -> None:
-        """Move ready rows to where they wait for data or for submission, a bounded number ahead."""
-        ahead = 2 * self.slots
-        while self._ready:
-            self._admit(heappop(self._ready))
-        unmet, cursor, rows = self._unmet, self._cursor, self.rows
-        while cursor < rows and len(self._to_start) + len(self._to_fill) < ahead:
-            if unmet[cursor] == 0:
-                self._admit(cursor)
-            cursor += 1
-        self._cursor = cursor
-
-    def _admit(self, row: int) -> None:
-        tier, op = self._tier[row], self._op[row]
-        moves, padding = self._moves[tier], self._paddings[tier]
-        start, needed_end = self._start[row], self._offset[row] + self._length[row]
-        end = -(-needed_end // padding) * padding
-        pieces = 0
-        if moves and op != DELETE and end > start and needed_end > self._offset[row]:
-            pieces = (end - 1) // self._io_bytes - start // self._io_bytes + 1
-        flight = Flight(
-            row,
-            op,
-            start,
-            end,
-            needed_end,
-            max(1, pieces),
-            pieces > 0,
-            pieces > 0 and op == WRITE,
-            deque() if pieces and op == WRITE else _NONE,
-        )
-        if flight.needs_data:
-            heappush(self._to_fill, (row, flight))
-        else:
-            self._offer(flight)
+        del self._flights[flight.number]
+        order.done(self.places, flight.number, now_ns)
 
     def bounds(self, flight: Flight, piece: int) -> tuple[int, int]:
         """Return a piece's first byte and the one after its last; pieces end at multiples of the I/O size."""
         first = flight.start // self._io_bytes + piece
         return max(flight.start, first * self._io_bytes), min(flight.end, (first + 1) * self._io_bytes)
 
-    def fill_bounds(self, fill: Fill) -> tuple[int, int]:
-        """Return the first byte that a fill makes and the one after its last."""
-        return self.bounds(fill.flight, fill.piece)[0], self.bounds(fill.flight, fill.end - 1)[1]
+
+def warm() -> None:
+    """Compile before anything is measured, or load what an earlier run has compiled."""
+    with compile_announced():
+        schedule = Schedule(two_writes(), None, [True], [1], depth=1, ahead=1, io_bytes=1)
+        schedule.fill_due(0)
+        while not schedule.is_over:
+            schedule.is_starved(0)
+            while (fill := schedule.take_fill(0)) is not None:
+                schedule.filled(fill)
+            schedule.next_due(0)
+            submission = schedule.take(0)
+            assert submission is not None, "nothing is in flight"
+            if submission.is_first:
+                schedule.begun(submission.flight)
+            if schedule.piece_done(submission):
+                schedule.done(submission.flight, 0)
+
+
+def two_writes() -> Plan:
+    """Return a plan to be compiled with: two writes of two bytes, one after the other."""
+    from pathlib import Path
+
+    import numpy as np
+
+    from kvreplay.plan import WRITE, build_plan
+
+    zeros, none = np.zeros(2, np.int64), np.full(2, -1, np.int64)
+    rows = {
+        "row": np.arange(2), "ts_ns": zeros, "op": zeros + WRITE, "tier": zeros, "object_id": zeros,
+        "offset_bytes": zeros, "length_bytes": zeros + 2, "request_id": none, "stage": none,
+    }  # fmt: skip
+    return build_plan(rows, [1], Path())

@@ -1,6 +1,7 @@
 """Threads that work beside a submitting thread, which must do nothing else: making data, and tiers without a file.
 
-They take work from queues and answer by mail; a descriptor wakes the reader only when it sleeps.
+They are asked for data and hand it over in memory that both sides see; all else takes queues and mail. A descriptor
+wakes who sleeps, and only then.
 """
 
 from __future__ import annotations
@@ -14,19 +15,26 @@ from queue import SimpleQueue
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from kvreplay.engines import CORRUPT, ERROR, SHORT
+import numpy as np
+
+from kvreplay import order
+from kvreplay.arrays import places_of
+from kvreplay.engines import CORRUPT, ERROR, SHORT, mailbox
 from kvreplay.plan import DELETE
-from kvreplay.tiers import DeviceTier, modelled
+from kvreplay.schedule import Fill
+from kvreplay.tiers import DeviceTier, RingExtents, modelled, place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from kvreplay.buffers import Arena
     from kvreplay.engines import Job
-    from kvreplay.schedule import Fill, Flight, Schedule, Submission
+    from kvreplay.schedule import Flight, Schedule, Submission
     from kvreplay.tiers import Tier
 
 _MAX_GENERATORS = 4
+_FILL_BYTES = 256 << 10
+"""What a thread makes at a time, at most."""
 _PR_SET_TIMERSLACK, _PR_GET_TIMERSLACK = 29, 30
 
 
@@ -36,33 +44,80 @@ def generators(depth: int) -> int:
 
 
 class Mail:
-    """Answers for one reader, and a descriptor that becomes readable if one comes while it sleeps."""
+    """Between a submitting thread and those beside it: compiled code's rings, and what only Python understands."""
 
-    def __init__(self) -> None:
-        """Open the descriptor."""
+    def __init__(self, slots: int) -> None:
+        """Have room for `slots` buffers of data."""
         self.items: deque[Any] = deque()
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.is_asleep = False
-        """The reader sets it, then looks at `items` once more, then sleeps."""
+        """Becomes readable if something comes while the submitting thread sleeps."""
+        self._makers_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
+        flags: Any = np.zeros(mailbox.FLAG_WORDS, np.int64)
+        self._arrays = [flags, np.zeros((slots, order.ASKED_WORDS), np.int64), np.zeros(slots, np.int64)]
+        self.places = places_of(self._arrays)
+        """For `mailbox`."""
+        self._flags = memoryview(flags)
+        self._flags[mailbox.MAKERS_FD] = self._makers_fd
+
+    def warm(self) -> None:
+        """Compile what is called here."""
+        mailbox.may_sleep(self.places)
+        self.take_asked(_answer())
+        self.give_made(np.zeros(0, np.int64))
+        self._wake(mailbox.FULL)
 
     def post(self, item: object) -> None:
-        """Add an answer; called from any thread."""
+        """Add something for Python; called from any thread."""
         self.items.append(item)
-        if self.is_asleep:
-            self.is_asleep = False
+        self._flags[mailbox.HAS_MAIL] = 1
+        self._wake(mailbox.FULL)
+
+    def answers(self) -> Iterator[Any]:
+        """Take what was posted; only for the submitting thread."""
+        if self._flags[mailbox.HAS_MAIL]:
+            self._flags[mailbox.HAS_MAIL] = 0
+            while self.items:
+                yield self.items.popleft()
+
+    def take_asked(self, answer: Any) -> list[Fill]:
+        """Take some buffers that are to be filled; `answer` is from `_answer`."""
+        count = mailbox.next_asked(self.places, answer, _FILL_BYTES)
+        return [Fill._make(row) for row in answer[:count].tolist()]
+
+    def sleep_until_asked(self) -> None:
+        """Wait for buffers to be filled."""
+        if mailbox.may_sleep(self.places):
+            os.eventfd_read(self._makers_fd)
+
+    def give_made(self, slots: Any) -> None:
+        """Hand over buffers that hold their data."""
+        mailbox.made(self.places, slots)
+        self._wake(mailbox.HUNGRY)
+
+    def _wake(self, depth: int) -> None:
+        if mailbox.is_asleep(self.places, depth):
             os.eventfd_write(self.fd, 1)
 
+    def wake_makers(self, count: int) -> None:
+        """Wake those that wait for buffers to be filled."""
+        os.eventfd_write(self._makers_fd, count)
+
     def close(self) -> None:
-        """Close the descriptor."""
+        """Close the descriptors."""
         os.close(self.fd)
+        os.close(self._makers_fd)
+
+
+def _answer() -> Any:
+    return np.zeros((mailbox.TOGETHER, order.ASKED_WORDS), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
-    """A buffer holds its data; `trouble` if there was no room for the object."""
+class Trouble:
+    """A buffer could not get its data: there was no room for the object, say."""
 
     fill: Fill
-    trouble: str | None
+    text: str
 
 
 @dataclass(slots=True)
@@ -122,9 +177,11 @@ def precise_timers(slack_ns: int = 1) -> int:
 class Beside:
     """The threads of one job."""
 
-    def __init__(self, job: Job, schedule: Schedule, reads: Arena, writes: Arena) -> None:
-        """Start no thread yet."""
-        self.mail = Mail()
+    def __init__(
+        self, job: Job, schedule: Schedule, mail: Mail, reads: Arena, writes: Arena, extents: Sequence[memoryview],
+    ) -> None:  # fmt: skip
+        """Start no thread yet; `extents` have by tier where objects lie, if they are extents of open files."""
+        self.mail = mail
         self.generation_ns = self.reserve_ns = 0
         self.start_ns = 0
         """The run's start on the monotonic clock."""
@@ -134,12 +191,15 @@ class Beside:
         self._version = memoryview(job.plan.version)
         self._models = [modelled(t) for t in job.tiers]
         self._submitted = memoryview(job.record.submitted_ns)
-        self._fills: SimpleQueue[Fill | None] = SimpleQueue()
+        self._extents = extents
+        # Whether a tier has a form takes longer to find out than to make 4 KiB of data.
+        self._extent_tiers = [t if isinstance(t, RingExtents) else None for t in job.tiers]
+        self._device_tiers = [t if isinstance(t, DeviceTier) else None for t in job.tiers]
         self._steps: SimpleQueue[Step | Check | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._is_stopping = False
-        self.fill, self.step = self._fills.put, self._steps.put
+        self.step = self._steps.put
 
     def start(self, generators: int, workers: int) -> None:
         """Start threads of both kinds."""
@@ -154,8 +214,8 @@ class Beside:
         """End the threads after what they are at."""
         self._is_stopping = True
         for _ in self._threads:
-            self._fills.put(None)
             self._steps.put(None)
+        self.mail.wake_makers(len(self._threads) + 1)
         for thread in self._threads:
             thread.join()
         self.mail.close()
@@ -167,37 +227,52 @@ class Beside:
         except BaseException as error:  # noqa: BLE001 - raised again by the reader
             self.mail.post(Died(error))
 
-    def _tier(self, flight: Flight) -> Tier:
-        tier = self._job.tiers[self._tier_of[flight.row]]
+    def _tier(self, row: int) -> Tier:
+        tier = self._job.tiers[self._tier_of[row]]
         assert tier is not None, "planned rows have a tier"
         return tier
 
     def _generate(self) -> None:
-        make, objects, versions = self._job.fill, self._object, self._version
-        while (fill := self._fills.get()) is not None and not self._is_stopping:
-            started, row = monotonic_ns(), fill.flight.row
-            trouble = None
-            if fill.piece == 0:
-                try:
-                    self._tier(fill.flight).reserve(objects[row], fill.flight.end)
-                except (OSError, MemoryError) as error:
-                    trouble = f"no room: {error}"
+        mail, answer = self.mail, _answer()
+        while not self._is_stopping:
+            fills = mail.take_asked(answer)
+            if not fills:
+                mail.sleep_until_asked()
+                continue
+            started = monotonic_ns()
+            with_room = [fill for fill in fills if fill.piece or self._reserve(fill)]
             reserved = monotonic_ns()
-            if trouble is None:
-                start, end = self._schedule.fill_bounds(fill)
-                data = self._writes[fill.slot][: end - start]
-                make(data, objects[row], versions[row], start)
-                tier = self._tier(fill.flight)
-                if isinstance(tier, DeviceTier):
-                    try:
-                        tier.stage(data)
-                    except OSError as error:
-                        trouble = error.strerror or str(error)
+            for fill in with_room:
+                self._make(fill)
             ended = monotonic_ns()
+            mail.give_made(np.array([fill.slot for fill in fills], np.int64))
             with self._lock:
                 self.reserve_ns += reserved - started
                 self.generation_ns += ended - reserved
-            self.mail.post(Filled(fill, trouble))
+
+    def _reserve(self, fill: Fill) -> bool:
+        """Make room for the object; return whether there is."""
+        object_id, at = self._object[fill.row], self._tier_of[fill.row]
+        try:
+            self._tier(fill.row).reserve(object_id, fill.object_end)
+        except (OSError, MemoryError) as error:
+            self.mail.post(Trouble(fill, f"no room: {error}"))
+            return False
+        tier = self._extent_tiers[at]
+        if tier is not None:
+            self._extents[at][object_id] = place(*tier.ring_extent(object_id))
+        return True
+
+    def _make(self, fill: Fill) -> None:
+        data, row = self._writes[fill.slot][: fill.end - fill.start], fill.row
+        self._job.fill(data, self._object[row], self._version[row], fill.start)
+        tier = self._device_tiers[self._tier_of[row]]
+        if tier is None:
+            return
+        try:
+            tier.stage(data)
+        except OSError as error:
+            self.mail.post(Trouble(fill, error.strerror or str(error)))
 
     def _work(self) -> None:
         while (step := self._steps.get()) is not None:
@@ -222,7 +297,7 @@ class Beside:
 
     def _perform(self, step: Step) -> None:
         flight, submission = step.flight, step.submission
-        tier, object_id = self._tier(flight), self._object[flight.row]
+        tier, object_id = self._tier(flight.row), self._object[flight.row]
         if submission is not None:
             if submission.is_first:
                 self._submitted[flight.row] = monotonic_ns() - self.start_ns

@@ -1,67 +1,97 @@
-"""The submitting loop's lanes, as Python sees them: it opens a file, moves its first piece, and closes it at the end.
-
-What lies between is compiled, in `lanes`.
-"""
+"""The submitting loop's lanes, as Python sees them; what lies between its calls is compiled, in `lanes`."""
 
 from __future__ import annotations
 
 import mmap
-from array import array
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvreplay import order
+from kvreplay import schedule as schedules
+from kvreplay.arrays import places_of
+from kvreplay.engines import Job, Record
 from kvreplay.engines import lanes as at
 from kvreplay.engines import ring as r
+from kvreplay.engines.beside import Mail
+from kvreplay.tiers import RingExtents
 from kvtrace.core.compiled import compile_announced
 
 if TYPE_CHECKING:
-    from kvreplay.schedule import Fill, Flight
+    from collections.abc import Sequence
+
+    from kvreplay.schedule import Flight, Schedule
 
 
 def warm(ring: r.Ring) -> None:
     """Compile before anything is measured, or load what an earlier run has compiled."""
+    schedules.warm()
     with compile_announced():
-        Pump(ring, 1, mmap.PAGESIZE, [0, 0], array("q", [0]), is_registered=False).run(0, 0, None)
+        plan = schedules.two_writes()
+        schedule = schedules.Schedule(plan, None, [False], [1], depth=1, ahead=1, io_bytes=mmap.PAGESIZE)
+        job = Job(plan, None, [None], Record.empty(len(plan), is_open_loop=False), lambda *_: None)
+        mail = Mail(schedule.slots)
+        try:
+            mail.warm()
+            pump = Pump(ring, schedule, job, [at.BY_NOBODY], mail, 1, mmap.PAGESIZE, [0, 0], is_registered=False)
+            pump.begin(0)
+            pump.run(0, 0)
+        finally:
+            mail.close()
 
 
 class Pump:
     """The lanes of one ring, and what Python and compiled code say to each other."""
 
-    def __init__(self, ring: r.Ring, depth: int, io_bytes: int, places: list[int], held: array[int], *,
-                 is_registered: bool) -> None:  # fmt: skip
-        """Serve `ring`: `places` are the addresses of `depth` buffers for reads, then of those for writes.
+    def __init__(
+        self, ring: r.Ring, schedule: Schedule, job: Job, ways: Sequence[int], mail: Mail, depth: int, io_bytes: int,
+        buffers: list[int], *, is_registered: bool,
+    ) -> None:  # fmt: skip
+        """Serve `ring`: `buffers` are the addresses of `depth` buffers for reads, then of those for writes.
 
-        `held` counts by write buffer the pieces whose data it holds.
+        `ways` say by tier how its operations are done.
         """
-        requests, words, completions = ring.arrays()
-        slots = len(held)
+        requests, words, completions, timeout = ring.arrays()
+        record, plan = job.record, job.plan
 
         def whole(*shape: int) -> Any:
             return np.zeros(shape, np.int64)
 
-        self._memory = at.Memory(
-            state=whole(at.WORDS), lanes=whole(depth, at.LANE_WORDS), fills=whole(slots, at.FILL_WORDS),
-            tokens=whole(depth, at.TOKEN_WORDS), held=np.frombuffer(held, np.int64), places=np.array(places, np.int64),
-            read_buffers=np.arange(depth), free_tokens=np.arange(depth), order=whole(depth), requests=requests,
-            words=words, completions=completions, others=whole(len(completions) // 2, 2), over=whole(depth),
-            freed=whole(slots), bad=whole(depth, 4),
-        )  # fmt: skip
-        # One argument: to pass sixteen arrays takes longer than to submit an I/O.
-        self._places = np.array([(a.ctypes.data, len(a), a.shape[-1]) for a in self._memory], np.int64)
-        self._ring = ring
-        self._flights: list[Flight | None] = [None] * depth
-        self._read_buffers = memoryview(self._memory.read_buffers)
-        self.state = memoryview(self._memory.state)
-        """The counters named above."""
+        objects = int(plan.object_id.max()) + 1 if len(plan) else 0
+        extents = [t.ring_places(objects) if isinstance(t, RingExtents) else whole(0) for t in job.tiers]
+        self.extents = [memoryview(places) for places in extents]
+        """By tier of extents: where each object lies; NOWHERE if it does not."""
+        self._arrays = [
+            whole(at.STATE_WORDS), whole(depth, at.TOKEN_WORDS), np.array(buffers, np.int64), np.arange(depth),
+            np.arange(depth), whole(depth), requests, words, completions, whole(len(completions) // 2, 2),
+            whole(depth), whole(depth, 4), whole(depth), np.array(ways, np.int64), plan.object_id, record.submitted_ns,
+            record.completed_ns, record.outcome, whole(2), timeout, *extents,
+        ]  # fmt: skip
+        self._own = places_of(self._arrays)
+        self._schedule, self._shared, self._queue, self._ring = schedule, schedule.places, mail.places, ring
+        self._read_buffers, self._lanes = (
+            memoryview(self._arrays[at.READ_BUFFERS]),
+            memoryview(self._arrays[at.LANE_ORDER]),
+        )
+        self.state = memoryview(self._arrays[at.STATE])
+        """The counters named in `lanes`."""
         for place, value in (
             (at.FREE_READS, depth), (at.FREE_TOKENS, depth), (at.DEPTH, depth), (at.IO_BYTES, io_bytes),
-            (at.FD, ring.fd), (at.SQ_MASK, ring.sq_mask), (at.CQ_MASK, ring.cq_mask), (at.SQ_TAIL_AT, ring.sq_tail_at),
-            (at.CQ_HEAD_AT, ring.cq_head_at), (at.CQ_TAIL_AT, ring.cq_tail_at), (at.ARGUMENT, ring.argument_address),
-            (at.READ_OP, r.READ_FIXED if is_registered else r.READ),
-            (at.WRITE_OP, r.WRITE_FIXED if is_registered else r.WRITE), (at.MOST_FREED, max(1, slots // 4)),
+            (at.FD, ring.fd), (at.MAIL_FD, mail.fd), (at.SQ_MASK, ring.sq_mask), (at.CQ_MASK, ring.cq_mask),
+            (at.SQ_TAIL_AT, ring.sq_tail_at), (at.CQ_HEAD_AT, ring.cq_head_at), (at.CQ_TAIL_AT, ring.cq_tail_at),
+            (at.ARGUMENT, ring.argument_address), (at.READ_OP, r.READ_FIXED if is_registered else r.READ),
+            (at.WRITE_OP, r.WRITE_FIXED if is_registered else r.WRITE),
         ):  # fmt: skip
             self.state[place] = value
+
+    @property
+    def available(self) -> int:
+        """How many pieces of lanes may go."""
+        return self._schedule.counters[order.AVAILABLE]
+
+    def start_clock(self, start_ns: int) -> None:
+        """Let times count from `start_ns` of the monotonic clock."""
+        self.state[at.START_NS] = start_ns
 
     def take_read_buffer(self) -> int:
         """Return a free buffer for a read of Python's."""
@@ -73,53 +103,36 @@ class Pump:
         self._read_buffers[self.state[at.FREE_READS]] = buffer
         self.state[at.FREE_READS] += 1
 
+    def begin(self, out: int) -> bool:
+        """Start the operations that come next, up to one that needs Python; return whether there is one, and room.
+
+        `out` requests are in flight.
+        """
+        self.state[at.OUT] = out
+        return bool(at.begin(self._own, self._shared))
+
     def adopt(self, flight: Flight) -> None:
         """Submit the pieces of `flight` that are left; its own file lies open at its handle's place in the ring."""
-        lane, state = flight.handle, self.state
         # The flags and the file of a request, in its first word.
-        file = r.FIXED_FILE << 8 | lane << 32 if flight.fd < 0 else flight.fd << 32
-        row = self._memory.lanes[lane]
-        row[:] = (flight.start, flight.end, flight.needed_end, flight.next_submit, flight.pieces, 0, flight.needs_data,
-                  flight.is_failed, -1, -1, file, flight.base)  # fmt: skip
-        self._flights[lane] = flight
-        flight.lane = lane
-        # To the schedule all of them are one piece.
-        flight.outstanding += 1
-        flight.next_submit = flight.pieces
-        self._memory.order[state[at.LANES]] = lane
-        state[at.LANES] += 1
-        if flight.needs_data:
-            while flight.filled:
-                self.give(flight.filled.popleft())
-        else:
-            state[at.AVAILABLE] += flight.pieces - int(row[at.NEXT])
+        file = r.FIXED_FILE << 8 | flight.handle << 32 if flight.fd < 0 else flight.fd << 32
+        self._schedule.make_lane(flight, file)
+        self._lanes[self.state[at.LANES]] = flight.number
+        self.state[at.LANES] += 1
 
-    def give(self, fill: Fill) -> None:
-        """Let the data of a lane's pieces be written."""
-        row, slot = self._memory.lanes[fill.flight.lane], fill.slot
-        self._memory.fills[slot] = (-1, fill.piece, fill.end, fill.at)
-        if row[at.FIRST_FILL] < 0:
-            row[at.FIRST_FILL] = slot
-        else:
-            self._memory.fills[row[at.LAST_FILL], at.NEXT_FILL] = slot
-        row[at.LAST_FILL] = slot
-        self.state[at.AVAILABLE] += fill.end - fill.piece
+    @property
+    def starved_ns(self) -> int:
+        """Places of the queue times time that stood idle because data was not there."""
+        return self.state[at.STARVED_NS]
 
-    def fail(self, flight: Flight) -> None:
-        """Pass over the pieces of a lane that are left."""
-        self._memory.lanes[flight.lane, at.IS_FAILED] = 1
+    def run(self, out: int, until_ns: int) -> int:
+        """Submit, wait and reap until Python has something to do, or until `until_ns` of the run.
 
-    def run(self, out: int, wait: int, timeout_ns: int | None) -> int:
-        """Submit, wait for `wait` completions or the time, and go on while only pieces of lanes come.
-
-        `out` requests are in flight; returns how many are then. What came is in `others`, `over`, `bad` and `freed`.
+        `out` requests are in flight; returns how many are then. What came is in `others`, `over` and `bad`.
         """
         state, ring = self.state, self._ring
         state[at.TAIL], state[at.SUBMITTED], state[at.HEAD], state[at.OUT] = ring.tail, ring.submitted, ring.head, out
-        state[at.OTHERS] = state[at.OVER] = state[at.BAD] = state[at.FREED] = state[at.IS_ERROR] = 0
-        if timeout_ns is not None:
-            ring.set_timeout(timeout_ns)
-        at.run(self._places, wait, timeout_ns is not None)
+        state[at.OTHERS] = state[at.OVER] = state[at.BAD] = state[at.IS_ERROR] = 0
+        at.run(self._own, self._shared, self._queue, until_ns)
         ring.tail, ring.submitted, ring.head = state[at.TAIL], state[at.SUBMITTED], state[at.HEAD]
         if state[at.IS_ERROR]:
             # The same call once more, where its reason can be read.
@@ -128,30 +141,14 @@ class Pump:
 
     def others(self) -> list[list[int]]:
         """Return (user data, result) of completions that are not of lanes."""
-        found: list[list[int]] = self._memory.others[: self.state[at.OTHERS]].tolist()
+        found: list[list[int]] = self._arrays[at.OTHER][: self.state[at.OTHERS]].tolist()
         return found
 
     def bad(self) -> list[tuple[Flight, int, int, int]]:
         """Return operation, start, length and result of pieces that went wrong."""
-        found = []
-        for lane, start, length, result in self._memory.bad[: self.state[at.BAD]].tolist():
-            flight = self._flights[lane]
-            assert flight is not None, "a lane with pieces has a flight"
-            found.append((flight, start, length, result))
-        return found
-
-    def freed(self) -> list[int]:
-        """Return buffers whose data has been written."""
-        found: list[int] = self._memory.freed[: self.state[at.FREED]].tolist()
-        return found
+        found = self._arrays[at.BAD_PIECES][: self.state[at.BAD]].tolist()
+        return [(self._schedule.flight(number), start, length, result) for number, start, length, result in found]
 
     def over(self) -> list[Flight]:
-        """Return the operations whose pieces have all come; they are lanes no more."""
-        found = []
-        for lane in self._memory.over[: self.state[at.OVER]].tolist():
-            flight = self._flights[lane]
-            assert flight is not None, "a lane has a flight"
-            flight.next_submit, flight.lane = int(self._memory.lanes[lane, at.NEXT]), -1
-            self._flights[lane] = None
-            found.append(flight)
-        return found
+        """Return the operations whose pieces have all come and Python is to finish with; they are lanes no more."""
+        return [self._schedule.flight(n) for n in self._arrays[at.OVER_LANES][: self.state[at.OVER]].tolist()]

@@ -23,6 +23,7 @@ ARGUMENT_BYTES = 24
 """Of the structure that `EXT_ARG` passes."""
 _REGISTER_BUFFERS, _REGISTER_FILES2, _REGISTER_IOWQ_MAX_WORKERS = 0, 13, 19
 _RSRC_SPARSE = 1 << 0
+POLLIN = 1
 FSYNC, READ_FIXED, WRITE_FIXED, POLL_ADD, FALLOCATE, OPENAT, CLOSE = 3, 4, 5, 6, 17, 18, 19
 READ, WRITE, UNLINKAT = 22, 23, 36
 FIXED_FILE, LINK, HARDLINK, SKIP_SUCCESS = 1 << 0, 1 << 2, 1 << 3, 1 << 6
@@ -200,8 +201,8 @@ class Ring:
         """Say how long a timed wait may take."""
         _TIMESPEC.pack_into(self._timeout, 0, timeout_ns // _NS_PER_S, timeout_ns % _NS_PER_S)
 
-    def arrays(self) -> tuple[Any, Any, Any]:
-        """Return requests (int64), words (uint32) and completions (int64) as arrays that end with the ring."""
+    def arrays(self) -> tuple[Any, Any, Any, Any]:
+        """Return requests, words (uint32), completions and timeout as arrays, int64 else, that end with the ring."""
         import numpy as np
 
         # By address: an array on the mapping itself would not let it be closed.
@@ -209,7 +210,8 @@ class Ring:
         completions = (ctypes.c_int64 * (2 * (self.cq_mask + 1))).from_address(at + 8 * self._cqes)
         requests = (ctypes.c_int64 * (_SQE_BYTES // 8 * self.entries)).from_address(address(self._sqes))
         shared = (ctypes.c_uint32 * words).from_address(at)
-        return np.ctypeslib.as_array(requests), np.ctypeslib.as_array(shared), np.ctypeslib.as_array(completions)
+        timeout = (ctypes.c_int64 * 2).from_address(address(self._timeout))
+        return tuple(np.ctypeslib.as_array(a) for a in (requests, shared, completions, timeout))  # type: ignore[return-value]
 
     def enter(self, wait: int, timeout_ns: int | None = None) -> None:
         """Submit what was put; wait for `wait` completions or the time; a signal ends the wait."""

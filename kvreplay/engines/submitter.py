@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job, lanes
 from kvreplay.engines import ring as r
-from kvreplay.engines.beside import Begun, Beside, Check, Died, Filled, Step
+from kvreplay.engines.beside import Begun, Beside, Check, Died, Mail, Step, Trouble
 from kvreplay.engines.pump import Pump
 from kvreplay.plan import DELETE, WRITE
 from kvreplay.schedule import Flight, Schedule, Submission
-from kvreplay.tiers import RingExtents, RingTier, has_times
+from kvreplay.tiers import NOWHERE, RingExtents, RingTier, has_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,16 +28,12 @@ if TYPE_CHECKING:
 _POLL_NS = 100_000_000
 _BATCH = 8
 """Operations put together; their common time stamp must stay true for the last."""
-SPIN_NS = 50_000
-"""The last part of the way to a deadline is not slept through: waking up takes about so long."""
 _LONGEST_CHAIN = 4
 _MODE = 0o600
-_OPENED, _GROWN, _MOVED, _SYNCED, _CLOSED, _UNLINKED, _WOKEN = range(7)
+_OPENED, _GROWN, _MOVED, _SYNCED, _CLOSED, _UNLINKED = range(lanes.WOKEN)
 """What a completion tells: the low bits of a request's user data."""
 _KIND_BITS, _KIND_MASK = lanes.KIND_BITS, (1 << lanes.KIND_BITS) - 1
-_POLLIN = 1
 _DATASYNC = 1
-_BY_RING, _BY_EXTENT, _BY_THREAD, _BY_NOBODY = range(4)
 _CANNOT_GROW = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV)
 """Answers of filesystems that do not preallocate; files then grow as they are written."""
 
@@ -52,9 +48,11 @@ class Submitter:
         self._schedule = Schedule.of(job, engine.depth, engine.io_bytes)
         self._files_of = [t if isinstance(t, RingTier) else None for t in job.tiers]
         self._extents_of = [t if isinstance(t, RingExtents) else None for t in job.tiers]
-        self._way = [_way(t) for t in job.tiers]
+        self._way = [_way(t, is_checked=job.check is not None) for t in job.tiers]
         self._needs_workers = (
-            _BY_THREAD in self._way or job.check is not None or any(t and t.is_discarding for t in self._extents_of)
+            lanes.BY_THREAD in self._way
+            or job.check is not None
+            or any(t and t.is_discarding for t in self._extents_of)
         )
         self._tier_of, self._object = memoryview(plan.tier), memoryview(plan.object_id)
         self._submitted, self._completed = memoryview(record.submitted_ns), memoryview(record.completed_ns)
@@ -64,20 +62,19 @@ class Submitter:
         self._read_at = [address for address, _ in engine.reads.places]
         self._write_at = [address for address, _ in engine.writes.places]
         self._free_files = list(range(engine.depth))
+        self._mail = Mail(self._schedule.slots)
         self._pump = Pump(
-            ring, engine.depth, engine.io_bytes, self._read_at + self._write_at, self._schedule.held,
-            is_registered=is_registered,
+            ring, self._schedule, job, self._way, self._mail, engine.depth, engine.io_bytes,
+            self._read_at + self._write_at, is_registered=is_registered,
         )  # fmt: skip
+        self._has_own_lanes = lanes.BY_EXTENT in self._way or lanes.BY_NOBODY in self._way
         # What a request belongs to, by the high bits of its user data.
         self._tokens: list[Submission] = [None] * (2 * engine.depth)  # type: ignore[list-item]
         self._free_tokens = list(range(2 * engine.depth))
         self._fresh: list[int] = []
         """Rows put since the last stamp."""
         self._failure: Failure | None = None
-        self._starved_ns = 0
-        self._is_more = False
-        self._beside = Beside(job, self._schedule, engine.reads, engine.writes)
-        self._items = self._beside.mail.items
+        self._beside = Beside(job, self._schedule, self._mail, engine.reads, engine.writes, self._pump.extents)
         self._start_ns = 0
 
     def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
@@ -87,6 +84,7 @@ class Submitter:
         try:
             beside.start(self._engine.generators, self._depth if self._needs_workers else 0)
             self._start_ns = beside.start_ns = monotonic_ns()
+            self._pump.start_clock(self._start_ns)
             self._arm()
             while True:
                 now = monotonic_ns() - self._start_ns
@@ -99,51 +97,39 @@ class Submitter:
                 self._submit(now)
                 if was_idle and ring.queued:
                     self._flush()
-                self._hand_out(now)
                 if schedule.is_over and not self._out:
                     break
-                self._wait()
+                self._run(next_poll_ns)
             wall_ns = monotonic_ns() - self._start_ns
         finally:
             beside.close()
         return Driven(
             wall_ns, schedule.completed, self._failure, reason, beside.generation_ns, beside.reserve_ns,
-            self._engine.generators, self._starved_ns, schedule.fills_in_flight, self._start_ns,
+            self._engine.generators, self._pump.starved_ns, schedule.fills_in_flight, self._start_ns,
         )  # fmt: skip
 
     def _arm(self) -> None:
-        self._ring.put(r.POLL_ADD, 0, self._beside.mail.fd, 0, 0, 0, _POLLIN, _WOKEN)
-
-    def _hand_out(self, now_ns: int) -> None:
-        """Have buffers filled, many at a time: each time a thread must be woken costs as much as an I/O."""
-        schedule = self._schedule
-        if schedule.free_slots < schedule.slots // 4 and self._out >= self._depth:
-            return
-        take, give = self._schedule.take_fill, self._beside.fill
-        while (fill := take(now_ns)) is not None:
-            give(fill)
+        self._ring.put(r.POLL_ADD, 0, self._mail.fd, 0, 0, 0, r.POLLIN, lanes.WOKEN)
 
     def _submit(self, now_ns: int) -> None:
         """Put what may go now, as far as the depth reaches, and at most a batch of new operations."""
-        take, way_of, tier_of, state = self._schedule.take, self._way, self._tier_of, self._pump.state
+        take, way_of, tier_of, pump = self._schedule.take, self._way, self._tier_of, self._pump
         firsts = 0
-        self._is_more = False
-        while self._out + state[lanes.AVAILABLE] < self._depth:
+        while self._out + pump.available < self._depth:
+            if self._has_own_lanes and not pump.begin(self._out):
+                return
             submission = take(now_ns)
             if submission is None:
                 return
             way = way_of[tier_of[submission.flight.row]]
-            if way == _BY_RING:
+            if way == lanes.BY_RING:
                 self._put(submission)
-            elif way == _BY_EXTENT:
-                self._place(submission)
-            elif way == _BY_THREAD:
+            elif way == lanes.BY_THREAD:
                 self._give(submission)
             else:
-                self._pass(submission)
+                self._place(submission)
             firsts += 1
             if firsts == _BATCH:
-                self._is_more = True
                 return
 
     def _stamp(self) -> None:
@@ -159,15 +145,12 @@ class Submitter:
         self._stamp()
         self._ring.enter(0)
 
-    def _enter(self, wait: int, timeout_ns: int | None) -> None:
-        """Submit, wait for `wait` completions or the time, and take what came."""
+    def _run(self, until_ns: int) -> None:
+        """Submit, and go on until something is for us or it is `until_ns`; take what came."""
         self._stamp()
         pump, state = self._pump, self._pump.state
-        state[lanes.IS_STOPPED] = self._schedule.is_stopped
-        self._out = pump.run(self._out, wait, timeout_ns)
+        self._out = pump.run(self._out, until_ns)
         now = monotonic_ns() - self._start_ns
-        if state[lanes.FREED]:
-            self._schedule.give_slots(pump.freed())
         if state[lanes.BAD]:
             for flight, start, length, result in pump.bad():
                 self._judge(flight, start, length, result)
@@ -179,37 +162,8 @@ class Submitter:
                 part = Submission(flight, 0, None, False, 0, 0)
                 if self._schedule.piece_done(part):
                     self._close(part, now)
-
-    def _wait(self) -> None:
-        """Submit, and sleep until something has come back or is due; take what came."""
-        schedule, mail = self._schedule, self._beside.mail
-        timeout_ns, idle, started = None, 0, 0
-        is_waiting, room = not self._is_more, self._depth - self._out - self._pump.state[lanes.AVAILABLE]
-        if is_waiting and room > 0 and not schedule.is_over:
-            started = monotonic_ns() - self._start_ns
-            if schedule.is_starved(started):
-                idle = room
-            timeout_ns = self._rest_ns(started)
-            is_waiting = timeout_ns > 0
-        if is_waiting and (room > 0 or self._needs_workers):
-            # Data that comes while the queue is full need not wake us.
-            mail.is_asleep = True
-            is_waiting = not self._items
-        self._enter(1 if is_waiting else 0, timeout_ns if is_waiting else None)
-        mail.is_asleep = False
-        if idle:
-            self._starved_ns += (monotonic_ns() - self._start_ns - started) * idle
-        while self._items:
-            self._answer(self._items.popleft())
-
-    def _rest_ns(self, now_ns: int) -> int:
-        """Return how long nothing has to be submitted; short of a deadline by what waking up takes."""
-        until = now_ns + _POLL_NS
-        if (due := self._schedule.next_due(now_ns)) is not None:
-            until = min(until, due - SPIN_NS)
-        if (due := self._schedule.fill_due(now_ns)) is not None:
-            until = min(until, due)
-        return max(0, until - now_ns)
+        for item in self._mail.answers():
+            self._answer(item)
 
     def _put(self, submission: Submission) -> None:
         flight = submission.flight
@@ -267,6 +221,7 @@ class Submitter:
         tier = self._extents_of[self._tier_of[flight.row]]
         assert tier is not None, "only tiers of extents come here"
         if flight.op == DELETE and not flight.is_failed:
+            self._forget(flight)
             (self._give if tier.is_discarding else self._free)(submission)
             return
         if submission.is_first and not flight.is_failed:
@@ -291,7 +246,6 @@ class Submitter:
             self._put_move(submission, token, 0)
             return
         self._fresh.append(flight.row)
-        flight.handle = self._free_files.pop()
         self._put_move(submission, token, 0)
         if flight.pieces > 1:
             self._begun(flight)
@@ -309,6 +263,12 @@ class Submitter:
         self._schedule.piece_done(submission)
         self._finish(flight, monotonic_ns() - self._start_ns)
 
+    def _forget(self, flight: Flight) -> None:
+        """Note that an object lies nowhere any more."""
+        extents = self._pump.extents[self._tier_of[flight.row]]
+        if extents:
+            extents[self._object[flight.row]] = NOWHERE
+
     def _put_close(self, flight: Flight, data: int) -> None:
         files = self._files_of[self._tier_of[flight.row]]
         if flight.op == WRITE and files is not None and files.is_synced:
@@ -319,10 +279,7 @@ class Submitter:
     def _close(self, submission: Submission, now_ns: int) -> None:
         """Close a longer operation's file, or finish with one that has none."""
         flight = submission.flight
-        if flight.handle is not None and flight.fd >= 0 and not self._is_flushed(flight):
-            self._free_files.append(flight.handle)
-            flight.handle = None
-        if flight.handle is None:
+        if flight.handle is None and not self._is_flushed(flight):
             self._finish(flight, now_ns)
             return
         if self._ring.room < _LONGEST_CHAIN:
@@ -338,7 +295,7 @@ class Submitter:
 
     def _is_flushed(self, flight: Flight) -> bool:
         tier = self._extents_of[self._tier_of[flight.row]]
-        return flight.op == WRITE and not flight.is_failed and tier is not None and tier.is_synced
+        return flight.fd >= 0 and flight.op == WRITE and not flight.is_failed and tier is not None and tier.is_synced
 
     def _skip(self, submission: Submission) -> None:
         """Account for a piece of an operation that has failed already."""
@@ -368,10 +325,6 @@ class Submitter:
 
     def _completion(self, data: int, result: int, now_ns: int) -> None:
         kind = data & _KIND_MASK
-        if kind == _WOKEN:
-            os.eventfd_read(self._beside.mail.fd)
-            self._arm()
-            return
         token = data >> _KIND_BITS
         submission = self._tokens[token]
         flight = submission.flight
@@ -403,8 +356,9 @@ class Submitter:
             self._came(token, now_ns)
 
     def _closed(self, token: int, flight: Flight, now_ns: int) -> None:
-        self._free_files.append(flight.handle)
-        flight.handle = None
+        if flight.handle is not None:
+            self._free_files.append(flight.handle)
+            flight.handle = None
         if flight.pieces == 1 and flight.fd < 0:
             self._came(token, now_ns)
         else:
@@ -426,7 +380,7 @@ class Submitter:
 
     def _begun(self, flight: Flight) -> None:
         """Let an open file's other pieces go: by compiled code, if nothing has to look at what they bring."""
-        if flight.handle is not None and self._job.check is None:
+        if (flight.handle is not None or flight.fd >= 0) and self._job.check is None:
             self._pump.adopt(flight)
         else:
             self._schedule.begun(flight)
@@ -463,13 +417,8 @@ class Submitter:
 
     def _answer(self, item: Any) -> None:
         """Take what a thread says."""
-        if isinstance(item, Filled):
-            if item.trouble is not None:
-                self._fail(item.fill.flight, ERROR, item.trouble)
-            if item.fill.flight.lane >= 0:
-                self._pump.give(item.fill)
-            else:
-                self._schedule.filled(item.fill)
+        if isinstance(item, Trouble):
+            self._fail(self._schedule.flight(item.fill.flight), ERROR, item.text)
         elif isinstance(item, Step):
             self._stepped(item)
         elif isinstance(item, Begun):
@@ -498,8 +447,8 @@ class Submitter:
                 self._beside.step(Step(flight, None, -1, True))
 
     def _finish(self, flight: Flight, now_ns: int) -> None:
-        if flight.next_submit < flight.pieces:
-            # The run was stopped between two pieces: it was submitted and did not complete.
+        if self._schedule.is_cut_short(flight):
+            # It was submitted and did not complete.
             return
         if not flight.is_failed:
             self._completed[flight.row], self._outcome[flight.row] = now_ns, OK
@@ -507,9 +456,7 @@ class Submitter:
 
     def _fail(self, flight: Flight, outcome: int, message: str) -> None:
         if not flight.is_failed:
-            flight.is_failed = True
-            if flight.lane >= 0:
-                self._pump.fail(flight)
+            self._schedule.fail(flight)
             self._outcome[flight.row] = outcome
         if self._failure is None:
             self._failure = Failure.of(flight, self._object[flight.row], message)
@@ -517,7 +464,11 @@ class Submitter:
             self._schedule.stop()
 
 
-def _way(tier: Tier | None) -> int:
+def _way(tier: Tier | None, *, is_checked: bool) -> int:
     if tier is None or not has_times(tier):
-        return _BY_NOBODY
-    return _BY_RING if isinstance(tier, RingTier) else _BY_EXTENT if isinstance(tier, RingExtents) else _BY_THREAD
+        return lanes.BY_NOBODY
+    if isinstance(tier, RingTier):
+        return lanes.BY_RING
+    if isinstance(tier, RingExtents):
+        return lanes.BY_PYTHON if is_checked or tier.is_synced else lanes.BY_EXTENT
+    return lanes.BY_THREAD

@@ -16,7 +16,7 @@ from kvreplay.buffers import arenas, buffer_bytes
 from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job
 from kvreplay.engines.beside import generators
 from kvreplay.plan import DELETE
-from kvreplay.schedule import Fill, Flight, Schedule, Submission
+from kvreplay.schedule import Fill, Flight, Schedule, Submission, warm
 from kvreplay.tiers import DeviceTier, modelled
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class ThreadEngine:
     def __init__(self, depth: int, io_bytes: int) -> None:
         """Allocate the buffers."""
         self.depth, self.io_bytes, self.generators = depth, io_bytes, generators(depth)
+        warm()
         self.arenas = self._reads, self._writes = arenas(depth, io_bytes)
         self.buffer_bytes = buffer_bytes(depth, io_bytes)
 
@@ -61,6 +62,8 @@ class _Run:
         self._tier_of, self._object = memoryview(plan.tier), memoryview(plan.object_id)
         self._version = memoryview(plan.version)
         self._models = [modelled(t) for t in job.tiers]
+        # Whether a tier has a form takes longer to find out than to make 4 KiB of data.
+        self._device_tiers = [t if isinstance(t, DeviceTier) else None for t in job.tiers]
         self._submitted, self._completed = memoryview(record.submitted_ns), memoryview(record.completed_ns)
         self._outcome = memoryview(record.outcome)
         self._lock = threading.Lock()
@@ -161,10 +164,12 @@ class _Run:
     def _generate_all(self, _lane: int) -> None:
         while (fill := self._next_fill()) is not None:
             started = self._now()
+            with self._lock:
+                flight = self.schedule.flight(fill.flight)
             if fill.piece == 0:
-                self._reserve(fill.flight)
+                self._reserve(flight)
             reserved = self._now()
-            self._make(fill)
+            self._make(fill, flight)
             with self._lock:
                 now = self._now()
                 self._reserve_ns += reserved - started
@@ -191,15 +196,13 @@ class _Run:
         except (OSError, MemoryError) as error:
             self._fail(flight, ERROR, f"no room: {error}")
 
-    def _make(self, fill: Fill) -> None:
-        flight = fill.flight
+    def _make(self, fill: Fill, flight: Flight) -> None:
         if flight.is_failed:
             return
-        start, end = self.schedule.fill_bounds(fill)
-        buffer = self._writes[fill.slot][: end - start]
-        self._job.fill(buffer, self._object[flight.row], self._version[flight.row], start)
-        tier = self._tier(flight)
-        if isinstance(tier, DeviceTier):
+        buffer = self._writes[fill.slot][: fill.end - fill.start]
+        self._job.fill(buffer, self._object[flight.row], self._version[flight.row], fill.start)
+        tier = self._device_tiers[self._tier_of[flight.row]]
+        if tier is not None:
             try:
                 tier.stage(buffer)
             except OSError as error:
@@ -279,8 +282,8 @@ class _Run:
         with self._lock:
             if flight.pieces == 1:
                 self.schedule.piece_done(submission)
-            elif flight.next_submit < flight.pieces:
-                # The run was stopped between two pieces: it was submitted and did not complete.
+            elif self.schedule.is_cut_short(flight):
+                # It was submitted and did not complete.
                 return
             if not flight.is_failed:
                 self._completed[flight.row], self._outcome[flight.row] = now, OK
@@ -290,7 +293,7 @@ class _Run:
     def _fail(self, flight: Flight, outcome: int, message: str) -> None:
         with self._lock:
             if not flight.is_failed:
-                flight.is_failed = True
+                self.schedule.fail(flight)
                 self._outcome[flight.row] = outcome
             if self._failure is None:
                 self._failure = Failure.of(flight, self._object[flight.row], message)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from kvreplay.buffers import arenas, buffer_bytes
 from kvreplay.engines import ring as r
 from kvreplay.engines.beside import generators, precise_timers
+from kvreplay.engines.lanes import SPIN_NS
 from kvreplay.engines.pump import warm
-from kvreplay.engines.submitter import SPIN_NS, Submitter
+from kvreplay.engines.submitter import Submitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable

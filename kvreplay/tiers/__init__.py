@@ -46,6 +46,16 @@ class Holding:
     """By drive: the most at once of all tiers that share its space."""
 
 
+NOWHERE = -1
+FD_SHIFT = 48
+"""A place is a descriptor, then where in its file an object begins."""
+
+
+def place(fd: int, start: Any) -> Any:
+    """Return a descriptor and where an object begins as one number; for an array of starts, an array."""
+    return fd << FD_SHIFT | start
+
+
 @dataclass(frozen=True, slots=True)
 class Region:
     """A part of an open file or device."""
@@ -127,6 +137,9 @@ class RingExtents(Protocol):
 
     def ring_extent(self, object_id: int) -> tuple[int, int]:
         """Return the descriptor of the object's file and where in it the object begins; OSError if there is none."""
+
+    def ring_places(self, objects: int) -> Any:
+        """Return int64 for each of `objects`: its `place`, or NOWHERE."""
 
     def delete(self, object_id: int) -> None:
         """Give the object's space back."""

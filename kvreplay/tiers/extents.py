@@ -18,7 +18,7 @@ from kvreplay import directio, header, safety
 from kvreplay.blockdevice import claim_device, logical_block_bytes
 from kvreplay.drives import firmware
 from kvreplay.host import filesystem_facts
-from kvreplay.tiers import Holding, Region
+from kvreplay.tiers import NOWHERE, Holding, Region, place
 from kvreplay.tiers.space import Space
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
@@ -144,6 +144,14 @@ class ExtentTier:
         """Return our descriptor and where the object begins."""
         assert self._space is not None, "the tier is open"
         return self._fd, self._space.start(object_id)
+
+    def ring_places(self, objects: int) -> Any:
+        """Return where each of `objects` lies."""
+        import numpy as np
+
+        assert self._space is not None, "the tier is open"
+        starts = self._space.starts(objects)
+        return np.where(starts < 0, NOWHERE, place(self._fd, starts))
 
     def begin(self, op: int, object_id: int) -> tuple[int, int]:  # noqa: ARG002 - the protocol's
         """Look up where the object lies."""

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from kvreplay.tiers import Holding
+from kvreplay.tiers import NOWHERE, Holding
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.traceio import objects_path, open_table
@@ -151,3 +151,13 @@ class SeveralSpaces(SeveralDrives):
     def ring_extent(self, object_id: int) -> tuple[int, int]:
         """Return the descriptor of the object's drive and where on it the object begins."""
         return self._drives[self._of[object_id]].ring_extent(object_id)
+
+    def ring_places(self, objects: int) -> Any:
+        """Return where each of `objects` lies."""
+        import numpy as np
+
+        found, drive_of = np.full(objects, NOWHERE, np.int64), self.drive_of[:objects]
+        for at, drive in enumerate(self._drives):
+            there = np.flatnonzero(drive_of == at)
+            found[there] = drive.ring_places(objects)[there]
+        return found

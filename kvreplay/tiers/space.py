@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from array import array
+from typing import Any
 
 from kvtrace.core.units import format_bytes
 
@@ -42,6 +43,16 @@ class Space:
         if start < 0:
             raise FileNotFoundError(errno.ENOENT, f"object {object_id} is not there")
         return start
+
+    def starts(self, objects: int) -> Any:
+        """Return int64 for each of `objects`: where it begins, or a negative number."""
+        import numpy as np
+
+        found = np.full(objects, _NOWHERE, np.int64)
+        with self._lock:
+            count = min(objects, len(self._starts))
+            found[:count] = self._starts[:count]
+        return found
 
     def extent(self, object_id: int) -> tuple[int, int]:
         """Return where an object begins and how long it is; FileNotFoundError if it is not there."""

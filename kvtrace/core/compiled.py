@@ -23,14 +23,17 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parents[2]
 _PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
-_CONSTANTS = ("core/compiled.py", "core/schema.py", "state.py", "world.py")
-"""Below kvtrace: what the compiled files take constants from."""
+_CONSTANTS = (
+    "kvtrace/core/compiled.py", "kvtrace/core/schema.py", "kvtrace/state.py", "kvtrace/world.py", "kvreplay/plan.py",
+    "kvreplay/engines/ring.py", "kvreplay/tiers/__init__.py", "kvreplay/engines/__init__.py",
+)  # fmt: skip
+"""What the compiled files take constants from."""
 
 
 def _sources() -> list[Path]:
     every = sorted(path for program in _PROGRAMS for path in (_ROOT / program).rglob("*.py"))
     users = [p for p in every if b"\nfrom kvtrace.core.compiled import" in p.read_bytes()]
-    return users + [_ROOT / "kvtrace" / name for name in _CONSTANTS]
+    return users + [_ROOT / name for name in _CONSTANTS]
 
 
 def _cache_directory() -> Path | None:
@@ -61,6 +64,9 @@ half of all time; whoever calls from Python holds the arrays.
 
 allocating = numba.njit(cache=_IS_KEPT, nogil=True)
 """The same for a function that makes arrays, or takes memory as one."""
+
+holding = numba.njit(cache=_IS_KEPT)
+"""The same for a function that takes less time than it would take a thread to get the interpreter's lock back."""
 
 inlined = numba.njit(inline="always")
 """The same for a few lines in a hot loop: copied into each caller, which a call with this many arrays is not worth."""

@@ -35,7 +35,7 @@ class Simulation:
     def __init__(self, plan: Plan, depth: int, rng: random.Random, *, ahead: int = 2, is_open: bool = False,
                  together: int = 1) -> None:  # fmt: skip
         self.plan, self.rng, self.depth, self.now = plan, rng, depth, 0
-        due = memoryview(plan.ts_ns) if is_open else None
+        due = plan.ts_ns if is_open else None
         self.schedule = Schedule(plan, due, [True], [IO], depth=depth, ahead=ahead, io_bytes=IO, pieces_a_fill=together)
         self.fills: list[Any] = []
         self.out: list[Any] = []
@@ -145,13 +145,12 @@ def test_free_rows_go_in_trace_order() -> None:
 
 def test_a_write_is_offered_only_with_its_data() -> None:
     schedule = Schedule(make_plan([(WRITE, 0, 3, -1, -1)]), None, [True], [IO], depth=4, ahead=4, io_bytes=IO)
-    fills = [schedule.take_fill(0) for _ in range(3)]
-    assert [f.piece for f in fills if f] == [0, 1, 2]
+    fills = [fill for _ in range(3) if (fill := schedule.take_fill(0))]
+    assert [(f.piece, f.start, f.end) for f in fills] == [(i, i * IO, (i + 1) * IO) for i in range(3)]
+    assert {f.object_end for f in fills} == {3 * IO}
     for fill in fills[:2]:
-        assert fill is not None
         schedule.filled(fill)
         assert schedule.take(0) is None
-    assert fills[2] is not None
     schedule.filled(fills[2])
     first = schedule.take(0)
     assert first is not None
@@ -172,7 +171,7 @@ def test_a_write_longer_than_the_buffers_starts_with_what_they_hold_and_is_count
 
 def test_nothing_goes_before_its_time_and_a_late_row_delays_no_deadline() -> None:
     plan = make_plan([(READ, i, 1, -1, -1) for i in range(3)], [0, 100, 200])
-    schedule = Schedule(plan, memoryview(plan.ts_ns), [True], [IO], depth=8, ahead=8, io_bytes=IO)
+    schedule = Schedule(plan, plan.ts_ns, [True], [IO], depth=8, ahead=8, io_bytes=IO)
     assert schedule.take(0) is not None
     assert schedule.take(99) is None
     assert schedule.next_due(99) == 100
@@ -183,7 +182,7 @@ def test_nothing_goes_before_its_time_and_a_late_row_delays_no_deadline() -> Non
 
 def test_only_a_row_that_is_due_can_be_starved_of_data() -> None:
     plan = make_plan([(WRITE, 0, 1, -1, -1)], [100])
-    schedule = Schedule(plan, memoryview(plan.ts_ns), [True], [IO], depth=1, ahead=1, io_bytes=IO)
+    schedule = Schedule(plan, plan.ts_ns, [True], [IO], depth=1, ahead=1, io_bytes=IO)
     assert schedule.take(99) is None
     assert not schedule.is_starved(99)
     assert schedule.is_starved(100)
