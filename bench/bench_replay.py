@@ -151,11 +151,11 @@ def compare(tier: FileTier, io_bytes: int, version: int) -> list[tuple[float, fl
                 mine = ours(engine, tier, op, io_bytes, version + at)
                 pairs.append((mine, other or fio(tier, op, io_bytes, depth)))
             version += RUNS
-            found.append(show(pairs, engine, op, io_bytes, depth))
+            found.append(show(pairs, engine.name, op, io_bytes, depth))
     return found
 
 
-def show(pairs: list[Any], engine: IoEngine, op: int, io_bytes: int, depth: int) -> tuple[float, float]:
+def show(pairs: list[Any], engine: str, op: int, io_bytes: int, depth: int) -> tuple[float, float]:
     middle = statistics.median
     ratio = middle(a.bytes_per_s / b.bytes_per_s for a, b in pairs)
     cpu = middle(a.cpu_us / b.cpu_us for a, b in pairs)
@@ -167,7 +167,7 @@ def show(pairs: list[Any], engine: IoEngine, op: int, io_bytes: int, depth: int)
         made = f", making data {middle(s.generation_us for s in mine):.1f} µs beside, starved {starved:.1%}"
     device = f"{min(shares):.2f}" if shares else "unseen"
     print(
-        f"{'write' if op else 'read':5} {io_bytes >> 10:5} KiB depth {depth:2}: {engine.name} "
+        f"{'write' if op else 'read':5} {io_bytes >> 10:5} KiB depth {depth:2}: {engine} "
         f"{middle(s.bytes_per_s for s in mine) / 1e9:.2f} GB/s, fio {middle(s.bytes_per_s for s in other) / 1e9:.2f}, "
         f"ratio {ratio:.2f}; CPU an I/O {middle(s.cpu_us for s in mine):.1f} µs, "
         f"fio {middle(s.cpu_us for s in other):.1f}, ratio {cpu:.2f}{made}; device moved >= {device}", flush=True,
