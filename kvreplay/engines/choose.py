@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kvreplay.engines import ring
 from kvreplay.engines.threads import ThreadEngine
 from kvreplay.engines.uring import UringEngine
-from kvreplay.tiers import DeviceTier, RingExtents, RingTier
+from kvreplay.tiers import DeviceTier, RingExtents, RingTier, has_times
 from kvtrace.core.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def choose(wanted: EngineName, tiers: Sequence[Tier | None], depth: int, io_byte
         DeviceError: io_uring was asked for by name and the kernel does not give it.
 
     """
-    chosen = _chosen(wanted, any(isinstance(t, RingTier | RingExtents) for t in tiers), depth, io_bytes)
+    chosen = _chosen(wanted, _is_for_threads(tiers), depth, io_bytes)
     for tier in tiers:
         if isinstance(tier, RingTier | RingExtents):
             tier.engine = chosen.engine.name
@@ -59,10 +59,16 @@ def choose(wanted: EngineName, tiers: Sequence[Tier | None], depth: int, io_byte
     return chosen
 
 
-def _chosen(wanted: EngineName, has_files: bool, depth: int, io_bytes: int) -> Chosen:
+def _is_for_threads(tiers: Sequence[Tier | None]) -> bool:
+    """Return whether a thread an I/O is the shorter way: tiers do something, and none of it is for io_uring."""
+    working = [t for t in tiers if t is not None and has_times(t)]
+    return bool(working) and not any(isinstance(t, RingTier | RingExtents) for t in working)
+
+
+def _chosen(wanted: EngineName, is_for_threads: bool, depth: int, io_bytes: int) -> Chosen:
     if wanted is EngineName.THREADS:
         return Chosen(ThreadEngine(depth, io_bytes), "--engine threads")
-    if wanted is EngineName.AUTO and not has_files:
+    if wanted is EngineName.AUTO and is_for_threads:
         return Chosen(ThreadEngine(depth, io_bytes), "no tier has files, which io_uring is for")
     refused = ring.refusal()
     if refused is None:

@@ -272,6 +272,8 @@ def test_auto_takes_what_there_is_and_says_why(tier: FileTier, monkeypatch: pyte
     assert not isinstance(ram, RingTier)
     chosen = choose.choose(EngineName.AUTO, [None, ram], 2, IO)
     assert (chosen.engine.name, chosen.because) == ("threads", "no tier has files, which io_uring is for")
+    # What nothing is done on needs no threads.
+    assert choose.choose(EngineName.AUTO, [SimulatedTier("null"), None], 4, IO).engine.name == "uring"
     monkeypatch.setattr(ring, "refusal", lambda: "sysctl says no")
     chosen = choose.choose(EngineName.AUTO, [tier], 2, IO)
     assert (chosen.engine.name, chosen.because, tier.engine) == ("threads", "no io_uring: sysctl says no", "threads")
