@@ -1,7 +1,7 @@
 """Which rows must wait for which: chains of groups, each group opened when the one before it has completed.
 
 Stages of a request and conflicting operations on an object have the same form, so one structure serves both,
-at 16 bytes a row and with no edge list that grows with the product of two stages.
+at 8 to 17 bytes a row and with no edge list that grows with the product of two stages.
 """
 
 from __future__ import annotations
@@ -9,7 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
+from kvreplay.dense import counted, dense
+from kvtrace.core.compiled import njit
+
 NO_GROUP = -1
+ALONE = -1
+"""The label of a row that shares its group with no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,34 +27,25 @@ class Barriers:
     """int32: the rows, group by group."""
     starts: Any
     """int32 a group and one more: where its rows start in `members`."""
-    remaining: Any
-    """int32 a group: its rows that have not completed; counted down by the schedule."""
     continues: Any
     """uint8 a group: 1 if the next group belongs to the same chain."""
 
     @classmethod
-    def build(cls, key: Any, splits: Any) -> Self:
-        """Chain the rows of each `key` (int64 a row; negative: no chain) in row order.
+    def build(cls, key: Any, label: Any) -> Self:
+        """Chain the rows of each `key` (integers; negative: no chain) in row order.
 
-        `splits(before, after)` takes two arrays of rows, neighbours in a chain, and says where a group ends.
+        Neighbours in a chain share a group if they have the same `label` (integers), unless that is ALONE.
         """
         import numpy as np
 
-        order = np.argsort(key, kind="stable").astype(np.int32)
-        order = order[np.searchsorted(key[order], 0) :]
-        group = np.full(len(key), NO_GROUP, dtype=np.int32)
-        if len(order) == 0:
-            empty = np.zeros(0, dtype=np.int32)
-            return cls(group, empty, np.zeros(1, dtype=np.int32), empty, np.zeros(0, dtype=np.uint8))
-        before, after = order[:-1], order[1:]
-        new_chain = np.append(True, key[before] != key[after])
-        new_group = new_chain.copy()
-        new_group[1:] |= splits(before, after)
-        group[order] = np.cumsum(new_group, dtype=np.int32) - 1
-        first = np.flatnonzero(new_group)
-        starts = np.append(first, len(order)).astype(np.int32)
-        continues = np.append(~new_chain[first][1:], False).astype(np.uint8)
-        return cls(group, order, starts, np.diff(starts).astype(np.int32), continues)
+        keys, count = dense(key)
+        ends = counted(keys, count)
+        members = np.empty(int(ends[-1]), np.int32)
+        group = np.full(len(key), NO_GROUP, np.int32)
+        starts, continues = np.empty(len(members) + 1, np.int32), np.zeros(len(members), np.uint8)
+        _place(keys, ends, members)
+        groups = _group(keys, label, members, group, starts, continues)
+        return cls(group, members, starts[: groups + 1].copy(), continues[:groups].copy())
 
     def waits(self) -> Any:
         """Return uint8 a row: 1 if it waits for a group before its own."""
@@ -59,8 +55,30 @@ class Barriers:
         # A row without a group takes the last place, which the final, never continued group leaves 0.
         return opened_by_another[self.group] if len(self.continues) else np.zeros(len(self.group), np.uint8)
 
-    def views(self) -> Barriers:
-        """Return the same barriers as memoryviews, whose items are read four times faster than an array's."""
-        return Barriers(
-            *(memoryview(a) for a in (self.group, self.members, self.starts, self.remaining, self.continues))
-        )
+
+@njit
+def _place(keys: Any, places: Any, members: Any) -> None:
+    """Put the rows of each key where `places` says; it is left as where the next key's begin."""
+    for row in range(len(keys)):
+        key = keys[row]
+        if key >= 0:
+            members[places[key]] = row
+            places[key] += 1
+
+
+@njit
+def _group(keys: Any, label: Any, members: Any, group: Any, starts: Any, continues: Any) -> int:
+    """Give the groups of `members` numbers; return how many there are."""
+    groups, before = 0, -1
+    for at in range(len(members)):
+        row = members[at]
+        is_chain = before >= 0 and keys[before] == keys[row]
+        if not is_chain or label[row] == ALONE or label[row] != label[before]:
+            if is_chain:
+                continues[groups - 1] = 1
+            starts[groups] = at
+            groups += 1
+        group[row] = groups - 1
+        before = row
+    starts[groups] = len(members)
+    return groups

@@ -13,8 +13,8 @@ from kvtrace.core.compiled import holding
 
 NONE = -1
 
-(COUNTERS, OP, TIER, START, OFFSET, LENGTH, DUE, READY_NS, UNMET, MOVES, PADDINGS, FLIGHTS, FREE_FLIGHT, FREE_SLOT,
- HELD, FILLS, READY_HEAP, FILL_HEAP, START_HEAP, HUNGRY_HEAP, RUNNING_QUEUE, ANSWER, BARRIERS) = range(23)  # fmt: skip
+(COUNTERS, OP, TIER, OFFSET, LENGTH, DUE, READY_NS, UNMET, MOVES, PADDINGS, FLIGHTS, FREE_FLIGHT, FREE_SLOT, HELD,
+ FILLS, READY_HEAP, FILL_HEAP, START_HEAP, HUNGRY_HEAP, RUNNING_QUEUE, ANSWER, BARRIERS) = range(22)  # fmt: skip
 """The arrays: of the plan (`DUE` and `READY_NS` may be empty), by tier, then those of the machine itself."""
 GROUP, MEMBERS, STARTS, REMAINING, CONTINUES, BARRIER_ARRAYS = range(6)
 """Those of each kind of barrier, from `BARRIERS` on."""
@@ -119,8 +119,8 @@ def _offer(p: Any, flight: int) -> None:
 def _admit(p: Any, row: int) -> None:
     """Make a ready row a flight, which waits for data or for submission."""
     c, flights, tier = int64s(p, COUNTERS), table(p, FLIGHTS), int8s(p, TIER)[row]
-    op, start, offset = int8s(p, OP)[row], int64s(p, START)[row], int64s(p, OFFSET)[row]
-    padding = int64s(p, PADDINGS)[tier]
+    op, offset, padding = int8s(p, OP)[row], int64s(p, OFFSET)[row], int64s(p, PADDINGS)[tier]
+    start = offset // padding * padding
     needed_end = offset + int64s(p, LENGTH)[row]
     end = -(-needed_end // padding) * padding
     pieces = 0

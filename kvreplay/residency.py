@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from kvreplay.dense import dense
+from kvtrace.core.compiled import compile_announced, njit
+from kvtrace.core.schema import TRACE, enum_code
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_WRITE, _DELETE = (enum_code(TRACE, "op", name) for name in ("write", "delete"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,112 +47,146 @@ def trace_residency(
 ) -> Residency:  # fmt: skip
     """Follow every (tier, object) through the rows.
 
-    `op` holds 0 read, 1 write, 2 delete; `end` the byte after the last one touched; `alignments` each tier's
-    padding in bytes; `shared`, by tier on several drives, which of them an object id lies on and how many there are.
+    `op` holds the contract's codes; `end` the byte after the last one touched; `alignments` each tier's padding in
+    bytes; `shared`, by tier on several drives, which of them an object id lies on and how many there are.
     """
-    import numpy as np
-
-    if len(op) == 0:
-        none = np.zeros(0, np.int64)
-        drives = [(shared or {}).get(t, (None, 1))[1] for t in range(len(alignments))]
-        return Residency(none.astype(np.int8), none, none, none.astype(bool), None, [0] * len(alignments),
-                         [[0] * count for count in drives], [{}] * len(alignments))  # fmt: skip
-    key = tier.astype(np.int64) * (int(object_id.max()) + 1) + object_id
-    order = np.argsort(key, kind="stable")
-    key, op_, tier_ = key[order], op[order], tier[order]
-    end_ = np.maximum(end[order], 1)
-    new_key = np.append(True, key[1:] != key[:-1])
-    new_life = new_key.copy()
-    new_life[1:] |= op_[:-1] == 2  # noqa: PLR2004 - after a delete the object begins anew
-    life = np.cumsum(new_life) - 1
-    first = np.flatnonzero(new_life)
-    written = running_max(np.where(op_ == 1, end_, 0), life)
-    missing = np.where((op_ == 0) & (end_ > written), end_, 0)
-    needed = np.maximum.reduceat(missing, first)
-    reborn = ~new_key[first]
-    lost = order[(missing > 0) & reborn[life]]
-    needed[reborn] = 0
-    extent = np.maximum(written, needed[life])
-    before = np.where(new_life, needed[life], np.append(0, extent[:-1]))
-    align = np.array(alignments, dtype=np.int64)[tier_]
-    held = -(-before // align) * align
-    change = np.where(op_ == 1, -(-extent // align) * align - held, np.where(op_ == 2, -held, 0))  # noqa: PLR2004
-    absent = np.zeros(len(op), dtype=bool)
-    absent[order] = (op_ == 2) & (before == 0)  # noqa: PLR2004
-    filled = needed > 0
-    at = first[filled]
-    changes = np.empty(len(op), dtype=np.int64)
-    changes[order] = change
-    padded = -(-needed[filled] // align[at]) * align[at]
-    peaks = _peaks(tier, changes, tier_[at], padded, len(alignments))
-    grown: list[dict[int, int]] = [{} for _ in alignments]
-    grows = (op_ == 1) & (before > 0) & (extent > before)
-    if grows.any():
-        longest = _longest(key, grows, extent)
-        for index, obj, length in np.unique(np.stack([tier_, object_id[order], longest])[:, grows], axis=1).T.tolist():
-            grown[index][obj] = length
-        # Space that is handed out once is as long as the object will get, from its first write to its delete.
-        whole = -(-longest // align) * align
-        begins, ends = (op_ == 1) & (before == 0), (op_ == 2) & (before > 0)  # noqa: PLR2004
-        changes[order] = np.where(longest == 0, change, np.where(begins, whole, np.where(ends, -whole, 0)))
-        padded = np.maximum(padded, whole[at])
-    drive_peaks = [[peak] for peak in peaks]
-    if grown != [{}] * len(alignments) or shared:
-        places = _Places(tier, object_id, len(alignments), shared or {})
-        drive_peaks = places.by_drive(_peaks(places.of, changes, places.of[order[at]], padded, places.count))
-    return Residency(
-        tier_[at], object_id[order[at]].astype(np.int64), needed[filled], absent,
-        int(lost.min()) if len(lost) else None, peaks, drive_peaks, grown,
-    )  # fmt: skip
+    with compile_announced():
+        return _Objects(tier, op, object_id, end, alignments, shared or {}).follow()
 
 
-def running_max(values: Any, segment: Any) -> Any:
-    """Return the running maximum of `values`, starting anew in each `segment`."""
-    import numpy as np
+class _Objects:
+    """What is known of each object of each tier, by tier times objects, plus object: int64 bytes, unless it says so."""
 
-    # Ranks instead of values, so that adding the segment cannot overflow.
-    ladder, rank = np.unique(values, return_inverse=True)
-    step = len(ladder)
-    return ladder[np.maximum.accumulate(rank + segment * step) - segment * step]
-
-
-def _longest(key: Any, grows: Any, extent: Any) -> Any:
-    """Return for each row how long its object gets at most; 0 for objects that never grow; `key` never falls."""
-    import numpy as np
-
-    keys, starts = np.unique(key[grows], return_index=True)
-    lengths = np.maximum.reduceat(extent[grows], starts)
-    at = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-    return np.where(keys[at] == key, lengths[at], 0)
-
-
-class _Places:
-    """The drives of all tiers, numbered through."""
-
-    def __init__(self, tier: Any, object_id: Any, tiers: int, shared: Mapping[int, tuple[Any, int]]) -> None:
+    def __init__(
+        self, tier: Any, op: Any, object_id: Any, end: Any, alignments: list[int],
+        shared: Mapping[int, tuple[Any, int]],
+    ) -> None:  # fmt: skip
         import numpy as np
 
-        drives = [shared[t][1] if t in shared else 1 for t in range(tiers)]
-        self._starts = np.cumsum([0, *drives])
-        self.count = int(self._starts[-1])
-        self.of = self._starts[tier]
-        for index, (drive_of, _) in shared.items():
-            rows = np.flatnonzero(tier == index)
-            self.of[rows] += drive_of[object_id[rows]]
+        self._ids, self._count = dense(object_id)
+        self._named = None if self._ids is object_id else np.unique(object_id)
+        self._rows = (tier, op, self._ids, end, self._count)
+        self._padding, self._tiers, self._shared = np.array(alignments, np.int64), len(alignments), shared
+        self._absent = np.zeros(len(op), bool)
 
-    def by_drive(self, values: list[int]) -> list[list[int]]:
-        """Return `values`, one a place, as a list a tier."""
-        starts = self._starts.tolist()
-        return [values[a:b] for a, b in pairwise(starts)]
+    def _bytes(self) -> Any:
+        import numpy as np
+
+        return np.zeros(self._tiers * self._count, np.int64)
+
+    def follow(self) -> Residency:
+        """Go through the rows: twice, and once more if drives have to be told apart."""
+        import numpy as np
+
+        needed, longest = self._bytes(), self._bytes()
+        lost = int(_find_needed(*self._rows, self._bytes(), np.zeros(len(needed), bool), needed))
+        tier_of = np.repeat(np.arange(self._tiers, dtype=np.int8), self._count)
+        peaks = self._start(needed, tier_of, self._tiers)
+        _find_peaks(*self._rows, self._padding, needed.copy(), peaks, self._absent, longest)
+        drive_peaks = [[peak] for peak in peaks[1].tolist()]
+        grown: list[dict[int, int]] = [{} for _ in range(self._tiers)]
+        for at in np.flatnonzero(longest).tolist():
+            grown[at // self._count][self._name(at % self._count)] = int(longest[at])
+        if longest.any() or self._shared:
+            drive_peaks = self._by_drive(needed, longest, tier_of)
+        first = np.flatnonzero(needed)
+        return Residency(
+            tier_of[first], self._names(first % max(1, self._count)), needed[first], self._absent,
+            None if lost < 0 else lost, peaks[1].tolist(), drive_peaks, grown,
+        )  # fmt: skip
+
+    def _name(self, number: int) -> int:
+        return number if self._named is None else int(self._named[number])
+
+    def _names(self, numbers: Any) -> Any:
+        import numpy as np
+
+        return np.asarray(numbers if self._named is None else self._named[numbers], np.int64)
+
+    def _start(self, lengths: Any, place_of: Any, places: int) -> Any:
+        """Return int64, by place, what lies there at first and the most so far, which is the same."""
+        import numpy as np
+
+        first = np.flatnonzero(lengths)
+        padding = self._padding[first // max(1, self._count)]
+        held = np.zeros(places, np.int64)
+        np.add.at(held, place_of[first], -(-lengths[first] // padding) * padding)
+        return np.stack([held, held])
+
+    def _by_drive(self, needed: Any, longest: Any, tier_of: Any) -> list[list[int]]:
+        """Return the most bytes on each drive of each tier, every object as long as it will get."""
+        import numpy as np
+
+        drives = [self._shared[t][1] if t in self._shared else 1 for t in range(self._tiers)]
+        starts = np.cumsum([0, *drives])
+        place_of = starts[tier_of].astype(np.int32)
+        every = self._names(np.arange(self._count))
+        for tier, (drive_of, _) in self._shared.items():
+            # Ids that no row has may lie beyond the table.
+            known = np.minimum(every, len(drive_of) - 1)
+            place_of[tier * self._count : (tier + 1) * self._count] += drive_of[known]
+        whole = np.where(needed > 0, np.maximum(needed, longest), 0)
+        peaks = self._start(whole, place_of, int(starts[-1]))
+        _find_drive_peaks(*self._rows, self._padding, needed.copy(), peaks, longest, place_of)
+        return [peaks[1, a:b].tolist() for a, b in pairwise(starts.tolist())]
 
 
-def _peaks(place: Any, changes: Any, filled_place: Any, filled_bytes: Any, places: int) -> list[int]:
-    """Return the most bytes at once in each place: what fills it first, and `changes` a row."""
-    import numpy as np
+@njit
+def _find_needed(
+    tier: Any, op: Any, object_id: Any, end: Any, objects: int, written: Any, is_reborn: Any, needed: Any
+) -> int:  # fmt: skip
+    """Fill `needed` with how long each object must be first; return the first row that reads the deleted, or -1."""
+    lost = -1
+    for row in range(len(op)):
+        at, reach = tier[row] * objects + object_id[row], max(end[row], 1)
+        if op[row] == _WRITE:
+            written[at] = max(written[at], reach)
+        elif op[row] == _DELETE:
+            written[at], is_reborn[at] = 0, True
+        elif reach > written[at]:
+            if not is_reborn[at]:
+                needed[at] = max(needed[at], reach)
+            elif lost < 0:
+                lost = row
+    return lost
 
-    peaks = []
-    for index in range(places):
-        start = int(filled_bytes[filled_place == index].sum())
-        live = start + np.cumsum(changes[place == index])
-        peaks.append(max(start, int(live.max())) if len(live) else start)
-    return peaks
+
+@njit
+def _find_peaks(
+    tier: Any, op: Any, object_id: Any, end: Any, objects: int, paddings: Any, held: Any, peaks: Any, absent: Any,
+    longest: Any,
+) -> None:  # fmt: skip
+    """Follow the bytes that each tier holds; note deletes of nothing, and how long objects get that grow."""
+    for row in range(len(op)):
+        at, padding = tier[row] * objects + object_id[row], paddings[tier[row]]
+        before, after = held[at], held[at]
+        if op[row] == _WRITE:
+            after = max(before, end[row], 1)
+            if 0 < before < after:
+                longest[at] = max(longest[at], after)
+        elif op[row] == _DELETE:
+            absent[row], after = before == 0, 0
+        held[at] = after
+        live = peaks[0, tier[row]] + (-(-after // padding) + -before // padding) * padding
+        peaks[0, tier[row]], peaks[1, tier[row]] = live, max(live, peaks[1, tier[row]])
+
+
+@njit
+def _find_drive_peaks(
+    tier: Any, op: Any, object_id: Any, end: Any, objects: int, paddings: Any, held: Any, peaks: Any, longest: Any,
+    place_of: Any,
+) -> None:  # fmt: skip
+    """Follow the bytes that each drive holds: of objects that grow, their whole length from their first write on."""
+    for row in range(len(op)):
+        at, padding = tier[row] * objects + object_id[row], paddings[tier[row]]
+        before, after = held[at], held[at]
+        if op[row] == _WRITE:
+            after = max(before, end[row], 1)
+        elif op[row] == _DELETE:
+            after = 0
+        held[at] = after
+        if longest[at]:
+            before, after = longest[at] if before else 0, longest[at] if after else 0
+        place = place_of[at]
+        live = peaks[0, place] + (-(-after // padding) + -before // padding) * padding
+        peaks[0, place], peaks[1, place] = live, max(live, peaks[1, place])

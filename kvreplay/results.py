@@ -122,34 +122,36 @@ def ops_batches(setting: Setting, record: Record, due_ns: Any) -> Iterator[pa.Re
     import numpy as np
 
     plan, tiers, rows = setting.window.plan, setting.tiers, setting.window.rows
-    measured = _measured(plan, record, due_ns, tiers)
     engines = np.array([enum_code(OPS, "engine", "none" if t is None else t.engine) for t in tiers], dtype=np.int8)
     at = 0
     for batch in setting.reader.batches(_FROM_TRACE):
         batch = batch.slice(0, rows - at)  # noqa: PLW2901 - the window ends within it
         first, last = np.searchsorted(plan.row, [at, at + batch.num_rows])
         part = slice(int(first), int(last))
-        of_batch = {name: values[part] for name, values in measured.items()}
-        yield _ops_batch(batch, at, of_batch, plan.row[part] - at, engines)
+        measured = _measured(plan, record, due_ns, tiers, part)
+        yield _ops_batch(batch, at, measured, plan.row[part] - at, engines)
         at += batch.num_rows
         if at >= rows:
             return
 
 
-def _measured(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None]) -> dict[str, Any]:
-    """Return the measured columns of the planned rows, -1 where there is nothing."""
+def _measured(
+    plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None], part: slice
+) -> dict[str, Any]:  # fmt: skip
+    """Return the measured columns of a part of the planned rows, -1 where there is nothing."""
     import numpy as np
 
-    simulated = np.array([t is not None and t.is_simulated for t in tiers])[plan.tier]
-    is_done = (record.outcome == OK) & ~simulated
+    simulated = np.array([t is not None and t.is_simulated for t in tiers])[plan.tier[part]]
+    outcome = record.outcome[part]
+    is_done = (outcome == OK) & ~simulated
     # A delete moves no bytes: 0 is what was measured.
-    moved = np.where(plan.op == DELETE, 0, plan.length)
+    moved = np.where(plan.op[part] == DELETE, 0, plan.length[part])
     return {
-        "scheduled_ns": np.full(len(plan), NOT_DONE) if due_ns is None else due_ns,
-        "submitted_ns": record.submitted_ns, "completed_ns": record.completed_ns,
+        "scheduled_ns": np.full(len(outcome), NOT_DONE) if due_ns is None else due_ns[part],
+        "submitted_ns": record.submitted_ns[part], "completed_ns": record.completed_ns[part],
         "bytes": np.where(is_done, moved, NOT_DONE),
-        "io_bytes": np.where(is_done, io_bytes(plan, tiers), NOT_DONE),
-        "outcome": record.outcome,
+        "io_bytes": np.where(is_done, io_bytes(plan, tiers, part), NOT_DONE),
+        "outcome": outcome,
     }  # fmt: skip
 
 

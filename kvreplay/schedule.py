@@ -112,7 +112,7 @@ class Schedule:
             (order.FREE_FLIGHTS, flights),
         ):  # fmt: skip
             counters[place] = value
-        of_rows = [plan.op, plan.tier, plan.start, plan.offset, plan.length]
+        of_rows = [plan.op, plan.tier, plan.offset, plan.length]
         of_rows += [none if times is None else times for times in (due_ns, ready_ns)]
         # Memory that is not touched is not taken: of heaps and flights, few places are used at a time.
         arrays = [
@@ -124,7 +124,8 @@ class Schedule:
             np.zeros(order.ANSWER_WORDS, np.int64),
         ]  # fmt: skip
         for barriers in plan.barriers:
-            arrays += [barriers.group, barriers.members, barriers.starts, barriers.remaining.copy(), barriers.continues]
+            remaining = np.diff(barriers.starts).astype(np.int32)
+            arrays += [barriers.group, barriers.members, barriers.starts, remaining, barriers.continues]
         self._arrays = arrays
         self.places = places_of(arrays)
         """For compiled code."""

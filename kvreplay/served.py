@@ -9,7 +9,6 @@ from kvreplay import firsttoken
 from kvreplay.asked import NO_QOS
 from kvreplay.engines import NOT_DONE, OK
 from kvreplay.plan import READ, WRITE
-from kvreplay.residency import running_max
 from kvtrace.core.schema import SERVED, TRACE, Phase, arrow_schema, enum_array, enum_code
 
 if TYPE_CHECKING:
@@ -169,8 +168,18 @@ def _busy(of: Any, done: Any, record: Record, count: int) -> Any:
     if not len(order):
         return np.zeros(count, np.int64)
     segment = np.cumsum(np.append(False, group[1:] != group[:-1]))
-    reached = running_max(end, segment)
+    reached = _running_max(end, segment)
     before = np.append(-1, np.where(group[1:] == group[:-1], reached[:-1], -1))
     busy = np.maximum(0, end - np.maximum(start, before))
     # Nanoseconds of a request fit a float's 53 bits for three months.
     return np.bincount(group, busy, count).astype(np.int64)
+
+
+def _running_max(values: Any, segment: Any) -> Any:
+    """Return the running maximum of `values`, starting anew in each `segment`."""
+    import numpy as np
+
+    # Ranks instead of values, so that adding the segment cannot overflow.
+    ladder, rank = np.unique(values, return_inverse=True)
+    step = len(ladder)
+    return ladder[np.maximum.accumulate(rank + segment * step) - segment * step]

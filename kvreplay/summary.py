@@ -150,14 +150,15 @@ def distribution(values: Any) -> Distribution:
     return Distribution(count=count, mean_ns=float(ordered.mean()), max_ns=int(ordered[-1]), **ranks)
 
 
-def io_bytes(plan: Plan, tiers: Sequence[Tier | None]) -> Any:
-    """Return int64 a planned row: the bytes asked of its tier, padding included; -1 where none are."""
+def io_bytes(plan: Plan, tiers: Sequence[Tier | None], rows: Any) -> Any:
+    """Return int64 for each of the planned `rows`: the bytes asked of its tier, padding included; -1 where none are."""
     import numpy as np
 
-    padding = np.array([1 if t is None else t.alignment for t in tiers], dtype=np.int64)[plan.tier]
-    moves = np.array([t is not None and not t.is_simulated for t in tiers])[plan.tier] & (plan.op != DELETE)
-    padded = -(-(plan.offset + plan.length) // padding) * padding - plan.start
-    return np.where(moves, np.where(plan.length == 0, 0, padded), -1)
+    tier, offset, length = plan.tier[rows], plan.offset[rows], plan.length[rows]
+    padding = np.array([1 if t is None else t.alignment for t in tiers], dtype=np.int64)[tier]
+    moves = np.array([t is not None and not t.is_simulated for t in tiers])[tier] & (plan.op[rows] != DELETE)
+    padded = -(-(offset + length) // padding) * padding - offset // padding * padding
+    return np.where(moves, np.where(length == 0, 0, padded), -1)
 
 
 def figures(
@@ -166,13 +167,12 @@ def figures(
     """Return the figures of every tier and operation that the plan has, over rows where `is_measured`."""
     import numpy as np
 
-    asked = io_bytes(plan, tiers)
     result = []
     for index, tier in enumerate(tiers):
         for code, op in enumerate(OPS):
             rows = np.flatnonzero((plan.tier == index) & (plan.op == code) & is_measured)
             if tier is not None and len(rows):
-                result.append(_figures(tier, op, rows, plan, record, due_ns, asked))
+                result.append(_figures(tiers, index, op, rows, plan, record, due_ns))
     return result
 
 
@@ -192,7 +192,11 @@ def drive_figures(
     return result
 
 
-def _figures(tier: Tier, op: str, rows: Any, plan: Plan, record: Record, due_ns: Any, asked: Any) -> Figures:
+def _figures(
+    tiers: Sequence[Tier | None], index: int, op: str, rows: Any, plan: Plan, record: Record, due_ns: Any
+) -> Figures:  # fmt: skip
+    tier = tiers[index]
+    assert tier is not None, "only rows with a target are planned"
     outcome = record.outcome[rows]
     good = rows[outcome == OK]
     submitted, completed = record.submitted_ns[good], record.completed_ns[good]
@@ -207,7 +211,7 @@ def _figures(tier: Tier, op: str, rows: Any, plan: Plan, record: Record, due_ns:
         operations=len(good), errors=int(_is_failed(outcome).sum()),
         corrupt=int((outcome == CORRUPT).sum()),
         bytes=moved if is_timed else None,
-        io_bytes=None if tier.is_simulated or op == Op.DELETE else int(asked[good].sum()),
+        io_bytes=None if tier.is_simulated or op == Op.DELETE else int(io_bytes(plan, tiers, good).sum()),
         span_ns=span if len(good) else None,
         bandwidth_bytes_per_s=moved * NS_PER_S / span if is_rated and op != Op.DELETE else None,
         operations_per_s=len(good) * NS_PER_S / span if is_rated else None,
