@@ -23,6 +23,7 @@ from kvreplay.engines import CORRUPT, ERROR, SHORT, mailbox
 from kvreplay.plan import DELETE
 from kvreplay.schedule import Fill
 from kvreplay.tiers import DeviceTier, RingExtents, modelled, place
+from kvtrace.core.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,11 @@ _PR_SET_TIMERSLACK, _PR_GET_TIMERSLACK = 29, 30
 def generators(depth: int) -> int:
     """Return how many threads make data: half of the processors, a few at most, and no more than I/Os in flight."""
     return max(1, min(_MAX_GENERATORS, (os.cpu_count() or 1) // 2, depth))
+
+
+def no_thread(error: RuntimeError, count: int) -> DeviceError:
+    """Return what to say when the system starts no more threads."""
+    return DeviceError(f"cannot start {count} threads ({error}); lower --queue-depth, or raise the limit (ulimit -u)")
 
 
 class Mail:
@@ -207,8 +213,11 @@ class Beside:
             for index in range(count):
                 name = f"kvreplay-{body.__name__}-{index}"
                 thread = threading.Thread(target=self._guard, args=(body,), name=name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    raise no_thread(error, generators + workers) from error
                 self._threads.append(thread)
-                thread.start()
 
     def close(self) -> None:
         """End the threads after what they are at."""

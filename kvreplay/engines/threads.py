@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvreplay.buffers import arenas, buffer_bytes
 from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job
-from kvreplay.engines.beside import generators
+from kvreplay.engines.beside import generators, no_thread
 from kvreplay.plan import DELETE
 from kvreplay.schedule import Fill, Flight, Schedule, Submission, warm
 from kvreplay.tiers import DeviceTier, modelled
@@ -80,10 +80,17 @@ class _Run:
         depth, generators = self._engine.depth, self._engine.generators
         reason = None
         with ThreadPoolExecutor(depth + generators, thread_name_prefix="kvreplay") as pool:
-            running = {pool.submit(self._guard, self._submit_all, lane) for lane in range(depth)}
-            running |= {pool.submit(self._guard, self._generate_all, lane) for lane in range(generators)}
-            self._start_ns = monotonic_ns()
-            self._gate.set()
+            running = set()
+            try:
+                for count, body in ((depth, self._submit_all), (generators, self._generate_all)):
+                    running |= {pool.submit(self._guard, body, lane) for lane in range(count)}
+            except RuntimeError as error:
+                # Those that did start must end.
+                self._stop()
+                raise no_thread(error, depth + generators) from error
+            finally:
+                self._start_ns = monotonic_ns()
+                self._gate.set()
             futures = list(running)
             while running:
                 running = wait(running, timeout=_POLL_S).not_done

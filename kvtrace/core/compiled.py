@@ -6,6 +6,7 @@ would go on running old code. So the cache lies in a directory named by the hash
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from contextlib import contextmanager
@@ -93,9 +94,14 @@ class _Once(event.Listener):  # type: ignore[misc]
 @contextmanager
 def compile_announced() -> Iterator[None]:
     """Tell the person watching, once, if the block has to compile: what it calls first may be compiled alone."""
-    kept = "happens once" if _IS_KEPT else "cannot be kept (the cache directory is not writable)"
-    with announcing(lambda: log(f"compiling: this takes up to a minute and {kept}")):
+    with announcing(_say_compiling):
         yield
+
+
+@functools.cache
+def _say_compiling() -> None:
+    kept = "happens once" if _IS_KEPT else "cannot be kept (the cache directory is not writable)"
+    log(f"compiling: this takes up to a minute and {kept}")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -293,6 +294,25 @@ def test_a_directory_that_vanishes_costs_nothing_that_was_measured(tmp_path: Pat
     assert "row 5: write of object 5: No such file or directory" in str(outcome.error)
     assert [o["outcome"] for o in ops] == ["ok"] * 5 + ["error"] + ["skipped"] * 3
     assert outcome.manifest["device_io"] == {"nvme": {"read_bytes": None, "written_bytes": None}}
+
+
+@pytest.mark.parametrize("started", [0, 1, 3])
+def test_a_system_that_starts_no_more_threads_ends_the_run_instead_of_hanging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, started: int
+) -> None:
+    start, left = threading.Thread.start, started
+
+    def limited(thread: threading.Thread) -> None:
+        nonlocal left
+        if thread.name.startswith("kvreplay"):
+            left -= 1
+            if left < 0:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(DeviceError, match=r"cannot start \d+ threads .*lower --queue-depth"):
+        run(tmp_path, [row("write", 1, i, ts=i) for i in range(9)], targets={"cpu": "ram"}, engine=engine)
 
 
 def test_writes_longer_than_the_buffers_are_named(tmp_path: Path) -> None:
