@@ -7,7 +7,7 @@ import mmap
 
 from kvreplay.hugepages import map_aligned
 
-_AHEAD_PIECES, _AHEAD_FILLS = 32, 4
+_AHEAD_PIECES, _AHEAD_FILLS = 32, 16
 """What is made before a write is submitted, at least: I/Os (a whole chunk of 256 tokens of an 8B model) and buffers.
 
 Much more would not stay in the processor's caches until it is written.

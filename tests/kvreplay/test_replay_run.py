@@ -316,11 +316,11 @@ def test_a_system_that_starts_no_more_threads_ends_the_run_instead_of_hanging(
 
 
 def test_writes_longer_than_the_buffers_are_named(tmp_path: Path) -> None:
-    rows = [row("write", 1, 0, 512 * IO), row("write", 1, 1, 2000 * IO)]
+    rows = [row("write", 1, 0, 1024 * IO), row("write", 1, 1, 4000 * IO)]
     outcome, _ = run(tmp_path, rows, targets={"cpu": "ram"})
     assert outcome.error is None
     assert outcome.manifest["notes"][0].startswith(
-        "1 writes were submitted before all their data was made (more than 512 I/Os each)"
+        "1 writes were submitted before all their data was made (more than 1024 I/Os each)"
     )
 
 
