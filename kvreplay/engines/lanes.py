@@ -264,6 +264,7 @@ def _reap(m: Any, p: Any) -> None:
     """Take what has completed: pieces of lanes here, the rest to `OTHER`."""
     state, completions, others, words = int64s(m, STATE), int64s(m, COMPLETIONS), table(m, OTHER), uint32s(m, WORDS)
     head, tail = state[HEAD], np.int64(words[state[CQ_TAIL_AT]])
+    mailbox.fence()
     while head != tail:
         at = 2 * (head & state[CQ_MASK])
         # The result is the low half of the second word, with a sign.
@@ -277,6 +278,7 @@ def _reap(m: Any, p: Any) -> None:
             others[state[OTHERS], 0], others[state[OTHERS], 1] = data, result
             state[OTHERS] += 1
     state[HEAD] = head
+    mailbox.fence()
     words[state[CQ_HEAD_AT]] = head
 
 

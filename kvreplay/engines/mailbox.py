@@ -30,7 +30,7 @@ _eventfd_write: Any = types.ExternalFunction("eventfd_write", types.int32(types.
 
 @intrinsic
 def fence(typing: Any) -> Any:  # noqa: ARG001 - the form that numba asks for
-    """Let what was written be seen by other threads before what is read next is read."""
+    """Keep reads and writes before it apart from those after it, as other threads and the kernel see them."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 - the same
         builder.fence("seq_cst")
@@ -49,6 +49,7 @@ def ask(q: Any, p: Any, now: int, is_urgent: bool) -> None:
     tail = flags[ASKED_TAIL]
     while order.take_fill(p, now, asked[tail % len(asked)]):
         tail += 1
+    fence()
     flags[ASKED_TAIL] = tail
     count = tail - flags[ASKED_HEAD]
     spare = len(asked) - int64s(p, order.COUNTERS)[order.DEPTH]
@@ -65,8 +66,9 @@ def ask(q: Any, p: Any, now: int, is_urgent: bool) -> None:
 def next_asked(q: Any, fills: Any, most_bytes: int) -> int:
     """Take up to len(`fills`) buffers to fill, with about `most_bytes`; called with the interpreter's lock held."""
     flags, asked = int64s(q, FLAGS), table(q, ASKED)
-    count, size = 0, 0
-    while count < len(fills) and size < most_bytes and flags[ASKED_HEAD] + count != flags[ASKED_TAIL]:
+    count, size, tail = 0, 0, flags[ASKED_TAIL]
+    fence()
+    while count < len(fills) and size < most_bytes and flags[ASKED_HEAD] + count != tail:
         fill = asked[(flags[ASKED_HEAD] + count) % len(asked)]
         fills[count] = fill
         size += fill[ASKED_END] - fill[ASKED_START]
