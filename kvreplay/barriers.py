@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
-from kvreplay.dense import counted, dense
+from kvreplay.dense import dense
 from kvtrace.core.compiled import njit
 
 NO_GROUP = -1
@@ -38,12 +38,16 @@ class Barriers:
         """
         import numpy as np
 
-        keys, count = dense(key)
-        ends = counted(keys, count)
-        members = np.empty(int(ends[-1]), np.int32)
+        found = dense(key)
+        keys = found.numbers
+        # Of each key, where its rows begin; of the last, where they end.
+        places = np.zeros(found.count + 1, np.int64)
+        _count(keys, places)
+        np.cumsum(places, out=places)
+        members = np.empty(int(places[-1]), np.int32)
         group = np.full(len(key), NO_GROUP, np.int32)
         starts, continues = np.empty(len(members) + 1, np.int32), np.zeros(len(members), np.uint8)
-        _place(keys, ends, members)
+        _place(keys, places, members)
         groups = _group(keys, label, members, group, starts, continues)
         return cls(group, members, starts[: groups + 1].copy(), continues[:groups].copy())
 
@@ -54,6 +58,14 @@ class Barriers:
         opened_by_another = np.append(np.zeros(1, np.uint8), self.continues)
         # A row without a group takes the last place, which the final, never continued group leaves 0.
         return opened_by_another[self.group] if len(self.continues) else np.zeros(len(self.group), np.uint8)
+
+
+@njit
+def _count(keys: Any, counts: Any) -> None:
+    """Count the rows of each key, one place further on."""
+    for row in range(len(keys)):
+        if keys[row] >= 0:
+            counts[keys[row] + 1] += 1
 
 
 @njit

@@ -52,10 +52,10 @@ def expect(plan: Plan, residency: Residency, alignments: Sequence[int]) -> Expec
 
     count = len(plan)
     align = np.array(alignments, dtype=np.int64)[plan.tier]
-    end = -(-(plan.offset + plan.length) // align) * align
+    start, end = plan.start(slice(None)), -(-(plan.offset + plan.length) // align) * align
     key = plan.tier.astype(np.int64) * (int(plan.object_id.max()) + 1) + plan.object_id
     order = np.argsort(key, kind="stable")
-    op, key_, start_, end_ = plan.op[order], key[order], plan.start[order], end[order]
+    op, key_, start_, end_ = plan.op[order], key[order], start[order], end[order]
     at = np.arange(count)
     is_new = np.append(True, (key_[1:] != key_[:-1]) | (op[:-1] == DELETE))
     life = np.maximum.accumulate(np.where(is_new, at, 0))
@@ -71,7 +71,7 @@ def expect(plan: Plan, residency: Residency, alignments: Sequence[int]) -> Expec
     ranges: dict[int, list[tuple[int, int, int]]] = {}
     for one in odd.tolist():
         rows = order[np.searchsorted(key_, one) : np.searchsorted(key_, one, side="right")]
-        ranges |= _walk(plan, rows, end, _populated(residency, plan, int(rows[0])))
+        ranges |= _walk(plan, rows, start, end, _populated(residency, plan, int(rows[0])))
     return Expected(version, ranges)
 
 
@@ -81,7 +81,7 @@ def _populated(residency: Residency, plan: Plan, row: int) -> int:
     return -(-int(residency.populate_bytes[is_it].sum()) // BLOCK_BYTES)
 
 
-def _walk(plan: Plan, rows: Any, end: Any, populated: int) -> dict[int, list[tuple[int, int, int]]]:
+def _walk(plan: Plan, rows: Any, start: Any, end: Any, populated: int) -> dict[int, list[tuple[int, int, int]]]:
     """Follow one object in one tier through its `rows`; return the ranges that its reads see."""
     import numpy as np
 
@@ -89,7 +89,7 @@ def _walk(plan: Plan, rows: Any, end: Any, populated: int) -> dict[int, list[tup
     blocks[:populated] = 0
     ranges = {}
     for row in rows.tolist():
-        first, last = int(plan.start[row]) // BLOCK_BYTES, int(end[row]) // BLOCK_BYTES
+        first, last = int(start[row]) // BLOCK_BYTES, int(end[row]) // BLOCK_BYTES
         if plan.op[row] == DELETE:
             blocks[:] = _NEVER
         elif plan.op[row] == WRITE:

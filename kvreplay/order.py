@@ -225,8 +225,7 @@ def take(p: Any, now: int) -> bool:
     if c[RUNNING] and not c[IS_STOPPED]:
         _answer(p, int64s(p, RUNNING_QUEUE)[c[RUNNING_AT]], False)
         return True
-    due = next_due(p, now)
-    if due == NONE or due > now:
+    if next_flight(p, now) == NONE:
         return False
     _answer(p, start_next(p), True)
     return True
@@ -330,44 +329,34 @@ def fill_due(p: Any, now: int) -> int:
 
 
 @holding
-def _take_fill(p: Any, now: int) -> int:
-    """Return the next buffer to fill, if one is free for it; NONE if not. `FILLS` says with what."""
+def take_fill(p: Any, now: int, fill: Any) -> bool:
+    """Take the next buffer to fill, if one is free for it; `fill` gets the answer."""
     due = fill_due(p, now)
     if due == NONE or due > now:
-        return NONE
+        return False
     c, flights = int64s(p, COUNTERS), table(p, FLIGHTS)
     count_at = HUNGRY if c[HUNGRY] else TO_FILL
     heap = int64s(p, HUNGRY_HEAP) if c[HUNGRY] else int64s(p, FILL_HEAP)
     flight = heap[0] & _FLIGHT_MASK
-    piece = flights[flight, NEXT_FILL]
-    count = min(c[A_FILL], flights[flight, PIECES] - piece)
-    flights[flight, NEXT_FILL] += count
-    if flights[flight, NEXT_FILL] == flights[flight, PIECES]:
+    f = flights[flight]
+    piece = f[NEXT_FILL]
+    count = min(c[A_FILL], f[PIECES] - piece)
+    f[NEXT_FILL] += count
+    if f[NEXT_FILL] == f[PIECES]:
         _pop(heap, c[count_at])
         c[count_at] -= 1
     c[FREE_SLOTS] -= 1
     slot = int64s(p, FREE_SLOT)[c[FREE_SLOTS]]
     int64s(p, HELD)[slot] = count
-    fill = table(p, FILLS)[slot]
-    fill[FILL_FLIGHT], fill[FILL_PIECE], fill[FILL_END] = flight, piece, piece + count
-    fill[FILL_AT], fill[FILL_NEXT] = 0, NONE
-    return int(slot)
-
-
-@holding
-def take_fill(p: Any, now: int, fill: Any) -> bool:
-    """Take the next buffer to fill, if one is free for it; `fill` gets the answer."""
-    slot = _take_fill(p, now)
-    if slot == NONE:
-        return False
-    flights, fills, io_bytes = table(p, FLIGHTS), table(p, FILLS), int64s(p, COUNTERS)[IO_BYTES]
-    flight, piece = fills[slot, FILL_FLIGHT], fills[slot, FILL_PIECE]
-    start, end = flights[flight, FIRST], flights[flight, END]
-    if flights[flight, PIECES] > 1:
-        start = bounds(flights, flight, piece, io_bytes)[0]
-        end = bounds(flights, flight, fills[slot, FILL_END] - 1, io_bytes)[1]
-    fill[ASKED_FLIGHT], fill[ASKED_ROW], fill[ASKED_PIECE], fill[ASKED_SLOT] = flight, flights[flight, ROW], piece, slot
-    fill[ASKED_START], fill[ASKED_END], fill[ASKED_OBJECT_END] = start, end, flights[flight, END]
+    held = table(p, FILLS)[slot]
+    held[FILL_FLIGHT], held[FILL_PIECE], held[FILL_END] = flight, piece, piece + count
+    held[FILL_AT], held[FILL_NEXT] = 0, NONE
+    start, end = f[FIRST], f[END]
+    if f[PIECES] > 1:
+        start = bounds(flights, flight, piece, c[IO_BYTES])[0]
+        end = bounds(flights, flight, piece + count - 1, c[IO_BYTES])[1]
+    fill[ASKED_FLIGHT], fill[ASKED_ROW], fill[ASKED_PIECE], fill[ASKED_SLOT] = flight, f[ROW], piece, slot
+    fill[ASKED_START], fill[ASKED_END], fill[ASKED_OBJECT_END] = start, end, f[END]
     return True
 
 
@@ -406,15 +395,13 @@ def is_starved(p: Any, now: int) -> bool:
 
 
 @holding
-def free_data(p: Any, slot: int) -> bool:
-    """Note that a piece's data is needed no more; return whether its buffer is free with that."""
+def free_data(p: Any, slot: int) -> None:
+    """Note that a piece's data is needed no more."""
     c, held = int64s(p, COUNTERS), int64s(p, HELD)
     held[slot] -= 1
-    if held[slot]:
-        return False
-    int64s(p, FREE_SLOT)[c[FREE_SLOTS]] = slot
-    c[FREE_SLOTS] += 1
-    return True
+    if not held[slot]:
+        int64s(p, FREE_SLOT)[c[FREE_SLOTS]] = slot
+        c[FREE_SLOTS] += 1
 
 
 @holding

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvreplay.barriers import ALONE, Barriers
-from kvreplay.dense import dense
+from kvreplay.dense import Dense, dense
 from kvreplay.residency import Residency, trace_residency
 from kvtrace.core.compiled import compile_announced, njit
 from kvtrace.core.errors import ConfigError, TraceError
@@ -69,11 +69,10 @@ class Plan:
         parts = [a for b in self.barriers for a in (b.group, b.members, b.starts, b.continues)]
         return sum(int(a.nbytes) for a in (*own, *parts))
 
-    @property
-    def start(self) -> Any:
-        """int64: the first byte asked of the tier, aligned downwards."""
-        align = self.alignments[self.tier]
-        return self.offset // align * align
+    def start(self, rows: Any) -> Any:
+        """Return int64 for each of `rows`: the first byte asked of the tier, aligned downwards."""
+        align = self.alignments[self.tier[rows]]
+        return self.offset[rows] // align * align
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +243,9 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         _check_stages(stages, stage, request, rows["row"], path)
         del stage, request
         # Reads of an object may run together; any other pair on it keeps its order, in whatever tiers they are.
-        hazards = Barriers.build(object_id, np.where(op == READ, np.int8(0), np.int8(ALONE)))
-        version = rows["version"] if "version" in rows else _versions(op, tier, object_id, rows.pop("phase", None))
+        objects = dense(object_id)
+        hazards = Barriers.build(objects.numbers, np.where(op == READ, np.int8(0), np.int8(ALONE)))
+        version = rows["version"] if "version" in rows else _versions(op, tier, objects, rows.pop("phase", None))
     return Plan(
         row=rows["row"], ts_ns=rows["ts_ns"], op=op, tier=tier, object_id=object_id.astype(np.int32),
         offset=rows["offset_bytes"], length=rows["length_bytes"], version=version.astype(np.int32),
@@ -266,7 +266,7 @@ def _check_stages(stages: Barriers, stage: Any, request: Any, row: Any, path: Pa
         )  # fmt: skip
 
 
-def _versions(op: Any, tier: Any, object_id: Any, phase: Any) -> Any:
+def _versions(op: Any, tier: Any, objects: Dense, phase: Any) -> Any:
     """Return 1, 2, … for the writes of each object in row order, 0 for other rows.
 
     A demotion, a promotion or a write-through moves what another tier holds: if that tier is replayed and touched the
@@ -274,10 +274,10 @@ def _versions(op: Any, tier: Any, object_id: Any, phase: Any) -> Any:
     """
     import numpy as np
 
-    keys, count = dense(object_id)
     copies = np.zeros(len(op), bool) if phase is None else np.isin(phase, _COPY_PHASES)
     version = np.zeros(len(op), np.int32)
-    _count_versions(op, tier, keys, copies, np.zeros(count, np.int32), np.full(count, -1, np.int8), version)
+    newest, touched = np.zeros(objects.count, np.int32), np.full(objects.count, -1, np.int8)
+    _count_versions(op, tier, objects.numbers, copies, newest, touched, version)
     return version
 
 

@@ -63,11 +63,11 @@ class _Objects:
     ) -> None:  # fmt: skip
         import numpy as np
 
-        self._ids, self._count = dense(object_id)
-        self._named = None if self._ids is object_id else np.unique(object_id)
-        self._rows = (tier, op, self._ids, end, self._count)
+        self._objects = dense(object_id)
+        self._count = self._objects.count
+        self._rows = (tier, op, self._objects.numbers, end, self._count)
         self._padding, self._tiers, self._shared = np.array(alignments, np.int64), len(alignments), shared
-        self._absent = np.zeros(len(op), bool)
+        self._absent, self._longest = np.zeros(len(op), bool), self._bytes()
 
     def _bytes(self) -> Any:
         import numpy as np
@@ -78,57 +78,50 @@ class _Objects:
         """Go through the rows: twice, and once more if drives have to be told apart."""
         import numpy as np
 
-        needed, longest = self._bytes(), self._bytes()
+        needed = self._bytes()
         lost = int(_find_needed(*self._rows, self._bytes(), np.zeros(len(needed), bool), needed))
-        tier_of = np.repeat(np.arange(self._tiers, dtype=np.int8), self._count)
-        peaks = self._start(needed, tier_of, self._tiers)
-        _find_peaks(*self._rows, self._padding, needed.copy(), peaks, self._absent, longest)
-        drive_peaks = [[peak] for peak in peaks[1].tolist()]
+        tier_of = np.repeat(np.arange(self._tiers, dtype=np.int32), self._count)
+        peaks = self._peaks(needed, tier_of, self._tiers, self._bytes())
+        drive_peaks = [[peak] for peak in peaks]
+        grows = np.flatnonzero(self._longest)
         grown: list[dict[int, int]] = [{} for _ in range(self._tiers)]
-        for at in np.flatnonzero(longest).tolist():
-            grown[at // self._count][self._name(at % self._count)] = int(longest[at])
-        if longest.any() or self._shared:
-            drive_peaks = self._by_drive(needed, longest, tier_of)
+        names = self._objects.names(grows % max(1, self._count)).tolist()
+        for at, name in zip(grows.tolist(), names, strict=True):
+            grown[at // self._count][name] = int(self._longest[at])
+        if len(grows) or self._shared:
+            drive_peaks = self._by_drive(needed, tier_of)
         first = np.flatnonzero(needed)
         return Residency(
-            tier_of[first], self._names(first % max(1, self._count)), needed[first], self._absent,
-            None if lost < 0 else lost, peaks[1].tolist(), drive_peaks, grown,
+            tier_of[first].astype(np.int8), self._objects.names(first % max(1, self._count)), needed[first],
+            self._absent, None if lost < 0 else lost, peaks, drive_peaks, grown,
         )  # fmt: skip
 
-    def _name(self, number: int) -> int:
-        return number if self._named is None else int(self._named[number])
-
-    def _names(self, numbers: Any) -> Any:
+    def _peaks(self, needed: Any, place_of: Any, places: int, whole: Any) -> list[int]:
+        """Return the most bytes at once in each place, where what is `needed` lies at first."""
         import numpy as np
 
-        return np.asarray(numbers if self._named is None else self._named[numbers], np.int64)
-
-    def _start(self, lengths: Any, place_of: Any, places: int) -> Any:
-        """Return int64, by place, what lies there at first and the most so far, which is the same."""
-        import numpy as np
-
-        first = np.flatnonzero(lengths)
+        first = np.flatnonzero(needed)
         padding = self._padding[first // max(1, self._count)]
         held = np.zeros(places, np.int64)
-        np.add.at(held, place_of[first], -(-lengths[first] // padding) * padding)
-        return np.stack([held, held])
+        np.add.at(held, place_of[first], -(-np.maximum(needed, whole)[first] // padding) * padding)
+        peaks = np.stack([held, held])
+        _find_peaks(*self._rows, self._padding, needed.copy(), place_of, whole, peaks, self._absent, self._longest)
+        return [int(peak) for peak in peaks[1]]
 
-    def _by_drive(self, needed: Any, longest: Any, tier_of: Any) -> list[list[int]]:
+    def _by_drive(self, needed: Any, tier_of: Any) -> list[list[int]]:
         """Return the most bytes on each drive of each tier, every object as long as it will get."""
         import numpy as np
 
         drives = [self._shared[t][1] if t in self._shared else 1 for t in range(self._tiers)]
-        starts = np.cumsum([0, *drives])
-        place_of = starts[tier_of].astype(np.int32)
-        every = self._names(np.arange(self._count))
+        starts = np.cumsum([0, *drives]).tolist()
+        place_of = np.array(starts, np.int32)[tier_of]
+        every = self._objects.names(np.arange(self._count))
         for tier, (drive_of, _) in self._shared.items():
             # Ids that no row has may lie beyond the table.
             known = np.minimum(every, len(drive_of) - 1)
             place_of[tier * self._count : (tier + 1) * self._count] += drive_of[known]
-        whole = np.where(needed > 0, np.maximum(needed, longest), 0)
-        peaks = self._start(whole, place_of, int(starts[-1]))
-        _find_drive_peaks(*self._rows, self._padding, needed.copy(), peaks, longest, place_of)
-        return [peaks[1, a:b].tolist() for a, b in pairwise(starts.tolist())]
+        peaks = self._peaks(needed, place_of, starts[-1], self._longest.copy())
+        return [peaks[a:b] for a, b in pairwise(starts)]
 
 
 @njit
@@ -153,10 +146,13 @@ def _find_needed(
 
 @njit
 def _find_peaks(
-    tier: Any, op: Any, object_id: Any, end: Any, objects: int, paddings: Any, held: Any, peaks: Any, absent: Any,
-    longest: Any,
+    tier: Any, op: Any, object_id: Any, end: Any, objects: int, paddings: Any, held: Any, place_of: Any, whole: Any,
+    peaks: Any, absent: Any, longest: Any,
 ) -> None:  # fmt: skip
-    """Follow the bytes that each tier holds; note deletes of nothing, and how long objects get that grow."""
+    """Follow the bytes that each place holds, of objects that are given a `whole` length all of it from the first on.
+
+    Notes deletes of nothing, and how long objects get that grow.
+    """
     for row in range(len(op)):
         at, padding = tier[row] * objects + object_id[row], paddings[tier[row]]
         before, after = held[at], held[at]
@@ -167,26 +163,8 @@ def _find_peaks(
         elif op[row] == _DELETE:
             absent[row], after = before == 0, 0
         held[at] = after
-        live = peaks[0, tier[row]] + (-(-after // padding) + -before // padding) * padding
-        peaks[0, tier[row]], peaks[1, tier[row]] = live, max(live, peaks[1, tier[row]])
-
-
-@njit
-def _find_drive_peaks(
-    tier: Any, op: Any, object_id: Any, end: Any, objects: int, paddings: Any, held: Any, peaks: Any, longest: Any,
-    place_of: Any,
-) -> None:  # fmt: skip
-    """Follow the bytes that each drive holds: of objects that grow, their whole length from their first write on."""
-    for row in range(len(op)):
-        at, padding = tier[row] * objects + object_id[row], paddings[tier[row]]
-        before, after = held[at], held[at]
-        if op[row] == _WRITE:
-            after = max(before, end[row], 1)
-        elif op[row] == _DELETE:
-            after = 0
-        held[at] = after
-        if longest[at]:
-            before, after = longest[at] if before else 0, longest[at] if after else 0
+        if whole[at]:
+            before, after = whole[at] if before else 0, whole[at] if after else 0
         place = place_of[at]
         live = peaks[0, place] + (-(-after // padding) + -before // padding) * padding
         peaks[0, place], peaks[1, place] = live, max(live, peaks[1, place])

@@ -102,7 +102,7 @@ class Schedule:
 
         from kvreplay.arrays import places_of
 
-        self.depth, self.rows, self.slots, self._io_bytes = depth, len(plan), 2 * ahead + 2, io_bytes
+        self.rows, self.slots = len(plan), 2 * ahead + 2
         flights = max(1, min(self.rows, 2 * self.slots + depth + _READY_FLIGHTS, order.MOST_FLIGHTS))
         none = np.zeros(0, np.int64)
         counters: Any = np.zeros(order.COUNTER_WORDS, np.int64)
@@ -150,19 +150,9 @@ class Schedule:
         return self.counters[order.COMPLETED]
 
     @property
-    def is_stopped(self) -> bool:
-        """Whether it was stopped."""
-        return self.counters[order.IS_STOPPED] != 0
-
-    @property
     def is_over(self) -> bool:
         """Whether no piece will be offered any more."""
-        return self.is_stopped or self.completed == self.rows
-
-    @property
-    def free_slots(self) -> int:
-        """How many data buffers are free."""
-        return self.counters[order.FREE_SLOTS]
+        return self.counters[order.IS_STOPPED] != 0 or self.completed == self.rows
 
     @property
     def fills_in_flight(self) -> int:
@@ -194,8 +184,7 @@ class Schedule:
         if not order.take(self.places, now_ns):
             return None
         number, piece, slot, is_first, start, length, at = self._answer
-        flight = self._flights.get(number) or self.flight(number)
-        return Submission(flight, piece, None if slot < 0 else slot, is_first == 1, start, length, at)
+        return Submission(self.flight(number), piece, None if slot < 0 else slot, is_first == 1, start, length, at)
 
     def begun(self, flight: Flight) -> None:
         """Note that the operation is open, so that its other pieces may go."""
@@ -240,11 +229,6 @@ class Schedule:
         """Note that an operation has completed, well or not, and release what waited for it."""
         del self._flights[flight.number]
         order.done(self.places, flight.number, now_ns)
-
-    def bounds(self, flight: Flight, piece: int) -> tuple[int, int]:
-        """Return a piece's first byte and the one after its last; pieces end at multiples of the I/O size."""
-        first = flight.start // self._io_bytes + piece
-        return max(flight.start, first * self._io_bytes), min(flight.end, (first + 1) * self._io_bytes)
 
 
 def warm() -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kvreplay.buffers import Arena
     from kvreplay.engines import Job
-    from kvreplay.schedule import Flight, Schedule, Submission
+    from kvreplay.schedule import Flight, Submission
     from kvreplay.tiers import Tier
 
 _MAX_GENERATORS = 4
@@ -101,7 +101,7 @@ class Mail:
         self._wake(mailbox.HUNGRY)
 
     def _wake(self, depth: int) -> None:
-        if mailbox.is_asleep(self.places, depth):
+        if mailbox.must_wake(self.places, depth):
             os.eventfd_write(self.fd, 1)
 
     def wake_makers(self, count: int) -> None:
@@ -184,14 +184,14 @@ class Beside:
     """The threads of one job."""
 
     def __init__(
-        self, job: Job, schedule: Schedule, mail: Mail, reads: Arena, writes: Arena, extents: Sequence[memoryview],
+        self, job: Job, mail: Mail, reads: Arena, writes: Arena, extents: Sequence[memoryview],
     ) -> None:  # fmt: skip
         """Start no thread yet; `extents` have by tier where objects lie, if they are extents of open files."""
         self.mail = mail
         self.generation_ns = self.reserve_ns = 0
         self.start_ns = 0
         """The run's start on the monotonic clock."""
-        self._job, self._schedule = job, schedule
+        self._job = job
         self._reads, self._writes = reads.views, writes.views
         self._tier_of, self._object = memoryview(job.plan.tier), memoryview(job.plan.object_id)
         self._version = memoryview(job.plan.version)
@@ -299,9 +299,8 @@ class Beside:
 
     def _check(self, check: Check) -> None:
         assert self._job.check is not None, "only then is it asked"
-        flight = check.submission.flight
-        start, end = self._schedule.bounds(flight, check.submission.piece)
-        check.trouble = self._job.check(self._reads[check.slot][: end - start], flight.row, start)
+        part = check.submission
+        check.trouble = self._job.check(self._reads[check.slot][: part.length], part.flight.row, part.start)
         self.mail.post(check)
 
     def _perform(self, step: Step) -> None:
@@ -331,7 +330,7 @@ class Beside:
 
     def _move(self, step: Step, submission: Submission, tier: Tier) -> None:
         flight = submission.flight
-        start, end = self._schedule.bounds(flight, submission.piece)
+        start, end = submission.start, submission.start + submission.length
         if submission.slot is not None:
             tier.write(
                 flight.handle, start, self._writes[submission.slot][submission.at : submission.at + submission.length]

@@ -16,7 +16,7 @@ from kvreplay.arrays import int64s, table
 from kvreplay.order import ASKED_END, ASKED_START
 from kvtrace.core.compiled import holding, intrinsic
 
-FLAGS, ASKED, MADE, QUEUE_ARRAYS = range(4)
+FLAGS, ASKED, MADE = range(3)
 """The arrays, int64: counters, buffers asked for (a row each, as `order.take_fill` answers) and buffers made; rings."""
 (ASKED_TAIL, ASKED_HEAD, MADE_TAIL, MADE_HEAD, SLEEPS, WAKES, MAKERS_FD, ASLEEP, HAS_MAIL, FLAG_WORDS) = range(10)
 """Places of `FLAGS`: threads that make data add one to `SLEEPS` before they sleep, `WAKES` counts what woke them."""
@@ -101,7 +101,7 @@ def made(q: Any, slots: Any) -> None:
 
 
 @holding
-def is_asleep(q: Any, least: int) -> bool:
+def must_wake(q: Any, least: int) -> bool:
     """Return whether the submitting thread sleeps at least so deeply; if so, the caller must wake it."""
     flags = int64s(q, FLAGS)
     fence()

@@ -74,7 +74,7 @@ class Submitter:
         self._fresh: list[int] = []
         """Rows put since the last stamp."""
         self._failure: Failure | None = None
-        self._beside = Beside(job, self._schedule, self._mail, engine.reads, engine.writes, self._pump.extents)
+        self._beside = Beside(job, self._mail, engine.reads, engine.writes, self._pump.extents)
         self._start_ns = 0
 
     def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
@@ -265,9 +265,7 @@ class Submitter:
 
     def _forget(self, flight: Flight) -> None:
         """Note that an object lies nowhere any more."""
-        extents = self._pump.extents[self._tier_of[flight.row]]
-        if extents:
-            extents[self._object[flight.row]] = NOWHERE
+        self._pump.extents[self._tier_of[flight.row]][self._object[flight.row]] = NOWHERE
 
     def _put_close(self, flight: Flight, data: int) -> None:
         files = self._files_of[self._tier_of[flight.row]]
@@ -308,7 +306,7 @@ class Submitter:
             self._close(submission, monotonic_ns() - self._start_ns)
 
     def _pass(self, submission: Submission) -> None:
-        """Let an operation of a simulated tier be done at once."""
+        """Let an operation without I/O be done at once."""
         flight = submission.flight
         now = monotonic_ns() - self._start_ns
         self._submitted[flight.row] = now

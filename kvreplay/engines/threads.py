@@ -6,7 +6,6 @@ thread at a time sleeps until the next deadline.
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from time import monotonic_ns
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvreplay.buffers import arenas, buffer_bytes
 from kvreplay.engines import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job
-from kvreplay.engines.beside import generators, no_thread
+from kvreplay.engines.beside import generators, no_thread, precise_timers
 from kvreplay.plan import DELETE
 from kvreplay.schedule import Fill, Flight, Schedule, Submission, warm
 from kvreplay.tiers import DeviceTier, modelled
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from kvreplay.buffers import Arena
     from kvreplay.tiers import Tier
 
-_PR_SET_TIMERSLACK = 29
 _POLL_S = 0.1
 _NS_PER_S = 10**9
 
@@ -106,7 +104,7 @@ class _Run:
         )  # fmt: skip
 
     def _guard(self, body: Callable[[int], None], lane: int) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
+        precise_timers()
         self._gate.wait()
         try:
             body(lane)
@@ -259,7 +257,7 @@ class _Run:
 
     def _move(self, submission: Submission, tier: Tier, view: memoryview) -> None:
         flight = submission.flight
-        start, end = self.schedule.bounds(flight, submission.piece)
+        start, end = submission.start, submission.start + submission.length
         try:
             if submission.slot is not None:
                 tier.write(

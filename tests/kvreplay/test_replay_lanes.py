@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from rings import IO, SEED, content, needs_uring
 
 from kvreplay.datagen import filler
-from kvreplay.engines import ERROR, OK, Job, Record, mailbox, ring
+from kvreplay.engines import ERROR, OK, Job, Record, mailbox
 from kvreplay.engines.beside import Mail
 from kvreplay.engines.uring import UringEngine
 from kvreplay.plan import DELETE, READ, WRITE, Plan, build_plan
@@ -25,10 +26,7 @@ from kvreplay.tiers.simulated import SimulatedTier
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-IO = 16384
 SPACE_BYTES = 64 << 20
-REFUSED = ring.refusal()
-needs_uring = pytest.mark.skipif(REFUSED is not None, reason=f"no io_uring: {REFUSED}")
 
 
 @pytest.fixture
@@ -57,19 +55,13 @@ def plan_of(rows: list[tuple[int, ...]], ts: list[int] | None = None) -> Plan:
 def drive(plan: Plan, tiers: list[Any], depth: int, due: Any = None, **job: Any) -> tuple[Any, Record]:
     record = Record.empty(len(plan), is_open_loop=due is not None)
     engine = UringEngine(depth, IO)
-    driven = engine.drive(Job(plan, due, tiers, record, filler(3), **job), lambda: None, lambda _done: None)
+    driven = engine.drive(Job(plan, due, tiers, record, filler(SEED), **job), lambda: None, lambda _done: None)
     return driven, record
 
 
 def held(tier: ExtentTier, obj: int, length: int) -> bytes:
     fd, start = tier.ring_extent(obj)
     return os.pread(fd, length, start)
-
-
-def content(obj: int, version: int, length: int) -> bytes:
-    expected = bytearray(length)
-    filler(3)(memoryview(expected), obj, version, 0)
-    return bytes(expected)
 
 
 @needs_uring
@@ -166,7 +158,7 @@ def test_an_interrupt_ends_a_run_that_compiled_code_alone_does(space: ExtentTier
     # A read a millisecond, for ten seconds.
     plan = plan_of([(0, WRITE, 0, 4096, -1, -1)] + [(0, READ, 0, 4096, -1, -1)] * 9999, list(range(0, 10**10, 10**6)))
     record = Record.empty(len(plan), is_open_loop=True)
-    job, asked = Job(plan, plan.ts_ns, [space], record, filler(3)), iter([None, None])
+    job, asked = Job(plan, plan.ts_ns, [space], record, filler(SEED)), iter([None, None])
     driven = UringEngine(1, IO).drive(job, lambda: next(asked, "SIGINT"), lambda _done: None)
     assert driven.interrupted_by == "SIGINT"
     assert 0 < driven.completed < len(plan)

@@ -145,6 +145,7 @@ def test_neighbours_share_a_group_if_their_label_is_one_and_a_chain_holds_a_key(
 
 def test_sparse_numbers_become_their_rank_and_negative_ones_stay() -> None:
     numbers = np.array([7 * SPARSE, -1, 3, 7 * SPARSE])
-    found, count = dense(numbers)
-    assert (found.tolist(), count) == ([1, -1, 0, 1], 2)
-    assert dense(np.array([5, -1]))[0].tolist() == [5, -1]
+    found = dense(numbers)
+    assert (found.numbers.tolist(), found.count) == ([1, -1, 0, 1], 2)
+    assert found.names(np.array([1, 0])).tolist() == [7 * SPARSE, 3]
+    assert dense(np.array([5, -1])).numbers.tolist() == [5, -1]

@@ -201,9 +201,10 @@ def test_pieces_end_at_multiples_of_the_io_size() -> None:
     schedule = Schedule(plan, None, [True], [4096], depth=1, ahead=1, io_bytes=8192)
     submission = schedule.take(0)
     assert submission is not None
-    flight = submission.flight
+    schedule.begun(submission.flight)
+    parts = [submission, *iter(lambda: schedule.take(0), None)]
     # 5000 .. 25000 padded to 4096 .. 28672, cut at 8192, 16384 and 24576.
-    pieces = [schedule.bounds(flight, i) for i in range(flight.pieces)]
+    pieces = [(part.start, part.start + part.length) for part in parts]
     assert pieces == [(4096, 8192), (8192, 16384), (16384, 24576), (24576, 28672)]
 
 

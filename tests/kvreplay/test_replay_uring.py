@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import write_trace
+from rings import IO, SEED, content, needs_uring
 
 from kvreplay.datagen import filler
 from kvreplay.engines import ERROR, OK, SHORT, Job, Record, choose, ring
@@ -31,10 +32,6 @@ from kvtrace.core.traceio import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-IO = 16384
-REFUSED = ring.refusal()
-needs_uring = pytest.mark.skipif(REFUSED is not None, reason=f"no io_uring: {REFUSED}")
 
 
 @pytest.fixture
@@ -61,14 +58,8 @@ def plan_of(rows: list[tuple[int, int, int, int]], tmp_path: Path) -> Plan:
 
 def drive(engine: UringEngine, tier: Any, plan: Plan, **job: Any) -> tuple[Any, Record]:
     record = Record.empty(len(plan), is_open_loop=False)
-    driven = engine.drive(Job(plan, None, [tier], record, filler(3), **job), lambda: None, lambda _done: None)
+    driven = engine.drive(Job(plan, None, [tier], record, filler(SEED), **job), lambda: None, lambda _done: None)
     return driven, record
-
-
-def content(obj: int, version: int, length: int) -> bytes:
-    expected = bytearray(length)
-    filler(3)(memoryview(expected), obj, version, 0)
-    return bytes(expected)
 
 
 @needs_uring
@@ -228,7 +219,7 @@ def test_stopping_waits_for_what_is_in_flight(tier: FileTier, tmp_path: Path) ->
     asked = iter([None] * 20)
     plan = plan_of([(WRITE, i, 0, 3 * IO) for i in range(500)], tmp_path)
     record = Record.empty(500, is_open_loop=False)
-    job = Job(plan, None, [tier], record, filler(3))
+    job = Job(plan, None, [tier], record, filler(SEED))
     driven = UringEngine(4, IO).drive(job, lambda: next(asked, "SIGINT"), lambda _done: None)
     assert driven.interrupted_by == "SIGINT"
     assert driven.completed == (record.outcome == OK).sum() < 500
