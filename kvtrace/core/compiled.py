@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import signal
+import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numba.extending
@@ -74,6 +76,41 @@ inlined = numba.njit(inline="always")
 
 intrinsic = numba.extending.intrinsic
 """A function that says, by the types of its arguments, what to compile in its place."""
+
+
+class _Uninterrupted(event.Listener):  # type: ignore[misc]
+    """Holds Ctrl-C back while code is compiled or loaded, and lets it through then.
+
+    LLVM calls back into Python: an exception raised there is lost, and the run goes on, or the process crashes.
+    """
+
+    def __init__(self) -> None:
+        self._depth, self._is_held = 0, False
+        self._before: Any = None
+
+    def on_start(self, _event: event.Event) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if not self._depth:
+            self._is_held = False
+            self._before = signal.signal(signal.SIGINT, self._hold) or signal.SIG_DFL
+        self._depth += 1
+
+    def on_end(self, _event: event.Event) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._depth -= 1
+        if not self._depth:
+            signal.signal(signal.SIGINT, self._before)
+            if self._is_held:
+                signal.raise_signal(signal.SIGINT)
+
+    def _hold(self, *_: object) -> None:
+        self._is_held = True
+
+
+# Held by numba from before it looks for what an earlier run left until that is loaded, or compiled.
+event.register("numba:compiler_lock", _Uninterrupted())
 
 
 class _Once(event.Listener):  # type: ignore[misc]

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import signal
+
 import numba
+import pytest
+from numba.core import event
 
 from kvtrace.core.compiled import announcing
 
@@ -30,3 +34,20 @@ def test_functions_within_are_not_announced_again():
     with announcing(lambda: said.append("compiling")):
         assert outer(1) == 4
     assert said == ["compiling"]
+
+
+def test_an_interrupt_comes_when_what_is_being_compiled_or_loaded_is_there():
+    before, steps = signal.getsignal(signal.SIGINT), []
+
+    def compile_twice():
+        with event.trigger_event("numba:compiler_lock"):
+            with event.trigger_event("numba:compiler_lock"):
+                signal.raise_signal(signal.SIGINT)
+                steps.append("within")
+            steps.append("between")
+        steps.append("after")
+
+    with pytest.raises(KeyboardInterrupt):
+        compile_twice()
+    assert steps == ["within", "between"]
+    assert signal.getsignal(signal.SIGINT) is before

@@ -102,7 +102,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(here, monkeypatch, capsys, arg
     before = names(here)
     assert kvtrace(monkeypatch, *arguments) == code
     shown = capsys.readouterr()
-    lines = [line for line in shown.err.splitlines() if not line.startswith("compiling ")]
+    lines = [line for line in shown.err.splitlines() if not line.startswith("compiling: ")]
     assert shown.out == ""
     assert len(lines) == 1
     assert lines[0].startswith("kvtrace: error: ")
@@ -150,7 +150,7 @@ def test_a_full_disk_leaves_nothing(small_disk, monkeypatch, capsys, kib, suffix
     shown = capsys.readouterr()
     assert code == 4
     assert shown.err.splitlines()[-1].endswith("No space left on device")
-    assert len([line for line in shown.err.splitlines() if not line.startswith("compiling ")]) == 1
+    assert len([line for line in shown.err.splitlines() if not line.startswith("compiling: ")]) == 1
     assert names(disk) == []
 
 
@@ -239,23 +239,23 @@ def test_same_bytes_from_another_process_and_when_asked_for_json(tmp_path, monke
 
 
 def test_an_interrupt_leaves_no_file(tmp_path):
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "kvtrace.cli", "gen", "--users", "20000", "--duration", "100h",
          "-o", tmp_path / "t.parquet"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        # Its temporary files are there while it works.
-        for _ in range(1200):
-            if names(tmp_path) or process.poll() is not None:
-                break
-            time.sleep(0.1)
-        assert names(tmp_path)
-        assert not [name for name in names(tmp_path) if not name.startswith(".")]
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
+    ) as process:  # fmt: skip
+        try:
+            # Its temporary files are there while it works.
+            for _ in range(1200):
+                if names(tmp_path) or process.poll() is not None:
+                    break
+                time.sleep(0.1)
+            assert names(tmp_path)
+            assert not [name for name in names(tmp_path) if not name.startswith(".")]
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert (out, err.splitlines()[-1]) == ("", "kvtrace: error: interrupted")
     assert "Traceback" not in err
