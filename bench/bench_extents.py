@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from bench_replay import DEPTHS, RUNS, Side, device_share, drive, plan_of, show
 
-from kvreplay.engines.choose import EngineName, choose
-from kvreplay.plan import READ, WRITE
-from kvreplay.tiers import Holding, Options
+from kvreplay.engine.choose import EngineName, choose
+from kvreplay.plan.plan import READ, WRITE
 from kvreplay.tiers.extents import ExtentTier
+from kvreplay.tiers.tier import Holding, Options
 
 SPACE_BYTES = 1 << 30
 MIB_BY_SIZE = {4 << 10: 128, 16 << 10: 256, 64 << 10: 512, 256 << 10: 1024}

@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from kvreplay.buffers import Arena
+from kvreplay.data.buffers import Arena
 from kvreplay.tiers.device import Copy, CudaDevice
 from kvreplay.tiers.gpu import GpuTier
 from kvtrace.core.errors import KvError

@@ -24,22 +24,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvreplay.datagen import filler
-from kvreplay.engines import Driven, Job, Record
-from kvreplay.engines.beside import precise_timers
-from kvreplay.engines.choose import EngineName, choose
-from kvreplay.host import device_bytes
-from kvreplay.plan import READ, WRITE, Plan, build_plan
-from kvreplay.runner import _quiet_interpreter
-from kvreplay.tiers import Options
+from kvreplay.data.generate import filler
+from kvreplay.engine.choose import EngineName, choose
+from kvreplay.engine.job import Driven, Job, Record
+from kvreplay.engine.workers import precise_timers
+from kvreplay.plan.plan import READ, WRITE, Plan, build_plan
+from kvreplay.run.run import _quiet_interpreter
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.simulated import SimulatedTier
+from kvreplay.tiers.host import device_bytes
+from kvreplay.tiers.modelled import SimulatedTier
+from kvreplay.tiers.tier import Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvreplay.engines import IoEngine
-    from kvreplay.tiers import Tier
+    from kvreplay.engine.job import IoEngine
+    from kvreplay.tiers.tier import Tier
 
 RUNS = 3
 FILES, FILE_BYTES = 32, 32 << 20

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvtrace.geometry import Chains
-from kvtrace.sweep import lru_hits
+from kvtrace.curves.stack import lru_hits
+from kvtrace.sim.chains import Chains
 
 REFERENCES = 10_000_000
 OBJECTS = 1_000_000
@@ -119,7 +119,7 @@ CASES = {
 
 
 def bench_gen(directory: Path) -> None:
-    from kvtrace.core.traceio import open_table
+    from kvtrace.core.tables import open_table
 
     out = directory / "t.parquet"
     kvtrace("gen", "--users", "1", "--duration", "1s", "-o", str(out))
@@ -145,7 +145,7 @@ def bench_gen(directory: Path) -> None:
 
 def bench_mlperf_csv(directory: Path) -> None:
     """Export a trace as MLPerf CSV, zstd, keys and all; the rate is of CSV rows (deletes have none)."""
-    from kvtrace.core.traceio import open_table
+    from kvtrace.core.tables import open_table
 
     trace, out = directory / "m.parquet", directory / "m.csv.zst"
     kvtrace("gen", "--users", "4000", "--duration", "60s", "--set", "decode_ns_per_token=0", "-o", str(trace))

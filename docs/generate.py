@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from kvdistill import profile
+from kvdistill.profile import profile
 from kvtrace.core.schema import PHASE_MEANINGS, SCHEMA_VERSION, TABLES, Table, table_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -72,7 +72,7 @@ def profile_schema() -> dict[str, Any]:
                 ):
                     name, meaning = ast.unparse(field.target), " ".join(ast.literal_eval(text.value).split())
                     fields[name] = {"description": meaning, **fields[name]}
-    return {"$comment": "generated from kvdistill/profile.py; run `make docs`, do not edit", **schema}
+    return {"$comment": "generated from kvdistill/profile/profile.py; run `make docs`, do not edit", **schema}
 
 
 def profile_page() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvdistill import cli_fio, cli_import, cli_jobs, cli_reports
+from kvdistill.commands import fio, importing, jobs, reports
 from kvtrace.core.app import make_app, run
 
 app = make_app(
@@ -11,16 +11,16 @@ app = make_app(
     "A trace is a *.parquet or *.csv.zst file that `kvtrace gen` wrote; a run is a folder that `kvreplay run` wrote.",
 )
 
-app.command()(cli_fio.profile)
-app.command()(cli_fio.fio)
-for command in (cli_jobs.warp, cli_jobs.sai3, cli_jobs.elbencho, cli_jobs.vdbench):
+app.command()(fio.profile)
+app.command()(fio.fio)
+for command in (jobs.warp, jobs.sai3, jobs.elbencho, jobs.vdbench):
     app.command()(command)
 
 
-app.command("import")(cli_import.import_)
-app.command()(cli_reports.report)
-app.command()(cli_reports.sql)
-app.command()(cli_reports.compare)
+app.command("import")(importing.import_)
+app.command()(reports.report)
+app.command()(reports.sql)
+app.command()(reports.compare)
 
 
 def main() -> None:

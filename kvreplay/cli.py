@@ -14,8 +14,8 @@ from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.units import parse_bytes, parse_duration_ns
 
 if TYPE_CHECKING:
-    from kvreplay.options import Config
-    from kvreplay.runner import Outcome
+    from kvreplay.config.config import Config
+    from kvreplay.run.run import Outcome
 
 app = make_app(
     "kvreplay",
@@ -108,10 +108,10 @@ def run_(
     Example, the first minute at the trace's own times:
       kvreplay run conv.parquet --tier nvme=/mnt/scratch --speed 1 --limit 60s -o run
     """
-    from kvreplay.mlperf import read_criteria
-    from kvreplay.options import Config
-    from kvreplay.present import show_run
-    from kvreplay.runner import replay
+    from kvreplay.config.config import Config
+    from kvreplay.result.mlperf import read_criteria
+    from kvreplay.run.document import show_run
+    from kvreplay.run.run import replay
 
     config = Config(
         tiers=_targets(tier or []), speed=speed, is_as_fast_as_possible=as_fast_as_possible,
@@ -146,8 +146,8 @@ def _fail_on_corruption(outcome: Outcome, output: Path) -> None:
 def _run_trials(
     config: Config, trace: Path, output: Path, argv: list[str], count: int, *, is_forced: bool, as_json: bool
 ) -> None:
-    from kvreplay.present import show_trials
-    from kvreplay.trials import run_trials
+    from kvreplay.run.document import show_trials
+    from kvreplay.run.trials import run_trials
 
     def done(run: Path, outcome: Outcome) -> None:
         log(f"{run}: {outcome.summary.verdict}")
@@ -180,8 +180,8 @@ def recover_(
     Example:
       kvreplay recover run
     """
-    from kvreplay.present import show_run
-    from kvreplay.recover import recover
+    from kvreplay.result.recover import recover
+    from kvreplay.run.document import show_run
 
     outcome = recover(run, trace)
     if as_json:
@@ -227,9 +227,9 @@ def sweep_(
       kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --speeds 1,2,4,8,16 -o sweep
       kvreplay sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o sweep
     """
-    from kvreplay.options import Config
-    from kvreplay.present_machine import show_sweep
-    from kvreplay.sweep import DEPTHS, Axis, plot, sweep
+    from kvreplay.config.config import Config
+    from kvreplay.run.present_machine import show_sweep
+    from kvreplay.run.sweep import DEPTHS, Axis, plot, sweep
     from kvtrace.core.plots import check_plot
 
     given = {Axis.QUEUE_DEPTH: queue_depths, Axis.SPEED: speeds, Axis.USERS: users}
@@ -277,8 +277,8 @@ def discover_(
     Example:
       kvreplay discover
     """
-    from kvreplay.discover import discover
-    from kvreplay.present_machine import show_discovery
+    from kvreplay.run.discover import discover
+    from kvreplay.run.present_machine import show_discovery
 
     found = discover()
     if as_json:
@@ -300,8 +300,8 @@ def compare_(
       kvreplay run t.parquet --tier nvme=/mnt/b --trials 3 -o b
       kvreplay compare a b
     """
-    from kvreplay.compare import compare
-    from kvreplay.present import show_comparison
+    from kvreplay.run.compare import compare
+    from kvreplay.run.document import show_comparison
 
     found = compare(runs)
     if as_json:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kvtrace.commands.caches import mrc, sim
-from kvtrace.commands.conversion import convert, import_
+from kvtrace.commands.convert import convert, import_
+from kvtrace.commands.curves import mrc, sim
 from kvtrace.commands.gen import gen
-from kvtrace.commands.inspection import info, validate
+from kvtrace.commands.inspect import info, validate
 from kvtrace.commands.models import models
 from kvtrace.core.app import make_app, run
 

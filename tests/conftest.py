@@ -14,7 +14,7 @@ import pytest
 
 from kvtrace.core.metadata import Metadata, Tier, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Table, arrow_schema, enum_array, enum_code
-from kvtrace.core.traceio import create, objects_path
+from kvtrace.core.tables import create, objects_path
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT.parent / "shared" / "traces"

@@ -37,8 +37,8 @@ def probe(
       kvreplay probe --comm fio --dev /dev/nvme0n1 --duration 60s -o probe/
     """
     from kvreplay.probes.devices import resolve
+    from kvreplay.probes.document import show_found
     from kvreplay.probes.measure import measure
-    from kvreplay.probes.present import show_found
     from kvreplay.probes.program import Filter
 
     disks = {disk.name: disk for path in dev or [] for disk in resolve(path)}

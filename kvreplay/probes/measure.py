@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvreplay.host import host_facts
 from kvreplay.probes.result import DEFINITIONS
 from kvreplay.probes.session import Session
+from kvreplay.tiers.host import host_facts
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import write_text
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import BLOCKS
-from kvtrace.core.traceio import create
+from kvtrace.core.tables import create
 from kvtrace.core.units import NS_PER_S
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from kvtrace.core.units import NS_PER_S
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from kvtrace.core.traceio import Writer
+    from kvtrace.core.tables import Writer
 
 POLL_MS = 100
 FLUSH_EVENTS = 1 << 16

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvreplay import directio, header, safety
-from kvreplay.blockdevice import claim_device, logical_block_bytes
-from kvreplay.drives import firmware
-from kvreplay.host import filesystem_facts
-from kvreplay.tiers import NOWHERE, Holding, Region, place
+from kvreplay.tiers import claims, directio, header
+from kvreplay.tiers.devices import claim_device, logical_block_bytes
+from kvreplay.tiers.drives import firmware
+from kvreplay.tiers.host import filesystem_facts
 from kvreplay.tiers.space import Space
+from kvreplay.tiers.tier import NOWHERE, Holding, Region, place
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kvreplay.tiers import Options
+    from kvreplay.tiers.tier import Options
 
 SPARE_SHARE = 0.25
 """Space beyond what the replay holds at most, because free extents lie scattered."""
@@ -78,7 +78,7 @@ class ExtentTier:
             self._fd, device = claim_device(self._path, flags, is_destroying=self._options.is_destroying)
             available = self._size_bytes = device.size_bytes // self.alignment * self.alignment
         else:
-            self._fd = safety.claim_file(self._path, flags)
+            self._fd = claims.claim_file(self._path, flags)
             space = os.statvfs(self._path)
             available = space.f_bavail * space.f_frsize + os.fstat(self._fd).st_blocks * _ALLOCATED_UNIT_BYTES
         if self.alignment + peak_bytes > available:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvreplay import directio, safety
-from kvreplay.drives import firmware
-from kvreplay.host import filesystem_facts
-from kvreplay.tiers import Holding, Region
+from kvreplay.tiers import claims, directio
+from kvreplay.tiers.drives import firmware
+from kvreplay.tiers.host import filesystem_facts
 from kvreplay.tiers.layout import MEANINGS, Directories, path_function
+from kvreplay.tiers.tier import Holding, Region
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kvreplay.tiers import Options
+    from kvreplay.tiers.tier import Options
 
 _WRITE = 1
 
@@ -39,7 +39,7 @@ class FileTier:
         direct = os.O_DIRECT if options.is_direct else 0
         self._read_flags = os.O_RDONLY | os.O_CLOEXEC | direct
         self._write_flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct
-        self._claim: safety.Claim | None = None
+        self._claim: claims.Claim | None = None
         self._direct: directio.DirectIo | None = None
         self._directories: Directories | None = None
         self._filesystem: dict[str, Any] = {}
@@ -50,7 +50,7 @@ class FileTier:
 
     def open(self, peak_bytes: int) -> None:
         """Claim the directory, remove leftovers, check the space, and confirm O_DIRECT."""
-        self._claim = safety.claim(self._directory)
+        self._claim = claims.claim(self._directory)
         scratch = self._claim.scratch
         # Now, because the directory may be gone by the end.
         self._filesystem = filesystem_facts(self._directory)
@@ -144,4 +144,4 @@ class FileTier:
         """Remove our files and give up the directory."""
         if self._claim is not None:
             held, self._claim = self._claim, None
-            safety.release(held, is_kept=self._options.is_kept)
+            claims.release(held, is_kept=self._options.is_kept)

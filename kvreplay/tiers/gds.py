@@ -19,10 +19,10 @@ from kvtrace.core.errors import DeviceError, ProbeUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kvreplay.buffers import Arena
-    from kvreplay.tiers import Holding
+    from kvreplay.data.buffers import Arena
     from kvreplay.tiers.device import Device
     from kvreplay.tiers.files import FileTier
+    from kvreplay.tiers.tier import Holding
 
 _WRITE = 1
 WANTED = "--gds needs kvikio ({}): pip install 'kvtrace[gds]', and NVIDIA's driver with nvidia-fs for direct I/O"

@@ -17,7 +17,7 @@ from kvtrace.core.units import NS_PER_S, format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kvreplay.buffers import Arena
+    from kvreplay.data.buffers import Arena
     from kvreplay.tiers.device import Device, Memory
 
 PAGE_BYTES = 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from kvreplay.hugepages import HUGE_PAGE_BYTES, huge_bytes, map_aligned
+from kvreplay.data.hugepages import HUGE_PAGE_BYTES, huge_bytes, map_aligned
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 

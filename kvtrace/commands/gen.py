@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvtrace.commands.options import AsJson, Seed, percent
+from kvtrace.commands.source_options import OpenLoopArguments, SourceArguments, takes_source
 from kvtrace.core.app import emit_json, emit_table, log, progress
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
-from kvtrace.sourceoptions import OpenLoopArguments, SourceArguments, takes_source
 
 if TYPE_CHECKING:
-    from kvtrace.simulation import Load
-    from kvtrace.sources import Requests
+    from kvtrace.requests.requests import Requests
+    from kvtrace.sim.simulation import Load
 
 
 @takes_source
@@ -72,11 +72,11 @@ def gen(
     kvtrace gen --preset lmcache-disk --set tiers.nvme.capacity=500GiB -o small.parquet
     kvtrace gen --set workload.prompt_share=0.2 --set workload.rag_share=0.1 -o shared.parquet
     """
-    from kvtrace import traceout
-    from kvtrace.endurance import endurance
-    from kvtrace.hierarchy import load_preset
-    from kvtrace.models import find_model
-    from kvtrace.provenance import describer
+    from kvtrace.core.endurance import endurance
+    from kvtrace.model.shape import find_model
+    from kvtrace.sim import output as traceout
+    from kvtrace.sim.preset import load_preset
+    from kvtrace.sim.provenance import describer
 
     if file is not None and users is not None:
         raise ConfigError(f"--users {users}: requests come from {file}; leave one of the two out")
@@ -100,7 +100,7 @@ def gen(
             requests = open_loop.make(until_ns, shape.max_context_tokens, seed, max_requests)
     load = _load(requests, users, seed, until_ns, max_requests)
     from kvtrace.core.compiled import compile_announced
-    from kvtrace.simulation import FOREVER_NS, Simulation
+    from kvtrace.sim.simulation import FOREVER_NS, Simulation
 
     simulation = Simulation(chosen, shape, load, ranks=tensor_parallel)
     config = {
@@ -140,7 +140,7 @@ def _check_open_loop(wanted: OpenLoopArguments, source: SourceArguments, file: P
 
 
 def _load(requests: Requests | None, users: int, seed: int, until_ns: int | None, max_requests: int | None) -> Load:
-    from kvtrace.simulation import FOREVER_NS, Load
+    from kvtrace.sim.simulation import FOREVER_NS, Load
 
     return Load(
         requests=requests, users=0 if requests is not None else users, seed=seed,

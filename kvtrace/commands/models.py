@@ -29,18 +29,18 @@ def models(
     kvtrace models gpt-oss-120b --tokens 100000 --chunk 16 --page 4KiB
     kvtrace models ./config.json --kv-dtype fp8
     """
-    from kvtrace import modelview
     from kvtrace.core.units import parse_bytes
+    from kvtrace.model import explain
 
     if model is None:
-        listing = modelview.listing()
+        listing = explain.listing()
         if as_json:
             emit_json({"models": listing})
         else:
-            emit_table("models, before any tensor-parallel split", modelview.COLUMNS, modelview.listing_rows(listing))
+            emit_table("models, before any tensor-parallel split", explain.COLUMNS, explain.listing_rows(listing))
         return
-    found = modelview.describe_model(model, kv_dtype, tensor_parallel, tokens, chunk, parse_bytes(page))
+    found = explain.describe_model(model, kv_dtype, tensor_parallel, tokens, chunk, parse_bytes(page))
     if as_json:
         emit_json(found)
     else:
-        typer.echo("\n".join(modelview.arithmetic(found)))
+        typer.echo("\n".join(explain.arithmetic(found)))

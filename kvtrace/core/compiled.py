@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).parents[2]
 _PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
 _CONSTANTS = (
-    "kvtrace/core/compiled.py", "kvtrace/core/schema.py", "kvtrace/state.py", "kvtrace/world.py", "kvreplay/plan.py",
-    "kvreplay/engines/ring.py", "kvreplay/tiers/__init__.py", "kvreplay/engines/__init__.py",
+    "kvtrace/core/compiled.py", "kvtrace/core/schema.py", "kvtrace/sim/records.py", "kvtrace/sim/world.py",
+    "kvreplay/plan/plan.py", "kvreplay/engine/ring.py", "kvreplay/tiers/tier.py", "kvreplay/engine/job.py",
 )  # fmt: skip
 """What the compiled files take constants from."""
 

@@ -10,9 +10,9 @@ from conftest import run_cli
 from kvreplay.probes import available, measure
 from kvreplay.probes.cgroup import Cgroup, find_cgroup
 from kvreplay.probes.devices import Disk, above, beneath, device_name, resolve, zone_shift
+from kvreplay.probes.document import bars
 from kvreplay.probes.events import EVENT, blocks_batch, rwbs
 from kvreplay.probes.histogram import SLOTS, Bucket, histogram, slot_bounds
-from kvreplay.probes.present import bars
 from kvreplay.probes.program import Filter
 from kvreplay.probes.result import BlockFigures
 from kvreplay.probes.session import Found

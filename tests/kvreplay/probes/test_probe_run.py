@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import run_cli, write_trace
 
-from kvreplay.options import Config
-from kvreplay.probes import beside
-from kvreplay.runner import replay
+from kvreplay.config.config import Config
+from kvreplay.result import probed
+from kvreplay.run.run import replay
 from kvtrace.core.errors import ConfigError
 
 MIB = 1 << 20
@@ -60,7 +60,7 @@ def test_a_run_goes_on_without_probes_and_says_why(tmp_path, monkeypatch, capfd)
     (tmp_path / "run" / "run.json").write_text('{"program": "kvreplay"}')
     (tmp_path / "run" / "blocks.parquet").write_text("of an earlier run")
     said = "import sys; sys.exit('kvreplay: error: no BCC for Python: apt-get install python3-bpfcc')"
-    monkeypatch.setattr(beside, "_command", lambda _setting, _directory: [sys.executable, "-c", said])
+    monkeypatch.setattr(probed, "_command", lambda _setting, _directory: [sys.executable, "-c", said])
     manifest = _replay(tmp_path)
     reason = "no BCC for Python: apt-get install python3-bpfcc"
     assert manifest["status"] == "complete"
@@ -76,12 +76,12 @@ def test_probes_that_die_on_the_way_are_left_out(tmp_path, monkeypatch):
         "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
         "print('probes attached', file=sys.stderr, flush=True); sys.exit('kvreplay: error: gone')"
     )
-    monkeypatch.setattr(beside, "_command", lambda _setting, _directory: [sys.executable, "-c", died])
+    monkeypatch.setattr(probed, "_command", lambda _setting, _directory: [sys.executable, "-c", died])
     assert _replay(tmp_path)["probes"] == {"is_measured": False, "reason": "gone"}
 
 
 def test_a_program_that_does_not_start_leaves_the_probes_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(beside, "_command", lambda _setting, _directory: ["/nonexistent/python"])
+    monkeypatch.setattr(probed, "_command", lambda _setting, _directory: ["/nonexistent/python"])
     reason = "/nonexistent/python does not start: No such file or directory"
     assert _replay(tmp_path)["probes"] == {"is_measured": False, "reason": reason}
 

@@ -1,0 +1,166 @@
+"""The commands that distil a profile, and fio jobs from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvdistill.commands.jobs import Json
+from kvtrace.core.app import emit_json, log
+from kvtrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kvdistill.jobs.job import Mode
+
+Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="INPUT", show_default=False,
+        help="A trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json.",
+    ),
+]  # fmt: skip
+Tier = Annotated[
+    str | None,
+    typer.Option("--tier", help="The tier, or the disk, to take I/O from; needed where there are several."),
+]
+Limited = Annotated[
+    str | None, typer.Option("--limit", help="Take only its first rows (10000), time (60s) or bytes (8GiB).")
+]
+
+
+def profile(
+    source: Source,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The profile.")] = Path("profile.json"),
+    tier: Tier = None,
+    limit: Limited = None,
+    json: Json = False,
+) -> None:
+    """Distil what jobs are made of into a JSON file: mix, sizes, arrivals, depth, places, reuse, phases.
+
+    What the source cannot tell is null: a trace has no depth, a probe's histograms no order.
+
+    \b
+    kvdistill profile conv.parquet --tier nvme -o profile.json
+    kvdistill profile run -o profile.json
+    kvdistill profile probe/blocks.parquet --tier nvme0n1
+    """
+    import tempfile
+
+    from kvdistill.jobs.write import to_json
+    from kvdistill.profile.sources import distil_source
+    from kvdistill.report.present import show_profile
+    from kvtrace.core.app import progress
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.files import write_text
+    from kvtrace.core.limit import parse_limit
+
+    scratched = tempfile.TemporaryDirectory(prefix="kvdistill-")
+    with scratched as scratch, compile_announced(), progress(f"distil {source.name}"):
+        found = distil_source(source, tier, parse_limit(limit), Path(scratch)).profile
+    write_text(output, to_json(found))
+    log(f"wrote {output}")
+    if json:
+        emit_json(found)
+    else:
+        show_profile(found)
+
+
+def fio(
+    source: Source,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The folder for the jobs; made if missing.", show_default=False)
+    ],
+    tier: Tier = None,
+    mode: Annotated[
+        list[str] | None,
+        typer.Option("--mode", help="replay, stat or reuse; may be given again [default: all the source can tell]."),
+    ] = None,
+    target: Annotated[
+        str, typer.Option("--target", help="File or block device that the jobs overwrite.")
+    ] = "kvdistill.scratch",
+    fio_version: Annotated[
+        str | None, typer.Option("--fio-version", help="Write for this fio [default: the installed one].")
+    ] = None,
+    io_bytes: Annotated[str, typer.Option("--io-bytes", help="Split longer operations of replay and reuse.")] = "1MiB",
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", min=1, help="Deal replay and reuse over so many jobs; 1 is one asynchronous job "
+                     "[default: 32, or what fits 256 MiB of buffers]."),
+    ] = None,
+    log_version: Annotated[
+        int,
+        typer.Option("--log-version", help="2: absolute times, whole ms; 3: microseconds, but lateness only grows."),
+    ] = 2,
+    limit: Limited = None,
+    max_runtime: Annotated[str, typer.Option("--max-runtime", help="The longest that stat and reuse run.")] = "300s",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="For what reuse draws.")] = 42,
+    space: Annotated[
+        str | None,
+        typer.Option("--space", help="How much of the target stat uses, where the source does not say (10GiB)."),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Run the jobs briefly and compare.")] = False,
+    check_seconds: Annotated[float, typer.Option("--check-seconds", help="How long each job runs.")] = 10.0,
+    check_bytes: Annotated[
+        str, typer.Option("--check-bytes", help="The most that --check replays, and its scratch file holds.")
+    ] = "4GiB",
+    check_null: Annotated[
+        bool, typer.Option("--check-null", help="--check on fio's null engine: fio's own times, without a target.")
+    ] = False,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Write fio jobs: an exact replay, a statistical job, and a drawn one that keeps how soon places are used again.
+
+    Each job's head says where it comes from, how to run it, what space it needs and what it lost. With --check,
+    closeness.json says how close fio comes to the source.
+
+    \b
+    kvdistill fio conv.parquet --tier nvme -o jobs
+    kvdistill fio conv.parquet --tier nvme -o jobs --mode replay --limit 60s --check
+    kvdistill fio run -o jobs --mode stat
+    cd jobs && fio replay.prefill.fio && fio replay.fio
+    """
+    from kvdistill.formats.iolog import LogOptions
+    from kvdistill.jobs.check import CheckOptions
+    from kvdistill.jobs.fio_program import installed, parse_version
+    from kvdistill.jobs.job import JobOptions
+    from kvdistill.jobs.write import Wanted, write_jobs
+    from kvdistill.report.present import show_jobs
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.limit import parse_limit
+    from kvtrace.core.units import parse_bytes, parse_duration_ns
+
+    options = JobOptions(
+        target=target, version=parse_version(fio_version) if fio_version else installed(),
+        runtime_cap_ns=_positive(parse_duration_ns(max_runtime), f"--max-runtime {max_runtime}"),
+        space_bytes=None if space is None else _positive(parse_bytes(space), f"--space {space}"),
+    )  # fmt: skip
+    most = _positive(parse_bytes(check_bytes), f"--check-bytes {check_bytes}")
+    checks = CheckOptions(check_seconds, most, is_null=check_null)
+    wanted = Wanted(
+        _modes(mode or []), options, LogOptions(parse_bytes(io_bytes), jobs, log_version), seed,
+        checks if check or check_null else None,
+    )  # fmt: skip
+    with compile_announced():
+        result = write_jobs(source, tier, output, parse_limit(limit), wanted)
+    if json:
+        emit_json(result)
+    else:
+        show_jobs(result, output)
+
+
+def _modes(names: list[str]) -> list[Mode]:
+    from kvdistill.jobs.job import Mode
+
+    known = [str(mode) for mode in Mode]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"--mode {name}: it must be one of {', '.join(known)}")
+    return [Mode(name) for name in names]
+
+
+def _positive(value: int, option: str) -> int:
+    if value <= 0:
+        raise ConfigError(f"{option}: it must be more than 0")
+    return value

@@ -1,0 +1,60 @@
+"""The command `kvdistill import`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvdistill.formats.formats import Format
+from kvtrace.core.app import emit_json, emit_table, log
+
+
+def import_(
+    format_: Annotated[Format, typer.Argument(metavar="FORMAT", help="What wrote the files; see above.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Its files.", show_default=False)],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The folder for the tables; made if missing.", show_default=False)
+    ],
+    tier: Annotated[
+        str | None, typer.Option("--tier", help="What to call what it ran on.  [default: s3, fio, ...]")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Read other tools' logs and results into our tables, to report on, compare and distil.
+
+    What a format does not carry is null; rows that do not fit are counted and told, by reason.
+
+    \b
+    sai3        op log of sai3-bench or s3dlio (*.tsv, *.tsv.zst): trace, and ops if it has ends
+    warp        per-request CSV of MinIO's warp (`full: true`, *.csv.zst): trace and ops
+    fio-json    fio --output-format=json or json+: run.json
+    fio-log     fio's logs: *_lat.1.log and *_clat.1.log to ops, with log_offset=1 also a trace; *_bw.1.log
+                and *_iops.1.log to a series by the second
+    fio-iolog   fio's iolog, version 2 or 3: trace
+    bpftrace    text of the MLPerf benchmark's storage_latency_stack.bt: probe.json
+    blkparse    text of blkparse: blocks and a probe.json
+
+    \b
+    kvdistill import warp warp-mixed.csv.zst -o imported
+    kvdistill report imported
+    kvdistill fio imported/trace.parquet --tier s3 -o jobs
+    """
+    from kvdistill.formats.formats import Options
+    from kvdistill.formats.importing import import_files
+    from kvtrace.core.metadata import without_outputs
+    from kvtrace.core.units import format_count
+
+    argv = without_outputs(["kvdistill", *sys.argv[1:]])
+    result = import_files(files, Options(format_, tier), output, argv)
+    for note in result.notes:
+        log(f"note: {note}")
+    for reason, count in result.left_out.items():
+        log(f"left out: {count:,} rows: {reason} (first: {result.examples[reason]})")
+    if json:
+        emit_json(result)
+        return
+    rows = [["read", format_count(result.rows_read)], ["kept", format_count(result.rows_kept)]]
+    emit_table(f"Imported to {output}: {', '.join(result.files)}", ["rows", ""], rows)

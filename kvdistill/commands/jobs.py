@@ -1,0 +1,169 @@
+"""The commands that write jobs for warp, sai3-bench, elbencho and Vdbench."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvtrace.core.app import emit_json, log
+from kvtrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kvdistill.jobs.store_write import Written
+
+Source = Annotated[
+    Path,
+    typer.Argument(
+        help="A trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json.", show_default=False
+    ),
+]
+Tier = Annotated[str | None, typer.Option("--tier", help="The tier to take operations from, if there are several.")]
+Output = Annotated[
+    Path, typer.Option("-o", "--output", help="The folder for the files; made if missing.", show_default=False)
+]
+Limited = Annotated[
+    str | None, typer.Option("--limit", help="Take only the tier's first rows (10000), time (60s) or bytes (8GiB).")
+]
+MaxRuntime = Annotated[str, typer.Option("--max-runtime", help="The longest the random job runs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def warp(
+    source: Source,
+    output: Output,
+    tier: Tier = None,
+    host: Annotated[str, typer.Option("--host", help="The object store, as HOST:PORT.")] = "127.0.0.1:9000",
+    bucket: Annotated[str, typer.Option("--bucket", help="The bucket; warp empties it.")] = "kvdistill",
+    has_csv: Annotated[bool, typer.Option("--csv", help="Also write the operations as warp's full CSV.")] = False,
+    limit: Limited = None,
+    max_runtime: MaxRuntime = "300s",
+    json: Json = False,
+) -> None:
+    """Write a mixed benchmark for MinIO's warp: operation mix, exact object sizes, rate, objects at random.
+
+    The file's head says how to run it and what warp cannot say of the source; so does stderr. warp has no replay:
+    --csv is for tools that replay its CSV or, of a run, for warp analyze; a trace has starts only.
+
+    \b
+    kvdistill warp conv.parquet --tier nvme -o jobs --host 10.0.0.1:9000
+    warp run jobs/mixed.yml
+    """
+    from kvdistill.jobs.store_write import write_warp
+    from kvdistill.jobs.warp import WarpOptions
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.limit import parse_limit
+    from kvtrace.core.metadata import without_outputs
+
+    options = WarpOptions(host, bucket, _runtime_ns(max_runtime))
+    argv = without_outputs(["kvdistill", *sys.argv[1:]])
+    with compile_announced():
+        written = write_warp(source, tier, output, options, parse_limit(limit), has_csv=has_csv, argv=argv)
+    _show(written, output, json=json)
+
+
+def sai3(
+    source: Source,
+    output: Output,
+    tier: Tier = None,
+    target: Annotated[
+        str, typer.Option("--target", help="Base URI of the objects: s3://, gs://, az://, file:// or direct://.")
+    ] = "s3://kvdistill/",
+    hosts: Annotated[int, typer.Option("--hosts", help="Share the op log out by object, a log a host.")] = 1,
+    limit: Limited = None,
+    max_runtime: MaxRuntime = "300s",
+    json: Json = False,
+) -> None:
+    """Write an op log that sai3-bench replays on the trace's times, and a random workload for it.
+
+    An object's operations are all in one host's log: start the hosts' replays together. populate.tsv.zst puts the
+    objects that the trace reads before it writes them; replay it first.
+
+    \b
+    kvdistill sai3 conv.parquet --tier nvme -o jobs --hosts 4
+    sai3-bench replay --op-log jobs/populate-1-of-4.tsv.zst
+    sai3-bench replay --op-log jobs/oplog-1-of-4.tsv.zst
+    """
+    from kvdistill.jobs.sai3 import Sai3Options
+    from kvdistill.jobs.store_write import write_sai3
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.limit import parse_limit
+    from kvtrace.core.metadata import without_outputs
+
+    options = Sai3Options(target, _runtime_ns(max_runtime))
+    argv = without_outputs(["kvdistill", *sys.argv[1:]])
+    with compile_announced():
+        written = write_sai3(source, tier, output, options, parse_limit(limit), hosts=hosts, argv=argv)
+    _show(written, output, json=json)
+
+
+def elbencho(
+    source: Source,
+    output: Output,
+    tier: Tier = None,
+    limit: Limited = None,
+    max_runtime: MaxRuntime = "300s",
+    json: Json = False,
+) -> None:
+    """Write configurations for elbencho: one fills a file or device, one reads and writes it at random.
+
+    \b
+    kvdistill elbencho conv.parquet --tier nvme -o jobs
+    elbencho -c jobs/prefill.elbencho /mnt/x/file && elbencho -c jobs/mixed.elbencho /mnt/x/file
+    """
+    from kvdistill.jobs.store_write import write_elbencho
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.limit import parse_limit
+
+    with compile_announced():
+        written = write_elbencho(source, tier, output, _runtime_ns(max_runtime), parse_limit(limit))
+    _show(written, output, json=json)
+
+
+def vdbench(
+    source: Source,
+    output: Output,
+    tier: Tier = None,
+    target: Annotated[
+        str, typer.Option("--target", help="File or block device that the job overwrites.")
+    ] = "kvdistill.scratch",
+    limit: Limited = None,
+    max_runtime: MaxRuntime = "300s",
+    json: Json = False,
+) -> None:
+    """Write a parameter file for Vdbench: sizes, mix, rate and hot places of reads and writes on a file or device.
+
+    \b
+    kvdistill vdbench conv.parquet --tier nvme -o jobs --target /dev/nvme0n1
+    vdbench -f jobs/job.vdbench
+    """
+    from kvdistill.jobs.store_write import write_vdbench
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.limit import parse_limit
+
+    with compile_announced():
+        written = write_vdbench(source, tier, output, target, _runtime_ns(max_runtime), parse_limit(limit))
+    _show(written, output, json=json)
+
+
+def _runtime_ns(text: str) -> int:
+    from kvtrace.core.units import parse_duration_ns
+
+    value = parse_duration_ns(text)
+    if value <= 0:
+        raise ConfigError(f"--max-runtime {text}: it must be more than 0")
+    return value
+
+
+def _show(written: Written, folder: Path, *, json: bool) -> None:
+    """Print the result; what the format cannot say goes to stderr, so that nobody misses it."""
+    from kvdistill.report.present import show_written
+
+    for line in (*written.lost, *(written.log.lost if written.log else [])):
+        log(f"lost: {line}")
+    if json:
+        emit_json(written)
+    else:
+        show_written(written, folder)

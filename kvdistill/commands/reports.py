@@ -1,0 +1,148 @@
+"""The commands of kvdistill that answer questions: report, sql and compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvtrace.core.app import emit_json, log
+from kvtrace.core.errors import ConfigError
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print the result as CSV.")]
+
+
+def report(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TRACE|RUN...", help="Traces, or folders of runs, trials, probes or jobs.", show_default=False
+        ),
+    ],
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("-o", "--output", help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as Markdown.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print every figure on a CSV line of its own.")] = False,
+    buckets: Annotated[int, typer.Option("--buckets", min=1, max=500, help="Stretches of equal time.")] = 48,
+    json: Json = False,
+) -> None:
+    """Say what traces hold, or what runs measured: on the terminal, or as a page, a workbook or text.
+
+    A run's report has what its probes (probe.json) and checked jobs (closeness.json) left in its folder; folders of
+    these alone have reports too. An HTML report is one file that needs no network; a workbook has the sheets of the
+    MLPerf benchmark's. Several are put beside each other first. --json gives a list if there are several.
+
+    \b
+    kvdistill report conv.parquet
+    kvdistill report run -o report.html -o report.xlsx
+    kvdistill report before after -o report.html
+    kvdistill report run --json
+    """
+    from kvdistill.report.output import check_names, read_reports, write_report
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.text import csv_lines
+    from kvtrace.core.document.text import markdown as as_markdown
+
+    if json + markdown + csv > 1:
+        raise ConfigError("choose one of --json, --markdown and --csv")
+    outputs = output or []
+    check_names(outputs)
+    with compile_announced():
+        results, documents = read_reports(paths, buckets)
+    for path in outputs:
+        write_report(documents, path)
+        log(f"wrote {path}")
+    if json:
+        emit_json(results[0] if len(results) == 1 else results)
+    elif markdown or csv:
+        typer.echo(as_markdown(documents) if markdown else csv_lines(documents), nl=False)
+    elif not outputs:
+        show_documents(documents)
+
+
+def compare(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="A B...", help="Traces, or folders of runs, trials or probes; the first is the base."),
+    ],
+    json: Json = False,
+) -> None:
+    """Put traces, runs or probes beside each other: ratios to the first, with confidence from trials.
+
+    Every figure of the report is compared: rates, percentiles, hit ratios, sizes. `kvreplay compare` does so for runs
+    by their run.json alone; both define ratios and intervals alike.
+
+    \b
+    kvdistill compare before after
+    kvdistill compare lru.parquet s3fifo.parquet --json
+    kvdistill report before after -o report.html
+    """
+    from kvdistill.report.output import read_comparison
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.document.terminal import show_documents
+
+    with compile_announced():
+        compared, document = read_comparison(paths)
+    if json:
+        emit_json(compared)
+    else:
+        show_documents([document])
+
+
+def sql(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE... [SQL]",
+            help="Tables, patterns, or folders with all below; SQL may be last.",
+            show_default=False,
+        ),
+    ] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", "-q", help="Ask a query of the library, by name.", show_default=False)
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the library: what each query answers.")] = False,
+    json: Json = False,
+    csv: Csv = False,
+    max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Rows that the table shows.")] = 100,
+) -> None:
+    """Answer SQL over files: views trace, objects, requests, ops, served, series, blocks, runs, tiers and probes.
+
+    Each row's `origin` is the run's folder or the file that it came from. Queries can only read; rows have no order
+    unless one says ORDER BY; `percentile(x, 0.99)` is by nearest rank. Without a query, DuckDB's shell opens if it is
+    installed.
+
+    \b
+    kvdistill sql conv.parquet "SELECT tier, op, count(*) FROM trace GROUP BY ALL ORDER BY ALL"
+    kvdistill sql --list
+    kvdistill sql run --query slowest_operations
+    kvdistill sql 'runs/*' --query runs_at_a_glance --csv
+    """
+    from kvdistill.report.library import named_queries, named_query
+    from kvdistill.report.sql import answer, open_shell, split_query
+    from kvtrace.core.document.terminal import show_answer, show_library
+
+    if json and csv:
+        raise ConfigError("choose one of --json and --csv")
+    if list_:
+        library = named_queries()
+        if json:
+            emit_json(library)
+        else:
+            show_library(library)
+        return
+    files, statement = split_query(arguments or [])
+    if not files:
+        raise ConfigError('name at least one file, then the query: kvdistill sql conv.parquet "SELECT ..."')
+    if query is not None and statement is not None:
+        raise ConfigError("ask either --query or SQL of your own, not both")
+    named = named_query(query) if query is not None else None
+    if named is None and statement is None:
+        raise typer.Exit(open_shell(files))
+    with answer(files, named.sql if named else statement or "", named.needs if named else ()) as batches:
+        show_answer(batches, "json" if json else "csv" if csv else "table", max_rows)

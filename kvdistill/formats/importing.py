@@ -1,0 +1,181 @@
+"""Write what an importer found into a folder: tables, and a run.json or probe.json for reports and comparisons."""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvdistill.formats.formats import Format, Imported, Options, reader
+from kvdistill.formats.rows import BLOCKS_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, TRACE_FILE
+from kvdistill.profile.database import connect
+from kvtrace import __version__
+from kvtrace.core.app import progress
+from kvtrace.core.config import sha256
+from kvtrace.core.errors import DeviceError, TraceError
+from kvtrace.core.files import write_text
+from kvtrace.core.metadata import Tier, describe
+from kvtrace.core.schema import OBJECTS, OPS, TRACE
+from kvtrace.core.tables import create, open_table
+from kvtrace.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvtrace.core.metadata import Metadata
+
+RUN, PROBE = "run.json", "probe.json"
+_FILES = (RUN, PROBE, TRACE_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, BLOCKS_FILE)
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What an import wrote and met."""
+
+    files: list[str]
+    rows_read: int
+    rows_kept: int
+    left_out: dict[str, int]
+    """By reason."""
+    examples: dict[str, str]
+    """By reason, the first that was left out."""
+    notes: list[str]
+
+
+def import_files(files: Sequence[Path], options: Options, outdir: Path, argv: list[str]) -> Result:
+    """Import `files` of one format into the folder `outdir`, made if missing.
+
+    Raises:
+        TraceError: a file is missing, damaged, or not of the format.
+        DeviceError: the folder holds something else, or cannot be written.
+
+    """
+    _check_output(outdir)
+    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
+        db.execute("SET TimeZone = 'UTC'")
+        with progress(f"read {options.format}"):
+            found = reader(options.format)(files, options, db)
+        outdir.mkdir(exist_ok=True)
+        for name in _FILES:
+            # What an earlier import left must not stand beside new tables.
+            (outdir / name).unlink(missing_ok=True)
+        config = {"import": str(options.format), "files": [path.name for path in files], "tier": options.tier}
+        written = [_write_table(outdir, found, rows, config, argv) for rows in found.rows]
+    if found.probe is not None:
+        _write_json(outdir / PROBE, _head(found, config, argv) | found.probe)
+        written.append(PROBE)
+    elif OPS_FILE in written or found.summary is not None:
+        _write_json(outdir / RUN, _manifest(outdir, found, config, argv, files))
+        written.append(RUN)
+    account = found.account
+    return Result(
+        files=written, rows_read=account.rows, rows_kept=account.kept, left_out=account.left_out,
+        examples=account.examples, notes=account.notes,
+    )  # fmt: skip
+
+
+def _check_output(outdir: Path) -> None:
+    if outdir.exists() and not outdir.is_dir():
+        raise DeviceError(f"{outdir} is not a directory; name the import's directory with -o")
+    if not outdir.exists() and not outdir.parent.is_dir():
+        raise DeviceError(f"{outdir.parent}: no such directory; make it first")
+    if outdir.is_dir() and any(outdir.iterdir()) and not _is_import(outdir):
+        raise DeviceError(f"{outdir} is not empty and holds no import; name another with -o")
+
+
+def _is_import(outdir: Path) -> bool:
+    for path in outdir.iterdir():
+        if path.name in (RUN, PROBE):
+            try:
+                return bool(msgspec.json.decode(path.read_bytes(), type=dict[str, Any]).get("program") == "kvdistill")
+            except msgspec.MsgspecError:
+                return False
+        if path.suffix == ".parquet":
+            try:
+                return open_table(path).meta.program == "kvdistill"
+            except TraceError:
+                return False
+    return False
+
+
+def _write_table(outdir: Path, found: Imported, rows: Any, config: dict[str, Any], argv: list[str]) -> str:
+    with create(outdir / rows.file, rows.table, _metadata(found, rows.table, config, argv)) as out:
+        for batch in rows.batches():
+            out.write(batch)
+    return str(rows.file)
+
+
+def _metadata(found: Imported, table: Any, config: dict[str, Any], argv: list[str]) -> Metadata:
+    source = {"kind": config["import"], "file": config["files"][0], "files": config["files"]}
+    if found.first_unix_ns is not None:
+        source["first_unix_ns"] = found.first_unix_ns
+    tiers = [Tier(name) for name in found.tiers] if table in (TRACE, OBJECTS, OPS) else []
+    return describe(table, "kvdistill", argv, config, tiers=tiers, source=source, notes=found.account.lines())
+
+
+def _head(found: Imported, config: dict[str, Any], argv: list[str]) -> dict[str, Any]:
+    """Return what every result says first, as those of kvreplay do."""
+    started = None
+    if found.first_unix_ns is not None:
+        started = datetime.fromtimestamp(found.first_unix_ns / NS_PER_S, UTC).isoformat()
+    return {
+        "program": "kvdistill", "version": __version__, "argv": argv, "config": config,
+        "config_sha256": sha256(config), "started_utc": started, "notes": found.account.lines(),
+    }  # fmt: skip
+
+
+def _manifest(
+    outdir: Path, found: Imported, config: dict[str, Any], argv: list[str], files: Sequence[Path]
+) -> dict[str, Any]:
+    """Return a run.json: the fields that kvreplay's has, null where an import cannot know them."""
+    summary = found.summary or _summary_of_ops(outdir, str(config["import"]))
+    head = _head(found, config, argv)
+    return head | {
+        "status": "complete", "reason": None, "host": {},
+        "trace": {
+            "file": files[0].name,
+            "metadata": msgspec.to_builtins(_metadata(found, TRACE, config, argv)) | {"rows": found.account.kept},
+        },
+        "tiers": {name: {"target": None, "engine": "other"} for name in found.tiers},
+        "pacing": {"loop": None, "speed": None},
+        "engine": {"name": "other", "queue_depth": None, "io_bytes": None},
+        "window": {"rows": found.account.kept, "is_whole_trace": None, "span_ns": None, "limit": None},
+        "device_io": {}, "mlperf": None, "verification": None,
+        **found.facts,
+        "summary": summary,
+    }  # fmt: skip
+
+
+def _summary_of_ops(outdir: Path, source: str) -> dict[str, Any]:
+    """Return the summary of the ops that were just written, by the queries that a report of them uses."""
+    from kvdistill.report.run import run_report
+
+    report = run_report(outdir / OPS_FILE, outdir / "absent.json", 1)
+    times = {(row["tier"], row["op"]): row for row in report.latency}
+    return {
+        "verdict": f"imported from {source}", "wall_ns": None,
+        "operations": sum(f["operations"] for f in report.figures),
+        "errors": sum(f["errors"] + f["corrupt"] for f in report.figures), "not_reached": 0, "pace": None,
+        "warmup": None, "skipped_rows": {},
+        "figures": [
+            {name: value for name, value in f.items() if name not in ("rows", "skipped")}
+            | {"is_simulated": False, "latency": latency(times.get((f["tier"], f["op"]))), "lateness": None}
+            for f in report.figures
+        ],
+    }  # fmt: skip
+
+
+def latency(row: dict[str, Any] | None, **known: float | None) -> dict[str, Any]:
+    """Return a distribution of times with the figures of `row` and what else is `known`; null for the rest."""
+    names = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
+    found = {**(row or {}), **known}
+    return {"count": found.get("count", 0)} | {name: found.get(name) for name in names}
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    write_text(path, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
+
+
+__all__ = ["Format", "Options", "Result", "import_files", "latency"]

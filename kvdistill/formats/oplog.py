@@ -1,0 +1,291 @@
+"""Write a trace or run as the log of operations that sai3-bench replays, or as the per-request CSV of MinIO's warp.
+
+Both are zstd TSV of one row an operation, and differ by warp's `last_byte` and `cat`. Their first line must be the
+header; what else there is to say stands in `#` lines at the end, as warp writes them. What was not measured is empty.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvdistill.formats.oplog_source import operations
+from kvdistill.formats.store_survey import DELETE, READ, WRITE, survey
+from kvtrace import __version__
+from kvtrace.core.errors import TraceError
+from kvtrace.core.files import aside
+from kvtrace.core.schema import OBJECTS
+from kvtrace.core.tables import open_table
+from kvtrace.core.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvdistill.formats.oplog_source import Operations
+    from kvdistill.formats.store_survey import Survey
+    from kvtrace.core.limit import Limit
+
+COMMON = (
+    "idx", "thread", "op", "client_id", "n_objects", "bytes", "endpoint", "file", "error", "start", "first_byte",
+    "end", "duration_ns",
+)  # fmt: skip
+WARP_ONLY = ("last_byte", "cat")
+CLIENT = "kvdistill"
+ZSTD_LEVEL = 3
+_BATCH_ROWS = 1 << 17
+_VERBS = {READ: "GET", WRITE: "PUT", DELETE: "DELETE"}
+_SPREAD = 0x9E3779B97F4A7C15
+"""2^64 over the golden ratio: multiplying by it scatters consecutive numbers."""
+_FORBIDDEN = '[\t\n\r"]'
+
+
+class Style(StrEnum):
+    """Whose log it is."""
+
+    SAI3 = "sai3"
+    WARP = "warp"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The header, in order."""
+        if self is Style.SAI3:
+            return COMMON
+        end = COMMON.index("end")
+        return (*COMMON[:end], "last_byte", *COMMON[end:], "cat")
+
+
+class OpLog(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written."""
+
+    files: list[str]
+    """One a host, to replay at the same time."""
+    populate_files: list[str]
+    """One a host, to replay before: the objects that the trace reads before it writes them; none if there are none."""
+    gets: int
+    puts: int
+    deletes: int
+    populated: int
+    lost: list[str]
+
+
+def write_oplogs(
+    source: Path, tier: str, outdir: Path, style: Style, *, endpoint: str, hosts: int, limit: Limit, argv: Sequence[str]
+) -> OpLog:
+    """Write the operations of `tier` of a trace or run up to `limit` into `outdir`, shared out over `hosts` logs.
+
+    An object is always in the log of one host, so hosts need not wait for each other. Times are the source's, from the
+    Unix epoch, or from when it was recorded if it says so.
+
+    Raises:
+        TraceError: the file is damaged, has no operations on the tier, or a name that no log can hold.
+        ConfigError: there is no such tier.
+
+    """
+    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch, ExitStack() as stack:
+        done = operations(source, tier, limit, Path(scratch))
+        found = _survey(done)
+        if not sum(found.rows.values()):
+            raise TraceError(f"tier {tier!r} has no operations: there is nothing to log", path=done.file)
+        keys, sizes = _objects(done.objects, found.extent)
+        lines = _Lines(endpoint, keys, done.first_unix_ns)
+        logs = [_Log(stack, outdir / name, style) for name in file_names("oplog", style, hosts)]
+        partial, partial_bytes = 0, 0
+        for part in done.parts():
+            short = (sizes[part["object_id"]] - part["length_bytes"])[(part["op"] == READ) & (part["length_bytes"] > 0)]
+            partial, partial_bytes = partial + int((short > 0).sum()), partial_bytes + int(short.sum())
+            for host, log in enumerate(logs):
+                log.write(lines.of(part, _shard(part["object_id"], hosts) == host))
+        prior = found.is_prior.nonzero()[0]
+        names = file_names("populate", style, hosts) if len(prior) else []
+        before = [_Log(stack, outdir / name, style) for name in names]
+        for host, log in enumerate(before):
+            log.write(lines.populating(prior[_shard(prior, hosts) == host], sizes))
+        lost = _lost(found, (partial, partial_bytes), style, done)
+        for log in (*logs, *before):
+            log.comment([f"{CLIENT} {__version__}: {' '.join(argv)}", *_origin(done, tier, limit), *lost])
+    return OpLog(
+        files=[log.path.name for log in logs], populate_files=names,
+        gets=found.rows[READ], puts=found.rows[WRITE], deletes=found.rows[DELETE], populated=len(prior), lost=lost,
+    )  # fmt: skip
+
+
+def _survey(done: Operations) -> Survey:
+    try:
+        return survey(done.parts())
+    except TraceError as error:
+        if error.path is None:
+            raise TraceError(str(error), path=done.file) from None
+        raise
+
+
+def file_names(stem: str, style: Style, hosts: int) -> list[str]:
+    """Return the names of the logs: numbered from 1 if there are several hosts."""
+    suffix = ".tsv.zst" if style is Style.SAI3 else ".csv.zst"
+    return [f"{stem}{suffix}"] if hosts == 1 else [f"{stem}-{n}-of-{hosts}{suffix}" for n in range(1, hosts + 1)]
+
+
+def _shard(object_id: Any, hosts: int) -> Any:
+    """Return the host of each object: scattered, so that no pattern of the numbers lands on one."""
+    import numpy as np
+
+    scattered = object_id.astype(np.uint64) * np.uint64(_SPREAD)
+    return (scattered >> np.uint64(32)) % np.uint64(hosts)
+
+
+def _objects(path: Path, extent: Any) -> tuple[Any, Any]:
+    """Return the names (polars; `object/ID` where `path` has none) and sizes of objects that reach to `extent`."""
+    import numpy as np
+    import polars as pl
+
+    count = len(extent)
+    known = pl.DataFrame({"object_id": [], "key": [], "size_bytes": []}, schema={
+        "object_id": pl.Int64, "key": pl.String, "size_bytes": pl.Int64,
+    })  # fmt: skip
+    if path.exists():
+        parts = [pl.DataFrame(pl.from_arrow(b)) for b in open_table(path, OBJECTS).batches(known.columns)]
+        known = pl.concat([known, *parts]).filter(pl.col("object_id") < count)
+    bad = known.filter(pl.col("key").str.contains(_FORBIDDEN))
+    if len(bad):
+        raise TraceError(
+            f"the name of object {bad['object_id'][0]} has a tab, line break or quote: no log can hold it",
+            path=path, column="key",
+        )  # fmt: skip
+    sizes = np.zeros(count, dtype=np.int64)
+    sizes[known["object_id"].to_numpy()] = known["size_bytes"].fill_null(0).to_numpy()
+    every = pl.DataFrame({"object_id": pl.int_range(count, eager=True)})
+    joined = every.join(known, on="object_id", how="left", maintain_order="left")
+    return joined.select(pl.coalesce("key", pl.format("object/{}", "object_id")))["key"], np.maximum(sizes, extent)
+
+
+class _Lines:
+    """Makes the rows of a log from rows of a trace or run."""
+
+    def __init__(self, endpoint: str, keys: Any, first_unix_ns: int) -> None:
+        self._endpoint, self._keys, self._first_unix_ns = endpoint, keys, first_unix_ns
+
+    def of(self, part: dict[str, Any], chosen: Any) -> Any:
+        """Return the chosen rows of `part`, without `idx`."""
+        part = {name: values[chosen] for name, values in part.items()}
+        # A delete moves nothing; warp would count its bytes as throughput.
+        part["length_bytes"][part["op"] == DELETE] = 0
+        return self._frame(part)
+
+    def populating(self, objects: Any, sizes: Any) -> Any:
+        """Return a PUT of each of `objects`, all at the first instant."""
+        import numpy as np
+
+        count = len(objects)
+        return self._frame({
+            "ts_ns": np.zeros(count, np.int64), "op": np.full(count, WRITE, np.int8), "object_id": objects,
+            "length_bytes": sizes[objects],
+        })  # fmt: skip
+
+    def _frame(self, part: dict[str, Any]) -> Any:
+        import polars as pl
+
+        frame = pl.DataFrame({name: part[name] for name in ("ts_ns", "op", "length_bytes")})
+        empty = pl.lit("")
+        ended, error = empty, empty
+        took: Any = empty
+        if "end_ns" in part:
+            frame = frame.with_columns(pl.Series("end_ns", part["end_ns"]), pl.Series("error", part["error"]))
+            is_known = pl.col("end_ns") >= 0
+            ended = pl.when(is_known).then(self._time("end_ns")).otherwise(empty)
+            took = pl.when(is_known).then((pl.col("end_ns") - pl.col("ts_ns")).cast(pl.String)).otherwise(empty)
+            error = pl.col("error")
+        return frame.select(
+            pl.lit(0).alias("thread"), pl.col("op").cast(pl.Int8).replace_strict(_VERBS, return_dtype=pl.String),
+            pl.lit(CLIENT).alias("client_id"), pl.lit(1).alias("n_objects"), pl.col("length_bytes").alias("bytes"),
+            pl.lit(self._endpoint).alias("endpoint"), self._keys.gather(part["object_id"]).alias("file"),
+            error.alias("error"), self._time("ts_ns").alias("start"), empty.alias("first_byte"),
+            empty.alias("last_byte"), ended.alias("end"), took.alias("duration_ns"), pl.lit(0).alias("cat"),
+        )  # fmt: skip
+
+    def _time(self, name: str) -> Any:
+        import polars as pl
+
+        moment = pl.from_epoch(pl.col(name) + self._first_unix_ns, time_unit="ns")
+        return moment.dt.strftime("%Y-%m-%dT%H:%M:%S%.9fZ")
+
+
+class _Log:
+    """One log being written; it appears when all are whole."""
+
+    def __init__(self, stack: ExitStack, path: Path, style: Style) -> None:
+        self.path, self._columns, self._rows = path, style.columns, 0
+        self._out = stack.enter_context(_zstd(path))
+        self._out.write("\t".join(self._columns).encode() + b"\n")
+
+    def write(self, frame: Any) -> None:
+        import polars as pl
+
+        for part in frame.iter_slices(_BATCH_ROWS):
+            text = io.BytesIO()
+            numbered = part.with_columns(pl.int_range(self._rows, self._rows + len(part)).alias("idx"))
+            numbered.select(self._columns).write_csv(text, include_header=False, separator="\t", quote_style="never")
+            self._out.write(text.getbuffer())
+            self._rows += len(part)
+
+    def comment(self, lines: Sequence[str]) -> None:
+        self._out.write("".join(f"# {line}\n" for line in lines).encode())
+
+
+@contextmanager
+def _zstd(path: Path) -> Iterator[Any]:
+    import zstandard
+
+    with (
+        aside(path) as temporary, temporary.open("wb") as file,
+        zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(file) as out,
+    ):  # fmt: skip
+        yield out
+
+
+def _origin(done: Operations, tier: str, limit: Limit) -> list[str]:
+    meta = done.meta
+    made = f"written by {meta.program} {meta.version}, configuration SHA-256 {meta.config_sha256 or 'unknown'}"
+    lines = [f"tier {tier} of {done.file.name}, {made}"]
+    if str(limit):
+        lines.append(f"only part of the tier: the first {limit}")
+    if meta.is_simulated:
+        lines.append("its times are a simulation's, not a device's")
+    return lines
+
+
+def _lost(found: Survey, partial: tuple[int, int], style: Style, done: Operations) -> list[str]:
+    lost = []
+    if found.requests:
+        lost.append(
+            f"the request and stage of {format_count(found.requests)} operations: each is issued by its time, none "
+            "waits for another"
+        )
+    if partial[0]:
+        lost.append(
+            f"{format_count(partial[0])} reads of a part: a GET reads the whole object, {format_bytes(partial[1])} more"
+        )
+    if found.partial_writes:
+        lost.append(
+            f"{format_count(found.partial_writes)} writes that do not start at 0: a PUT of their length replaces the "
+            "object"
+        )
+    if found.gone_reads:
+        lost.append(f"{format_count(found.gone_reads)} reads of deleted objects will fail")
+    if found.gone_deletes:
+        lost.append(f"{format_count(found.gone_deletes)} deletes of objects that are not there")
+    if found.ranks:
+        lost.append(f"the rank of {format_count(found.ranks)} operations")
+    if not done.objects.exists():
+        lost.append("names: objects are called object/ID, since the source does not name them")
+    if done.is_measured:
+        lost.append("phases, and where in its object an operation began")
+    else:
+        lost.append("phases; and ends, which a trace does not have")
+    if style is Style.WARP and not done.is_measured:
+        lost.append("warp analyze refuses rows without ends; what replays warp's CSV needs only starts")
+    return lost

@@ -1,0 +1,101 @@
+"""Delimited text into a table of DuckDB, all columns as text, with what cannot be split into columns counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvdistill.profile.database import literal
+from kvtrace.core.errors import TraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import duckdb
+
+    from kvdistill.formats.formats import Account
+
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_HEAD_BYTES = 1 << 16
+
+
+def one(db: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
+    """Return the one row that `query` gives."""
+    (row,) = db.execute(query).fetchall()
+    return tuple(row)
+
+
+def first_line(path: Path) -> str:
+    """Return the first line of `path`, plain or zstd, without its end; TraceError if there is none."""
+    import zstandard
+
+    if not path.is_file():
+        raise TraceError("no such file" if not path.exists() else "not a regular file", path=path)
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    if head.startswith(_ZSTD_MAGIC):
+        try:
+            head = zstandard.ZstdDecompressor().decompressobj().decompress(head)
+        except zstandard.ZstdError as error:
+            raise TraceError(f"damaged zstd data: {error}", path=path) from None
+    text = head.decode(errors="replace")
+    if not text.strip():
+        raise TraceError("empty: there is nothing to import", path=path)
+    return text.splitlines()[0]
+
+
+def is_zstd(path: Path) -> bool:
+    """Return whether `path` is compressed, whatever its name."""
+    with path.open("rb") as file:
+        return file.read(len(_ZSTD_MAGIC)) == _ZSTD_MAGIC
+
+
+def load(
+    db: duckdb.DuckDBPyConnection, path: Path, columns: Sequence[str], account: Account, *,
+    delimiter: str, skip: int = 0, quote: str = "", comment: str = "",
+) -> None:  # fmt: skip
+    """Make the table `raw` of the lines of `path` after `skip`: `line` (from 0) and `columns`, as text.
+
+    Missing columns at the end of a line are null; lines with too many, or that are no text, are left out and counted.
+
+    Raises:
+        TraceError: the file cannot be read to its end.
+
+    """
+    import duckdb
+
+    types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
+    options = {
+        "delim": delimiter, "quote": quote, "escape": quote, "comment": comment, "columns": f"{{{types}}}",
+        "skip": skip, "compression": "zstd" if is_zstd(path) else "none",
+    }  # fmt: skip
+    shown = ", ".join(
+        f"{name}={value if name in ('columns', 'skip') else literal(value)}" for name, value in options.items()
+    )
+    for table in ("raw", "reject_errors", "reject_scans"):
+        db.execute(f"DROP TABLE IF EXISTS {table}")
+    settings = f"header=false, auto_detect=false, all_varchar=true, null_padding=true, store_rejects=true, {shown}"
+    query = f"SELECT row_number() OVER () - 1 AS line, * FROM read_csv({_unpatterned(path)}, {settings})"  # noqa: S608 - quoted
+    try:
+        db.execute(f"CREATE TABLE raw AS {query}")
+    except duckdb.Error as error:
+        raise TraceError(f"cannot be read to its end: {str(error).splitlines()[0]}", path=path) from None
+    (rows,) = one(db, "SELECT count(*) FROM raw")
+    count, line, why = one(db, "SELECT count(DISTINCT line), min(line), min_by(error_type, line) FROM reject_errors")
+    account.rows += rows + count
+    account.leave_out(
+        "not of the format's columns", count, f"{path.name}, line {line}: {str(why).replace('_', ' ').lower()}"
+    )
+
+
+def leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account, reason: str, condition: str) -> None:
+    """Delete the rows of `raw` where `condition` holds, and count them in `account` under `reason`."""
+    count, line = one(db, f"SELECT count(*), min(line) FROM raw WHERE {condition}")  # noqa: S608 - ours
+    account.leave_out(reason, count, f"{path.name}, row {line}")
+    if count:
+        db.execute(f"DELETE FROM raw WHERE {condition}")  # noqa: S608 - ours
+
+
+def _unpatterned(path: Path) -> str:
+    """Return `path` as an SQL string that DuckDB does not take for a pattern."""
+    return literal("".join(f"[{c}]" if c in "*?[" else c for c in str(path)))

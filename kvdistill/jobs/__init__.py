@@ -1,0 +1,1 @@
+"""From a Profile to jobs, one tool a file."""

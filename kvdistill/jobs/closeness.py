@@ -1,0 +1,278 @@
+"""How close what fio did is to what the trace asks: one row of figures for each, null where not measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from kvdistill.profile import reuse
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SIZE_TV_TARGET = 0.015
+RATE_TARGET = 0.015
+GAP_KS_TARGET = 0.03
+END_SLIP_TARGET = 0.01
+REUSE_TARGET = 0.01
+"""Relative difference of the median reuse distance up to which it counts as equal."""
+_SIGMAS = 2
+"""Standard deviations that a drawn count may be off by chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """I/Os in order of issue; `us` are issue times in microseconds, true to `resolution_us`."""
+
+    us: NDArray[np.int64]
+    is_read: NDArray[np.bool_]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    arrival: NDArray[np.int64]
+    """Which arrival each I/O belongs to, from 0: gaps are between arrivals, each at its first I/O's time."""
+    resolution_us: int = 1
+    span_us: int | None = None
+    """How long it went on, where that is known better than from its first and last I/O."""
+
+    @property
+    def seconds(self) -> float | None:
+        """The span in seconds; null if it is 0."""
+        span = self.span_us if self.span_us is not None else int(self.us[-1] - self.us[0]) if len(self.us) else 0
+        return span / 1e6 if span else None
+
+    def head(self, count: int) -> Stream:
+        """Return the first `count` I/Os."""
+        return Stream(
+            self.us[:count], self.is_read[:count], self.offset[:count], self.length[:count],
+            self.arrival[:count], self.resolution_us,
+        )  # fmt: skip
+
+    @property
+    def arrivals_us(self) -> NDArray[np.int64]:
+        """When each arrival began, by its number."""
+        first = np.full(int(self.arrival.max()) + 1 if len(self.arrival) else 0, np.iinfo(np.int64).max)
+        np.minimum.at(first, self.arrival, self.us)
+        return first
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the closeness table; distances are from the source and null for the source itself."""
+
+    name: str
+    ios: int
+    read_share: float
+    ios_per_s: float | None
+    bytes_per_s: float | None
+    size_tv: float | None = None
+    """Total variation distance of the sizes, by direction."""
+    size_tv_by_chance: float | None = None
+    """What so many draws from the source's own sizes are off by, twice the mean; a job that draws cannot do better."""
+    size_cv: float | None = None
+    """Standard deviation of the sizes by their mean."""
+    size_emd_bytes: float | None = None
+    """Earth mover's distance of the sizes, by direction."""
+    gap_ks: float | None = None
+    """Kolmogorov-Smirnov distance of the gaps between arrivals, beyond what `gap_resolution_us` explains.
+
+    For a replay what is due at one time is one arrival, at the time of its first I/O; else each operation is one.
+    """
+    gap_resolution_us: int | None = None
+    """How finely both sides' times were known for `gap_ks`; a gap is known to this, up or down."""
+    arrivals: int | None = None
+    hot10_share: float | None = None
+    """Share of accesses to the hottest 10 % of 128 KiB blocks."""
+    reuse_p50_blocks: float | None = None
+    """Median distinct 128 KiB blocks between two accesses to one."""
+    mean_depth: float | None = None
+    end_slip: float | None = None
+    """How much later than asked the last arrival came, relative to the span."""
+    late_p50_us: int | None = None
+    """How late I/Os were issued, against the most punctual one; null for jobs that draw at random."""
+    late_p99_us: int | None = None
+    has_same_ios: bool | None = None
+    """Whether every I/O is the source's, in its order; null for jobs that draw at random."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """A target, what was reached, and whether that passes; null if it was not measured."""
+
+    name: str
+    target: str
+    value: float | bool | None
+    passes: bool | None
+
+
+def source_figures(name: str, stream: Stream, window: Stream | None = None) -> Figures:
+    """Return the figures of the source; locality over `window`, a part as long as what it is compared with."""
+    return _figures(name, stream, window if window is not None else stream)
+
+
+def job_figures(name: str, stream: Stream, source: Stream, *, is_replay: bool, mean_depth: float | None) -> Figures:
+    """Return the figures of what fio did and its distances from `source`."""
+    figures = _figures(name, stream, stream)
+    resolution_us = max(stream.resolution_us, source.resolution_us)
+    same = _has_same_ios(stream, source) if is_replay else None
+    return msgspec.structs.replace(
+        figures, size_tv=size_tv(stream, source), size_tv_by_chance=_tv_by_chance(source, len(stream.us)),
+        size_emd_bytes=size_emd_bytes(stream, source),
+        gap_ks=ks_distance(gaps_us(stream), gaps_us(source), resolution_us if resolution_us > 1 else 0)
+        if source.seconds else None,
+        gap_resolution_us=resolution_us, mean_depth=mean_depth, has_same_ios=same,
+        **(_lateness(stream, source) if is_replay and same else {}),
+    )  # fmt: skip
+
+
+def verdicts(figures: Figures, source: Figures, *, is_replay: bool) -> list[Verdict]:
+    """Return each defined target against what was reached.
+
+    What a job that draws misses by no more than chance allows for so few I/Os neither passes nor fails.
+    """
+    n, p = figures.ios, source.read_share
+    drawn = float("inf") if is_replay or not n else n**0.5
+    chance = _SIGMAS / drawn
+    rows = [
+        _within("read share", "within 1.5 %", _relative(figures.read_share, p), RATE_TARGET,
+                chance * ((1 - p) / p) ** 0.5 if p else 0),
+        _within("I/Os a second", "within 1.5 %", _relative(figures.ios_per_s, source.ios_per_s), RATE_TARGET, chance),
+        _within("bytes a second", "within 1.5 %", _relative(figures.bytes_per_s, source.bytes_per_s), RATE_TARGET,
+                chance * (1 + (figures.size_cv or 0) ** 2) ** 0.5),
+        _within("size TV", f"<= {SIZE_TV_TARGET}", figures.size_tv, SIZE_TV_TARGET,
+                0 if is_replay else figures.size_tv_by_chance or 0),
+    ]  # fmt: skip
+    if is_replay:
+        rows += [
+            _within("gap KS", f"<= {GAP_KS_TARGET}", figures.gap_ks, GAP_KS_TARGET),
+            _within("end slip", "<= 1 %", figures.end_slip, END_SLIP_TARGET),
+            _within(
+                "reuse distance",
+                "within 1 %",
+                _relative(figures.reuse_p50_blocks, source.reuse_p50_blocks),
+                REUSE_TARGET,
+            ),
+            Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios),
+        ]
+    return rows
+
+
+def _within(name: str, target: str, value: float | None, bound: float, chance: float = 0) -> Verdict:
+    if value is None:
+        return Verdict(name, target, None, None)
+    return Verdict(name, target, value, True if abs(value) <= bound else None if abs(value) <= chance else False)
+
+
+def _relative(value: float | None, source: float | None) -> float | None:
+    if value is None or source is None:
+        return None
+    if source == 0:
+        return 0.0 if value == 0 else None
+    return value / source - 1
+
+
+def _figures(name: str, stream: Stream, locality: Stream) -> Figures:
+    seconds = stream.seconds
+    blocks = reuse.block_accesses(locality.offset, locality.length)
+    return Figures(
+        name=name, ios=len(stream.us), read_share=float(stream.is_read.mean()),
+        ios_per_s=len(stream.us) / seconds if seconds else None,
+        bytes_per_s=float(stream.length.sum()) / seconds if seconds else None,
+        hot10_share=reuse.hot_share(blocks), reuse_p50_blocks=reuse.median_reuse(blocks),
+        arrivals=int(stream.arrival.max()) + 1 if len(stream.us) else 0,
+        size_cv=float(stream.length.std() / stream.length.mean()) if len(stream.us) else None,
+    )  # fmt: skip
+
+
+def gaps_us(stream: Stream) -> NDArray[np.int64]:
+    """Return the gaps between arrivals, which may come in another order than their numbers."""
+    us: NDArray[np.int64] = np.diff(np.sort(stream.arrivals_us)).astype(np.int64)
+    return us
+
+
+def ks_distance(a: NDArray[Any], b: NDArray[Any], tolerance: float = 0) -> float | None:
+    """Return the Kolmogorov-Smirnov distance of two samples; null if one is empty.
+
+    With a `tolerance`, values of one sample may be moved by that much towards the other's before they count.
+    """
+    if not len(a) or not len(b):
+        return None
+    a, b = np.sort(a), np.sort(b)
+    return max(_above(a, b, tolerance), _above(b, a, tolerance))
+
+
+def _above(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> float:
+    """Return how far the distribution of `a`, moved up by `tolerance`, is above that of `b`, at most."""
+    points = np.unique(np.concatenate([a + tolerance, b]))
+    below_a = np.searchsorted(a, points - tolerance, "right") / len(a)
+    below_b = np.searchsorted(b, points, "right") / len(b)
+    return float((below_a - below_b).max())
+
+
+def size_tv(stream: Stream, source: Stream) -> float:
+    """Return the total variation distance of exact sizes, by direction, weighted as the source's directions."""
+    return _by_direction(stream, source, lambda a, b, _values: float(np.abs(a - b).sum() / 2), missing=1.0)
+
+
+def _tv_by_chance(source: Stream, draws: int) -> float | None:
+    """Return twice the mean total variation of `draws` sizes from the source's own distribution, by direction."""
+    if not draws:
+        return None
+    total = 0.0
+    for direction in (True, False):
+        lengths = source.length[source.is_read == direction]
+        if len(lengths):
+            share = len(lengths) / len(source.length)
+            p = np.unique(lengths, return_counts=True)[1] / len(lengths)
+            # The mean of |X - np| of a binomial is about the square root of 2 / pi of its variance.
+            total += share * float(np.sqrt(2 * p * (1 - p) / (np.pi * draws * share)).sum()) / 2
+    return _SIGMAS * total
+
+
+def size_emd_bytes(stream: Stream, source: Stream) -> float | None:
+    """Return the earth mover's distance of sizes in bytes, weighted likewise; null if a direction is missing."""
+    value = _by_direction(
+        stream, source,
+        lambda a, b, values: float((np.abs(np.cumsum(a - b))[:-1] * np.diff(values)).sum()), missing=float("nan"),
+    )  # fmt: skip
+    return None if np.isnan(value) else value
+
+
+def _by_direction(stream: Stream, source: Stream, distance: Any, missing: float) -> float:
+    total = 0.0
+    for direction in (True, False):
+        mine, theirs = stream.length[stream.is_read == direction], source.length[source.is_read == direction]
+        if not len(theirs):
+            continue
+        weight = len(theirs) / len(source.length)
+        if not len(mine):
+            total += weight * missing
+            continue
+        values = np.unique(np.concatenate([mine, theirs]))
+        shares = [np.bincount(np.searchsorted(values, x), minlength=len(values)) / len(x) for x in (mine, theirs)]
+        total += weight * distance(*shares, values)
+    return total
+
+
+def _has_same_ios(stream: Stream, source: Stream) -> bool:
+    """Return whether the I/Os are the same, whatever their order: several jobs overtake each other."""
+    if len(stream.us) != len(source.us):
+        return False
+    both = [np.lexsort((s.length, s.is_read, s.offset)) for s in (stream, source)]
+    return all(
+        np.array_equal(getattr(stream, name)[both[0]], getattr(source, name)[both[1]])
+        for name in ("is_read", "offset", "length")
+    )
+
+
+def _lateness(stream: Stream, source: Stream) -> dict[str, Any]:
+    """Return how late I/Os and the last arrival were; the streams must hold the same I/Os and arrivals."""
+    asked, came = source.arrivals_us, stream.arrivals_us
+    span = int(asked[-1] - asked[0])
+    late = stream.us - asked[stream.arrival]
+    late -= late.min()
+    return {
+        "end_slip": (int(came[-1] - came[0]) - span) / span if span else None,
+        "late_p50_us": int(np.percentile(late, 50, method="inverted_cdf")),
+        "late_p99_us": int(np.percentile(late, 99, method="inverted_cdf")) if len(late) >= 100 else None,  # noqa: PLR2004 - nearest rank needs them
+    }

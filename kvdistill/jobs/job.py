@@ -1,0 +1,122 @@
+"""What all fio jobs share: their files' names, what a user chooses about them, the space they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from kvdistill.jobs.fio_program import FioVersion
+    from kvdistill.profile.profile import Profile
+
+SCRATCH = "kvdistill.scratch"
+PROFILE = "profile.json"
+
+
+class Mode(StrEnum):
+    """How a job comes to its operations."""
+
+    REPLAY = "replay"
+    STAT = "stat"
+    REUSE = "reuse"
+
+    @property
+    def job(self) -> str:
+        """The job's file."""
+        return f"{self}.fio"
+
+    @property
+    def prefill(self) -> str:
+        """The job that fills the target before."""
+        return f"{self}.prefill.fio"
+
+
+MIB = 1 << 20
+STAT_MAX_IO_BYTES = 64 * MIB
+"""The statistical job draws longer operations as several: fio buffers depth times the longest in memory."""
+_MAX_TARGET = 256
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What a user chooses about jobs; `version` null is any fio."""
+
+    target: str = SCRATCH
+    version: FioVersion | None = None
+    runtime_cap_ns: int = 300 * 10**9
+    space_bytes: int | None = None
+    """How much of the target the statistical job uses, where the source does not say where operations lie."""
+    is_device: bool = False
+    """Whether the target is a block device, which takes discards."""
+
+    def __post_init__(self) -> None:
+        """Refuse what fio cannot take."""
+        if not self.target or len(self.target) > _MAX_TARGET or any(c.isspace() or c in "'\"#;" for c in self.target):
+            raise ConfigError(
+                f"--target {self.target}: fio's log takes names of at most {_MAX_TARGET} characters without spaces, "
+                "quotes, # or ;"
+            )
+
+    @property
+    def filename(self) -> str:
+        """The target as fio's `filename=` wants it: a colon would part two names."""
+        return self.target.replace(":", "\\:")
+
+
+def whole_mib(count: int) -> int:
+    """Return `count` bytes, rounded up to whole MiB."""
+    return -(-count // MIB) * MIB
+
+
+def stat_space_bytes(profile: Profile, options: JobOptions) -> int:
+    """Return the space that the statistical job needs: operations near the end run over it by their length.
+
+    Raises:
+        ConfigError: neither the profile nor the user says.
+
+    """
+    if profile.space is not None:
+        return whole_mib(profile.space.span_bytes + min(longest(profile), STAT_MAX_IO_BYTES))
+    if options.space_bytes is None:
+        raise ConfigError(f"{profile.origin.file} does not say where operations lie; say with --space how much to use")
+    return whole_mib(options.space_bytes)
+
+
+def longest(profile: Profile) -> int:
+    """Return the longest operation."""
+    return max(s.io_bytes for s in (*profile.read.sizes, *profile.write.sizes))
+
+
+def needs(options: JobOptions, space: int) -> list[str]:
+    """Return what a job's head says of its target."""
+    return [
+        f"{format_bytes(space)} ({space} bytes) on {options.target}, whose former content is overwritten",
+        "a filesystem or device that takes O_DIRECT in 512-byte sectors",
+    ]
+
+
+def bugs_heading(version: FioVersion | None) -> str:
+    """Return the heading over what is known of fio `version`; null is any."""
+    return f"Known of fio {version}" if version else "Known of fio (written for any version)"
+
+
+def job_sections(sections: list[tuple[str, list[str]]]) -> str:
+    """Return the text of the sections (name, lines) of a job."""
+    return "".join(f"\n[{name}]\n" + "\n".join(lines) + "\n" for name, lines in sections)
+
+
+def data_lines(profile: Profile) -> list[str]:
+    """Return the options that make data as compressible and repetitive as the profile says."""
+    if profile.data is None:
+        return ["# how far the data compresses is not known: random data does not"]
+    data = profile.data
+    lines = []
+    for name, ratio in (("buffer_compress_percentage", data.compress_ratio), ("dedupe_percentage", data.dedup_ratio)):
+        percent = round(100 * (1 - 1 / ratio))
+        if percent:
+            lines.append(f"{name}={percent}")
+    return lines

@@ -1,0 +1,227 @@
+"""Draw operations that keep how soon places are used again: an LRU stack model of a `Profile`, for any length of run.
+
+Sizes, mix, bursts, gaps and reuse distances have the profile's distributions; which operation follows which is chance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvtrace.core.compiled import allocating
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.slots import slot_of
+from kvtrace.core.units import NS_PER_S, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvdistill.profile.profile import Direction, Profile, Slot
+
+MAX_OPS = 2_000_000
+"""The most operations that are drawn, which bounds memory and the logs."""
+_GRANULE_BYTES = 4096
+_EXACT_SIZES = 256
+_FIRST_US = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Operations in order of time; `us` from 1."""
+
+    us: NDArray[np.int64]
+    is_read: NDArray[np.bool_]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    span_bytes: int
+    """Where the highest of them ends."""
+
+
+def draw(profile: Profile, runtime_ns: int, seed: int) -> Drawn:
+    """Draw `runtime_ns` of operations; the same seed draws the same.
+
+    Raises:
+        ConfigError: the profile does not know arrivals or reuse, or this were too many operations.
+
+    """
+    if profile.locality is None or profile.arrivals is None:
+        raise ConfigError(
+            f"{profile.origin.file} does not say when operations came and how soon places were used again, which the "
+            "reuse job draws from; take a trace, a run or block events that last longer than an instant"
+        )
+    share = runtime_ns / profile.span_ns
+    ops = {True: max(0, round(profile.read.ops * share)), False: max(0, round(profile.write.ops * share))}
+    count = max(1, sum(ops.values()))
+    if count > MAX_OPS:
+        raise ConfigError(
+            f"{format_count(count)} operations are more than the reuse job draws ({format_count(MAX_OPS)}); take less "
+            "with --max-runtime"
+        )
+    rng = np.random.default_rng(seed)
+    is_read = np.zeros(count, dtype=np.bool_)
+    is_read[: ops[True]] = True
+    rng.shuffle(is_read)
+    length, distance = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    for direction, reuse, which in (
+        (profile.read, profile.locality.read, is_read), (profile.write, profile.locality.write, ~is_read)
+    ):  # fmt: skip
+        n = int(which.sum())
+        if n:
+            length[which] = _sizes(direction, n, rng)
+            distance[which] = _distances(reuse.first_ops, reuse.distances, n, rng)
+    classes = _classes(length)
+    reserved = np.zeros(int(classes.max()) + 1, dtype=np.int64)
+    np.maximum.at(reserved, classes, -(-length // _GRANULE_BYTES) * _GRANULE_BYTES)
+    offset, span_bytes = _place(classes, distance, reserved, np.bincount(classes))
+    return Drawn(_times(profile, count, runtime_ns, rng), is_read, offset, length, int(span_bytes))
+
+
+def _sizes(direction: Direction, count: int, rng: np.random.Generator) -> Any:
+    """Return `count` sizes in the exact shares of `direction`, by largest remainder, in random order."""
+    weights = np.array([size.ops for size in direction.sizes], dtype=np.float64) * count / direction.ops
+    shares = np.floor(weights).astype(np.int64)
+    rest = np.argsort(-(weights - shares), kind="stable")[: count - int(shares.sum())]
+    shares[rest] += 1
+    sizes = np.repeat(np.array([size.io_bytes for size in direction.sizes]), shares)
+    rng.shuffle(sizes)
+    return sizes
+
+
+def _distances(first_ops: int, slots: Sequence[Slot], count: int, rng: np.random.Generator) -> Any:
+    """Return `count` reuse distances in bytes; -1 for a place that was not used before."""
+    known = sum(slot.count for slot in slots)
+    result = np.full(count, -1, dtype=np.int64)
+    again = round(count * known / (known + first_ops))
+    result[:again] = _from_slots(slots, again, rng)
+    rng.shuffle(result)
+    return result
+
+
+def _from_slots(slots: Sequence[Slot], count: int, rng: np.random.Generator) -> Any:
+    """Return `count` values with the distribution of `slots`, even within each, stratified."""
+    if not count:
+        return np.empty(0, dtype=np.int64)
+    done = np.cumsum([slot.count for slot in slots])
+    at = (np.arange(count) + rng.random(count)) / count * done[-1]
+    index = np.minimum(np.searchsorted(done, at, "right"), len(slots) - 1)
+    low, below = (np.array([getattr(slot, name) for slot in slots]) for name in ("low", "below"))
+    values = low[index] + np.floor(rng.random(count) * (below - low)[index]).astype(np.int64)
+    rng.shuffle(values)
+    return values
+
+
+def _times(profile: Profile, count: int, runtime_ns: int, rng: np.random.Generator) -> Any:
+    """Return when each of `count` operations is due, in microseconds: bursts of the profile's sizes, at its gaps."""
+    arrivals = profile.arrivals
+    assert arrivals is not None
+    mean = count / max(1, round(count * arrivals.instants / profile.ops))
+    bursts = _from_slots(arrivals.bursts, 2 * int(count / mean) + 8, rng)
+    bursts = bursts[: int(np.searchsorted(np.cumsum(bursts), count)) + 1]
+    gaps = _from_slots(arrivals.gaps, len(bursts) - 1, rng).astype(np.float64)
+    starts = np.concatenate([[0.0], np.cumsum(gaps)])
+    if starts[-1] > 0:
+        starts *= runtime_ns / starts[-1]
+    return (_FIRST_US + np.repeat(starts, bursts)[:count] * (1_000_000 / NS_PER_S)).astype(np.int64)
+
+
+def _classes(length: NDArray[np.int64]) -> Any:
+    """Return which operations may share places: those of one size, or of about one if there are very many sizes."""
+    sizes, index = np.unique(length, return_inverse=True)
+    return index if len(sizes) <= _EXACT_SIZES else np.unique(slot_of(length), return_inverse=True)[1]
+
+
+@allocating
+def _add(tree: Any, base: int, size: int, index: int, value: int) -> None:
+    """Add `value` at `index` (from 1) of the Fenwick tree of `size` that begins after `base`."""
+    while index <= size:
+        tree[base + index] += value
+        index += index & -index
+
+
+@allocating
+def _sum(tree: Any, base: int, index: int) -> int:
+    total = 0
+    while index > 0:
+        total += tree[base + index]
+        index -= index & -index
+    return total
+
+
+@allocating
+def _find(tree: Any, base: int, size: int, target: int) -> int:
+    """Return the lowest index up to which the tree sums to at least `target`; `size` + 1 if none does."""
+    index, step = 0, 1
+    while step * 2 <= size:
+        step *= 2
+    while step:
+        if index + step <= size and tree[base + index + step] < target:
+            index += step
+            target -= tree[base + index]
+        step //= 2
+    return index + 1
+
+
+@allocating
+def _place(classes: Any, distance: Any, reserved: Any, sizes: Any) -> Any:
+    """Return an address for each operation, and the end of the highest.
+
+    Places lie in a stack by their last use. An operation takes the place of its class whose depth in the stack, in
+    bytes, is nearest to its distance; one without a distance, or whose distance the stack does not reach yet, takes a
+    new place.
+    """
+    n, kinds = len(classes), len(sizes)
+    base = np.zeros(kinds + 1, dtype=np.int64)
+    for c in range(kinds):
+        base[c + 1] = base[c] + sizes[c] + 1
+    # By class: which uses, in order, are the last ones of their places, and at what step they were.
+    last = np.zeros(base[kinds], dtype=np.int64)
+    steps = np.zeros(base[kinds], dtype=np.int64)
+    used, alive = np.zeros(kinds, dtype=np.int64), np.zeros(kinds, dtype=np.int64)
+    stack = np.zeros(n + 1, dtype=np.int64)
+    place = np.zeros(n, dtype=np.int64)
+    # Distances that were beyond the stack when their turn came; a later operation without a distance takes them.
+    owed, debts = np.zeros(n, dtype=np.int64), 0
+    total, end = 0, 0
+    for i in range(n):
+        c, away = classes[i], distance[i]
+        if away > total:
+            owed[debts] = away
+            debts, away = debts + 1, -1
+        elif away < 0 and debts > 0 and owed[debts - 1] <= total:
+            debts -= 1
+            away = owed[debts]
+        if away < 0 or alive[c] == 0:
+            place[i] = end
+            end += reserved[c]
+        else:
+            wanted = _find(stack, 0, n, max(1, total - away))
+            low, high = 0, used[c]
+            while low < high:
+                middle = (low + high) // 2
+                if steps[base[c] + middle + 1] <= wanted:
+                    low = middle + 1
+                else:
+                    high = middle
+            rank = _sum(last, base[c], low)
+            use = _find(last, base[c], sizes[c], max(rank, 1))
+            if rank < alive[c]:
+                above = _find(last, base[c], sizes[c], rank + 1)
+                if rank == 0 or steps[base[c] + above] - wanted < wanted - steps[base[c] + use]:
+                    use = above
+            step = steps[base[c] + use]
+            place[i] = place[step - 1]
+            _add(last, base[c], sizes[c], use, -1)
+            _add(stack, 0, n, step, -reserved[c])
+            alive[c] -= 1
+            total -= reserved[c]
+        used[c] += 1
+        alive[c] += 1
+        total += reserved[c]
+        steps[base[c] + used[c]] = i + 1
+        _add(last, base[c], sizes[c], used[c], 1)
+        _add(stack, 0, n, i + 1, reserved[c])
+    return place, end

@@ -1,0 +1,139 @@
+"""What writers of random jobs have in common: how often each operation, how many at once, of which sizes, how long.
+
+A writer gets these from a `Profile`; each comes with what it loses, so that a job's head can say so.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvdistill.profile.profile import SizeCount
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvdistill.profile.profile import Direction, Profile
+
+_NS_PER_MS = 1_000_000
+_WORTH_TELLING = 0.0005
+"""Shares below this are 0.0 % in print."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The text of one job, and what the format could not say of the profile."""
+
+    text: str
+    lost: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How many operations run at once; null if the profile does not know."""
+
+    count: int | None
+    comment: str
+
+
+def depth(profile: Profile) -> Depth:
+    """Return the operations in flight: measured if they were timed, else a stage's, which bounds them."""
+    if profile.mean_in_flight is not None:
+        count = max(1, math.ceil(profile.mean_in_flight))
+        return Depth(count, f"measured: {profile.mean_in_flight:.3g} operations in flight, weighted by time")
+    stages = profile.concurrency
+    if stages is None:
+        return Depth(None, "the trace has no stages and no measured times")
+    return Depth(
+        stages.max_stage_ops,
+        f"the most operations of one stage (mean {stages.mean_stage_ops:.2f}): an upper bound, not a measured depth",
+    )
+
+
+def runtime_ms(profile: Profile, cap_ns: int) -> int | None:
+    """Return how long a job runs, in ms: the profile's span up to `cap_ns`; null if it has none."""
+    return max(1, min(profile.span_ns, cap_ns) // _NS_PER_MS) if profile.span_ns else None
+
+
+def ops_per_s(count: int, profile: Profile) -> float | None:
+    """Return the rate of `count` operations, deletes included; null if all share one instant."""
+    return count * NS_PER_S / profile.span_ns if profile.span_ns else None
+
+
+def size_classes(sizes: Sequence[SizeCount], most: int) -> list[SizeCount]:
+    """Return `sizes`, ascending, in at most `most` classes.
+
+    Sizes too many are joined into runs of about as many operations each, of their mean size: this keeps the bytes.
+    """
+    if len(sizes) <= most:
+        return list(sizes)
+    total, done = sum(s.ops for s in sizes), 0
+    runs: dict[int, tuple[int, int]] = {}
+    for size in sizes:
+        # By its middle operation, so that a common size does not pull its neighbours in.
+        run = min(most - 1, (2 * done + size.ops) * most // (2 * total))
+        ops, moved = runs.get(run, (0, 0))
+        runs[run] = (ops + size.ops, moved + size.ops * size.io_bytes)
+        done += size.ops
+    joined: dict[int, int] = {}
+    for ops, moved in runs.values():
+        mean = max(1, round(moved / ops))
+        joined[mean] = joined.get(mean, 0) + ops
+    return [SizeCount(size, ops) for size, ops in sorted(joined.items())]
+
+
+def total_variation(a: Sequence[SizeCount], b: Sequence[SizeCount]) -> float:
+    """Return the share of operations of `a` that would have to change their size to be distributed as `b`."""
+    share = [{s.io_bytes: s.ops / sum(t.ops for t in side) for s in side} for side in (a, b)]
+    return sum(abs(share[0].get(size, 0) - share[1].get(size, 0)) for size in {*share[0], *share[1]}) / 2
+
+
+def classes_lost(what: str, direction: Direction, classes: Sequence[SizeCount]) -> list[str]:
+    """Return what `classes` lose of the sizes of `direction`, called `what`; nothing if they are the same."""
+    if not direction.ops:
+        return []
+    sizes = direction.object_sizes
+    moved = total_variation(sizes, classes)
+    if moved < _WORTH_TELLING:
+        return []
+    mean = sum(s.io_bytes * s.ops for s in classes) / sum(s.ops for s in classes)
+    exact = sum(s.io_bytes * s.ops for s in sizes) / direction.ops
+    part = f"{moved:.1%} of {format_count(direction.ops)} get another (total variation distance {moved:.3f})"
+    return [f"sizes of {what}: {part}; mean {format_bytes(mean)} instead of {format_bytes(exact)}"]
+
+
+def hot_lost(profile: Profile, text: str) -> str:
+    """Return `text`, which says that no place is hot, with how hot the hottest are in the source, if it is known."""
+    if profile.locality is None:
+        return text
+    share = profile.locality.hot10_share
+    return f"{text} (in the source, the hottest 10 % of 128 KiB blocks get {share:.1%} of operations)"
+
+
+def bursts_lost(profile: Profile, text: str) -> str:
+    """Return `text`, which says that arrivals come evenly or by chance, with how they vary in the source."""
+    if profile.arrivals is None or profile.arrivals.dispersion is None:
+        return text
+    of = f"operations in {format_duration(profile.arrivals.bucket_ns)} vary {profile.arrivals.dispersion:.3g} times"
+    return f"{text} (in the source, {of} as much as by chance)"
+
+
+def random_lost(profile: Profile) -> list[str]:
+    """Return what every job of random operations loses."""
+    order = "the order of operations: an object is not read again soon after it was used, as in the trace"
+    if profile.locality is not None and profile.locality.reuse_p50_blocks is not None:
+        order += (
+            f" (there, half of what comes back does so within {profile.locality.reuse_p50_blocks:,.0f} other blocks)"
+        )
+    lost = ["which request and stage an operation serves: none waits for another", order]
+    if profile.empty_ops:
+        lost.append(f"{format_count(profile.empty_ops)} operations of no bytes are left out")
+    data = profile.data
+    if data is not None and (data.dedup_ratio, data.compress_ratio) != (1, 1):
+        lost.append(
+            f"what the data is like: the replay's deduplicated {data.dedup_ratio:g}:1 and compressed "
+            f"{data.compress_ratio:g}:1; this job sets neither"
+        )
+    return lost

@@ -1,0 +1,1 @@
+"""The frozen Profile and how it is distilled."""

@@ -1,0 +1,80 @@
+"""The arrival process of a stream that passes by in order: instants, bursts, gaps, and the rate over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvdistill.profile.profile import Arrivals
+from kvtrace.core.slots import SLOTS, count, to_slots
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BUCKETS = 240
+"""Stretches of equal time that the rate is given for."""
+
+
+class ArrivalCounter:
+    """Counts instants, bursts and gaps of times that come in order, part by part."""
+
+    def __init__(self) -> None:
+        """Count from nothing."""
+        self._bursts = np.zeros(SLOTS, dtype=np.int64)
+        self._gaps = np.zeros(SLOTS, dtype=np.int64)
+        self._instants = self._gap_count = self._burst = 0
+        self._sum = self._squares = 0.0
+        self._last: int | None = None
+
+    def add(self, ts_ns: NDArray[np.int64]) -> None:
+        """Count times that are not before any counted so far."""
+        if not len(ts_ns):
+            return
+        begins = np.flatnonzero(np.diff(ts_ns, prepend=ts_ns[0] - 1))
+        times, bursts = ts_ns[begins], np.diff(begins, append=len(ts_ns))
+        if self._last == int(times[0]):
+            bursts[0] += self._burst
+        elif self._last is not None:
+            self._close()
+        gaps = np.diff(times) if self._last is None else np.diff(times, prepend=self._last)
+        gaps = gaps[gaps > 0]
+        self._gaps += count(gaps)
+        self._gap_count += len(gaps)
+        self._sum += float(gaps.sum())
+        self._squares += float(np.square(gaps.astype(np.float64)).sum())
+        self._bursts += count(bursts[:-1])
+        self._instants += len(bursts) - 1
+        self._last, self._burst = int(times[-1]), int(bursts[-1])
+
+    def _close(self) -> None:
+        self._bursts += count(np.array([self._burst]))
+        self._instants += 1
+        self._burst = 0
+
+    def result(self, rates: list[dict[str, Any]], bucket_ns: int) -> Arrivals | None:
+        """Return what was counted, with `rates` (bucket, ops and bytes by direction); null if all is one instant.
+
+        It ends the count.
+        """
+        if self._burst:
+            self._close()
+        if self._instants < 2:  # noqa: PLR2004 - one instant has no gaps
+            return None
+        lists = {name: _filled(rates, name) for name in ("read_ops", "write_ops", "read_bytes", "write_bytes")}
+        mean = self._sum / self._gap_count
+        variance = max(0.0, self._squares / self._gap_count - mean**2)
+        ops = np.array(lists["read_ops"]) + np.array(lists["write_ops"])
+        return Arrivals(
+            bucket_ns=bucket_ns, **lists, instants=self._instants, bursts=to_slots(self._bursts),
+            gaps=to_slots(self._gaps), gap_mean_ns=mean, gap_cv=variance**0.5 / mean if mean else None,
+            dispersion=float(ops.var() / ops.mean()) if len(ops) > 1 and ops.any() else None,
+        )  # fmt: skip
+
+
+def _filled(rates: list[dict[str, Any]], name: str) -> list[int]:
+    """Return one column of `rates` with 0 for the buckets that have no row: nothing came in them."""
+    values = [0] * (max(row["bucket"] for row in rates) + 1)
+    for row in rates:
+        values[row["bucket"]] = row[name]
+    return values

@@ -1,0 +1,179 @@
+"""What needs a trace's rows in order: how many bytes live in each tier, and how far apart reads of an object are.
+
+One pass, compiled by numba; memory is bounded by the number of objects and by how many accesses are looked at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from kvdistill.profile.reuse import reuse_distances
+from kvtrace.core.compiled import allocating
+from kvtrace.core.errors import TraceError
+from kvtrace.core.percentiles import nearest_rank
+from kvtrace.core.schema import OPS, TRACE, enum_code
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from kvtrace.core.tables import Reader
+
+MAX_ACCESSES = 4_000_000
+"""Reads and writes of a tier whose reuse is looked at; a longer trace is cut here, which bounds time and memory."""
+MAX_OBJECT = 1 << 31
+_COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes")
+_READ, _WRITE, _DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))
+_OK = enum_code(OPS, "outcome", "ok")
+
+
+class LiveBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """The bytes of what was written to a tier and not deleted; an object is as long as the writes of its life reach."""
+
+    peak: int
+    end: int
+
+
+class Reuse(msgspec.Struct, frozen=True, kw_only=True):
+    """How far apart accesses to an object are in one tier: distinct bytes of others read or written in between.
+
+    A read at a distance below a cache's size is a hit there, if that evicts the least recently used.
+    """
+
+    reads: int
+    """Reads looked at."""
+    first_reads: int
+    """Those of objects that the tier did not read or write before: no distance is known."""
+    is_whole: bool
+    """False if the trace has more accesses than are looked at."""
+    p50_bytes: int | None
+    p95_bytes: int | None
+    max_bytes: int | None
+    bins: list[tuple[int, int]]
+    """Reads by distance: from these bytes to below twice that; 0 for none in between."""
+
+
+class Locality(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pass over the rows tells of each tier, by index; null where the tier has no such rows."""
+
+    live: list[LiveBytes | None]
+    reuse: list[Reuse | None]
+
+
+def locality(reader: Reader, tiers: int, path: Path) -> Locality:
+    """Return the locality of the trace that `reader` reads, which has `tiers` tiers.
+
+    Raises:
+        TraceError: an object's number or a tier's index is out of range.
+
+    """
+    sizes = np.zeros((tiers, 1 << 10), dtype=np.int64)
+    live, peak = np.zeros(tiers, dtype=np.int64), np.zeros(tiers, dtype=np.int64)
+    is_written = np.zeros(tiers, dtype=np.bool_)
+    kept: list[list[tuple[Any, Any, Any]]] = [[] for _ in range(tiers)]
+    counts = [0] * tiers
+    for batch in reader.batches(_COLUMNS):
+        rows = [batch.column(name) for name in _COLUMNS]
+        op, tier = rows[0].indices.to_numpy(), rows[1].to_numpy()
+        objects, reach, length = rows[2].to_numpy(), rows[3].to_numpy() + rows[4].to_numpy(), rows[4].to_numpy()
+        if not len(op):
+            continue
+        _check(tier, tiers, objects, path)
+        if objects.max() >= sizes.shape[1]:
+            grown = np.zeros((tiers, max(2 * sizes.shape[1], int(objects.max()) + 1)), dtype=np.int64)
+            grown[:, : sizes.shape[1]] = sizes
+            sizes = grown
+        _live(op, tier, objects, reach, sizes, live, peak, is_written)
+        _keep(kept, counts, op, tier, objects, length, op != _DELETE)
+    return Locality(
+        live=[
+            LiveBytes(peak=int(peak[i]), end=int(live[i])) if is_written[i] else None for i in range(tiers)
+        ],
+        reuse=[_reuse(kept[i], counts[i]) for i in range(tiers)],
+    )  # fmt: skip
+
+
+def run_reuse(reader: Reader, tiers: int) -> list[Reuse | None]:
+    """Return the reuse of the operations of a run that completed, by tier and in trace order."""
+    columns = ("op", "tier", "object_id", "bytes", "outcome")
+    kept: list[list[tuple[Any, Any, Any]]] = [[] for _ in range(tiers)]
+    counts = [0] * tiers
+    for batch in reader.batches(columns):
+        op, tier, objects, length, outcome = (batch.column(name) for name in columns)
+        op, outcome = op.indices.to_numpy(), outcome.indices.to_numpy()
+        is_access = (op != _DELETE) & (outcome == _OK)
+        length = length.fill_null(0).to_numpy(zero_copy_only=False)
+        _keep(kept, counts, op, tier.to_numpy(), objects.to_numpy(), length, is_access)
+    return [_reuse(kept[i], counts[i]) for i in range(tiers)]
+
+
+def _keep(
+    kept: list[list[tuple[Any, Any, Any]]], counts: list[int], op: Any, tier: Any, objects: Any, length: Any,
+    is_access: Any,
+) -> None:  # fmt: skip
+    """Append the accesses of each tier to `kept` until there are enough; count them all."""
+    for index in range(len(kept)):
+        rest = MAX_ACCESSES - counts[index]
+        picked = np.flatnonzero((tier == index) & is_access)
+        counts[index] += len(picked)
+        if rest > 0 and len(picked):
+            picked = picked[:rest]
+            kept[index].append((op[picked] == _READ, objects[picked], length[picked]))
+
+
+def _check(tier: NDArray[Any], tiers: int, objects: NDArray[Any], path: Path) -> None:
+    if tier.min() < 0 or tier.max() >= tiers:
+        raise TraceError(f"holds the tier {int(tier.max())}, but its metadata names {tiers}", path=path, column="tier")
+    if objects.min() < 0 or objects.max() >= MAX_OBJECT:
+        raise TraceError("an object's number is out of range; they count from 0", path=path, column="object_id")
+
+
+@allocating
+def _live(op: Any, tier: Any, objects: Any, reach: Any, sizes: Any, live: Any, peak: Any, is_written: Any) -> None:
+    for i in range(len(op)):
+        t, thing = tier[i], objects[i]
+        if op[i] == _READ:
+            continue
+        is_written[t] = True
+        before = sizes[t, thing]
+        after = 0 if op[i] == _DELETE else max(before, reach[i])
+        sizes[t, thing] = after
+        live[t] += after - before
+        peak[t] = max(peak[t], live[t])
+
+
+def _reuse(parts: list[tuple[Any, Any, Any]], accesses: int) -> Reuse | None:
+    if not parts:
+        return None
+    is_read, objects, length = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if not is_read.any():
+        return None
+    things = np.unique(objects, return_inverse=True)[1].astype(np.int64)
+    distances = reuse_distances(things, length.astype(np.int64), int(things.max()) + 1)[is_read]
+    known = np.sort(distances[distances >= 0])
+    exponents, ops = np.unique(np.where(known > 0, np.log2(np.maximum(known, 1)).astype(np.int64), -1),
+                               return_counts=True)  # fmt: skip
+    return Reuse(
+        reads=len(distances), first_reads=len(distances) - len(known), is_whole=accesses <= MAX_ACCESSES,
+        p50_bytes=_percentile(known, 5000), p95_bytes=_percentile(known, 9500),
+        max_bytes=int(known[-1]) if len(known) else None,
+        bins=[(0 if e < 0 else 1 << int(e), int(n)) for e, n in zip(exponents, ops, strict=True)],
+    )  # fmt: skip
+
+
+def reuse_rows(names: list[str], found: list[Reuse | None]) -> list[dict[str, Any]]:
+    """Return `found` as rows, by the tiers' `names`; tiers without reads have none."""
+    return [
+        {"tier": name, **msgspec.structs.asdict(reuse)}
+        | {"bins": [{"low_bytes": low, "reads": reads} for low, reads in reuse.bins]}
+        for name, reuse in zip(names, found, strict=True) if reuse is not None
+    ]  # fmt: skip
+
+
+def _percentile(ascending: NDArray[Any], part: int) -> int | None:
+    rank = nearest_rank(len(ascending), part)
+    return None if rank is None else int(ascending[rank - 1])

@@ -1,0 +1,145 @@
+"""Distil what was measured: a replay's operations, or block requests, as placed operations with their completions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvdistill.profile.database import connect, literal, query
+from kvdistill.profile.distil import Distilled, Placed, origin_of, place_objects, profile_of, require_moving
+from kvdistill.profile.operations import IoWriter
+from kvdistill.profile.profile import Data, SourceKind, Space
+from kvtrace.core import tables
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.schema import BLOCKS, OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kvtrace.core.limit import Limit
+
+_BATCH_ROWS = 1 << 17
+_NO_OFFSETS = "operations are taken from the start of their object: a replay's ops hold no offsets"
+_WARM_UP = "the run's warm-up is part of this"
+_PACKED = "addresses are packed: stretches of 1 MiB that nothing touched are left out"
+
+
+def distil_ops(ops: Path, tier: str | None, limit: Limit, scratch: Path) -> Distilled:
+    """Distil the operations of `tier` that a replay completed, by when they were submitted.
+
+    Raises:
+        TraceError: the file is damaged, or the tier has no completed reads or writes.
+        ConfigError: there is no such tier, or several to choose from.
+
+    """
+    meta = tables.open_table(ops, OPS).meta
+    run = _run(ops.with_name("run.json"))
+    with connect(scratch) as db:
+        _view(db, ops)
+        used = [row["tier"] for row in query(db, "measured_tiers")]
+        name, index = _chosen(tier, [meta.tiers[i].name for i in used], used, ops)
+        ordered = scratch / "ordered.parquet"
+        _order(db, "measured_ops", ordered, tier=index)
+    ios = scratch / "ios.parquet"
+    placement, arrivals = place_objects(lambda: _rows(ordered, limit), ios, ops, name)
+    ordered.unlink()
+    notes = [_NO_OFFSETS, *([_WARM_UP] if (run.get("summary") or {}).get("warmup") else [])]
+    origin = origin_of(meta, ops, limit, SourceKind.OPS, *notes)
+    placed = Placed(origin, name, arrivals, placement.space, placement.stray_deletes, _data(run))
+    return Distilled(profile_of(ios, placed, scratch), ios)
+
+
+def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path) -> Distilled:
+    """Distil the reads, writes and discards that `device` was issued; the tier is the device.
+
+    Raises:
+        TraceError: the file is damaged, or the device had no reads or writes.
+        ConfigError: there is no such device, or several to choose from.
+
+    """
+    meta = tables.open_table(blocks, BLOCKS).meta
+    with connect(scratch) as db:
+        _view(db, blocks)
+        names = [row["device"] for row in query(db, "measured_devices")]
+        name, _index = _chosen(device, names, names, blocks)
+        ordered = scratch / "ordered.parquet"
+        _order(db, "measured_blocks", ordered, device=name)
+    ios = scratch / "ios.parquet"
+    end = 0
+    with IoWriter(ios) as sink:
+        for part in _rows(ordered, limit):
+            sink.write(part)
+            end = max(end, int((part["address"] + part["length_bytes"]).max()))
+    ordered.unlink()
+    require_moving(sink, blocks, f"device {name!r}")
+    space = Space(span_bytes=end, peak_live_bytes=end, prior_objects=0, prior_bytes=0)
+    origin = origin_of(meta, blocks, limit, SourceKind.BLOCKS, _PACKED)
+    return Distilled(profile_of(ios, Placed(origin, name, sink.arrivals, space), scratch), ios)
+
+
+def _view(db: Any, path: Path) -> None:
+    if not path.name.endswith(".parquet"):
+        raise ConfigError(f"{path}: only Parquet is distilled here; kvtrace convert makes it of CSV")
+    db.execute(f"CREATE VIEW measured AS SELECT * FROM read_parquet({literal(path)})")  # noqa: S608 - quoted
+
+
+def _order(db: Any, name: str, target: Path, **values: object) -> None:
+    """Write the result of the named query to `target`."""
+    import pyarrow.parquet as pq
+
+    from kvdistill.profile.database import named
+
+    reader = db.sql(named(name), params=values).to_arrow_reader(_BATCH_ROWS)
+    with pq.ParquetWriter(target, reader.schema, compression="zstd", compression_level=1) as out:
+        for batch in reader:
+            out.write_batch(batch)
+
+
+def _chosen(wanted: str | None, names: list[str], keys: list[Any], path: Path) -> tuple[str, Any]:
+    if not names:
+        raise TraceError("no read or write completed: there is no job to write", path=path)
+    if wanted is None and len(names) == 1:
+        return names[0], keys[0]
+    if wanted not in names:
+        what = f"no tier or device {wanted!r} did I/O here" if wanted else "say which with --tier"
+        raise ConfigError(f"{path}: {what}; there is {', '.join(names)}")
+    return wanted, keys[names.index(wanted)]
+
+
+def _rows(ordered: Path, limit: Limit) -> Iterator[dict[str, Any]]:
+    """Yield the rows of `ordered` within `limit`, as numpy arrays by column name."""
+    import pyarrow.parquet as pq
+
+    from kvdistill.profile.window import Window
+
+    window = Window(limit)
+    for batch in pq.ParquetFile(ordered).iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
+        part = {name: _numpy(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+        kept = window.take(part)
+        if kept is not None:
+            yield kept
+        if window.is_over:
+            return
+
+
+def _numpy(column: Any) -> Any:
+    return column.to_numpy(zero_copy_only=False)
+
+
+def _run(path: Path) -> dict[str, Any]:
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _data(run: dict[str, Any]) -> Data | None:
+    """Return what the run says that it wrote; null if it says nothing."""
+    data = run.get("data")
+    if not isinstance(data, dict) or "shape" not in data:
+        return None
+    shape = data["shape"] or {"dedup_ratio": 1.0, "compress_ratio": 1.0}
+    return Data(dedup_ratio=float(shape["dedup_ratio"]), compress_ratio=float(shape["compress_ratio"]))

@@ -1,0 +1,166 @@
+"""Put a tier's objects into one address space: what each operation reads or writes there, row by row.
+
+Two passes over the trace: the first learns how long each object gets and which are read before they are
+written (those exist from the start); the second walks the rows through the allocator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvdistill.profile.profile import Space
+from kvtrace.core.allocator import GRANULE_BYTES, SPAN, allocate, new_space, release
+from kvtrace.core.compiled import allocating
+from kvtrace.core.errors import TraceError
+from kvtrace.core.schema import TRACE, enum_code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+SECTOR_BYTES = 512
+"""O_DIRECT takes offsets and lengths in multiples of this."""
+
+_MAX_OBJECT = 1 << 31
+_MAX_EXTENT = 1 << 50
+_READ, _WRITE, _DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))
+_LIVE, _PEAK, _STRAY_DELETES, _COUNTERS = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """What the first pass learns of the objects of a tier, by object id."""
+
+    reserved_bytes: NDArray[np.int64]
+    """Longest extent ever touched, in whole granules; 0 if never read or written."""
+    prior: NDArray[np.int64]
+    """Objects read before they are written, in order of their first read."""
+    deletes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How the address space came out."""
+
+    space: Space
+    stray_deletes: int
+    """Deletes of objects that were not there: nothing to free."""
+
+
+def survey(rows: Callable[[], Iterator[dict[str, Any]]]) -> Objects:
+    """Return what the first pass over `rows` learns."""
+    ends = np.zeros(1 << 16, dtype=np.int64)
+    known = np.zeros(1 << 16, dtype=np.int8)
+    prior: list[NDArray[np.int64]] = []
+    deletes = 0
+    for part in rows():
+        objects, ops = part["object_id"], part["op"]
+        _check(part)
+        if objects.max() >= len(ends):
+            room = max(int(objects.max()) + 1, 2 * len(ends))
+            ends, known = _grown(ends, room), _grown(known, room)
+        found = np.empty(len(objects), dtype=np.int64)
+        count = _survey(ops, objects, part["offset_bytes"], part["length_bytes"], ends, known, found)
+        prior.append(found[:count].copy())
+        deletes += int((ops == _DELETE).sum())
+    reserved = -(-ends // GRANULE_BYTES) * GRANULE_BYTES
+    return Objects(reserved, np.concatenate(prior) if prior else np.empty(0, np.int64), deletes)
+
+
+def _check(part: dict[str, Any]) -> None:
+    if part["object_id"].max() > _MAX_OBJECT:
+        raise TraceError(f"numbers above {_MAX_OBJECT}, but objects are numbered densely from 0", column="object_id")
+    for name in ("object_id", "offset_bytes", "length_bytes"):
+        if part[name].min() < 0:
+            raise TraceError("a negative number", column=name)
+    if part["offset_bytes"].max() + part["length_bytes"].max() > _MAX_EXTENT:
+        raise TraceError("objects longer than 1 PiB", column="offset_bytes")
+
+
+def _grown(array: Any, room: int) -> Any:
+    grown = np.zeros(room, dtype=array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+@allocating
+def _survey(ops: Any, objects: Any, offsets: Any, lengths: Any, ends: Any, known: Any, found: Any) -> int:
+    count = 0
+    for i in range(len(ops)):
+        if ops[i] == _DELETE:
+            continue
+        o = objects[i]
+        ends[o] = max(ends[o], offsets[i] + lengths[i])
+        if known[o] == 0:
+            known[o] = 1
+            if ops[i] == _READ:
+                found[count] = o
+                count += 1
+    return count
+
+
+def place(
+    rows: Callable[[], Iterator[dict[str, Any]]], objects: Objects, sink: Callable[[dict[str, Any]], None]
+) -> Placement:
+    """Walk `rows` through the allocator and hand each batch, with what was placed, to `sink`.
+
+    `sink` gets the rows' arrays plus `address` (bytes; -1 for deletes) and `io_bytes` (the length widened to
+    whole sectors; 0 for deletes).
+    """
+    nodes, scalars = new_space(min(objects.deletes, len(objects.reserved_bytes)) + 2)
+    base = np.full(len(objects.reserved_bytes), -1, dtype=np.int64)
+    counters = np.zeros(_COUNTERS, dtype=np.int64)
+    _place_prior(objects.prior, objects.reserved_bytes, base, nodes, scalars, counters)
+    prior_bytes = int(counters[_LIVE])
+    for part in rows():
+        address = np.empty(len(part["op"]), dtype=np.int64)
+        io_bytes = np.empty(len(part["op"]), dtype=np.int64)
+        _place(
+            part["op"], part["object_id"], part["offset_bytes"], part["length_bytes"],
+            objects.reserved_bytes, base, nodes, scalars, counters, address, io_bytes,
+        )  # fmt: skip
+        sink(part | {"address": address, "io_bytes": io_bytes})
+    space = Space(
+        span_bytes=int(scalars[SPAN]), peak_live_bytes=int(counters[_PEAK]), prior_objects=len(objects.prior),
+        prior_bytes=prior_bytes, end_live_bytes=int(counters[_LIVE]),
+    )  # fmt: skip
+    return Placement(space, int(counters[_STRAY_DELETES]))
+
+
+@allocating
+def _place_prior(prior: Any, reserved: Any, base: Any, nodes: Any, scalars: Any, counters: Any) -> None:
+    for o in prior:
+        if reserved[o] > 0:
+            base[o] = allocate(nodes, scalars, reserved[o])
+            counters[_LIVE] += reserved[o]
+    counters[_PEAK] = counters[_LIVE]
+
+
+@allocating
+def _place(
+    ops: Any, objects: Any, offsets: Any, lengths: Any, reserved: Any, base: Any, nodes: Any, scalars: Any,
+    counters: Any, address: Any, io_bytes: Any,
+) -> None:  # fmt: skip
+    for i in range(len(ops)):
+        o = objects[i]
+        if ops[i] == _DELETE:
+            address[i], io_bytes[i] = -1, 0
+            if o < len(base) and base[o] >= 0:
+                release(nodes, scalars, base[o], reserved[o])
+                counters[_LIVE] -= reserved[o]
+                base[o] = -1
+            else:
+                counters[_STRAY_DELETES] += 1
+            continue
+        if base[o] < 0 and reserved[o] > 0:
+            base[o] = allocate(nodes, scalars, reserved[o])
+            counters[_LIVE] += reserved[o]
+            counters[_PEAK] = max(counters[_PEAK], counters[_LIVE])
+        low = offsets[i] // SECTOR_BYTES * SECTOR_BYTES
+        high = -(-(offsets[i] + lengths[i]) // SECTOR_BYTES) * SECTOR_BYTES
+        address[i] = base[o] + low
+        io_bytes[i] = high - low if lengths[i] > 0 else 0

@@ -1,0 +1,118 @@
+"""Distil the histograms of `kvreplay probe`, of any process: what they hold becomes a profile, the rest is null."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvdistill.profile.profile import Depth, Direction, Origin, Profile, SizeCount, SourceKind
+from kvtrace.core.errors import TraceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NOTES = (
+    "requests of the block layer, after splits and merges: not the objects that were asked for",
+    (
+        "histograms hold no order: no arrivals, places, reuse or phases; blocks.parquet does (probe without "
+        "--histograms-only)"
+    ),
+)  # fmt: skip
+
+
+class _Sized(msgspec.Struct, frozen=True):
+    bytes: int
+    count: int
+
+
+class _InFlight(msgspec.Struct, frozen=True):
+    in_flight: int
+    count: int
+
+
+class _Times(msgspec.Struct, frozen=True):
+    count: int
+    mean_ns: float | None
+
+
+class _Moved(msgspec.Struct, frozen=True):
+    issued: int
+    issued_bytes: int
+    block_sizes: list[_Sized]
+    in_flight_at_dispatch: list[_InFlight]
+    d2c: _Times
+
+
+class _Block(msgspec.Struct, frozen=True):
+    directions: dict[str, _Moved]
+
+
+class _Timed(msgspec.Struct, frozen=True):
+    duration_ns: int | None = 0
+
+
+class _Probe(msgspec.Struct, frozen=True):
+    program: str
+    version: str
+    config: dict[str, Any]
+    config_sha256: str
+    duration_ns: int
+    block: _Block
+
+
+_NOTHING = _Moved(0, 0, [], [], _Times(0, None))
+
+
+def distil_probe(path: Path) -> Profile:
+    """Return the profile of the probe.json at `path`.
+
+    Raises:
+        TraceError: it is none, or holds no reads or writes.
+
+    """
+    try:
+        content = path.read_bytes()
+        if msgspec.json.decode(content, type=_Timed).duration_ns is None:
+            why = "holds no duration and no exact sizes (bpftrace prints neither), so a job has no rate and no sizes"
+            raise TraceError(f"{why}; distil what kvreplay probe or an imported blkparse text holds", path=path)
+        probe = msgspec.json.decode(content, type=_Probe)
+    except (OSError, msgspec.DecodeError) as error:
+        raise TraceError(f"no probe.json of kvreplay probe: {error}", path=path) from None
+    of = probe.block.directions
+    read, write, discard = (of.get(name, _NOTHING) for name in ("read", "write", "discard"))
+    if not read.issued + write.issued:
+        raise TraceError("no reads or writes: there is no job to write", path=path)
+    devices = probe.config.get("devices") or []
+    return Profile(
+        origin=Origin(
+            kind=SourceKind.PROBE, file=path.name, program=probe.program, version=probe.version,
+            config_sha256=probe.config_sha256, preset=None, seed=None, model=None, is_simulated=False, limit="",
+            notes=list(_NOTES),
+        ),
+        tier=", ".join(devices) or "all disks", start_ns=0, span_ns=probe.duration_ns,
+        read=_direction(read), write=_direction(write),
+        delete_ops=discard.issued, delete_bytes=discard.issued_bytes, stray_delete_ops=0, empty_ops=0,
+        space=None, concurrency=None, arrivals=None, depth=_depth(read, write, probe.duration_ns), idle=None,
+        locality=None, phases=[], data=None,
+    )  # fmt: skip
+
+
+def _direction(moved: _Moved) -> Direction:
+    sizes = [SizeCount(size.bytes, size.count) for size in moved.block_sizes if size.bytes]
+    total = sum(size.io_bytes * size.ops for size in sizes)
+    return Direction(
+        ops=sum(size.ops for size in sizes), object_bytes=total, io_bytes=total, sizes=sizes, zones=[]
+    )  # fmt: skip
+
+
+def _depth(read: _Moved, write: _Moved, duration_ns: int) -> Depth | None:
+    """Return the depth by Little's law: mean time in the device times the rate; null where no time was seen."""
+    busy = [None if m.issued and m.d2c.mean_ns is None else (m.d2c.mean_ns or 0) * m.d2c.count for m in (read, write)]
+    if busy[0] is None or busy[1] is None or not duration_ns:
+        return None
+    most = max((d.in_flight for m in (read, write) for d in m.in_flight_at_dispatch), default=0)
+    return Depth(
+        mean=(busy[0] + busy[1]) / duration_ns, read_mean=busy[0] / duration_ns, write_mean=busy[1] / duration_ns,
+        max=most, shares=[], timed_share=(read.d2c.count + write.d2c.count) / (read.issued + write.issued),
+    )  # fmt: skip

@@ -1,0 +1,211 @@
+"""Traces, runs and probes beside each other: ratios to the first, with confidence where there are trials."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvdistill.report.probe import TIMES, ProbeReport
+from kvdistill.report.report import JobsReport, Report, RunReport, TraceReport
+from kvdistill.report.tables import at
+from kvtrace.core.comparison import DEFINITION, FEWEST_TRIALS, UNKNOWN, Ratio, differing, ratio
+from kvtrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_RATES = ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors")
+_PERCENTILES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
+_FAULTS = ("errors", "requeues", "splits")
+Key = tuple[str, str, str]
+"""Tier or layer, operation, figure."""
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure on one side; null where not all of its trials know it."""
+
+    median: float | None
+    low: float | None
+    high: float | None
+    ratio: Ratio
+    """To the first side."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure on all sides."""
+
+    tier: str
+    op: str
+    name: str
+    sides: list[Side]
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """Traces, runs or probes beside each other."""
+
+    names: list[str]
+    kinds: list[str]
+    trials: list[int]
+    settings: dict[str, list[Any]]
+    """Those that differ, one value a side."""
+    warnings: list[str]
+    lines: list[Line]
+    definition: str = DEFINITION
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """The reports of one side: of a trace, of a run, or of each trial of several."""
+
+    name: str
+    reports: Sequence[Report]
+
+
+def compare(sides: Sequence[Trials]) -> Compared:
+    """Return `sides` beside each other.
+
+    Raises:
+        ConfigError: fewer than two, or one of nothing that has figures.
+
+    """
+    if len(sides) < 2:  # noqa: PLR2004 - a comparison
+        raise ConfigError("name two or more traces, runs or probes to compare")
+    for side in sides:
+        if isinstance(side.reports[0], JobsReport):
+            raise ConfigError(f"{side.name} holds jobs; they are compared with their source already: kvdistill report")
+    found = [_by_figure(side) for side in sides]
+    keys = list(dict.fromkeys(key for side in found for key in side))
+    lines = [
+        Line(tier=key[0], op=key[1], name=key[2], sides=[_side(side.get(key), found[0].get(key)) for side in found])
+        for key in keys
+    ]
+    kinds = [_kind(side.reports[0]) for side in sides]
+    settings = differing([_settings(side.reports[0]) for side in sides])
+    if len(set(kinds)) > 1:
+        # A trace has no queue depth and a run no reuse: what only one kind can have is no difference.
+        settings = {name: values for name, values in settings.items() if None not in values}
+        lines = [line for line in lines if sum(side.median is not None for side in line.sides) > 1]
+    return Compared(
+        names=[side.name for side in sides], kinds=kinds, trials=[len(side.reports) for side in sides],
+        settings=settings,
+        warnings=[warning for side in sides for warning in _warnings(side)],
+        lines=[line for line in lines if any(_says(line.name, side.median) for side in line.sides)],
+    )  # fmt: skip
+
+
+def _says(name: str, value: float | None) -> bool:
+    """Return whether a figure is worth a line: known, and not the absence of what should not be."""
+    return value is not None and not (name in _FAULTS and value == 0)
+
+
+def _by_figure(side: Trials) -> dict[Key, list[float | None]]:
+    trials = [dict(_figures(report)) for report in side.reports]
+    keys = dict.fromkeys(key for trial in trials for key in trial)
+    return {key: [trial.get(key) for trial in trials] for key in keys}
+
+
+def _side(values: list[float | None] | None, first: list[float | None] | None) -> Side:
+    known = [value for value in values or [] if value is not None]
+    compared = UNKNOWN if values is None or first is None else ratio(first, values)
+    if not known or len(known) < len(values or []):
+        return Side(median=None, low=None, high=None, ratio=compared)
+    return Side(median=median(known), low=min(known), high=max(known), ratio=compared)
+
+
+def _figures(report: Report) -> Iterator[tuple[Key, float | None]]:
+    if isinstance(report, TraceReport):
+        yield from _of_trace(report)
+    elif isinstance(report, RunReport):
+        yield from _of_run(report)
+    elif isinstance(report, ProbeReport):
+        yield from _of_probe(report)
+
+
+def _of_trace(report: TraceReport) -> Iterator[tuple[Key, float | None]]:
+    yield ("", "", "span_ns"), report.span_ns
+    yield ("", "", "requests"), report.requests
+    for tier in report.tiers:
+        for name in ("hit_ratio", "peak_live_bytes"):
+            yield (tier["name"], "", name), tier[name]
+    totals: dict[Key, float] = {}
+    for row in report.operations:
+        for column, name in (("ops", "operations"), ("bytes", "bytes")):
+            key = (row["tier"], row["op"], name)
+            totals[key] = totals.get(key, 0) + row[column]
+    yield from totals.items()
+    for row in report.sizes:
+        for name in ("p50_bytes", "mean_bytes", "max_bytes"):
+            yield (row["tier"], row["op"], f"size_{name}"), row[name]
+    yield from _of_both(report)
+
+
+def _of_run(report: RunReport) -> Iterator[tuple[Key, float | None]]:
+    yield ("", "", "wall_ns"), at(report.run, "summary", "wall_ns")
+    for row in report.figures:
+        if row["engine"] != "none":
+            for name in (*_RATES, "bytes"):
+                yield (row["tier"], row["op"], name), row[name]
+    for prefix, rows in (("latency", report.latency), ("lateness", report.lateness)):
+        for row in rows:
+            for name in _PERCENTILES:
+                yield (row["tier"], row["op"], f"{prefix}_{name}"), row[name]
+    yield from _of_both(report)
+    if report.probe is not None:
+        yield from _of_probe(report.probe)
+
+
+def _of_both(report: TraceReport | RunReport) -> Iterator[tuple[Key, float | None]]:
+    for row in report.reuse:
+        yield (row["tier"], "read", "reuse_p50_bytes"), row["p50_bytes"]
+    for row in report.writes_per_day:
+        yield (row["tier"], "write", "capacity_writes_per_day"), row["capacity_writes_per_day"]
+
+
+def _of_probe(report: ProbeReport) -> Iterator[tuple[Key, float | None]]:
+    for row in report.layers:
+        for name in TIMES:
+            yield (f"layer {row['layer']}", row["op"], name), row[name]
+    for row in report.directions:
+        for name in ("completed", "completed_bytes", "requeues", "splits", "errors"):
+            yield ("block requests", row["op"], name), row[name]
+
+
+def _kind(report: Report) -> str:
+    return {TraceReport: "trace", RunReport: "run", ProbeReport: "probe", JobsReport: "jobs"}[type(report)]
+
+
+def _settings(report: Report) -> dict[str, Any]:
+    if isinstance(report, ProbeReport):
+        return {"version": report.version, **report.filter}
+    if isinstance(report, JobsReport):
+        return {}
+    subject = report.subject
+    facts = {"preset": subject.preset, "model": subject.model, "seed": subject.seed, "version": subject.version,
+             "config_sha256": subject.config_sha256}  # fmt: skip
+    run = report.run if isinstance(report, RunReport) else None
+    if run is None:
+        return facts
+    return {
+        **{name: value for name, value in facts.items() if name != "config_sha256"}, "trace": at(run, "trace", "file"),
+        **(at(run, "config") or {}), "engine.name": at(run, "engine", "name"), "host": at(run, "host"),
+        "window.rows": at(run, "window", "rows"),
+    }  # fmt: skip
+
+
+def _warnings(side: Trials) -> Iterator[str]:
+    for number, report in enumerate(side.reports, 1):
+        if not isinstance(report, RunReport):
+            continue
+        which = side.name if len(side.reports) == 1 else f"{side.name}, trial {number}"
+        if at(report.run, "status") == "partial":
+            yield f"{which} is PARTIAL: {at(report.run, 'reason')}"
+        if str(at(report.run, "summary", "verdict")).startswith("FELL BEHIND"):
+            yield f"{which} fell behind the trace: its times are those of an overload"
+        if failed := sum(row["errors"] or 0 for row in report.figures):
+            yield f"{which} had {failed:,} failed operations"
+    if not isinstance(side.reports[0], TraceReport) and len(side.reports) < FEWEST_TRIALS:
+        many = {1: "is one trial: its spread is unknown", 2: "has two trials: its intervals say little"}
+        yield f"{side.name} {many[len(side.reports)]}; run it with --trials {FEWEST_TRIALS} or more"

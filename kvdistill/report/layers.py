@@ -1,0 +1,133 @@
+"""Where the time of a run's operations went: the object's latency beside the calls and block requests inside it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvdistill.profile.database import connect, query, query_table
+from kvdistill.report.layer_words import findings
+from kvdistill.report.views import PROBE, RUN, read_json, register
+from kvtrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy as np
+
+OPS_FILE, BLOCKS_FILE = "ops.parquet", "blocks.parquet"
+TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
+
+
+class Layers(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's operations on storage and what lay beneath; rows by direction, null where not measured.
+
+    The whole measured part counts, its warm-up included, because the probes do not tell it apart.
+    """
+
+    findings: list[str]
+    """In plain words: what the device moved, and which layer took the time."""
+    moved: list[dict[str, Any]]
+    """Bytes of objects, of calls and of the device; amplification is device bytes / object bytes."""
+    times: list[dict[str, Any]]
+    """Times of operations, and by layer: object, application, q2d, d2c."""
+    inside: list[dict[str, Any]]
+    """Each operation's latency cut in three: a request was at the device, only queued, or neither. No rows without
+    blocks.parquet."""
+
+
+def layers(run_directory: Path) -> Layers | None:
+    """Return the layers of the run in `run_directory`; None unless it was probed.
+
+    Raises:
+        ConfigError: probe.json is not of this version.
+
+    """
+    probe, ops = read_json(run_directory / PROBE), run_directory / OPS_FILE
+    if probe is None or not ops.is_file():
+        return None
+    blocks = run_directory / BLOCKS_FILE
+    files = [ops, blocks] if blocks.is_file() else [ops]
+    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
+        register(db, files, Path(scratch))
+        objects = query(db, "run_layers_objects")
+        inside = [_inside(db, row) for row in objects] if blocks.is_file() else []
+    try:
+        moved = [_moved(row, probe) for row in objects]
+        times = [time for row in objects for time in _times(row, probe)]
+        calls = (probe.get("application") or {}).get("calls") or []
+        said = findings(moved, inside, calls, probe, read_json(run_directory / RUN) or {})
+    except (KeyError, TypeError, AttributeError):
+        raise ConfigError(f"{run_directory / PROBE}: not of this version of kvreplay; measure again") from None
+    return Layers(findings=said, moved=moved, times=times, inside=inside)
+
+
+def _moved(row: dict[str, Any], probe: dict[str, Any]) -> dict[str, Any]:
+    """Return what operations like `row` moved, at each layer."""
+    op, object_bytes = row["op"], row["object_bytes"]
+    device = probe["block"]["directions"].get(op)
+    called = [c["bytes"] for c in (probe.get("application") or {}).get("calls") or [] if c["kind"] == op]
+    device_bytes, requests = (device["issued_bytes"], device["issued"]) if device else (0, 0)
+    return {
+        "op": op, "operations": row["operations"], "object_bytes": object_bytes, "io_bytes": row["io_bytes"],
+        "call_bytes": sum(called) if probe.get("application") else None,
+        "device_bytes": device_bytes, "amplification": device_bytes / object_bytes if object_bytes else None,
+        "requests": requests, "requests_per_operation": requests / row["operations"],
+    }  # fmt: skip
+
+
+def _times(row: dict[str, Any], probe: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the times of operations like `row`, and of each layer beneath."""
+    op = row["op"]
+    found = [{"op": op, "layer": "object", "count": row["operations"]} | {name: row[name] for name in TIMES}]
+    device = probe["block"]["directions"].get(op) or {}
+    beneath = {
+        "application": ((probe.get("application") or {}).get("times") or {}).get(op),
+        "q2d": device.get("q2d"), "d2c": device.get("d2c"),
+    }  # fmt: skip
+    for layer, times in beneath.items():
+        if times and times["count"]:
+            found.append({"op": op, "layer": layer, "count": times["count"]} | {name: times[name] for name in TIMES})
+    return found
+
+
+def _inside(db: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> dict[str, Any]:
+    """Return how the mean latency of operations like `row` divides; its parts add up to it."""
+    op, operations = row["op"], row["operations"]
+    at_device_ns = _time_within(db, op, is_queued=False)
+    queued_ns = _time_within(db, op, is_queued=True) - at_device_ns
+    above_ns = row["latency_ns"] - at_device_ns - queued_ns
+    parts = {"at_device": at_device_ns, "queued": queued_ns, "above": above_ns}
+    span_ns = row["last_ns"] - row["first_ns"]
+    return {
+        "op": op, "operations": operations, "latency_ns": row["latency_ns"] / operations,
+        "in_flight_mean": row["latency_ns"] / span_ns if span_ns else None,
+        **{f"{name}_ns": ns / operations for name, ns in parts.items()},
+        **{f"{name}_share": ns / row["latency_ns"] if row["latency_ns"] else None for name, ns in parts.items()},
+    }  # fmt: skip
+
+
+def _time_within(db: duckdb.DuckDBPyConnection, op: str, *, is_queued: bool) -> int:
+    """Return the time of all operations together in which the device had, or also the queue held, a request."""
+    stretches = query_table(db, "run_layers_stretches", op=op, is_queued=is_queued)
+    start, end = (stretches.column(name).to_numpy() for name in ("start_ns", "end_ns"))
+    if not len(start):
+        return 0
+    found = 0
+    for batch in query_table(db, "run_layers_times", op=op).to_batches():
+        came, went = (batch.column(name).to_numpy() for name in ("submitted_ns", "completed_ns"))
+        found += int((_until(went, start, end) - _until(came, start, end)).sum())
+    return found
+
+
+def _until(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return how much of the stretches, which do not overlap and are in order, lies before each time of `at`."""
+    import numpy as np
+
+    before = np.concatenate(([0], np.cumsum(end - start)))
+    index = np.searchsorted(start, at, side="right")
+    current = np.maximum(index - 1, 0)
+    partly = np.clip(at, start[current], end[current]) - start[current]
+    return np.where(index > 0, before[current] + partly, 0)

@@ -1,0 +1,113 @@
+"""Write reports to files, in the form that a file's name says."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kvdistill.report.compare import Compared, Trials, compare
+from kvdistill.report.compare_document import comparison_document
+from kvdistill.report.jobs_document import jobs_document
+from kvdistill.report.probe_tables import probe_document
+from kvdistill.report.report import BUCKETS, RUN_OPS, JobsReport, ProbeReport, Report, RunReport, TraceReport, report
+from kvdistill.report.run_document import run_document
+from kvdistill.report.trace_document import trace_document
+from kvtrace import __version__
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kvtrace.core.document.document import Document
+
+SUFFIXES = (".html", ".md", ".csv", ".xlsx")
+
+
+def trials_of(path: Path) -> list[Path]:
+    """Return the runs in a folder of trials (`trial-1` …) in their order, or `path` itself if it is none."""
+    trials = [] if (path / RUN_OPS).is_file() else [f for f in path.glob("trial-*") if (f / RUN_OPS).is_file()]
+    # trial-10 comes after trial-9.
+    return sorted(trials, key=lambda folder: (len(folder.name), folder.name)) or [path]
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """Return what to call `paths` beside each other: their last names, or all of them where these are the same."""
+    names = [path.resolve().name for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+
+
+def read_reports(paths: Sequence[Path], buckets: int) -> tuple[list[Report], list[Document]]:
+    """Return the reports of `paths`, trials one by one, and their documents: a comparison first if there are several.
+
+    Raises what `report` raises.
+    """
+    sides = _read(paths, buckets)
+    every = [found for side in sides for found in side.reports]
+    names = [
+        side.name if trial == path else f"{side.name}/{trial.name}"
+        for side, path in zip(sides, paths, strict=True) for trial in trials_of(path)
+    ]  # fmt: skip
+    documents = documents_of(every, names)
+    if len(sides) > 1 and not any(isinstance(found, JobsReport) for found in every):
+        documents.insert(0, comparison_document(compare(sides), sides))
+    return every, documents
+
+
+def read_comparison(paths: Sequence[Path]) -> tuple[Compared, Document]:
+    """Return what is at `paths` beside each other, and its document. Raises what `report` and `compare` raise."""
+    sides = _read(paths, BUCKETS)
+    compared = compare(sides)
+    return compared, comparison_document(compared, sides)
+
+
+def _read(paths: Sequence[Path], buckets: int) -> list[Trials]:
+    return [
+        Trials(name, [report(trial, buckets) for trial in trials_of(path)])
+        for name, path in zip(names_of(paths), paths, strict=True)
+    ]
+
+
+def documents_of(reports: Sequence[Report], names: Sequence[str]) -> list[Document]:
+    """Return the documents of `reports`, called `names`."""
+    return [replace(_document(report), name=name) for report, name in zip(reports, names, strict=True)]
+
+
+def _document(report: Report) -> Document:
+    if isinstance(report, TraceReport):
+        return trace_document(report)
+    if isinstance(report, RunReport):
+        return run_document(report)
+    return probe_document(report) if isinstance(report, ProbeReport) else jobs_document(report)
+
+
+def check_names(paths: Sequence[Path]) -> None:
+    """Raise ConfigError unless every name ends in a form that we write."""
+    for path in paths:
+        if path.suffix not in SUFFIXES:
+            raise ConfigError(f"-o {path}: name it *{', *'.join(SUFFIXES[:-1])} or *{SUFFIXES[-1]}")
+
+
+def write_report(documents: list[Document], path: Path) -> None:
+    """Write the documents to `path`, aside and renamed.
+
+    Raises:
+        ProbeUnavailable: the library for this form is missing.
+        DeviceError: the disk refuses.
+
+    """
+    if path.suffix == ".xlsx":
+        from kvtrace.core.document.workbook import write_workbook
+
+        write_workbook(documents, path)
+    elif path.suffix == ".html":
+        from kvtrace.core.document.html import html_page
+
+        argv = " ".join(["kvdistill", *sys.argv[1:]])
+        write_text(path, html_page(documents, f"Made by kvdistill {__version__}: {argv}"))
+    else:
+        from kvtrace.core.document.text import csv_lines, markdown
+
+        write_text(path, markdown(documents) if path.suffix == ".md" else csv_lines(documents))

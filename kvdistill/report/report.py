@@ -1,0 +1,146 @@
+"""Say what a trace holds or what a run measured, by the named queries: numbers first, for people or as JSON."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from kvdistill.profile.database import connect, query
+from kvdistill.profile.locality import LiveBytes, locality, reuse_rows
+from kvdistill.profile.spread import bins, summarize
+from kvdistill.report.probe import ProbeReport, probe_report
+from kvdistill.report.run import CLOSENESS, RunReport, run_report
+from kvdistill.report.subject import Subject, named, subject_of, writes_per_day
+from kvdistill.report.summary_report import summary_report
+from kvdistill.report.views import PROBE, RUN, read_json, register
+from kvtrace.core import tables
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.schema import TRACE
+
+if TYPE_CHECKING:
+    from kvtrace.core.metadata import Metadata
+
+__all__ = ["BUCKETS", "RUN_OPS", "JobsReport", "ProbeReport", "Report", "RunReport", "TraceReport", "report"]
+
+RUN_OPS = "ops.parquet"
+PROFILE = "profile.json"
+TRACE_FILE = "trace.parquet"
+"""What an import of an op log or an iolog leaves in its folder."""
+BUCKETS = 48
+
+
+class JobsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How close jobs that `kvdistill fio --check` ran come to their source: the content of its files."""
+
+    name: str
+    closeness: dict[str, Any]
+    profile: dict[str, Any] | None
+
+
+Report: TypeAlias = "TraceReport | RunReport | ProbeReport | JobsReport"
+
+
+class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trace holds; rows of its tables as the named queries return them, with `tier` a name."""
+
+    subject: Subject
+    span_ns: int | None
+    requests: int
+    tiers: list[dict[str, Any]]
+    """name, capacity_bytes, peak and end live bytes, hits and hit ratio (null if the trace does not say)."""
+    reuse: list[dict[str, Any]]
+    """By tier: how far apart accesses to an object are, in bytes of others; `bins` by powers of two."""
+    operations: list[dict[str, Any]]
+    sizes: list[dict[str, Any]]
+    size_bins: list[dict[str, Any]]
+    bucket_ns: int | None
+    """How long one stretch of `over_time` is; null if all rows share one instant."""
+    over_time: list[dict[str, Any]]
+    writes_per_day: list[dict[str, Any]]
+
+
+def report(path: Path, buckets: int = BUCKETS) -> Report:
+    """Return the report of the trace, or the folder of a run, a probe, checked jobs or an import, at `path`.
+
+    Time is in `buckets` equal stretches.
+
+    Raises:
+        ConfigError: the folder holds nothing to report.
+        TraceError: the file is damaged or holds no trace or ops.
+
+    """
+    if path.is_dir():
+        return _folder_report(path, buckets)
+    try:
+        reader = tables.open_table(path, TRACE)
+    except TraceError as error:
+        if "holds the table 'ops'" in str(error):
+            return run_report(path, path.with_name(RUN), buckets)
+        raise
+    return _trace_report(path, reader.meta, buckets)
+
+
+def _folder_report(path: Path, buckets: int) -> Report:
+    if (path / RUN_OPS).is_file():
+        return run_report(path / RUN_OPS, path / RUN, buckets)
+    run = read_json(path / RUN)
+    if run is not None:
+        return summary_report(path, run)
+    probe = probe_report(path, buckets)
+    if probe is not None:
+        return probe
+    closeness = read_json(path / CLOSENESS)
+    if closeness is not None:
+        return JobsReport(name=path.resolve().name, closeness=closeness, profile=read_json(path / PROFILE))
+    if (path / TRACE_FILE).is_file():
+        return report(path / TRACE_FILE, buckets)
+    raise ConfigError(
+        f"{path}: no run of kvreplay in this folder ({RUN_OPS} is missing), no {PROBE}, {CLOSENESS} or {TRACE_FILE}"
+    )
+
+
+def _trace_report(path: Path, meta: Metadata, buckets: int) -> TraceReport:
+    names = [tier.name for tier in meta.tiers]
+    walked = locality(tables.open_table(path, TRACE), len(names), path)
+    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
+        register(db, [path], Path(scratch))
+        span = query(db, "trace_span")[0]
+        first, last = span["first_ns"], span["last_ns"]
+        span_ns = None if first is None else last - first
+        buckets = buckets if span_ns else 1
+        bucket_ns = (span_ns or 0) // buckets + 1
+        over_time = (
+            [] if first is None else query(db, "trace_over_time", first_ns=first, bucket_ns=bucket_ns, buckets=buckets)
+        )
+        operations, sizes = named(query(db, "trace_operations"), names), named(query(db, "trace_sizes"), names)
+        return TraceReport(
+            subject=subject_of(path, meta), span_ns=span_ns, requests=span["requests"],
+            tiers=_tiers(meta, walked.live), reuse=reuse_rows(names, walked.reuse), operations=operations,
+            sizes=summarize(sizes), size_bins=bins(sizes), bucket_ns=bucket_ns if span_ns else None,
+            over_time=named(over_time, names), writes_per_day=writes_per_day(_written(operations), span_ns, meta),
+        )  # fmt: skip
+
+
+def _written(operations: list[dict[str, Any]]) -> dict[str, int]:
+    written: dict[str, int] = {}
+    for row in operations:
+        if row["op"] == "write":
+            written[row["tier"]] = written.get(row["tier"], 0) + row["bytes"]
+    return written
+
+
+def _tiers(meta: Metadata, live: list[LiveBytes | None]) -> list[dict[str, Any]]:
+    counted = {t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)}
+    return [
+        {
+            "name": tier.name, "capacity_bytes": tier.capacity_bytes,
+            "peak_live_bytes": None if found is None else found.peak,
+            "end_live_bytes": None if found is None else found.end,
+            "hits": counted.get(tier.name, {}).get("hits"),
+            "hit_ratio": counted.get(tier.name, {}).get("hit_ratio"),
+        }
+        for tier, found in zip(meta.tiers, live, strict=True)
+    ]  # fmt: skip

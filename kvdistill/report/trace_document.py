@@ -1,0 +1,93 @@
+"""The report of a trace as a document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvdistill.report.tables import OP, TIER, parameters, rate_tables, reuse_tables, size_tables, wear_table
+from kvtrace.core.document.document import Chapter, Column, Document, Highlight, Quantity, Sheet, Table, Unit, select
+from kvtrace.core.units import format_count
+
+if TYPE_CHECKING:
+    from kvdistill.report.report import TraceReport
+    from kvdistill.report.subject import Subject
+
+_NOT_MEASURED = "not measured: a trace says what is to be done, and holds no times of a device"
+
+
+def trace_document(report: TraceReport) -> Document:
+    """Return the document of `report`."""
+    subject = report.subject
+    facts = origin(subject) | {
+        "time span": Quantity(report.span_ns, Unit.NS), "requests": Quantity(report.requests, Unit.COUNT),
+    }  # fmt: skip
+    is_instant = report.span_ns == 0
+    notes = [*subject.notes, *(["all rows share one instant, so no rate is known"] if is_instant else [])]
+    return Document(
+        name=subject.file, headline=_headline(report), notes=notes, highlights=_highlights(report),
+        chapters=[
+            Chapter("What this is", [parameters("Origin", Sheet.PARAMETERS, facts)]),
+            Chapter("Tiers and operations", [_tiers(report), _operations(report)]),
+            Chapter("Over time", rate_tables(report.over_time, report.bucket_ns, "By the trace's own clock.")),
+            Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
+            Chapter("Reuse", reuse_tables(report.reuse)),
+            Chapter("Endurance", [wear_table(report.writes_per_day, "Writes to flash inside the drive are more.")]),
+            Chapter("Not in a trace", [
+                parameters("QoS", Sheet.QOS, {"latency": _NOT_MEASURED}),
+                parameters("Device", Sheet.DEVICE, {"block layer": _NOT_MEASURED}),
+            ]),
+        ],
+    )  # fmt: skip
+
+
+def _headline(report: TraceReport) -> str:
+    made = "simulated" if report.subject.is_simulated else "of real I/O"
+    rows = format_count(report.subject.rows)
+    return f"Trace, {made}: {rows} operations for {format_count(report.requests)} requests"
+
+
+def _highlights(report: TraceReport) -> list[Highlight]:
+    found = [Highlight("time span", report.span_ns, Unit.NS, "of the trace's clock")]
+    found += [
+        Highlight(f"hit ratio of {tier['name']}", tier["hit_ratio"], Unit.SHARE, "of all lookups, simulated")
+        for tier in report.tiers if tier["hit_ratio"] is not None
+    ]  # fmt: skip
+    for row in report.writes_per_day[-1:]:
+        name = row["tier"]
+        read = sum(o["bytes"] for o in report.operations if (o["tier"], o["op"]) == (name, "read"))
+        found += [
+            Highlight(f"read from {name}", read, Unit.BYTES),
+            Highlight(f"written to {name}", row["written_bytes"], Unit.BYTES),
+            Highlight(f"drive writes per day, {name}", row["capacity_writes_per_day"], Unit.NUMBER, "at this rate"),
+        ]
+    return found
+
+
+def origin(subject: Subject) -> dict[str, Any]:
+    """Return where a table came from, as names and values."""
+    return {
+        "file": subject.file, "table": subject.table, "rows": Quantity(subject.rows, Unit.COUNT),
+        "written by": f"{subject.program} {subject.version}", "command": " ".join(subject.argv),
+        "preset": subject.preset, "model": subject.model, "seed": subject.seed,
+        "source": (subject.source or {}).get("file") or (subject.source or {}).get("kind"),
+        "simulated": subject.is_simulated,
+        "configuration SHA-256": subject.config_sha256 or None,
+    }  # fmt: skip
+
+
+def _tiers(report: TraceReport) -> Table:
+    columns = [
+        Column("name", "tier"), Column("capacity_bytes", "capacity", Unit.BYTES),
+        Column("peak_live_bytes", "peak live", Unit.BYTES), Column("end_live_bytes", "live at end", Unit.BYTES),
+        Column("hits", "hits", Unit.COUNT), Column("hit_ratio", "hit ratio", Unit.SHARE),
+    ]  # fmt: skip
+    note = "Hits are those of the simulation that made the trace, over all its lookups."
+    return Table("Tiers", Sheet.SUMMARY, columns, select(report.tiers, columns), (), note)
+
+
+def _operations(report: TraceReport) -> Table:
+    columns = [
+        TIER, OP, Column("phase", "phase"), Column("ops", "operations", Unit.COUNT),
+        Column("bytes", "bytes", Unit.BYTES), Column("objects", "objects", Unit.COUNT),
+    ]  # fmt: skip
+    return Table("Operations", Sheet.PERFORMANCE, columns, select(report.operations, columns), keys=3)

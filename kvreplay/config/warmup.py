@@ -1,0 +1,83 @@
+"""The start of a run that its figures leave out: the first rows, or the first seconds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay.engine.job import NOT_DONE, OK
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import parse_duration_ns
+
+if TYPE_CHECKING:
+    from kvreplay.engine.job import Record
+    from kvreplay.plan.plan import Plan
+
+_ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """How much of a run's start is left out; exactly one of the two is set."""
+
+    rows: int | None = None
+    time_ns: int | None = None
+
+    def is_measured(self, plan: Plan, record: Record, due_ns: Any) -> Any:
+        """Return bool a planned row: whether it counts. By due time in an open loop, else by submission."""
+        if self.rows is not None:
+            return plan.row >= self.rows
+        started = record.submitted_ns if due_ns is None else due_ns
+        return (started >= self.time_ns) | (started == NOT_DONE)
+
+
+class WarmupFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was left out."""
+
+    asked: str
+    operations: int
+    """Completed in the warm-up, kept in ops.parquet, in no figure."""
+    first_measured_row: int | None
+    """Of the trace; null if the warm-up was all."""
+    measured_from_ns: int | None
+    """Since the run's start: the first submission that counts; null if none does."""
+
+
+def parse_warmup(text: str | None) -> Warmup | None:
+    """Return the warm-up that `text` names, `1000`, `1000rows` or `30s`; None for no text."""
+    if text is None:
+        return None
+    match = _ROWS.fullmatch(text)
+    try:
+        warmup = Warmup(rows=int(match.group(1))) if match else Warmup(time_ns=parse_duration_ns(text))
+    except ConfigError:
+        raise ConfigError(f"--warmup {text!r}: write rows (1000) or time (30s)") from None
+    if 0 in (warmup.rows, warmup.time_ns):
+        raise ConfigError(f"--warmup {text!r} leaves nothing out; write more than 0, or no --warmup")
+    return warmup
+
+
+def check_warmup(warmup: Warmup | None, text: str | None, rows: int, plan: Plan, due_ns: Any) -> None:
+    """Raise ConfigError if the warm-up is known beforehand to leave nothing to measure."""
+    if warmup is None or not len(plan):
+        return
+    is_all = int(plan.row[-1]) < warmup.rows if warmup.rows is not None else (
+        due_ns is not None and int(due_ns[-1]) < (warmup.time_ns or 0)
+    )  # fmt: skip
+    if is_all:
+        raise ConfigError(f"--warmup {text} leaves nothing to measure of the {rows:,} rows replayed; make it shorter")
+
+
+def facts(asked: str, is_measured: Any, plan: Plan, record: Record) -> WarmupFacts:
+    """Return what the warm-up `asked` left out."""
+    import numpy as np
+
+    counted = np.flatnonzero(is_measured & (record.submitted_ns != NOT_DONE))
+    return WarmupFacts(
+        asked=asked, operations=int(((record.outcome == OK) & ~is_measured).sum()),
+        first_measured_row=int(plan.row[counted].min()) if len(counted) else None,
+        measured_from_ns=int(record.submitted_ns[counted].min()) if len(counted) else None,
+    )  # fmt: skip

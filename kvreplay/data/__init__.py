@@ -1,0 +1,1 @@
+"""What writes carry and reads must find."""

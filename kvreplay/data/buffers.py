@@ -1,0 +1,65 @@
+"""A bounded arena of page-aligned I/O buffers: memory follows queue depth and I/O size, not objects."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+from kvreplay.data.hugepages import map_aligned
+
+_AHEAD_PIECES, _AHEAD_FILLS = 32, 16
+"""What is made before a write is submitted, at least: I/Os (a whole chunk of 256 tokens of an 8B model) and buffers.
+
+Much more would not stay in the processor's caches until it is written.
+"""
+_FILL_BYTES = (256 << 10, 1 << 20)
+"""A buffer of data is at least so long, and at most if I/Os are shorter: a thread wakes up for each."""
+_SMALL_BYTES = 72 << 20
+"""What all buffers of data may take, before they are made as short as they can be."""
+
+
+def pieces_a_fill(depth: int, io_bytes: int) -> int:
+    """Return how many I/Os of one write share a buffer of data."""
+    least, fill = _FILL_BYTES
+    while fill > least and fill * (2 * depth + 2) > _SMALL_BYTES:
+        fill //= 2
+    return max(1, fill // io_bytes)
+
+
+def fills_ahead(depth: int, io_bytes: int) -> int:
+    """Return how many buffers of data are made before their operations are submitted."""
+    return max(depth, _AHEAD_FILLS, _AHEAD_PIECES // pieces_a_fill(depth, io_bytes))
+
+
+def write_slots(depth: int, io_bytes: int) -> int:
+    """Return how many buffers of data an engine has: half of them for rows that are not due yet."""
+    return 2 * fills_ahead(depth, io_bytes) + 2
+
+
+def buffer_bytes(depth: int, io_bytes: int) -> int:
+    """Return what the buffers of either engine take."""
+    return (depth + write_slots(depth, io_bytes) * pieces_a_fill(depth, io_bytes)) * io_bytes
+
+
+def arenas(depth: int, io_bytes: int) -> tuple[Arena, Arena]:
+    """Return the buffers of an engine: for reads, and for the data of writes."""
+    return Arena(depth, io_bytes), Arena(write_slots(depth, io_bytes), io_bytes * pieces_a_fill(depth, io_bytes))
+
+
+class Arena:
+    """`count` buffers of `slot_bytes` in one anonymous mapping, touched before they are used."""
+
+    def __init__(self, count: int, slot_bytes: int) -> None:
+        """Map the buffers; `slot_bytes` must be a multiple of the page size."""
+        if slot_bytes % mmap.PAGESIZE:
+            raise ValueError(f"slot_bytes(={slot_bytes}) must be a multiple of {mmap.PAGESIZE}")
+        self.nbytes = count * slot_bytes
+        # Huge pages cut a 4 MiB request from four to one at the device.
+        self._map, first = map_aligned(self.nbytes)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        for page in range(first, first + self.nbytes, mmap.PAGESIZE):
+            self._map[page] = 0
+        whole = memoryview(self._map)
+        self.views = [whole[first + i * slot_bytes : first + (i + 1) * slot_bytes] for i in range(count)]
+        self.places = [(base + first + i * slot_bytes, slot_bytes) for i in range(count)]
+        """Address and size of each buffer, for the kernel; valid as long as the arena is."""

@@ -1,0 +1,124 @@
+"""Data for writes: incompressible, no 512-byte block twice in a run, the same again for the same seed.
+
+dgen-py seeds the blocks of an object with seed + MiB index, so near seeds repeat each other's data. Each
+piece of an object therefore has a generator of its own, seeded with a hash of what it stands for.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay.data.shaping import Shaper
+from kvreplay.data.verify import BLOCK_BYTES, Stamper, new_tag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kvreplay.config.config import Config
+    from kvreplay.data.shaping import Fill
+
+PIECE_BYTES = 256 << 10
+"""What one seed stands for: for less, starting a generator costs more than it makes; 1 MiB is the most it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What a run writes: the function that fills buffers, and what was asked of it beyond unique bytes."""
+
+    seed: int
+    fill: Fill
+    unstamped: Fill
+    """The same without the marks of `--verify`, for what belongs to no object."""
+    shaper: Shaper | None
+    stamper: Stamper | None
+
+    @classmethod
+    def of(cls, config: Config, seed: int) -> Data:
+        """Return the data that `config` asks for; without options it is the generator's alone."""
+        fill, shaper, stamper = filler(seed), None, None
+        if config.dedup_ratio > 1 or config.compress_ratio > 1:
+            shaper = Shaper.build(config.dedup_ratio, config.compress_ratio, fill)
+            fill = _shaped(seed, fill, shaper)
+        unstamped = fill
+        if config.is_verified:
+            stamper = Stamper(new_tag())
+            fill = _stamped(fill, stamper)
+        return cls(seed, fill, unstamped, shaper, stamper)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a reader of run.json must know of the data."""
+        shape = None if self.shaper is None else msgspec.to_builtins(self.shaper.facts())
+        repeats = shape is not None and shape["dedup_ratio"] > 1
+        thin = shape is not None and shape["compress_ratio"] > 1
+        return {
+            "generator": "dgen-py", "seed": self.seed,
+            "piece_bytes": PIECE_BYTES,
+            "note": f"{'compressible' if thin else 'incompressible'}; "
+            f"{'blocks repeat' if repeats else 'no 512-byte block twice, but in copies between tiers'}",
+            "shape": shape, "stamped_block_bytes": BLOCK_BYTES if self.stamper else None,
+        }  # fmt: skip
+
+
+def piece_seed(seed: int, object_id: int, version: int, offset: int) -> int:
+    """Return the 64-bit generator seed of the piece at `offset` of version `version` of an object."""
+    text = struct.pack("<Qqqq", seed, object_id, version, offset)
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
+
+
+def pieces(buffer: memoryview, offset: int) -> Iterable[tuple[memoryview, int]]:
+    """Return the pieces of `buffer`, which holds an object's bytes from `offset` on, and where each begins."""
+    if offset % PIECE_BYTES + len(buffer) <= PIECE_BYTES:
+        return ((buffer, offset),)
+    return _cut(buffer, offset)
+
+
+def _cut(buffer: memoryview, offset: int) -> Iterator[tuple[memoryview, int]]:
+    at = 0
+    while at < len(buffer):
+        end = at + PIECE_BYTES - (offset + at) % PIECE_BYTES
+        yield buffer[at:end], offset + at
+        at = end
+
+
+def filler(seed: int) -> Fill:
+    """Return a function that fills a buffer with the bytes of (object_id, version) from `offset` on.
+
+    A piece begins at each multiple of its size, and where the buffer does.
+    """
+    # Before the first import: its pool of threads would take the cores that submit.
+    os.environ["DGEN_THREADS"] = "1"
+    import dgen_py
+
+    generator = dgen_py.Generator
+
+    def fill(buffer: memoryview, object_id: int, version: int, offset: int) -> None:
+        for part, start in pieces(buffer, offset):
+            piece = piece_seed(seed, object_id, version, start)
+            written = generator(size=len(part), seed=piece, max_threads=1).fill_chunk(part)
+            if written != len(part):
+                raise RuntimeError(f"dgen-py filled {written} of {len(part)} bytes")
+
+    return fill
+
+
+def _shaped(seed: int, fill: Fill, shaper: Shaper) -> Fill:
+    def shaped(buffer: memoryview, object_id: int, version: int, offset: int) -> None:
+        fill(buffer, object_id, version, offset)
+        for part, start in pieces(buffer, offset):
+            shaper.shape(part, piece_seed(~seed & (2**64 - 1), object_id, version, start))
+
+    return shaped
+
+
+def _stamped(fill: Fill, stamper: Stamper) -> Fill:
+    def stamped(buffer: memoryview, object_id: int, version: int, offset: int) -> None:
+        fill(buffer, object_id, version, offset)
+        stamper.stamp(buffer, object_id, version, offset)
+
+    return stamped

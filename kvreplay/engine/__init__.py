@@ -1,0 +1,1 @@
+"""How operations get to their tiers, in order and in time."""

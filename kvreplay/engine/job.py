@@ -1,0 +1,109 @@
+"""How operations reach the tiers: engines of one form, chosen by what the machine allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kvreplay.data.buffers import Arena
+    from kvreplay.engine.schedule import Flight
+    from kvreplay.plan.plan import Plan
+    from kvreplay.tiers.tier import Tier
+
+NOT_DONE = -1
+OK, ERROR, SHORT, SKIPPED, CORRUPT = 0, 1, 2, 3, 4
+"""Outcome codes, in the order of the contract's closed set."""
+_NAMES = ("read", "write", "delete")
+"""Of operations, by their code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What was measured, one item a planned row; times from the run's start, -1 where there is none."""
+
+    submitted_ns: Any
+    completed_ns: Any
+    outcome: Any
+    ready_ns: Any
+    """When the last operation it had to wait for completed; None in a closed loop."""
+
+    @classmethod
+    def empty(cls, rows: int, *, is_open_loop: bool) -> Record:
+        """Return a record of nothing for `rows` rows."""
+        import numpy as np
+
+        ready = np.zeros(rows, np.int64) if is_open_loop else None
+        return cls(np.full(rows, NOT_DONE, np.int64), np.full(rows, NOT_DONE, np.int64),
+                   np.full(rows, SKIPPED, np.int8), ready)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What an engine is to do: the rows of a plan on their tiers, into a record."""
+
+    plan: Plan
+    due_ns: Any
+    """int64 a row, from the run's start; None in a closed loop."""
+    tiers: Sequence[Tier | None]
+    """By tier index; None for tiers without a target, which no planned row has."""
+    record: Record
+    fill: Callable[[memoryview, int, int, int], None]
+    """Puts data into a buffer: buffer, object id, version, offset."""
+    stops_on_error: bool = True
+    check: Callable[[memoryview, int, int], str | None] | None = None
+    """Takes what a read brought (buffer, planned row, offset), says what is wrong: outcome CORRUPT; with --verify."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The first operation that failed."""
+
+    row: int
+    """Index into the plan."""
+    message: str
+
+    @classmethod
+    def of(cls, flight: Flight, object_id: int, message: str) -> Self:
+        """Say what became of `flight`, which works on the object `object_id`."""
+        return cls(flight.row, f"{_NAMES[flight.op]} of object {object_id}: {message}")
+
+
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """How a job went."""
+
+    wall_ns: int
+    completed: int
+    failure: Failure | None
+    interrupted_by: str | None
+    generation_ns: int
+    """Thread time spent making data."""
+    reserve_ns: int
+    """Thread time spent making room for objects before they were written, memory's first touch above all."""
+    generation_threads: int
+    starved_ns: int
+    """Places of the queue times time that stood idle because a write's data was not there."""
+    writes_generated_in_flight: int
+    """Writes longer than the buffers, whose later data was made while they ran."""
+    started_ns: int
+    """On the monotonic clock: what the record's times count from."""
+
+
+class IoEngine(Protocol):
+    """Drives jobs to their end; memory is bounded by queue depth and I/O size."""
+
+    name: str
+    buffer_bytes: int
+
+    @property
+    def arenas(self) -> tuple[Arena, Arena]:
+        """The buffers of reads and of writes."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return which path I/O takes, for run.json."""
+
+    def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
+        """Do the job; `interrupted` names what asks to stop, `progress` takes the rows done."""

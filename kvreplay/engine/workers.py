@@ -1,0 +1,344 @@
+"""Threads that work beside a submitting thread, which must do nothing else: making data, and tiers without a file.
+
+They are asked for data and hand it over in memory that both sides see; all else takes queues and mail. A descriptor
+wakes who sleeps, and only then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections import deque
+from dataclasses import dataclass
+from queue import SimpleQueue
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvreplay.engine import mailbox, order
+from kvreplay.engine.job import CORRUPT, ERROR, SHORT
+from kvreplay.engine.schedule import Fill
+from kvreplay.plan.plan import DELETE
+from kvreplay.tiers.tier import DeviceTier, RingExtents, modelled, place
+from kvtrace.core.arrays import places_of
+from kvtrace.core.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from kvreplay.data.buffers import Arena
+    from kvreplay.engine.job import Job
+    from kvreplay.engine.schedule import Flight, Submission
+    from kvreplay.tiers.tier import Tier
+
+_MAX_GENERATORS = 4
+_FILL_BYTES = 256 << 10
+"""What a thread makes at a time, at most."""
+_PR_SET_TIMERSLACK, _PR_GET_TIMERSLACK = 29, 30
+
+
+def generators(depth: int) -> int:
+    """Return how many threads make data: half of the processors, a few at most, and no more than I/Os in flight."""
+    return max(1, min(_MAX_GENERATORS, (os.cpu_count() or 1) // 2, depth))
+
+
+def no_thread(error: RuntimeError, count: int) -> DeviceError:
+    """Return what to say when the system starts no more threads."""
+    return DeviceError(f"cannot start {count} threads ({error}); lower --queue-depth, or raise the limit (ulimit -u)")
+
+
+class Mail:
+    """Between a submitting thread and those beside it: compiled code's rings, and what only Python understands."""
+
+    def __init__(self, slots: int) -> None:
+        """Have room for `slots` buffers of data."""
+        self.items: deque[Any] = deque()
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Becomes readable if something comes while the submitting thread sleeps."""
+        self._makers_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
+        flags: Any = np.zeros(mailbox.FLAG_WORDS, np.int64)
+        self._arrays = [flags, np.zeros((slots, order.ASKED_WORDS), np.int64), np.zeros(slots, np.int64)]
+        self.places = places_of(self._arrays)
+        """For `mailbox`."""
+        self._flags = memoryview(flags)
+        self._flags[mailbox.MAKERS_FD] = self._makers_fd
+
+    def warm(self) -> None:
+        """Compile what is called here."""
+        mailbox.may_sleep(self.places)
+        self.take_asked(_answer())
+        self.give_made(np.zeros(0, np.int64))
+        self._wake(mailbox.FULL)
+
+    def post(self, item: object) -> None:
+        """Add something for Python; called from any thread."""
+        self.items.append(item)
+        self._flags[mailbox.HAS_MAIL] = 1
+        self._wake(mailbox.FULL)
+
+    def answers(self) -> Iterator[Any]:
+        """Take what was posted; only for the submitting thread."""
+        if self._flags[mailbox.HAS_MAIL]:
+            self._flags[mailbox.HAS_MAIL] = 0
+            while self.items:
+                yield self.items.popleft()
+
+    def take_asked(self, answer: Any) -> list[Fill]:
+        """Take some buffers that are to be filled; `answer` is from `_answer`."""
+        count = mailbox.next_asked(self.places, answer, _FILL_BYTES)
+        return [Fill._make(row) for row in answer[:count].tolist()]
+
+    def sleep_until_asked(self) -> None:
+        """Wait for buffers to be filled."""
+        if mailbox.may_sleep(self.places):
+            os.eventfd_read(self._makers_fd)
+
+    def give_made(self, slots: Any) -> None:
+        """Hand over buffers that hold their data."""
+        mailbox.made(self.places, slots)
+        self._wake(mailbox.HUNGRY)
+
+    def _wake(self, depth: int) -> None:
+        if mailbox.must_wake(self.places, depth):
+            os.eventfd_write(self.fd, 1)
+
+    def wake_makers(self, count: int) -> None:
+        """Wake those that wait for buffers to be filled."""
+        os.eventfd_write(self._makers_fd, count)
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        os.close(self.fd)
+        os.close(self._makers_fd)
+
+
+def _answer() -> Any:
+    return np.zeros((mailbox.TOGETHER, order.ASKED_WORDS), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A buffer could not get its data: there was no room for the object, say."""
+
+    fill: Fill
+    text: str
+
+
+@dataclass(slots=True)
+class Step:
+    """Something a tier without a file is to do, and how it went."""
+
+    flight: Flight
+    submission: Submission | None
+    """None: only finish with the operation."""
+    slot: int
+    """The buffer of a read."""
+    ends: bool
+    """Whether the operation ends with it."""
+    begins_more: bool = False
+    """Whether its beginning is to be answered by itself, because other pieces wait for it."""
+    outcome: int | None = None
+    trouble: str | None = None
+    done_ns: int = 0
+    """Set beforehand only where a model says it."""
+
+
+@dataclass(slots=True)
+class Check:
+    """What a read brought is to be checked."""
+
+    submission: Submission
+    slot: int
+    token: int
+    """The reader's own."""
+    at_ns: int
+    """When it came."""
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An operation's other pieces may go."""
+
+    flight: Flight
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A thread met a fault of ours."""
+
+    error: BaseException
+
+
+def precise_timers(slack_ns: int = 1) -> int:
+    """Let this thread's sleeps end within `slack_ns` of their time; return what it was."""
+    libc = ctypes.CDLL(None)
+    before = int(libc.prctl(_PR_GET_TIMERSLACK))
+    libc.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(slack_ns))
+    return before
+
+
+class Beside:
+    """The threads of one job."""
+
+    def __init__(
+        self, job: Job, mail: Mail, reads: Arena, writes: Arena, extents: Sequence[memoryview],
+    ) -> None:  # fmt: skip
+        """Start no thread yet; `extents` have by tier where objects lie, if they are extents of open files."""
+        self.mail = mail
+        self.generation_ns = self.reserve_ns = 0
+        self.start_ns = 0
+        """The run's start on the monotonic clock."""
+        self._job = job
+        self._reads, self._writes = reads.views, writes.views
+        self._tier_of, self._object = memoryview(job.plan.tier), memoryview(job.plan.object_id)
+        self._version = memoryview(job.plan.version)
+        self._models = [modelled(t) for t in job.tiers]
+        self._submitted = memoryview(job.record.submitted_ns)
+        self._extents = extents
+        # Whether a tier has a form takes longer to find out than to make 4 KiB of data.
+        self._extent_tiers = [t if isinstance(t, RingExtents) else None for t in job.tiers]
+        self._device_tiers = [t if isinstance(t, DeviceTier) else None for t in job.tiers]
+        self._steps: SimpleQueue[Step | Check | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._is_stopping = False
+        self.step = self._steps.put
+
+    def start(self, generators: int, workers: int) -> None:
+        """Start threads of both kinds."""
+        for count, body in ((generators, self._generate), (workers, self._work)):
+            for index in range(count):
+                name = f"kvreplay-{body.__name__}-{index}"
+                thread = threading.Thread(target=self._guard, args=(body,), name=name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    raise no_thread(error, generators + workers) from error
+                self._threads.append(thread)
+
+    def close(self) -> None:
+        """End the threads after what they are at."""
+        self._is_stopping = True
+        for _ in self._threads:
+            self._steps.put(None)
+        self.mail.wake_makers(len(self._threads) + 1)
+        for thread in self._threads:
+            thread.join()
+        self.mail.close()
+
+    def _guard(self, body: Callable[[], None]) -> None:
+        precise_timers()
+        try:
+            body()
+        except BaseException as error:  # noqa: BLE001 - raised again by the reader
+            self.mail.post(Died(error))
+
+    def _tier(self, row: int) -> Tier:
+        tier = self._job.tiers[self._tier_of[row]]
+        assert tier is not None, "planned rows have a tier"
+        return tier
+
+    def _generate(self) -> None:
+        mail, answer = self.mail, _answer()
+        while not self._is_stopping:
+            fills = mail.take_asked(answer)
+            if not fills:
+                mail.sleep_until_asked()
+                continue
+            started = monotonic_ns()
+            with_room = [fill for fill in fills if fill.piece or self._reserve(fill)]
+            reserved = monotonic_ns()
+            for fill in with_room:
+                self._make(fill)
+            ended = monotonic_ns()
+            mail.give_made(np.array([fill.slot for fill in fills], np.int64))
+            with self._lock:
+                self.reserve_ns += reserved - started
+                self.generation_ns += ended - reserved
+
+    def _reserve(self, fill: Fill) -> bool:
+        """Make room for the object; return whether there is."""
+        object_id, at = self._object[fill.row], self._tier_of[fill.row]
+        try:
+            self._tier(fill.row).reserve(object_id, fill.object_end)
+        except (OSError, MemoryError) as error:
+            self.mail.post(Trouble(fill, f"no room: {error}"))
+            return False
+        tier = self._extent_tiers[at]
+        if tier is not None:
+            self._extents[at][object_id] = place(*tier.ring_extent(object_id))
+        return True
+
+    def _make(self, fill: Fill) -> None:
+        data, row = self._writes[fill.slot][: fill.end - fill.start], fill.row
+        self._job.fill(data, self._object[row], self._version[row], fill.start)
+        tier = self._device_tiers[self._tier_of[row]]
+        if tier is None:
+            return
+        try:
+            tier.stage(data)
+        except OSError as error:
+            self.mail.post(Trouble(fill, error.strerror or str(error)))
+
+    def _work(self) -> None:
+        while (step := self._steps.get()) is not None:
+            if isinstance(step, Check):
+                self._check(step)
+                continue
+            try:
+                self._perform(step)
+            except OSError as error:
+                step.outcome, step.trouble = ERROR, error.strerror or str(error)
+                if step.begins_more:
+                    self.mail.post(Begun(step.flight))
+            step.done_ns = step.done_ns or monotonic_ns() - self.start_ns
+            self.mail.post(step)
+
+    def _check(self, check: Check) -> None:
+        assert self._job.check is not None, "only then is it asked"
+        part = check.submission
+        check.trouble = self._job.check(self._reads[check.slot][: part.length], part.flight.row, part.start)
+        self.mail.post(check)
+
+    def _perform(self, step: Step) -> None:
+        flight, submission = step.flight, step.submission
+        tier, object_id = self._tier(flight.row), self._object[flight.row]
+        if submission is not None:
+            if submission.is_first:
+                self._submitted[flight.row] = monotonic_ns() - self.start_ns
+                if flight.is_failed:
+                    return
+                if flight.op == DELETE:
+                    tier.delete(object_id)
+                else:
+                    flight.handle = tier.begin(flight.op, object_id)
+                if step.begins_more:
+                    step.begins_more = False
+                    self.mail.post(Begun(flight))
+            if flight.has_io and not flight.is_failed:
+                self._move(step, submission, tier)
+            elif (model := self._models[self._tier_of[flight.row]]) is not None:
+                length = flight.needed_end - flight.start
+                came_ns = self._submitted[flight.row] + self.start_ns
+                step.done_ns = model.wait(flight.op, length, came_ns) - self.start_ns
+        if step.ends and flight.handle is not None:
+            handle, flight.handle = flight.handle, None
+            tier.end(flight.op, handle)
+
+    def _move(self, step: Step, submission: Submission, tier: Tier) -> None:
+        flight = submission.flight
+        start, end = submission.start, submission.start + submission.length
+        if submission.slot is not None:
+            tier.write(
+                flight.handle, start, self._writes[submission.slot][submission.at : submission.at + submission.length]
+            )
+            return
+        came = tier.read(flight.handle, start, self._reads[step.slot][: end - start])
+        if came < min(end, flight.needed_end) - start:
+            step.outcome, step.trouble = SHORT, f"only {came} of {end - start} bytes came from offset {start}"
+        elif self._job.check is not None:
+            step.trouble = self._job.check(self._reads[step.slot][:came], flight.row, start)
+            step.outcome = None if step.trouble is None else CORRUPT

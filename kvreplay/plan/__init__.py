@@ -1,0 +1,1 @@
+"""A trace as arrays that the engine goes through."""

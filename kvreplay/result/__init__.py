@@ -1,0 +1,1 @@
+"""What was measured: tables, figures, run.json."""

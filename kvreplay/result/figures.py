@@ -1,0 +1,311 @@
+"""The figures of a run, from all its operations pooled; what cannot be known is null."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay.config.warmup import Warmup, WarmupFacts
+from kvreplay.config.warmup import facts as warmup_facts
+from kvreplay.engine.job import CORRUPT, ERROR, NOT_DONE, OK, SHORT
+from kvreplay.plan.pacing import KEPT_PACE_FRACTION, LATE_NS
+from kvreplay.plan.plan import DELETE
+from kvreplay.tiers.sharded import SeveralDrives
+from kvreplay.tiers.tier import has_times
+from kvtrace.core.percentiles import QUANTILES, nearest_rank
+from kvtrace.core.schema import Op
+from kvtrace.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvreplay.engine.job import Driven, Record
+    from kvreplay.plan.plan import Plan
+    from kvreplay.tiers.tier import Tier
+
+MIB = 1 << 20
+OPS = tuple(op.value for op in Op)
+DEFINITIONS = {
+    "bandwidth_bytes_per_s": "object bytes of completed operations / span_ns",
+    "operations_per_s": "completed operations / span_ns",
+    "span_ns": "from the first submission to the last completion of this tier's operations of this kind",
+    "latency": "completed_ns - submitted_ns, opening and closing the object included, making data excluded",
+    "latency_per_mib": "latency * 1 MiB / object bytes of the operation; operations without bytes left out",
+    "lateness": "submitted_ns - scheduled_ns; null in a closed loop",
+    "in_flight_mean": "sum of latencies / span_ns: operations in flight, weighted by time",
+    "in_flight_max": "the most completed operations of this kind that were in flight at once",
+    "percentiles": "nearest rank over all completed operations; null with fewer than 1 / (1 - q) of them",
+}
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    """How a time is distributed over operations, in nanoseconds; null where too few operations tell."""
+
+    count: int
+    mean_ns: float | None
+    p50_ns: int | None
+    p95_ns: int | None
+    p99_ns: int | None
+    p99_9_ns: int | None
+    p99_99_ns: int | None
+    max_ns: int | None
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operations of one kind on one tier did."""
+
+    tier: str
+    op: str
+    engine: str
+    is_simulated: bool
+    """Nothing moved: bytes, rates and latencies are those of the tier's model, null if it has none."""
+    planned: int
+    operations: int
+    """Those that completed well."""
+    errors: int
+    """Those that failed, came up short, or brought corrupt blocks."""
+    corrupt: int
+    """Of the errors: reads with corrupt blocks; 0 unless verified."""
+    bytes: int | None
+    """Object bytes; for deletes, the bytes freed."""
+    io_bytes: int | None
+    """Bytes asked of the tier, padding included."""
+    span_ns: int | None
+    bandwidth_bytes_per_s: float | None
+    operations_per_s: float | None
+    in_flight_mean: float | None
+    in_flight_max: int | None
+    latency: Distribution
+    latency_per_mib: Distribution
+    """Each operation's latency for 1 MiB of its object bytes."""
+    lateness: Distribution | None
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an open loop kept to the trace's times."""
+
+    kept_pace: bool
+    late_fraction: float
+    """Operations submitted more than 1 ms after they were due."""
+    late_by_itself_fraction: float
+    """Of all operations, those late by more than 1 ms after what they had to wait for was done."""
+    lateness: Distribution
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """What making the data cost."""
+
+    generation_ns: int
+    reserve_ns: int
+    """Making room for objects, on the same threads."""
+    threads: int
+    share_of_threads: float
+    """Of the time of the threads that make data."""
+    reserve_share: float
+    starved_share: float
+    """Of the time of the submitting threads: idle because a write's data was not there."""
+    writes_generated_in_flight: int
+    """Writes longer than the buffers: their later data was made while they ran, within their latency."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a whole run."""
+
+    verdict: str
+    wall_ns: int | None
+    """Null if the run ended before its first operation."""
+    operations: int
+    """Completed well, those of the warm-up not counted."""
+    errors: int
+    """In the whole run, its warm-up included."""
+    not_reached: int
+    figures: list[Figures]
+    drives: list[Figures]
+    """The same for each drive of a tier on several, which stands behind the tier's name."""
+    pace: Pace | None
+    in_flight_mean: float | None
+    skipped_rows: dict[str, int]
+    """By tier that had no --tier option."""
+    warmup: WarmupFacts | None = None
+    """What the figures leave out."""
+    absent_deletes: int
+    """Deletes of objects that the window never put there; skipped."""
+    generation: Generation | None
+    definitions: dict[str, str] = msgspec.field(default_factory=DEFINITIONS.copy)
+
+
+def distribution(values: Any) -> Distribution:
+    """Return the distribution of int64 `values` (ns): exact nearest-rank percentiles, or null."""
+    import numpy as np
+
+    count = len(values)
+    if count == 0:
+        return Distribution(0, *[None] * 7)
+    ordered = np.sort(values)
+    ranks = {
+        f"{name}_ns": int(ordered[rank - 1]) if (rank := nearest_rank(count, part)) else None
+        for name, part in QUANTILES.items()
+    }
+    return Distribution(count=count, mean_ns=float(ordered.mean()), max_ns=int(ordered[-1]), **ranks)
+
+
+def io_bytes(plan: Plan, tiers: Sequence[Tier | None], rows: Any) -> Any:
+    """Return int64 for each of the planned `rows`: the bytes asked of its tier, padding included; -1 where none are."""
+    import numpy as np
+
+    tier, offset, length = plan.tier[rows], plan.offset[rows], plan.length[rows]
+    padding = np.array([1 if t is None else t.alignment for t in tiers], dtype=np.int64)[tier]
+    moves = np.array([t is not None and not t.is_simulated for t in tiers])[tier] & (plan.op[rows] != DELETE)
+    padded = -(-(offset + length) // padding) * padding - offset // padding * padding
+    return np.where(moves, np.where(length == 0, 0, padded), -1)
+
+
+def figures(
+    plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None], is_measured: Any = True
+) -> list[Figures]:
+    """Return the figures of every tier and operation that the plan has, over rows where `is_measured`."""
+    import numpy as np
+
+    result = []
+    for index, tier in enumerate(tiers):
+        for code, op in enumerate(OPS):
+            rows = np.flatnonzero((plan.tier == index) & (plan.op == code) & is_measured)
+            if tier is not None and len(rows):
+                result.append(_figures(tiers, index, op, rows, plan, record, due_ns))
+    return result
+
+
+def drive_figures(
+    plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None], is_measured: Any = True
+) -> list[Figures]:
+    """Return the same for each drive of the tiers that lie on several."""
+    import numpy as np
+
+    result = []
+    for index, tier in enumerate(tiers):
+        if isinstance(tier, SeveralDrives):
+            drive_of = tier.drive_of[np.where(plan.tier == index, plan.object_id, 0)]
+            for at, drive in enumerate(tier.drives):
+                alone = [drive if i == index else None for i in range(len(tiers))]
+                result += figures(plan, record, due_ns, alone, is_measured & (drive_of == at))
+    return result
+
+
+def _figures(
+    tiers: Sequence[Tier | None], index: int, op: str, rows: Any, plan: Plan, record: Record, due_ns: Any
+) -> Figures:  # fmt: skip
+    tier = tiers[index]
+    assert tier is not None, "only rows with a target are planned"
+    outcome = record.outcome[rows]
+    good = rows[outcome == OK]
+    submitted, completed = record.submitted_ns[good], record.completed_ns[good]
+    latency = completed - submitted
+    span = int(completed.max() - submitted.min()) if len(good) else 0
+    # The times of a tier without a model, where nothing moves, describe our own loop.
+    is_timed = has_times(tier)
+    is_rated = span > 0 and is_timed
+    moved = int(plan.length[good].sum())
+    return Figures(
+        tier=tier.name, op=op, engine=tier.engine, is_simulated=tier.is_simulated, planned=len(rows),
+        operations=len(good), errors=int(_is_failed(outcome).sum()),
+        corrupt=int((outcome == CORRUPT).sum()),
+        bytes=moved if is_timed else None,
+        io_bytes=None if tier.is_simulated or op == Op.DELETE else int(io_bytes(plan, tiers, good).sum()),
+        span_ns=span if len(good) else None,
+        bandwidth_bytes_per_s=moved * NS_PER_S / span if is_rated and op != Op.DELETE else None,
+        operations_per_s=len(good) * NS_PER_S / span if is_rated else None,
+        in_flight_mean=float(latency.sum()) / span if is_rated else None,
+        in_flight_max=_most_at_once(submitted, completed) if is_rated else None,
+        latency=distribution(latency if is_timed else latency[:0]),
+        latency_per_mib=distribution(_per_mib(latency, plan.length[good], is_moved=is_timed and op != Op.DELETE)),
+        lateness=None if due_ns is None else distribution(submitted - due_ns[good]),
+    )  # fmt: skip
+
+
+def _most_at_once(submitted: Any, completed: Any) -> int:
+    """Return how many operations overlapped at most; one that ends as another starts does not overlap it."""
+    import numpy as np
+
+    ended = np.searchsorted(np.sort(completed), np.sort(submitted), side="right")
+    return int((np.arange(1, len(submitted) + 1) - ended).max())
+
+
+def _per_mib(latency: Any, length: Any, *, is_moved: bool) -> Any:
+    has_bytes = (length > 0) & is_moved
+    return (latency[has_bytes] * (MIB / length[has_bytes])).astype("int64")
+
+
+def _is_failed(outcome: Any) -> Any:
+    return (outcome == ERROR) | (outcome == SHORT) | (outcome == CORRUPT)
+
+
+def pace(record: Record, due_ns: Any, is_measured: Any = True) -> Pace | None:
+    """Judge an open loop by its operations that were submitted; None for a closed loop or if none was."""
+    import numpy as np
+
+    sent = (record.submitted_ns != NOT_DONE) & is_measured
+    if due_ns is None or not sent.any():
+        return None
+    submitted, due = record.submitted_ns[sent], due_ns[sent]
+    late = float(np.mean(submitted - due > LATE_NS))
+    own = float(np.mean(submitted - np.maximum(due, record.ready_ns[sent]) > LATE_NS))
+    return Pace(kept_pace=own <= KEPT_PACE_FRACTION, late_fraction=late, late_by_itself_fraction=own,
+                lateness=distribution(submitted - due))  # fmt: skip
+
+
+def summarize(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None],
+              driven: Driven | None, *,
+              queue_depth: int, skipped_rows: dict[str, int], absent_deletes: int,
+              warmup: Warmup | None = None, asked: str | None = None, wall_ns: int | None = None,
+              ) -> Summary:  # fmt: skip
+    """Return the summary of a run; `driven` is None if it ended before its first operation, or is not known.
+
+    `wall_ns` says how long the run was where `driven` cannot.
+    """
+    wall_ns = driven.wall_ns if driven else wall_ns
+    is_measured: Any = True if warmup is None else warmup.is_measured(plan, record, due_ns)
+    done = (record.outcome == OK) & is_measured
+    left_out = None if warmup is None else warmup_facts(asked or "", is_measured, plan, record)
+    # The warm-up's time is no time of the figures.
+    span_ns = None if wall_ns is None else wall_ns - ((left_out.measured_from_ns if left_out else 0) or 0)
+    judged = pace(record, due_ns, is_measured)
+    failed = int(_is_failed(record.outcome).sum())
+    busy = float((record.completed_ns[done] - record.submitted_ns[done]).sum())
+    return Summary(
+        verdict=_verdict(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth),
+        wall_ns=wall_ns, operations=int(done.sum()), errors=failed,
+        not_reached=int((record.submitted_ns == NOT_DONE).sum()),
+        figures=figures(plan, record, due_ns, tiers, is_measured),
+        drives=drive_figures(plan, record, due_ns, tiers, is_measured), pace=judged,
+        in_flight_mean=busy / span_ns if span_ns else None, warmup=left_out,
+        skipped_rows=skipped_rows, absent_deletes=absent_deletes,
+        generation=None if driven is None else Generation(
+            generation_ns=driven.generation_ns, reserve_ns=driven.reserve_ns,
+            threads=driven.generation_threads,
+            share_of_threads=driven.generation_ns / (driven.wall_ns * driven.generation_threads),
+            reserve_share=driven.reserve_ns / (driven.wall_ns * driven.generation_threads),
+            starved_share=driven.starved_ns / (driven.wall_ns * queue_depth),
+            writes_generated_in_flight=driven.writes_generated_in_flight,
+        ),
+    )  # fmt: skip
+
+
+def _verdict(judged: Pace | None, *, is_open_loop: bool, queue_depth: int) -> str:
+    if judged is None:
+        return "open loop: nothing was submitted" if is_open_loop else f"closed loop at queue depth {queue_depth}"
+    share = f"{percent(judged.late_fraction)} of operations were late by more than 1 ms"
+    waited = ""
+    if judged.late_fraction > judged.late_by_itself_fraction:
+        own = percent(judged.late_by_itself_fraction)
+        waited = f"; {own} if waits for earlier operations of their request or object do not count"
+    return f"open loop kept pace: {share}{waited}" if judged.kept_pace else f"FELL BEHIND: {share}{waited}"
+
+
+def percent(share: float) -> str:
+    """Return a share of 1 as a percentage that never rounds to none or all."""
+    if 0 < share < 0.001:  # noqa: PLR2004 - what one decimal would show as 0
+        return "< 0.1 %"
+    if 0.999 < share < 1:  # noqa: PLR2004 - what one decimal would show as 100
+        return "> 99.9 %"
+    return f"{share * 100:.1f} %"

@@ -1,0 +1,170 @@
+"""What was measured, on disk while the run goes on: if the process is killed, `kvreplay recover` makes a run of it.
+
+Once a second a thread appends what has ended since to an Arrow stream beside a manifest of what was known at the
+start. Both are removed when the run is written; the lock on the stream tells a run that goes on from a dead one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+from contextlib import contextmanager, suppress
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay.engine.job import NOT_DONE, SKIPPED, Record
+from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.files import write_text
+from kvtrace.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PARTIAL_MANIFEST, PARTIAL_OPS = "run.partial.json", "ops.partial.arrow"
+_PERIOD_S = 1.0
+_MAX_SHARE = 0.01
+"""Of the time, at most, goes into looking for what has ended."""
+
+
+class Journal:
+    """Appends what has ended to the stream, from a thread of its own."""
+
+    def __init__(self, output: Path, record: Record, content: dict[str, Any]) -> None:
+        """Write the manifest `content` to `output`, which exists, and begin the stream.
+
+        Raises:
+            DeviceError: the disk refuses, or another run is being written there.
+
+        """
+        import numpy as np
+        import pyarrow as pa
+
+        self.trouble: str | None = None
+        """Why nothing more is kept; None if all is."""
+        self._arrow, self._record, self._output = pa, record, output
+        # Rows that are not kept yet, and the first of them.
+        self._waiting, self._low = np.ones(len(record.outcome), bool), 0
+        columns = {"place": pa.int64(), "submitted_ns": pa.int64(), "completed_ns": pa.int64(), "outcome": pa.int8()}
+        if record.ready_ns is not None:
+            columns["ready_ns"] = pa.int64()
+        self._schema = pa.schema(columns)
+        try:
+            self._file = (output / PARTIAL_OPS).open("ab")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file.truncate(0)
+            self._stream = pa.ipc.new_stream(self._file, self._schema)
+        except BlockingIOError:
+            self._file.close()
+            raise DeviceError(f"{output}: another kvreplay writes its run there; name another with -o") from None
+        except OSError as error:
+            raise DeviceError(f"{output}: {error.strerror or error}") from None
+        write_text(output / PARTIAL_MANIFEST, msgspec.json.format(msgspec.json.encode(content), indent=2).decode())
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._keep_all, name="journal", daemon=True)
+        self._thread.start()
+
+    def _keep_all(self) -> None:
+        pause_s = _PERIOD_S
+        while not self._is_over.wait(pause_s):
+            started = monotonic_ns()
+            try:
+                self.keep()
+            except OSError as error:
+                # The run itself goes on.
+                self.trouble = f"{self._output}: {error.strerror or error}"
+                return
+            pause_s = max(_PERIOD_S, (monotonic_ns() - started) / NS_PER_S / _MAX_SHARE)
+
+    def keep(self) -> None:
+        """Append what has ended since the last time."""
+        import numpy as np
+
+        record, waiting, low = self._record, self._waiting, self._low
+        fresh = np.flatnonzero((record.outcome[low:] != SKIPPED) & waiting[low:]) + low
+        fresh = fresh[record.submitted_ns[fresh] != NOT_DONE]
+        if not len(fresh):
+            return
+        columns = [fresh, record.submitted_ns[fresh], record.completed_ns[fresh], record.outcome[fresh]]
+        if record.ready_ns is not None:
+            columns.append(record.ready_ns[fresh])
+        self._stream.write_batch(
+            self._arrow.RecordBatch.from_arrays([self._arrow.array(c) for c in columns], schema=self._schema)
+        )
+        self._file.flush()
+        waiting[fresh] = False
+        self._low = low + int(np.argmax(waiting[low:])) if waiting[low:].any() else len(waiting)
+
+    def stop(self) -> None:
+        """Keep nothing more."""
+        self._is_over.set()
+        self._thread.join()
+
+    def remove(self) -> None:
+        """Remove what was kept: the run has been written."""
+        for name in (PARTIAL_MANIFEST, PARTIAL_OPS):
+            (self._output / name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Give up the stream and its lock."""
+        self.stop()
+        with suppress(OSError):
+            self._file.close()
+
+
+@contextmanager
+def journal(output: Path, record: Record, content: dict[str, Any]) -> Iterator[Journal]:
+    """Keep a journal of `record` in `output` until the run is written there; a failure leaves it for `recover`."""
+    kept = Journal(output, record, content)
+    try:
+        yield kept
+        kept.remove()
+    finally:
+        kept.close()
+
+
+def is_unrecovered(path: Path) -> bool:
+    """Return whether a run in `path` was cut off, or is going on."""
+    return (path / PARTIAL_MANIFEST).is_file()
+
+
+@contextmanager
+def unrecovered(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the manifest of the run in `path` that was cut off, and hold its lock.
+
+    Raises:
+        ConfigError: there is none.
+        DeviceError: it is still going on, or cannot be read.
+
+    """
+    if not is_unrecovered(path):
+        raise ConfigError(f"{path}: no run of kvreplay was cut off there; nothing to recover")
+    try:
+        content = msgspec.json.decode((path / PARTIAL_MANIFEST).read_bytes(), type=dict[str, Any])
+        with (path / PARTIAL_OPS).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield content
+    except BlockingIOError:
+        raise DeviceError(f"{path}: that run is still going on; wait for it, or stop it first") from None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise DeviceError(f"{path}: cannot be read: {error}") from None
+
+
+def read_record(path: Path, rows: int, *, is_open_loop: bool) -> Record:
+    """Return what the journal in `path` kept of `rows` rows; a last batch that is not whole is left out."""
+    import pyarrow as pa
+
+    record = Record.empty(rows, is_open_loop=is_open_loop)
+    with (path / PARTIAL_OPS).open("rb") as file, suppress(pa.ArrowInvalid, OSError, StopIteration):
+        stream = pa.ipc.open_stream(file)
+        while True:
+            batch = stream.read_next_batch()
+            columns = {name: batch.column(name).to_numpy() for name in batch.schema.names}
+            place = columns["place"]
+            record.submitted_ns[place], record.completed_ns[place] = columns["submitted_ns"], columns["completed_ns"]
+            record.outcome[place] = columns["outcome"]
+            if record.ready_ns is not None:
+                record.ready_ns[place] = columns["ready_ns"]
+    return record

@@ -1,0 +1,179 @@
+"""The probes beside a replay: `kvreplay probe` in a process of its own, attached for the measured part alone.
+
+A process that submits has no time to read events; one that only probes disturbs it least.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from kvreplay.probes.devices import beneath
+from kvreplay.probes.measure import ATTACHED, BLOCKS_FILE, RESULT
+from kvreplay.run.prepare import drives_of
+from kvreplay.tiers.host import device_number
+from kvtrace.core.app import log
+from kvtrace.core.errors import DeviceError, ProbeUnavailable
+from kvtrace.core.schema import BLOCKS
+from kvtrace.core.tables import open_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+    from kvreplay.result.manifest import Setting
+    from kvreplay.tiers.tier import Tier
+
+_ERROR = "kvreplay: error: "
+_END_S = 60
+_TIMES = ("insert_ns", "issue_ns", "complete_ns")
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What the probes beside a replay found, or why there were none."""
+
+    reason: str | None
+    """Why they were left out; None if they measured."""
+    content: dict[str, Any]
+    """Of probe.json."""
+    directory: Path | None
+    """Where their files are until the run is written."""
+    started_ns: int | None
+    """The replay's start on the monotonic clock; None if it never started."""
+
+    @property
+    def has_events(self) -> bool:
+        """Whether there are rows of blocks."""
+        return self.started_ns is not None and self.content.get("event_rows") is not None
+
+    def facts(self) -> dict[str, Any]:
+        """Return what run.json says of them."""
+        if self.reason is not None:
+            return {"is_measured": False, "reason": self.reason}
+        start_ns = self.content["start_monotonic_ns"]
+        return {
+            "is_measured": True, "reason": None, "file": RESULT, "event_rows": self.content["event_rows"],
+            "devices": self.content["config"]["devices"],
+            "start_ns": None if self.started_ns is None else start_ns - self.started_ns,
+            "duration_ns": self.content["duration_ns"],
+        }  # fmt: skip
+
+    def blocks(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of blocks, with times from the replay's start."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self.directory is None or self.started_ns is None:
+            return
+        shift_ns = self.content["start_monotonic_ns"] - self.started_ns
+        for batch in open_table(self.directory / BLOCKS_FILE, BLOCKS).batches():
+            columns = [
+                pc.add(batch.column(name), pa.scalar(shift_ns, pa.int64())) if name in _TIMES else batch.column(name)
+                for name in BLOCKS.names
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+    def save(self, output: Path) -> None:
+        """Move probe.json to the run's directory, `output`."""
+        if self.directory is not None:
+            (self.directory / RESULT).replace(output / RESULT)
+
+
+@contextmanager
+def beside(setting: Setting, output: Path) -> Iterator[Callable[[int | None], Probed | None]]:
+    """Attach probes to this process tree if the configuration asks; yield a function that ends them.
+
+    It takes the replay's start on the monotonic clock, or None if it never started.
+    Where they cannot run, one line on stderr says why and what mends it, and the replay goes on.
+    """
+    if not setting.config.is_probed:
+        yield lambda _started_ns: None
+        return
+    with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.resolve().parent) as staging:
+        directory, process = Path(staging) / "probe", None
+        try:
+            process = _attach(_command(setting, directory))
+        except ProbeUnavailable as error:
+            left_out = _left_out(str(error))
+        if process is None:
+            yield lambda _started_ns: left_out
+            return
+        try:
+            yield lambda started_ns: _end(process, directory, started_ns)
+        finally:
+            _dismiss(process)
+
+
+def _attach(command: list[str]) -> subprocess.Popen[str]:
+    """Return the process that probes, attached; ProbeUnavailable if it cannot."""
+    try:
+        process = subprocess.Popen(  # noqa: S603 - our own program
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+    except OSError as error:
+        raise ProbeUnavailable(f"{command[0]} does not start: {error.strerror}") from None
+    said = _stderr(process).readline().strip()
+    if said != ATTACHED:
+        _dismiss(process)
+        raise ProbeUnavailable(said)
+    return process
+
+
+def _dismiss(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    _stderr(process).close()
+
+
+def _stderr(process: subprocess.Popen[str]) -> IO[str]:
+    return cast("IO[str]", process.stderr)
+
+
+def _command(setting: Setting, directory: Path) -> list[str]:
+    command = [sys.executable, "-m", "kvreplay.cli", "probe", "--pid", str(os.getpid()), "-o", str(directory)]
+    for device in _devices(setting.tiers):
+        command += ["--dev", str(device)]
+    return [*command, "--histograms-only"] if setting.config.is_histograms_only else command
+
+
+def _devices(tiers: list[Tier | None]) -> list[Path]:
+    """Return the disks beneath all tiers on storage; none, for all, if those of one are not known."""
+    found: dict[str, Path] = {}
+    for drive in drives_of(tiers):
+        number = device_number(Path(drive.target))
+        try:
+            disks = beneath(os.major(number), os.minor(number))
+        except DeviceError:
+            return []
+        found |= {disk.name: Path("/dev") / disk.name for disk in disks}
+    return list(found.values()) if all(path.is_block_device() for path in found.values()) else []
+
+
+def _end(process: subprocess.Popen[str], directory: Path, started_ns: int | None) -> Probed:
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(timeout=_END_S)
+    except subprocess.TimeoutExpired:
+        return _left_out(f"the probes did not end within {_END_S} s")
+    if process.returncode:
+        return _left_out(_stderr(process).read().strip())
+    return Probed(None, msgspec.json.decode((directory / RESULT).read_bytes()), directory, started_ns)
+
+
+def _left_out(said: str) -> Probed:
+    lines = said.splitlines() or ["kvreplay probe ended without saying why"]
+    reason = lines[-1].removeprefix(_ERROR)
+    log(f"left out the probes: {reason}")
+    return Probed(reason, {}, None, None)

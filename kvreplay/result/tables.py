@@ -1,0 +1,177 @@
+"""What a run leaves behind: `ops.parquet`, one row a replayed trace row, and `run.json`, written last.
+
+A directory without `run.json` is no run, so a run that died is not taken for a whole one; see journal.py.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay.engine.job import NOT_DONE, OK, SKIPPED
+from kvreplay.plan.plan import DELETE
+from kvreplay.probes.measure import BLOCKS_FILE, RESULT
+from kvreplay.result.figures import io_bytes
+from kvreplay.result.journal import is_unrecovered
+from kvtrace.core.errors import DeviceError
+from kvtrace.core.files import write_text
+from kvtrace.core.schema import OPS, TABLES, arrow_schema, enum_array, enum_code
+from kvtrace.core.tables import create
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from kvreplay.engine.job import Record
+    from kvreplay.plan.plan import Plan
+    from kvreplay.result.manifest import Setting
+    from kvreplay.result.probed import Probed
+    from kvreplay.tiers.tier import Tier
+    from kvtrace.core.metadata import Metadata
+
+MANIFEST, OPS_FILE = "run.json", "ops.parquet"
+TRIALS_FILE, SWEEP_FILE = "trials.json", "sweep.json"
+SERVED_FILE, SERIES_FILE = "requests.parquet", "series.parquet"
+_FROM_TRACE = ("op", "tier", "phase", "object_id", "request_id")
+
+
+def check_output(path: Path, *, is_forced: bool) -> None:
+    """Raise DeviceError unless a run may be written to `path`: new, empty, an earlier run, or `is_forced`."""
+    if not path.exists():
+        if not path.parent.is_dir():
+            raise DeviceError(f"{path.parent}: no such directory; make it first")
+        return
+    if not path.is_dir():
+        raise DeviceError(f"{path} is not a directory; name the run's directory with -o")
+    cut_off = next((run for run in (path, *sorted(path.glob("*/"))) if is_unrecovered(run)), None)
+    if cut_off is not None and not is_forced:
+        raise DeviceError(
+            f"{cut_off} holds a run that goes on or was cut off; say kvreplay recover {cut_off}, or name another "
+            "directory with -o, or say --force"
+        )
+    if any(path.iterdir()) and not _is_run(path) and not is_forced:
+        raise DeviceError(f"{path} is not empty and holds no kvreplay run; name another with -o, or say --force")
+
+
+def _is_run(path: Path) -> bool:
+    """Return whether `path` holds a run, finished or not, or nothing but directories of runs."""
+    if is_unrecovered(path):
+        return True
+    for name in (MANIFEST, TRIALS_FILE, SWEEP_FILE):
+        with suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
+            if msgspec.json.decode((path / name).read_bytes())["program"] == "kvreplay":
+                return True
+    inside = list(path.iterdir())
+    return bool(inside) and all(entry.is_dir() and not entry.is_symlink() and _is_run(entry) for entry in inside)
+
+
+def remove_stale(path: Path, kept: Collection[str]) -> None:
+    """Remove runs of ours below `path`, of an earlier series, that no new one of `kept` will replace.
+
+    Only files that a run consists of go; a directory goes if nothing is left in it.
+    """
+    for entry in sorted(path.glob("*/")):
+        if entry.name in kept or entry.is_symlink() or not (entry / MANIFEST).is_file() or not _is_run(entry):
+            continue
+        for name in (MANIFEST, OPS_FILE, SERVED_FILE, SERIES_FILE):
+            (entry / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            entry.rmdir()
+
+
+def make_directory(path: Path, manifest: str) -> None:
+    """Make `path`; an old `manifest` in it must not stand beside new results."""
+    try:
+        path.mkdir(exist_ok=True)
+        (path / manifest).unlink(missing_ok=True)
+    except OSError as error:
+        raise DeviceError(f"{path}: {error.strerror}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One table of a run."""
+
+    file: str
+    meta: Metadata
+    batches: Iterable[pa.RecordBatch]
+
+
+def write_run(path: Path, outputs: list[Output], manifest: dict[str, Any], probed: Probed | None) -> None:
+    """Write the run to `path`, the manifest last; files of an earlier run are replaced, its probes' removed."""
+    make_directory(path, MANIFEST)
+    for name in (RESULT, BLOCKS_FILE):
+        (path / name).unlink(missing_ok=True)
+    if probed is not None:
+        probed.save(path)
+    for output in outputs:
+        with create(path / output.file, TABLES[output.meta.table], output.meta) as out:
+            for batch in output.batches:
+                out.write(batch)
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode()
+    write_text(path / MANIFEST, text + "\n")
+
+
+def ops_batches(setting: Setting, record: Record, due_ns: Any) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the window with what was measured of them; null where nothing was."""
+    import numpy as np
+
+    plan, tiers, rows = setting.window.plan, setting.tiers, setting.window.rows
+    engines = np.array([enum_code(OPS, "engine", "none" if t is None else t.engine) for t in tiers], dtype=np.int8)
+    at = 0
+    for batch in setting.reader.batches(_FROM_TRACE):
+        batch = batch.slice(0, rows - at)  # noqa: PLW2901 - the window ends within it
+        first, last = np.searchsorted(plan.row, [at, at + batch.num_rows])
+        part = slice(int(first), int(last))
+        measured = _measured(plan, record, due_ns, tiers, part)
+        yield _ops_batch(batch, at, measured, plan.row[part] - at, engines)
+        at += batch.num_rows
+        if at >= rows:
+            return
+
+
+def _measured(
+    plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None], part: slice
+) -> dict[str, Any]:  # fmt: skip
+    """Return the measured columns of a part of the planned rows, -1 where there is nothing."""
+    import numpy as np
+
+    simulated = np.array([t is not None and t.is_simulated for t in tiers])[plan.tier[part]]
+    outcome = record.outcome[part]
+    is_done = (outcome == OK) & ~simulated
+    # A delete moves no bytes: 0 is what was measured.
+    moved = np.where(plan.op[part] == DELETE, 0, plan.length[part])
+    return {
+        "scheduled_ns": np.full(len(outcome), NOT_DONE) if due_ns is None else due_ns[part],
+        "submitted_ns": record.submitted_ns[part], "completed_ns": record.completed_ns[part],
+        "bytes": np.where(is_done, moved, NOT_DONE),
+        "io_bytes": np.where(is_done, io_bytes(plan, tiers, part), NOT_DONE),
+        "outcome": outcome,
+    }  # fmt: skip
+
+
+def _ops_batch(batch: pa.RecordBatch, at: int, measured: dict[str, Any], places: Any, engines: Any) -> pa.RecordBatch:
+    import numpy as np
+    import pyarrow as pa
+
+    count = batch.num_rows
+    columns: dict[str, Any] = {name: batch.column(name) for name in _FROM_TRACE}
+    columns["row"] = pa.array(np.arange(at, at + count), pa.int64())
+    for name, values in measured.items():
+        if name == "outcome":
+            codes = np.full(count, SKIPPED, np.int8)
+            codes[places] = values
+            columns[name] = enum_array(OPS, name, codes)
+        else:
+            spread = np.full(count, NOT_DONE, np.int64)
+            spread[places] = values
+            columns[name] = pa.array(spread, pa.int64(), mask=spread == NOT_DONE)
+    used = np.full(count, enum_code(OPS, "engine", "none"), np.int8)
+    used[places] = engines[batch.column("tier").to_numpy()[places]]
+    columns["engine"] = enum_array(OPS, "engine", used)
+    return pa.RecordBatch.from_arrays([columns[n] for n in OPS.names], schema=arrow_schema(OPS))

@@ -1,0 +1,271 @@
+"""What this machine has for a replay, what would spoil one, and settings to start from."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvreplay.engine import ring
+from kvreplay.probes.available import check_available
+from kvreplay.tiers.host import SECTOR_BYTES, host_facts, sys_text
+from kvreplay.tiers.ram import available_bytes
+from kvtrace.core.errors import ProbeUnavailable
+from kvtrace.core.units import format_bytes
+
+_TIMEOUT_S = 10
+_MEMLOCK_BYTES = 64 << 20
+"""What registered buffers of the default settings take, rounded up."""
+_OPEN_FILES = 4096
+_BUSY_LOAD = 0.25
+_HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
+_NO_DRIVE = ("loop", "ram", "zram", "sr", "fd", "nbd", "dm-", "md")
+_NO_DISK_FS = frozenset({"tmpfs", "ramfs", "overlay", "squashfs", "nfs", "nfs4", "cifs", "9p", "fuse"})
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU, as nvidia-smi names it."""
+
+    name: str
+    memory_bytes: int | None
+    driver: str
+
+
+class Drive(msgspec.Struct, frozen=True, kw_only=True):
+    """A disk; what the kernel does not tell is null."""
+
+    name: str
+    model: str | None
+    firmware: str | None
+    bytes: int | None
+    is_rotational: bool | None
+    scheduler: str | None
+    queue_requests: int | None
+    write_cache: str | None
+
+
+class Filesystem(msgspec.Struct, frozen=True, kw_only=True):
+    """A mounted filesystem on a device."""
+
+    mount_point: str
+    device: str
+    kind: str
+    options: list[str]
+    free_bytes: int | None
+
+
+class Discovery(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine, and what follows from it."""
+
+    host: dict[str, Any]
+    governor: str | None
+    load_1min: float
+    memory_bytes: int | None
+    available_bytes: int | None
+    swap_used_bytes: int | None
+    huge_pages: str | None
+    gpus: list[Gpu]
+    gpu_reason: str | None
+    """Why there are none."""
+    drives: list[Drive]
+    filesystems: list[Filesystem]
+    limits: dict[str, int | None]
+    """memlock_bytes and open_files (soft); null is unlimited."""
+    is_root: bool
+    io_uring: str
+    """available, or why not."""
+    programs: dict[str, str | None]
+    """Version or path of fio, smartctl, nvme; null if not installed."""
+    gpu_libraries: dict[str, str | None]
+    """Versions of cupy (gpu tiers) and kvikio (--gds); null if not installed."""
+    probes: str
+    """available, or why not."""
+    warnings: list[str]
+    recommended: dict[str, Any]
+
+
+def discover(root: Path = Path("/")) -> Discovery:
+    """Return what is found on this machine; `root` stands above proc and sys."""
+    memory = _meminfo(root)
+    gpus, gpu_reason = _gpus()
+    refusal = ring.refusal()
+    found = Discovery(
+        host=host_facts(), governor=sys_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        load_1min=os.getloadavg()[0], memory_bytes=memory.get("MemTotal"), available_bytes=available_bytes(),
+        swap_used_bytes=memory["SwapTotal"] - memory["SwapFree"] if "SwapFree" in memory else None,
+        huge_pages=_chosen(sys_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+        gpus=gpus, gpu_reason=gpu_reason, drives=_drives(root / "sys/block"), filesystems=_filesystems(root),
+        limits={"memlock_bytes": _limit(resource.RLIMIT_MEMLOCK), "open_files": _limit(resource.RLIMIT_NOFILE)},
+        is_root=os.geteuid() == 0, io_uring="available" if refusal is None else refusal,
+        programs={name: shutil.which(name) for name in ("fio", "smartctl", "nvme")},
+        gpu_libraries={name: _version(name) for name in ("cupy", "kvikio")}, probes=_probes(),
+        warnings=[], recommended={},
+    )  # fmt: skip
+    return msgspec.structs.replace(found, warnings=warnings(found), recommended=recommended(found))
+
+
+def _version(package: str) -> str | None:
+    """Return the version of an installed package, whatever CUDA it is built for; null if there is none."""
+    names = packages_distributions().get(package, [])
+    return version(names[0]) if names else None
+
+
+def _probes() -> str:
+    try:
+        check_available()
+    except ProbeUnavailable as error:
+        return str(error)
+    return "available"
+
+
+def _meminfo(root: Path) -> dict[str, int]:
+    lines = (sys_text(root / "proc/meminfo") or "").splitlines()
+    pairs = [line.split() for line in lines]
+    return {p[0].rstrip(":"): int(p[1]) * 1024 for p in pairs if len(p) > 1 and p[1].isdigit()}
+
+
+def _chosen(text: str | None) -> str | None:
+    """Return the word in brackets, or a lone word: `none [mq-deadline]` is mq-deadline."""
+    if text is None:
+        return None
+    return text.partition("[")[2].partition("]")[0] or text or None
+
+
+def _number(path: Path) -> int | None:
+    text = sys_text(path)
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _drives(blocks: Path) -> list[Drive]:
+    if not blocks.is_dir():
+        return []
+    drives = []
+    for disk in sorted(blocks.iterdir()):
+        sectors = _number(disk / "size")
+        if disk.name.startswith(_NO_DRIVE) or not sectors:
+            continue
+        rotational = _number(disk / "queue/rotational")
+        drives.append(Drive(
+            name=disk.name, model=sys_text(disk / "device/model") or None,
+            firmware=sys_text(disk / "device/firmware_rev") or sys_text(disk / "device/rev") or None,
+            bytes=sectors * SECTOR_BYTES, is_rotational=None if rotational is None else bool(rotational),
+            scheduler=_chosen(sys_text(disk / "queue/scheduler")), queue_requests=_number(disk / "queue/nr_requests"),
+            write_cache=sys_text(disk / "queue/write_cache"),
+        ))  # fmt: skip
+    return drives
+
+
+def _filesystems(root: Path) -> list[Filesystem]:
+    found: dict[str, Filesystem] = {}
+    for line in (sys_text(root / "proc/self/mounts") or "").splitlines():
+        device, point, kind, options, *_ = line.split()
+        if not device.startswith("/dev/") or kind in _NO_DISK_FS or device.startswith("/dev/loop"):
+            continue
+        if device in found:
+            # Bind mounts show the same device again.
+            continue
+        try:
+            space = os.statvfs(point)
+            free = space.f_bavail * space.f_frsize
+        except OSError:
+            free = None
+        found[device] = Filesystem(mount_point=point, device=device, kind=kind, options=options.split(","),
+                                   free_bytes=free)  # fmt: skip
+    return list(found.values())
+
+
+def _limit(kind: int) -> int | None:
+    soft, _hard = resource.getrlimit(kind)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _gpus() -> tuple[list[Gpu], str | None]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return [], "nvidia-smi is not installed"
+    query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run([program, *query], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603 - its own path
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"nvidia-smi: {error}"
+    if done.returncode:
+        return [], f"nvidia-smi: {' '.join((done.stdout + done.stderr).split())[:100]}"
+    rows = [[cell.strip() for cell in line.rsplit(",", 2)] for line in done.stdout.splitlines() if line.count(",") > 1]
+    return [
+        Gpu(name=name, memory_bytes=int(mib) << 20 if mib.isdigit() else None, driver=driver)
+        for name, mib, driver in rows
+    ], None if rows else "nvidia-smi lists none"
+
+
+def warnings(found: Discovery) -> list[str]:
+    """Return what would spoil a run here, each with what mends it."""
+    return [*_of_machine(found), *_of_limits(found), *_of_storage(found)]
+
+
+def _of_machine(found: Discovery) -> list[str]:
+    lines = []
+    cpus = found.host["cpus"] or 1
+    if found.load_1min > cpus * _BUSY_LOAD:
+        lines.append(f"busy: a load of {found.load_1min:.2f} on {cpus} processors; stop other programs")
+    if found.governor not in (None, "performance"):
+        lines.append(f"processor governor {found.governor} slows short I/Os; set performance (cpupower frequency-set)")
+    if found.swap_used_bytes:
+        lines.append(f"{format_bytes(found.swap_used_bytes)} of swap is in use; a tier in memory may be swapped out")
+    if found.huge_pages == "never":
+        lines.append(f"transparent huge pages are off, so 4 MiB I/Os are split; write madvise to {_HUGE_PAGES}")
+    return lines
+
+
+def _of_limits(found: Discovery) -> list[str]:
+    lines = []
+    memlock, files = found.limits["memlock_bytes"], found.limits["open_files"]
+    # The limit does not hold for root.
+    if memlock is not None and memlock < _MEMLOCK_BYTES and not found.is_root:
+        shown = format_bytes(memlock)
+        lines.append(f"memlock limit {shown}: io_uring cannot register its buffers; ulimit -l unlimited")
+    if files is not None and files < _OPEN_FILES:
+        lines.append(f"open files are limited to {files:,}; ulimit -n {_OPEN_FILES}")
+    if found.io_uring != "available":
+        lines.append(f"no io_uring ({found.io_uring}): threads do the I/O, at more processor time")
+    if found.gpus and found.gpu_libraries["cupy"] is None:
+        lines.append("there is a GPU, but no CuPy: gpu tiers need pip install 'kvtrace[gpu]'")
+    if found.programs["smartctl"] is None and found.programs["nvme"] is None:
+        lines.append("neither smartctl nor nvme is installed: runs record no drive health")
+    return lines
+
+
+def _of_storage(found: Discovery) -> list[str]:
+    lines = []
+    for drive in found.drives:
+        if drive.is_rotational:
+            lines.append(f"{drive.name} calls itself rotational; a virtual disk may be misdescribed")
+        if drive.scheduler not in (None, "none"):
+            advice = f"echo none > /sys/block/{drive.name}/queue/scheduler"
+            lines.append(f"{drive.name} has the I/O scheduler {drive.scheduler}, which reorders and delays: {advice}")
+    for fs in found.filesystems:
+        if "discard" in fs.options:
+            lines.append(f"{fs.mount_point} is mounted with discard: deletes trim the drive meanwhile; use fstrim")
+        if fs.mount_point == "/" and len(found.filesystems) == 1:
+            lines.append("/ is the system's own filesystem: other programs' I/O is in the figures")
+    return lines
+
+
+def recommended(found: Discovery) -> dict[str, Any]:
+    """Return settings to start from; the sweep finds better ones."""
+    queue = [d.queue_requests for d in found.drives if d.queue_requests]
+    roomiest = max(found.filesystems, key=lambda fs: fs.free_bytes or 0, default=None)
+    return {
+        "engine": "uring" if found.io_uring == "available" else "threads",
+        "io_bytes": 1 << 20,
+        "queue_depth": min(32, *queue) if queue else 8,
+        "cpu_tier_bytes": None if found.available_bytes is None else found.available_bytes // 2,
+        "storage_directory_on": None if roomiest is None else roomiest.mount_point,
+        "trials": 3,
+        "next": "kvreplay sweep finds the queue depth at which this drive saturates",
+    }

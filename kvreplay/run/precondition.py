@@ -1,0 +1,155 @@
+"""`--precondition`: write the drive full before it is measured, as long use would have.
+
+A fresh or trimmed drive writes faster than it will a day later. `twice` writes it from end to end, then once more
+in random order; `steady` goes on at random places until its bandwidth changes no more, by the rule stated here.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay.run.bulk import BulkWriter
+from kvtrace.core.errors import DeviceError
+from kvtrace.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from kvreplay.data.shaping import Fill
+    from kvreplay.tiers.tier import Drive, Region
+
+RANDOM_BYTES = 64 << 10
+ROUND_NS = 60 * NS_PER_S
+WINDOW_ROUNDS, MAX_ROUNDS = 5, 25
+MAX_EXCURSION, MAX_DRIFT = 0.1, 0.1
+_BATCH = 1 << 16
+RULE = (
+    f"steady: in the last {WINDOW_ROUNDS} rounds of random writes no bandwidth is more than {MAX_EXCURSION:.0%} from "
+    f"their mean, and their best straight line rises or falls by at most {MAX_DRIFT:.0%} of it; a round lasts "
+    f"{ROUND_NS // NS_PER_S} s, or less if that writes as much as is written full; at most {MAX_ROUNDS} rounds"
+)
+
+
+class Precondition(StrEnum):
+    """What `--precondition` takes."""
+
+    TWICE = "twice"
+    STEADY = "steady"
+
+
+class Preconditioned(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written before the run to bring the drive into a lasting state."""
+
+    tier: str
+    """With the drive's path behind it where the tier has several."""
+    rule: str
+    file_bytes: int
+    """What was written full: a file as large as the tier's peak, or all of a preallocated file or device."""
+    written_bytes: int
+    sequential_io_bytes: int
+    random_io_bytes: int
+    wall_ns: int
+    is_whole: bool
+    """False if it was interrupted."""
+    rounds_bytes_per_s: list[float] | None
+    """Bandwidth of each round of random writes; null for `twice`."""
+    is_steady: bool | None
+    """Whether the rule was met; null for `twice`."""
+
+
+def precondition(
+    drive: Drive, peak_bytes: int, wanted: Precondition, io_bytes: int, depth: int, fill: Fill, stream: int, *,
+    interrupted: Callable[[], str | None], progress: Callable[[float], None],
+) -> tuple[Preconditioned, Region]:  # fmt: skip
+    """Write `drive` full as `wanted` says: all of it, or `peak_bytes` in a directory; return what was written where.
+
+    Raises:
+        DeviceError: the drive refuses.
+
+    """
+    started = monotonic_ns()
+    try:
+        with drive.region(peak_bytes) as region:
+            state = _Conditioning(
+                region, BulkWriter(region, depth, fill, stream, interrupted), min(RANDOM_BYTES, io_bytes), progress
+            )
+            state.go(range(0, region.length, io_bytes), io_bytes)
+            rates = state.until_steady() if wanted is Precondition.STEADY else None
+            if rates is None:
+                state.go(state.permuted(), state.small)
+    except OSError as error:
+        raise DeviceError(f"--precondition: {drive.target}: {error.strerror or error}") from None
+    reason = interrupted()
+    return Preconditioned(
+        tier=drive.name, rule=RULE if rates is not None else "twice: once from end to end, once in random order",
+        file_bytes=region.length, written_bytes=state.done, sequential_io_bytes=io_bytes, random_io_bytes=state.small,
+        wall_ns=monotonic_ns() - started, is_whole=reason is None, rounds_bytes_per_s=rates,
+        is_steady=None if rates is None else is_steady(rates),
+    ), region  # fmt: skip
+
+
+def is_steady(rates: Sequence[float]) -> bool:
+    """Return whether the bandwidths `rates` of rounds, in order, meet the rule above."""
+    last = rates[-WINDOW_ROUNDS:]
+    if len(last) < WINDOW_ROUNDS:
+        return False
+    mean, middle = sum(last) / len(last), (len(last) - 1) / 2
+    # The least-squares line over rounds 0, 1, …
+    slope = sum((at - middle) * rate for at, rate in enumerate(last)) / sum(
+        (at - middle) ** 2 for at in range(len(last))
+    )
+    drift = abs(slope) * (len(last) - 1)
+    return max(abs(rate - mean) for rate in last) <= MAX_EXCURSION * mean and drift <= MAX_DRIFT * mean
+
+
+class _Conditioning:
+    """One drive being written full."""
+
+    def __init__(self, region: Region, writer: BulkWriter, small: int, progress: Callable[[float], None]) -> None:
+        import numpy as np
+
+        self.small, self.done = small, 0
+        self._region, self._writer, self._progress, self._turn = region, writer, progress, 0
+        self._rng = np.random.Generator(np.random.SFC64(0))
+
+    def go(self, places: Iterable[int], step: int, until_ns: int | None = None) -> int:
+        """Write at `places`, until a moment if one is given; return how much was written."""
+        before = self.done
+        for more in self._writer.write(places, step, self._turn):
+            self.done += more
+            self._progress(self.done)
+            if until_ns is not None and monotonic_ns() >= until_ns:
+                break
+        os.fdatasync(self._region.fd)
+        self._turn += 1
+        return self.done - before
+
+    def permuted(self) -> Iterator[int]:
+        """Yield every place once, in random order."""
+        import numpy as np
+
+        order: Any = self._rng.permutation(np.arange(-(-self._region.length // self.small), dtype=np.int32))
+        return (int(at) * self.small for at in order)
+
+    def _anywhere(self, count: int) -> Iterator[int]:
+        """Yield `count` places, each as likely as any other."""
+        blocks = -(-self._region.length // self.small)
+        for start in range(0, count, _BATCH):
+            yield from (self._rng.integers(0, blocks, min(_BATCH, count - start)) * self.small).tolist()
+
+    def until_steady(self) -> list[float]:
+        """Write at random places, round by round, until the rule is met or may no longer be; return bandwidths."""
+        rates: list[float] = []
+        while len(rates) < MAX_ROUNDS and not is_steady(rates):
+            started = monotonic_ns()
+            count = -(-self._region.length // self.small)
+            written = self.go(self._anywhere(count), self.small, started + ROUND_NS)
+            if not written:
+                break
+            rates.append(written * NS_PER_S / (monotonic_ns() - started))
+        return rates

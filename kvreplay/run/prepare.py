@@ -1,0 +1,143 @@
+"""What happens to the storage of a replay before anything is measured: claimed, written full, its state noted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvreplay.data.buffers import buffer_bytes, write_slots
+from kvreplay.run.bulk import lay_out
+from kvreplay.run.precondition import Precondition, Preconditioned, precondition
+from kvreplay.tiers.drives import Smart, smart
+from kvreplay.tiers.extents import ExtentTier
+from kvreplay.tiers.host import device_bytes
+from kvreplay.tiers.tier import Holding, StorageTier
+from kvtrace.core.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import ExitStack
+
+    from kvreplay.data.shaping import Fill
+    from kvreplay.result.manifest import Setting
+    from kvreplay.tiers.tier import Drive, Tier
+
+    Show = Callable[[str, int], Any]
+    Interrupted = Callable[[], str | None]
+
+
+def drives_of(tiers: list[Tier | None]) -> Iterator[Drive]:
+    """Yield every directory, file and device that the tiers lie on."""
+    for tier in tiers:
+        if isinstance(tier, StorageTier):
+            yield from tier.drives
+
+
+def open_tiers(setting: Setting, stack: ExitStack) -> None:
+    """Claim all tiers, to be given up by `stack`; DeviceError if one refuses or the peak does not fit."""
+    residency = setting.window.residency
+    spaces = [_spaces(tier) for tier in setting.tiers]
+    need: dict[object, int] = {}
+    for of_tier, peaks in zip(spaces, residency.drive_peak_bytes, strict=True):
+        for space, peak in zip(of_tier, peaks, strict=True):
+            # Tiers that share a filesystem, or memory, must fit together.
+            need[space] = need.get(space, 0) + peak
+    for index, tier in enumerate(setting.tiers):
+        if tier is None:
+            continue
+        together = [need[space] for space in spaces[index]]
+        if isinstance(tier, StorageTier):
+            tier.expect(Holding(
+                residency.drive_peak_bytes[index], residency.grown[index], _ahead_bytes(setting, index), together
+            ))  # fmt: skip
+        stack.callback(tier.close)
+        tier.open(max(together))
+
+
+def _spaces(tier: Tier | None) -> list[object]:
+    if not isinstance(tier, StorageTier):
+        return [None if tier is None else tier.target]
+    return [_space(Path(drive.target)) for drive in tier.drives]
+
+
+def _space(path: Path) -> object:
+    if path.is_block_device():
+        return path.resolve()
+    holder = path if path.exists() else path.parent
+    return holder.stat().st_dev if holder.exists() else str(path)
+
+
+def _ahead_bytes(setting: Setting, tier: int) -> int:
+    """Return the most that writes can be ahead of deletes before them: what lies in buffers, and what is in flight."""
+    plan, depth, io_bytes = setting.window.plan, setting.config.queue_depth, setting.config.io_bytes
+    ends = (plan.offset + plan.length)[plan.tier == tier]
+    longest = int(ends.max()) if len(ends) else 0
+    return min(write_slots(depth, io_bytes) * longest, buffer_bytes(depth, io_bytes) + (depth + 1) * longest)
+
+
+def precondition_all(setting: Setting, fill: Fill, interrupted: Interrupted, show: Show) -> list[Preconditioned]:
+    """Write the drives full as `--precondition` says."""
+    config, done = setting.config, []
+    if config.precondition is None:
+        return []
+    peaks = setting.window.residency.drive_peak_bytes
+    pairs = [
+        (drive, peak)
+        for tier, of_tier in zip(setting.tiers, peaks, strict=True) if isinstance(tier, StorageTier)
+        for drive, peak in zip(tier.drives, of_tier, strict=True) if peak
+    ]  # fmt: skip
+    for stream, (drive, peak) in enumerate(pairs):
+        with show(f"preconditioning {drive.name}", 2 * peak) as progress:
+            found, region = precondition(
+                drive, peak, Precondition(config.precondition), config.io_bytes, config.queue_depth, fill, stream,
+                interrupted=interrupted, progress=progress,
+            )  # fmt: skip
+        if isinstance(drive, ExtentTier) and found.is_whole:
+            drive.note_written(region)
+        done.append(found)
+    return done
+
+
+def lay_out_all(setting: Setting, fill: Fill, interrupted: Interrupted, show: Show) -> None:
+    """Write what of preallocated files and devices was never written, so that no read is answered without the drive.
+
+    Raises:
+        DeviceError: a drive refuses.
+
+    """
+    for stream, drive in enumerate(drives_of(setting.tiers)):
+        if not isinstance(drive, ExtentTier) or not drive.unwritten.length:
+            continue
+        region = drive.unwritten
+        try:
+            with show(f"laying out {drive.name}", region.length) as progress:
+                # Other data than preconditioning writes.
+                done = lay_out(region, setting.config.queue_depth, fill, 1000 + stream, interrupted=interrupted,
+                               progress=progress)  # fmt: skip
+        except OSError as error:
+            raise DeviceError(f"{drive.target}: cannot be laid out: {error.strerror or error}") from None
+        drive.written_first_bytes += done
+        if done == region.length:
+            drive.note_written(region)
+
+
+def read_smart(setting: Setting) -> dict[str, Smart]:
+    """Read the SMART data of all drives, by name."""
+    return {drive.name: smart(Path(drive.target)) for drive in drives_of(setting.tiers)}
+
+
+def read_device_bytes(setting: Setting) -> dict[str, tuple[int, int] | None]:
+    """Return what the device beneath each drive has read and written so far, by the drive's name; None if unseen."""
+    return {drive.name: device_bytes(Path(drive.target)) for drive in drives_of(setting.tiers)}
+
+
+def device_io(
+    before: dict[str, tuple[int, int] | None], after: dict[str, tuple[int, int] | None]
+) -> dict[str, dict[str, int | None]]:
+    """Return what devices read and wrote between two readings; null where one is missing."""
+    result: dict[str, dict[str, int | None]] = {}
+    for name, start in before.items():
+        end = after[name]
+        moved = (None, None) if start is None or end is None else (end[0] - start[0], end[1] - start[1])
+        result[name] = dict(zip(("read_bytes", "written_bytes"), moved, strict=True))
+    return result

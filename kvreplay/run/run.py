@@ -1,0 +1,257 @@
+"""One replay from its options to its run directory: compile, claim the tiers, populate, drive, write down."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import threading
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvreplay.config.config import Config, check, make_tiers
+from kvreplay.config.warmup import check_warmup
+from kvreplay.data.generate import Data
+from kvreplay.data.verify import named
+from kvreplay.engine.choose import check_name, choose
+from kvreplay.engine.job import Driven, IoEngine, Job, Record
+from kvreplay.plan.plan import compile_window, populate_plan
+from kvreplay.plan.requests import read_asked
+from kvreplay.probes.measure import BLOCKS_FILE
+from kvreplay.result import tables as results
+from kvreplay.result.figures import Summary, summarize
+from kvreplay.result.journal import journal
+from kvreplay.result.manifest import Begun, Measured, Populated, Setting, manifest, opening, table_metadata
+from kvreplay.result.probed import beside
+from kvreplay.result.request_figures import request_figures
+from kvreplay.result.requests import served_batch
+from kvreplay.result.series import series_batch
+from kvreplay.run.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_device_bytes, read_smart
+from kvreplay.tiers.sharded import SeveralDrives
+from kvtrace.core.app import INTERRUPTED
+from kvtrace.core.errors import ConfigError, DeviceError, KvError
+from kvtrace.core.limit import parse_limit
+from kvtrace.core.schema import BLOCKS, OPS, SERIES, SERVED, TRACE
+from kvtrace.core.tables import open_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+    from kvreplay.data.verify import Verification
+    from kvreplay.tiers.tier import Tier
+
+SWITCH_INTERVAL_S = 5e-5
+"""How long one Python thread may hold the others up; the default, 5 ms, is longer than an I/O takes."""
+
+
+class Interrupted(KvError):  # noqa: N818 - the user's wish, not a fault
+    """The user asked to stop; what was measured is kept."""
+
+    exit_code = INTERRUPTED
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished run, whole or partial."""
+
+    manifest: dict[str, Any]
+    summary: Summary
+    error: KvError | None
+    """Why it is partial; None if it is whole."""
+    verification: Verification | None = None
+    """What the checks found; None unless asked to check."""
+
+
+def replay(
+    config: Config, trace: Path, output: Path, argv: list[str], *, is_forced: bool = False,
+    show: Callable[[str, int], Any] | None = None, tiers: list[Tier | None] | None = None,
+) -> Outcome:  # fmt: skip
+    """Replay `trace` as `config` says and write the run to `output`.
+
+    `show(label, rows)` gives a context manager that yields a function taking the rows done; `tiers`, in the
+    trace's order, replace the configured ones.
+
+    Raises:
+        ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the outcome.
+
+    """
+    check(config)
+    results.check_output(output, is_forced=is_forced)
+    setting = settle(config, trace, output, argv, tiers)
+    return _Run(setting, show or _no_show, Data.of(config, setting.seed)).perform(output)
+
+
+def settle(
+    config: Config, trace: Path, output: Path, argv: list[str], tiers: list[Tier | None] | None = None
+) -> Setting:
+    """Return what a replay is about to do; nothing is touched yet; `tiers` replace the configured ones.
+
+    Raises:
+        ConfigError, TraceError: it cannot be done.
+
+    """
+    pacer = check(config)
+    reader = open_table(trace, TRACE)
+    if tiers is None:
+        tiers = make_tiers(config, reader.meta, trace, output)
+    alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
+    shared = {i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)}
+    window = compile_window(reader, trace, alignments, parse_limit(config.limit), shared)
+    if window.rows == 0:
+        reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
+        raise ConfigError(f"{trace}: nothing to replay: {reason}")
+    asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
+    return Setting(config, pacer, reader, window, tiers, trace, argv, asked)
+
+
+@contextmanager
+def _no_show(_label: str, _rows: int) -> Iterator[Callable[[float], None]]:
+    yield lambda _done: None
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Callable[[], str | None]]:
+    """Yield a function that names the signal that asked to stop; meanwhile SIGINT and SIGTERM do not kill."""
+    caught: list[str] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+
+    def note(number: int, _frame: object) -> None:
+        caught.append(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: caught[0] if caught else None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _quiet_interpreter() -> Iterator[None]:
+    """Keep the garbage collector away and let threads change quickly."""
+    interval = sys.getswitchinterval()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        gc.enable()
+        gc.unfreeze()
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One replay under way."""
+
+    setting: Setting
+    show: Callable[[str, int], Any]
+    data: Data
+
+    def perform(self, output: Path) -> Outcome:
+        setting = self.setting
+        plan = setting.window.plan
+        due_ns = setting.pacer.due_ns(plan.ts_ns)
+        check_warmup(setting.warmup, setting.config.warmup, setting.window.rows, plan, due_ns)
+        record = Record.empty(len(plan), is_open_loop=due_ns is not None)
+        with ExitStack() as stack:
+            interrupted = stack.enter_context(_stop_signals())
+            open_tiers(setting, stack)
+            chosen = choose(
+                check_name(setting.config.engine), setting.tiers, setting.config.queue_depth, setting.config.io_bytes
+            )
+            engine = chosen.engine
+            preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
+            lay_out_all(setting, self.data.unstamped, interrupted, self.show)
+            populated, stopped = self._populate(engine, interrupted)
+            end_probes = stack.enter_context(beside(setting, output))
+            begun = Begun(chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting))
+            before = read_device_bytes(setting)
+            verifier = setting.verifier(self.data)
+            job = Job(plan, due_ns, setting.tiers, record, self.data.fill, setting.config.on_error == "stop",
+                      verifier.check if verifier else None)  # fmt: skip
+            results.make_directory(output, results.MANIFEST)
+            with journal(output, record, opening(setting, begun)) as kept:
+                driven = stopped or self._drive(engine, job, interrupted, "replaying")
+                kept.stop()
+                moved = device_io(before, read_device_bytes(setting))
+                probed = end_probes(None if stopped else driven.started_ns)
+                served = served_batch(setting, record, due_ns)
+                trouble = [f"would not have outlived a kill: {kept.trouble}"] if kept.trouble else []
+                measured = Measured(
+                    moved, summary_of(setting, record, due_ns, None if stopped else driven),
+                    self._error(driven, is_populating=stopped is not None, output=output),
+                    named(verifier, setting.trace), read_smart(setting),
+                    request_figures(setting, record, due_ns, served, setting.config.criteria.targets), probed, trouble,
+                )  # fmt: skip
+                return write_down(setting, opening(setting, begun), measured, record, due_ns, served, output)
+
+    def _drive(self, engine: IoEngine, job: Job, interrupted: Callable[[], str | None], label: str) -> Driven:
+        with self.show(label, len(job.plan)) as progress, _quiet_interpreter():
+            return engine.drive(job, interrupted, progress)
+
+    def _populate(self, engine: IoEngine, interrupted: Callable[[], str | None]) -> tuple[Populated, Driven | None]:
+        """Write what the window reads but never wrote; return that, and how it was cut short or None."""
+        setting = self.setting
+        residency, tiers = setting.window.residency, setting.tiers
+        moves = [t is not None and not t.is_simulated for t in tiers]
+        if not any(moves[tier] for tier in set(residency.populate_tier.tolist())):
+            return Populated(0, 0, 0), None
+        plan = populate_plan(residency, {i: t.alignment for i, t in enumerate(tiers) if t is not None}, setting.trace)
+        record = Record.empty(len(plan), is_open_loop=False)
+        driven = self._drive(engine, Job(plan, None, tiers, record, self.data.fill), interrupted, "populating")
+        written = [i for i, t in enumerate(plan.tier.tolist()) if moves[t] and record.completed_ns[i] >= 0]
+        populated = Populated(len(written), int(plan.length[written].sum()), driven.wall_ns)
+        is_whole = driven.failure is None and driven.completed == len(plan)
+        return populated, None if is_whole else driven
+
+    def _error(self, driven: Driven, *, is_populating: bool, output: Path) -> KvError | None:
+        kept = f"what was measured is kept in {output} (partial)"
+        plan = self.setting.window.plan
+        if driven.failure is not None and (is_populating or self.setting.config.on_error == "stop"):
+            place = "while populating" if is_populating else f"row {int(plan.row[driven.failure.row])}"
+            return DeviceError(f"{place}: {driven.failure.message}; {kept}")
+        if driven.interrupted_by is not None and (is_populating or driven.completed < len(plan)):
+            return Interrupted(f"interrupted by {driven.interrupted_by}; {kept}")
+        return None
+
+
+def summary_of(
+    setting: Setting, record: Record, due_ns: Any, driven: Driven | None, wall_ns: int | None = None
+) -> Summary:
+    """Return the summary of `record`; `driven` and `wall_ns` as `summarize` takes them."""
+    names = [t.name for t in setting.reader.meta.tiers]
+    return summarize(
+        setting.window.plan, record, due_ns, setting.tiers, driven, queue_depth=setting.config.queue_depth,
+        skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
+        absent_deletes=setting.window.absent_deletes, warmup=setting.warmup, asked=setting.config.warmup,
+        wall_ns=wall_ns,
+    )  # fmt: skip
+
+
+def write_down(
+    setting: Setting, begun: dict[str, Any], measured: Measured, record: Record, due_ns: Any, served: pa.RecordBatch,
+    output: Path,
+) -> Outcome:  # fmt: skip
+    """Write tables and manifest of a run to `output`, and return what came of it."""
+    content = manifest(setting, begun, measured)
+    tables = [
+        (results.OPS_FILE, OPS, results.ops_batches(setting, record, due_ns)),
+        (results.SERVED_FILE, SERVED, [served]),
+        (results.SERIES_FILE, SERIES, [series_batch(setting.window.plan, record, setting.tiers)]),
+    ]
+    if measured.probed is not None and measured.probed.has_events:
+        tables.append((BLOCKS_FILE, BLOCKS, measured.probed.blocks()))
+    results.write_run(output, [
+        results.Output(file, table_metadata(table, setting, content), rows) for file, table, rows in tables
+    ], content, measured.probed)  # fmt: skip
+    return Outcome(content, measured.summary, measured.error, measured.verification)

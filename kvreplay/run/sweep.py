@@ -1,0 +1,239 @@
+"""One trace at rising queue depths (closed loop), speeds or users (open loop), up to saturation, and its knee.
+
+The rule is fixed and stated with the result, so that two people who sweep find the same knee.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvreplay.config.config import check, make_tiers
+from kvreplay.result import tables
+from kvreplay.result.tables import SWEEP_FILE
+from kvreplay.run.run import replay
+from kvreplay.run.users import check_users, generate
+from kvtrace import __version__
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import write_text
+from kvtrace.core.plots import panels
+from kvtrace.core.schema import TRACE
+from kvtrace.core.tables import open_table
+from kvtrace.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from kvreplay.config.config import Config
+    from kvreplay.result.figures import Summary
+    from kvtrace.core.errors import KvError
+
+DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
+SPEEDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+GAIN = 0.05
+"""A step that gains less has saturated."""
+KNEE_SHARE = 0.9
+NS_PER_MS = 1e6
+WIDE = 20
+"""Latencies that differ by more are drawn on a logarithmic axis."""
+
+
+class Axis(StrEnum):
+    """What rises."""
+
+    QUEUE_DEPTH = "queue_depth"
+    SPEED = "speed"
+    USERS = "users"
+
+    @property
+    def option(self) -> str:
+        """The option that names its values."""
+        return {Axis.QUEUE_DEPTH: "--queue-depths", Axis.SPEED: "--speeds", Axis.USERS: "--users"}[self]
+
+
+_KEPT_PACE = (
+    "the greatest {} up to which every one kept pace, and read within --read-p99 where that is given; a sweep ends at "
+    "the first that did not"
+)
+RULES = {
+    Axis.QUEUE_DEPTH: f"the least queue depth with {KNEE_SHARE:.0%} of the greatest throughput; a sweep ends when "
+    f"two steps in a row gain less than {GAIN:.0%} over the best before",
+    Axis.SPEED: _KEPT_PACE.format("speed"),
+    Axis.USERS: _KEPT_PACE.format("number of users"),
+}
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a sweep."""
+
+    value: float
+    run: str
+    verdict: str
+    throughput_bytes_per_s: float | None
+    """Object bytes read and written on tiers where bytes move / measured time of the run."""
+    operations_per_s: float | None
+    read_p99_ns: int | None
+    """Of the slowest tier; null if one has too few operations."""
+    write_p99_ns: int | None
+    kept_pace: bool | None
+    """Null in a closed loop."""
+    is_within_target: bool | None = None
+    """Whether read_p99_ns is within the target; null without one, false if it is not known."""
+    late_p99_ns: int | None
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """The points and the knee."""
+
+    axis: Axis
+    points: list[Point]
+    knee: float | None
+    """Null if no point qualifies."""
+    is_saturated: bool
+    """Whether the sweep ended because it saturated; if not, the knee may lie beyond."""
+    rule: str
+    read_p99_target_ns: int | None = None
+    simulated_tiers: list[str] = []
+    """Nothing moved there; no point counts them."""
+
+
+def sweep(
+    config: Config, trace: Path, output: Path, argv: list[str], axis: Axis, values: list[float], *,
+    read_p99_target_ns: int | None = None,
+    is_forced: bool = False, show: Callable[[str, int], Any] | None = None, done: Callable[[Point], None] | None = None,
+) -> tuple[Sweep, KvError | None]:  # fmt: skip
+    """Replay at each of `values`, rising, until saturated; keep the runs below `output`.
+
+    Returns:
+        the sweep, which `output`/sweep.json holds too, and why it is partial or None.
+
+    """
+    _check_values(axis, values, read_p99_target_ns)
+    tables.check_output(output, is_forced=is_forced)
+    # What a replay would refuse must not leave a directory behind.
+    for value in values:
+        check(_at(config, axis, value))
+    meta = open_table(trace, TRACE).meta
+    tiers = make_tiers(config, meta, trace, output)
+    if axis is Axis.USERS:
+        check_users(trace, meta)
+    tables.make_directory(output, SWEEP_FILE)
+    points: list[Point] = []
+    error = None
+    for value in values:
+        name = f"{'qd' if axis is Axis.QUEUE_DEPTH else axis}-{value:g}"
+        if axis is Axis.USERS:
+            trace = output / f"{name}.parquet"
+            generate(meta, int(value), trace)
+        outcome = replay(_at(config, axis, value), trace, output / name, argv, is_forced=is_forced, show=show)
+        error = outcome.error
+        if error is not None:
+            break
+        points.append(point(value, name, outcome.summary, read_p99_target_ns))
+        if done is not None:
+            done(points[-1])
+        if is_saturated(axis, points):
+            break
+    found = Sweep(axis=axis, points=points, knee=knee(axis, points), is_saturated=is_saturated(axis, points),
+                  rule=RULES[axis], read_p99_target_ns=read_p99_target_ns,
+                  simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated])  # fmt: skip
+    content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(found)
+    write_text(output / SWEEP_FILE, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
+    return found, error
+
+
+def _check_values(axis: Axis, values: list[float], read_p99_target_ns: int | None) -> None:
+    option = axis.option
+    if read_p99_target_ns is not None and axis is Axis.QUEUE_DEPTH:
+        raise ConfigError("--read-p99 bounds an open loop; give --speeds or --users with it")
+    if axis is not Axis.SPEED and any(value != int(value) or value < 1 for value in values):
+        raise ConfigError(f"{option} {','.join(f'{v:g}' for v in values)}: give whole numbers from 1")
+    if len(values) < 2 or sorted(set(values)) != values:  # noqa: PLR2004 - a sweep
+        raise ConfigError(f"{option} {','.join(f'{v:g}' for v in values)}: give two or more that rise, such as 1,2,4,8")
+
+
+def _at(config: Config, axis: Axis, value: float) -> Config:
+    if axis is Axis.QUEUE_DEPTH:
+        return msgspec.structs.replace(config, queue_depth=int(value), speed=None)
+    return msgspec.structs.replace(config, speed=value if axis is Axis.SPEED else 1.0)
+
+
+def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | None = None) -> Point:
+    """Return the point of a finished run."""
+    moved = [f for f in summary.figures if not f.is_simulated and f.op != "delete"]
+    started = (summary.warmup.measured_from_ns if summary.warmup else 0) or 0
+    span = (summary.wall_ns or 0) - started
+    pace, read_p99_ns = summary.pace, _slowest(summary, "read")
+    is_within = read_p99_ns is not None and read_p99_ns <= (read_p99_target_ns or 0)
+    return Point(
+        value=value, run=run, verdict=summary.verdict,
+        throughput_bytes_per_s=sum(f.bytes or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
+        operations_per_s=sum(f.operations for f in moved) * NS_PER_S / span if span > 0 else None,
+        read_p99_ns=read_p99_ns, is_within_target=None if read_p99_target_ns is None else is_within,
+        write_p99_ns=_slowest(summary, "write"),
+        kept_pace=pace.kept_pace if pace else None, late_p99_ns=pace.lateness.p99_ns if pace else None,
+    )  # fmt: skip
+
+
+def _slowest(summary: Summary, op: str) -> int | None:
+    found = [f.latency.p99_ns for f in summary.figures if f.op == op and not f.is_simulated]
+    known = [p for p in found if p is not None]
+    return max(known) if known and len(known) == len(found) else None
+
+
+def _is_held(found: Point) -> bool:
+    return bool(found.kept_pace) and found.is_within_target is not False
+
+
+def plot(found: Sweep, path: Path, title: str) -> None:
+    """Draw throughput and p99 latencies against what rises to `path` (svg, png or pdf), the knee marked."""
+    values = [p.value for p in found.points]
+    known = {
+        name: [(p.value, ns / NS_PER_MS) for p in found.points if (ns := getattr(p, f"{name}_p99_ns")) is not None]
+        for name in ("read", "write", "late")
+    }
+    heights = [ms for line in known.values() for _, ms in line if ms > 0]
+    with panels(path, title) as (rate, times):
+        rate.plot(values, [None if p.throughput_bytes_per_s is None else p.throughput_bytes_per_s / 1e9
+                           for p in found.points], marker="o")  # fmt: skip
+        rate.set(ylabel="GB/s, read and written", ylim=(0, None))
+        for name, line in known.items():
+            if line:
+                times.plot(*zip(*line, strict=True), marker="o", label=f"{name} p99")
+        if found.knee is not None:
+            for axes in (rate, times):
+                axes.axvline(found.knee, color="0.5", linestyle="--", label=f"knee: {found.knee:g}")
+        times.set(xlabel=found.axis.replace("_", " "), ylabel="ms", xscale="log")
+        is_wide = bool(heights) and max(heights) > WIDE * min(heights)
+        times.set(**({"yscale": "log"} if is_wide else {"ylim": (0, None)}))
+        times.set_xticks(values, labels=[f"{value:g}" for value in values])
+        times.set_xticks([], minor=True)
+        if times.get_legend_handles_labels()[0]:
+            times.legend()
+
+
+def is_saturated(axis: Axis, points: list[Point]) -> bool:
+    """Return whether the last of `points` needs no further one."""
+    if axis is not Axis.QUEUE_DEPTH:
+        return bool(points) and not _is_held(points[-1])
+    rates = [p.throughput_bytes_per_s or 0.0 for p in points]
+    if len(rates) < 3:  # noqa: PLR2004 - two steps
+        return False
+    return all(rates[at] < max(rates[:at]) * (1 + GAIN) for at in (-2, -1))
+
+
+def knee(axis: Axis, points: list[Point]) -> float | None:
+    """Return the knee by the rule of `axis`; None if no point qualifies."""
+    if axis is not Axis.QUEUE_DEPTH:
+        best = None
+        for found in points:
+            if not _is_held(found):
+                break
+            best = found.value
+        return best
+    rates = [(p.value, p.throughput_bytes_per_s or 0.0) for p in points]
+    greatest = max((rate for _, rate in rates), default=0.0)
+    return next((value for value, rate in rates if rate and rate >= KNEE_SHARE * greatest), None)

@@ -1,0 +1,163 @@
+"""One tier on several drives: each object lies whole on the one that its key's hash names."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from kvreplay.tiers.tier import NOWHERE, Holding
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.schema import OBJECTS
+from kvtrace.core.tables import objects_path, open_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kvreplay.tiers.extents import ExtentTier
+    from kvreplay.tiers.files import FileTier
+    from kvreplay.tiers.tier import Drive
+
+MAX_DRIVES = 255
+PLACEMENT = "by the object's key: blake2b of it, 8 bytes, little-endian, modulo the number of drives"
+
+
+def drive_by_key(trace: Path, drives: int) -> Any:
+    """Return uint8 an object id: which of `drives` its key names; ConfigError if no table gives the keys."""
+    import numpy as np
+
+    table = objects_path(trace)
+    if not table.is_file():
+        raise ConfigError(f"{table}: no such file; several drives share objects by their keys, which it gives")
+    parts = [np.zeros(0, np.uint8)]
+    for batch in open_table(table, OBJECTS).batches(["key"]):
+        keys = batch.column("key").to_pylist()
+        parts.append(np.fromiter((_drive(key, drives) for key in keys), np.uint8, len(keys)))
+    return np.concatenate(parts)
+
+
+def _drive(key: str, drives: int) -> int:
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little") % drives
+
+
+class SeveralDrives:
+    """A tier whose objects lie on `drives`, all of one kind."""
+
+    is_simulated = False
+
+    def __init__(self, name: str, drives: Sequence[Any], drive_of: Any) -> None:
+        """Store the tier `name` on `drives`; `drive_of` says by object id on which."""
+        self.name, self.target = name, ",".join(drive.target for drive in drives)
+        self.alignment = max(drive.alignment for drive in drives)
+        self.drive_of = drive_of
+        self._drives, self._of = drives, memoryview(drive_of)
+        self.is_synced = drives[0].is_synced
+
+    @property
+    def engine(self) -> str:
+        """The contract's name of the path that does its I/O."""
+        return str(self._drives[0].engine)
+
+    @engine.setter
+    def engine(self, name: str) -> None:
+        for drive in self._drives:
+            drive.engine = name
+
+    @property
+    def drives(self) -> Sequence[Drive]:
+        """What it lies on."""
+        return self._drives
+
+    def expect(self, holding: Holding) -> None:
+        """Pass on to each drive what it is to hold."""
+        for at, drive in enumerate(self._drives):
+            grown = {obj: size for obj, size in holding.grown.items() if self._of[obj] == at}
+            drive.expect(Holding(holding.peak_bytes[at : at + 1], grown, holding.ahead_bytes))
+        self._peaks = holding.together_bytes
+
+    def open(self, peak_bytes: int) -> None:  # noqa: ARG002 - each drive has its own
+        """Open all drives."""
+        for drive, peak in zip(self._drives, self._peaks, strict=True):
+            drive.open(peak)
+
+    def reserve(self, object_id: int, end: int) -> None:
+        """Make room on the object's drive."""
+        self._drives[self._of[object_id]].reserve(object_id, end)
+
+    def begin(self, op: int, object_id: int) -> tuple[Any, Any]:
+        """Begin on the object's drive."""
+        drive = self._drives[self._of[object_id]]
+        return drive, drive.begin(op, object_id)
+
+    def write(self, handle: tuple[Any, Any], offset: int, data: memoryview) -> None:
+        """Write all of `data`."""
+        handle[0].write(handle[1], offset, data)
+
+    def read(self, handle: tuple[Any, Any], offset: int, into: memoryview) -> int:
+        """Read up to `len(into)` bytes."""
+        return int(handle[0].read(handle[1], offset, into))
+
+    def end(self, op: int, handle: tuple[Any, Any]) -> None:
+        """Finish on the object's drive."""
+        handle[0].end(op, handle[1])
+
+    def delete(self, object_id: int) -> None:
+        """Remove the object from its drive."""
+        self._drives[self._of[object_id]].delete(object_id)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what all drives share, null where they differ, and each drive's own."""
+        each = [drive.facts() for drive in self._drives]
+        shared = {name: value if all(f[name] == value for f in each) else None for name, value in each[0].items()}
+        drives = [{"target": drive.target, **facts} for drive, facts in zip(self._drives, each, strict=True)]
+        return shared | {"placement": PLACEMENT, "drives": drives}
+
+    def close(self) -> None:
+        """Give up all drives, whatever happens to one of them."""
+        with ExitStack() as stack:
+            for drive in self._drives:
+                stack.callback(drive.close)
+
+
+class SeveralDirectories(SeveralDrives):
+    """Several directories of files."""
+
+    _drives: Sequence[FileTier]
+
+    def path(self, object_id: int) -> str:
+        """Return where an object lies."""
+        return self._drives[self._of[object_id]].path(object_id)
+
+    def ring_path(self, object_id: int) -> bytes:
+        """Return where an object lies, for a ring."""
+        return self._drives[self._of[object_id]].ring_path(object_id)
+
+    def ring_flags(self, op: int) -> int:
+        """Return how to open an object's file, for a ring."""
+        return self._drives[0].ring_flags(op)
+
+
+class SeveralSpaces(SeveralDrives):
+    """Several preallocated files or devices."""
+
+    _drives: Sequence[ExtentTier]
+
+    @property
+    def is_discarding(self) -> bool:
+        """Whether a delete asks something of the device."""
+        return any(drive.is_discarding for drive in self._drives)
+
+    def ring_extent(self, object_id: int) -> tuple[int, int]:
+        """Return the descriptor of the object's drive and where on it the object begins."""
+        return self._drives[self._of[object_id]].ring_extent(object_id)
+
+    def ring_places(self, objects: int) -> Any:
+        """Return where each of `objects` lies."""
+        import numpy as np
+
+        found, drive_of = np.full(objects, NOWHERE, np.int64), self.drive_of[:objects]
+        for at, drive in enumerate(self._drives):
+            there = np.flatnonzero(drive_of == at)
+            found[there] = drive.ring_places(objects)[there]
+        return found

@@ -1,0 +1,188 @@
+"""The tiers a trace can be replayed on: one a file, all of one form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from kvreplay.tiers.layout import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from kvreplay.data.buffers import Arena
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How tiers do their work."""
+
+    is_direct: bool = True
+    """O_DIRECT for files; false only for `--buffered`."""
+    fsync: str = "never"
+    """`never`, or `close`: fdatasync before a written file is closed, within the operation's time."""
+    is_kept: bool = False
+    """Leave files at the end."""
+    is_destroying: bool = False
+    """Whether block devices may be overwritten; only for `--destroy-data`."""
+    is_discarding: bool = False
+    """Whether a delete discards its extent of a block device; only for `--discard`."""
+    layout: Layout = Layout.HASHED
+    """How files are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a replay will hold on a tier of storage."""
+
+    peak_bytes: Sequence[int]
+    """By drive: the most at once, every object as long as it will get."""
+    grown: Mapping[int, int] = field(default_factory=dict)
+    """By id of an object that is written on beyond its end: how long it gets at most."""
+    ahead_bytes: int = 0
+    """How much may be written before deletes that the trace has before it."""
+    together_bytes: Sequence[int] = ()
+    """By drive: the most at once of all tiers that share its space."""
+
+
+NOWHERE = -1
+FD_SHIFT = 48
+"""A place is a descriptor, then where in its file an object begins."""
+
+
+def place(fd: int, start: Any) -> Any:
+    """Return a descriptor and where an object begins as one number; for an array of starts, an array."""
+    return fd << FD_SHIFT | start
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of an open file or device."""
+
+    fd: int
+    start: int
+    length: int
+
+
+class Tier(Protocol):
+    """A place that holds objects; everything but `open` and `close` is called from many threads."""
+
+    name: str
+    target: str
+    engine: str
+    """The contract's name of the path that does its I/O."""
+    alignment: int
+    """Offsets and lengths asked of it are padded to this many bytes."""
+    is_simulated: bool
+    """Whether nothing moves."""
+
+    def open(self, peak_bytes: int) -> None:
+        """Claim the target and check that `peak_bytes` fit; DeviceError if they do not."""
+
+    def reserve(self, object_id: int, end: int) -> None:
+        """Make room for an object up to byte `end`, before its write is submitted; not measured."""
+
+    def begin(self, op: int, object_id: int) -> Any:
+        """Return a handle for reading or writing the object; part of the operation's time."""
+
+    def write(self, handle: Any, offset: int, data: memoryview) -> None:
+        """Write all of `data` at `offset`."""
+
+    def read(self, handle: Any, offset: int, into: memoryview) -> int:
+        """Read up to `len(into)` bytes from `offset`; return how many came."""
+
+    def end(self, op: int, handle: Any) -> None:
+        """Finish with a handle; part of the operation's time."""
+
+    def delete(self, object_id: int) -> None:
+        """Remove the object and free what it took."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a reader of the run must know about this tier, for run.json."""
+
+    def close(self) -> None:
+        """Give up the target and remove our own files."""
+
+
+@runtime_checkable
+class StorageTier(Tier, Protocol):
+    """A tier on storage."""
+
+    @property
+    def drives(self) -> Sequence[Drive]:
+        """What it lies on: itself, unless it is several."""
+
+    def expect(self, holding: Holding) -> None:
+        """Note, before `open`, what the replay will hold there."""
+
+
+@runtime_checkable
+class Drive(StorageTier, Protocol):
+    """A tier on one directory, file or device."""
+
+    def region(self, peak_bytes: int) -> AbstractContextManager[Region]:
+        """Give something to be written full: `peak_bytes` in a directory, else all there is."""
+
+
+@runtime_checkable
+class RingExtents(Protocol):
+    """A tier whose objects are extents of open files, which a ring reads and writes in place."""
+
+    engine: str
+    is_synced: bool
+    """Whether a write is synchronized before it counts as done."""
+    is_discarding: bool
+    """Whether a delete asks something of the device."""
+
+    def ring_extent(self, object_id: int) -> tuple[int, int]:
+        """Return the descriptor of the object's file and where in it the object begins; OSError if there is none."""
+
+    def ring_places(self, objects: int) -> Any:
+        """Return int64 for each of `objects`: its `place`, or NOWHERE."""
+
+    def delete(self, object_id: int) -> None:
+        """Give the object's space back."""
+
+
+@runtime_checkable
+class RingTier(Protocol):
+    """A tier of files, on which the kernel can do whole operations from an io_uring."""
+
+    engine: str
+    is_synced: bool
+    """Whether a written file is synchronized before it is closed."""
+
+    def ring_path(self, object_id: int) -> bytes:
+        """Return the path of the object's file."""
+
+    def ring_flags(self, op: int) -> int:
+        """Return how to open it, for open(2); without O_CLOEXEC, which places of a ring do not take."""
+
+
+@runtime_checkable
+class DeviceTier(Protocol):
+    """A tier whose data passes a GPU."""
+
+    def pin(self, arenas: Sequence[Arena]) -> None:
+        """Make the engine's buffers ready for the GPU, before anything runs; DeviceError if that fails."""
+
+    def stage(self, data: memoryview) -> None:
+        """Bring generated data to where a write of it starts from; not measured."""
+
+
+class ModelledTier(Protocol):
+    """A tier where nothing moves, and operations take the time that a model says."""
+
+    def wait(self, op: int, length_bytes: int, now_ns: int) -> int:
+        """Sleep while the operation takes; return when it is done by the model, on the monotonic clock."""
+
+
+def modelled(tier: Tier | None) -> ModelledTier | None:
+    """Return `tier` if a model says its times, else None."""
+    return tier if getattr(tier, "is_timed", False) else None  # type: ignore[return-value]
+
+
+def has_times(tier: Tier) -> bool:
+    """Return whether the times of its operations mean anything: measured, or said by a model."""
+    return not tier.is_simulated or modelled(tier) is not None

@@ -1,0 +1,168 @@
+"""Ask what one cache does with a file of requests: its hits at some capacities, and the curve over all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvtrace.commands.options import AsJson, Seed, percent
+from kvtrace.commands.source_options import SourceArguments, takes_source
+from kvtrace.core.app import emit_json, emit_table
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import format_bytes, format_count, parse_duration_ns
+
+if TYPE_CHECKING:
+    from kvtrace.sim.preset import Policy
+
+
+@takes_source
+def sim(
+    file: Annotated[Path, typer.Argument(help="A file of real requests.")],
+    capacity_blocks: Annotated[str, typer.Option(help="Capacities in blocks, with commas; `unlimited` is one.")],
+    policy: Annotated[
+        str, typer.Option(help="Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, or ttl.")
+    ] = "lru",
+    ttl: Annotated[str | None, typer.Option(help="With ttl: how long a block stays, such as 10m.")] = None,
+    seed: Seed = 42,
+    as_json: AsJson = False,
+    *,
+    source: SourceArguments,
+) -> None:
+    """Count the hits of one cache over a request trace, for each capacity, block by block in file order.
+
+    A hit is a block of a request's leading run: found in the cache before the request's first miss.
+
+    \b
+    kvtrace sim conversation.jsonl --source mooncake --policy lru --capacity-blocks 1000,50000,unlimited
+    kvtrace sim conversation.jsonl --source mooncake --policy ttl --ttl 10m --capacity-blocks unlimited
+    """
+    capacities = [_capacity(text) for text in capacity_blocks.split(",")]
+    chosen, ttl_ns = _policy(policy, ttl)
+    requests = source.read(file, seed)
+    if not requests.block_tokens:
+        raise ConfigError(f"{file} has no block ids, and sim counts blocks: use gen")
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.curves.stack import policy_hits
+    from kvtrace.sim.chains import block_chains
+
+    with compile_announced():
+        chains = block_chains(requests)
+        hits = policy_hits(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
+    references = len(chains.slots)
+    results = [{"capacity_blocks": c, "hits": h} for c, h in zip(capacities, hits, strict=True)]
+    if as_json:
+        emit_json({
+            "policy": policy, "ttl_ns": ttl_ns or None, "requests": len(requests), "references": references,
+            "results": results,
+        })  # fmt: skip
+        return
+    emit_table(
+        f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests",
+        ["capacity, blocks", "hits", "hit ratio"],
+        [
+            [
+                "unlimited" if c is None else format_count(c),
+                format_count(h), percent(h / references if references else None),
+            ]
+            for c, h in zip(capacities, hits, strict=True)
+        ],
+    )  # fmt: skip
+
+
+@takes_source
+def mrc(
+    file: Annotated[Path, typer.Argument(help="A file of real requests.")],
+    model: Annotated[str, typer.Option(help="The model whose KV cache it is.")] = "llama3.1-8b",
+    kv_dtype: Annotated[str | None, typer.Option(help="Element type of the cache, such as fp8.")] = None,
+    chunk_tokens: Annotated[
+        int | None, typer.Option(min=1, max=2**31 - 1, help="Tokens an object.  [default: the source's blocks]")
+    ] = None,
+    points: Annotated[int, typer.Option(min=2, max=10_000, help="Capacities, log-spaced.")] = 20,
+    policy: Annotated[str, typer.Option(help="Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, or arc.")] = "lru",
+    sample: Annotated[
+        float | None,
+        typer.Option(
+            help="Not lru: share of the objects to simulate; 1 is all, and exact.  [default: 1, or so many as make a "
+            "million references]"
+        ),
+    ] = None,
+    plot_to: Annotated[Path | None, typer.Option("--plot", help="Draw it: *.svg, *.png or *.pdf.")] = None,
+    seed: Seed = 42,
+    as_json: AsJson = False,
+    *,
+    source: SourceArguments,
+) -> None:
+    """How much DRAM and NVMe do I need? Hits, and bytes read and written, against capacity, of one tier alone.
+
+    LRU is exact, in one pass; another policy is simulated at each capacity, with samples of a large file, and the
+    estimated error beside each figure. What is passed on is what the tier below reads, if it holds everything.
+
+    \b
+    kvtrace mrc conversation.jsonl --source mooncake --model llama3.1-8b
+    kvtrace mrc conversation.jsonl --source mooncake --chunk-tokens 256 --plot mrc.svg
+    kvtrace mrc conversation.jsonl --source mooncake --policy s3fifo --sample 0.1
+    """
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.plots import check_plot
+    from kvtrace.curves import mrc as curves
+    from kvtrace.model.shape import find_model
+
+    shape, chosen = find_model(model, kv_dtype), _named(policy)
+    if plot_to is not None:
+        check_plot(plot_to)
+    requests = source.read(file, seed)
+    with compile_announced():
+        found = curves.sweep(requests, shape, chunk_tokens, points, chosen, sample)
+    if plot_to is not None:
+        curves.plot(found, plot_to, f"{policy} over {file.name}, {model}, {found.object_tokens} tokens an object")
+    if as_json:
+        emit_json({"model": model, "source": requests.origin, **curves.as_json(found)})
+        return
+    rate = found.sampling_rate
+    sampled = "" if rate == 1 else f", estimated from samples of {percent(rate)} of the objects"
+    emit_table(
+        f"{policy}: {format_count(found.references)} references of {format_count(found.requests)} requests, "
+        f"objects of {found.object_tokens} tokens, {format_bytes(found.object_bytes)}{sampled}",
+        ["capacity", "objects", "hits", "read", "passed on", "written", ""],
+        curves.rows(found),
+    )
+    for enough in found.enough:
+        size = enough["capacity_bytes"]
+        typer.echo(
+            f"{100 * enough['share_of_hits']:.0f} % of all possible hits: "
+            + ("more than all objects" if size is None else format_bytes(size))
+        )
+
+
+def _named(policy: str) -> Policy:
+    from kvtrace.sim.preset import Policy
+
+    if policy not in list(Policy):
+        raise ConfigError(f"unknown policy {policy!r}; known are {', '.join(Policy)}")
+    return Policy(policy)
+
+
+def _policy(name: str, ttl: str | None) -> tuple[Policy, int]:
+    from kvtrace.sim.preset import MAX_TTL_NS, Policy
+
+    policy = _named(name)
+    if (policy is Policy.TTL) != (ttl is not None):
+        raise ConfigError("--policy ttl and --ttl, such as 10m, need each other")
+    ttl_ns = parse_duration_ns(ttl) if ttl is not None else 0
+    if ttl is not None and not 0 < ttl_ns <= MAX_TTL_NS:
+        raise ConfigError(f"--ttl {ttl}: must be > 0, and at most {MAX_TTL_NS // 10**9} s")
+    return policy, ttl_ns
+
+
+def _capacity(text: str) -> int | None:
+    if text.strip() in ("unlimited", "inf"):
+        return None
+    try:
+        blocks = int(text)
+    except ValueError:
+        raise ConfigError(f"--capacity-blocks: {text!r} is no whole number, nor `unlimited`") from None
+    if not 0 < blocks < 2**62:
+        raise ConfigError(f"--capacity-blocks: {blocks} must be > 0")
+    return blocks

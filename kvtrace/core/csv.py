@@ -1,0 +1,225 @@
+"""Tables of the contract as zstd CSV, for people and tools without Parquet.
+
+Line 1 is `# kvtrace` and the metadata as JSON, line 2 the header; the last line is `# end` and the final
+metadata, which tells a whole file from a truncated one. Null is an empty field; a list is `[1 2 3]`.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING, Any
+
+from kvtrace.core import metadata
+from kvtrace.core.errors import TraceError
+from kvtrace.core.parquet import conform, table_of
+from kvtrace.core.schema import SCHEMA_VERSION, arrow_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from kvtrace.core.metadata import Metadata
+    from kvtrace.core.schema import Table
+
+HEAD = b"# kvtrace "
+END = b"# end "
+ZSTD_LEVEL = 3
+BLOCK_BYTES = 8 << 20
+_WRITE_ROWS = 1 << 17
+_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )?Row #(\d+): ")
+
+
+class CsvEncoder:
+    """Writes rows as zstd CSV."""
+
+    def __init__(self, path: Path, table: Table) -> None:
+        """Open `path` for rows of `table`."""
+        import zstandard
+
+        self._table = table
+        self._file = path.open("wb")
+        self._stream = zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(self._file, closefd=False)
+        head = f'{{"table":"{table.name}","schema_version":{SCHEMA_VERSION}}}'
+        self._stream.write(HEAD + head.encode() + b"\n" + ",".join(table.names).encode() + b"\n")
+
+    def write(self, table: pa.Table) -> None:
+        """Write the rows of `table`."""
+        import polars as pl
+
+        for start in range(0, table.num_rows, _WRITE_ROWS):
+            part = table.slice(start, _WRITE_ROWS)
+            text = io.BytesIO()
+            pl.DataFrame(pl.from_arrow(_lists_as_text(part, self._table))).write_csv(text, include_header=False)
+            self._stream.write(text.getbuffer())
+
+    def finish(self, meta: Metadata) -> None:
+        """Write the line that ends a whole file."""
+        self._stream.write(END + metadata.encode(meta) + b"\n")
+
+    def close(self) -> None:
+        """End the zstd frame and close the file."""
+        try:
+            self._stream.close()  # type: ignore[no-untyped-call]
+        finally:
+            self._file.close()
+
+
+def _lists_as_text(rows: pa.Table, table: Table) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for index, column in enumerate(table.columns):
+        if column.type.startswith("list"):
+            values = rows.column(index).combine_chunks()
+            numbers = pa.ListArray.from_arrays(values.offsets, values.values.cast(pa.string()), mask=values.is_null())
+            text = pc.binary_join_element_wise("[", pc.binary_join(numbers, " "), "]", "")
+            rows = rows.set_column(index, column.name, text)
+    return rows
+
+
+class CsvReader:
+    """Reads a table of the contract from zstd CSV."""
+
+    def __init__(self, path: Path, table: Table | None) -> None:
+        """Open `path` and check that it holds `table`; the metadata is read from its last line."""
+        self.path = path
+        blocks = _line_blocks(path)
+        block = next(blocks, b"")
+        first, header = [*block.split(b"\n", 2), b"", b""][:2]
+        if not block:
+            raise TraceError("truncated or empty: no line of it can be read", path=path)
+        if not first.startswith(HEAD):
+            raise TraceError(
+                "not a kvtrace CSV: its first line is no '# kvtrace' line "
+                "(an MLPerf trace? `kvtrace convert` reads that)", path=path,
+            )  # fmt: skip
+        self.meta = metadata.decode(_with_defaults(first.removeprefix(HEAD)), path)
+        self.table = table_of(self.meta, table, path)
+        if header.decode(errors="replace").split(",") != self.table.names:
+            raise TraceError(f"the header must read {','.join(self.table.names)}", path=path, row=2)
+        for following in blocks:
+            block = following
+        self.meta = self._end(block)
+
+    def _end(self, tail: bytes) -> Metadata:
+        start = tail.rfind(b"\n" + END) + 1
+        if not tail[start:].startswith(END) or not tail.endswith(b"\n"):
+            raise TraceError("truncated: its '# end' line is missing", path=self.path)
+        return metadata.decode(tail[start:].removeprefix(END), self.path)
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order, all columns or the named ones."""
+        import pyarrow as pa
+
+        names = list(columns) if columns is not None else self.table.names
+        schema = pa.schema([arrow_schema(self.table).field(n) for n in names])
+        row = 0
+        for block in _data_blocks(self.path):
+            for batch in self._parse(block, row, names):
+                arrays = [self._array(batch.column(n), n, row) for n in names]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                row += batch.num_rows
+        if row != self.meta.rows:
+            raise TraceError(f"its end line says {self.meta.rows} rows, but it holds {row}", path=self.path)
+
+    def _parse(self, block: bytes, row: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyarrow import csv
+
+        types = {
+            f.name: pa.dictionary(pa.int32(), pa.string()) if pa.types.is_dictionary(f.type)
+            else pa.string() if pa.types.is_list(f.type) else f.type
+            for f in arrow_schema(self.table)
+        }  # fmt: skip
+        try:
+            yield from csv.read_csv(
+                io.BytesIO(block),
+                # Without threads an error names its row.
+                read_options=csv.ReadOptions(column_names=self.table.names, use_threads=False),
+                convert_options=csv.ConvertOptions(
+                    column_types=types, include_columns=names, null_values=[""], strings_can_be_null=True
+                ),
+            ).to_batches()
+        except pa.ArrowInvalid as error:
+            raise csv_fault(error, self.table.names, self.path, row) from None
+
+    def _array(self, array: Any, name: str, row: int) -> Any:
+        import pyarrow as pa
+
+        if self.table.column(name).type.startswith("list"):
+            array = self._lists(array, name, row)
+        elif pa.types.is_dictionary(array.type):
+            array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary)
+        return conform(array, self.table, name, self.path, row)
+
+    def _lists(self, array: Any, name: str, row: int) -> Any:
+        import pyarrow as pa
+
+        lists: list[list[int] | None] = []
+        for index, text in enumerate(array.to_pylist()):
+            try:
+                lists.append(None if text is None else [int(n) for n in text[1:-1].split()])
+            except ValueError:
+                raise TraceError(
+                    f"{text!r} is no list of whole numbers", path=self.path, row=row + index, column=name
+                ) from None
+        return pa.array(lists, pa.list_(pa.int64()))
+
+
+def csv_fault(error: Exception, columns: Sequence[str], path: Path, row: int) -> TraceError:
+    """Return what Arrow's CSV `error` says, placed: its rows count from 1 and from `row`, its columns from 0."""
+    message = str(error)
+    place = _PLACE.match(message)
+    if place is None:
+        return TraceError(f"in the rows from here on: {message}", path=path, row=row)
+    column = columns[int(place[1])] if place[1] else None
+    return TraceError(message[place.end() :], path=path, row=row + int(place[2]) - 1, column=column)
+
+
+def _with_defaults(head: bytes) -> bytes:
+    # The first line names only table and version; what else a Metadata needs comes with the end line.
+    return b'{"program":"","argv":[],' + head.lstrip()[1:]
+
+
+def _data_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the data rows of `path` in blocks of whole lines, without head, header and end line."""
+    skip = 2
+    for block in _line_blocks(path):
+        start = 0
+        while skip:
+            start = block.index(b"\n", start) + 1
+            skip -= 1
+        if block.startswith(END, start):
+            return
+        end = block.find(b"\n" + END, start)
+        if end >= 0:
+            yield block[start : end + 1]
+            return
+        if start < len(block):
+            yield block[start:]
+
+
+def _line_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the decompressed text of `path` in blocks that end with a line (the last one may not)."""
+    import zstandard
+
+    rest = b""
+    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
+        while True:
+            try:
+                data = stream.read(BLOCK_BYTES)
+            except zstandard.ZstdError as error:
+                raise TraceError(f"damaged zstd data: {error}", path=path) from None
+            if not data:
+                break
+            cut = data.rfind(b"\n") + 1
+            if cut:
+                yield rest + data[:cut]
+                rest = data[cut:]
+            else:
+                rest += data
+    if rest:
+        yield rest

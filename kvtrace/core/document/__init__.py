@@ -1,0 +1,1 @@
+"""Reports as documents, and the forms that show them."""

@@ -1,0 +1,92 @@
+"""A report as a workbook with the sheets of the MLPerf KV-cache benchmark's, in units that are said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvtrace.core.document.document import Quantity, Sheet, cell
+from kvtrace.core.errors import ProbeUnavailable
+from kvtrace.core.files import aside
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvtrace.core.document.document import Document, Table
+
+_WIDTH = 22
+
+
+def write_workbook(documents: list[Document], path: Path) -> None:
+    """Write the documents to `path`, each table on its sheet, aside and renamed.
+
+    Raises:
+        ProbeUnavailable: the library that writes workbooks is missing.
+        DeviceError: the disk refuses.
+
+    """
+    try:
+        from openpyxl import Workbook
+    except ImportError:
+        raise ProbeUnavailable("a workbook needs openpyxl: pip install 'kvtrace[xlsx]'") from None
+    book = Workbook(write_only=True)
+    for name in Sheet:
+        sheet = book.create_sheet(name.value)
+        for letter in "ABCDEFGHIJKLM":
+            sheet.column_dimensions[letter].width = _WIDTH
+        for document in documents:
+            _line(sheet, [document.name], is_bold=True)
+            if name is Sheet.SUMMARY:
+                if document.warning:
+                    _line(sheet, [document.warning], is_bold=True)
+                _line(sheet, [document.headline])
+                for note in document.notes:
+                    _line(sheet, ["note", note])
+            for table in document.tables:
+                if table.sheet is name:
+                    _add(sheet, table)
+            sheet.append([])
+    with aside(path) as temporary, temporary.open("wb") as out:
+        book.save(out)
+
+
+def _add(sheet: Any, table: Table) -> None:
+    sheet.append([])
+    _line(sheet, [table.title], is_bold=True)
+    if table.note:
+        _line(sheet, [table.note])
+    own_units = any(_own_unit(row) for row in table.rows)
+    units = [c.unit.value for c in table.columns]
+    _line(sheet, [c.name for c in table.columns] + (["unit"] if own_units else []), is_bold=True)
+    if any(units):
+        _line(sheet, units)
+    for row in table.rows:
+        cells = [cell(v, c) for v, c in zip(row, table.columns, strict=True)]
+        _line(sheet, [raw for raw, _unit in cells] + ([_own_unit(row)] if own_units else []))
+    if not table.rows:
+        _line(sheet, ["none"])
+
+
+def _own_unit(row: list[Any]) -> str:
+    return next((value.unit.value for value in row if isinstance(value, Quantity)), "")
+
+
+def _line(sheet: Any, values: list[Any], *, is_bold: bool = False) -> None:
+    from openpyxl.cell import WriteOnlyCell
+    from openpyxl.styles import Font
+
+    cells = []
+    for value in values:
+        found = WriteOnlyCell(sheet)
+        if isinstance(value, str):
+            # Never a formula, whatever a file's name begins with.
+            found.value, found.data_type = _printable(value), "s"
+        else:
+            found.value = value
+        if is_bold:
+            found.font = Font(bold=True)
+        cells.append(found)
+    sheet.append(cells)
+
+
+def _printable(text: str) -> str:
+    return "".join(c for c in text if c.isprintable() or c in "\n\t")

@@ -1,0 +1,155 @@
+"""Read and write the tables of the contract as streams: Parquet, or zstd CSV, chosen by suffix.
+
+Both hold the same content. A reader yields Arrow record batches of the exact schema, whatever the file.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from kvtrace.core import csv, parquet
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.files import aside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from kvtrace.core.metadata import Metadata
+    from kvtrace.core.schema import Table
+
+SUFFIXES = (".parquet", ".csv.zst")
+ROW_GROUP_ROWS = 1 << 20
+
+
+class Encoder(Protocol):
+    """What a file format writes: whole row groups, then the metadata."""
+
+    def write(self, table: pa.Table) -> None:
+        """Write rows."""
+
+    def finish(self, meta: Metadata) -> None:
+        """Write what ends a whole file."""
+
+    def close(self) -> None:
+        """Release the file, whole or not."""
+
+
+class Writer:
+    """A table being written; rows are gathered into row groups of one size, so bytes never depend on batches."""
+
+    def __init__(self, table: Table, meta: Metadata, encoder: Encoder) -> None:
+        """Write rows of `table` through `encoder`, and `meta` at the end."""
+        self.table, self.meta, self.rows = table, meta, 0
+        self._encoder, self._pending, self._pending_rows, self._is_whole = encoder, [], 0, False
+
+    _pending: list[pa.RecordBatch]
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append `batch`, which must have exactly the table's schema."""
+        self._pending.append(batch)
+        self._pending_rows += batch.num_rows
+        self.rows += batch.num_rows
+        if self._pending_rows >= ROW_GROUP_ROWS:
+            self._flush(whole=False)
+
+    def update(self, **fields: Any) -> None:
+        """Replace fields of the metadata, such as `stats`, before the file ends."""
+        self.meta = msgspec.structs.replace(self.meta, **fields)
+
+    def _flush(self, *, whole: bool) -> None:
+        import pyarrow as pa
+
+        from kvtrace.core.schema import arrow_schema
+
+        rows = pa.Table.from_batches(self._pending, arrow_schema(self.table))
+        start = 0
+        while rows.num_rows - start >= ROW_GROUP_ROWS or (whole and start < rows.num_rows):
+            self._encoder.write(rows.slice(start, ROW_GROUP_ROWS))
+            start += ROW_GROUP_ROWS
+        rest = rows.slice(start)
+        self._pending, self._pending_rows = rest.to_batches(), rest.num_rows
+
+    def finish(self) -> None:
+        """Write what is pending and the metadata with the row count; once is enough.
+
+        Who writes several files calls it on all of them first, so that no disk fills up after one has its name.
+        """
+        if self._is_whole:
+            return
+        self._flush(whole=True)
+        self.update(rows=self.rows)
+        self._encoder.finish(self.meta)
+        self._encoder.close()
+        self._is_whole = True
+
+
+@contextmanager
+def create(path: Path | str, table: Table, meta: Metadata) -> Iterator[Writer]:
+    """Yield a `Writer` of `table` for `path`; the file appears there only if the block ends without an error."""
+    path = Path(path)
+    format_ = _format(path)
+    with aside(path) as temporary:
+        encoder: Encoder = (
+            parquet.ParquetEncoder(temporary, table) if format_ == ".parquet" else csv.CsvEncoder(temporary, table)
+        )
+        try:
+            writer = Writer(table, meta, encoder)
+            yield writer
+            writer.finish()
+        finally:
+            encoder.close()
+
+
+class Reader(Protocol):
+    """An open table file."""
+
+    path: Path
+    table: Table
+    meta: Metadata
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order, all columns or the named ones."""
+
+
+def open_table(path: Path | str, table: Table | None = None) -> Reader:
+    """Return a reader of the file at `path`, which must hold `table` if one is named.
+
+    Raises:
+        TraceError: the file is missing, damaged, of another table, or of a schema version we do not know.
+
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise TraceError("no such file" if not path.exists() else "not a regular file", path=path)
+    format_ = _format(path)
+    reader: Reader = parquet.ParquetReader(path, table) if format_ == ".parquet" else csv.CsvReader(path, table)
+    return reader
+
+
+def read_table(path: Path | str, table: Table) -> pa.Table:
+    """Return the whole table at `path`; for tables known to be small."""
+    import pyarrow as pa
+
+    from kvtrace.core.schema import arrow_schema
+
+    return pa.Table.from_batches(open_table(path, table).batches(), arrow_schema(table))
+
+
+def objects_path(trace: Path | str) -> Path:
+    """Return where the objects table of `trace` lies: `t.parquet` has `t.objects.parquet`."""
+    trace = Path(trace)
+    suffix = _format(trace)
+    return trace.with_name(trace.name.removesuffix(suffix) + ".objects" + suffix)
+
+
+def _format(path: Path) -> str:
+    for suffix in SUFFIXES:
+        if path.name.endswith(suffix) and path.name != suffix:
+            return suffix
+    raise ConfigError(f"{path}: unknown file type; name it *{' or *'.join(SUFFIXES)}")

@@ -1,0 +1,167 @@
+"""How much DRAM and NVMe a workload needs: hits, and bytes read and written, against the capacity of one tier."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.plots import panels
+from kvtrace.core.units import format_bytes
+from kvtrace.curves.sampling import Estimate, estimate
+from kvtrace.curves.stack import lru_curve
+from kvtrace.model.shape import bytes_per_token
+from kvtrace.sim.chains import block_chains, chunk_chains
+from kvtrace.sim.preset import Policy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvtrace.curves.stack import LruCurve
+    from kvtrace.model.shape import ModelShape
+    from kvtrace.requests.requests import Requests
+
+# Of one sample, if the user says nothing: 20 points then take seconds.
+SAMPLED_REFERENCES = 1_000_000
+SHARES = (0.5, 0.9, 0.95, 0.99, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What one tier of `capacity_bytes` does with the whole trace; errors are estimates, 0 where all is exact."""
+
+    capacity_objects: int
+    capacity_bytes: int
+    hits: int
+    hit_ratio: float
+    hit_ratio_error: float
+    read_bytes: int
+    """Served from this tier."""
+    passed_bytes: int
+    """That a tier without bounds would serve, and this one leaves to the tier below, or to be computed again."""
+    written_bytes: int
+    """Stored into this tier: every object that was not there."""
+    written_bytes_error: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A curve of points, and the capacity at which given shares of all possible hits are reached.
+
+    LRU is known at every capacity, so that these are exact; of another policy they are the first points that do,
+    null if none does.
+    """
+
+    policy: Policy
+    sampling_rate: float
+    """The share of the objects in each sample; 1: all were simulated, and nothing is estimated."""
+    object_tokens: int
+    object_bytes: int
+    requests: int
+    references: int
+    points: list[Point]
+    enough: list[dict[str, Any]]
+
+
+def sweep(
+    requests: Requests, model: ModelShape, chunk_tokens: int | None, points: int, policy: Policy = Policy.LRU,
+    sample: float | None = None,
+) -> Sweep:  # fmt: skip
+    """Return `points` points from one object to all of them, log-spaced.
+
+    LRU is exact, in one pass. Another policy is simulated at each point, with samples of a share `sample` of the
+    objects; by default with all, or as many as make a million references. Objects are chunks of `chunk_tokens`
+    tokens, or by default the source's own blocks, of all ranks and layers together. Bytes charge every layer for
+    every token.
+    """
+    if chunk_tokens is None and not requests.block_tokens:
+        raise ConfigError("the source names no blocks: say how many tokens a chunk has, with --chunk-tokens")
+    if policy is Policy.TTL:
+        raise ConfigError("--policy ttl: what it keeps depends on time more than on capacity; use kvtrace sim")
+    if policy is Policy.LRU and sample is not None:
+        raise ConfigError(f"--sample {sample:g}: lru is exact in one pass, and needs no sample")
+    if sample is not None and not 0 < sample <= 1:
+        raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")
+    chains = block_chains(requests) if chunk_tokens is None else chunk_chains(requests, chunk_tokens)
+    tokens = chunk_tokens or requests.block_tokens
+    size = tokens * bytes_per_token(model)
+    curve, count = lru_curve(chains), len(chains.tokens)
+    if not count:
+        raise ConfigError(f"no prompt fills a chunk of {tokens} tokens: nothing would be cached")
+    capacities = [int(c) for c in np.unique(np.round(np.geomspace(1, count, max(2, points))).astype(np.int64))]
+    if policy is Policy.LRU:
+        found = [_of_lru(curve, c) for c in capacities]
+    else:
+        rate = sample or min(1.0, SAMPLED_REFERENCES / curve.references)
+        found = estimate(chains, capacities, policy, curve, rate=rate)
+    most = int(curve.hits[-1])
+    made = [_point(e, curve.references, most, size) for e in found]
+    enough = [_enough(curve, made, share, size, policy) for share in SHARES]
+    return Sweep(
+        policy, found[0].sampling_rate, tokens, size, len(requests), curve.references, made, enough,
+    )  # fmt: skip
+
+
+def _of_lru(curve: LruCurve, capacity: int) -> Estimate:
+    hits, inserts = int(curve.hits[capacity]), int(curve.inserts[capacity])
+    return Estimate(capacity, hits, inserts, 0.0, 0.0, 1.0, curve.references)
+
+
+def _point(found: Estimate, references: int, most: int, size: int) -> Point:
+    hits = round(found.hits)
+    return Point(
+        found.capacity, found.capacity * size, hits, hits / references, found.hits_error / references, hits * size,
+        (most - hits) * size, round(found.inserts) * size, round(found.inserts_error) * size,
+    )  # fmt: skip
+
+
+def _enough(curve: LruCurve, points: list[Point], share: float, size: int, policy: Policy) -> dict[str, Any]:
+    wanted = int(np.ceil(share * int(curve.hits[-1])))
+    if policy is Policy.LRU:
+        capacity: int | None = int(np.searchsorted(curve.hits, wanted))
+    else:
+        capacity = next((p.capacity_objects for p in points if p.hits >= wanted), None)
+    return {
+        "share_of_hits": share, "capacity_objects": capacity,
+        "capacity_bytes": None if capacity is None else capacity * size,
+    }  # fmt: skip
+
+
+def plot(found: Sweep, path: Path, title: str) -> None:
+    """Draw hit ratio and bytes against capacity to `path` (svg, png or pdf), with matplotlib."""
+    gib = [p.capacity_bytes / 2**30 for p in found.points]
+    with panels(path, title) as (ratio, moved):
+        ratio.plot(gib, [100 * p.hit_ratio for p in found.points], marker=".")
+        if found.sampling_rate < 1:
+            bounds = [[100 * (p.hit_ratio + sign * p.hit_ratio_error) for p in found.points] for sign in (-1, 1)]
+            ratio.fill_between(gib, *bounds, alpha=0.2, label="estimated error")
+            ratio.legend()
+        ratio.set(ylabel="hits, % of references", ylim=(0, None))
+        for name, label in (
+            ("read_bytes", "read from it"),
+            ("passed_bytes", "left to the tier below"),
+            ("written_bytes", "written to it"),
+        ):
+            moved.plot(gib, [getattr(p, name) / 2**40 for p in found.points], marker=".", label=label)
+        moved.set(xlabel="capacity, GiB", ylabel="TiB over the trace", xscale="log", ylim=(0, None))
+        moved.legend()
+
+
+def rows(found: Sweep) -> list[list[str]]:
+    """Return the points as rows of a table, with a bar for the hit ratio."""
+    return [
+        [
+            format_bytes(p.capacity_bytes), f"{p.capacity_objects:,}",
+            f"{100 * p.hit_ratio:.1f} %" + (f" ± {100 * p.hit_ratio_error:.1f}" if found.sampling_rate < 1 else ""),
+            format_bytes(p.read_bytes), format_bytes(p.passed_bytes), format_bytes(p.written_bytes),
+            ("█" * round(20 * p.hits / max(1, found.points[-1].hits))).ljust(20),
+        ]
+        for p in found.points
+    ]  # fmt: skip
+
+
+def as_json(found: Sweep) -> dict[str, Any]:
+    """Return the sweep as plain values."""
+    return asdict(found)

@@ -1,0 +1,212 @@
+"""Hits and inserts against capacity: of one cache at given capacities, and of LRU at every capacity in one pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvtrace.core.compiled import allocating, inlined, njit
+from kvtrace.sim.policies.policies import first_expiry, on_hit, on_insert, on_remove, victim
+from kvtrace.sim.preset import Policy
+from kvtrace.sim.records import LIMIT, LIVE, NONE, SIZE, TAIL, TTL_NS, UNBOUNDED, USED, new_slots, new_tiers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvtrace.sim.chains import Chains
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """What one cache does with all references."""
+
+    hits: int
+    """References in the leading run of their request."""
+    inserts: int
+    """References that were not there, and were inserted."""
+
+
+def lru_hits(chains: Chains, capacities: Sequence[int | None]) -> list[int]:
+    """Return, for each capacity in objects (None: unlimited), the hits of an LRU cache over `chains` in order."""
+    return policy_hits(chains, capacities, Policy.LRU)
+
+
+def policy_hits(chains: Chains, capacities: Sequence[int | None], policy: Policy, **options: Any) -> list[int]:
+    """Return the hits of `policy_uses`, which has the same arguments."""
+    return [uses.hits for uses in policy_uses(chains, capacities, policy, **options)]
+
+
+def policy_uses(
+    chains: Chains,
+    capacities: Sequence[int | None],
+    policy: Policy,
+    *,
+    sizes: NDArray[np.int64] | None = None,
+    arrival_ns: NDArray[np.int64] | None = None,
+    ttl_ns: int = 0,
+) -> list[Uses]:
+    """Return, for each capacity (None: unlimited), what a cache with `policy` does with `chains` in order.
+
+    Capacities are in objects, or in whatever `sizes` gives for each object. Each request touches its objects in
+    order: one that is there is used, one that is not is inserted, after as many as must have left; one larger than
+    the cache is not inserted. Hits are the leading run of each request: the objects found there before the first
+    that is not. Only TTL looks at `arrival_ns`, the time of each request, and `ttl_ns`.
+    """
+    if policy is Policy.TTL and (arrival_ns is None or ttl_ns <= 0):
+        raise ValueError(f"ttl needs arrival_ns, and ttl_ns(={ttl_ns}) > 0")
+    count = len(chains.tokens)
+    sizes = np.ones(count, np.int64) if sizes is None else sizes
+    arrival_ns = np.zeros(len(chains.offsets) - 1, np.int64) if arrival_ns is None else arrival_ns
+    found = []
+    for capacity in capacities:
+        limit = UNBOUNDED if capacity is None else capacity
+        if policy is Policy.LRU:
+            found.append(Uses(*_lru(chains.offsets, chains.slots, sizes, limit, np.full(count, NONE))))
+            continue
+        tiers = new_tiers([limit], [limit], [list(Policy).index(policy)])
+        tiers[0, TTL_NS] = ttl_ns
+        slots = new_slots(sizes, tiers)
+        found.append(Uses(*_uses(chains.offsets, chains.slots, arrival_ns, tiers, slots)))
+    return found
+
+
+@njit
+def _lru(offsets: Any, chain: Any, sizes: Any, limit: int, last: Any) -> tuple[int, int]:
+    """Return hits and inserts of LRU, without lists: the references themselves are the queue.
+
+    An object is live if `last` holds where it was last used. The least recent one is found by going on through the
+    references from where the one before was found, past those whose object was used again since, or has left.
+    """
+    hits, inserts, used, oldest = 0, 0, 0, 0
+    for request in range(len(offsets) - 1):
+        is_leading = True
+        for i in range(offsets[request], offsets[request + 1]):
+            slot = chain[i]
+            if last[slot] != NONE:
+                last[slot] = i
+                hits += is_leading
+                continue
+            is_leading = False
+            size = sizes[slot]
+            if size > limit:
+                continue
+            while used + size > limit:
+                leaving = chain[oldest]
+                if last[leaving] == oldest:
+                    last[leaving] = NONE
+                    used -= sizes[leaving]
+                oldest += 1
+            last[slot] = i
+            used += size
+            inserts += 1
+    return hits, inserts
+
+
+@inlined
+def _take_out(tiers: Any, slots: Any, slot: int, is_evicted: int) -> None:
+    on_remove(tiers, slots, 0, slot, is_evicted)
+    slots[slot, LIVE] = 0
+    tiers[0, USED] -= slots[slot, SIZE]
+
+
+@njit
+def _uses(offsets: Any, chain: Any, arrival_ns: Any, tiers: Any, slots: Any) -> tuple[int, int]:
+    hits, inserts = 0, 0
+    for request in range(len(offsets) - 1):
+        now = arrival_ns[request]
+        _expire(tiers, slots, now)
+        is_leading = True
+        for i in range(offsets[request], offsets[request + 1]):
+            slot = chain[i]
+            if slots[slot, LIVE]:
+                on_hit(tiers, slots, 0, slot)
+                hits += is_leading
+                continue
+            is_leading = False
+            size = slots[slot, SIZE]
+            if size > tiers[0, LIMIT]:
+                continue
+            while tiers[0, USED] + size > tiers[0, LIMIT]:
+                _take_out(tiers, slots, victim(tiers, slots, 0, slot), 1)
+            on_insert(tiers, slots, 0, slot, now)
+            slots[slot, LIVE] = 1
+            tiers[0, USED] += size
+            inserts += 1
+    return hits, inserts
+
+
+@njit
+def _expire(tiers: Any, slots: Any, now: int) -> None:
+    t, when = first_expiry(tiers, slots)
+    while t != NONE and when <= now:
+        _take_out(tiers, slots, tiers[0, TAIL], 0)
+        t, when = first_expiry(tiers, slots)
+
+
+@dataclass(frozen=True, slots=True)
+class LruCurve:
+    """What an LRU cache of c objects does, for every c from 0 to all of them: arrays indexed by c."""
+
+    references: int
+    hits: NDArray[np.int64]
+    """References in the leading run of their request."""
+    inserts: NDArray[np.int64]
+    """References that were not there, and were inserted."""
+
+
+def lru_curve(chains: Chains) -> LruCurve:
+    """Return hits and inserts of LRU over `chains` at every capacity, exactly, in one pass.
+
+    LRU is a stack algorithm: a cache of c objects holds those whose stack distance (the number of distinct
+    objects since, itself included) is at most c. A reference is in the leading run if that is so of it and of
+    all before it in its request, that is, if the largest distance so far is at most c. (Mattson et al., 1970.)
+    """
+    count = len(chains.tokens)
+    leading, own = _distances(chains.offsets, chains.slots, count)
+    hits, present = np.cumsum(leading[:-1]), np.cumsum(own[:-1])
+    return LruCurve(len(chains.slots), hits, len(chains.slots) - present)
+
+
+@allocating
+def _distances(offsets: Any, chain: Any, count: int) -> tuple[Any, Any]:
+    """Return how many references have each stack distance, as the largest so far in their request and by itself.
+
+    Index count + 1 is a first reference. A Fenwick tree over positions counts the objects used since.
+    """
+    n = len(chain)
+    tree = np.zeros(n + 1, np.int32)
+    last = np.full(count, -1, np.int64)
+    leading, own = np.zeros(count + 2, np.int64), np.zeros(count + 2, np.int64)
+    live = 0
+    for request in range(len(offsets) - 1):
+        largest = 0
+        for i in range(offsets[request], offsets[request + 1]):
+            slot = chain[i]
+            at = last[slot]
+            if at < 0:
+                distance = count + 1
+                live += 1
+            else:
+                before = 0
+                j = at + 1
+                while j > 0:
+                    before += tree[j]
+                    j -= j & -j
+                distance = live - before + 1
+                j = at + 1
+                while j <= n:
+                    tree[j] -= 1
+                    j += j & -j
+            j = i + 1
+            while j <= n:
+                tree[j] += 1
+                j += j & -j
+            last[slot] = i
+            largest = max(largest, distance)
+            own[distance] += 1
+            leading[largest] += 1
+    return leading, own

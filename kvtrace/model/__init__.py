@@ -1,0 +1,1 @@
+"""How many bytes a token takes: the arithmetic of a model's KV cache."""

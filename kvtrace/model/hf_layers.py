@@ -1,0 +1,153 @@
+"""Which kind each layer of a config.json is: the many ways in which models say so, one function a way."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvtrace.model.hf_fields import Fields
+
+
+class LayerKind(StrEnum):
+    """What a layer keeps."""
+
+    FULL = "full"
+    SLIDING = "sliding"
+    CHUNKED = "chunked"
+    RECURRENT = "recurrent"
+    NONE = "no-cache"
+    """A feed-forward layer that counts as one."""
+
+
+_NAMED = {
+    "full_attention": LayerKind.FULL, "attention": LayerKind.FULL, "sliding_attention": LayerKind.SLIDING,
+    "chunked_attention": LayerKind.CHUNKED, "linear_attention": LayerKind.RECURRENT, "mamba": LayerKind.RECURRENT,
+    "moe": LayerKind.NONE, "mlp": LayerKind.NONE,
+}  # fmt: skip
+_LETTERS = {"*": LayerKind.FULL, "M": LayerKind.RECURRENT, "-": LayerKind.NONE, "E": LayerKind.NONE}
+# Classes in which `sliding_window` is for every layer, and those in which every n-th layer is full.
+_ALL_SLIDE = {"mistral", "mixtral", "phi3", "starcoder2"}
+_PATTERN = {"gemma2": 2, "gpt_oss": 2}
+_MOST_LAYERS = 10_000
+# Llama 4's default for no_rope_layer_interval.
+_NO_ROPE_INTERVAL = 4
+
+
+def layer_kinds(text: Fields, notes: list[str]) -> list[LayerKind]:
+    """Return the kind of each layer that keeps a cache of its own, in order; `notes` takes what to know."""
+    layers = text.integer("num_hidden_layers")
+    if layers > _MOST_LAYERS:
+        raise text.error("num_hidden_layers", f"{layers}; at most {_MOST_LAYERS}")
+    kinds = _said(text, layers)
+    if shared := text.count("num_kv_shared_layers"):
+        if shared >= layers:
+            raise text.error("num_kv_shared_layers", f"{shared} of {layers} layers cannot share")
+        notes.append(f"the last {shared} layers share the cache of earlier ones (num_kv_shared_layers)")
+        kinds = kinds[:-shared]
+    return kinds
+
+
+def _said(text: Fields, layers: int) -> list[LayerKind]:
+    ways: tuple[tuple[str, Callable[[Fields, int], list[LayerKind]]], ...] = (
+        ("layer_types", lambda t, n: _named(t, "layer_types", n)),
+        ("layers_block_type", lambda t, n: _named(t, "layers_block_type", n)),
+        ("hybrid_override_pattern", _lettered),
+        ("attn_type_list", _typed),
+        ("linear_attn_config", _kimi),
+        ("attn_layer_indices", _indexed),
+        ("full_attention_interval", _interval),
+        ("attention_chunk_size", _llama4),
+        ("sliding_window", _sliding),
+    )
+    found = next((kinds(text, layers) for name, kinds in ways if text.get(name) is not None), None)
+    # SmolLM 3 lists layers without rotary positions, which cache all the same.
+    text.use("no_rope_layers", "no_rope_layer_interval", "full_attention_interval", "attention_chunk_size")
+    return [LayerKind.FULL] * layers if found is None else found
+
+
+def _named(text: Fields, field: str, layers: int) -> list[LayerKind]:
+    names = text.get(field)
+    if not isinstance(names, list) or len(names) != layers:
+        raise text.error(field, f"must name each of {layers} layers")
+    unknown = [name for name in names if not isinstance(name, str) or name not in _NAMED]
+    if unknown:
+        raise text.error(field, f"unknown kind of layer {unknown[0]!r}; known are {', '.join(_NAMED)}")
+    return [_NAMED[name] for name in names]
+
+
+def _lettered(text: Fields, layers: int) -> list[LayerKind]:
+    letters = text.text("hybrid_override_pattern") or ""
+    if len(letters) != layers or set(letters) - set(_LETTERS):
+        raise text.error("hybrid_override_pattern", f"must be {layers} letters of {''.join(_LETTERS)}")
+    return [_LETTERS[letter] for letter in letters]
+
+
+def _typed(text: Fields, layers: int) -> list[LayerKind]:
+    types = text.numbers("attn_type_list")
+    if types != [1] * layers:
+        raise text.error("attn_type_list", f"only 1 (softmax attention) for each of {layers} layers is supported")
+    return [LayerKind.FULL] * layers
+
+
+def _kimi(text: Fields, layers: int) -> list[LayerKind]:
+    """Kimi Linear counts its layers from 1."""
+    config = text.nested("linear_attn_config")
+    if config is None:
+        raise ValueError(text.where)
+    full, recurrent = config.numbers("full_attn_layers"), config.numbers("kda_layers")
+    if sorted(full + recurrent) != list(range(1, layers + 1)):
+        raise config.error("kda_layers", f"with full_attn_layers must name each of 1 to {layers} once")
+    return [LayerKind.FULL if n in set(full) else LayerKind.RECURRENT for n in range(1, layers + 1)]
+
+
+def _indexed(text: Fields, layers: int) -> list[LayerKind]:
+    full = set(text.numbers("attn_layer_indices"))
+    if not full <= set(range(layers)):
+        raise text.error("attn_layer_indices", f"must be layers, from 0 to {layers - 1}")
+    return [LayerKind.FULL if n in full else LayerKind.RECURRENT for n in range(layers)]
+
+
+def _interval(text: Fields, layers: int) -> list[LayerKind]:
+    if text.get("linear_num_value_heads") is None:
+        raise text.error("full_attention_interval", "says where full layers are, but not what the others are")
+    return _every(text.integer("full_attention_interval"), layers, LayerKind.RECURRENT)
+
+
+def _llama4(text: Fields, layers: int) -> list[LayerKind]:
+    if text.text("model_type") != "llama4_text":
+        raise text.error("attention_chunk_size", "which layers it is for is not said: add layer_types")
+    flags = text.get("no_rope_layers")
+    if not flags:
+        interval = text.get("no_rope_layer_interval")
+        return _every(
+            _NO_ROPE_INTERVAL if interval is None else text.integer("no_rope_layer_interval"), layers, LayerKind.CHUNKED
+        )
+    if not isinstance(flags, list) or len(flags) != layers or any(flag not in (0, 1) for flag in flags):
+        raise text.error("no_rope_layers", f"must be 0 (full) or 1 (chunked) for each of {layers} layers")
+    return [LayerKind.CHUNKED if flag else LayerKind.FULL for flag in flags]
+
+
+def _sliding(text: Fields, layers: int) -> list[LayerKind]:
+    kind = text.text("model_type") or ""
+    is_used = text.get("use_sliding_window")
+    if is_used is False or (is_used is None and kind.startswith(("qwen2", "qwen3"))):
+        return [LayerKind.FULL] * layers
+    if is_used:
+        first = text.integer("max_window_layers", least=0)
+        return [LayerKind.FULL if n < first else LayerKind.SLIDING for n in range(layers)]
+    for field in ("sliding_window_pattern", "_sliding_window_pattern"):
+        if text.get(field) is not None:
+            return _every(text.integer(field), layers, LayerKind.SLIDING)
+    if kind in _PATTERN:
+        return _every(_PATTERN[kind], layers, LayerKind.SLIDING)
+    if kind in _ALL_SLIDE:
+        return [LayerKind.SLIDING] * layers
+    raise text.error("sliding_window", "which layers it is for is not said: add layer_types")
+
+
+def _every(interval: int, layers: int, other: LayerKind) -> list[LayerKind]:
+    """Return every `interval`-th layer full, the rest `other`."""
+    return [LayerKind.FULL if (n + 1) % interval == 0 else other for n in range(layers)]

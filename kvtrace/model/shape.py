@@ -1,0 +1,274 @@
+"""Model shapes and the KV bytes they take: what turns tokens into bytes, stored and read apart.
+
+A model is groups of equal layers. What a chunk of tokens leaves in storage is one piece for all layers that
+need every token, one for each group that needs a window only, and one state for the recurrent layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from kvtrace.core.config import load_toml, to_struct
+from kvtrace.core.errors import ConfigError
+from kvtrace.model.layers import (
+    Chunked,
+    Full,
+    Indexer,
+    KvDtype,
+    Latent,
+    Layers,
+    Recurrent,
+    Sliding,
+    TokenLayers,
+    parse_dtype,
+)
+
+_TABLE = Path(__file__).with_name("models.toml")
+# With these, bytes of any prefix on all ranks still fit 64 bits.
+_MOST = 2**24
+_MOST_BYTES_PER_TOKEN = 2**30
+_MOST_STATE_BYTES = 2**40
+
+
+class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The shape of one model's KV cache."""
+
+    source: str
+    groups: tuple[Layers, ...]
+    max_context_tokens: int
+    kv_dtype: KvDtype = KvDtype.BF16
+    notes: tuple[str, ...] = ()
+    """What is assumed or left out."""
+
+    @property
+    def layers(self) -> int:
+        """How many layers keep a cache or a state; an indexer belongs to its attention layer."""
+        return sum(g.layers for g in self.groups if not isinstance(g, Indexer))
+
+
+class Store(StrEnum):
+    """What is kept of layers that need only the last tokens, and of states."""
+
+    DENSE = "dense"
+    """All of it, as engines store by default: any prefix of chunks can be resumed."""
+    WINDOWED = "windowed"
+    """What resuming after the last token needs."""
+
+
+class PieceKind(StrEnum):
+    """Which part of a chunk's cache a piece is."""
+
+    GROWING = "growing"
+    """Layers that need every token."""
+    SLIDING = "sliding"
+    CHUNKED = "chunked"
+    STATE = "state"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The part of the cache with one rule for what a read needs; sizes are one rank's."""
+
+    kind: PieceKind
+    bytes_per_token: int
+    state_bytes: int
+    """Of a recurrent state, whatever the number of tokens; else 0."""
+    window_tokens: int | None
+    copies: int
+    """How many ranks store one of their own."""
+
+    def size_bytes(self, tokens: int) -> int:
+        """Return the bytes of this piece of `tokens` tokens on one rank."""
+        return tokens * self.bytes_per_token + self.state_bytes
+
+    def needed_chunks(self, chunks: int, chunk_tokens: int) -> int:
+        """Return how many of a prefix's chunks, its last ones, must be read to resume behind it."""
+        if self.kind is PieceKind.GROWING:
+            return chunks
+        if self.window_tokens is None:
+            return min(1, chunks)
+        if self.kind is PieceKind.SLIDING:
+            return min(chunks, -(-self.window_tokens // chunk_tokens))
+        tokens = chunks * chunk_tokens
+        return chunks - (tokens - tokens % self.window_tokens) // chunk_tokens
+
+    def needed_tokens(self, tokens: int) -> int:
+        """Return how many of a prefix's tokens, its last ones, must be read to resume behind it; 1 for a state."""
+        return self.needed_chunks(tokens, 1)
+
+
+def load_models() -> dict[str, ModelShape]:
+    """Return every model we ship, by name."""
+    models = {name: to_struct(tree, ModelShape, f"models.toml: {name}") for name, tree in load_toml(_TABLE).items()}
+    for name, model in models.items():
+        check(model, f"models.toml: {name}")
+    return models
+
+
+def find_model(name: str, kv_dtype: str | None = None) -> ModelShape:
+    """Return the model called `name`, or that of the Hugging Face config.json at that path.
+
+    `kv_dtype` replaces the dtype of the cache. ConfigError, with the known names, if there is no such model.
+    """
+    models, path = load_models(), Path(name)
+    if name in models:
+        return models[name] if kv_dtype is None else with_kv_dtype(models[name], parse_dtype(kv_dtype, "--kv-dtype"))
+    if name.endswith(".json") or path.is_dir():
+        from kvtrace.model.huggingface import read_model
+
+        return read_model(path / "config.json" if path.is_dir() else path, kv_dtype)
+    raise ConfigError(f"unknown model {name!r}; known are {', '.join(models)}, or a path to a config.json")
+
+
+def with_kv_dtype(model: ModelShape, dtype: KvDtype) -> ModelShape:
+    """Return `model` with its cache in `dtype`; recurrent states and indexers keep theirs.
+
+    ConfigError if the model has no cache of that layout.
+    """
+    changed: ModelShape = msgspec.structs.replace(model, kv_dtype=dtype)
+    check(changed, "--kv-dtype")
+    return changed
+
+
+def check(model: ModelShape, where: str) -> None:
+    """Raise ConfigError, naming `where`, if `model` cannot be: sizes that are not > 0, layouts that do not fit."""
+
+    def require(holds: bool, message: str) -> None:
+        if not holds:
+            raise ConfigError(f"{where}: {message}")
+
+    require(bool(token_groups(model)), "no layer keeps anything for a token; a recurrent-only model has no chunks")
+    for group in model.groups:
+        for field in group.__struct_fields__:
+            value = getattr(group, field)
+            least = 0 if field in ("rope_dim", "conv_head_elements", "conv_group_elements") else 1
+            require(
+                not isinstance(value, int) or least <= value <= _MOST,
+                f"{field}(={value}) must be >= {least}, and at most {_MOST}",
+            )
+    require(0 < model.max_context_tokens <= 2**31, f"max_context_tokens(={model.max_context_tokens}) must be > 0")
+    shared = [isinstance(g, Latent | Indexer) for g in token_groups(model)]
+    require(all(shared) or not any(shared), "latent attention and attention with heads in one model are not supported")
+    fits = all(isinstance(g, Indexer) or (isinstance(g, Latent) and g.is_ds_mla) for g in token_groups(model))
+    require(
+        model.kv_dtype is not KvDtype.FP8_DS_MLA or fits,
+        "fp8_ds_mla packs multi-head latents of 512 + 64 only; use fp8",
+    )
+    size, state = bytes_per_token(model), state_bytes(model)
+    require(size <= _MOST_BYTES_PER_TOKEN, f"{size} bytes a token; at most {_MOST_BYTES_PER_TOKEN}")
+    require(state <= _MOST_STATE_BYTES, f"{state} bytes a state; at most {_MOST_STATE_BYTES}")
+
+
+def token_groups(model: ModelShape) -> list[TokenLayers]:
+    """Return the groups of layers that keep something for each token."""
+    return [g for g in model.groups if not isinstance(g, Recurrent)]
+
+
+def bytes_per_token(model: ModelShape) -> int:
+    """Return the KV bytes one token occupies across all layers, before any tensor-parallel split."""
+    return bytes_per_token_per_rank(model, 1)
+
+
+def growing_bytes_per_token(model: ModelShape) -> int:
+    """Return the KV bytes one token occupies in layers that need every token, before any split."""
+    return sum(p.bytes_per_token for p in pieces(model) if p.kind is PieceKind.GROWING)
+
+
+def windowed_bytes_per_token(model: ModelShape) -> int:
+    """Return the KV bytes one token occupies in sliding-window and chunked layers, before any split."""
+    return bytes_per_token(model) - growing_bytes_per_token(model)
+
+
+def bytes_per_token_per_rank(model: ModelShape, ranks: int) -> int:
+    """Return the KV bytes one token occupies on each of `ranks` tensor-parallel ranks, every layer charged.
+
+    Key-value heads are split; with more ranks than heads each rank holds one whole head, so heads are
+    replicated. A latent (MLA) is the same on every rank and is never divided.
+    """
+    return sum(p.bytes_per_token for p in pieces(model, ranks))
+
+
+def stored_ranks(model: ModelShape, ranks: int) -> int:
+    """Return how many ranks store an object of their own: one under MLA, whose latent is the same on all."""
+    return 1 if any(isinstance(g, Latent) for g in model.groups) else ranks
+
+
+def replication(model: ModelShape, ranks: int) -> float:
+    """Return how many times what `ranks` ranks store holds what one rank would; 1.0 without replicated heads."""
+    return bytes_per_token_per_rank(model, ranks) * stored_ranks(model, ranks) / bytes_per_token(model)
+
+
+def state_bytes(model: ModelShape, ranks: int = 1) -> int:
+    """Return the bytes of one recurrent state on each of `ranks` ranks; all of them store it, also under MLA."""
+    return sum(g.state_bytes(ranks) for g in model.groups if isinstance(g, Recurrent))
+
+
+def pieces(model: ModelShape, ranks: int = 1) -> tuple[Piece, ...]:
+    """Return what a chunk of tokens leaves in storage, split by what a read needs of it."""
+    if ranks < 1:
+        raise ValueError(f"ranks(={ranks}) must be > 0")
+    dtype, copies = model.kv_dtype, stored_ranks(model, ranks)
+    found = []
+    growing = sum(g.token_bytes(dtype, ranks) for g in model.groups if isinstance(g, Full | Latent | Indexer))
+    if growing:
+        found.append(Piece(PieceKind.GROWING, growing, 0, None, copies))
+    for g in model.groups:
+        if isinstance(g, Sliding | Chunked):
+            kind = PieceKind.SLIDING if isinstance(g, Sliding) else PieceKind.CHUNKED
+            found.append(Piece(kind, g.token_bytes(dtype, ranks), 0, g.window_tokens, copies))
+    if state := state_bytes(model, ranks):
+        found.append(Piece(PieceKind.STATE, 0, state, None, ranks))
+    return tuple(found)
+
+
+def pad(size_bytes: int, page_bytes: int) -> int:
+    """Return `size_bytes` rounded up to whole pages."""
+    return -(-size_bytes // page_bytes) * page_bytes
+
+
+def chunk_bytes(model: ModelShape, chunk_tokens: int, ranks: int = 1, page_bytes: int = 1) -> int:
+    """Return what one chunk takes on disk for all ranks, each piece of each rank padded to whole pages."""
+    return sum(p.copies * pad(p.size_bytes(chunk_tokens), page_bytes) for p in pieces(model, ranks))
+
+
+def stored_bytes(
+    model: ModelShape, tokens: int, *, ranks: int = 1, chunk_tokens: int | None = None,
+    store: Store = Store.DENSE, page_bytes: int = 1,
+) -> int:  # fmt: skip
+    """Return what a prefix of `tokens` tokens takes on disk, for all ranks together.
+
+    With `chunk_tokens` only whole chunks are stored, each with a state of its own; without, one entry of all
+    tokens with one state. Each piece of each chunk is padded to whole pages.
+    """
+    if store is Store.WINDOWED:
+        return read_bytes(model, tokens, ranks=ranks, chunk_tokens=chunk_tokens, page_bytes=page_bytes)
+    if chunk_tokens is None:
+        return chunk_bytes(model, tokens, ranks, page_bytes) if tokens else 0
+    return tokens // chunk_tokens * chunk_bytes(model, chunk_tokens, ranks, page_bytes)
+
+
+def read_bytes(
+    model: ModelShape, tokens: int, *, ranks: int = 1, chunk_tokens: int | None = None, page_bytes: int = 1
+) -> int:
+    """Return what must be read to resume behind a prefix of `tokens` tokens, for all ranks together.
+
+    Layers that need every token are read whole. Sliding-window layers are read for the last ceil(W / C) chunks
+    of C tokens, chunked layers back to where their span began (nothing if it just ended), states once. Latents
+    are read once and broadcast. Without `chunk_tokens` the entry is one and exactly those tokens are read of it.
+    """
+    if tokens <= 0:
+        return 0
+    if chunk_tokens is None:
+        return sum(
+            p.copies * pad(p.size_bytes(needed), page_bytes)
+            for p in pieces(model, ranks)
+            if (needed := p.needed_tokens(tokens))
+        )
+    return sum(
+        p.copies * p.needed_chunks(tokens // chunk_tokens, chunk_tokens) * pad(p.size_bytes(chunk_tokens), page_bytes)
+        for p in pieces(model, ranks)
+    )

@@ -1,0 +1,1 @@
+"""Where requests come from: one source of requests a file."""

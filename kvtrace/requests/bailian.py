@@ -1,0 +1,135 @@
+"""Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token block ids."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import numpy as np
+
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.units import NS_PER_S
+from kvtrace.requests.chains import prefix_chains
+from kvtrace.requests.columns import BlockId, Count, Seconds, column
+from kvtrace.requests.jsonlines import JsonLines
+from kvtrace.requests.requests import Requests
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BLOCK_TOKENS = 16
+ROOT = -1
+TYPES = ("text", "search", "image", "file", "thinking")
+
+
+class _Line(msgspec.Struct):
+    chat_id: int
+    timestamp: Seconds
+    input_length: Count
+    output_length: Count
+    hash_ids: list[BlockId]
+    parent_chat_id: int = ROOT
+    type: str = "text"
+    turn: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 1
+
+
+class _Conversations:
+    """Which conversation each chat belongs to: that of its parent, or one of its own."""
+
+    def __init__(self) -> None:
+        self.count = self.orphans = 0
+        self._of: dict[int, int] = {}
+
+    def enter(self, line: _Line, path: Path, number: int) -> int:
+        """Return the conversation of `line`; TraceError if its chat was there before."""
+        if line.chat_id in self._of:
+            raise TraceError(f"chat {line.chat_id} appears twice", path=path, row=number, column="chat_id")
+        session = self._of.get(line.parent_chat_id) if line.parent_chat_id != ROOT else None
+        if session is None:
+            self.orphans += line.parent_chat_id != ROOT
+            session = self.count
+            self.count += 1
+        self._of[line.chat_id] = session
+        return session
+
+
+def read(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
+    """Return the requests of the Qwen-Bailian JSONL file at `path`; its times are seconds.
+
+    A conversation is a tree of chats by `parent_chat_id`; turns are counted from 0, as the file's `turn` less 1.
+    Prompts have ids for all their blocks, or for whole blocks only.
+
+    Raises:
+        TraceError: a line is not such an object, its ids do not fit its length, a chat is there twice, or time
+            goes backwards.
+
+    """
+    if block_tokens <= 0:
+        raise ConfigError(f"block tokens(={block_tokens}) must be > 0")
+    lines = JsonLines(path, _Line)
+    times, inputs, outputs, sessions, turns = (array("q") for _ in range(5))
+    offsets, ids = array("q", [0]), array("q")
+    conversations, types = _Conversations(), Counter[str]()
+    for number, line in lines:
+        time_ns = round(line.timestamp * NS_PER_S)
+        if times and time_ns < times[-1]:
+            raise TraceError(
+                f"time goes backwards, from {times[-1] / NS_PER_S:g} to {line.timestamp:g} s; "
+                "sort the file by timestamp", path=path, row=number, column="timestamp",
+            )  # fmt: skip
+        _check(line, block_tokens, path, number)
+        times.append(time_ns)
+        inputs.append(line.input_length)
+        outputs.append(line.output_length)
+        sessions.append(conversations.enter(line, path, number))
+        turns.append(line.turn - 1)
+        types[line.type] += 1
+        ids.extend(line.hash_ids)
+        offsets.append(len(ids))
+    if not times:
+        raise TraceError("holds no request", path=path)
+    arrivals, prompt_tokens, ends = column(times), column(inputs), column(offsets)
+    chained, ambiguous = prefix_chains(column(ids), ends)
+    unnamed = int(np.maximum(prompt_tokens - np.diff(ends) * block_tokens, 0).sum())
+    origin = {
+        "kind": "bailian", "file": path.name, "sha256": lines.sha256, "requests": len(times),
+        "block_tokens": block_tokens, "block_references": len(ids), "conversations": conversations.count,
+        "orphans": conversations.orphans, "types": dict(sorted(types.items())), "rechained_ids": ambiguous,
+        "unnamed_tokens": unnamed,
+    }  # fmt: skip
+    return Requests(
+        arrivals - arrivals[0], prompt_tokens, column(outputs), ends, chained, block_tokens, origin,
+        _notes(conversations, types, ambiguous, unnamed), session_id=column(sessions), turn=column(turns),
+    )  # fmt: skip
+
+
+def _check(line: _Line, block_tokens: int, path: Path, number: int) -> None:
+    whole, partial = divmod(line.input_length, block_tokens)
+    if len(line.hash_ids) not in (whole, whole + (partial > 0)):
+        raise TraceError(
+            f"{len(line.hash_ids)} ids, but {line.input_length} input tokens in blocks of {block_tokens} "
+            f"need {whole + (partial > 0)}; another block size? (--block-tokens)",
+            path=path, row=number, column="hash_ids",
+        )  # fmt: skip
+
+
+def _notes(conversations: _Conversations, types: Counter[str], ambiguous: int, unnamed: int) -> tuple[str, ...]:
+    notes = []
+    if conversations.orphans:
+        notes.append(
+            f"{conversations.orphans} requests name a parent that is not before them in the file: each starts a "
+            "conversation of its own here, and keeps its turn number"
+        )
+    unknown = [name for name in types if name not in TYPES]
+    if unknown:
+        notes.append(f"{sum(types[n] for n in unknown)} requests are of unknown types: {', '.join(sorted(unknown))}")
+    if ambiguous:
+        notes.append(
+            f"{ambiguous} block ids stand behind more than one prefix, so the ids are of contents: "
+            "they were renamed by the whole prefix that they end"
+        )
+    if unnamed:
+        notes.append(f"{unnamed} tokens at the ends of prompts have no block id and are never reused")
+    return tuple(notes)

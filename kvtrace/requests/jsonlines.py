@@ -1,0 +1,50 @@
+"""JSON lines into typed rows, each fault placed by file, line and field: what JSONL sources share."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import msgspec
+
+from kvtrace.core.errors import TraceError
+from kvtrace.requests.columns import need_file, place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+T = TypeVar("T")
+
+
+class JsonLines(Generic[T]):
+    """The lines of one file as `T`; `sha256` is of all that was read so far."""
+
+    def __init__(self, path: Path, kind: type[T]) -> None:
+        """Read `path`, a `kind` (a msgspec struct) a line; blank lines are skipped."""
+        need_file(path)
+        self.path = path
+        self._decoder = msgspec.json.Decoder(kind)
+        self._digest = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the lines read so far, in hexadecimal."""
+        return self._digest.hexdigest()
+
+    def __iter__(self) -> Iterator[tuple[int, T]]:
+        """Yield each line and its number, from 1; TraceError for one that is no `T`."""
+        with self.path.open("rb") as file:
+            for number, text in enumerate(file, 1):
+                self._digest.update(text)
+                if text.strip():
+                    yield number, self._decode(text, number)
+
+    def _decode(self, text: bytes, number: int) -> T:
+        try:
+            return self._decoder.decode(text)
+        except msgspec.ValidationError as error:
+            message, column = place_of(error)
+            raise TraceError(message, path=self.path, row=number, column=column) from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise TraceError(f"not a JSON object: {error}", path=self.path, row=number) from None

@@ -1,0 +1,171 @@
+"""Our own requests table, as a source and as what `kvtrace import` writes: requests go out and come back exactly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvtrace.core.errors import TraceError
+from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, enum_array, enum_code
+from kvtrace.core.tables import open_table
+from kvtrace.requests.columns import MAX_BLOCK_ID, MAX_NS, MAX_TOKENS, sha256_of
+from kvtrace.requests.requests import NONE, Requests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from kvtrace.requests.requests import Ints
+
+BATCH_ROWS = 1 << 16
+_TRACE_KIND = enum_code(REQUESTS, "kind", RequestKind.TRACE)
+
+
+def batches(requests: Requests, count: int | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield the first `count` of `requests`, or all, as record batches of the requests table."""
+    stop = len(requests) if count is None else count
+    for start in range(0, stop, BATCH_ROWS):
+        yield _batch(requests, start, min(start + BATCH_ROWS, stop))
+
+
+def _batch(requests: Requests, start: int, stop: int) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    rows, n = slice(start, stop), stop - start
+    kind = np.full(n, _TRACE_KIND) if requests.kind is None else requests.kind[rows]
+    qos = _absent(n) if requests.qos is None else requests.qos[rows]
+    arrays = [
+        pa.array(requests.arrival_ns[rows]),
+        pa.array(np.arange(start, stop)),
+        _nullable(requests.session_id, rows, n, pa.int64()),
+        _nullable(requests.turn, rows, n, pa.int32()),
+        pa.array(requests.input_tokens[rows]),
+        pa.array(requests.output_tokens[rows]),
+        _lists(requests, start, stop),
+        enum_array(REQUESTS, "qos", np.maximum(qos, 0).astype(np.int8), qos == NONE),
+        enum_array(REQUESTS, "kind", kind.astype(np.int8)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(REQUESTS))
+
+
+def _lists(requests: Requests, start: int, stop: int) -> Any:
+    import pyarrow as pa
+
+    if not requests.block_tokens:
+        return pa.nulls(stop - start, pa.list_(pa.int64()))
+    offsets = requests.block_offsets[start : stop + 1]
+    ids = requests.block_ids[offsets[0] : offsets[-1]]
+    return pa.ListArray.from_arrays(pa.array(offsets - offsets[0], pa.int32()), pa.array(ids))
+
+
+def _absent(n: int) -> Ints:
+    return np.full(n, NONE, dtype=np.int64)
+
+
+def _nullable(values: Ints | None, rows: slice, n: int, type_: Any) -> Any:
+    import pyarrow as pa
+
+    if values is None:
+        return pa.nulls(n, type_)
+    return pa.array(values[rows], type_, mask=values[rows] == NONE)
+
+
+def read(path: Path) -> Requests:
+    """Return the requests of the requests table at `path`, Parquet or zstd CSV.
+
+    Raises:
+        TraceError: it holds another table, or requests that none of our programs writes.
+
+    """
+    reader = open_table(path, REQUESTS)
+    columns: dict[str, list[Ints]] = {name: [] for name in REQUESTS.names if name != "block_ids"}
+    lengths: list[Ints] = []
+    ids: list[Ints] = []
+    has_ids = (reader.meta.source or {}).get("block_tokens") or 0
+    row = 0
+    for batch in reader.batches():
+        for name, parts in columns.items():
+            parts.append(_column(batch.column(name), name, path, row))
+        count, flat = _blocks(batch.column("block_ids"), path, row, has_ids=bool(has_ids))
+        lengths.append(count)
+        ids.append(flat)
+        row += batch.num_rows
+    if not row:
+        raise TraceError("holds no request", path=path)
+    found = {name: np.concatenate(parts) for name, parts in columns.items()}
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.concatenate(lengths))])
+    _check(found, offsets, has_ids, path)
+    source = reader.meta.source or {}
+    origin = {
+        "kind": "requests", "file": path.name, "sha256": sha256_of(path), "requests": row, "block_tokens": has_ids,
+        "of": source,
+    }  # fmt: skip
+    return Requests(
+        found["arrival_ns"], found["input_tokens"], found["output_tokens"], offsets, np.concatenate(ids), has_ids,
+        origin, tuple(reader.meta.notes), session_id=_or_none(found["session_id"]), turn=_or_none(found["turn"]),
+        qos=_or_none(found["qos"]), kind=None if (found["kind"] == _TRACE_KIND).all() else found["kind"],
+    )  # fmt: skip
+
+
+def _column(array: Any, name: str, path: Path, row: int) -> Ints:
+    """Return `array` as int64, its codes if it is of a closed set, NONE where it is null."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(array.type):
+        array = array.indices
+    values: Ints = array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if array.null_count:
+        values[array.is_null().to_numpy(zero_copy_only=False)] = NONE
+    negative = np.flatnonzero(array.fill_null(0).to_numpy(zero_copy_only=False) < 0)
+    if len(negative):
+        at = int(negative[0])
+        raise TraceError(f"{values[at]} must be >= 0", path=path, row=row + at, column=name)
+    return values
+
+
+def _blocks(array: Any, path: Path, row: int, *, has_ids: bool) -> tuple[Ints, Ints]:
+    """Return how many ids each request of `array` has, and the ids; all have some, or none has."""
+    import pyarrow.compute as pc
+
+    if not has_ids:
+        if array.null_count < len(array):
+            at = row + int(np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))[0])
+            raise TraceError(
+                "ids, but the metadata's source has no block_tokens", path=path, row=at, column="block_ids"
+            )
+        return np.zeros(len(array), dtype=np.int64), np.zeros(0, dtype=np.int64)
+    if array.null_count:
+        at = row + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+        raise TraceError("null, but the source has block ids", path=path, row=at, column="block_ids")
+    lengths: Ints = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
+    ids: Ints = array.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+    return lengths, ids
+
+
+def _or_none(values: Ints) -> Ints | None:
+    return None if (values == NONE).all() else values
+
+
+def _check(found: dict[str, Ints], offsets: Ints, block_tokens: int, path: Path) -> None:
+    """Raise TraceError for the first request that no source gives."""
+
+    def refuse(is_wrong: Any, name: str, why: str) -> None:
+        wrong = np.flatnonzero(is_wrong)
+        if len(wrong):
+            raise TraceError(f"{found[name][wrong[0]]} {why}", path=path, row=int(wrong[0]), column=name)
+
+    n = len(found["arrival_ns"])
+    refuse(found["request_id"] != np.arange(n), "request_id", "where requests are numbered from 0, one by one")
+    refuse(found["arrival_ns"] > MAX_NS, "arrival_ns", "is beyond the clock of a trace")
+    refuse(np.diff(found["arrival_ns"], prepend=0) < 0, "arrival_ns", "goes back in time")
+    for name in ("input_tokens", "output_tokens"):
+        refuse(found[name] > MAX_TOKENS, name, f"must be from 0 to {MAX_TOKENS} tokens")
+    refuse(found["session_id"] > MAX_BLOCK_ID, "session_id", "is too large")
+    if block_tokens:
+        counts = np.diff(offsets)
+        whole = found["input_tokens"] // block_tokens
+        most = -(-found["input_tokens"] // block_tokens)
+        refuse((counts < whole) | (counts > most), "input_tokens", "tokens do not fit the number of block_ids")

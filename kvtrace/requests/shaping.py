@@ -1,0 +1,185 @@
+"""What any source can be made into: slower, longer, smaller, and off its clock's ticks; each change is noted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import NS_PER_S, format_duration
+from kvtrace.requests.columns import MAX_BLOCK_ID, MAX_NS, dense
+from kvtrace.requests.requests import NONE, Requests
+
+if TYPE_CHECKING:
+    from kvtrace.requests.requests import Ints
+
+_MAX_REQUESTS = 2**31 - 1
+
+
+class CycleIds(StrEnum):
+    """Whether later cycles of a trace ask for the same blocks again, or for blocks of their own."""
+
+    SAME = "same"
+    DISTINCT = "distinct"
+
+
+class OverLimit(StrEnum):
+    """What becomes of a prompt over the limit."""
+
+    CLIP = "clip"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What to make of a source, in this order: limit prompts, jitter, scale times, repeat, cut."""
+
+    max_input_tokens: int | None = None
+    over_limit: OverLimit = OverLimit.DROP
+    jitter_ns: int = 0
+    """Times are spread over ticks of this length."""
+    time_scale: float = 1.0
+    """Times are multiplied by this: 0.5 is twice as fast."""
+    cycles: int = 1
+    cycle_ids: CycleIds = CycleIds.DISTINCT
+    max_requests: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no requests."""
+        if not 1e-6 <= self.time_scale <= 1e6:  # noqa: PLR2004 - a million times faster or slower
+            raise ConfigError(f"time scale(={self.time_scale:g}) must be from 0.000001 to 1000000")
+        for name in ("cycles", "max_requests", "max_input_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name.replace('_', ' ')}(={value}) must be > 0")
+        if self.jitter_ns < 0:
+            raise ConfigError(f"jitter(={self.jitter_ns} ns) must be >= 0")
+
+    def as_config(self) -> dict[str, Any]:
+        """Return what differs from leaving a source as it is."""
+        plain = Shape()
+        changed = {n: getattr(self, n) for n in self.__slots__ if getattr(self, n) != getattr(plain, n)}
+        config: dict[str, Any] = msgspec.to_builtins(changed)
+        return config
+
+
+def shape(requests: Requests, wanted: Shape, rng: np.random.Generator) -> Requests:
+    """Return `requests` as `wanted`, what was done in its notes and its origin; `rng` draws the jitter."""
+    if wanted.max_input_tokens is not None:
+        requests = _limit(requests, wanted.max_input_tokens, wanted.over_limit)
+    if wanted.jitter_ns:
+        requests = _jitter(requests, wanted.jitter_ns, rng)
+    if wanted.time_scale != 1:
+        requests = _scale(requests, wanted.time_scale)
+    if wanted.cycles > 1:
+        requests = _repeat(requests, wanted.cycles, wanted.cycle_ids, wanted.max_requests)
+    if wanted.max_requests is not None and wanted.max_requests < len(requests):
+        kept = np.arange(wanted.max_requests)
+        requests = _noted(take(requests, kept), f"cut after {wanted.max_requests} requests")
+    changes = wanted.as_config()
+    return replace(requests, origin={**requests.origin, "shape": changes}) if changes else requests
+
+
+def take(requests: Requests, rows: Ints) -> Requests:
+    """Return the requests of `rows`, in that order, with their blocks."""
+    lengths = np.diff(requests.block_offsets)[rows]
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    gather = np.arange(offsets[-1]) + np.repeat(requests.block_offsets[:-1][rows] - offsets[:-1], lengths)
+    return replace(
+        requests, arrival_ns=requests.arrival_ns[rows], input_tokens=requests.input_tokens[rows],
+        output_tokens=requests.output_tokens[rows], block_offsets=offsets, block_ids=requests.block_ids[gather],
+        session_id=_rows(requests.session_id, rows), turn=_rows(requests.turn, rows),
+        qos=_rows(requests.qos, rows), kind=_rows(requests.kind, rows),
+    )  # fmt: skip
+
+
+def _rows(values: Ints | None, rows: Ints) -> Ints | None:
+    return None if values is None else values[rows]
+
+
+def _noted(requests: Requests, note: str) -> Requests:
+    return replace(requests, notes=(*requests.notes, note))
+
+
+def _limit(requests: Requests, limit: int, over: OverLimit) -> Requests:
+    is_over = requests.input_tokens > limit
+    count = int(np.count_nonzero(is_over))
+    if not count:
+        return requests
+    if over is OverLimit.DROP:
+        kept = np.flatnonzero(~is_over)
+        if not len(kept):
+            raise ConfigError(f"max input tokens(={limit}): every prompt is longer")
+        note = f"{count} prompts over {limit} tokens were dropped, which leaves gaps in their conversations"
+        return _noted(take(requests, kept), note)
+    lengths = np.diff(requests.block_offsets)
+    if requests.block_tokens:
+        lengths = np.minimum(lengths, -(-np.minimum(requests.input_tokens, limit) // requests.block_tokens))
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    gather = np.arange(offsets[-1]) + np.repeat(requests.block_offsets[:-1] - offsets[:-1], lengths)
+    clipped = replace(
+        requests, input_tokens=np.minimum(requests.input_tokens, limit), block_offsets=offsets,
+        block_ids=requests.block_ids[gather],
+    )  # fmt: skip
+    return _noted(clipped, f"{count} prompts over {limit} tokens were clipped to their first {limit}")
+
+
+def _jitter(requests: Requests, tick_ns: int, rng: np.random.Generator) -> Requests:
+    """Spread requests of one time over the tick that follows, or up to the next time if that is sooner."""
+    times = requests.arrival_ns
+    distinct, group = np.unique(times, return_inverse=True)
+    width = np.full(len(distinct), tick_ns, dtype=np.int64)
+    width[:-1] = np.minimum(width[:-1], np.diff(distinct))
+    moves = np.floor(rng.random(len(times)) * width[group]).astype(np.int64)
+    # In order within each time, so that requests stay in theirs.
+    moves = moves[np.lexsort((moves, group))]
+    return _noted(
+        replace(requests, arrival_ns=times + moves),
+        f"times were spread evenly at random over ticks of {format_duration(tick_ns)}, in the same order",
+    )
+
+
+def _scale(requests: Requests, factor: float) -> Requests:
+    if float(requests.arrival_ns[-1]) * factor > MAX_NS:
+        raise ConfigError(f"time scale(={factor:g}) puts requests beyond the clock of a trace")
+    times = np.rint(requests.arrival_ns * factor).astype(np.int64)
+    return _noted(replace(requests, arrival_ns=times), f"times were multiplied by {factor:g}")
+
+
+def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | None) -> Requests:
+    """Return `requests` `cycles` times over; a cycle starts one mean interval after the last request before it."""
+    n = len(requests)
+    span = int(requests.arrival_ns[-1] - requests.arrival_ns[0])
+    period = span + (round(span / (n - 1)) if span else NS_PER_S)
+    needed = min(cycles, -(-limit // n)) if limit is not None else cycles
+    if n * needed > _MAX_REQUESTS or int(requests.arrival_ns[-1]) + period * needed > MAX_NS:
+        raise ConfigError(f"cycles(={cycles}) of {n} requests are more than a trace can hold")
+    every = take(requests, np.tile(np.arange(n), needed))
+    cycle = np.repeat(np.arange(needed), n)
+    ids = every.block_ids
+    if cycle_ids is CycleIds.DISTINCT and requests.block_tokens:
+        numbers, count = dense(requests.block_ids)
+        if count * needed > MAX_BLOCK_ID:
+            raise ConfigError(f"cycles(={cycles}) of {count} blocks are more than a trace can number")
+        ids = np.tile(numbers, needed) + np.repeat(np.arange(needed) * count, len(numbers))
+    repeated = replace(
+        every, arrival_ns=every.arrival_ns + cycle * period, block_ids=ids,
+        session_id=_new_sessions(requests.session_id, needed),
+    )  # fmt: skip
+    blocks = f", with {cycle_ids} block ids" if requests.block_tokens else ""
+    sessions = "; each time its conversations are new ones" if requests.session_id is not None else ""
+    return _noted(repeated, f"the trace comes {cycles} times, {format_duration(period)} apart{blocks}{sessions}")
+
+
+def _new_sessions(sessions: Ints | None, cycles: int) -> Ints | None:
+    if sessions is None:
+        return None
+    is_named = sessions != NONE
+    numbers = np.full(len(sessions), NONE, dtype=np.int64)
+    numbers[is_named], count = dense(sessions[is_named])
+    every = np.tile(numbers, cycles)
+    return np.where(every == NONE, NONE, every + np.repeat(np.arange(cycles) * count, len(sessions)))

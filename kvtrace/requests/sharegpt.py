@@ -1,0 +1,190 @@
+"""ShareGPT JSON: real conversations as text, with neither times nor token counts; both are made here, and said so."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.units import NS_PER_S
+from kvtrace.requests.columns import MAX_NS, MAX_TOKENS, column, need_file, place_of, sha256_of
+from kvtrace.requests.requests import Requests
+from kvtrace.requests.tokens import token_counter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvtrace.requests.requests import Ints
+    from kvtrace.requests.tokens import Counter
+
+REQUEST_RATE_PER_S = 1.0
+LIVE_CONVERSATIONS = 64
+ASKING = ("human", "user")
+ANSWERING = ("gpt", "assistant", "chatgpt", "bing", "bard")
+CONTEXT = ("system", "tool", "function", "observation")
+
+
+class _Message(msgspec.Struct):
+    speaker: str = msgspec.field(name="from")
+    value: str
+
+
+class _Conversation(msgspec.Struct):
+    conversations: list[_Message]
+    id: str | int | None = None
+
+
+@dataclass(slots=True)
+class _Turns:
+    """The turns of all conversations, in file order, and what of the file made none."""
+
+    inputs: array[int] = field(default_factory=lambda: array("q"))
+    outputs: array[int] = field(default_factory=lambda: array("q"))
+    lengths: array[int] = field(default_factory=lambda: array("q"))
+    """How many turns each conversation has; those with none are left out."""
+    empty: int = 0
+    unanswered: int = 0
+    unasked: int = 0
+    unknown_speakers: int = 0
+
+    def enter(self, conversation: _Conversation, count: Counter) -> None:
+        """Append a turn for each answer of `conversation`; its prompt carries all that came before."""
+        before, turns, is_asked = 0, 0, False
+        for message in conversation.conversations:
+            tokens = count(message.value)
+            if message.speaker in ANSWERING:
+                if is_asked:
+                    self.inputs.append(before)
+                    self.outputs.append(tokens)
+                    turns += 1
+                else:
+                    self.unasked += 1
+                is_asked = False
+            else:
+                is_asked = is_asked or message.speaker not in CONTEXT
+                self.unknown_speakers += message.speaker not in (*ASKING, *CONTEXT)
+            before += tokens
+        self.unanswered += is_asked
+        if turns:
+            self.lengths.append(turns)
+        else:
+            self.empty += 1
+
+
+def read(
+    path: Path, rng: np.random.Generator, *, request_rate_per_s: float = REQUEST_RATE_PER_S,
+    live_conversations: int = LIVE_CONVERSATIONS, max_conversations: int | None = None, tokenizer: str = "auto",
+) -> Requests:  # fmt: skip
+    """Return the requests of the ShareGPT JSON array at `path`, one an answer, arriving as `rng` draws.
+
+    Arrivals are a Poisson process of `request_rate_per_s`. Each is the next turn of one of the
+    `live_conversations` going on, any with the same chance; one that ends makes way for the next of the file.
+
+    Raises:
+        TraceError: the file is no such array, or no conversation has a question and an answer.
+        ConfigError: a rate or count cannot be.
+
+    """
+    if not 0 < request_rate_per_s < math.inf:
+        raise ConfigError(f"request rate(={request_rate_per_s}) must be > 0 a second")
+    if live_conversations < 1 or (max_conversations is not None and max_conversations < 1):
+        raise ConfigError("conversations: at least 1")
+    count, tokenizer_name = token_counter(tokenizer)
+    turns = _read_turns(path, count, max_conversations)
+    if not turns.inputs:
+        raise TraceError("no conversation has a question and an answer", path=path)
+    order, sessions, places = _interleave(column(turns.lengths), live_conversations, rng)
+    gaps = rng.exponential(NS_PER_S / request_rate_per_s, size=len(order))
+    times = np.cumsum(np.rint(gaps))
+    if times[-1] > MAX_NS:
+        raise ConfigError(f"request rate(={request_rate_per_s}) is too low: {len(order)} requests outlast the clock")
+    arrivals = times.astype(np.int64)
+    counts = {
+        "conversations": len(turns.lengths), "empty_conversations": turns.empty, "unanswered": turns.unanswered,
+        "unasked": turns.unasked, "unknown_speakers": turns.unknown_speakers,
+    }  # fmt: skip
+    origin = {
+        "kind": "sharegpt", "file": path.name, "sha256": sha256_of(path), "requests": len(order), "block_tokens": 0,
+        "tokenizer": tokenizer_name, "request_rate_per_s": request_rate_per_s,
+        "live_conversations": live_conversations, "max_conversations": max_conversations, **counts,
+    }  # fmt: skip
+    return Requests(
+        arrivals - arrivals[0], column(turns.inputs)[order], column(turns.outputs)[order],
+        np.zeros(len(order) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64), 0, origin, _notes(origin),
+        session_id=sessions, turn=places,
+    )  # fmt: skip
+
+
+def _read_turns(path: Path, count: Counter, limit: int | None) -> _Turns:
+    need_file(path)
+    if path.stat().st_size == 0:
+        raise TraceError("empty", path=path)
+    decoder, turns = msgspec.json.Decoder(_Conversation), _Turns()
+    with path.open("rb") as file:
+        # Only the pages in use are in memory. The map ends with the last look into it, not before.
+        text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        parts = msgspec.json.decode(text, type=list[msgspec.Raw])
+    except msgspec.ValidationError as error:
+        raise TraceError(f"not a JSON array of conversations: {error}", path=path) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise TraceError(f"not JSON: {error}", path=path) from None
+    for row, part in enumerate(parts[:limit]):
+        turns.enter(_decode(decoder, part, path, row), count)
+        if turns.inputs and turns.inputs[-1] > MAX_TOKENS:
+            raise TraceError(f"a prompt of more than {MAX_TOKENS} tokens", path=path, row=row)
+    return turns
+
+
+def _decode(decoder: msgspec.json.Decoder[_Conversation], part: Any, path: Path, row: int) -> _Conversation:
+    try:
+        return decoder.decode(part)
+    except msgspec.ValidationError as error:
+        message, place = place_of(error)
+        raise TraceError(message, path=path, row=row, column=place) from None
+
+
+def _interleave(lengths: Ints, live: int, rng: np.random.Generator) -> tuple[Ints, Ints, Ints]:
+    """Return which turn (counted through the file) comes when, its conversation, and its place there."""
+    total = int(lengths.sum())
+    firsts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)[:-1]])
+    draws = rng.random(total)
+    going = list(range(min(live, len(lengths))))
+    waiting = len(going)
+    done = [0] * len(lengths)
+    sessions, places = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
+    for i in range(total):
+        slot = int(draws[i] * len(going))
+        session = going[slot]
+        sessions[i], places[i] = session, done[session]
+        done[session] += 1
+        if done[session] == lengths[session]:
+            if waiting < len(lengths):
+                going[slot] = waiting
+                waiting += 1
+            else:
+                going[slot] = going[-1]
+                going.pop()
+    return firsts[sessions] + places, sessions, places
+
+
+def _notes(origin: dict[str, Any]) -> tuple[str, ...]:
+    rate, live = origin["request_rate_per_s"], origin["live_conversations"]
+    notes = [
+        f"the source has no times: they are drawn, Poisson at {rate:g} a second over {live} conversations at a time",
+        f"the source has no token counts: they are {origin['tokenizer']}",
+        "the source has no block ids: prompts share a prefix within their conversation only",
+    ]
+    told = {
+        "empty_conversations": "conversations without a question and an answer were left out",
+        "unanswered": "last questions have no answer and were left out",
+        "unasked": "answers have no question before them: they are history, not requests",
+        "unknown_speakers": "messages of unknown speakers were taken for questions",
+    }
+    return (*notes, *(f"{origin[name]} {what}" for name, what in told.items() if origin[name]))

@@ -1,0 +1,1 @@
+"""The simulation: requests over tiers in virtual time."""

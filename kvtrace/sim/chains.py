@@ -1,0 +1,170 @@
+"""Tokens and blocks into cached objects: which objects a request's prompt consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvtrace.core.compiled import njit
+from kvtrace.core.errors import ConfigError
+from kvtrace.requests.requests import NONE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvtrace.requests.requests import Requests
+
+MAX_OBJECTS = 2**31 - 1
+_BATCH = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """The objects of each request, in prompt order, numbered densely by first appearance.
+
+    `slots[offsets[n]:offsets[n + 1]]` are the objects of request n; object k holds `tokens[k]` tokens.
+    """
+
+    offsets: NDArray[np.int64]
+    slots: NDArray[np.int32]
+    tokens: NDArray[np.int64]
+
+
+def block_chains(requests: Requests) -> Chains:
+    """Return the source's own blocks as objects, the partial last one included."""
+    numbers = _Numbers(len(requests.block_ids))
+    for start in range(0, len(requests.block_ids), _BATCH):
+        numbers.add(requests.block_ids[start : start + _BATCH])
+    return numbers.chains(requests.block_offsets, requests.block_tokens)
+
+
+def chunk_chains(requests: Requests, chunk_tokens: int) -> Chains:
+    """Return the full chunks of `chunk_tokens` tokens of each prompt; a partial last chunk is not stored.
+
+    Block ids are prefix-chained, so a chunk is named by the last block it reaches into and its place there.
+    The end of a prompt that has no block id makes no chunk. Without ids, a chunk is named by its conversation
+    (or its request, if it has none) and its place.
+    """
+    tokens = requests.input_tokens
+    if requests.block_tokens:
+        _check_chunk(requests.block_tokens, chunk_tokens)
+        tokens = np.minimum(tokens, np.diff(requests.block_offsets) * requests.block_tokens)
+    counts = tokens // chunk_tokens
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+    owner = None if requests.block_tokens else conversations(requests)[0]
+    numbers = _Numbers(int(offsets[-1]))
+    for first, end in _groups(offsets):
+        of = counts[first:end]
+        place = np.arange(offsets[end] - offsets[first]) - np.repeat(offsets[first:end] - offsets[first], of)
+        if owner is None:
+            numbers.add(_block_names(requests, chunk_tokens, first, of, place))
+        else:
+            numbers.add(np.repeat(owner[first:end], of) * (int(counts.max(initial=0)) + 1) + place)
+    return numbers.chains(offsets, chunk_tokens)
+
+
+def _groups(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return runs of requests with about _BATCH objects each, so that what is made of them on the way stays small."""
+    starts = np.searchsorted(offsets, np.arange(0, offsets[-1], _BATCH), side="left")
+    bounds = np.unique(np.concatenate([starts, np.array([0, len(offsets) - 1])])).tolist()
+    return list(pairwise(bounds))
+
+
+def _check_chunk(block: int, chunk_tokens: int) -> None:
+    if block % chunk_tokens and chunk_tokens % block:
+        raise ConfigError(
+            f"chunk_tokens(={chunk_tokens}) must divide, or be a multiple of, the source's blocks of {block} tokens"
+        )
+
+
+def _block_names(
+    requests: Requests, chunk_tokens: int, first: int, counts: NDArray[np.int64], place: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    block = requests.block_tokens
+    per_block = max(1, block // chunk_tokens)
+    last_block = ((place + 1) * chunk_tokens - 1) // block
+    ids = requests.block_ids[np.repeat(requests.block_offsets[first : first + len(counts)], counts) + last_block]
+    names: NDArray[np.int64] = ids * per_block + place % per_block
+    return names
+
+
+def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
+    """Return a dense number for each request that only the requests of its conversation share, and how many there are.
+
+    A request of no conversation has one of its own.
+    """
+    count = len(requests)
+    if requests.session_id is None:
+        return np.arange(count), count
+    names = np.where(requests.session_id == NONE, -1 - np.arange(count), requests.session_id)
+    numbers = _Numbers(count)
+    numbers.add(names)
+    return numbers.found.astype(np.int64), numbers.count
+
+
+class _Numbers:
+    """Gives names, int64, numbers from 0 by first appearance: 4 bytes a name, and 12 to 24 more a distinct one."""
+
+    def __init__(self, room: int) -> None:
+        self.count = self._done = 0
+        self.found = np.empty(room, dtype=np.int32)
+        self._names = np.empty(1024, dtype=np.int64)
+        self._table = np.full(2048, NONE, dtype=np.int32)
+
+    def add(self, names: NDArray[np.int64]) -> None:
+        """Give `names`, the next ones, their numbers."""
+        while len(names):
+            done = int(_number(names, self.found[self._done :], self._table, self._names, self.count))
+            self._done += done
+            self.count = int(max(self.count, self.found[self._done - done : self._done].max(initial=-1) + 1))
+            names = names[done:]
+            if len(names):
+                self._grow()
+
+    def _grow(self) -> None:
+        if 2 * len(self._names) > MAX_OBJECTS:
+            raise ConfigError(f"more than {self.count} objects; at most {MAX_OBJECTS} fit a simulation")
+        names, room = self._names, len(self._table)
+        self._names, self._table = np.empty(2 * len(names), dtype=np.int64), np.empty(0, dtype=np.int32)
+        self._names[: self.count] = names
+        self._table = np.full(2 * room, NONE, dtype=np.int32)
+        _place_all(self._table, self._names, self.count)
+
+    def chains(self, offsets: NDArray[np.int64], tokens: int) -> Chains:
+        """Return what was numbered as chains of objects of so many `tokens`."""
+        return Chains(offsets, self.found, np.broadcast_to(np.int64(tokens), self.count))
+
+
+@njit
+def _place(table: Any, names: Any, name: int) -> int:
+    """Return where the number of `name` stands in `table`, or the empty place where it would."""
+    mask = len(table) - 1
+    mixed = np.uint64(name) * np.uint64(0x9E3779B97F4A7C15)
+    at = np.int64(mixed >> np.uint64(20)) & mask
+    while table[at] >= 0 and names[table[at]] != name:
+        at = (at + 1) & mask
+    return int(at)
+
+
+@njit
+def _number(wanted: Any, found: Any, table: Any, names: Any, count: int) -> int:
+    """Put the numbers of `wanted` into `found`, as far as there is room for new names; return how many were."""
+    for i in range(len(wanted)):
+        at = _place(table, names, wanted[i])
+        if table[at] < 0:
+            if count == len(names):
+                return i
+            names[count] = wanted[i]
+            table[at] = count
+            count += 1
+        found[i] = table[at]
+    return len(wanted)
+
+
+@njit
+def _place_all(table: Any, names: Any, count: int) -> None:
+    for number in range(count):
+        table[_place(table, names, names[number])] = number

@@ -1,0 +1,165 @@
+"""Turn what a simulation makes into the trace, objects and requests tables, streamed to their files.
+
+The simulation goes on in its thread while another one encodes what it made before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, arrow_schema, enum_array, enum_code
+from kvtrace.core.tables import create, objects_path
+from kvtrace.requests import own_table
+from kvtrace.sim import records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from kvtrace.core.metadata import Metadata
+    from kvtrace.core.schema import Table
+    from kvtrace.core.tables import Writer
+    from kvtrace.sim.simulation import Flush, Load, Simulation
+
+_OBJECT_ROWS = 1 << 18
+# Of the flushes that wait to be encoded, each some 20 MB.
+_WAITING = 2
+_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+_KEY_DIGITS = 12
+
+
+def write(
+    path: Path, simulation: Simulation, describe: Callable[[Table], Metadata],
+    requests_path: Path | None = None, progress: Callable[[float], None] = lambda _ns: None,
+) -> Metadata:  # fmt: skip
+    """Run `simulation` into the trace at `path`, its objects table beside it, and its requests if wanted.
+
+    `describe` makes the metadata of each table. Nothing appears under a final name unless all is whole.
+    """
+    requests = simulation.load.requests
+    if requests_path is not None and requests_path.absolute() in (path.absolute(), objects_path(path).absolute()):
+        raise ConfigError(f"--requests-out {requests_path}: the trace or its objects go there; name another file")
+    with ExitStack() as stack:
+        # The trace is entered first and so renamed last: when it is there, all is there.
+        trace = stack.enter_context(create(path, TRACE, describe(TRACE)))
+        objects = stack.enter_context(create(objects_path(path), OBJECTS, describe(OBJECTS)))
+        log = stack.enter_context(create(requests_path, REQUESTS, describe(REQUESTS))) if requests_path else None
+        kind = "layer" if simulation.layers > 1 else simulation.preset.entry.value
+        for shared, sizes in simulation.library_object_bytes():
+            _write_objects(objects, shared, sizes, simulation.parts)
+        if requests is not None and log is not None:
+            for batch in own_table.batches(requests, _arrived(simulation.load)):
+                log.write(batch)
+
+        def encode(rows: pa.RecordBatch, object_bytes: Any, asked: pa.RecordBatch | None) -> None:
+            trace.write(rows)
+            if len(object_bytes):
+                objects.write(object_batch(objects.rows, kind, object_bytes))
+            if log is not None and asked is not None:
+                log.write(asked)
+
+        _run(simulation, encode, progress)
+        for writer in (trace, objects, log):
+            if writer is not None:
+                writer.update(stats=simulation.stats())
+                writer.finish()
+    return trace.meta
+
+
+def _run(
+    simulation: Simulation, encode: Callable[[pa.RecordBatch, Any, pa.RecordBatch | None], None],
+    progress: Callable[[float], None],
+) -> None:  # fmt: skip
+    """Simulate in this thread, and `encode` rows, object sizes and users' requests in another, in order."""
+    waiting: deque[Future[None]] = deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="trace-encoder") as encoder:
+
+        def sink(flush: Flush) -> None:
+            asked = _user_requests(flush.log) if len(flush.log) else None
+            waiting.append(encoder.submit(encode, trace_batch(flush.rows), flush.object_bytes, asked))
+            if len(waiting) > _WAITING:
+                waiting.popleft().result()
+
+        simulation.run(sink, progress)
+        for future in waiting:
+            future.result()
+
+
+def trace_batch(rows: Any) -> pa.RecordBatch:
+    """Return rows of the simulation, int64[state.ROW_FIELDS, n], as a record batch; the numbers are copied."""
+    import pyarrow as pa
+
+    is_background = rows[records.REQUEST_ID] < 0
+    arrays = [
+        pa.array(rows[records.TS_NS].copy()),
+        enum_array(TRACE, "op", rows[records.OP].astype(np.int8)),
+        pa.array(rows[records.TIER].astype(np.int8)),
+        enum_array(TRACE, "phase", rows[records.PHASE].astype(np.int8)),
+        pa.array(rows[records.OBJECT_ID].copy()),
+        pa.array(np.zeros(rows.shape[1], dtype=np.int64)),
+        pa.array(rows[records.LENGTH_BYTES].copy()),
+        pa.array(rows[records.REQUEST_ID].copy(), mask=is_background),
+        pa.array(rows[records.STAGE].astype(np.int32), mask=is_background),
+        pa.array(rows[records.RANK].astype(np.int16)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(TRACE))
+
+
+def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:
+    """Return objects `first_id`, `first_id` + 1, … of `kind` with `sizes`, bytes, as a record batch."""
+    import pyarrow as pa
+
+    ids = np.arange(first_id, first_id + len(sizes))
+    code = enum_code(OBJECTS, "kind", kind)
+    arrays = [
+        pa.array(ids),
+        _keys(kind, ids),
+        enum_array(OBJECTS, "kind", np.full(len(sizes), code, dtype=np.int8)),
+        pa.array(sizes, pa.int64()),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS))
+
+
+def _keys(kind: str, ids: Any) -> pa.StringArray:
+    """Return `kind`/ and each id in hexadecimal digits, as strings."""
+    import pyarrow as pa
+
+    head = np.frombuffer(f"{kind}/".encode(), dtype=np.uint8)
+    text = np.empty((len(ids), len(head) + _KEY_DIGITS), dtype=np.uint8)
+    text[:, : len(head)] = head
+    for digit in range(_KEY_DIGITS):
+        text[:, len(head) + digit] = _HEX[ids >> 4 * (_KEY_DIGITS - 1 - digit) & 15]
+    ends = np.arange(len(ids) + 1, dtype=np.int32) * text.shape[1]
+    return pa.StringArray.from_buffers(len(ids), pa.py_buffer(ends), pa.py_buffer(text))
+
+
+def _write_objects(out: Writer, kind: str, sizes: Any, parts: int) -> None:
+    each = np.repeat(sizes // parts, parts)
+    for start in range(0, len(each), _OBJECT_ROWS):
+        out.write(object_batch(out.rows, kind, each[start : start + _OBJECT_ROWS]))
+
+
+def _arrived(load: Load) -> int:
+    """Return how many of the file's requests the simulation lets in."""
+    requests = load.requests
+    return 0 if requests is None else min(int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests)
+
+
+def _user_requests(log: Any) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    arrival, request, session, turn, inputs, outputs, qos, kind = (log[:, i].copy() for i in range(8))
+    arrays = [
+        pa.array(arrival), pa.array(request), pa.array(session), pa.array(turn, pa.int32()), pa.array(inputs),
+        pa.array(outputs), pa.nulls(len(log), pa.list_(pa.int64())),
+        enum_array(REQUESTS, "qos", qos.astype(np.int8)), enum_array(REQUESTS, "kind", kind.astype(np.int8)),
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(REQUESTS))

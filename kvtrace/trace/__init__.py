@@ -1,0 +1,1 @@
+"""The trace: checked, counted, exchanged."""

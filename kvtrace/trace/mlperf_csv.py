@@ -1,0 +1,345 @@
+"""The trace CSV of the MLPerf Storage KV-cache benchmark (`--io-trace-log`): read into our trace, and written.
+
+Its six columns have no delete, offset, request, stage or rank, so those are null or absent after an import,
+and an export says what it leaves out. Its clock is Unix seconds with six decimals.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvtrace.core.csv import csv_fault
+from kvtrace.core.errors import TraceError
+from kvtrace.core.files import aside
+from kvtrace.core.metadata import Metadata, Tier, describe
+from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code
+from kvtrace.core.tables import create, objects_path, open_table
+from kvtrace.core.units import format_duration
+from kvtrace.trace.key_numbers import KeyNumbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from kvtrace.core.tables import Writer
+
+HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
+BLOCK_BYTES = 8 << 20
+_ZSTD_BYTES = 1 << 17
+ZSTD_LEVEL = 3
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# Microseconds up to here are exact in a double.
+_MAX_SECONDS = 2**53 / 1e6
+_TIERS = {"Tier-0": "gpu", "Tier-1": "cpu", "Tier-2": "nvme"}
+_OPS = {"Read": enum_code(TRACE, "op", Op.READ), "Write": enum_code(TRACE, "op", Op.WRITE)}
+# Its evictions are moves to the next tier down, logged as a read and a write.
+_PHASES = (("Prefill", Phase.PREFILL), ("Decode", Phase.DECODE), ("Evict", Phase.DEMOTE))
+_EXPORT_PHASES = {Phase.DECODE: "Decode", Phase.DEMOTE: "Evict"}
+
+
+def is_mlperf(path: Path) -> bool:
+    """Return whether `path` starts with the MLPerf header, plain or zstd."""
+    if not path.is_file():
+        return False
+    try:
+        return next(_chunks(path), b"").startswith(HEADER.encode())
+    except TraceError:
+        return False
+
+
+@dataclass(slots=True)
+class Import:
+    """What an import met: how many rows, and what had to be changed."""
+
+    keys: KeyNumbers
+    rows: int = 0
+    raised_rows: int = 0
+    raised_most_ns: int = 0
+    other_phases: dict[str, int] = field(default_factory=dict)
+    first_ns: int | None = None
+    last_ns: int = 0
+
+    def notes(self) -> list[str]:
+        """Return what the reader of the trace must know."""
+        notes = ["imported from an MLPerf trace: it has no deletes, offsets or ranks; requests and stages are null"]
+        if self.raised_rows:
+            notes.append(
+                f"{self.raised_rows} of {self.rows} rows went back in time, by {format_duration(self.raised_most_ns)} "
+                "at most; their times were raised to the row before"
+            )
+        notes += [f"phase {name!r} ({count} rows) is 'other' here" for name, count in self.other_phases.items()]
+        return notes
+
+
+def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[float], None]) -> Import:
+    """Convert the MLPerf CSV at `source` to the trace at `target`, with its objects table beside it."""
+    tiers = [Tier(name) for name in _TIERS.values()]
+    origin = {"kind": "mlperf-csv", "file": source.name}
+
+    def about(table: Any) -> Metadata:
+        return describe(table, "kvtrace", argv, {"import": origin}, tiers=tiers, source=origin)
+
+    with (
+        create(objects_path(target), OBJECTS, about(OBJECTS)) as objects,
+        create(target, TRACE, about(TRACE)) as out,
+        KeyNumbers(target.parent) as keys,
+    ):
+        state = Import(keys)
+        for block, row in _blocks(source):
+            batch = _convert(_parse(block, source, row), state, source)
+            out.write(batch)
+            progress(float(state.rows))
+        _write_objects(objects, state)
+        for writer in (out, objects):
+            writer.update(notes=state.notes(), source=origin | {"first_unix_ns": state.first_ns})
+    return state
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    """Yield the text of `path`, plain or zstd, some MiB at a time."""
+    import zstandard
+
+    with path.open("rb") as file:
+        if file.read(len(_ZSTD_MAGIC)) != _ZSTD_MAGIC:
+            file.seek(0)
+            while data := file.read(BLOCK_BYTES):
+                yield data
+            return
+        file.seek(0)
+        frame = None
+        while data := file.read(_ZSTD_BYTES):
+            while data:
+                frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                try:
+                    yield frame.decompress(data)
+                except zstandard.ZstdError as error:
+                    raise TraceError(f"damaged zstd data: {error}", path=path) from None
+                data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+        if frame is not None:
+            raise TraceError("truncated: its zstd data has no end", path=path)
+
+
+def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
+    """Yield blocks of whole data lines and the number of their first row."""
+    row, rest, is_data = 0, b"", False
+    for data in _chunks(path):
+        block, newline, rest = (rest + data).rpartition(b"\n")
+        if newline and not is_data:
+            block, is_data = block.partition(b"\n")[2], True
+        if block:
+            yield block + newline, row
+            row += block.count(b"\n") + 1
+    if rest.strip() or not is_data:
+        raise TraceError("truncated: its last line has no end", path=path, row=row)
+
+
+def _parse(block: bytes, path: Path, row: int) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    text = pa.dictionary(pa.int32(), pa.string())
+    types = dict(zip(HEADER.split(","), (pa.float64(), text, pa.int64(), text, pa.string(), text), strict=True))
+    try:
+        return csv.read_csv(
+            io.BytesIO(block),
+            read_options=csv.ReadOptions(column_names=list(types), use_threads=False),
+            convert_options=csv.ConvertOptions(column_types=types, null_values=[]),
+        ).combine_chunks()
+    except pa.ArrowInvalid as error:
+        raise csv_fault(error, list(types), path, row) from None
+
+
+def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    n = rows.num_rows
+    sizes = rows["Object_Size_Bytes"].to_numpy()
+    if len(sizes) and sizes.min() < 0:
+        at = state.rows + int(np.argmax(sizes < 0))
+        raise TraceError("a negative size", path=path, row=at, column="Object_Size_Bytes")
+    seconds = rows["Timestamp"].to_numpy()
+    is_wrong = ~((seconds >= 0) & (seconds <= _MAX_SECONDS))
+    if is_wrong.any():
+        at = int(np.argmax(is_wrong))
+        raise TraceError(f"{seconds[at]:g} is no Unix time", path=path, row=state.rows + at, column="Timestamp")
+    ops = _codes(rows["Operation"], _OPS, path, state.rows)
+    tiers = _codes(rows["Tier"], {name: i for i, name in enumerate(_TIERS)}, path, state.rows)
+    arrays = [
+        pa.array(_times(seconds, state)),
+        enum_array(TRACE, "op", ops),
+        pa.array(tiers),
+        enum_array(TRACE, "phase", _phases(rows["Phase"], ops, state)),
+        pa.array(_objects(rows["Key"], sizes, state)),
+        pa.array(np.zeros(n, dtype=np.int64)),
+        pa.array(sizes),
+        pa.nulls(n, pa.int64()),
+        pa.nulls(n, pa.int32()),
+        pa.array(np.zeros(n, dtype=np.int16)),
+    ]
+    state.rows += n
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(TRACE))
+
+
+def _codes(column: Any, known: dict[str, int], path: Path, row: int) -> Any:
+    """Return int8 codes of a dictionary column whose values must all be `known`."""
+    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    values = array.dictionary.to_pylist()
+    for index, value in enumerate(values):
+        if value not in known:
+            at = row + int(np.argmax(array.indices.to_numpy() == index))
+            raise TraceError(
+                f"unknown value {value!r}; it must be one of {', '.join(known)}",
+                path=path, row=at, column="Tier" if known.keys() == _TIERS.keys() else "Operation",
+            )  # fmt: skip
+    codes = np.array([known[v] for v in values], dtype=np.int8)
+    return codes[array.indices.to_numpy()] if values else np.zeros(0, dtype=np.int8)
+
+
+def _phases(column: Any, ops: Any, state: Import) -> Any:
+    """Return phase codes; a phase that starts like a known one is that one, any other is `other` and counted."""
+    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    values, indices = array.dictionary.to_pylist(), array.indices.to_numpy()
+    codes = np.empty(len(values), dtype=np.int8)
+    for index, value in enumerate(values):
+        phase = next((phase for prefix, phase in _PHASES if value.startswith(prefix)), Phase.OTHER)
+        if phase is Phase.OTHER:
+            state.other_phases[value] = state.other_phases.get(value, 0) + int((indices == index).sum())
+        codes[index] = enum_code(TRACE, "phase", phase)
+    result = codes[indices] if values else np.zeros(0, dtype=np.int8)
+    # What it reads for a prefill is cached KV.
+    is_load = (result == enum_code(TRACE, "phase", Phase.PREFILL)) & (ops == enum_code(TRACE, "op", Op.READ))
+    result[is_load] = enum_code(TRACE, "phase", Phase.LOAD)
+    return result
+
+
+def _times(seconds: Any, state: Import) -> Any:
+    """Return ns from the first row, never decreasing; a double holds today's Unix time to well under 1 µs."""
+    times = np.round(seconds * 1e6).astype(np.int64) * 1000
+    if state.first_ns is None and len(times):
+        state.first_ns = int(times[0])
+    times -= state.first_ns or 0
+    raised = np.maximum(np.maximum.accumulate(times), state.last_ns) if len(times) else times
+    late = raised - times
+    state.raised_rows += int((late > 0).sum())
+    state.raised_most_ns = max(state.raised_most_ns, int(late.max(initial=0)))
+    state.last_ns = int(raised[-1]) if len(raised) else state.last_ns
+    return raised
+
+
+def _objects(keys: Any, sizes: Any, state: Import) -> Any:
+    array = keys.combine_chunks() if keys.num_chunks != 1 else keys.chunk(0)
+    encoded = array.dictionary_encode()
+    ids = state.keys.number(encoded.dictionary)[encoded.indices.to_numpy()]
+    state.keys.enlarge(ids, sizes)
+    return ids
+
+
+def _write_objects(out: Writer, state: Import) -> None:
+    import pyarrow as pa
+
+    other = enum_code(OBJECTS, "kind", "other")
+    for names in state.keys.batches():
+        first, n = out.rows, len(names)
+        arrays = [
+            pa.array(np.arange(first, first + n)), names,
+            enum_array(OBJECTS, "kind", np.full(n, other, dtype=np.int8)),
+            pa.array(state.keys.sizes[first : first + n]),
+        ]  # fmt: skip
+        out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS)))
+
+
+def write_from(source: Path, target: Path, progress: Callable[[float], None]) -> dict[str, int]:
+    """Convert the trace at `source` to MLPerf CSV at `target` (zstd if it ends so); return what was lost, counted."""
+    import polars as pl
+
+    reader = open_table(source, TRACE)
+    if len(reader.meta.tiers) > len(_TIERS):
+        raise TraceError(f"it has {len(reader.meta.tiers)} tiers; the MLPerf format has {len(_TIERS)}", path=source)
+    keys = _keys(source)
+    # An imported trace gets its own clock back.
+    first_us = ((reader.meta.source or {}).get("first_unix_ns") or 0) // 1000
+    lost = {"deletes": 0, "request ids": 0, "offsets": 0, "phases": 0, "ranks": 0, "sub-microsecond times": 0}
+    rows = 0
+    with aside(target) as temporary, _sink(temporary, is_zstd=target.name.endswith(".zst")) as out:
+        out.write(HEADER.encode() + b"\n")
+        for batch in reader.batches():
+            frame = pl.DataFrame(pl.from_arrow(batch)).with_columns(pl.col("op", "phase").cast(pl.String))
+            _count_losses(frame, lost)
+            text = io.BytesIO()
+            _mlperf_rows(frame.filter(pl.col("op") != Op.DELETE), keys, first_us).write_csv(text, include_header=False)
+            out.write(text.getbuffer())
+            rows += batch.num_rows
+            progress(float(rows))
+    return lost
+
+
+@contextmanager
+def _sink(path: Path, *, is_zstd: bool) -> Iterator[Any]:
+    import zstandard
+
+    with path.open("wb") as file:
+        if not is_zstd:
+            yield file
+            return
+        with zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(file) as stream:
+            yield stream
+
+
+def _keys(source: Path) -> Any:
+    """Return the keys of the trace's objects as a polars series, null where there is none, or None without any."""
+    import polars as pl
+
+    path = objects_path(source)
+    if not path.exists():
+        return None
+    parts = [pl.DataFrame(pl.from_arrow(b)) for b in open_table(path, OBJECTS).batches(["object_id", "key"])]
+    if not parts:
+        return None
+    objects = pl.concat(parts)
+    ids = objects["object_id"]
+    if len(ids) and (ids[0] != 0 or ids[-1] != len(ids) - 1):
+        every = pl.DataFrame({"object_id": pl.int_range(int(ids.to_numpy().max()) + 1, eager=True)})
+        objects = every.join(objects, on="object_id", how="left", maintain_order="left")
+    return objects["key"]
+
+
+def _mlperf_rows(frame: Any, keys: Any, first_us: int) -> Any:
+    import polars as pl
+
+    us = pl.col("ts_ns") // 1000 + first_us
+    phase = pl.col("phase").replace_strict(dict(_EXPORT_PHASES), default="Prefill", return_dtype=pl.String)
+    key: Any = pl.format("object/{}", pl.col("object_id"))
+    if keys is not None:
+        known = keys.gather(frame["object_id"], null_on_oob=True).alias("key")
+        frame, key = frame.with_columns(known), pl.coalesce("key", key)
+    return frame.select(
+        pl.format("{}.{}", us // 1_000_000, (us % 1_000_000).cast(pl.String).str.zfill(6)),
+        pl.col("op").str.to_titlecase(), pl.col("length_bytes"), pl.format("Tier-{}", pl.col("tier")).alias("tier"),
+        key.alias("key"), phase.alias("phase"),
+    )  # fmt: skip
+
+
+def _count_losses(frame: Any, lost: dict[str, int]) -> None:
+    import polars as pl
+
+    kept = [Phase.PREFILL, *_EXPORT_PHASES]
+    counts = frame.select(
+        (pl.col("op") == Op.DELETE).sum(), pl.col("request_id").is_not_null().sum(), (pl.col("offset_bytes") > 0).sum(),
+        (~pl.col("phase").is_in(kept) & (pl.col("op") != Op.DELETE)).sum().alias("p"), (pl.col("rank") > 0).sum(),
+        (pl.col("ts_ns") % 1000 != 0).sum(),
+    ).row(0)  # fmt: skip
+    for name, count in zip(lost, counts, strict=True):
+        lost[name] += int(count)
+
+
+def describe_losses(lost: dict[str, int]) -> str:
+    """Return one line that says what an export left out."""
+    parts = [f"{count:,} {name}" for name, count in lost.items() if count]
+    return "lost in this format: " + (", ".join(parts) if parts else "nothing")

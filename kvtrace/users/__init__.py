@@ -1,0 +1,1 @@
+"""Synthetic users, who ask at times and for lengths drawn from a seed."""

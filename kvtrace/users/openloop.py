@@ -1,0 +1,132 @@
+"""Synthetic users in an open loop: the turns of the closed loop's users, at times that wait for nobody.
+
+Which conversation the n-th request belongs to, and how long it is, depends on the seed and on how many
+conversations go on, not on its time: another process of arrivals asks the same, at other times.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from kvtrace.core.compiled import njit
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import format_duration
+from kvtrace.requests.requests import NONE, Requests
+from kvtrace.users.arrivals import Arrivals, Process
+from kvtrace.users.synthetic import CONTINUE_PER_MILLE, KIND, MAX_TURNS, QOS, draw, make_users, next_turn
+
+LIVE_CONVERSATIONS: Final = 64
+MAX_LIVE: Final = 10**7
+
+# The columns made here, rows of an int64 matrix.
+_SESSION, _TURN, _INPUT, _OUTPUT, _QOS, _KIND, _COLUMNS = range(7)
+# A place for a conversation, columns of an int64 matrix.
+_USER, _DONE, _HISTORY, _PLACE_FIELDS = range(4)
+# The user number whose draws say which conversation goes on: no user has it.
+_LOT = -1
+
+
+def make(
+    arrivals: Arrivals, until_ns: int, max_context_tokens: int, seed: int, *,
+    live_conversations: int = LIVE_CONVERSATIONS, max_requests: int | None = None,
+) -> Requests:  # fmt: skip
+    """Return the requests that arrive before `until_ns`, each the next turn of one of `live_conversations`.
+
+    The conversation is any with the same chance; one that ends makes way for one of a new user.
+
+    Raises:
+        ConfigError: a count that cannot be, or nothing arrives.
+
+    """
+    if not 1 <= live_conversations <= MAX_LIVE:
+        raise ConfigError(f"live conversations(={live_conversations}) must be from 1 to {MAX_LIVE}")
+    times = arrivals.times_ns(seed, until_ns, max_requests)
+    if not len(times):
+        raise ConfigError(
+            f"no request arrives within {format_duration(until_ns)} at {arrivals.rate_per_s:g} a second with seed "
+            f"{seed}: raise the duration or the rate"
+        )
+    columns = _turns(len(times), live_conversations, max_context_tokens, seed)
+    over = int(np.count_nonzero(columns[_INPUT] + columns[_OUTPUT] > max_context_tokens))
+    is_even = arrivals.process is Process.CONSTANT
+    origin = {
+        "kind": "open-loop", "requests": len(times), "block_tokens": 0, **arrivals.as_origin(),
+        "expected_requests": arrivals.expected(until_ns), "duration_ns": until_ns, "max_requests": max_requests,
+        "live_conversations": live_conversations, "conversations": int(columns[_SESSION].max()) + 1,
+        "over_context": over, "generator": None if is_even else f"PCG64, numpy {np.__version__}",
+    }  # fmt: skip
+    return Requests(
+        times, columns[_INPUT], columns[_OUTPUT], np.zeros(len(times) + 1, dtype=np.int64),
+        np.zeros(0, dtype=np.int64), 0, origin, _notes(arrivals, origin, max_context_tokens),
+        session_id=columns[_SESSION], turn=columns[_TURN], qos=columns[_QOS], kind=columns[_KIND],
+    )  # fmt: skip
+
+
+def _turns(count: int, live: int, max_context_tokens: int, seed: int) -> Any:
+    """Return the columns of `count` turns, int64[_COLUMNS, count]; conversations are numbered as they begin."""
+    columns = np.empty((_COLUMNS, count), dtype=np.int64)
+    places = np.full((live, _PLACE_FIELDS), NONE, dtype=np.int64)
+    progress = np.zeros(2, dtype=np.int64)
+    users, _ = make_users(min(count, live) + count // 4 + 1, seed)
+    while not _take_turns(columns, places, progress, users, seed, max_context_tokens):
+        more, _ = make_users(2 * len(users), seed)
+        more[: len(users)] = users
+        users = more
+    return columns
+
+
+@njit  # type: ignore[untyped-decorator]  # numba has none
+def _take_turns(columns: Any, places: Any, progress: Any, users: Any, seed: int, max_context_tokens: int) -> bool:
+    """Make turns from `progress` (rows, users) on; return whether all are made, or `users` may not suffice."""
+    row, next_user = progress[0], progress[1]
+    while row < columns.shape[1] and next_user < len(users):
+        me = places[draw(seed, _LOT, row, 0, len(places) - 1)]
+        is_new = me[_USER] == NONE
+        if not is_new:
+            turn = next_turn(users, seed, me[_USER], me[_DONE], me[_HISTORY], max_context_tokens)
+            is_new = turn.is_new_conversation
+        if is_new:
+            me[_USER], me[_DONE], me[_HISTORY] = next_user, 0, 0
+            next_user += 1
+            turn = next_turn(users, seed, me[_USER], 0, 0, max_context_tokens)
+        columns[_SESSION, row], columns[_TURN, row] = me[_USER], me[_DONE]
+        columns[_INPUT, row] = me[_HISTORY] + turn.new_tokens
+        columns[_OUTPUT, row] = turn.output_tokens
+        columns[_QOS, row], columns[_KIND, row] = users[me[_USER], QOS], users[me[_USER], KIND]
+        me[_DONE] += 1
+        me[_HISTORY] += turn.new_tokens + turn.output_tokens
+        row += 1
+    progress[0], progress[1] = row, next_user
+    is_done: bool = row == columns.shape[1]
+    return is_done
+
+
+def _notes(arrivals: Arrivals, origin: dict[str, Any], max_context_tokens: int) -> tuple[str, ...]:
+    live, generator = origin["live_conversations"], origin["generator"]
+    pause = f"{live / arrivals.rate_per_s:g} s"
+    cut = (
+        "cut to whole microseconds, so that the last digits of C libraries do not show; they are drawn with "
+        f"{generator}, and another numpy may draw others"
+    )
+    notes = (
+        (
+            f"open loop: requests arrive {arrivals.describe()}, whatever the system does: a turn may come before the "
+            "answer to the one before it"
+        ),
+        (
+            f"each request is the next turn of one of {live} conversations, any with the same chance: {pause} "
+            "on average between turns of one; none has begun at the start"
+        ),
+        (
+            f"a conversation ends after each turn with a chance of {1000 - CONTINUE_PER_MILLE} in 1000, after "
+            f"{MAX_TURNS} turns, or when the next would not fit {max_context_tokens} tokens of context; then "
+            "a new user begins one"
+        ),
+        "the source has no block ids: prompts share a prefix within their conversation only",
+        f"times are {'rounded to whole microseconds' if generator is None else cut}",
+    )
+    if not origin["over_context"]:
+        return notes
+    return (*notes, f"{origin['over_context']} first turns do not fit {max_context_tokens} tokens of context")

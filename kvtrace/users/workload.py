@@ -1,0 +1,216 @@
+"""What synthetic users share and which half of a serving node they load: system prompts, documents, prefill or decode.
+
+All of it is off by default; `--set workload.prompt_share=0.2` turns some on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from kvtrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+MAX_ITEMS = 10**7
+MAX_ITEM_TOKENS = 10**7
+MAX_TOP_CHUNKS = 1000
+# As in the MLPerf Storage KV-cache benchmark: lengths of documents, shorter ones for large models, and a chunk's bytes.
+DOCUMENT_TOKENS, DOCUMENT_TOKENS_LARGE = (4000, 12_000), (1024, 4096)
+LARGE_LAYERS = 64
+MAX_DOCUMENT_CHUNK_BYTES = 256 << 20
+
+
+class Mode(StrEnum):
+    """Which half of a disaggregated node the storage serves."""
+
+    BOTH = "prefill-decode"
+    PREFILL_ONLY = "prefill-only"
+    """Every prompt is computed and stored; nothing is looked up or read, and what is there already is not stored twice.
+    Another node generates the answer, which takes its time."""
+    DECODE_ONLY = "decode-only"
+    """Every request continues one of its user's entries, which are there from the start; nothing is stored."""
+
+
+class Popularity(StrEnum):
+    """How often each is asked for."""
+
+    ZIPF = "zipf"
+    """The n-th a n-th as often as the first."""
+    UNIFORM = "uniform"
+
+
+class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What goes with the turns of synthetic users; the turns themselves are the same with and without."""
+
+    mode: Mode = Mode.BOTH
+    prompt_share: float = 0.0
+    """The share of conversations that begin with one of the system prompts."""
+    prompt_tokens: tuple[int, ...] = (512, 1024, 2048)
+    """The length of each system prompt; a conversation has any of them with the same chance."""
+    rag_share: float = 0.0
+    """The share of requests that retrieve chunks of a document, which are there from the start."""
+    rag_documents: int = 100
+    rag_document_tokens: tuple[int, int] | None = None
+    """Shortest and longest; by default 4,000 to 12,000, or 1,024 to 4,096 for models of 64 layers and more."""
+    rag_chunk_tokens: int = 512
+    """With entry=turn no chunk is larger than 256 MiB."""
+    rag_top_chunks: int = 5
+    rag_document_popularity: Popularity = Popularity.ZIPF
+    rag_chunk_popularity: Popularity = Popularity.ZIPF
+    decode_entries: int = 10
+    """With mode=decode-only: entries a user has."""
+    decode_entry_tokens: int = 2048
+
+    @property
+    def shares(self) -> bool:
+        """Whether anything needs synthetic users in a closed loop."""
+        return bool(self.prompt_share or self.rag_share or self.mode is Mode.DECODE_ONLY)
+
+
+def check(
+    workload: Workload, chunk_tokens: int, *, stores_generated: bool, require: Callable[[bool, str], None]
+) -> None:
+    """Call `require` with all that must hold of `workload`; `chunk_tokens` is 0 for entry=turn."""
+    for name in ("prompt_share", "rag_share"):
+        share = getattr(workload, name)
+        require(0 <= share <= 1, f"workload.{name}(={share}) must be from 0 to 1")
+    for name, most in (
+        ("rag_documents", MAX_ITEMS), ("rag_chunk_tokens", MAX_ITEM_TOKENS), ("rag_top_chunks", MAX_TOP_CHUNKS),
+        ("decode_entries", MAX_ITEMS), ("decode_entry_tokens", MAX_ITEM_TOKENS),
+    ):  # fmt: skip
+        value = getattr(workload, name)
+        require(0 < value <= most, f"workload.{name}(={value}) must be > 0, and at most {most}")
+    require(
+        len(workload.prompt_tokens) > 0 and all(0 < t <= MAX_ITEM_TOKENS for t in workload.prompt_tokens),
+        f"workload.prompt_tokens(={list(workload.prompt_tokens)}) must be some lengths > 0, at most {MAX_ITEM_TOKENS}",
+    )
+    low, high = workload.rag_document_tokens or DOCUMENT_TOKENS
+    require(
+        0 < low <= high <= MAX_ITEM_TOKENS,
+        f"workload.rag_document_tokens(={[low, high]}) must be shortest and longest, > 0, at most {MAX_ITEM_TOKENS}",
+    )
+    for name in ("rag_chunk_tokens",) * bool(workload.rag_share) + ("decode_entry_tokens",) * (
+        workload.mode is Mode.DECODE_ONLY
+    ):
+        value = getattr(workload, name)
+        require(
+            not chunk_tokens or value % chunk_tokens == 0,
+            f"workload.{name}(={value}) must be a multiple of chunk_tokens(={chunk_tokens}): only full ones are stored",
+        )
+    _check_mode(workload, stores_generated=stores_generated, require=require)
+
+
+def _check_mode(workload: Workload, *, stores_generated: bool, require: Callable[[bool, str], None]) -> None:
+    if workload.mode is Mode.BOTH:
+        return
+    require(
+        not stores_generated, f"workload.mode={workload.mode} stores no generated tokens: leave store_generated out"
+    )
+    require(
+        not workload.rag_share,
+        f"workload.mode={workload.mode} retrieves no documents: leave workload.rag_share out",
+    )
+    require(
+        workload.mode is not Mode.DECODE_ONLY or not workload.prompt_share,
+        "workload.mode=decode-only computes no prompts: leave workload.prompt_share out",
+    )
+
+
+def notes(workload: Workload) -> list[str]:
+    """Return what the reader of a trace must know of its workload."""
+    found = []
+    if workload.prompt_share:
+        found.append(
+            f"{workload.prompt_share:g} of all conversations begin with one of {len(workload.prompt_tokens)} system "
+            "prompts, which all users share: the first to need one stores it, and so does whoever needs it once lost"
+        )
+    if workload.rag_share:
+        found.append(
+            f"{workload.rag_share:g} of all requests retrieve {workload.rag_top_chunks} chunks of one of "
+            f"{workload.rag_documents} documents, populated at the start and stored again when lost; a chunk's KV is "
+            "taken to serve wherever it stands, so it is no part of a prefix, and a later turn does not carry it on"
+        )
+    if workload.mode is Mode.PREFILL_ONLY:
+        found.append(
+            "prefill only: nothing is looked up or loaded; answers are generated elsewhere and take their time"
+        )
+    if workload.mode is Mode.DECODE_ONLY:
+        found.append(
+            f"decode only: each request continues one of its user's {workload.decode_entries} entries of "
+            f"{workload.decode_entry_tokens} tokens, populated at the start; one that is lost is not computed again"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The items that all users share, or that are there from the start: prompts, documents' chunks, users' entries."""
+
+    tokens: NDArray[np.int64]
+    prompts: int
+    """The first so many items are system prompts."""
+    document_first: NDArray[np.int64]
+    """[documents + 1]: the first item of each document's chunks, and the first user's entry."""
+    document_weight: NDArray[np.int64]
+    """[documents]: how often each is asked for, cumulated."""
+
+    @property
+    def first_entry(self) -> int:
+        """The first item that is a user's entry."""
+        return int(self.document_first[-1])
+
+    def kinds(self, entry: str) -> list[tuple[str, int, int]]:
+        """Return the kinds of objects that items hold, `entry` being that of users' entries: kind, first item, end."""
+        bounds = [0, self.prompts, self.first_entry, len(self.tokens)]
+        return [
+            (kind, bounds[i], bounds[i + 1])
+            for i, kind in enumerate(("prompt", "document", entry))
+            if bounds[i] < bounds[i + 1]
+        ]
+
+
+def library_of(
+    workload: Workload, users: int, layers: int, bytes_per_token: int, *, is_turn: bool, seed: int
+) -> Library:
+    """Return what the workload has `users` share, and what is there from the start; lengths are drawn from `seed`."""
+    parts = [np.array(workload.prompt_tokens if workload.prompt_share else (), dtype=np.int64)]
+    prompts = len(parts[0])
+    first, weight = [prompts], np.zeros(0, dtype=np.int64)
+    if workload.rag_share:
+        chunk = workload.rag_chunk_tokens
+        if is_turn:
+            chunk = max(1, min(chunk, MAX_DOCUMENT_CHUNK_BYTES // bytes_per_token))
+        for tokens in _document_tokens(workload, layers, seed):
+            parts.append(np.minimum(chunk, np.arange(tokens, 0, -chunk)))
+            first.append(first[-1] + len(parts[-1]))
+        weight = _weights(workload.rag_documents, workload.rag_document_popularity)
+    if workload.mode is Mode.DECODE_ONLY:
+        parts.append(np.full(users * workload.decode_entries, workload.decode_entry_tokens))
+    found = np.concatenate(parts)
+    if len(found) > MAX_ITEMS:
+        raise ConfigError(f"the workload has {len(found)} prompts, document chunks and entries; at most {MAX_ITEMS}")
+    return Library(found, prompts, np.array(first, dtype=np.int64), weight)
+
+
+def _document_tokens(workload: Workload, layers: int, seed: int) -> list[int]:
+    from kvtrace.users.synthetic import LIBRARY, draw
+
+    usual = DOCUMENT_TOKENS_LARGE if layers >= LARGE_LAYERS else DOCUMENT_TOKENS
+    low, high = workload.rag_document_tokens or usual
+    return [int(draw(seed, LIBRARY, number, low, high)) for number in range(workload.rag_documents)]
+
+
+def _weights(count: int, popularity: Popularity) -> Any:
+    """Return the whole weights of `count` ranks, cumulated: no float, so that every machine draws the same."""
+    from kvtrace.users.synthetic import ZIPF_WEIGHT
+
+    ranks = np.arange(1, count + 1)
+    return np.cumsum(ZIPF_WEIGHT // ranks if popularity is Popularity.ZIPF else np.ones_like(ranks))

@@ -1,0 +1,666 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import zstandard
+from conftest import run_cli, write_trace
+from kvdistill_rows import HAND, MS
+
+from kvdistill.formats.formats import Format, Options
+from kvdistill.formats.importing import Result, import_files
+from kvdistill.formats.oplog import Style, write_oplogs
+from kvdistill.profile.sources import distil_source
+from kvdistill.report.summary_report import summary_report
+from kvtrace.core.errors import ConfigError, DeviceError, TraceError
+from kvtrace.core.limit import Limit
+from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, TRACE
+from kvtrace.core.tables import read_table
+
+HEADER = "\t".join(Style.WARP.columns)
+
+
+def run_import(format_: str, files: list, out, tier: str | None = None) -> Result:
+    return import_files(files, Options(Format(format_), tier), out, ["kvdistill", "import"])
+
+
+def rows_of(path, table, *names: str) -> list[tuple]:
+    found = read_table(path, table)
+    return list(zip(*(found.column(n).to_pylist() for n in names), strict=True))
+
+
+def manifest(out) -> dict:
+    return json.loads((out / "run.json").read_text())
+
+
+def figures(out) -> dict[tuple[str, str], dict]:
+    return {(f["tier"], f["op"]): f for f in manifest(out)["summary"]["figures"]}
+
+
+def warp_line(op: str, file: str, start: str, end: str, size: int, error: str = "", **more: str) -> str:
+    values = dict.fromkeys(Style.WARP.columns, "") | {
+        "idx": "0", "thread": "3", "op": op, "client_id": "c", "n_objects": "1", "bytes": str(size), "file": file,
+        "error": error, "start": start, "end": end, "duration_ns": "", "cat": "0",
+    } | more  # fmt: skip
+    return "\t".join(values.values())
+
+
+def write_lines(path, *lines: str, compress: bool = False):
+    data = ("\n".join(lines) + "\n").encode()
+    path.write_bytes(zstandard.ZstdCompressor().compress(data) if compress else data)
+    return path
+
+
+# What a log cannot carry of HAND's tier: tier, phase, request, stage, rank; and offsets, since a GET is of an object.
+EXPECTED = [
+    (0, "write", "chunk/000000000000", 6000), (0, "write", "chunk/000000000001", 3 << 20),
+    (2 * MS, "read", "chunk/000000000002", 8192), (10 * MS, "read", "chunk/000000000001", 3 << 20),
+    (20 * MS, "read", "chunk/000000000000", 2000), (30 * MS, "delete", "chunk/000000000000", 6000),
+    (40 * MS, "write", "chunk/000000000003", 4096), (50 * MS, "read", "chunk/000000000003", 4096),
+    (100 * MS, "read", "chunk/000000000001", 1 << 20),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("style", "hosts"), [(Style.SAI3, 1), (Style.SAI3, 3), (Style.WARP, 1)])
+def test_a_trace_comes_back_from_its_op_log(tmp_path, style, hosts):
+    trace = write_trace(tmp_path / "hand.parquet", HAND)
+    log = write_oplogs(trace, "nvme", tmp_path, style, endpoint="s3://b/", hosts=hosts, limit=Limit(), argv=[])
+    result = run_import(style.value, [tmp_path / name for name in log.files], tmp_path / "out")
+    assert (result.rows_read, result.rows_kept, result.left_out) == (9, 9, {})
+    keys = dict(rows_of(tmp_path / "out" / "trace.objects.parquet", OBJECTS, "object_id", "key"))
+    found = rows_of(tmp_path / "out" / "trace.parquet", TRACE, "ts_ns", "op", "object_id", "length_bytes")
+    if hosts == 1:
+        assert [(ts, op, keys[o], length) for ts, op, o, length in found] == EXPECTED
+    # Several hosts' rows of one instant may change places.
+    assert sorted((ts, op, keys[o], length) for ts, op, o, length in found) == sorted(EXPECTED)
+    assert sorted(keys) == list(range(4))
+    # Nothing was measured: no run.
+    assert result.files == ["trace.objects.parquet", "trace.parquet"]
+    # The log begins at the first operation: its time is the trace's.
+    assert rows_of(tmp_path / "out" / "trace.parquet", TRACE, "request_id", "stage", "rank", "phase")[0] == (
+        None, None, 0, "other",
+    )  # fmt: skip
+
+
+def test_an_imported_trace_keeps_its_date_and_round_trips(tmp_path):
+    log = write_lines(
+        tmp_path / "w.csv", HEADER,
+        warp_line("PUT", "a", "2026-01-01T01:00:00.5+01:00", "2026-01-01T00:00:00.75Z", 4096),
+    )  # fmt: skip
+    run_import("warp", [log], tmp_path / "out")
+    again = write_oplogs(
+        tmp_path / "out" / "trace.parquet", "s3", tmp_path, Style.SAI3, endpoint="", hosts=1, limit=Limit(), argv=[]
+    )
+    text = zstandard.ZstdDecompressor().decompressobj().decompress((tmp_path / again.files[0]).read_bytes()).decode()
+    assert "\t2026-01-01T00:00:00.500000000Z\t" in text
+
+
+def test_a_run_comes_back_from_warp_s_csv_with_its_times(tmp_path):
+    log = write_lines(
+        tmp_path / "w.csv", HEADER,
+        warp_line("PUT", "a b", "2026-01-01T00:00:00.5Z", "2026-01-01T00:00:00.75Z", 4096),
+        warp_line("GET", "a b", "2026-01-01T00:00:01.000000001Z", "2026-01-01T00:00:01.5Z", 4096),
+        warp_line("GET", "a b", "2026-01-01T00:00:01.25Z", "", 4096),
+        warp_line("DELETE", "a b", "2026-01-01T00:00:02Z", "2026-01-01T00:00:02.1Z", 0, error="gone"),
+    )  # fmt: skip
+    run_import("warp", [log], tmp_path / "out")
+    made = write_oplogs(
+        tmp_path / "out", "s3", tmp_path, Style.WARP, endpoint="http://h", hosts=1, limit=Limit(), argv=[]
+    )
+    # warp analyze can read it: rows that were measured have ends.
+    assert not any("analyze" in line for line in made.lost)
+    text = zstandard.ZstdDecompressor().decompressobj().decompress((tmp_path / made.files[0]).read_bytes()).decode()
+    rows = [
+        dict(zip(Style.WARP.columns, line.split("\t"), strict=True)) for line in text.splitlines()[1:] if line[0] != "#"
+    ]
+    names = ("op", "file", "bytes", "start", "end", "duration_ns", "error")
+    assert [tuple(r[n] for n in names) for r in rows] == [
+        ("PUT", "a%20b", "4096", "2026-01-01T00:00:00.500000000Z", "2026-01-01T00:00:00.750000000Z", "250000000", ""),
+        ("GET", "a%20b", "4096", "2026-01-01T00:00:01.000000001Z", "2026-01-01T00:00:01.500000000Z", "499999999", ""),
+        # What was not measured is empty.
+        ("GET", "a%20b", "4096", "2026-01-01T00:00:01.250000000Z", "", "", ""),
+        (
+            "DELETE",
+            "a%20b",
+            "0",
+            "2026-01-01T00:00:02.000000000Z",
+            "2026-01-01T00:00:02.100000000Z",
+            "100000000",
+            "error",
+        ),
+    ]
+    run_import("warp", [tmp_path / made.files[0]], tmp_path / "again")
+    wanted = ("op", "object_id", "submitted_ns", "completed_ns", "outcome")
+    first, again = (rows_of(tmp_path / name / "ops.parquet", OPS, *wanted) for name in ("out", "again"))
+    assert first == again
+
+
+def test_the_log_that_s3dlio_writes(tmp_path):
+    # As s3dlio 0.10 wrote it, but for its thread numbers: HEAD, a name with a space, an error without quotes.
+    when = "2026-11-21T07:57:43."
+    log = write_lines(
+        tmp_path / "o.tsv", "\t".join(Style.SAI3.columns),
+        f"0\t240\tPUT\t\t1\t4096\tfile://\t/t/o 2.bin\t\t{when}938825512Z\t{when}938825512Z\t{when}938930290Z\t104778",
+        f"1\t240\tGET\t\t1\t4096\tfile://\t/t/o 2.bin\t\t{when}939379174Z\t{when}939397539Z\t{when}939397539Z\t18365",
+        f"2\t736\tLIST\t\t5\t0\tfile://\t/t/\t\t{when}939527949Z\t\t{when}939575082Z\t47133",
+        f"3\t240\tHEAD\t\t1\t4096\tfile://\t/t/o 2.bin\t\t{when}939651179Z\t\t{when}939669126Z\t17947",
+        f'4\t240\tGET\t\t1\t0\tfile://\t/t/no\tFile not found: "no"\t{when}939791873Z\t{when}939858060Z\t'
+        f"{when}939858060Z\t66187",
+    )  # fmt: skip
+    result = run_import("sai3", [log], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "ops.parquet", OPS, "op", "submitted_ns", "completed_ns", "bytes", "outcome") == [
+        ("write", 0, 104_778, 4096, "ok"), ("read", 553_662, 572_027, 4096, "ok"),
+        ("read", 966_361, 1_032_548, None, "error"),
+    ]  # fmt: skip
+    # What was never read or written well has no known size.
+    objects = rows_of(tmp_path / "out" / "trace.objects.parquet", OBJECTS, "key", "size_bytes")
+    assert objects == [("/t/o%202.bin", 4096), ("/t/no", None)]
+    assert result.left_out == {"LIST and STAT have no place in our tables": 2}
+    # The read that failed is written as it was; nothing is populated for it.
+    again = write_oplogs(tmp_path / "out", "s3", tmp_path, Style.SAI3, endpoint="", hosts=1, limit=Limit(), argv=[])
+    assert (again.gets, again.populated) == (2, 0)
+
+
+def test_what_warp_measured_becomes_a_run(tmp_path):
+    log = write_lines(
+        tmp_path / "w.csv.zst", HEADER,
+        # An hour east of UTC: the zone counts.
+        warp_line("PUT", "a b", "2026-01-01T01:00:00.5+01:00", "2026-01-01T01:00:00.75+01:00", 4096),
+        warp_line("GET", "a b", "2026-01-01T00:00:01.000000001Z", "2026-01-01T00:00:01.5Z", 4096),
+        warp_line("GET", "a b", "2026-01-01T00:00:01.25Z", "", 4096, duration_ns="1000"),
+        warp_line("DELETE", "a b", "2026-01-01T00:00:02Z", "2026-01-01T00:00:02.1Z", 0, error='"no ""way"""'),
+        warp_line("GET", "c", "2026-01-01T00:00:03Z", "", 10),
+        "# written by warp", compress=True,
+    )  # fmt: skip
+    out = tmp_path / "out"
+    result = run_import("warp", [log], out, tier="minio")
+    assert result.files == ["trace.objects.parquet", "trace.parquet", "ops.parquet", "run.json"]
+    assert rows_of(out / "ops.parquet", OPS, "op", "submitted_ns", "completed_ns", "bytes", "io_bytes", "outcome") == [
+        ("write", 0, 250 * MS, 4096, None, "ok"),
+        ("read", 500 * MS + 1, 1000 * MS, 4096, None, "ok"),
+        ("read", 750 * MS, 750 * MS + 1000, 4096, None, "ok"),
+        ("delete", 1500 * MS, 1600 * MS, None, None, "error"),
+        # No end: not measured, which is not 0.
+        ("read", 2500 * MS, None, 10, None, "ok"),
+    ]
+    assert rows_of(out / "trace.objects.parquet", OBJECTS, "key", "size_bytes") == [("a%20b", 4096), ("c", 10)]
+    assert "1 operations have no end: their times are null" in result.notes
+    run = manifest(out)
+    assert (run["started_utc"], run["status"], run["summary"]["errors"]) == (
+        "2026-01-01T00:00:00.500000+00:00", "complete", 1,
+    )  # fmt: skip
+    write = figures(out)["minio", "write"]
+    assert (write["operations"], write["bytes"], write["span_ns"], write["latency"]["max_ns"]) == (
+        1, 4096, 250 * MS, 250 * MS,
+    )  # fmt: skip
+    assert write["bandwidth_bytes_per_s"] == 4096 * 4
+    # Fewer than two values have no median.
+    assert write["latency"]["p50_ns"] is None
+    done = run_cli("kvdistill", "report", out, "--json")
+    assert json.loads(done.stdout)["figures"]
+    both = run_cli("kvreplay", "compare", out, out, "--json")
+    assert {line["tier"] for line in json.loads(both.stdout)["lines"]} == {"minio"}
+
+
+def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
+    good = "2026-01-01T00:00:01Z"
+    log = write_lines(
+        tmp_path / "w.csv", HEADER + "\tcolour",
+        warp_line("GET", "a", good, "", 1) + "\tred",
+        warp_line("STAT", "a", good, "", 0) + "\tred",
+        warp_line("LIST", "a", good, "", 0) + "\tred",
+        warp_line("COPY", "a", good, "", 0) + "\tred",
+        warp_line("GET", "", good, "", 1) + "\tred",
+        warp_line("GET", "a", "yesterday", "", 1) + "\tred",
+        warp_line("GET", "a", "2026-13-01T00:00:01Z", "", 1) + "\tred",
+        warp_line("GET", "a", good, "", 1, n_objects="many").replace("\t1\thttp", "\tx\thttp") + "\tred\ttoo\tmany",
+        warp_line("PUT", "a", good, "", -5) + "\tred",
+        warp_line("DELETE", "a", good, "", 0, n_objects="100") + "\tred",
+    )  # fmt: skip
+    result = run_import("warp", [log], tmp_path / "out")
+    assert (result.rows_read, result.rows_kept) == (10, 2)
+    assert result.left_out == {
+        "not of the format's columns": 1, "LIST and STAT have no place in our tables": 2,
+        "an operation that is not known": 1, "no object name": 1, "a start that is no RFC 3339 time": 2,
+        "bytes that are no whole number": 1,
+    }  # fmt: skip
+    assert result.examples["a start that is no RFC 3339 time"].startswith("w.csv, row ")
+    assert "w.csv: unknown columns are left out: colour" in result.notes
+    assert any(note.startswith("1 rows are operations on several objects") for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("format_", "name", "text", "said"),
+    [
+        ("sai3", "a.tsv", "", "empty"),
+        ("sai3", "a.tsv", "idx,op\n", "a.tsv, row 1: its first line is no header of an op log: op, bytes, file, start"),
+        ("warp", "a.csv", HEADER + "\n", "holds no operation"),
+        ("fio-iolog", "a.log", "hello\n", "a.log, row 1: its first line is not 'fio version 2 iolog'"),
+        ("fio-iolog", "a.log", "fio version 3 iolog\n1 f add\n", "holds no operation"),
+        ("fio-json", "a.json", "warning\n", "not fio's JSON"),
+        ("fio-json", "a.json", '{"jobs": [{"read": {"total_ios": 1}}]}', "not of fio 3 or later"),
+        ("fio-json", "a.json", '{"jobs": []}', "holds no job"),
+        ("fio-json", "a.json", '{"jobs": ', "not fio's JSON"),
+        ("fio-log", "a_lat.1.log", "1, 2\n", "has 2 columns"),
+        ("fio-log", "a_lat.1.log", "100, 194746, 0, 0, 0\n", "holds averages"),
+        ("bpftrace", "a.txt", "Attaching 1 probe...\n", "holds no histogram"),
+        ("bpftrace", "a.txt", "@d2c_read_us: \n[nonsense\n", "a.txt, row 2: '[nonsense' is no bucket"),
+        ("bpftrace", "a.txt", "@qd_read:\n[1] 1 |@|\n@qd_read:\n[1] 1 |@|\n", "row 3: @qd_read is there twice"),
+        ("blkparse", "a.txt", "CPU0 (8,0):\n", "holds no event"),
+        ("blkparse", "a.txt", "  8,0 1 1 0.000000001 1 Q R 1 + 1 [x]\n", "holds no issue"),
+    ],
+)
+def test_a_broken_file_is_one_line_with_its_place(tmp_path, format_, name, text, said):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(TraceError) as caught:
+        run_import(format_, [tmp_path / name], tmp_path / "out")
+    assert said in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_and_a_damaged_file(tmp_path):
+    log = write_lines(tmp_path / "w.csv.zst", HEADER, *[warp_line("GET", "a", "2026-01-01T00:00:01Z", "", 1)] * 500,
+                      compress=True)  # fmt: skip
+    log.write_bytes(log.read_bytes()[:-40])
+    with pytest.raises(TraceError, match=r"w\.csv\.zst: .*"):
+        run_import("warp", [log], tmp_path / "out")
+    for format_ in Format:
+        with pytest.raises((TraceError, ConfigError), match=r"no such file|no log of latencies"):
+            run_import(format_, [tmp_path / "absent"], tmp_path / "out")
+
+
+def test_an_import_replaces_an_import_and_nothing_else(tmp_path):
+    log = write_lines(tmp_path / "w.csv", HEADER, warp_line("GET", "a", "2026-01-01T00:00:01Z", "", 1))
+    out = tmp_path / "out"
+    run_import("warp", [log], out)
+    (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job()]}))
+    run_import("fio-json", [tmp_path / "o.json"], out)
+    # The trace of the first import does not stay beside the figures of the second.
+    assert [path.name for path in out.iterdir()] == ["run.json"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "diary.txt").write_text("x")
+    with pytest.raises(DeviceError, match="is not empty and holds no import"):
+        run_import("warp", [log], tmp_path / "mine")
+
+
+def test_iolog_3(tmp_path):
+    log = write_lines(
+        tmp_path / "x.iolog", "fio version 3 iolog", "1 f add", "1 f open", "10 f write 8192 6144", "12 g read 0 512",
+        "15 f trim 0 4096", "20 f sync", "25 f read", "30 f read 8192 100", "40 f close", "x f read 0 1",
+    )  # fmt: skip
+    result = run_import("fio-iolog", [log], tmp_path / "out")
+    assert rows_of(
+        tmp_path / "out" / "trace.parquet", TRACE, "ts_ns", "op", "object_id", "offset_bytes", "length_bytes"
+    ) == [(0, "write", 0, 8192, 6144), (2000, "read", 1, 0, 512), (20_000, "read", 0, 8192, 100)]
+    assert rows_of(tmp_path / "out" / "trace.objects.parquet", OBJECTS, "key", "size_bytes") == [
+        ("f", 8192 + 6144), ("g", 512),
+    ]  # fmt: skip
+    # Adding, opening and closing files is no row.
+    assert (result.rows_read, result.rows_kept) == (7, 3)
+    assert result.left_out == {
+        "syncs have no place in our tables": 1, "trims free a part of a file, not an object": 1,
+        "no offset and length in whole bytes": 1, "no time in whole microseconds": 1,
+    }  # fmt: skip
+
+
+def test_iolog_2_has_only_the_times_of_its_waits(tmp_path):
+    log = write_lines(
+        tmp_path / "x.iolog", "fio version 2 iolog", "f add", "f open", "f write 0 4096", "f wait 20 0",
+        "f read 0 4096", "f close",
+    )  # fmt: skip
+    result = run_import("fio-iolog", [log], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "trace.parquet", TRACE, "ts_ns", "op") == [(0, "write"), (20 * MS, "read")]
+    assert "x.iolog is of version 2: its times are those of its wait lines, in ms from the start" in result.notes
+
+
+def test_our_own_iolog_comes_back(tmp_path):
+    golden = Path(__file__).parents[2] / "golden" / "kvdistill" / "replay.iolog"
+    run_import("fio-iolog", [golden], tmp_path / "out")
+    lines = [line.split() for line in golden.read_text().splitlines() if line.split()[2] in ("read", "write")]
+    assert len(lines) > 5
+    rows = rows_of(tmp_path / "out" / "trace.parquet", TRACE, "ts_ns", "op", "offset_bytes", "length_bytes")
+    first = int(lines[0][0])
+    assert rows == [((int(us) - first) * 1000, op, int(at), int(length)) for us, _, op, at, length in lines]
+    # A folder with a trace alone is one to report on and distil.
+    report = json.loads(run_cli("kvdistill", "report", tmp_path / "out", "--json").stdout)
+    assert sum(row["ops"] for row in report["operations"]) == len(lines)
+    profile = distil_source(tmp_path / "out", None, Limit(), tmp_path).profile
+    assert profile.ops == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("lines", "has_trace", "first"),
+    [
+        # ms, latency, direction, bytes, priority
+        (["5, 1000, 0, 4096, 0", "7, 2000, 1, 8192, 1"], False, 0),
+        # ..., offset (before priorities were logged)
+        (["5, 1000, 0, 4096, 65536", "7, 2000, 1, 8192, 0"], True, 65536),
+        # ..., offset, priority
+        (["5, 1000, 0, 4096, 65536, 0", "7, 2000, 1, 8192, 0, 0"], True, 65536),
+        (["5, 1000, 0, 4096, 65536, 0x0000", "7, 2000, 1, 8192, 0, 0x4001"], True, 65536),
+    ],
+)
+def test_latency_logs(tmp_path, lines, has_trace, first):
+    log = write_lines(tmp_path / "job_lat.1.log", *lines)
+    result = run_import("fio-log", [log, write_lines(tmp_path / "job_clat.1.log", lines[0])], tmp_path / "out")
+    names = ("op", "submitted_ns", "completed_ns", "bytes", "io_bytes")
+    assert rows_of(tmp_path / "out" / "ops.parquet", OPS, *names) == [
+        ("read", 0, 1000, 4096, 4096), ("write", 2 * MS - 1000, 2 * MS + 1000, 8192, 8192),
+    ]  # fmt: skip
+    assert ("trace.parquet" in result.files) == has_trace
+    if has_trace:
+        assert rows_of(tmp_path / "out" / "trace.parquet", TRACE, "offset_bytes")[0] == (first,)
+    assert "not read, since they tell no more of an I/O: job_clat.1.log" in result.notes
+    assert "job_lat.1.log: times are whole milliseconds, latencies are exact" in result.notes
+
+
+def test_latency_logs_with_issue_times_are_exact(tmp_path):
+    # ms, latency, direction, bytes, offset, priority, issue time
+    log = write_lines(tmp_path / "j_lat.1.log", "5, 1000, 0, 4096, 512, 0, 4321000", "9, 3000, 2, 4096, 0, 0, 5321000",
+                      "9, 3000, 1, 4096, 1024, 0, 5321000")  # fmt: skip
+    result = run_import("fio-log", [log], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "ops.parquet", OPS, "submitted_ns", "completed_ns") == [
+        (0, 1000), (1_000_000, 1_003_000),
+    ]  # fmt: skip
+    assert result.left_out == {"trims free a part of a file, not an object": 1}
+    # Without offsets, a priority and an issue time.
+    log = write_lines(tmp_path / "k_clat.1.log", "5, 1000, 0, 4096, 0, 4321000", "9, 3000, 1, 4096, 1, 5321000")
+    result = run_import("fio-log", [log], tmp_path / "out2")
+    assert result.files == ["ops.parquet", "run.json"]
+    assert rows_of(tmp_path / "out2" / "ops.parquet", OPS, "submitted_ns", "completed_ns")[1] == (1_000_000, 1_003_000)
+    assert "latencies are completion latencies: submission is not in them" in result.notes
+
+
+def test_rates_become_a_series(tmp_path):
+    # 800 KiB/s for 500 ms is 409,600 bytes; 1600 KiB/s from 500 to 1500 ms is 819,200 in each half.
+    bw = write_lines(tmp_path / "j_bw.1.log", "500, 800, 0, 0, 0", "1500, 1600, 0, 0, 0", "1500, 1000, 1, 0, 0")
+    # The mean from 0 to 1500 ms: 150 operations, 100 of them in the first second.
+    iops = write_lines(tmp_path / "j_iops.1.log", "1500, 100, 0, 0, 0")
+    result = run_import("fio-log", [bw, iops], tmp_path / "out")
+    names = ("second", "op", "operations", "bytes", "errors", "mean_ns")
+    assert rows_of(tmp_path / "out" / "series.parquet", SERIES, *names) == [
+        (0, "read", 100, 409_600 + 819_200, None, None), (0, "write", None, 1_024_000, None, None),
+        (1, "read", 50, 819_200, None, None), (1, "write", None, 512_000, None, None),
+    ]  # fmt: skip
+    read = figures(tmp_path / "out")["fio", "read"]
+    assert (read["operations"], read["bytes"], read["span_ns"]) == (150, 2_048_000, 1500 * MS)
+    assert read["operations_per_s"] == 100
+    assert figures(tmp_path / "out")["fio", "write"]["operations"] is None
+    assert (result.rows_kept, result.files) == (4, ["series.parquet", "run.json"])
+
+
+def test_rates_of_single_operations_count_where_they_end(tmp_path):
+    lines = ("0, 12215, 0, 4096, 0", "999, 39602, 0, 16384, 0", "1000, 39387, 1, 16384, 0", "2500, 1, 2, 512, 0")
+    result = run_import("fio-log", [write_lines(tmp_path / "j_bw.1.log", *lines)], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "second", "op", "operations", "bytes") == [
+        (0, "read", None, 20480), (1, "write", None, 16384),
+    ]  # fmt: skip
+    assert result.left_out == {"trims free a part of a file, not an object": 1}
+
+
+def test_logs_of_submission_alone_are_refused(tmp_path):
+    log = write_lines(tmp_path / "j_slat.1.log", "1, 2, 0, 4096, 0")
+    with pytest.raises(ConfigError, match="no log of latencies, bandwidth or IOPS"):
+        run_import("fio-log", [log], tmp_path / "out")
+
+
+def fio_job(**fields: object) -> dict:
+    times = {"min": 10, "max": 900, "mean": 400.5, "N": 200, "percentile": {"50.000000": 300, "99.000000": 880}}
+    read = {
+        "io_bytes": 819200, "bw_bytes": 409600, "iops": 100.0, "runtime": 2000, "total_ios": 200,
+        "lat_ns": {"min": 0, "max": 1000, "mean": 500.0, "N": 200}, "clat_ns": times,
+    }  # fmt: skip
+    return {
+        "jobname": "j", "error": 0, "job_runtime": 2100, "job options": {"ioengine": "libaio", "iodepth": "8"},
+        "read": read, "write": {"total_ios": 0}, "trim": {"total_ios": 3}, "sync": {"total_ios": 0}, **fields,
+    }  # fmt: skip
+
+
+def test_fio_json_by_hand(tmp_path):
+    content = {"fio version": "fio-3.33", "jobs": [fio_job(), fio_job(), fio_job(jobname="k", error=5)]}
+    (tmp_path / "o.json").write_text("fio: a warning\n" + json.dumps(content))
+    result = run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out")
+    found = figures(tmp_path / "out")
+    assert list(found) == [("j", "read"), ("j #2", "read"), ("k", "read")]
+    assert found["j", "read"]["latency"] == {
+        "count": 200, "mean_ns": 400.5, "max_ns": 900, "p50_ns": 300, "p95_ns": None, "p99_ns": 880,
+        # 200 values cannot tell them.
+        "p99_9_ns": None, "p99_99_ns": None,
+    }  # fmt: skip
+    assert found["j", "read"]["span_ns"] == 2 * 10**9
+    run = manifest(tmp_path / "out")
+    assert (run["status"], run["reason"]) == ("partial", "job k of o.json ended with error 5")
+    assert run["engine"] == {"name": "libaio", "queue_depth": 8, "io_bytes": None}
+    assert (run["summary"]["errors"], run["summary"]["wall_ns"]) == (1, 2_100 * MS)
+    assert "3 trims of job j in o.json have no place in our figures" in result.notes
+
+
+def test_figures_without_operations_are_reported_and_compared(tmp_path):
+    (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job()]}))
+    run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out", tier="nvme")
+    found = summary_report(tmp_path / "out", manifest(tmp_path / "out"))
+    (figures_,), (latency,) = found.figures, found.latency
+    assert (figures_["tier"], figures_["operations"], figures_["bandwidth_bytes_per_s"]) == ("nvme", 200, 409600.0)
+    assert (latency["p50_ns"], latency["p99_9_ns"]) == (300, None)
+    # What would need the operations is absent, not 0.
+    assert (found.over_time, found.sizes, found.bucket_ns) == ([], [], None)
+    done = run_cli("kvdistill", "report", tmp_path / "out", "-o", tmp_path / "r.md", "-o", tmp_path / "r.html")
+    assert "r.html" in done.stderr
+    assert "imported from fio-json" in (tmp_path / "r.md").read_text()
+    with pytest.raises(ConfigError, match=r"its run\.json has no figures"):
+        summary_report(tmp_path, {"program": "kvreplay"})
+
+
+def test_fio_json_plus_gives_percentiles_that_fio_did_not_print(tmp_path):
+    job = fio_job()
+    # 100 of 200 at or below 20, 190 at or below 30: p50 is 20, p95 30, p99 40.
+    job["read"]["lat_ns"] |= {"bins": {"40": 10, "20": 60, "30": 90, "10": 40}}
+    (tmp_path / "o.json").write_text(json.dumps({"jobs": [job]}))
+    result = run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out", tier="nvme")
+    latency = figures(tmp_path / "out")["nvme", "read"]["latency"]
+    assert (latency["p50_ns"], latency["p95_ns"], latency["p99_ns"], latency["mean_ns"]) == (20, 30, 40, 500.0)
+    # Total latency, so nothing to warn of.
+    assert not any("completion latency" in note for note in result.notes)
+
+
+# As blkparse 1.2.0 prints them, but for the line of junk.
+BLKPARSE = """\
+  8,0    3        1     0.000000000   697  Q   R 223490 + 8 [fio]
+  8,0    3        2     0.000000829   697  G   R 223490 + 8 [fio]
+  8,0    3        3     0.000001500   697  I   R 223490 + 8 [fio]
+  8,0    3        4     0.000010000    12  D   R 223490 + 8 [kworker/3:1H]
+  8,0    3        5     0.000020000   697  Q  WS 1000 + 16 [fio]
+  8,0    3        6     0.000021000   697  M  WS 1016 + 16 [fio]
+  8,0    3        7     0.000022000   697  D  WS 1000 + 32 [fio]
+  8,0    3        8     0.000025000   697  R  WS 1000 + 32 [0]
+  8,0    3        9     0.000030000   697  D  WS 1000 + 32 [fio]
+  8,0    1        1     0.000110000     0  C   R 223490 + 8 [0]
+  8,0    1        2     0.000120000     0  C  WS 1000 + 32 [5]
+  8,0    0        0     0.000120500     0  m   N cfq697 insert_request
+junk in the middle
+  8,0    3       10     0.000200000   697  D   R 223490 + 8 [fio]
+  8,0    1        3     0.000290000     0  C   R 223490 + 8 [0]
+  8,0    1        4     0.000300000   697  D  FN [fio]
+  8,0    1        4     0.000310000     0  C  FN 0 [0]
+  8,0    3       11     0.000400000   697  D   R 55 + 8 [a name]
+CPU0 (8,0):
+ Reads Queued:           1,        4KiB\t Writes Queued:           1,        8KiB
+"""
+
+
+def test_blkparse(tmp_path):
+    (tmp_path / "b.txt").write_text(BLKPARSE)
+    result = run_import("blkparse", [tmp_path / "b.txt"], tmp_path / "out")
+    names = ("insert_ns", "issue_ns", "complete_ns", "sector", "bytes", "rwbs", "pid", "comm", "error")
+    assert rows_of(tmp_path / "out" / "blocks.parquet", BLOCKS, *names) == [
+        # Queued by fio, whoever issued it.
+        (1500, 10_000, 110_000, 223490, 4096, "R", 697, "fio", 0),
+        # Merged, given back and issued again: one request, from its last issue.
+        (None, 30_000, 120_000, 1000, 16384, "WS", 697, "fio", 5),
+        (None, 200_000, 290_000, 223490, 4096, "R", 697, "fio", 0),
+        (None, 300_000, 310_000, 0, 0, "FN", 697, "fio", 0),
+        (None, 400_000, None, 55, 4096, "R", 697, "a name", None),
+    ]
+    assert rows_of(tmp_path / "out" / "blocks.parquet", BLOCKS, "device")[0] == ("8,0",)
+    # The message and the summary are no rows.
+    assert (result.rows_read, result.rows_kept) == (17, 5)
+    assert result.left_out == {"no event in blkparse's default form": 1}
+    assert {"1 I/Os were merged into requests", "1 requests have no completion in the text"} <= set(result.notes)
+
+
+def test_blkparse_s_figures(tmp_path):
+    (tmp_path / "b.txt").write_text(BLKPARSE)
+    run_import("blkparse", [tmp_path / "b.txt"], tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "probe.json").read_text())
+    assert found["duration_ns"] == 400_000 - 1500
+    read, write = (found["block"]["directions"][name] for name in ("read", "write"))
+    # The last read has no completion; the write failed.
+    assert (read["queued"], read["issued"], read["issued_bytes"], read["completed"], read["errors"]) == (
+        1,
+        3,
+        12288,
+        2,
+        0,
+    )
+    assert (write["queued"], write["issued"], write["completed"], write["errors"]) == (None, 1, 1, 1)
+    assert (read["completed_bytes"], write["completed_bytes"]) == (8192, 0)
+    assert (read["d2c"]["count"], read["d2c"]["mean_ns"], read["d2c"]["p50_ns"]) == (2, 95_000, 90_000)
+    assert read["d2c"]["p95_ns"] is None
+    assert read["d2c"]["log2_ns"] == [{"from": 65536, "below": 131072, "count": 2}]
+    assert (read["q2d"]["count"], read["q2d"]["mean_ns"], write["q2d"]["count"]) == (1, 8500, 0)
+    assert read["block_sizes"] == [{"bytes": 4096, "count": 3}]
+    # The write is issued while the first read is in flight.
+    assert read["in_flight_at_dispatch"] == [{"in_flight": 1, "count": 3}]
+    assert write["in_flight_at_dispatch"] == [{"in_flight": 2, "count": 1}]
+    assert found["block"]["directions"]["flush"]["issued"] == 1
+    report = json.loads(run_cli("kvdistill", "report", tmp_path / "out", "--json").stdout)
+    assert [(row["op"], row["issued"]) for row in report["directions"]] == [("flush", 1), ("read", 3), ("write", 1)]
+
+
+# As bpftrace 0.17 prints them.
+BPFTRACE = """\
+Attaching 14 probes...
+^C
+
+@bssplit_read_kb:
+[128, 256)             3 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@|
+[256, 512)             0 |                                                    |
+[512, 1K)              1 |@@@@@@@@@@@@@@@@@                                   |
+
+@d[1, 2]: 5
+@d2c_read_us:
+(..., 0)               1 |@@                                                  |
+[0]                    2 |@@@@                                                |
+[1]                    1 |@@                                                  |
+[512, 1K)             30 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@|
+[1K, 2K)               7 |@@@@@@@@@@@@                                        |
+
+@inflight_read: 3
+@lba_read_gb:
+[0, 10)                3 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@|
+[10, 20)               0 |                                                    |
+[8000, ...)            1 |@@@@@@@@@@@@@@@@@                                   |
+
+@mine:
+[4, 8)                 9 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@|
+
+@qd_read:
+[8, 16)                4 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@|
+
+@vfs_read_us:
+[2M, 4M)               4 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@|
+
+@write_enter:
+
+"""
+
+
+def test_bpftrace(tmp_path):
+    # It prints a space after the name of a histogram.
+    (tmp_path / "b.txt").write_text(re.sub(r":$", ": ", BPFTRACE, flags=re.MULTILINE))
+    result = run_import("bpftrace", [tmp_path / "b.txt"], tmp_path / "out")
+    assert result.files == ["probe.json"]
+    found = json.loads((tmp_path / "out" / "probe.json").read_text())
+    read = found["block"]["directions"]["read"]
+    assert read["d2c"]["log2_ns"] == [
+        {"from": 0, "below": 1000, "count": 2}, {"from": 1000, "below": 2000, "count": 1},
+        {"from": 512_000, "below": 1_024_000, "count": 30}, {"from": 1_024_000, "below": 2_048_000, "count": 7},
+    ]  # fmt: skip
+    assert (read["d2c"]["count"], read["d2c"]["longest_below_ns"], read["d2c"]["mean_ns"]) == (40, 2_048_000, None)
+    # The 20th of 40 lies in the third bucket, the 38th in the last; 40 values have no p99.
+    assert read["d2c"]["p50_ns"] is None
+    assert read["d2c"]["percentiles_within"] == {
+        "p50": {"from": 512_000, "below": 1_024_000}, "p95": {"from": 1_024_000, "below": 2_048_000},
+        "p99": None, "p99_9": None, "p99_99": None,
+    }  # fmt: skip
+    assert read["block_size_bins"] == [
+        {"from": 131072, "below": 262144, "count": 3}, {"from": 524288, "below": 1048576, "count": 1},
+    ]  # fmt: skip
+    assert (read["issued"], read["completed"], read["in_flight_bins"]) == (
+        4,
+        None,
+        [{"from": 8, "below": 16, "count": 4}],
+    )
+    assert [(z["from_bytes"], z["requests"]) for z in read["heat"]] == [(0, 3), (8000 << 30, 1)]
+    assert found["application"]["times"]["read"]["log2_ns"] == [
+        {"from": 2097152000, "below": 4194304000, "count": 4}
+    ]  # fmt: skip
+    assert result.left_out == {"below 0, which is no time": 1, "histograms that the script does not have": 1}
+    assert result.examples["histograms that the script does not have"] == "b.txt: @mine, 9 values"
+    assert run_cli("kvdistill", "report", tmp_path / "out", "--json").returncode == 0
+    with pytest.raises(TraceError, match="no duration and no exact sizes"):
+        distil_source(tmp_path / "out" / "probe.json", None, Limit(), tmp_path)
+
+
+def test_a_million_objects(tmp_path):
+    count = 1_000_000
+    starts = (f"2026-01-01T00:00:{i // 20000:02d}.{i % 20000 * 50000:09d}Z" for i in range(count))
+    lines = "".join(f"{i}\t0\tPUT\tc\t1\t9\t\tk/{i:07d}\t\t{start}\t\t\t\n" for i, start in enumerate(starts))
+    header = "\t".join(Style.SAI3.columns)
+    (tmp_path / "m.tsv.zst").write_bytes(zstandard.ZstdCompressor().compress(f"{header}\n{lines}".encode()))
+    result = run_import("sai3", [tmp_path / "m.tsv.zst"], tmp_path / "out")
+    assert result.rows_kept == count
+    keys = read_table(tmp_path / "out" / "trace.objects.parquet", OBJECTS).column("key")
+    assert (len(keys), keys[0].as_py(), keys[count - 1].as_py()) == (count, "k/0000000", "k/0999999")
+    trace = tmp_path / "out" / "trace.parquet"
+    log = write_oplogs(trace, "s3", tmp_path, Style.SAI3, endpoint="s3://b/", hosts=4, limit=Limit(), argv=[])
+    assert log.puts == count
+
+
+@pytest.mark.fio
+def test_what_fio_logged_and_what_it_summed_up_agree(tmp_path):
+    (tmp_path / "j.fio").write_text(
+        "[mix]\nfilename=t.dat\nsize=4M\nrw=randrw\nrwmixread=60\nbssplit=4k/50:16k/50\nnumber_ios=83\n"
+        "ioengine=psync\nwrite_lat_log=m\nlog_offset=1\nwrite_iolog=m.iolog\n"
+    )
+    subprocess.run(
+        ["fio", "--output-format=json+", "--output=o.json", "j.fio"], cwd=tmp_path, check=True, capture_output=True
+    )
+    run_import("fio-log", [*tmp_path.glob("m_*.log")], tmp_path / "log")
+    run_import("fio-json", [tmp_path / "o.json"], tmp_path / "json", tier="fio")
+    run_import("fio-iolog", [tmp_path / "m.iolog"], tmp_path / "iolog")
+    (job,) = json.loads((tmp_path / "o.json").read_text())["jobs"]
+    logged, summed = figures(tmp_path / "log"), figures(tmp_path / "json")
+    traced = rows_of(tmp_path / "iolog" / "trace.parquet", TRACE, "op", "offset_bytes", "length_bytes")
+    for op in ("read", "write"):
+        assert logged["fio", op]["operations"] == summed["fio", op]["operations"] == job[op]["total_ios"]
+        assert logged["fio", op]["bytes"] == summed["fio", op]["bytes"] == job[op]["io_bytes"]
+        assert sum(length for o, _, length in traced if o == op) == job[op]["io_bytes"]
+        # The log is of whole latencies; json+ has bins of them too.
+        assert logged["fio", op]["latency"]["max_ns"] == job[op]["lat_ns"]["max"]
+        assert logged["fio", op]["latency"]["mean_ns"] == pytest.approx(job[op]["lat_ns"]["mean"], rel=1e-6)
+    offsets = rows_of(tmp_path / "log" / "trace.parquet", TRACE, "op", "offset_bytes", "length_bytes")
+    assert sorted(offsets) == sorted(traced)
+
+
+def test_the_command_tells_what_it_left_out(tmp_path):
+    log = write_lines(tmp_path / "w.csv", HEADER, warp_line("GET", "a", "2026-01-01T00:00:01Z", "", 1),
+                      warp_line("STAT", "a", "2026-01-01T00:00:01Z", "", 1))  # fmt: skip
+    done = run_cli("kvdistill", "import", "warp", log, "-o", tmp_path / "out", "--json")
+    assert json.loads(done.stdout)["left_out"] == {"LIST and STAT have no place in our tables": 1}
+    assert "left out: 1 rows: LIST and STAT have no place in our tables (first: w.csv, row 1)" in done.stderr
+    bad = run_cli("kvdistill", "import", "xml", log, "-o", tmp_path / "out", check=False)
+    assert bad.returncode == 2

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvdistill.jobs.closeness import (  # fmt: skip
+    Stream,
+    gaps_us,
+    job_figures,
+    ks_distance,
+    size_emd_bytes,
+    size_tv,
+    source_figures,
+    verdicts,
+)
+from kvdistill.profile.reuse import BLOCK_BYTES, block_accesses, hot_share, median_reuse
+
+
+def stream(rows: list[tuple[int, str, int, int]], resolution_us: int = 1) -> Stream:
+    us, ops, offset, length = zip(*rows, strict=True)
+    return Stream(
+        np.array(us), np.array([o == "read" for o in ops]), np.array(offset), np.array(length),
+        np.arange(len(us)), resolution_us,
+    )  # fmt: skip
+
+
+SOURCE = stream([(0, "read", 0, 4096), (1000, "read", 0, 8192), (2000, "write", 0, 4096), (4000, "write", 0, 4096)])
+
+
+def test_the_distance_to_itself_is_nothing():
+    found = job_figures("same", SOURCE, SOURCE, is_replay=True, mean_depth=None)
+    assert (found.size_tv, found.size_emd_bytes, found.gap_ks, found.end_slip, found.has_same_ios) == (0, 0, 0, 0, True)
+    assert found.mean_depth is None
+    assert found.ios_per_s == 1000
+    assert all(v.passes for v in verdicts(found, source_figures("source", SOURCE), is_replay=True))
+
+
+def test_size_distances_by_hand():
+    # Reads: half 4 KiB and half 8 KiB against all 8 KiB; writes are alike. Reads are half of the source.
+    other = stream([(0, "read", 0, 8192), (1, "write", 0, 4096)])
+    assert size_tv(other, SOURCE) == 0.25
+    assert size_emd_bytes(other, SOURCE) == 0.25 * 4096
+    only_reads = stream([(0, "read", 0, 4096), (1, "read", 0, 8192)])
+    assert size_tv(only_reads, SOURCE) == 0.5, "a direction that is missing is all wrong"
+    assert size_emd_bytes(only_reads, SOURCE) is None
+
+
+def test_ks_by_hand():
+    assert ks_distance(np.array([1, 2, 3, 4]), np.array([1, 2, 3, 4])) == 0
+    assert ks_distance(np.array([1, 1, 5, 5]), np.array([1, 5, 5, 5])) == 0.25
+    assert ks_distance(np.array([0]), np.array([], dtype=np.int64)) is None
+    # Moved by up to 2, the 3 of one can be the 5 of the other, but the 1 cannot.
+    assert ks_distance(np.array([1, 3]), np.array([5, 5]), tolerance=2) == 0.5
+    assert ks_distance(np.array([5, 5]), np.array([1, 3]), tolerance=2) == 0.5
+    assert ks_distance(np.array([1, 3]), np.array([5, 5]), tolerance=4) == 0
+
+
+def test_gaps_are_compared_as_finely_as_both_are_known():
+    coarse = stream(
+        [(0, "read", 0, 4096), (1000, "read", 0, 8192), (2000, "write", 0, 4096), (4000, "write", 0, 4096)], 1000
+    )
+    fine = stream([(1, "read", 0, 4096), (1300, "read", 0, 8192), (2100, "write", 0, 4096), (4999, "write", 0, 4096)])
+    found = job_figures("x", coarse, fine, is_replay=True, mean_depth=None)
+    assert (found.gap_ks, found.gap_resolution_us) == (0, 1000)
+
+
+def test_lateness_and_other_io_fail_their_targets():
+    late = stream([(0, "read", 0, 4096), (1000, "read", 0, 8192), (2000, "write", 0, 4096), (4080, "write", 0, 4096)])
+    found = job_figures("late", late, SOURCE, is_replay=True, mean_depth=None)
+    assert found.end_slip == pytest.approx(0.02)
+    assert (found.late_p50_us, found.late_p99_us) == (0, None)
+    failed = {v.name for v in verdicts(found, source_figures("s", SOURCE), is_replay=True) if v.passes is False}
+    assert failed == {"I/Os a second", "bytes a second", "gap KS", "end slip"}
+    other = stream(
+        [(0, "read", 4096, 4096), (1000, "read", 0, 8192), (2000, "write", 0, 4096), (4000, "write", 0, 4096)]
+    )
+    assert job_figures("o", other, SOURCE, is_replay=True, mean_depth=None).has_same_ios is False
+
+
+def test_the_same_ios_in_another_order_are_the_same():
+    order = [1, 0, 3, 2]
+    swapped = Stream(SOURCE.us, SOURCE.is_read[order], SOURCE.offset[order], SOURCE.length[order], SOURCE.arrival)
+    assert job_figures("o", swapped, SOURCE, is_replay=True, mean_depth=None).has_same_ios is True
+
+
+def test_gaps_are_between_arrivals_at_their_first_io():
+    two = Stream(
+        np.array([0, 70, 1000, 1005]), np.ones(4, dtype=bool), np.zeros(4, dtype=np.int64), np.full(4, 512),
+        np.array([0, 0, 1, 1]),
+    )  # fmt: skip
+    assert gaps_us(two).tolist() == [1000]
+
+
+def test_what_chance_explains_neither_passes_nor_fails():
+    # 4 draws of reads and writes, half and half: two standard deviations are as much as the share itself.
+    drawn = stream([(0, "read", 0, 4096), (1000, "read", 0, 8192), (2000, "read", 0, 4096), (4000, "write", 0, 4096)])
+    found = job_figures("d", drawn, SOURCE, is_replay=False, mean_depth=None)
+    assert found.read_share == 0.75
+    first = verdicts(found, source_figures("s", SOURCE), is_replay=False)[0]
+    assert (first.value, first.passes) == (0.5, None)
+    assert verdicts(found, source_figures("s", SOURCE), is_replay=True)[0].passes is False
+
+
+def test_one_instant_has_no_rate_and_no_gaps():
+    burst = stream([(5, "read", 0, 4096), (5, "read", 0, 4096)])
+    source = source_figures("burst", burst)
+    assert (source.ios_per_s, source.bytes_per_s) == (None, None)
+    found = job_figures("x", SOURCE, burst, is_replay=False, mean_depth=None)
+    assert found.gap_ks is None
+    assert [v.passes for v in verdicts(found, source, is_replay=False)][1:3] == [None, None]
+
+
+def test_locality_by_hand():
+    # Blocks 0 1 2 0 0 1: two others between the first pair, none in the second, two before block 1.
+    offsets = np.array([0, 1, 2, 0, 0, 1]) * BLOCK_BYTES
+    blocks = block_accesses(offsets, np.full(6, 4096))
+    assert blocks.tolist() == [0, 1, 2, 0, 0, 1]
+    assert median_reuse(blocks) == 2
+    assert hot_share(blocks, 1 / 3) == 0.5
+    # One operation over a block's edge touches both.
+    assert block_accesses(np.array([BLOCK_BYTES - 512]), np.array([1024])).tolist() == [0, 1]
+    assert median_reuse(np.array([0, 1, 2])) is None
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=120))
+def test_reuse_is_the_count_of_distinct_blocks_between(blocks):
+    expected = []
+    for i, block in enumerate(blocks):
+        if block in blocks[:i]:
+            before = i - 1 - blocks[:i][::-1].index(block)
+            expected.append(len(set(blocks[before + 1 : i])))
+    array = np.unique(np.array(blocks), return_inverse=True)[1]
+    assert median_reuse(array) == (float(np.median(expected)) if expected else None)

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from conftest import run_cli, write_trace
+from kvdistill_rows import HAND, distil_rows, io, write_hand
+
+from kvdistill.formats.iolog import LogOptions, split_ios, write_iologs
+from kvdistill.jobs.fio_program import FioVersion, parse_version
+from kvdistill.jobs.fio_replay import replay_job
+from kvdistill.jobs.fio_stat import stat_job
+from kvdistill.jobs.job import JobOptions, Mode
+from kvdistill.jobs.write import Wanted, write_jobs
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.limit import Limit
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "kvdistill"
+V = FioVersion(3, 33)
+MIB = 1 << 20
+
+
+def write_logs(folder: Path, distilled, jobs=1, version=2):
+    return write_iologs(
+        folder, "x", lambda: split_ios(distilled.ios, MIB), "f", jobs, LogOptions(MIB, jobs, version)
+    )  # fmt: skip
+
+
+def write_hand_jobs(folder: Path, out: Path, *modes: Mode, version=V, log_version=3, jobs=1, **options):
+    wanted = Wanted(modes, JobOptions(version=version, **options), LogOptions(MIB, jobs, log_version))
+    return write_jobs(write_hand(folder), "nvme", out, Limit(), wanted)
+
+
+def options_of(job: str, section: str) -> dict[str, str]:
+    """Return the options of one section of a job."""
+    lines, inside = {}, False
+    for line in job.splitlines():
+        if line.startswith("["):
+            inside = line == f"[{section}]"
+        elif inside and line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            lines[name] = value
+    return lines
+
+
+def sections(job: str) -> list[str]:
+    return [line.strip("[]") for line in job.splitlines() if line.startswith("[")]
+
+
+HAND_LINES = [
+    (0, "write 8192 6144"), (0, "write 16384 1048576"), (0, "write 1064960 1048576"), (0, "write 2113536 1048576"),
+    (2, "read 0 8192"), (10, "read 16384 1048576"), (10, "read 1064960 1048576"), (10, "read 2113536 1048576"),
+    (20, "read 8704 2560"), (40, "write 8192 4096"), (50, "read 8192 4096"), (100, "read 1064960 1048576"),
+]  # fmt: skip
+"""When, in ms from the first, and what."""
+
+
+def test_the_hand_log_line_by_line(tmp_path):
+    log = write_logs(tmp_path, distil_rows(tmp_path, HAND), version=3)
+    assert (tmp_path / "x.iolog").read_text().splitlines() == [
+        "fio version 3 iolog", "1 f add", "1 f open", *(f"{ms * 1000 + 1} f {line}" for ms, line in HAND_LINES),
+        "100001 f close",
+    ]  # fmt: skip
+    assert (log.read_ios, log.write_ios, log.split_ops, log.max_burst_ios, log.last_us) == (7, 5, 2, 4, 100001)
+    assert (log.read_bytes, log.write_bytes) == (4 * MIB + 8192 + 2560 + 4096, 3 * MIB + 6144 + 4096)
+    assert log.start_ms == 0
+
+
+def test_absolute_times_are_said_once_an_instant(tmp_path):
+    log = write_logs(tmp_path, distil_rows(tmp_path, HAND))
+    lines, last = ["fio version 2 iolog", "f add", "f open"], None
+    for ms, line in HAND_LINES:
+        lines += [f"f wait {1000 + ms} 0"] * (ms != last) + [f"f {line}"]
+        last = ms
+    assert (tmp_path / "x.iolog").read_text().splitlines() == [*lines, "f close"]
+    assert log.start_ms == 1000
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_lines_are_dealt_in_turn_and_old_logs_go(tmp_path, version):
+    distilled = distil_rows(tmp_path, HAND)
+    write_logs(tmp_path, distilled, jobs=11, version=version)
+    log = write_logs(tmp_path, distilled, jobs=5, version=version)
+    assert log.files == [f"x.{i}.iolog" for i in range(1, 6)]
+    assert sorted(f.name for f in tmp_path.glob("*.iolog")) == log.files
+    for index, name in enumerate(log.files):
+        said = [" ".join(line.split()[-3:]) for line in (tmp_path / name).read_text().splitlines()]
+        done = [line for line in said if line.startswith(("read", "write"))]
+        assert done == [line for _ms, line in HAND_LINES[index::5]]
+
+
+@pytest.mark.parametrize(
+    "name", ["replay.fio", "replay.prefill.fio", "replay.iolog", "stat.fio", "reuse.fio", "reuse.iolog", "profile.json"]
+)
+def test_golden(tmp_path, name):
+    write_hand_jobs(tmp_path, tmp_path / "out")
+    compare_golden(tmp_path / "out" / name, name)
+
+
+@pytest.mark.parametrize("version", [(3, 31), (3, 37), (3, 42), None])
+@pytest.mark.parametrize("log_version", [2, 3])
+def test_golden_heads_by_version(tmp_path, version, log_version):
+    chosen = None if version is None else FioVersion(*version)
+    write_hand_jobs(tmp_path, tmp_path / "out", Mode.REPLAY, version=chosen, log_version=log_version, jobs=2)
+    name = f"replay-v{log_version}-fio-{chosen or 'any'}.fio"
+    compare_golden(tmp_path / "out" / "replay.fio", name)
+
+
+def compare_golden(written: Path, name: str) -> None:
+    if os.environ.get("UPDATE_GOLDEN"):
+        (GOLDEN / name).write_bytes(written.read_bytes())
+    assert written.read_text() == (GOLDEN / name).read_text()
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path):
+    for out in ("a", "b"):
+        write_hand_jobs(tmp_path, tmp_path / out)
+    names = sorted(f.name for f in (tmp_path / "a").iterdir())
+    assert names == [
+        "profile.json", "replay.fio", "replay.iolog", "replay.prefill.fio", "reuse.fio", "reuse.iolog",
+        "reuse.prefill.fio", "stat.fio",
+    ]  # fmt: skip
+    assert all((tmp_path / "a" / n).read_bytes() == (tmp_path / "b" / n).read_bytes() for n in names)
+
+
+def test_one_direction_only(tmp_path):
+    rows = [io(i * 10, "read", i % 3, 65536) for i in range(50)]
+    job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
+    assert sections(job) == ["global", "read"]
+    assert "write" not in options_of(job, "read")["rw"]
+    writes = [io(i * 10, "write", i, 65536) for i in range(50)]
+    assert sections(stat_job(distil_rows(tmp_path, writes).profile, JobOptions(version=V))) == ["global", "write"]
+
+
+def test_one_object(tmp_path):
+    rows = [io(i * 10, "read", 0, 65536) for i in range(51)]
+    found = distil_rows(tmp_path, rows).profile
+    job = options_of(stat_job(found, JobOptions(version=V)), "read")
+    # All reads start at the object's first granule; the rest of the file is never a start.
+    assert job["random_distribution"] == f"zoned_abs:100/4096:0/{2 * 65536 - 4096 + MIB - 2 * 65536}"
+    assert job["bssplit"] == "65536/100"
+    # 51 reads in half a second.
+    assert (job["rate_iops"], job["rate_process"]) == ("102", "poisson")
+
+
+def test_one_instant_leaves_the_rate_out_and_says_so(tmp_path):
+    rows = [io(7, "read", i, 4096) for i in range(5)]
+    job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
+    assert "# no rate: all operations of the source share one instant" in job
+    assert options_of(job, "read")["number_ios"] == "5"
+    assert not {"rate", "rate_iops"} & options_of(job, "read").keys()
+    assert not {"runtime", "time_based"} & options_of(job, "read").keys()
+
+
+def test_without_stages_the_depth_is_left_out_and_says_so(tmp_path):
+    rows = [io(i, "read", i, 4096, request=None, stage=None) for i in range(50)]
+    job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
+    assert "# no iodepth: the source has no stages" in job
+    assert "iodepth" not in options_of(job, "read")
+
+
+def test_the_depth_is_marked_as_a_bound_and_fits_memory(tmp_path):
+    rows = [io(i // 40 * 1000, "read", i, 48 * MIB, request=1) for i in range(80)]
+    job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
+    assert "an upper bound, not a measured depth" in job
+    assert options_of(job, "read")["iodepth"] == str(1024 // 48)
+
+
+def test_deletes_are_discards_on_a_device_alone(tmp_path):
+    rows = [io(i * 10, "write", i, 65536) for i in range(50)]
+    rows += [io(500 + i * 10, "delete", i, 65536) for i in range(26)] + [io(1000, "write", 99, 65536)]
+    profile = distil_rows(tmp_path, rows).profile
+    job = stat_job(profile, JobOptions(version=V, is_device=True))
+    trim = options_of(job, "trim")
+    # 26 in a second.
+    assert (trim["rw"], trim["bs"], trim["rate_iops"]) == ("randtrim", "65536", "26")
+    assert "deletes are not issued" not in job
+    assert "trim" not in sections(stat_job(profile, JobOptions(version=V)))
+
+
+def test_phases_follow_each_other(tmp_path):
+    rows = [io(i * 10, "read", i % 3, 65536) for i in range(100)]
+    rows += [io(1000 + i * 20, "write", i % 3, 65536) for i in range(100)]
+    job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
+    assert sections(job) == ["global", "phase1-read", "phase2-write"]
+    first, second = options_of(job, "phase1-read"), options_of(job, "phase2-write")
+    assert "startdelay" not in first
+    assert second["startdelay"] == first["runtime"]
+    assert int(first["runtime"][:-2]) + int(second["runtime"][:-2]) == 2980
+    assert int(second["rate"]) == pytest.approx(50 * 65536, rel=0.02)
+
+
+def test_sizes_and_padding(tmp_path):
+    rows = [io(1, "write", 0, 1000), io(2, "write", 1, 5000)]
+    found = distil_rows(tmp_path, rows).profile
+    assert options_of(stat_job(found, JobOptions(version=V)), "write")["bssplit"] == "1024/50:5120/50"
+    assert "adds 144 bytes (144 B)" in stat_job(found, JobOptions(version=V))
+
+
+def test_a_version_brings_its_warnings(tmp_path):
+    distilled = distil_rows(tmp_path, HAND)
+    log = write_logs(tmp_path, distilled, version=3)
+    old = replay_job(distilled.profile, log, JobOptions(version=V))
+    new = replay_job(distilled.profile, log, JobOptions(version=FioVersion(3, 37)))
+    assert "does not reap completions while it waits" in old
+    assert "waits by spinning" not in old
+    assert "does not reap completions while it waits" not in new
+    assert "waits by spinning" in new
+    assert parse_version("fio-3.42-12-g0123abc") == (3, 42)
+    for text in ("4", "fio", "3.30"):
+        with pytest.raises(ConfigError):
+            parse_version(text)
+
+
+def test_targets(tmp_path):
+    distilled = distil_rows(tmp_path, HAND)
+    job = stat_job(distilled.profile, JobOptions(target="/dev/disk:1", version=V))
+    assert options_of(job, "global")["filename"] == "/dev/disk\\:1"
+    for target in ("", "a b", "x" * 257, "a#b"):
+        with pytest.raises(ConfigError, match="--target"):
+            JobOptions(target=target)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ("--io-bytes", "1000"), ("--io-bytes", "4GiB"), ("--limit", "0"), ("--fio-version", "x"), ("--target", "a b"),
+        ("--tier", "ssd"), ("--max-runtime", "0"), ("--jobs", "0"), ("--jobs", "2000"),
+        ("--log-version", "1"), ("--mode", "x"), ("--space", "0"), ("--check-seconds", "0"),
+    ],
+)  # fmt: skip
+def test_bad_options_are_one_line_and_write_nothing(tmp_path, bad):
+    trace = write_trace(tmp_path / "t.parquet", HAND)
+    arguments = ["fio", trace, "--tier", "nvme", "-o", tmp_path / "out", *bad]
+    done = run_cli("kvdistill", *arguments, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("kvdistill: error:")
+    assert done.stderr.count("\n") == 1
+    assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True
+
+
+def test_a_check_without_fio_says_how_to_get_it_and_leaves_the_jobs(tmp_path):
+    trace = write_hand(tmp_path)
+    done = run_cli(
+        "kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "out", "--check", check=False,
+        env=os.environ | {"PATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 5
+    assert "fio" in done.stderr
+    assert "install it" in done.stderr
+    assert (tmp_path / "out" / "replay.fio").is_file()

@@ -1,0 +1,157 @@
+"""The jobs under the installed fio: what it says it did is what the profile says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import TRACES, run_cli
+from kvdistill_rows import distil_rows, io, write_hand
+
+from kvdistill.jobs.fio_program import run_fio
+from kvdistill.jobs.fio_stat import stat_job
+from kvdistill.jobs.job import JobOptions, Mode
+from kvtrace.core.errors import DeviceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.fio
+MIB = 1 << 20
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    run_cli("kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_fio_parses_both_jobs_without_complaint(jobs):
+    for job in ("replay.prefill.fio", "replay.fio", "stat.fio", "reuse.prefill.fio", "reuse.fio"):
+        done = subprocess.run(["fio", "--parse-only", job], cwd=jobs, capture_output=True, text=True, check=False)
+        said = [line for line in (done.stdout + done.stderr).splitlines() if "bs_unaligned may not" not in line]
+        assert (done.returncode, said) == (0, [])
+
+
+def test_fio_takes_as_many_sizes_as_we_give_it(tmp_path):
+    rows = [io(i, "read", i, 512 * (i + 1)) for i in range(300)]
+    (tmp_path / "stat.fio").write_text(stat_job(distil_rows(tmp_path, rows).profile, JobOptions()))
+    done = subprocess.run(
+        ["fio", "--parse-only", "stat.fio"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "split" not in done.stdout + done.stderr
+
+
+def test_the_replay_does_what_the_log_says(jobs):
+    (prefill,) = run_fio(jobs / "replay.prefill.fio", 60)["jobs"]
+    assert prefill["write"]["io_bytes"] == 4 * MIB
+    scratch = (jobs / "kvdistill.scratch").stat()
+    assert scratch.st_size == 4 * MIB
+    assert scratch.st_blocks * 512 >= 4 * MIB, "every byte is really there, so that reads reach the device"
+    (replay,) = run_fio(jobs / "replay.fio", 60)["jobs"]
+    profile = json.loads((jobs / "profile.json").read_text())
+    for name, ios in (("read", 7), ("write", 5)):
+        assert (replay[name]["total_ios"], replay[name]["io_bytes"]) == (ios, profile[name]["io_bytes"])
+
+
+@pytest.mark.parametrize("options", [("--jobs", "1"), ("--log-version", "3"), ("--jobs", "1", "--log-version", "3")])
+def test_every_form_of_the_replay_does_the_same(tmp_path, options):
+    run_cli("kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out", "--mode", "replay",
+            "--mode", "reuse", *options)  # fmt: skip
+    for mode in ("replay", "reuse"):
+        run_fio(tmp_path / "out" / f"{mode}.prefill.fio", 60)
+        (found,) = run_fio(tmp_path / "out" / f"{mode}.fio", 60)["jobs"]
+        assert (found["read"]["total_ios"] + found["write"]["total_ios"]) == 12
+
+
+def test_the_statistical_job_runs_in_both_directions(jobs):
+    result = run_fio(jobs / "stat.fio", 60)
+    assert [job["jobname"] for job in result["jobs"]] == ["read", "write"]
+    assert all(job["error"] == 0 for job in result["jobs"])
+    scratch = (jobs / "kvdistill.scratch").stat()
+    assert scratch.st_blocks * 512 >= scratch.st_size == 7 * MIB
+
+
+def test_without_a_rate_it_does_as_many_operations_as_the_trace(tmp_path):
+    rows = [io(7, "read", i, 4096) for i in range(23)]
+    (tmp_path / "stat.fio").write_text(stat_job(distil_rows(tmp_path, rows).profile, JobOptions()))
+    (job,) = run_fio(tmp_path / "stat.fio", 60)["jobs"]
+    assert (job["read"]["total_ios"], job["read"]["io_bytes"]) == (23, 23 * 4096)
+
+
+def test_check_compares_and_leaves_only_its_table(tmp_path):
+    done = run_cli(
+        "kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out", "--check",
+        "--check-seconds", "1", "--json",
+    )  # fmt: skip
+    names = {f.name for f in (tmp_path / "out").iterdir()}
+    logs = {f"{mode}.{i:02}.iolog" for mode in ("replay", "reuse") for i in range(1, 13)}
+    jobs = {"replay.prefill.fio", "replay.fio", "stat.fio", "reuse.prefill.fio", "reuse.fio"}
+    assert names == {*logs, *jobs, "profile.json", "closeness.json"}
+    closeness = json.loads((tmp_path / "out" / "closeness.json").read_text())
+    assert json.loads(done.stdout)["closeness"] == closeness
+    replay, stat, reuse = closeness["comparisons"]
+    assert [c["job"] for c in closeness["comparisons"]] == ["replay.fio", "stat.fio", "reuse.fio"]
+    assert replay["source"]["ios"] == replay["fio"]["ios"] == 12
+    assert replay["fio"]["has_same_ios"] is True
+    assert replay["fio"]["size_tv"] == replay["fio"]["size_emd_bytes"] == 0
+    assert replay["fio"]["hot10_share"] == replay["source"]["hot10_share"]
+    assert replay["source"]["mean_depth"] is None
+    assert stat["fio"]["mean_depth"] is not None
+    assert reuse["fio"]["read_share"] == reuse["source"]["read_share"]
+    assert reuse["fio"]["size_tv"] == 0
+    assert {v["name"]: v["passes"] for v in replay["verdicts"]}["same I/Os"] is True
+
+
+def test_a_check_on_the_null_engine_needs_no_space(tmp_path):
+    done = run_cli(
+        "kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out", "--mode", "replay",
+        "--mode", "stat", "--check-null", "--check-seconds", "1", "--json",
+    )  # fmt: skip
+    closeness = json.loads(done.stdout)["closeness"]
+    assert closeness["comparisons"][0]["fio"]["has_same_ios"] is True
+    assert "null engine" in closeness["notes"][-1]
+
+
+def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
+    from kvdistill.formats.iolog import LogOptions
+    from kvdistill.jobs.check import CheckOptions
+    from kvdistill.jobs.write import Wanted, write_jobs
+    from kvtrace.core.limit import Limit
+
+    usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
+    wanted = Wanted([Mode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions())
+    with pytest.raises(DeviceError, match=r"--check needs .* are free; check less"):
+        write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", Limit(), wanted)
+    assert not (tmp_path / "out" / "closeness.json").exists()
+
+
+def test_a_job_that_fio_refuses_is_one_line(tmp_path):
+    (tmp_path / "bad.fio").write_text("[x]\nrw=read\nsize=1M\nioengine=nosuch\n")
+    with pytest.raises(DeviceError, match=r"fio could not run bad\.fio: fio: .*"):
+        run_fio(tmp_path / "bad.fio", 60)
+
+
+@pytest.mark.traces
+def test_the_conversation_trace_under_fio(tmp_path):
+    trace = tmp_path / "conv.parquet"
+    run_cli(
+        "kvtrace", "gen", "--source", "mooncake", TRACES / "mooncake_conversation.jsonl", "--preset", "lmcache-disk",
+        "--model", "tiny-1b", "--jitter", "3s", "--set", "tiers.gpu.capacity=1GiB", "--set", "tiers.cpu.capacity=2GiB",
+        "--max-requests", "12", "-o", trace,
+    )  # fmt: skip
+    done = run_cli(
+        "kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "out", "--mode", "replay", "--mode", "reuse",
+        "--check-null", "--check-seconds", "2", "--max-runtime", "2s", "--json",
+    )  # fmt: skip
+    replay, reuse = json.loads(done.stdout)["closeness"]["comparisons"]
+    # What does not hang on how busy this machine is; docs/fio-jobs.md has the times.
+    passed = {v["name"]: v["passes"] for v in replay["verdicts"]}
+    assert passed["same I/Os"] is passed["size TV"] is passed["read share"] is True
+    assert reuse["fio"]["size_tv"] <= 0.015
+    assert reuse["fio"]["ios"] == pytest.approx(reuse["source"]["ios"], rel=0.015)

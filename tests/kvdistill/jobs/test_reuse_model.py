@@ -1,0 +1,121 @@
+"""What the drawn job keeps of a profile, and bad input to every writer of fio jobs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import run_cli, write_trace
+from hypothesis import given
+from hypothesis import strategies as st
+from kvdistill_rows import distil_rows, io
+
+from kvdistill.jobs.job import Mode
+from kvdistill.jobs.reuse_model import MAX_OPS, draw
+from kvdistill.profile.reuse import block_accesses, median_reuse
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.slots import bounds, slot_of
+
+BLOCK = 128 * 1024
+
+
+def cyclic(places, rounds):
+    """Write `places` objects of one block, then read them round after round: each reuse is places - 1 blocks away."""
+    rows = [io(i * 10, "write", i, BLOCK) for i in range(places)]
+    rows += [io((places + i) * 10, "read", i % places, BLOCK) for i in range(places * rounds)]
+    return rows
+
+
+def test_the_drawn_job_keeps_mix_sizes_and_reuse(tmp_path):
+    profile = distil_rows(tmp_path, cyclic(40, 50)).profile
+    drawn = draw(profile, profile.span_ns, 1)
+    assert (int(drawn.is_read.sum()), len(drawn.us)) == (2000, 2040)
+    assert set(drawn.length.tolist()) == {BLOCK}
+    assert profile.locality.reuse_p50_blocks == 39
+    # Distances are known to 1/16, and one in fifty operations takes a new place.
+    assert median_reuse(block_accesses(drawn.offset, drawn.length)) == pytest.approx(39, rel=1 / 16)
+    assert drawn.us[0] == 1
+    assert drawn.us[-1] == pytest.approx(profile.span_ns / 1000, rel=1e-3)
+    assert np.all(np.diff(drawn.us) >= 0)
+    assert len(np.unique(drawn.offset)) == 40
+
+
+def test_a_seed_draws_the_same(tmp_path):
+    profile = distil_rows(tmp_path, cyclic(5, 20)).profile
+    one, same, other = (draw(profile, profile.span_ns, seed) for seed in (1, 1, 2))
+    assert np.array_equal(one.offset, same.offset)
+    assert np.array_equal(one.us, same.us)
+    assert not np.array_equal(one.us, other.us)
+
+
+def test_too_many_operations_are_refused(tmp_path):
+    profile = distil_rows(tmp_path, cyclic(5, 20)).profile
+    with pytest.raises(ConfigError, match="take less with --max-runtime"):
+        draw(profile, profile.span_ns * MAX_OPS, 1)
+
+
+@given(st.integers(0, 1 << 62))
+def test_a_value_lies_in_its_slot(value):
+    low, below = bounds(int(slot_of(np.array([value]))[0]))
+    assert low <= value < below
+    assert below - low <= max(1, low / 16)
+
+
+BAD = {
+    "one direction": [io(i * 10, "read", i % 3, 65536) for i in range(30)],
+    "one object": [io(i * 10, "read", 0, 65536) for i in range(30)],
+    "one operation": [io(5, "write", 0, 4096)],
+    "one instant": [io(5, "read", i, 4096) for i in range(9)],
+    "odd sizes": [io(i * 10, "write", i, 1000 + 7 * i) for i in range(30)],
+}
+
+
+@pytest.mark.parametrize("rows", BAD.values(), ids=BAD.keys())
+def test_every_writer_takes_what_is_unusual_or_refuses_it_in_one_line(tmp_path, rows):
+    trace = write_trace(tmp_path / "a trace.parquet", rows)
+    for mode in Mode:
+        done = run_cli(
+            "kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "jobs", "--mode", mode, check=False
+        )
+        if mode is Mode.REUSE and len({row[0] for row in rows}) == 1:
+            assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+            assert "last longer than an instant" in done.stderr
+            continue
+        assert done.returncode == 0, done.stderr
+        assert "tier nvme of a trace.parquet" in (tmp_path / "jobs" / mode.job).read_text()
+        moved = [line.split() for f in tmp_path.glob(f"jobs/{mode}*.iolog") for line in f.read_text().splitlines()]
+        sizes = [int(words[3]) for words in moved if words[1:2] and words[1] in ("read", "write")]
+        assert len(sizes) == (0 if mode is Mode.STAT else len(rows))
+        assert all(size % 512 == 0 for size in sizes)
+
+
+def test_an_empty_trace_is_refused_by_every_writer(tmp_path):
+    trace = write_trace(tmp_path / "t.parquet", [])
+    for mode in Mode:
+        done = run_cli("kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "j", "--mode", mode, check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+
+
+def test_a_million_objects(tmp_path):
+    import pyarrow as pa
+    from conftest import trace_batch, trace_meta
+
+    from kvdistill.formats.iolog import LogOptions, split_ios, write_iologs
+    from kvdistill.profile.distil import distil
+    from kvtrace.core.limit import Limit
+    from kvtrace.core.schema import TRACE, arrow_schema
+    from kvtrace.core.tables import create
+
+    n = 1_000_000
+    one = trace_batch([io(0, "write", 0, 4096)])
+    columns = {name: pa.repeat(one.column(name)[0], n) for name in TRACE.names if name not in ("op", "phase")}
+    columns |= {"ts_ns": pa.array(np.arange(n) * 1000), "object_id": pa.array(np.arange(n))}
+    for name in ("op", "phase"):
+        column = one.column(name)
+        indices = pa.array(np.full(n, column.indices[0].as_py(), dtype=np.int8))
+        columns[name] = pa.DictionaryArray.from_arrays(indices, column.dictionary)
+    with create(tmp_path / "t.parquet", TRACE, trace_meta()) as out:
+        out.write(pa.RecordBatch.from_arrays([columns[name] for name in TRACE.names], schema=arrow_schema(TRACE)))
+    distilled = distil(tmp_path / "t.parquet", "nvme", Limit(), tmp_path)
+    assert distilled.profile.space.span_bytes == n * 4096
+    log = write_iologs(tmp_path, "x", lambda: split_ios(distilled.ios, 1 << 20), "f", 1, LogOptions())
+    assert (log.write_ios, log.last_us, log.max_burst_ios) == (n, n, 1)

@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import zstandard
+from conftest import run_cli, trace_meta, write_trace
+from kvdistill_rows import HAND, MS, distil_rows, write_hand
+from kvdistill_rows import io as row
+
+from kvdistill.formats.oplog import COMMON, Style
+from kvdistill.jobs.elbencho import elbencho_job
+from kvdistill.jobs.sai3 import Sai3Options, sai3_workload
+from kvdistill.jobs.store_mix import size_classes, total_variation
+from kvdistill.jobs.vdbench import Band, bands, vdbench_job
+from kvdistill.jobs.warp import WarpOptions, size_histogram, warp_job
+from kvdistill.profile.profile import SizeCount, Zone
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.schema import OBJECTS
+from kvtrace.core.tables import create, objects_path, open_table
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "kvdistill"
+CAP_NS = 300 * 10**9
+COMMANDS = {
+    "warp": ("mixed.yml", "oplog.csv.zst", "populate.csv.zst"),
+    "sai3": ("workload.yaml", "oplog.tsv.zst", "populate.tsv.zst"),
+    "elbencho": ("prefill.elbencho", "mixed.elbencho"),
+    "vdbench": ("job.vdbench",),
+}
+
+
+def text_of(path: Path) -> str:
+    if path.suffix != ".zst":
+        return path.read_text()
+    return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(path.read_bytes())).read().decode()
+
+
+def log_rows(path: Path) -> list[dict[str, str]]:
+    header, *lines = [line for line in text_of(path).splitlines() if not line.startswith("#")]
+    return [dict(zip(header.split("\t"), line.split("\t"), strict=True)) for line in lines]
+
+
+def settings(job: str) -> str:
+    """Return `job` without its comments."""
+    return "\n".join(line for line in job.splitlines() if not line.lstrip().startswith("#"))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The hand trace written by every command, as a user would."""
+    folder = tmp_path_factory.mktemp("jobs")
+    write_hand(folder)
+    made = {}
+    for command in COMMANDS:
+        extra = ["--csv"] if command == "warp" else []
+        done = run_cli(
+            "kvdistill", command, "hand.parquet", "--tier", "nvme", "-o", command, *extra, "--json", cwd=folder
+        )
+        made[command] = (folder / command, json.loads(done.stdout), done.stderr)
+    return made
+
+
+@pytest.mark.parametrize(("command", "name"), [(c, n) for c, names in COMMANDS.items() for n in names])
+def test_golden(written, command, name):
+    text = text_of(written[command][0] / name)
+    golden = GOLDEN / f"{command}.{name.removesuffix('.zst')}"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_what_is_lost_is_in_the_json_on_stderr_and_in_the_head(written, command):
+    folder, result, stderr = written[command]
+    assert set(result["files"]) == {f.name for f in folder.iterdir()}
+    assert result["lost"]
+    head = " ".join(text_of(folder / COMMANDS[command][-1 if command == "elbencho" else 0]).replace("#", " ").split())
+    for line in result["lost"]:
+        assert f"lost: {line}\n" in stderr
+        assert " ".join(line.split()) in head
+
+
+def test_the_op_log_row_by_row(written):
+    folder, result, _ = written["sai3"]
+    rows = log_rows(folder / "oplog.tsv.zst")
+    assert [(r["start"], r["op"], r["file"], r["bytes"]) for r in rows] == [
+        ("1970-01-01T00:00:00.010000000Z", "PUT", "chunk/000000000000", "6000"),
+        ("1970-01-01T00:00:00.010000000Z", "PUT", "chunk/000000000001", "3145728"),
+        ("1970-01-01T00:00:00.012000000Z", "GET", "chunk/000000000002", "8192"),
+        ("1970-01-01T00:00:00.020000000Z", "GET", "chunk/000000000001", "3145728"),
+        ("1970-01-01T00:00:00.030000000Z", "GET", "chunk/000000000000", "2000"),
+        ("1970-01-01T00:00:00.040000000Z", "DELETE", "chunk/000000000000", "0"),
+        ("1970-01-01T00:00:00.050000000Z", "PUT", "chunk/000000000003", "4096"),
+        ("1970-01-01T00:00:00.060000000Z", "GET", "chunk/000000000003", "4096"),
+        ("1970-01-01T00:00:00.110000000Z", "GET", "chunk/000000000001", "1048576"),
+    ]
+    assert [r["idx"] for r in rows] == [str(i) for i in range(9)]
+    # A trace has no ends: they are empty, not 0.
+    assert {(r["first_byte"], r["end"], r["duration_ns"], r["error"]) for r in rows} == {("", "", "", "")}
+    assert {(r["endpoint"], r["n_objects"]) for r in rows} == {("s3://kvdistill/", "1")}
+    # Object 2 is read before it is written.
+    (before,) = log_rows(folder / "populate.tsv.zst")
+    assert (before["op"], before["file"], before["bytes"]) == ("PUT", "chunk/000000000002", "8192")
+    log = result["log"]
+    assert (log["gets"], log["puts"], log["deletes"], log["populated"]) == (5, 3, 1, 1)
+    # 2000 of 6000 and 1 of 3 MiB are read: 4000 bytes and 2 MiB more.
+    assert "2 reads of a part: a GET reads the whole object, 2.00 MiB more" in log["lost"]
+
+
+def test_warp_s_csv_differs_by_two_columns(written):
+    sai3 = log_rows(written["sai3"][0] / "oplog.tsv.zst")
+    warp = log_rows(written["warp"][0] / "oplog.csv.zst")
+    assert Style.WARP.columns == (
+        "idx", "thread", "op", "client_id", "n_objects", "bytes", "endpoint", "file", "error", "start", "first_byte",
+        "last_byte", "end", "duration_ns", "cat",
+    )  # fmt: skip
+    same = [name for name in COMMON if name != "endpoint"]
+    assert [[r[n] for n in same] for r in warp] == [[r[n] for n in same] for r in sai3]
+    assert {(r["last_byte"], r["cat"], r["endpoint"]) for r in warp} == {("", "0", "http://127.0.0.1:9000")}
+
+
+def test_hosts_share_the_objects(tmp_path):
+    rows = [row(i, op, i % 50, 4096) for i, op in enumerate(["write"] * 50 + ["read"] * 100)]
+    write_trace(tmp_path / "t.parquet", rows)
+    done = run_cli(
+        "kvdistill", "sai3", tmp_path / "t.parquet", "--tier", "nvme", "-o", tmp_path, "--hosts", 3, "--json"
+    )
+    names = json.loads(done.stdout)["log"]["files"]
+    assert names == ["oplog-1-of-3.tsv.zst", "oplog-2-of-3.tsv.zst", "oplog-3-of-3.tsv.zst"]
+    parts = [log_rows(tmp_path / name) for name in names]
+    assert sum(len(p) for p in parts) == 150
+    files = [{r["file"] for r in p} for p in parts]
+    assert all(len(f) >= 5 for f in files)
+    assert sum(len(f) for f in files) == len(set.union(*files)) == 50
+    for part in parts:
+        assert [r["start"] for r in part] == sorted(r["start"] for r in part)
+        assert [r["idx"] for r in part] == [str(i) for i in range(len(part))]
+
+
+def test_reads_of_what_is_gone_and_writes_from_within_are_counted(tmp_path):
+    rows = [
+        row(0, "delete", 1, 10), row(1, "write", 0, 4096), row(2, "write", 0, 4096, offset=4096),
+        row(3, "delete", 0, 8192), row(4, "read", 0, 8192), row(5, "delete", 0, 8192),
+    ]  # fmt: skip
+    write_trace(tmp_path / "t.parquet", rows)
+    done = run_cli("kvdistill", "sai3", tmp_path / "t.parquet", "--tier", "nvme", "-o", tmp_path, "--json")
+    log = json.loads(done.stdout)["log"]
+    assert "1 reads of deleted objects will fail" in log["lost"]
+    # Object 1 was never written; object 0 was deleted before, and read since: the read counts as its last use.
+    assert "1 deletes of objects that are not there" in log["lost"]
+    assert "1 writes that do not start at 0: a PUT of their length replaces the object" in log["lost"]
+    assert log["populated"] == 0
+
+
+def test_warp_sizes_are_exact_and_no_bucket_is_empty():
+    # A bucket draws from the bound before up to below its own bound.
+    sizes = [SizeCount(131072, 30), SizeCount(262144, 25)]
+    assert size_histogram(sizes) == "131072:0,131073:30,262144:0,262145:25"
+    # A bound that is there already is not said twice: warp would divide an empty range.
+    assert size_histogram([SizeCount(100, 1), SizeCount(101, 2)]) == "100:0,101:1,102:2"
+
+
+def test_classes_keep_the_bytes():
+    sizes = [SizeCount(1000 + i, 1 + i % 3) for i in range(100)]
+    classes = size_classes(sizes, 7)
+    assert len(classes) == 7
+    assert sum(s.ops for s in classes) == sum(s.ops for s in sizes)
+    exact = sum(s.ops * s.io_bytes for s in sizes)
+    assert abs(sum(s.ops * s.io_bytes for s in classes) - exact) <= sum(s.ops for s in sizes) / 2
+    assert size_classes(sizes, 100) == sizes
+    # A common size keeps a class to itself.
+    assert SizeCount(5000, 900) in size_classes([*(SizeCount(i, 1) for i in range(1, 101)), SizeCount(5000, 900)], 10)
+
+
+def test_total_variation():
+    a, b = [SizeCount(1, 3), SizeCount(2, 1)], [SizeCount(1, 1), SizeCount(3, 1)]
+    # Shares: 0.75 and 0.25 against 0.5 at 1 and 0.5 at 3.
+    assert total_variation(a, b) == pytest.approx(0.5)
+    assert total_variation(a, a) == 0
+
+
+def test_warp_never_deletes_more_than_it_writes(tmp_path):
+    rows = [row(i, "write", i, 4096) for i in range(3)] + [row(10 + i, "delete", i, 4096) for i in range(3)]
+    rows += [row(20 + i, "delete", i, 4096) for i in range(2)] + [row(30, "read", 3, 4096)]
+    job = warp_job(distil_rows(tmp_path, rows).profile, WarpOptions())
+    # 1 GET, 3 PUTs, 3 of 5 DELETEs in a deck of 1000.
+    assert "distribution: {get: 143, stat: 0, put: 429, delete: 428}" in job.text
+    assert "2 of 5 deletes: warp refuses to delete more than it writes" in job.lost
+
+
+def test_what_is_rarer_than_warp_s_resolution_is_told(tmp_path):
+    rows = [row(i, "read", 0, 4096) for i in range(5000)] + [row(6000, "write", 1, 4096)]
+    job = warp_job(distil_rows(tmp_path, rows).profile, WarpOptions())
+    assert "distribution: {get: 1000, stat: 0, put: 0, delete: 0}" in job.text
+    assert "all 1 PUTs: they are below warp's resolution of 0.1 % of requests" in job.lost
+
+
+def test_one_direction_and_one_object(tmp_path):
+    profile = distil_rows(tmp_path, [row(i * 10, "read", 0, 70_000) for i in range(51)]).profile
+    warp, sai3 = warp_job(profile, WarpOptions()).text, sai3_workload(profile, Sai3Options()).text
+    assert "distribution: {get: 1000, stat: 0, put: 0, delete: 0}" in warp
+    # Not padded to sectors: 70,000 is what an object store gets.
+    assert 'size: "70000:0,70001:51"' in warp
+    # 51 reads in half a second.
+    assert "rps-limit: 102\n" in warp
+    assert "op: put" not in sai3
+    assert 'path: "get-70000/prepared-*.dat"' in sai3
+    assert "rwmixpct=100\n" in elbencho_job(profile, CAP_NS).text
+    assert "block=70144\n" in elbencho_job(profile, CAP_NS).text
+    vdbench = vdbench_job(profile, "f", CAP_NS).text
+    # One zone of one granule, widened to hold the operation; the first 4 KiB are left alone.
+    assert "wd=read1,sd=sd1,rdpct=100,seekpct=100,xfersize=70144,range=(4096,74240),skew=100\n" in vdbench
+    assert "wd=write" not in vdbench
+    writes = distil_rows(tmp_path, [row(i * 10, "write", i, 512) for i in range(51)]).profile
+    assert "distribution: {get: 0, stat: 0, put: 1000, delete: 0}" in warp_job(writes, WarpOptions()).text
+    assert "prepare:" not in sai3_workload(writes, Sai3Options()).text
+    assert "rwmixpct=0\n" in elbencho_job(writes, CAP_NS).text
+
+
+def test_one_instant_leaves_rates_and_durations_out_and_says_so(tmp_path):
+    profile = distil_rows(tmp_path, [row(7, "read", i, 4096) for i in range(5)]).profile
+    jobs = {
+        "warp": warp_job(profile, WarpOptions()).text, "sai3": sai3_workload(profile, Sai3Options()).text,
+        "elbencho": elbencho_job(profile, CAP_NS).text, "vdbench": vdbench_job(profile, "f", CAP_NS).text,
+    }  # fmt: skip
+    absent = {
+        "warp": ("duration", "rps-limit", "advanced"), "sai3": ("duration", "iops"), "elbencho": ("limit",),
+        "vdbench": ("elapsed", "distribution"),
+    }  # fmt: skip
+    for name, text in jobs.items():
+        assert "all operations of the trace share one instant" in text
+        assert not [word for word in absent[name] if word in settings(text)], name
+    assert "iorate=max,maxdata=20480," in jobs["vdbench"]
+
+
+def test_without_stages_the_concurrency_is_left_out_and_says_so(tmp_path):
+    rows = [row(i, "read", i, 4096, request=None, stage=None) for i in range(50)]
+    profile = distil_rows(tmp_path, rows).profile
+    for text, name in (
+        (warp_job(profile, WarpOptions()).text, "concurrent:"),
+        (sai3_workload(profile, Sai3Options()).text, "concurrency:"),
+        (elbencho_job(profile, CAP_NS).text, "threads="), (vdbench_job(profile, "f", CAP_NS).text, "threads="),
+    ):  # fmt: skip
+        assert "the trace has no stages and no measured times" in text
+        assert name not in settings(text)
+
+
+def test_bands_join_zones_by_percent():
+    zones = [Zone(10, 100), Zone(0, 50), Zone(40, 10), Zone(30, 100), Zone(20, 40)]
+    assert bands(zones, 2) == [Band(0, 160, 50), Band(160, 300, 50)]
+    assert [b.percent for b in bands(zones, 16)] == [10, 40, 30, 20]
+    assert bands(zones, 16)[1] == Band(100, 160, 40)
+
+
+def test_names_with_spaces_stay_and_names_that_no_log_holds_are_refused(tmp_path):
+    trace = write_hand(tmp_path)
+    table = objects_path(trace)
+    batches = list(open_table(table, OBJECTS).batches())
+
+    def rename(name):
+        with create(table, OBJECTS, trace_meta(OBJECTS)) as out:
+            for batch in batches:
+                keys = [name if i == 1 else key for i, key in enumerate(batch.column("key").to_pylist())]
+                out.write(batch.set_column(1, batch.schema.field(1), pa.array(keys)))
+
+    rename("a name with spaces")
+    run_cli("kvdistill", "sai3", trace, "--tier", "nvme", "-o", tmp_path / "out")
+    assert log_rows(tmp_path / "out" / "oplog.tsv.zst")[1]["file"] == "a name with spaces"
+    rename("a\ttab")
+    done = run_cli("kvdistill", "sai3", trace, "--tier", "nvme", "-o", tmp_path / "new", check=False)
+    assert done.returncode == 3
+    assert "the name of object 1 has a tab, line break or quote: no log can hold it" in done.stderr
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_an_empty_trace_is_refused_and_leaves_nothing(tmp_path):
+    write_trace(tmp_path / "t.parquet", [])
+    done = run_cli("kvdistill", "warp", tmp_path / "t.parquet", "--tier", "nvme", "-o", tmp_path / "o", check=False)
+    assert done.returncode == 3
+    assert "tier 'nvme' has no reads or writes: there is no job to write" in done.stderr
+    assert not list((tmp_path / "o").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: WarpOptions(bucket="A b"), "--bucket"), (lambda: WarpOptions(host="a b"), "--host"),
+        (lambda: Sai3Options("s3://bucket"), "--target"), (lambda: Sai3Options("bucket/"), "--target"),
+    ],
+)  # fmt: skip
+def test_bad_options_are_refused(make, name):
+    with pytest.raises(ConfigError, match=name):
+        make()
+
+
+def test_vdbench_refuses_names_it_cannot_read(tmp_path):
+    with pytest.raises(ConfigError, match="--target a b"):
+        vdbench_job(distil_rows(tmp_path, HAND).profile, "a b", CAP_NS)
+
+
+def test_time_that_goes_back_is_refused(tmp_path):
+    with pytest.raises(TraceError, match="time goes back"):
+        distil_rows(tmp_path, [row(2, "read", 0, 4096), row(1, "read", 0, 4096)])
+
+
+def test_a_log_starts_when_the_trace_was_recorded(tmp_path):
+    start_ns = 1_700_000_000 * 10**9
+    write_trace(tmp_path / "t.parquet", [row(1.5, "read", 0, 4096)], source={"first_unix_ns": start_ns})
+    run_cli("kvdistill", "sai3", tmp_path / "t.parquet", "--tier", "nvme", "-o", tmp_path)
+    (only,) = log_rows(tmp_path / "oplog.tsv.zst")
+    assert only["start"] == "2023-11-14T22:13:20.001500000Z"
+    assert MS == 1_000_000

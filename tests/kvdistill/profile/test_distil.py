@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pyarrow.parquet as pq
+import pytest
+from conftest import run_cli, write_trace
+from kvdistill_rows import HAND, MS, distil_rows, io, write_hand
+
+from kvdistill.profile.distil import distil
+from kvdistill.profile.profile import Concurrency, SizeCount
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.limit import Limit, parse_limit
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def test_the_hand_trace_lies_where_first_fit_puts_it(tmp_path):
+    found = pq.read_table(distil_rows(tmp_path, HAND).ios).to_pydict()
+    assert found["address"] == [
+        8 * KIB, 16 * KIB, 0, 16 * KIB, 8 * KIB + 512, -1, 8 * KIB, 8 * KIB, 16 * KIB + MIB,
+    ]  # fmt: skip
+    # 6000 bytes are 12 sectors; bytes 1000 to 3000 touch sectors 1 to 5.
+    assert found["io_bytes"] == [6144, 3 * MIB, 8192, 3 * MIB, 2560, 0, 4096, 4096, MIB]
+
+
+def test_the_hand_profile(tmp_path):
+    profile = distil_rows(tmp_path, HAND).profile
+    assert (profile.start_ns, profile.span_ns) == (10 * MS, 100 * MS)
+    assert (profile.read.ops, profile.read.object_bytes) == (5, 8192 + 3 * MIB + 2000 + 4096 + MIB)
+    assert profile.read.io_bytes == 8192 + 3 * MIB + 2560 + 4096 + MIB
+    assert profile.write.sizes == [SizeCount(4096, 1), SizeCount(6144, 1), SizeCount(3 * MIB, 1)]
+    assert (profile.delete_ops, profile.delete_bytes, profile.stray_delete_ops) == (1, 6000, 0)
+    assert profile.space.span_bytes == 16 * KIB + 3 * MIB
+    assert profile.space.peak_live_bytes == 16 * KIB + 3 * MIB
+    assert (profile.space.prior_objects, profile.space.prior_bytes) == (1, 8 * KIB)
+    assert profile.concurrency == Concurrency(max_stage_ops=2, mean_stage_ops=8 / 6)
+    assert profile.mean_in_flight is None
+
+
+def test_csv_gives_the_same_profile(tmp_path):
+    parquet = distil(write_trace(tmp_path / "t.parquet", HAND), "nvme", Limit(), tmp_path).profile
+    csv = distil(write_trace(tmp_path / "t.csv.zst", HAND), "nvme", Limit(), tmp_path).profile
+    assert parquet.read == csv.read
+    assert parquet.space == csv.space
+
+
+def test_an_object_that_returns_after_its_delete_gets_a_place_again(tmp_path):
+    rows = [io(1, "write", 0, 4096), io(2, "write", 1, 4096), io(3, "delete", 0, 4096), io(4, "write", 2, 8192),
+            io(5, "write", 0, 4096)]  # fmt: skip
+    found = pq.read_table(distil_rows(tmp_path, rows).ios).to_pydict()
+    assert found["address"] == [0, 4096, -1, 8192, 0]
+
+
+def test_an_object_that_grows_keeps_its_place(tmp_path):
+    rows = [io(1, "write", 0, 4096), io(2, "write", 1, 4096), io(3, "write", 0, 4096, offset=4096)]
+    found = pq.read_table(distil_rows(tmp_path, rows).ios).to_pydict()
+    assert found["address"] == [0, 8192, 4096]
+
+
+def test_stray_deletes_and_empty_operations_are_counted(tmp_path):
+    rows = [io(1, "delete", 7, 4096), io(2, "write", 0, 4096), io(3, "read", 0, 0), io(4, "delete", 0, 4096),
+            io(5, "delete", 0, 4096)]  # fmt: skip
+    profile = distil_rows(tmp_path, rows).profile
+    assert (profile.stray_delete_ops, profile.empty_ops, profile.delete_ops, profile.read.ops) == (2, 1, 3, 0)
+
+
+def test_no_stages_means_no_concurrency(tmp_path):
+    rows = [io(i, "read", i, 4096, request=None, stage=None) for i in range(3)]
+    assert distil_rows(tmp_path, rows).profile.concurrency is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "ops"), [("3rows", 3), ("3", 3), ("25ms", 5), ("20ms", 4), ("21ms", 5), ("3MiB", 1), ("1GiB", 8)]
+)
+def test_a_limit_takes_a_part(tmp_path, limit, ops):
+    # The tier's rows are due at 10, 10, 12, 20, 30, 40 (delete), 50, 60 and 110 ms.
+    profile = distil_rows(tmp_path, HAND, limit).profile
+    assert profile.ops == ops
+    assert profile.origin.limit
+
+
+@pytest.mark.parametrize("text", ["0", "0s", "5m", "x", "1.5", "3 parsecs"])
+def test_a_limit_that_means_nothing_is_refused(text):
+    with pytest.raises(ConfigError):
+        parse_limit(text)
+
+
+def test_a_tier_without_io_is_refused(tmp_path):
+    with pytest.raises(TraceError, match="tier 'nvme' has no reads or writes: there is no job"):
+        distil_rows(tmp_path, [HAND[0]])
+    with pytest.raises(TraceError, match="only deletes"):
+        distil_rows(tmp_path, [io(1, "delete", 0, 4096)])
+    with pytest.raises(TraceError, match="no reads or writes"):
+        distil_rows(tmp_path, [])
+
+
+def test_time_that_goes_back_is_refused_by_row(tmp_path):
+    with pytest.raises(TraceError, match=r"t\.parquet.*row 1.*ts_ns.*time goes back"):
+        distil_rows(tmp_path, [io(2, "read", 0, 4096), io(1, "read", 0, 4096)])
+
+
+def test_an_unknown_tier_is_refused_with_those_there_are(tmp_path):
+    with pytest.raises(ConfigError, match="no tier 'ssd' in this trace; it has gpu, cpu, nvme"):
+        distil(write_hand(tmp_path), "ssd", Limit(), tmp_path)
+
+
+def test_a_damaged_trace_is_one_line(tmp_path):
+    hand_trace = write_hand(tmp_path)
+    hand_trace.write_bytes(hand_trace.read_bytes()[:-40])
+    done = run_cli("kvdistill", "fio", hand_trace, "--tier", "nvme", "-o", tmp_path / "out", check=False)
+    assert done.returncode == 3
+    assert done.stderr.startswith("kvdistill: error:")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out" / "replay.fio").exists()

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import csv
+import io as text_io
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+from conftest import run_cli, write_trace
+from kvdistill_rows import HAND, MS, io, write_hand, write_run
+
+from kvdistill.report.output import documents_of, read_reports, trials_of, write_report
+from kvdistill.report.report import report
+from kvtrace.core.document.html import html_page
+from kvtrace.core.document.text import csv_lines, markdown
+from kvtrace.core.errors import ProbeUnavailable
+
+
+class Page(HTMLParser):
+    """What a test wants to know of a page: what it fetches, and by heading its charts and exact cells."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.fetched, self.charts, self.rows, self.text = [], {}, {}, ""
+        self._heading, self._is_heading, self._row = "", False, None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        named = dict(attributes)
+        self.fetched += [v for k, v in attributes if k in ("src", "srcset", "href", "xlink:href", "action", "data")]
+        self._is_heading = tag == "h3"
+        if tag == "svg":
+            self.charts[self._heading] = self.charts.get(self._heading, 0) + 1
+        elif tag == "tr":
+            self._row = []
+            self.rows.setdefault(self._heading, []).append(self._row)
+        elif tag == "td":
+            self._row.append(named.get("title"))
+
+    def handle_endtag(self, tag):
+        self._is_heading = False
+        self._row = None if tag == "tr" else self._row
+
+    def handle_data(self, data):
+        self.text += data
+        if self._is_heading:
+            self._heading = data
+        elif self._row and self._row[-1] is None:
+            self._row[-1] = data
+
+
+def page_of(*paths):
+    documents = documents_of([report(path) for path in paths], [path.name for path in paths])
+    return html_page(documents, "made by a test")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("both")
+    return write_run(folder / "run", [i * 1000 for i in range(1, 1001)]), write_hand(folder)
+
+
+@pytest.fixture(scope="module")
+def text(both):
+    return page_of(*both)
+
+
+def test_the_page_asks_nothing_of_a_network(text):
+    page = Page(text)
+    assert [url for url in page.fetched if not url.startswith("#") and url != "data:,"] == []
+    assert re.findall(r"https?:|@import|url\((?!#)|<link(?! rel=\"icon\")|//[a-z]+\.", text) == []
+    # The clip paths of several charts must not be confused.
+    ids = re.findall(r' id="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+
+
+def test_the_page_has_a_table_beneath_every_chart(text):
+    page = Page(text)
+    assert page.charts == {
+        "Over time: nvme": 4, "Over time: cpu": 2, "Size distribution: nvme": 2, "Size distribution: cpu": 1,
+        "Latency distribution: nvme": 1, "Lateness distribution: nvme": 1, "Latency over time: nvme read": 1,
+        "Reuse distances: nvme": 1,
+    }  # fmt: skip
+    assert all(len(page.rows[heading]) > 1 for heading in page.charts)
+
+
+def test_the_page_says_what_the_json_says(both, text):
+    page = Page(text)
+    found = json.loads(run_cli("kvdistill", "report", *both, "--json").stdout)
+    (figures,), (latency,) = found[0]["figures"], found[0]["latency"]
+    assert figures["bandwidth_bytes_per_s"] == 4e6
+    assert '<dt>read bandwidth, nvme</dt><dd title="4000000.0 bytes/s">4.00 MB/s</dd>' in text
+    assert f'<dt>read latency p99, nvme</dt><dd title="{latency["p99_ns"]} ns">990 µs</dd>' in text
+    (row,) = [row for row in page.rows["Operations"] if "threads" in row]
+    assert row[-2:] == [f"{figures['operations_per_s']} 1/s", f"{figures['bandwidth_bytes_per_s']} bytes/s"]
+    assert page.rows["Latency"][1] == [
+        "nvme", "read", "1000 count", "500500.0 ns", *(f"{latency[p + '_ns']} ns" for p in ("p50", "p95", "p99")),
+        f"{latency['p99_9_ns']} ns", "-", f"{latency['max_ns']} ns",
+    ]  # fmt: skip
+    nvme = found[1]["tiers"][2]
+    assert [
+        "nvme",
+        *(f"{nvme[n]} bytes" for n in ("capacity_bytes", "peak_live_bytes", "end_live_bytes")),
+        "-",
+        "-",
+    ] in (page.rows["Tiers"])
+    assert "fine" in page.text
+
+
+def test_names_are_escaped(tmp_path):
+    path = write_trace(tmp_path / "<img src=x>&.parquet", [io(1, "read", 0, 0), io(2, "read", 0, 4096)])
+    text = page_of(path)
+    assert "<img" not in text
+    assert "<img src=x>&.parquet" in Page(text).text
+
+
+def test_empty_and_instantaneous_traces_have_pages(tmp_path):
+    empty, instant = write_trace(tmp_path / "e.parquet", []), write_trace(tmp_path / "i.parquet", [io(5, "read", 0, 9)])
+    assert Page(page_of(empty)).charts == {}
+    page = Page(page_of(instant))
+    assert page.charts == {"Size distribution: nvme": 1}
+    assert page.rows["Size distribution: nvme"][1] == ["read", "8 bytes", "1 count", "9 bytes"]
+
+
+def test_a_run_without_its_summary_says_so(tmp_path):
+    run = write_run(tmp_path / "run", [1000, 2000])
+    (run / "run.json").unlink()
+    assert "run.json is missing" in Page(page_of(run)).text
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize(("width", "scheme"), [(1200, 1), (1200, 0), (500, 1)])
+def test_a_browser_draws_the_page(tmp_path, text, width, scheme):
+    from PIL import Image
+
+    (tmp_path / "r.html").write_text(text, encoding="utf-8")
+    shot = tmp_path / "shot.png"
+    done = subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}",
+         "--enable-logging=stderr", f"--blink-settings=preferredColorScheme={scheme}", f"--window-size={width},2400",
+         f"--screenshot={shot}", (tmp_path / "r.html").as_uri()],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert "CONSOLE" not in done.stderr
+    with Image.open(shot) as image:
+        colours = image.convert("RGB").getcolors(1 << 24)
+    most = max(colours)[1]
+    assert most == ((255, 255, 255) if scheme else (0x14, 0x18, 0x1D))
+    # Text and the lines of charts, smoothed.
+    assert len(colours) > 50
+
+
+def test_markdown(both):
+    text = run_cli("kvdistill", "report", both[1], "--markdown").stdout
+    lines = text.splitlines()
+    assert lines[0] == "# hand.parquet"
+    assert "| nvme | delete | evict | 1 | 5.86 KiB | 1 |" in lines
+    assert "| nvme | 1.00 GiB | 3.01 MiB | 3.00 MiB | - | - |" in lines
+    # 3,155,824 bytes in 105 ms.
+    assert "| nvme | 3.01 MiB | 105 ms | 2.36 TiB/day | 1.00 GiB | 2,418 |" in lines
+
+
+def test_csv_has_every_figure_raw(both):
+    rows = list(csv.reader(text_io.StringIO(run_cli("kvdistill", "report", *both, "--csv").stdout)))
+    assert rows[0] == ["file", "sheet", "table", "row", "figure", "unit", "value"]
+    assert ["run", "Performance Metrics", "Latency", "nvme read", "p99_9_ns", "ns", "999000"] in rows
+    assert ["run", "Performance Metrics", "Latency", "nvme read", "p99_99_ns", "ns", ""] in rows
+    assert ["hand.parquet", "Trace Histograms", "Size distribution: nvme", "read 2097152", "ops", "count", "1"] in rows
+    assert ["run", "Performance Metrics", "Operations", "nvme read", "engine", "", "threads"] in rows
+    assert len({tuple(row[:5]) for row in rows}) == len(rows)
+
+
+def test_a_workbook_has_the_sheets_of_mlperf(both, tmp_path):
+    from openpyxl import load_workbook
+
+    documents = documents_of([report(both[0]), report(both[1])], ["=1+1", "hand.parquet"])
+    write_report(documents, tmp_path / "r.xlsx")
+    book = load_workbook(tmp_path / "r.xlsx")
+    assert book.sheetnames == [
+        "Summary", "Run Parameters", "Performance Metrics", "QoS Metrics", "Device Tracing", "Trace Histograms",
+    ]  # fmt: skip
+    assert (book["Summary"]["A1"].value, book["Summary"]["A1"].data_type) == ("=1+1", "s")
+    rows = [list(row) for row in book["Performance Metrics"].iter_rows(values_only=True)]
+    at = next(i for i, row in enumerate(rows) if row[0] == "Latency")
+    assert rows[at + 2][:5] == ["tier", "op", "count", "mean_ns", "p50_ns"]
+    assert rows[at + 3][2:5] == ["count", "ns", "ns"]
+    assert rows[at + 4][:10] == ["nvme", "read", 1000, 500500, 500000, 950000, 990000, 999000, None, 1000000]
+
+
+def test_outputs_are_checked_before_any_work(tmp_path):
+    done = run_cli("kvdistill", "report", tmp_path / "none.parquet", "-o", tmp_path / "r.pdf", check=False)
+    assert (done.returncode, "name it *.html" in done.stderr) == (2, True)
+    done = run_cli("kvdistill", "report", tmp_path / "none.parquet", "--csv", "--json", check=False)
+    assert (done.returncode, "choose one" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("module", "suffix", "advice"), [("matplotlib", ".html", "plot"), ("openpyxl", ".xlsx", "xlsx")]
+)
+def test_a_missing_library_is_named(both, tmp_path, monkeypatch, module, suffix, advice):
+    monkeypatch.setitem(sys.modules, module, None)
+    documents = documents_of([report(both[1])], ["hand"])
+    with pytest.raises(ProbeUnavailable, match=rf"needs {module}: pip install 'kvtrace\[{advice}\]'"):
+        write_report(documents, tmp_path / f"r{suffix}")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("asked", "left"), [("10", 10), ("10 rows", 10), ("10ms", 10), ("9500us", 10)])
+def test_a_warm_up_is_in_no_figure(tmp_path, asked, left):
+    # Operation i is due at i ms; the first ten take a second each, the others 1 µs.
+    run = write_run(tmp_path / "run", [1000 * MS] * 10 + [1000] * 90, warmup={"asked": asked})
+    found = report(run)
+    assert (found.figures[0]["operations"], found.latency[0]["max_ns"]) == (100 - left, 1000)
+    assert sum(row["reads"] for row in found.over_time) == 90
+    assert sum(row["operations"] for row in found.heat) == 90
+    # 89 ms + 1 µs in 48 stretches.
+    assert found.bucket_ns == 89_001_000 // 48 + 1
+
+
+def test_points_of_a_distribution(tmp_path):
+    found = report(write_run(tmp_path / "run", [i * 1000 for i in range(1, 101)]))
+    latency = {r["share"]: r["time_ns"] for r in found.distributions if r["measure"] == "latency"}
+    assert (latency[0.01], latency[0.5], latency[0.95], latency[0.99]) == (1000, 50_000, 95_000, 99_000)
+    assert latency[1] == 100_000
+    assert max(share for share in latency if share < 1) == 0.99
+    # 64 µs and 100 µs: from 2^16 ns = 65.536 µs on, 66 … 100.
+    by_latency = {}
+    for row in found.heat:
+        by_latency[row["low_ns"]] = by_latency.get(row["low_ns"], 0) + row["operations"]
+    assert (by_latency[1 << 16], by_latency[512], sum(by_latency.values())) == (35, 1, 100)
+
+
+def test_writes_per_day_need_time_and_capacity(tmp_path):
+    found = report(write_trace(tmp_path / "t.parquet", HAND))
+    cpu, nvme = found.writes_per_day
+    assert (cpu["tier"], cpu["written_bytes"], cpu["span_ns"]) == ("cpu", 6000, 105 * MS)
+    assert nvme["written_bytes_per_day"] == 3_155_824 * 86_400 / 0.105
+    assert nvme["capacity_writes_per_day"] == nvme["written_bytes_per_day"] / (1 << 30)
+    instant = report(write_trace(tmp_path / "i.parquet", [io(5, "write", 0, 9)])).writes_per_day
+    assert (instant[0]["written_bytes"], instant[0]["written_bytes_per_day"]) == (9, None)
+
+
+def test_markdown_takes_names_literally(tmp_path):
+    path = write_trace(tmp_path / "a|b_c.parquet", [io(1, "read", 0, 1)])
+    documents = documents_of([report(path)], [path.name])
+    assert markdown(documents).startswith("# a\\|b\\_c.parquet\n")
+    assert "a|b_c.parquet,Summary," in csv_lines(documents)
+
+
+def test_a_folder_of_trials_is_its_runs(tmp_path):
+    for number in (10, 9):
+        write_run(tmp_path / f"trial-{number}", [1000])
+    assert trials_of(tmp_path) == [tmp_path / "trial-9", tmp_path / "trial-10"]
+    assert trials_of(tmp_path / "trial-9") == [tmp_path / "trial-9"]
+    _reports, documents = read_reports([tmp_path], 2)
+    assert [document.name for document in documents] == [f"{tmp_path.name}/trial-{n}" for n in (9, 10)]
+
+
+def test_criteria_and_throughput_have_their_units(tmp_path):
+    run = write_run(tmp_path / "run", [1000])
+    criterion = {"definition": "d", "shown": "s"}
+    manifest = json.loads((run / "run.json").read_text()) | {"mlperf": {
+        "criteria": [
+            criterion | {"name": "storage_read_p95_ns", "threshold": 2e8, "measured": None, "verdict": "not measured"},
+            criterion | {"name": "hit_rate", "threshold": 0.3, "measured": 0.75, "verdict": "pass"},
+        ],
+        "throughput": {"tokens": 10, "storage_io_ns": 4_000_000, "storage_throughput_tokens_per_s": 2500.0,
+                       "wall_clock_throughput_tokens_per_s": None, "reason": None},
+        "qos_reason": "no model",
+    }}  # fmt: skip
+    (run / "run.json").write_text(json.dumps(manifest))
+    documents = documents_of([report(run)], ["run"])
+    assert "run,QoS Metrics,Criteria of MLPerf,hit_rate,measured,share of 1,0.75\n" in csv_lines(documents)
+    lines = markdown(documents).splitlines()
+    assert "| storage\\_read\\_p95\\_ns | not measured | - | 200 ms | d |" in lines
+    assert "| hit\\_rate | pass | 75 % | 30 % | d |" in lines
+    assert "| storage\\_throughput\\_tokens\\_per\\_s | 2,500 |" in lines
+    assert "| wall\\_clock\\_throughput\\_tokens\\_per\\_s | - |" in lines

@@ -1,0 +1,275 @@
+"""What a report has beside a run's own figures: probes, requests, closeness, reuse; and several beside each other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import numpy as np
+import pytest
+from conftest import run_cli, write_trace
+from kvdistill_rows import MS, io, write_hand, write_run
+
+from kvdistill.profile.locality import run_reuse
+from kvdistill.profile.reuse import reuse_distances
+from kvdistill.report.compare import Trials, compare
+from kvdistill.report.output import documents_of, read_reports, write_report
+from kvdistill.report.report import JobsReport, ProbeReport, report
+from kvtrace.core.document.html import html_page
+from kvtrace.core.document.text import csv_lines, markdown
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.tables import open_table
+
+
+def histogram(count, low_ns):
+    return {
+        "count": count, "mean_ns": float(low_ns), "p50_ns": low_ns + 0.5, "p95_ns": None, "p99_ns": None,
+        "p99_9_ns": None, "p99_99_ns": None, "longest_below_ns": 2 * low_ns,
+        "log2_ns": [{"from": low_ns, "below": 2 * low_ns, "count": count}], "fine_ns": [],
+    }  # fmt: skip
+
+
+def write_probe(folder):
+    counts = {"queued": 3, "issued": 4, "completed": 3, "errors": 0, "issued_bytes": 12288, "completed_bytes": 12288,
+              "bios": 5, "bios_merged": 2, "splits": 1, "requests_merged": 0, "requeues": 1, "lost_events": 0,
+              "lost_requests": 0, "ends_not_seen": 0}  # fmt: skip
+    read = counts | {
+        "q2d": histogram(3, 1024), "d2c": histogram(3, 65536), "block_sizes": [{"bytes": 4096, "count": 3}],
+        "in_flight_at_dispatch": [{"in_flight": 1, "count": 2}, {"in_flight": 2, "count": 1}],
+    }  # fmt: skip
+    content = {
+        "program": "kvreplay", "version": "0.1.0", "argv": ["kvreplay", "probe"], "duration_ns": 5 * 10**9,
+        "config": {"comm": "a <b> c", "pid": None, "devices": ["vda"]}, "block": {"directions": {"read": read}},
+    }  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    (folder / "probe.json").write_text(json.dumps(content))
+    return folder
+
+
+CLOSENESS = {
+    "fio_version": "3.33", "notes": ["the target is slow"],
+    "comparisons": [{
+        "job": "replay.fio", "window": "the first 3 s", "source": {"name": "source", "ios": 10, "size_tv": None},
+        "fio": {"name": "replay", "ios": 10, "size_tv": 0.25},
+        "verdicts": [
+            {"name": "size TV", "target": "<= 0.015", "value": 0.25, "passes": False},
+            {"name": "read share", "target": "within 1.5 %", "value": -0.0125, "passes": True},
+            {"name": "same I/Os", "target": "yes", "value": True, "passes": True},
+            {"name": "end slip", "target": "<= 1 %", "value": None, "passes": None},
+            {"name": "bytes a second", "target": "within 1.5 %", "value": 0.5, "passes": None},
+        ],
+    }],
+}  # fmt: skip
+
+
+def test_reuse_distance_is_the_bytes_of_others_between(tmp_path):
+    # Object 0 (1000 bytes), 1 (2000), 2 (4000), then 1 after 4000, 0 after 2000 + 4000, 0 at once.
+    rows = [
+        io(1, "write", 0, 1000), io(2, "write", 1, 2000), io(3, "write", 2, 4000), io(4, "read", 1, 2000),
+        io(5, "read", 0, 1000), io(6, "read", 0, 1000), io(7, "read", 3, 8),
+    ]  # fmt: skip
+    (reuse,) = report(write_trace(tmp_path / "t.parquet", rows)).reuse
+    assert (reuse["tier"], reuse["reads"], reuse["first_reads"], reuse["is_whole"]) == ("nvme", 4, 1, True)
+    assert (reuse["p50_bytes"], reuse["p95_bytes"], reuse["max_bytes"]) == (4000, None, 6000)
+    assert reuse["bins"] == [
+        {"low_bytes": 0, "reads": 1}, {"low_bytes": 2048, "reads": 1}, {"low_bytes": 4096, "reads": 1},
+    ]  # fmt: skip
+
+
+def test_reuse_distances_agree_with_counting():
+    rng = np.random.default_rng(5)
+    things, weights = rng.integers(0, 9, 200), rng.integers(1, 50, 200)
+    expected = []
+    for i, thing in enumerate(things):
+        before = [k for k in range(i) if things[k] == thing]
+        between = range(before[-1] + 1, i) if before else []
+        last = {things[k]: weights[k] for k in between}
+        expected.append(sum(last.values()) if before else -1)
+    assert reuse_distances(things, weights, 9).tolist() == expected
+
+
+def test_the_reuse_of_a_run_is_that_of_what_completed(tmp_path):
+    run = write_run(tmp_path / "run", [1000] * 4)
+    (reuse,) = [found for found in run_reuse(open_table(run / "ops.parquet"), 3) if found is not None]
+    assert (reuse.reads, reuse.first_reads, reuse.p50_bytes) == (4, 4, None)
+    failed = write_run(tmp_path / "failed", [1000], outcome="error")
+    assert run_reuse(open_table(failed / "ops.parquet"), 3) == [None, None, None]
+
+
+def test_a_probe_has_a_report_of_its_own_and_in_its_run(tmp_path):
+    found = report(write_probe(tmp_path / "probe"))
+    assert isinstance(found, ProbeReport)
+    q2d, d2c = found.layers
+    assert (q2d["layer"], q2d["op"], q2d["count"], q2d["p50_ns"]) == ("q2d", "read", 3, 1024.5)
+    assert (d2c["layer"], d2c["longest_below_ns"], d2c["p95_ns"]) == ("d2c", 131072, None)
+    assert found.in_flight == [{"op": "read", "in_flight": 1, "count": 2}, {"op": "read", "in_flight": 2, "count": 1}]
+    assert (found.directions[0]["requeues"], found.heat) == (1, [])
+    run = write_run(tmp_path / "run", [1000] * 4)
+    write_probe(run)
+    documents = documents_of([report(run), found], ["run", "probe"])
+    lines = csv_lines(documents).splitlines()
+    assert "run,Device Tracing,Block requests,read,requeues,count,1" in lines
+    assert "probe,Device Tracing,Time in each layer,in driver and device (D2C) read,p50_ns,ns,65536.5" in lines
+    assert "probe,Trace Histograms,Sizes of block requests,read 4096,count,count,3" in lines
+    page = html_page(documents, "test")
+    assert "a &lt;b&gt; c" in page
+    (tmp_path / "probe" / "probe.json").write_text('{"block": {"directions": {"read": {}}}}')
+    with pytest.raises(ConfigError, match="not of this version"):
+        report(tmp_path / "probe")
+
+
+def test_only_probes_that_the_run_started_are_joined_with_its_operations(tmp_path):
+    run = write_run(tmp_path / "run", [1000] * 4)
+    write_probe(run)
+    found = report(run)
+    assert (found.layers, found.probe.duration_ns) == (None, 5 * 10**9)
+    manifest = json.loads((run / "run.json").read_text()) | {"probes": {"is_measured": True}}
+    (run / "run.json").write_text(json.dumps(manifest))
+    (moved,) = report(run).layers.moved
+    assert (moved["object_bytes"], moved["device_bytes"]) == (16_000, 12_288)
+
+
+def test_closeness_is_reported_with_its_marks(tmp_path):
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    (jobs / "closeness.json").write_text(json.dumps(CLOSENESS))
+    (jobs / "profile.json").write_text(json.dumps({"tier": "nvme", "origin": {"file": "conv.parquet", "seed": None}}))
+    found = report(jobs)
+    assert isinstance(found, JobsReport)
+    lines = markdown(documents_of([found], ["jobs"])).splitlines()
+    assert "| replay | size TV | \\<= 0.015 | 0.25 | FAIL |" in lines
+    assert "| replay | read share | within 1.5 % | -1.25 % | pass |" in lines
+    assert "| replay | same I/Os | yes | yes | pass |" in lines
+    assert "| replay | end slip | \\<= 1 % | - | not measured |" in lines
+    assert "| replay | bytes a second | within 1.5 % | 50 % | too few I/Os to tell |" in lines
+    assert "| figure | source of replay | replay |" in lines
+    assert "| size tv | - | 0.25 |" in lines
+    assert "| tier | nvme |" in lines
+    run = write_run(tmp_path / "run", [1000] * 4)
+    (run / "closeness.json").write_text(json.dumps(CLOSENESS))
+    assert "## Closeness of the jobs" in markdown(documents_of([report(run)], ["run"]))
+
+
+def test_classes_of_service_stand_beside_their_targets(tmp_path):
+    run = write_run(tmp_path / "run", [1000] * 4)
+    times = {"count": 3, "mean_ns": 5.0, "p50_ns": 4, "p95_ns": 60 * MS, "p99_ns": None, "p99_9_ns": None,
+             "p99_99_ns": None, "max_ns": 9}  # fmt: skip
+    targets = {"p95": 50 * MS, "p99": 100 * MS, "p99_9": 150 * MS, "p99_99": 200 * MS}
+    manifest = json.loads((run / "run.json").read_text()) | {
+        "requests": {"requests": 3, "storage": times, "first_token": None, "classes": [
+            {"qos": "interactive", "storage": times, "targets_ns": targets, "share_within_p95_target": 0.5,
+             "verdict": "fail"},
+        ]},
+    }  # fmt: skip
+    (run / "run.json").write_text(json.dumps(manifest))
+    documents = documents_of([report(run)], ["run"])
+    text = csv_lines(documents)
+    assert "run,QoS Metrics,Classes of service,interactive,share_within_p95_target,share of 1,0.5\n" in text
+    assert "run,QoS Metrics,Targets of the classes,interactive p95,target_ns,ns,50000000\n" in text
+    assert "run,QoS Metrics,Targets of the classes,interactive p95,verdict,,fail\n" in text
+    assert "run,QoS Metrics,Targets of the classes,interactive p99.9,verdict,,not measured\n" in text
+    assert "run,QoS Metrics,Requests,storage time,p95_ns,ns,60000000\n" in text
+    assert 'class="verdict fail"' in html_page(documents, "test")
+
+
+def test_a_partial_run_says_so_before_any_figure(tmp_path):
+    run = write_run(tmp_path / "run", [1000] * 4, verdict="FELL BEHIND: much")
+    manifest = json.loads((run / "run.json").read_text()) | {"status": "partial", "reason": "the disk is full"}
+    (run / "run.json").write_text(json.dumps(manifest))
+    (document,) = documents_of([report(run)], ["run"])
+    assert document.warning.startswith("PARTIAL: the disk is full. The replay fell behind")
+    page = html_page([document], "test")
+    assert page.index("PARTIAL: the disk is full") < page.index('class="highlights"') < page.index("<table")
+    assert markdown([document]).splitlines()[2].startswith("**PARTIAL: the disk is full")
+    shown = run_cli("kvdistill", "report", run).stdout.splitlines()
+    assert shown[1].startswith("PARTIAL: the disk is full")
+
+
+@pytest.mark.parametrize(
+    ("latencies", "outcome"), [([], "ok"), ([1000], "ok"), ([2**62], "ok"), ([0, 0], "ok"), ([1000], "error")]
+)
+def test_odd_runs_have_every_form(tmp_path, latencies, outcome):
+    run = write_run(tmp_path / "a <script>x run", latencies, outcome=outcome)
+    _reports, documents = read_reports([run], 5)
+    for suffix in (".html", ".md", ".csv", ".xlsx"):
+        write_report(documents, tmp_path / f"r{suffix}")
+    page = (tmp_path / "r.html").read_text()
+    assert "<script>x" not in page
+    assert ("no operation completed" in page) == (not latencies or outcome == "error")
+
+
+def test_a_folder_of_nothing_is_one_line(tmp_path):
+    done = run_cli("kvdistill", "report", tmp_path, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    (tmp_path / "ops.parquet").write_bytes(b"PAR1")
+    done = run_cli("kvdistill", "report", tmp_path, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+
+
+def trials(folder, name, factor):
+    for number, latency in enumerate((100, 102, 98), 1):
+        (folder / name).mkdir(exist_ok=True)
+        write_run(folder / name / f"trial-{number}", [latency * 1000 * factor] * 10)
+    return folder / name
+
+
+def test_trials_are_compared_with_confidence(tmp_path):
+    a, b = trials(tmp_path, "a", 1), trials(tmp_path, "b", 2)
+    found = json.loads(run_cli("kvdistill", "compare", a, b, "--json").stdout)
+    assert (found["names"], found["trials"], found["warnings"]) == (["a", "b"], [3, 3], [])
+    (line,) = [line for line in found["lines"] if line["name"] == "latency_p50_ns"]
+    base, other = line["sides"]
+    assert (base["median"], base["low"], base["high"]) == (100_000, 98_000, 102_000)
+    assert base["ratio"] == {"value": 1.0, "low": pytest.approx(1 / 1.04643, rel=1e-4),
+                             "high": pytest.approx(1.04643, rel=1e-4), "differs": False}  # fmt: skip
+    assert other["ratio"]["value"] == 2
+    assert other["ratio"]["low"] < 2 < other["ratio"]["high"]
+    assert other["ratio"]["differs"] is True
+    shown = run_cli("kvdistill", "compare", a, b).stdout
+    assert "read  latency_p50_ns" in shown
+    _reports, documents = read_reports([a, b], 5)
+    assert [d.name for d in documents] == ["Comparison", *(f"{n}/trial-{i}" for n in "ab" for i in (1, 2, 3))]
+    assert [t.title for t in documents[0].tables if t.charts] == ["Latency: nvme read"]
+
+
+def test_traces_and_single_runs_have_ratios_only(tmp_path):
+    a = write_hand(tmp_path)
+    b = write_trace(tmp_path / "b.parquet", [io(1, "read", 0, 4096), io(2, "read", 0, 4096)], preset="other")
+    found = compare([Trials("a", [report(a)]), Trials("b", [report(b)])])
+    (reads,) = [x for x in found.lines if (x.tier, x.op, x.name) == ("nvme", "read", "operations")]
+    assert [(s.median, s.ratio.value, s.ratio.low) for s in reads.sides] == [(5, 1, None), (2, 0.4, None)]
+    assert found.settings["preset"] == ["by-hand", "other"]
+    assert found.warnings == []
+    run = report(write_run(tmp_path / "run", [1000, 2000]))
+    assert compare([Trials("a", [report(a)]), Trials("r", [run])]).warnings == [
+        "r is one trial: its spread is unknown; run it with --trials 3 or more"
+    ]
+    with pytest.raises(ConfigError, match="two or more"):
+        compare([Trials("a", [report(a)])])
+
+
+# What the page itself saw: errors, what it fetched, and whether anything sticks out to the side.
+_WATCH = "<script>window.seen=[];addEventListener('error',e=>seen.push(e.message))</script>"
+_TELL = """<script>document.title=JSON.stringify({errors:seen,
+fetched:performance.getEntriesByType('resource').map(e=>e.name).filter(n=>!n.startsWith('data:')),
+wide:document.documentElement.scrollWidth-innerWidth,charts:document.querySelectorAll('svg').length})</script>"""
+
+
+@pytest.mark.chromium
+def test_a_browser_finds_no_error_no_request_and_no_overflow(tmp_path):
+    a, b = trials(tmp_path, "a", 1), trials(tmp_path, "b", 2)
+    write_probe(a / "trial-1")
+    _reports, documents = read_reports([a / "trial-1", b / "trial-1", write_hand(tmp_path)], 10)
+    text = html_page(documents, "test")
+    page = tmp_path / "r.html"
+    page.write_text(text.replace("<head>", f"<head>{_WATCH}").replace("</body>", f"{_TELL}</body>"))
+    done = subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+         f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--window-size=500,900",
+         "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert "CONSOLE" not in done.stderr
+    told = json.loads(done.stdout.split("<title>")[1].split("</title>")[0])
+    assert told == {"errors": [], "fetched": [], "wide": told["wide"], "charts": text.count("<svg ")}
+    assert told["wide"] <= 0

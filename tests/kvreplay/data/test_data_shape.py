@@ -1,0 +1,98 @@
+"""Deduplication and compression: as asked, counted over a whole run's bytes and measured with zstd."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import zstandard
+from conftest import write_trace
+
+from kvreplay.config.config import Config
+from kvreplay.data.generate import Data, filler
+from kvreplay.data.shaping import check_ratios
+from kvreplay.run.run import replay
+from kvreplay.tiers.claims import SCRATCH
+from kvtrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1 << 20
+
+
+def made(config: Config, objects: int, length: int = MIB) -> list[bytes]:
+    data = Data.of(config, 3)
+    result = []
+    for obj in range(objects):
+        buffer = bytearray(length)
+        data.fill(memoryview(buffer), obj, 1, 0)
+        result.append(bytes(buffer))
+    return result
+
+
+def blocks(parts: list[bytes], size: int) -> list[bytes]:
+    return [part[at : at + size] for part in parts for at in range(0, len(part), size)]
+
+
+@pytest.mark.parametrize("ratio", [1.25, 2.0, 4.0])
+def test_blocks_repeat_as_often_as_asked_and_over_objects(ratio: float) -> None:
+    parts = made(Config(tiers={}, dedup_ratio=ratio), 24)
+    found = blocks(parts, 4096)
+    # The pool's 256 blocks come on top of those that occur once.
+    expected = len(found) / (len(found) / ratio + 256)
+    assert len(found) / len(set(found)) == pytest.approx(expected, rel=0.02)
+    assert set(blocks(parts[:1], 4096)) & set(blocks(parts[1:], 4096))
+
+
+def test_the_counts_are_those_of_the_bytes() -> None:
+    data = Data.of(Config(tiers={}, dedup_ratio=3.0), 3)
+    parts = []
+    for obj in range(8):
+        buffer = bytearray(MIB + 100)
+        data.fill(memoryview(buffer), obj, 1, 0)
+        parts.append(bytes(buffer[:MIB]))
+    assert data.shaper is not None
+    facts = data.shaper.facts()
+    assert facts.made_blocks == 8 * 256
+    assert facts.distinct_blocks == len(set(blocks(parts, 4096)))
+
+
+@pytest.mark.parametrize("ratio", [1.5, 2.0, 4.0, 10.0])
+def test_zstd_shrinks_each_block_as_asked_and_no_sector_repeats(ratio: float) -> None:
+    parts = made(Config(tiers={}, compress_ratio=ratio), 4)
+    compressor = zstandard.ZstdCompressor(level=3)
+    after = sum(len(compressor.compress(block)) for block in blocks(parts, 4096))
+    assert 4 * MIB / after == pytest.approx(ratio, rel=0.05)
+    sectors = blocks(parts, 512)
+    assert len(set(sectors)) == len(sectors)
+    assert bytes(512) not in sectors
+
+
+def test_without_ratios_the_bytes_are_the_generators() -> None:
+    plain = bytearray(MIB)
+    filler(3)(memoryview(plain), 0, 1, 0)
+    assert made(Config(tiers={}), 1) == [bytes(plain)]
+    assert made(Config(tiers={}, dedup_ratio=2.0, compress_ratio=2.0), 2) == made(
+        Config(tiers={}, dedup_ratio=2.0, compress_ratio=2.0), 2
+    )
+
+
+def test_a_run_records_and_writes_what_was_asked(tmp_path: Path) -> None:
+    rows = [(0, "write", 2, "store", i, 0, MIB, None, None, 0) for i in range(16)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    (tmp_path / "d").mkdir()
+    config = Config(tiers={"nvme": str(tmp_path / "d")}, dedup_ratio=2.0, compress_ratio=3.0, is_buffered=True,
+                    is_kept=True)  # fmt: skip
+    outcome = replay(config, trace, tmp_path / "run", [])
+    shape = outcome.manifest["data"]["shape"]
+    found = blocks([p.read_bytes() for p in (tmp_path / "d" / SCRATCH).rglob("*.kv")], 4096)
+    assert (shape["made_blocks"], shape["distinct_blocks"]) == (len(found), len(set(found)))
+    assert shape["measured_compress_ratio"] == pytest.approx(3.0, rel=0.05)
+    assert outcome.manifest["data"]["note"] == "compressible; blocks repeat"
+
+
+@pytest.mark.parametrize(("dedup", "compress"), [(0.5, 1), (2000, 1), (1, 0), (1, 50), (float("nan"), 1)])
+def test_ratios_that_cannot_be_are_refused(dedup: float, compress: float) -> None:
+    with pytest.raises(ConfigError, match="ratio"):
+        check_ratios(dedup, compress, is_verified=False)

@@ -1,0 +1,220 @@
+"""What compiled code does alone, extents of one file, and beside tiers that need Python; io_uring or a skip."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from rings import IO, SEED, content, needs_uring
+
+from kvreplay.data.generate import filler
+from kvreplay.engine import mailbox
+from kvreplay.engine.job import ERROR, OK, Job, Record
+from kvreplay.engine.schedule import Schedule
+from kvreplay.engine.uring import UringEngine
+from kvreplay.engine.workers import Mail
+from kvreplay.plan.plan import DELETE, READ, WRITE, Plan, build_plan
+from kvreplay.tiers.extents import ExtentTier
+from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.modelled import SimulatedTier
+from kvreplay.tiers.ram import RamTier
+from kvreplay.tiers.tier import Holding, Options, place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SPACE_BYTES = 64 << 20
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[ExtentTier]:
+    """Extents of a file, through the page cache, so that any filesystem will do."""
+    (tmp_path / "space").touch()
+    tier = ExtentTier("space", tmp_path / "space", Options(is_direct=False))
+    tier.expect(Holding([SPACE_BYTES]))
+    tier.open(SPACE_BYTES)
+    tier.engine = "uring"
+    yield tier
+    tier.close()
+
+
+def plan_of(rows: list[tuple[int, ...]], ts: list[int] | None = None) -> Plan:
+    """Return the plan of (tier, op, object, length, request, stage) rows; -1 is null."""
+    tier, op, obj, length, request, stage = np.array(rows, dtype=np.int64).T.copy()
+    count = len(rows)
+    return build_plan(
+        {"row": np.arange(count), "ts_ns": np.array(ts or [0] * count, np.int64), "op": op, "tier": tier,
+         "object_id": obj, "offset_bytes": np.zeros(count, np.int64), "length_bytes": length, "request_id": request,
+         "stage": stage}, [4096] * 4, Path("t"),
+    )  # fmt: skip
+
+
+def drive(plan: Plan, tiers: list[Any], depth: int, due: Any = None, **job: Any) -> tuple[Any, Record]:
+    record = Record.empty(len(plan), is_open_loop=due is not None)
+    engine = UringEngine(depth, IO)
+    driven = engine.drive(Job(plan, due, tiers, record, filler(SEED), **job), lambda: None, lambda _done: None)
+    return driven, record
+
+
+def held(tier: ExtentTier, obj: int, length: int) -> bytes:
+    fd, start = tier.ring_extent(obj)
+    return os.pread(fd, length, start)
+
+
+@needs_uring
+@pytest.mark.parametrize("depth", [1, 3, 32])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_in_any_mixture_order_is_kept_and_what_lies_there_is_what_was_written_last(
+    space: ExtentTier, tmp_path: Path, depth: int, is_open: bool
+) -> None:
+    (tmp_path / "d").mkdir()
+    files = FileTier("files", tmp_path / "d", Options(is_direct=False))
+    files.open(0)
+    memory = RamTier("cpu", IO)
+    memory.open(0)
+    tiers = [space, files, memory, SimulatedTier("null")]
+    rng = random.Random(depth)  # noqa: S311 - a test's choices
+    lengths: dict[int, int] = {}
+    versions: dict[int, int] = {}
+    rows: list[tuple[int, ...]] = []
+    for request in range(120):
+        for stage in range(3):
+            tier = rng.choice((0, 0, 0, 1, 2, 3))
+            # Objects of their own for each tier, some of them written again, or deleted.
+            obj = 4 * rng.randrange(20) + tier
+            op = rng.choice((READ, WRITE, WRITE, DELETE)) if obj in lengths else WRITE
+            length = lengths.setdefault(obj, rng.choice((4096, 4096, 20_000, 3 * IO, 40 * IO)))
+            rows.append((tier, op, obj, length, request, stage))
+            if op == DELETE:
+                del lengths[obj]
+            if op == WRITE:
+                versions[obj] = versions.get(obj, 0) + 1
+    ts = sorted(rng.randrange(20_000_000) for _ in rows)
+    plan = plan_of(rows, ts)
+    try:
+        driven, record = drive(plan, tiers, depth, plan.ts_ns if is_open else None)
+    finally:
+        files.close()
+        memory.close()
+    assert driven.failure is None
+    assert driven.completed == len(rows)
+    assert set(record.outcome.tolist()) == {OK}
+    submitted, completed = record.submitted_ns.tolist(), record.completed_ns.tolist()
+    if is_open:
+        assert (record.submitted_ns >= plan.ts_ns).all()
+    for j, (_, op_j, obj_j, _, request_j, stage_j) in enumerate(rows):
+        assert 0 <= submitted[j] <= completed[j] <= driven.wall_ns
+        for i, (_, op_i, obj_i, _, request_i, stage_i) in enumerate(rows[:j]):
+            conflict = obj_i == obj_j and not (op_i == op_j == READ)
+            if conflict or (request_i == request_j and stage_i < stage_j):
+                assert completed[i] <= submitted[j]
+    kept = {obj: length for obj, length in lengths.items() if obj % 4 == 0}
+    assert len(kept) > 3
+    for obj, length in kept.items():
+        assert held(space, obj, length) == content(obj, versions[obj], length)
+
+
+@needs_uring
+@pytest.mark.parametrize("length", [4096, 40 * IO])
+@pytest.mark.parametrize("depth", [1, 8])
+def test_a_fault_is_that_operations_alone(space: ExtentTier, length: int, depth: int) -> None:
+    # Object 1 lies where nothing can be written, object 2 nowhere, and object 3 finds no room.
+    full = os.open("/dev/full", os.O_RDWR)
+    broken: Any = space
+    reserve, extent = space.reserve, space.ring_extent
+
+    def refuse(object_id: int, end: int) -> None:
+        if object_id == 3:
+            raise OSError("none left")
+        reserve(object_id, end)
+
+    broken.reserve = refuse
+    broken.ring_extent = lambda obj: (full, 0) if obj == 1 else extent(obj)
+    rows = [(0, WRITE, obj, length, -1, -1) for obj in (0, 1, 3, 4)] + [(0, READ, 2, length, -1, -1)]
+    rows += [(0, READ, obj, length, -1, -1) for obj in (0, 4)]
+    try:
+        driven, record = drive(plan_of(rows), [space], depth, stops_on_error=False)
+    finally:
+        os.close(full)
+    assert driven.completed == len(rows)
+    assert record.outcome.tolist() == [OK, ERROR, ERROR, OK, ERROR, OK, OK]
+    assert record.completed_ns[record.outcome == ERROR].tolist() == [-1] * 3
+    assert held(space, 4, length) == content(4, 1, length)
+
+
+@needs_uring
+def test_a_failure_stops_the_run_and_says_what(space: ExtentTier) -> None:
+    rows = [(0, READ, 9, 4096, -1, -1)] + [(0, WRITE, obj, 4096, 1, obj) for obj in range(50)]
+    driven, record = drive(plan_of(rows), [space], 4)
+    assert driven.failure.message == "read of object 9: object 9 is not there"
+    assert record.outcome.tolist().count(OK) < 50
+
+
+@needs_uring
+def test_an_interrupt_ends_a_run_that_compiled_code_alone_does(space: ExtentTier) -> None:
+    # A read a millisecond, for ten seconds.
+    plan = plan_of([(0, WRITE, 0, 4096, -1, -1)] + [(0, READ, 0, 4096, -1, -1)] * 9999, list(range(0, 10**10, 10**6)))
+    record = Record.empty(len(plan), is_open_loop=True)
+    job, asked = Job(plan, plan.ts_ns, [space], record, filler(SEED)), iter([None, None])
+    driven = UringEngine(1, IO).drive(job, lambda: next(asked, "SIGINT"), lambda _done: None)
+    assert driven.interrupted_by == "SIGINT"
+    assert 0 < driven.completed < len(plan)
+    assert (record.outcome == OK).sum() == driven.completed
+
+
+def test_the_mailbox_hands_over_each_buffer_once_and_trouble_before_data() -> None:
+    schedule = Schedule(plan_of([(0, WRITE, i, 4096, -1, -1) for i in range(6)]), None, [True], [4096], depth=2,
+                        ahead=2, io_bytes=IO)  # fmt: skip
+    mail = Mail(schedule.slots)
+    try:
+        answer = np.zeros((4, 7), np.int64)
+        assert mail.take_asked(answer) == []
+        mailbox.ask(mail.places, schedule.places, 0, True)
+        # Six buffers, one of which is kept for a write that has started.
+        fills = mail.take_asked(answer) + mail.take_asked(answer)
+        assert [fill.row for fill in fills] == [0, 1, 2, 3, 4]
+        assert len({fill.slot for fill in fills}) == 5
+        mail.post("trouble with row 1")
+        mail.give_made(np.array([fill.slot for fill in fills[:2]]))
+        assert not mailbox.take_made(mail.places, schedule.places)
+        assert list(mail.answers()) == ["trouble with row 1"]
+        assert schedule.take(0) is None
+        assert mailbox.take_made(mail.places, schedule.places)
+        assert [submission.flight.row for _ in range(2) if (submission := schedule.take(0))] == [0, 1]
+    finally:
+        mail.close()
+
+
+def test_whoever_sleeps_is_woken_once() -> None:
+    schedule = Schedule(plan_of([(0, WRITE, 0, 4096, -1, -1)]), None, [True], [4096], depth=1, ahead=1, io_bytes=IO)
+    mail = Mail(schedule.slots)
+    try:
+        # Asleep with a full queue: data does not wake it, mail does.
+        assert mailbox.fall_asleep(mail.places, mailbox.FULL)
+        mail.give_made(np.zeros(0, np.int64))
+        with pytest.raises(BlockingIOError):
+            os.eventfd_read(mail.fd)
+        mail.post(1)
+        mail.post(2)
+        assert os.eventfd_read(mail.fd) == 1
+        # With mail there it does not fall asleep.
+        assert not mailbox.fall_asleep(mail.places, mailbox.FULL)
+        assert list(mail.answers()) == [1, 2]
+        assert mailbox.fall_asleep(mail.places, mailbox.HUNGRY)
+        mail.give_made(np.zeros(0, np.int64))
+        assert os.eventfd_read(mail.fd) == 1
+        # A maker that goes to sleep is woken by what is asked for next.
+        assert mailbox.may_sleep(mail.places)
+        mailbox.ask(mail.places, schedule.places, 0, True)
+        mail.sleep_until_asked()
+    finally:
+        mail.close()
+
+
+def test_a_place_is_a_descriptor_and_an_offset() -> None:
+    assert place(7, 5 << 40) == 7 << 48 | 5 << 40
+    assert place(7, np.array([4096])).tolist() == [7 << 48 | 4096]

@@ -1,0 +1,216 @@
+"""The order of submissions, without threads: constraints kept, nothing stuck, buffers and depth bounded."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvreplay.engine.schedule import Schedule
+from kvreplay.plan.plan import DELETE, READ, WRITE, Plan, build_plan
+
+IO = 4096
+
+
+def make_plan(rows: list[tuple[int, int, int, int, int]], ts: list[int] | None = None) -> Plan:
+    """Return the plan of (op, object, pages, request, stage) rows on one tier; -1 is null."""
+    columns: list[Any] = list(np.array(rows, dtype=np.int64).reshape(-1, 5).T)
+    op, obj, pages, request, stage = columns
+    count = len(rows)
+    return build_plan(
+        {"row": np.arange(count), "ts_ns": np.array(ts or [0] * count, dtype=np.int64), "op": op,
+         "tier": np.zeros(count, np.int64), "object_id": obj, "offset_bytes": np.zeros(count, np.int64),
+         "length_bytes": pages * IO, "request_id": request, "stage": stage},
+        [IO], Path("t.parquet"),
+    )  # fmt: skip
+
+
+class Simulation:
+    """Runs a schedule with a clock of its own; every step is chosen by `rng`."""
+
+    def __init__(self, plan: Plan, depth: int, rng: random.Random, *, ahead: int = 2, is_open: bool = False,
+                 together: int = 1) -> None:  # fmt: skip
+        self.plan, self.rng, self.depth, self.now = plan, rng, depth, 0
+        due = plan.ts_ns if is_open else None
+        self.schedule = Schedule(plan, due, [True], [IO], depth=depth, ahead=ahead, io_bytes=IO, pieces_a_fill=together)
+        self.fills: list[Any] = []
+        self.out: list[Any] = []
+        self.submitted: dict[int, int] = {}
+        self.completed: dict[int, int] = {}
+        self.order: list[int] = []
+        self.most_out = self.most_slots = self.clock = 0
+
+    def step(self) -> bool:
+        actions = [self._take_fill, self._take, self._finish_fill, self._finish]
+        self.rng.shuffle(actions)
+        return any(action() for action in actions)
+
+    def _take(self) -> bool:
+        if len(self.out) >= self.depth:
+            return False
+        submission = self.schedule.take(self.now)
+        if submission is None:
+            return False
+        flight = submission.flight
+        if submission.is_first:
+            self.clock += 1
+            self.submitted[flight.row] = self.clock
+            self.order.append(flight.row)
+            self.schedule.begun(flight)
+        self.out.append(submission)
+        self.most_out = max(self.most_out, len({s.flight.row for s in self.out}))
+        return True
+
+    def _take_fill(self) -> bool:
+        fill = self.schedule.take_fill(self.now)
+        if fill is None:
+            return False
+        self.fills.append(fill)
+        return True
+
+    def _finish_fill(self) -> bool:
+        if not self.fills:
+            return False
+        self.schedule.filled(self.fills.pop(self.rng.randrange(len(self.fills))))
+        return True
+
+    def _finish(self) -> bool:
+        if not self.out:
+            return False
+        submission = self.out.pop(self.rng.randrange(len(self.out)))
+        if self.schedule.piece_done(submission):
+            self.clock += 1
+            self.completed[submission.flight.row] = self.clock
+            self.schedule.done(submission.flight, self.now)
+        return True
+
+    def run(self) -> None:
+        while not self.schedule.is_over:
+            if self.step():
+                continue
+            later = [d for d in (self.schedule.next_due(self.now), self.schedule.fill_due(self.now)) if d is not None]
+            assert later, "nothing can go on"
+            assert min(later) > self.now, "something was due but not offered"
+            self.now = min(later)
+
+
+rows_strategy = st.lists(
+    st.tuples(
+        st.sampled_from([READ, WRITE, DELETE]), st.integers(0, 4), st.integers(0, 9), st.sampled_from([-1, 0, 1]),
+        st.integers(0, 2),
+    ), min_size=1, max_size=40,
+)  # fmt: skip
+
+
+def well_formed(rows: list[Any]) -> list[Any]:
+    """Make the stages of each request rise."""
+    stages: dict[int, int] = {}
+    result = []
+    for op, obj, pages, request, stage in rows:
+        stages[request] = max(stages.get(request, 0), stage)
+        result.append((op, obj, pages, request, stages[request] if request >= 0 else -1))
+    return result
+
+
+@settings(max_examples=300, deadline=None)
+@given(rows_strategy, st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32), st.booleans(), st.integers(1, 5))
+def test_every_order_of_events_keeps_stages_and_hazards_and_ends(
+    rows: list[Any], depth: int, ahead: int, seed: int, is_open: bool, together: int
+) -> None:
+    rows = well_formed(rows)
+    rng = random.Random(seed)  # noqa: S311 - a test's choices
+    ts = sorted(rng.randrange(50) for _ in rows)
+    simulation = Simulation(make_plan(rows, ts), depth, rng, ahead=ahead, is_open=is_open, together=together)
+    simulation.run()
+    submitted, completed = simulation.submitted, simulation.completed
+    assert len(completed) == len(rows)
+    for j, (op_j, obj_j, _, request_j, stage_j) in enumerate(rows):
+        for i, (op_i, obj_i, _, request_i, stage_i) in enumerate(rows[:j]):
+            conflict = obj_i == obj_j and not (op_i == op_j == READ)
+            staged = request_i == request_j >= 0 and stage_i < stage_j
+            if conflict or staged:
+                assert completed[i] < submitted[j]
+    assert simulation.most_out <= depth
+
+
+def test_free_rows_go_in_trace_order() -> None:
+    simulation = Simulation(make_plan([(READ, i, 1, -1, -1) for i in range(50)]), 3, random.Random(1))  # noqa: S311 - a test's choices
+    simulation.run()
+    assert simulation.order == list(range(50))
+
+
+def test_a_write_is_offered_only_with_its_data() -> None:
+    schedule = Schedule(make_plan([(WRITE, 0, 3, -1, -1)]), None, [True], [IO], depth=4, ahead=4, io_bytes=IO)
+    fills = [fill for _ in range(3) if (fill := schedule.take_fill(0))]
+    assert [(f.piece, f.start, f.end) for f in fills] == [(i, i * IO, (i + 1) * IO) for i in range(3)]
+    assert {f.object_end for f in fills} == {3 * IO}
+    for fill in fills[:2]:
+        schedule.filled(fill)
+        assert schedule.take(0) is None
+    schedule.filled(fills[2])
+    first = schedule.take(0)
+    assert first is not None
+    assert first.is_first
+    assert schedule.fills_in_flight == 0
+
+
+def test_a_write_longer_than_the_buffers_starts_with_what_they_hold_and_is_counted() -> None:
+    simulation = Simulation(make_plan([(WRITE, 0, 40, -1, -1)]), 2, random.Random(3))  # noqa: S311 - a test's choices
+    for _ in range(2):
+        assert simulation._take_fill()
+        assert simulation._finish_fill()
+    assert simulation._take()
+    simulation.run()
+    assert simulation.schedule.fills_in_flight == 1
+    assert simulation.completed
+
+
+def test_nothing_goes_before_its_time_and_a_late_row_delays_no_deadline() -> None:
+    plan = make_plan([(READ, i, 1, -1, -1) for i in range(3)], [0, 100, 200])
+    schedule = Schedule(plan, plan.ts_ns, [True], [IO], depth=8, ahead=8, io_bytes=IO)
+    assert schedule.take(0) is not None
+    assert schedule.take(99) is None
+    assert schedule.next_due(99) == 100
+    # 150 is late for row 1; row 2 still comes at 200, not at 250.
+    assert schedule.take(150) is not None
+    assert schedule.next_due(150) == 200
+
+
+def test_only_a_row_that_is_due_can_be_starved_of_data() -> None:
+    plan = make_plan([(WRITE, 0, 1, -1, -1)], [100])
+    schedule = Schedule(plan, plan.ts_ns, [True], [IO], depth=1, ahead=1, io_bytes=IO)
+    assert schedule.take(99) is None
+    assert not schedule.is_starved(99)
+    assert schedule.is_starved(100)
+    fill = schedule.take_fill(100)
+    assert fill is not None
+    schedule.filled(fill)
+    assert not schedule.is_starved(100)
+
+
+def test_pieces_end_at_multiples_of_the_io_size() -> None:
+    plan = build_plan(
+        {"row": np.arange(1), "ts_ns": np.zeros(1, np.int64), "op": np.array([READ]), "tier": np.zeros(1, np.int64),
+         "object_id": np.zeros(1, np.int64), "offset_bytes": np.array([5000]), "length_bytes": np.array([20_000]),
+         "request_id": np.array([-1]), "stage": np.array([-1])}, [4096], Path("t.parquet"),
+    )  # fmt: skip
+    schedule = Schedule(plan, None, [True], [4096], depth=1, ahead=1, io_bytes=8192)
+    submission = schedule.take(0)
+    assert submission is not None
+    schedule.begun(submission.flight)
+    parts = [submission, *iter(lambda: schedule.take(0), None)]
+    # 5000 .. 25000 padded to 4096 .. 28672, cut at 8192, 16384 and 24576.
+    pieces = [(part.start, part.start + part.length) for part in parts]
+    assert pieces == [(4096, 8192), (8192, 16384), (16384, 24576), (24576, 28672)]
+
+
+def test_stopping_offers_nothing_more() -> None:
+    schedule = Schedule(make_plan([(READ, 0, 1, -1, -1)] * 2), None, [True], [IO], depth=2, ahead=2, io_bytes=IO)
+    assert schedule.take(0) is not None
+    schedule.stop()
+    assert schedule.take(0) is None
+    assert schedule.is_over

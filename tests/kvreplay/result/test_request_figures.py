@@ -1,0 +1,180 @@
+"""Whole requests: the time to the first token and the classes of service, against values worked by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import run_cli, trace_batch, trace_meta, write_trace
+
+from kvreplay.config.config import Config
+from kvreplay.config.warmup import Warmup
+from kvreplay.engine.job import Record
+from kvreplay.plan.pacing import ClosedLoop, OpenLoop, Pacer
+from kvreplay.plan.plan import compile_window
+from kvreplay.plan.requests import read_asked
+from kvreplay.result.manifest import Setting
+from kvreplay.result.mlperf import Criteria
+from kvreplay.result.request_figures import Targets, request_figures
+from kvreplay.result.requests import served_batch
+from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.tier import Options
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.limit import Limit
+from kvtrace.core.metadata import describe
+from kvtrace.core.schema import REQUESTS, TRACE, arrow_schema, enum_array
+from kvtrace.core.tables import create, open_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MS = 1_000_000
+NS_PER_TOKEN = 1000
+CONFIG = {"hierarchy": {"entry": "chunk", "chunk_tokens": 256, "prefill_ns_per_token": NS_PER_TOKEN, "tiers": []}}
+MODEL = {"bytes_per_token": 4, "objects_per_chunk": 2}
+
+
+def row(ts: int, op: str, obj: int, request: int, stage: int, *, phase: str = "load", tier: int = 2) -> Any:
+    return (ts, op, tier, phase, obj, 0, 512, request, stage, 0)
+
+
+# Request 0 loads two chunks of two objects each, 1 none, 2 one from a tier that is not replayed.
+ROWS = [
+    *(row(0, "read", i, 0, 0) for i in range(4)), row(MS, "write", 4, 0, 1, phase="store"),
+    row(2 * MS, "write", 5, 1, 0, phase="prefill"),
+    row(4 * MS, "read", 6, 2, 0, tier=0), row(4 * MS, "read", 7, 2, 0, tier=0), row(5 * MS, "write", 8, 2, 1),
+]  # fmt: skip
+SUBMITTED = (0, 0, 1, 2, 6, 7, 9)
+COMPLETED = (3, 4, 5, 4, 8, 8, 10)
+
+
+def requests_table(path: Path, *, config: dict[str, Any] = CONFIG) -> Path:
+    """Requests 0 to 2 at 0, 1 and 4 ms with 700, 300 and 600 tokens: interactive, batch and no class."""
+    columns: dict[str, Any] = {
+        "arrival_ns": [0, MS, 4 * MS], "request_id": [0, 1, 2], "session_id": [None] * 3, "turn": [0] * 3,
+        "input_tokens": [700, 300, 600], "output_tokens": [1] * 3, "block_ids": [None] * 3,
+    }  # fmt: skip
+    schema = arrow_schema(REQUESTS)
+    arrays = [
+        enum_array(REQUESTS, "qos", np.array([0, 2, 0], np.int8), np.array([False, False, True])) if c.name == "qos"
+        else enum_array(REQUESTS, "kind", np.zeros(3, np.int8)) if c.name == "kind"
+        else pa.array(columns[c.name], schema.field(c.name).type)
+        for c in REQUESTS.columns
+    ]  # fmt: skip
+    with create(path, REQUESTS, describe(REQUESTS, "kvtrace", [], config)) as out:
+        out.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return path
+
+
+def setting(tmp_path: Path, pacer: Pacer, **meta: Any) -> tuple[Setting, Record, Any]:
+    base = trace_meta()
+    fields = {"config": CONFIG, "config_sha256": describe(TRACE, "", [], CONFIG).config_sha256, "model": MODEL} | meta
+    trace = tmp_path / "t.parquet"
+    with create(trace, TRACE, type(base)(table="trace", program="kvtrace", argv=[], tiers=base.tiers, **fields)) as out:
+        out.write(trace_batch(ROWS))
+    reader = open_table(trace, TRACE)
+    window = compile_window(reader, trace, {2: 1}, Limit())
+    asked = read_asked(requests_table(tmp_path / "r.parquet"), reader.meta)
+    record = Record(np.array(SUBMITTED) * MS, np.array(COMPLETED) * MS, np.zeros(len(SUBMITTED), np.int8), None)
+    tiers = [None, None, FileTier("nvme", tmp_path, Options())]
+    made = Setting(Config(tiers={}), pacer, reader, window, tiers, trace, [], asked)
+    return made, record, pacer.due_ns(window.plan.ts_ns)
+
+
+def test_the_first_token_waits_for_the_loads_and_the_rest_of_the_prompt(tmp_path: Path) -> None:
+    found = served_batch(*setting(tmp_path, ClosedLoop())).to_pylist()
+    # 700 tokens, 512 of them in the two chunks that were loaded from 0 to 5 ms; 300 that were all computed.
+    assert [r["first_token_ns"] for r in found] == [5 * MS + 188 * NS_PER_TOKEN, 300 * NS_PER_TOKEN, None]
+    assert [r["qos"] for r in found] == ["interactive", "batch", None]
+
+
+def test_in_an_open_loop_it_counts_from_the_arrival(tmp_path: Path) -> None:
+    made, record, due_ns = setting(tmp_path, OpenLoop(0.5))
+    record.submitted_ns[:4] += MS
+    record.completed_ns[:4] += MS
+    # The arrival is at 0, 1 ms before the first load was submitted.
+    assert served_batch(made, record, due_ns).to_pylist()[0]["first_token_ns"] == 6 * MS + 188 * NS_PER_TOKEN
+
+
+def test_entries_of_a_turn_hold_the_tokens_of_their_bytes(tmp_path: Path) -> None:
+    config = {"hierarchy": {**CONFIG["hierarchy"], "entry": "turn"}}
+    found = served_batch(*setting(tmp_path, ClosedLoop(), config=config)).to_pylist()
+    # Four loads of 512 bytes at 4 bytes a token are 512 tokens.
+    assert found[0]["first_token_ns"] == 5 * MS + 188 * NS_PER_TOKEN
+
+
+def test_a_load_that_failed_leaves_it_unknown(tmp_path: Path) -> None:
+    made, record, due_ns = setting(tmp_path, ClosedLoop())
+    record.outcome[2] = 1
+    assert served_batch(made, record, due_ns).to_pylist()[0]["first_token_ns"] is None
+
+
+def test_classes_are_judged_by_their_targets(tmp_path: Path) -> None:
+    made, record, due_ns = setting(tmp_path, ClosedLoop())
+    targets = Criteria().targets | {"batch": Targets("900us", "1s", "1s", "1s")}
+    found = request_figures(made, record, due_ns, served_batch(made, record, due_ns), targets)
+    # In flight: 0 to 5 and 6 to 8 ms; 7 to 8; 9 to 10.
+    assert (found.storage.count, found.storage.max_ns, found.storage.p50_ns) == (3, 7 * MS, MS)
+    assert [(c.qos, c.storage.max_ns, c.share_within_p95_target, c.verdict) for c in found.classes] == [
+        ("interactive", 7 * MS, 1.0, "not measured"), ("batch", MS, 0.0, "not measured")
+    ]  # fmt: skip
+    assert found.first_token is not None
+    assert (found.first_token.count, found.first_token_unknown, found.first_token_reason) == (2, 1, None)
+
+
+def test_a_request_that_did_not_end_has_no_storage_time(tmp_path: Path) -> None:
+    made, record, due_ns = setting(tmp_path, ClosedLoop())
+    record.outcome[2] = 1
+    found = request_figures(made, record, due_ns, served_batch(made, record, due_ns), Criteria().targets)
+    assert (found.storage.count, found.storage.max_ns, [c.storage.count for c in found.classes]) == (2, MS, [0, 1])
+    assert found.classes[0].share_within_p95_target is None
+
+
+def test_a_class_with_enough_requests_passes_or_fails(tmp_path: Path) -> None:
+    made, record, due_ns = setting(tmp_path, ClosedLoop())
+    served = served_batch(made, record, due_ns)
+    many = pa.Table.from_batches([served.slice(0, 1)] * 20).combine_chunks().to_batches()[0]
+    for target, verdict in (("7ms", "pass"), ("6999us", "fail")):
+        targets = Criteria().targets | {"interactive": Targets(target, "1s", "1s", "1s")}
+        found = request_figures(made, record, due_ns, many, targets).classes
+        assert [(c.storage.p95_ns, c.verdict) for c in found] == [(7 * MS, verdict)]
+
+
+def test_requests_that_the_warm_up_touches_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, record, due_ns = setting(tmp_path, ClosedLoop())
+    monkeypatch.setattr(Setting, "warmup", Warmup(rows=5))
+    found = request_figures(made, record, due_ns, served_batch(made, record, due_ns), Criteria().targets)
+    assert (found.requests, [c.qos for c in found.classes]) == (2, ["batch"])
+
+
+def test_why_there_is_no_first_token_is_said(tmp_path: Path) -> None:
+    made, record, due_ns = setting(tmp_path, ClosedLoop(), config={}, model=None)
+    served = served_batch(made, record, due_ns)
+    assert served.column("first_token_ns").null_count == 3
+    found = request_figures(made, record, due_ns, served, Criteria().targets)
+    assert found.first_token_reason is not None
+    assert found.first_token_reason.startswith("the trace models no computing time")
+
+
+def test_requests_of_another_simulation_are_refused(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", ROWS)
+    other = requests_table(tmp_path / "r.parquet", config={"other": 1})
+    with pytest.raises(ConfigError, match="of another simulation than the trace"):
+        read_asked(other, open_table(trace, TRACE).meta)
+
+
+def test_a_run_says_what_requests_got(tmp_path: Path) -> None:
+    gen = ["gen", "--users", "4", "--duration", "4s", "--set", f"prefill_ns_per_token={NS_PER_TOKEN}"]
+    small = ["--model", "tiny-1b", "--set", "tiers.gpu.capacity=0", "--set", "tiers.cpu.capacity=8GiB"]
+    trace, asked = tmp_path / "t.parquet", tmp_path / "r.parquet"
+    run_cli("kvtrace", *gen, *small, "-o", trace, "--requests-out", asked)
+    targets = [f"--tier={name}=sim:bandwidth=1TB" for name in ("cpu", "nvme")]
+    run_cli("kvreplay", "run", trace, *targets, "--requests", asked, "-o", tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    found = manifest["requests"]
+    assert (found["first_token_unknown"], found["first_token"]["count"]) == (0, found["requests"])
+    # Nothing but simulated tiers: no request has measured storage time, so no class is judged.
+    assert {c["verdict"] for c in found["classes"]} == {"not measured"}

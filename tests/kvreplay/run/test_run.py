@@ -1,0 +1,473 @@
+"""Whole runs: order, content, populate, deletes, faults and interruption, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import run_cli, write_trace
+
+from kvreplay.config.config import Config
+from kvreplay.engine import ring
+from kvreplay.run.run import Interrupted, Outcome, replay
+from kvreplay.tiers.claims import MARKER, SCRATCH
+from kvreplay.tiers.ram import RamTier
+from kvreplay.tiers.tier import Options
+from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.schema import OPS
+from kvtrace.core.tables import open_table, read_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+IO = 16384
+
+
+def has_direct_io(directory: Path) -> bool:
+    path = directory / "direct"
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT))
+    except OSError:
+        return False
+    finally:
+        path.unlink(missing_ok=True)
+    return True
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Path:
+    """An empty directory on a filesystem that takes O_DIRECT."""
+    directory = tmp_path / "drive"
+    directory.mkdir()
+    if not has_direct_io(directory):
+        pytest.skip("the temporary directory's filesystem has no O_DIRECT (use --basetemp on a disk)")
+    return directory
+
+
+class FakeTier(RamTier):
+    """Host memory that notes what it is asked, takes a moment, and fails on request."""
+
+    def __init__(self, name: str, *, fails_on: int | None = None, seed: int = 0) -> None:
+        super().__init__(name, IO)
+        self.calls: list[tuple[str, int]] = []
+        self._fails_on, self._rng = fails_on, random.Random(seed)  # noqa: S311 - a test's choices
+
+    def write(self, handle: Any, offset: int, data: memoryview) -> None:
+        time.sleep(self._rng.random() / 2000)
+        super().write(handle, offset, data)
+
+    def begin(self, op: int, object_id: int) -> Any:
+        self.calls.append(("write" if op else "read", object_id))
+        if object_id == self._fails_on:
+            raise OSError(28, "No space left on device")
+        return super().begin(op, object_id)
+
+    def delete(self, object_id: int) -> None:
+        self.calls.append(("delete", object_id))
+        super().delete(object_id)
+
+
+def row(op: str, tier: int, obj: int, length: int = 4096, *, request: int | None = None, stage: int | None = None,
+        ts: int = 0, offset: int = 0) -> Any:  # fmt: skip
+    return (ts, op, tier, "load", obj, offset, length, request, stage, 0)
+
+
+def run(tmp_path: Path, rows: list[Any], tiers: list[Any] | None = None, targets: dict[str, str] | None = None,
+        **options: Any) -> tuple[Outcome, list[dict[str, Any]]]:  # fmt: skip
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    config = Config(tiers=targets or {"fake": "fake"}, io_bytes=IO, **options)
+    outcome = replay(config, trace, tmp_path / "run", ["kvreplay"], tiers=tiers)
+    return outcome, read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
+
+
+def workload(count: int = 120) -> list[Any]:
+    """Requests of three stages with shared objects, and demotions and evictions between them."""
+    rng, rows = random.Random(5), []  # noqa: S311 - a test's choices
+    for made in range(count):
+        request, ts = made, made * 100_000
+        recent = list(range(max(0, made - 6), made))
+        rows += [
+            row("read", 2, o, 40_000, request=request, stage=0, ts=ts) for o in rng.sample(recent, min(2, len(recent)))
+        ]
+        rows += [row("write", 1, made, 40_000, request=request, stage=1, ts=ts)]
+        rows += [row("write", 2, made, 40_000, request=request, stage=2, ts=ts)]
+        rows += [row("delete", 1, made, 40_000, ts=ts)]
+        if made >= 8:
+            rows += [row("delete", 2, made - 8, 40_000, ts=ts)]
+    return rows
+
+
+def assert_order_kept(ops: list[dict[str, Any]], rows: list[Any]) -> None:
+    for j, later in enumerate(ops):
+        for i, earlier in enumerate(ops[:j]):
+            conflict = earlier["object_id"] == later["object_id"] and {earlier["op"], later["op"]} != {"read"}
+            staged = rows[i][7] is not None and rows[i][7] == rows[j][7] and rows[i][8] < rows[j][8]
+            if conflict or staged:
+                assert earlier["completed_ns"] <= later["submitted_ns"], (i, j)
+
+
+@pytest.mark.parametrize("speed", [None, 2.0])
+def test_stages_and_conflicts_keep_their_order(tmp_path: Path, speed: float | None) -> None:
+    rows = workload()
+    fakes = [FakeTier("cpu"), FakeTier("nvme", seed=1)]
+    outcome, ops = run(tmp_path, rows, [None, *fakes], speed=speed)
+    assert outcome.error is None
+    assert Counter(o["outcome"] for o in ops) == {"ok": len(rows)}
+    assert_order_kept(ops, rows)
+    by_object = [call for call in fakes[1].calls if call[1] == 20]
+    assert by_object == [(r[1], 20) for r in rows if r[2] == 2 and r[4] == 20]
+    if speed:
+        assert [o["scheduled_ns"] for o in ops] == [r[0] // 2 for r in rows]
+        assert all(o["submitted_ns"] >= o["scheduled_ns"] for o in ops)
+    else:
+        assert {o["scheduled_ns"] for o in ops} == {None}
+
+
+@pytest.fixture(params=["threads", "uring"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine in turn; io_uring only where the kernel gives it."""
+    if request.param == "uring" and (why := ring.refusal()) is not None:
+        pytest.skip(f"no io_uring: {why}")
+    return str(request.param)
+
+
+def test_a_run_on_files_and_memory_says_what_it_did_and_leaves_nothing(
+    tmp_path: Path, drive: Path, engine: str
+) -> None:
+    rows = [row("read", 0, 0), *workload(30)]
+    outcome, ops = run(tmp_path, rows, targets={"nvme": str(drive), "cpu": "ram"}, engine=engine)
+    assert outcome.error is None
+    assert ops[0] | {"row": 0} == {
+        "row": 0, "op": "read", "tier": 0, "phase": "load", "object_id": 0, "request_id": None, "scheduled_ns": None,
+        "submitted_ns": None, "completed_ns": None, "bytes": None, "io_bytes": None, "outcome": "skipped",
+        "engine": "none",
+    }  # fmt: skip
+    assert [o["row"] for o in ops] == list(range(len(rows)))
+    by = {(o["tier"], o["op"]): (o["bytes"], o["io_bytes"], o["engine"]) for o in ops[1:]}
+    # 40,000 bytes are padded to ten blocks of 4096 on files, and to nothing more in memory.
+    assert by == {
+        (1, "write"): (40_000, 40_000, "memory"), (1, "delete"): (0, None, "memory"),
+        (2, "read"): (40_000, 40_960, engine), (2, "write"): (40_000, 40_960, engine),
+        (2, "delete"): (0, None, engine),
+    }  # fmt: skip
+    assert list(drive.iterdir()) == []
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert manifest["status"] == "complete"
+    assert manifest["tiers"]["nvme"]["direct_io"]["is_confirmed"] is True
+    assert manifest["summary"]["skipped_rows"] == {"gpu": 1}
+    assert "gpu (1 rows)" in manifest["notes"][0]
+    assert manifest["trace"]["metadata"]["seed"] == manifest["data"]["seed"] == 42
+    assert open_table(tmp_path / "run" / "ops.parquet", OPS).meta.rows == len(rows)
+
+
+def test_the_device_did_the_work(tmp_path: Path, drive: Path) -> None:
+    rows = [row("write", 2, i, 1 << 20) for i in range(8)] + [row("read", 2, i, 1 << 20) for i in range(8)]
+    outcome, _ = run(tmp_path, rows, targets={"nvme": str(drive)})
+    moved = outcome.manifest["device_io"]["nvme"]
+    if moved["read_bytes"] is None:
+        pytest.skip("the device beneath the temporary directory is not in /proc/diskstats")
+    assert moved["read_bytes"] >= 8 << 20
+    assert moved["written_bytes"] >= 8 << 20
+
+
+def test_what_is_kept_is_what_was_generated_and_deletes_deleted(tmp_path: Path, drive: Path) -> None:
+    from kvreplay.data.generate import filler
+
+    rows = [row("write", 2, 7, 40_000), row("write", 2, 7, 40_000), row("write", 2, 8), row("delete", 2, 8)]
+    run(tmp_path, rows, targets={"nvme": str(drive)}, is_kept=True, seed=3)
+    files = list((drive / SCRATCH).rglob("*.kv"))
+    assert [(p.name, p.stat().st_size) for p in files] == [(f"{7:016x}.kv", 40_960)]
+    expected = bytearray(40_960)
+    fill = filler(3)
+    fill(memoryview(expected), 7, 2, 0)
+    assert files[0].read_bytes() == expected
+    # The next run knows them as ours and clears them away.
+    outcome, _ = run(tmp_path, rows[:1], targets={"nvme": str(drive)})
+    assert outcome.manifest["tiers"]["nvme"]["removed_leftover_files"] == 1
+    assert list(drive.iterdir()) == []
+
+
+def test_memory_gives_back_what_was_written(tmp_path: Path) -> None:
+    tier = FakeTier("cpu")
+    outcome, _ = run(tmp_path, [row("write", 1, 1, 40_000), row("write", 1, 1, 50_000)], [None, tier, None])
+    assert outcome.error is None
+    assert not tier._objects, "closing frees"
+    tier.open(0)
+    tier.reserve(1, 10)
+    handle = tier.begin(1, 1)
+    tier.write(handle, 2, memoryview(b"abcd"))
+    assert tier.read(handle, 3, memoryview(bytearray(3))) == 3
+    assert bytes(tier._sink[0, :3]) == b"bcd"
+    tier.reserve(1, 20)
+    assert bytes(tier.begin(0, 1)[2:6]) == b"abcd"
+    tier.delete(1)
+    with pytest.raises(FileNotFoundError):
+        tier.begin(0, 1)
+
+
+def test_what_the_window_never_wrote_is_populated_and_not_measured(tmp_path: Path, drive: Path) -> None:
+    rows = [row("read", 2, i % 3, 50_000) for i in range(9)]
+    outcome, ops = run(tmp_path, rows, targets={"nvme": str(drive)})
+    assert outcome.error is None
+    assert outcome.manifest["populated"]["objects"] == 3
+    assert outcome.manifest["populated"]["bytes"] == 150_000
+    assert [o["outcome"] for o in ops] == ["ok"] * 9
+    assert [f.op for f in outcome.summary.figures] == ["read"]
+
+
+def test_a_null_tier_moves_nothing_and_says_so(tmp_path: Path) -> None:
+    rows = [row("write", 1, 0, request=1, stage=0), row("read", 0, 5, request=1, stage=1), row("delete", 0, 5)]
+    outcome, ops = run(tmp_path, rows, targets={"cpu": "ram", "gpu": "null"})
+    assert [(o["outcome"], o["engine"], o["bytes"]) for o in ops] == [
+        ("ok", "memory", 4096), ("ok", "sim", None), ("ok", "sim", None)
+    ]  # fmt: skip
+    assert ops[0]["completed_ns"] <= ops[1]["submitted_ns"]
+    simulated = {
+        f.tier: (f.is_simulated, f.bandwidth_bytes_per_s is None, f.latency.count) for f in outcome.summary.figures
+    }
+    assert simulated == {"cpu": (False, False, 1), "gpu": (True, True, 0)}
+    assert any(n.startswith("tier gpu is SIMULATED: no data moved") for n in outcome.manifest["notes"])
+
+
+def test_a_failed_operation_stops_the_run_and_keeps_the_rest(tmp_path: Path) -> None:
+    rows = [row("write", 1, i, ts=i) for i in range(50)]
+    outcome, ops = run(tmp_path, rows, [None, FakeTier("cpu", fails_on=20), None], queue_depth=1)
+    assert isinstance(outcome.error, DeviceError)
+    assert "row 20: write of object 20: No space left on device" in str(outcome.error)
+    found = [o["outcome"] for o in ops]
+    assert found == ["ok"] * 20 + ["error"] + ["skipped"] * 29
+    assert ops[20]["completed_ns"] is None
+    assert ops[20]["submitted_ns"] is not None
+    assert outcome.manifest["status"] == "partial"
+    assert outcome.manifest["summary"]["not_reached"] == 29
+
+
+def test_on_error_continue_counts_and_goes_on(tmp_path: Path) -> None:
+    rows = [row("write", 1, i, 40_000, ts=i) for i in range(50)]
+    outcome, ops = run(tmp_path, rows, [None, FakeTier("cpu", fails_on=20), None], on_error="continue")
+    assert outcome.error is None
+    assert Counter(o["outcome"] for o in ops) == {"ok": 49, "error": 1}
+    assert outcome.summary.errors == outcome.summary.figures[0].errors == 1
+
+
+def test_a_file_that_came_up_short_is_short(tmp_path: Path, drive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvreplay.tiers.files import FileTier
+
+    monkeypatch.setattr(FileTier, "read", lambda *_: 4096)
+    outcome, ops = run(tmp_path, [row("read", 2, 0, 10_000)], targets={"nvme": str(drive)}, engine="threads")
+    assert ops[0]["outcome"] == "short"
+    assert "only 4096 of 12288 bytes" in str(outcome.error)
+
+
+def test_a_directory_that_vanishes_costs_nothing_that_was_measured(tmp_path: Path, drive: Path, engine: str) -> None:
+    from kvreplay.tiers.files import FileTier
+
+    class Vanishing(FileTier):
+        # Not in `path`, which is asked for ahead, too, when room is made.
+        def ring_path(self, object_id: int) -> bytes:
+            self._vanish(object_id)
+            return super().ring_path(object_id)
+
+        def begin(self, op: int, object_id: int) -> int:
+            self._vanish(object_id)
+            return super().begin(op, object_id)
+
+        def _vanish(self, object_id: int) -> None:
+            if object_id == 5:
+                shutil.rmtree(drive, ignore_errors=True)
+
+    tier = Vanishing("nvme", drive, Options())
+    outcome, ops = run(
+        tmp_path, [row("write", 2, i, ts=i) for i in range(9)], [None, None, tier], queue_depth=1, engine=engine
+    )
+    assert isinstance(outcome.error, DeviceError)
+    assert "row 5: write of object 5: No such file or directory" in str(outcome.error)
+    assert [o["outcome"] for o in ops] == ["ok"] * 5 + ["error"] + ["skipped"] * 3
+    assert outcome.manifest["device_io"] == {"nvme": {"read_bytes": None, "written_bytes": None}}
+
+
+@pytest.mark.parametrize("started", [0, 1, 3])
+def test_a_system_that_starts_no_more_threads_ends_the_run_instead_of_hanging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, started: int
+) -> None:
+    start, left = threading.Thread.start, started
+
+    def limited(thread: threading.Thread) -> None:
+        nonlocal left
+        if thread.name.startswith("kvreplay"):
+            left -= 1
+            if left < 0:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(DeviceError, match=r"cannot start \d+ threads .*lower --queue-depth"):
+        run(tmp_path, [row("write", 1, i, ts=i) for i in range(9)], targets={"cpu": "ram"}, engine=engine)
+
+
+def test_writes_longer_than_the_buffers_are_named(tmp_path: Path) -> None:
+    rows = [row("write", 1, 0, 1024 * IO), row("write", 1, 1, 4000 * IO)]
+    outcome, _ = run(tmp_path, rows, targets={"cpu": "ram"})
+    assert outcome.error is None
+    assert outcome.manifest["notes"][0].startswith(
+        "1 writes were submitted before all their data was made (more than 1024 I/Os each)"
+    )
+
+
+def test_a_fault_of_ours_ends_the_run_instead_of_hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    tier = FakeTier("cpu")
+    monkeypatch.setattr(tier, "write", broken)
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, [row("write", 1, i) for i in range(20)], [None, tier, None])
+
+
+def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
+    class Signalling(FakeTier):
+        def begin(self, op: int, object_id: int) -> Any:
+            if object_id == 10:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.3)
+            return super().begin(op, object_id)
+
+    before = signal.getsignal(signal.SIGTERM)
+    rows = [row("write", 1, i, ts=i * 10**6) for i in range(5000)]
+    outcome, ops = run(tmp_path, rows, [None, Signalling("cpu"), None], queue_depth=1, speed=1.0)
+    assert isinstance(outcome.error, Interrupted)
+    assert outcome.error.exit_code == 130
+    assert signal.getsignal(signal.SIGTERM) == before
+    done = Counter(o["outcome"] for o in ops)
+    assert done["ok"] >= 11
+    assert done["skipped"] == 5000 - done["ok"]
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (manifest["status"], "SIGTERM" in manifest["reason"]) == ("partial", True)
+
+
+def test_control_c_leaves_a_partial_run_and_a_clean_target(tmp_path: Path, drive: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kvreplay.cli", "run", str(trace), "--tier", f"nvme={drive}", "--speed", "1",
+         "-o", str(tmp_path / "run")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 30
+    while not list(drive.glob(f"{SCRATCH}/*/*.kv")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert out.startswith("PARTIAL: ")
+    errors = [line for line in err.splitlines() if "error" in line]
+    assert errors == [
+        f"kvreplay: error: interrupted by SIGINT; what was measured is kept in {tmp_path / 'run'} (partial)"
+    ]
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "partial"
+    assert "ok" in read_table(tmp_path / "run" / "ops.parquet", OPS).column("outcome").to_pylist()
+    assert list(drive.iterdir()) == []
+
+
+def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, drive: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kvreplay.cli", "run", str(trace), "--tier", f"nvme={drive}", "--speed", "1",
+         "-o", str(tmp_path / "killed")], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    deadline = time.monotonic() + 30
+    while not list(drive.glob(f"{SCRATCH}/*/*.kv")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    busy = run_cli("kvreplay", "run", trace, "--tier", f"nvme={drive}", "-o", tmp_path / "second", check=False)
+    assert busy.returncode == 4
+    assert "in use by another kvreplay" in busy.stderr
+    process.kill()
+    process.communicate()
+    assert (drive / SCRATCH / MARKER).is_file()
+    done = run_cli("kvreplay", "run", trace, "--tier", f"nvme={drive}", "--limit", "2", "-o", tmp_path / "third")
+    assert done.stdout.startswith("closed loop at queue depth 8; 2 operations in ")
+    assert list(drive.iterdir()) == []
+    assert not (tmp_path / "killed" / "run.json").exists(), "it is no run until it is recovered"
+
+
+def test_the_same_seed_asks_the_same_of_the_tier(tmp_path: Path) -> None:
+    asked = []
+    for _ in range(2):
+        _, ops = run(tmp_path, workload(20), [None, FakeTier("cpu"), FakeTier("nvme")])
+        asked.append([{k: v for k, v in o.items() if not k.endswith("_ns")} for o in ops])
+    assert asked[0] == asked[1]
+
+
+def test_the_table_and_the_json_say_the_same(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row("write", 1, i) for i in range(25)])
+    arguments = ["run", trace, "--tier", "cpu=ram", "-o", tmp_path / "run"]
+    table = run_cli("kvreplay", *arguments)
+    assert table.stdout.startswith("closed loop at queue depth 8; 25 operations in ")
+    # 25 operations are enough for p95 (20), too few for p99 (100).
+    latency = next(line for line in table.stdout.split("Latency")[1].splitlines() if line.startswith("cpu write"))
+    assert latency.split()[-5:-2] == ["-", "-", "-"]
+    shown = json.loads(run_cli("kvreplay", *arguments, "--json").stdout)
+    figures = shown["summary"]["figures"][0]
+    assert (figures["operations"], figures["bytes"]) == (25, 25 * 4096)
+    assert figures["latency"]["p95_ns"] is not None
+    assert figures["latency"]["p99_ns"] is None
+
+
+def test_an_existing_directory_that_is_no_run_needs_force(tmp_path: Path) -> None:
+    rows = [row("write", 1, 0)]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("mine")
+    with pytest.raises(DeviceError, match="holds no kvreplay run; name another with -o, or say --force"):
+        run(tmp_path, rows, targets={"cpu": "ram"})
+    trace = tmp_path / "t.parquet"
+    replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", [], is_forced=True)
+    assert (tmp_path / "run" / "thesis.txt").read_text() == "mine"
+    run(tmp_path, rows, targets={"cpu": "ram"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"targets": {"disk": "ram"}}, "has no tier 'disk'; it has gpu, cpu, nvme"),
+        ({"targets": {"cpu": "ram"}, "speed": 0.0}, "--speed 0: give a factor above 0"),
+        ({"targets": {"cpu": "ram"}, "speed": 1.0, "is_as_fast_as_possible": True}, "exclude each other"),
+        ({"targets": {"cpu": "ram"}, "queue_depth": 0}, "--queue-depth 0: give 1 to 1024"),
+        ({"targets": {"cpu": "ram"}, "fsync": "always"}, "--fsync always: choose never or close"),
+        ({"targets": {"cpu": "ram"}, "on_error": "panic"}, "--on-error panic: choose stop or continue"),
+        ({"targets": {"cpu": "ram"}, "seed": -1}, "--seed -1: give 0 to"),
+        ({"targets": {"cpu": "ram"}, "limit": "1B"}, "--limit 1B ends before its first row, or within it"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run(tmp_path, [row("write", 1, 0)], **options)
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_line_names_what_is_missing(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row("write", 1, 0)])
+    for arguments, message in (
+        ([], "no --tier given; name a target for one of gpu, cpu, nvme"),
+        (["--tier", "cpu"], "--tier cpu: write it as NAME=TARGET"),
+        (["--tier", "cpu=ram", "--tier", "cpu=null"], "tier cpu has the target ram already"),
+        (["--tier", "cpu=ram", "--io-bytes", "1000"], "--io-bytes 1000: give a multiple of 4096"),
+    ):
+        done = run_cli("kvreplay", "run", trace, *arguments, "-o", tmp_path / "run", check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert message in done.stderr
+
+
+def test_buffered_is_said_and_fsync_is_recorded(tmp_path: Path, drive: Path) -> None:
+    outcome, _ = run(tmp_path, [row("write", 2, 0)], targets={"nvme": str(drive)}, is_buffered=True, fsync="close")
+    facts = outcome.manifest["tiers"]["nvme"]
+    assert (facts["is_direct"], facts["direct_io"], facts["fsync"]) == (False, None, "close")
+    assert any(note.startswith("buffered: the page cache took part") for note in outcome.manifest["notes"])

@@ -1,0 +1,173 @@
+"""Where a sweep ends and where its knee lies, by the stated rules."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from conftest import run_cli, write_trace
+
+from kvreplay.config.config import Config
+from kvreplay.run.sweep import Axis, Point, Sweep, is_saturated, knee, plot, sweep
+from kvreplay.run.users import with_users
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.schema import TRACE
+from kvtrace.core.tables import open_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def points(rates: list[float | None], paces: list[bool | None] | None = None) -> list[Point]:
+    return [
+        Point(value=2.0**i, run="r", verdict="v", throughput_bytes_per_s=rate, operations_per_s=None,
+              read_p99_ns=None, write_p99_ns=None, kept_pace=(paces or [None] * 9)[i], late_p99_ns=None)
+        for i, rate in enumerate(rates)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rates", "is_full", "expected"),
+    [
+        # 90 % of 205 is 184.5: the third point, at 4. The last two gain less than 5 % over 200 and 205.
+        ([100, 150, 186, 200, 205, 190], True, 4),
+        ([100, 200, 400], False, 4),
+        # One step without gain is not enough, nor two with a rise between.
+        ([100, 101], False, 1),
+        ([100, 101, 120, 121], False, 4),
+        ([100, 90, 80], True, 1),
+        ([None, 0.0], False, None),
+    ],
+)
+def test_the_knee_of_depths_is_where_most_is_reached(
+    rates: list[float | None], is_full: bool, expected: float | None
+) -> None:
+    found = points(rates)
+    assert is_saturated(Axis.QUEUE_DEPTH, found) == is_full
+    assert knee(Axis.QUEUE_DEPTH, found) == expected
+
+
+def test_the_knee_of_speeds_is_the_last_that_kept_pace() -> None:
+    assert knee(Axis.SPEED, points([1, 1, 1], [True, True, False])) == 2
+    assert is_saturated(Axis.SPEED, points([1, 1, 1], [True, True, False]))
+    assert not is_saturated(Axis.SPEED, points([1, 1], [True, True]))
+    assert knee(Axis.SPEED, points([1, 1], [False, True])) is None
+
+
+def row(i: int) -> Any:
+    return (i * 100_000, "write", 1, "store", i, 0, 8192, None, None, 0)
+
+
+def test_a_sweep_keeps_its_runs_and_says_its_rule(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row(i) for i in range(40)])
+    arguments = ["sweep", trace, "--tier", "cpu=ram", "--queue-depths", "1,2", "-o", tmp_path / "s"]
+    shown = run_cli("kvreplay", *arguments)
+    assert shown.stdout.startswith("knee: queue depth ")
+    assert "rule: the least queue depth with 90% of the greatest throughput" in shown.stdout
+    found = json.loads(run_cli("kvreplay", *arguments, "--json").stdout)
+    assert [(p["value"], p["run"]) for p in found["points"]] == [(1, "qd-1"), (2, "qd-2")]
+    assert found["is_saturated"] is False
+    depths = [
+        json.loads((tmp_path / "s" / p["run"] / "run.json").read_text())["config"]["queue_depth"]
+        for p in found["points"]
+    ]
+    assert depths == [1, 2]
+    kept = json.loads((tmp_path / "s" / "sweep.json").read_text())
+    assert (kept["program"], kept["axis"]) == ("kvreplay", "queue_depth")
+
+
+def test_what_a_point_says_is_the_runs(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row(i) for i in range(40)])
+    found, error = sweep(Config(tiers={"cpu": "ram"}, is_buffered=True), trace, tmp_path / "s", [], Axis.SPEED,
+                         [0.5, 1e6])  # fmt: skip
+    assert error is None
+    for point in found.points:
+        summary = msgspec.json.decode((tmp_path / "s" / point.run / "run.json").read_bytes())["summary"]
+        assert point.throughput_bytes_per_s == pytest.approx(40 * 8192 * 1e9 / summary["wall_ns"])
+        assert point.kept_pace == summary["pace"]["kept_pace"]
+
+
+def test_values_that_do_not_rise_are_refused(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row(0)])
+    for options, message in (
+        (["--queue-depths", "4,2"], "--queue-depths 4,2: give two or more that rise"),
+        (["--queue-depths", "1,2.5"], "give whole numbers"),
+        (["--speeds", "1"], "--speeds 1: give two or more that rise"),
+        (["--speeds", "a,b"], "write numbers with commas"),
+        (["--speeds", "1,2", "--queue-depths", "1,2"], "exclude each other"),
+        (["--queue-depths", "1,4096"], "--queue-depth 4096: give 1 to 1024"),
+    ):
+        done = run_cli("kvreplay", "sweep", trace, "--tier", "cpu=ram", *options, "-o", tmp_path / "s", check=False)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert not (tmp_path / "s").exists()
+    with pytest.raises(ConfigError, match="no --tier given"):
+        sweep(Config(tiers={}), trace, tmp_path / "s", [], Axis.SPEED, [1, 2])
+
+
+def test_a_target_bounds_an_open_loop() -> None:
+    paced = points([1, 1, 1], [True, True, True])
+    within = [
+        msgspec.structs.replace(p, is_within_target=held) for p, held in zip(paced, (True, True, False), strict=True)
+    ]
+    assert knee(Axis.USERS, within) == 2
+    assert is_saturated(Axis.USERS, within)
+    assert not is_saturated(Axis.USERS, within[:2])
+
+
+def test_users_make_their_own_traces_and_the_knee_is_drawn(tmp_path: Path) -> None:
+    trace = tmp_path / "t.parquet"
+    run_cli("kvtrace", "gen", "--users", "2", "--duration", "3s", "--model", "tiny-1b", "--seed", "7", "-o", trace)
+    arguments = ["sweep", trace, "--tier", "gpu=sim", "--users", "2,3", "--limit", "40", "-o", tmp_path / "s"]
+    shown = run_cli("kvreplay", *arguments, "--plot", tmp_path / "knee.svg").stdout
+    assert "tier gpu is SIMULATED: no figure counts it" in shown
+    made = open_table(tmp_path / "s" / "users-2.parquet", TRACE)
+    # The command of the trace, with the users that it had: the same trace.
+    assert made.meta.config["users"] == 2
+    assert (tmp_path / "s" / "users-2.parquet").read_bytes() == trace.read_bytes()
+    found = json.loads((tmp_path / "s" / "sweep.json").read_text())
+    # The second has a point only if the first kept pace.
+    assert [(p["value"], p["run"]) for p in found["points"]][:1] == [(2, "users-2")]
+    drawn = (tmp_path / "knee.svg").read_text()
+    assert "<svg" in drawn
+    assert "Date" not in drawn
+    svg = (tmp_path / "knee.svg").read_bytes()
+    plot(msgspec.convert({k: found[k] for k in Sweep.__struct_fields__}, Sweep), tmp_path / "again.svg",
+         "t.parquet, kvreplay sweep")  # fmt: skip
+    assert (tmp_path / "again.svg").read_bytes() == svg
+
+
+def test_what_cannot_be_swept_is_refused(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row(0)])
+    for options, message in (
+        (["--users", "1,2"], "has no synthetic users"),
+        (["--users", "1,2.5"], "--users 1,2.5: give whole numbers from 1"),
+        (["--read-p99", "5ms"], "--read-p99 bounds an open loop"),
+        (["--users", "1,2", "--speeds", "1,2"], "--speeds and --users exclude each other"),
+        (["--plot", tmp_path / "knee.gif"], "name it *.svg, *.png or *.pdf"),
+    ):
+        done = run_cli("kvreplay", "sweep", trace, "--tier", "cpu=ram", *options, "-o", tmp_path / "s", check=False)
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+        assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["gen", "--users", "8", "--seed", "1"], ["gen", "--users", "9", "--seed", "1"]),
+        (["gen", "--users=8", "--seed", "1"], ["gen", "--users=9", "--seed", "1"]),
+        (["gen", "--seed", "1"], ["gen", "--seed", "1", "--users", "9"]),
+    ],
+)
+def test_only_the_users_of_a_command_change(argv: list[str], expected: list[str]) -> None:
+    assert with_users(argv, 9) == expected
+
+
+def test_latencies_that_differ_much_are_drawn_too(tmp_path: Path) -> None:
+    wide = [msgspec.structs.replace(p, read_p99_ns=10**6 * 5**i) for i, p in enumerate(points([1.0, 2.0, 3.0]))]
+    plot(Sweep(axis=Axis.QUEUE_DEPTH, points=wide, knee=None, is_saturated=False, rule=""), tmp_path / "k.svg", "wide")
+    drawn = (tmp_path / "k.svg").read_text()
+    # 1 and 25 ms: powers of ten stand at the axis, which a linear one has not.
+    assert r"10^{0}" in drawn

@@ -1,0 +1,255 @@
+"""Raw block devices: every refusal from what the kernel tells, and real replays on a loop device."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import write_trace
+
+from kvreplay.config.config import Config
+from kvreplay.engine import ring
+from kvreplay.run.run import Outcome, replay
+from kvreplay.tiers import devices
+from kvreplay.tiers.devices import BlockDevice, examine, refusal, table
+from kvreplay.tiers.host import mounts
+from kvtrace.core.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+IO = 16384
+SIZE = 64 << 20
+FREE = BlockDevice(name="nvme1n1", size_bytes=1 << 40)
+PATH = Path("/dev/nvme1n1")
+
+
+def test_a_free_device_is_taken_only_if_its_data_may_be_lost() -> None:
+    assert refusal(FREE, PATH, is_destroying=True) is None
+    assert refusal(FREE, PATH, is_destroying=False) == (
+        "/dev/nvme1n1 (nvme1n1): the replay overwrites all that is on this device; say --destroy-data if that is meant"
+    )
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"is_root_disk": True}, "the system's root filesystem lies on this disk"),
+        ({"mounted_at": ("/mnt/a", "/mnt/b")}, "mounted at /mnt/a, /mnt/b; unmount it first (umount /mnt/a)"),
+        ({"is_swap": True}, "used for swap"),
+        ({"holders": ("dm-0",)}, "other devices are built on it (dm-0)"),
+        ({"partitions": ("nvme1n1p1",)}, "partitioned (nvme1n1p1); name a partition"),
+        ({"table": "a GPT partition table"}, "holds a GPT partition table; name a partition, or remove it first"),
+        ({"is_read_only": True}, "read-only"),
+        ({"size_bytes": 0}, "no medium"),
+    ],
+)  # fmt: skip
+def test_a_device_in_use_is_refused_even_if_its_data_may_be_lost(facts: dict[str, Any], message: str) -> None:
+    device = BlockDevice(**({"name": "nvme1n1", "size_bytes": 1 << 40} | facts))
+    assert message in (refusal(device, PATH, is_destroying=True) or "")
+
+
+def write_files(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def test_what_the_kernel_tells_of_a_device_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk 8:0 with partitions 8:1, mounted, and 8:2, under dm-0; / lies on dm-0, so on this disk too."""
+    sysfs, proc = tmp_path / "sys", tmp_path / "proc"
+    write_files(sysfs / "devices/sda", {
+        "dev": "8:0", "size": "2048", "ro": "0", "queue/rotational": "0", "sda1/dev": "8:1", "sda1/partition": "1",
+        "sda2/dev": "8:2", "sda2/partition": "2", "sda2/holders/dm-0": "",
+    })  # fmt: skip
+    write_files(sysfs / "devices/dm-0", {"dev": "253:0", "size": "1024", "ro": "1", "queue/rotational": "0"})
+    (sysfs / "dev/block").mkdir(parents=True)
+    (sysfs / "dev/block/8:0").symlink_to(sysfs / "devices/sda")
+    (sysfs / "dev/block/253:0").symlink_to(sysfs / "devices/dm-0")
+    (sysfs / "devices/dm-0/slaves").mkdir()
+    (sysfs / "devices/dm-0/slaves/sda2").symlink_to(sysfs / "devices/sda/sda2")
+    write_files(proc, {
+        "self/mountinfo": "21 1 8:1 / /mnt/a\\040b rw,noatime - ext4 /dev/sda1 rw,discard\n",
+        "swaps": "Filename Type Size Used Priority\n",
+    })  # fmt: skip
+    stats = {PATH: 8 << 8, Path("/"): 253 << 8}
+    real = Path.stat
+
+    def stat(self: Path, **kwargs: Any) -> Any:
+        if self not in stats:
+            return real(self, **kwargs)
+        return type("Stat", (), {"st_rdev": stats[self], "st_dev": stats[self], "st_mode": 0o060600})()
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert examine(PATH, sysfs, proc) == BlockDevice(
+        name="sda", size_bytes=1 << 20, partitions=("sda1", "sda2"), holders=("dm-0",), mounted_at=("/mnt/a b",),
+        is_root_disk=True,
+    )  # fmt: skip
+    (found,) = mounts(proc)
+    assert (found.device, found.kind, found.options) == ("8:1", "ext4", "rw,noatime,discard")
+
+
+@pytest.mark.parametrize(
+    ("at", "content", "expected"),
+    [(510, b"\x55\xaa", "an MBR partition table or a boot sector"), (512, b"EFI PART", "a GPT partition table"),
+     (4096, b"EFI PART", "a GPT partition table"), (0, b"nothing", None)],
+)  # fmt: skip
+def test_partition_tables_are_recognized(tmp_path: Path, at: int, content: bytes, expected: str | None) -> None:
+    start = bytearray(8192)
+    start[at : at + len(content)] = content
+    (tmp_path / "d").write_bytes(start)
+    assert table(tmp_path / "d") == expected
+
+
+@pytest.mark.root
+def test_the_systems_own_disk_is_refused() -> None:
+    number = Path("/").stat().st_dev
+    name = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+    device = Path("/dev") / name.resolve().name
+    if not device.is_block_device():
+        pytest.skip("/ lies on no block device that is seen here")
+    with pytest.raises(DeviceError, match="the system's root filesystem lies on this disk"):
+        devices.claim_device(device, 0, is_destroying=True)
+
+
+def losetup(*arguments: object) -> str:
+    try:
+        done = subprocess.run(["losetup", *map(str, arguments)], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("losetup is not installed")
+    if done.returncode:
+        pytest.skip(f"no loop device: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def loop(tmp_path: Path) -> Iterator[Path]:
+    """A loop device over a sparse file; needs root."""
+    backing = tmp_path / "backing"
+    with backing.open("wb") as file:
+        file.truncate(SIZE)
+    device = losetup("--find", "--show", backing)
+    yield Path(device)
+    subprocess.run(["losetup", "--detach", device], check=False)
+
+
+def row(op: str, obj: int, length: int = IO, ts: int = 0) -> Any:
+    return (ts, op, 2, "load", obj, 0, length, None, None, 0)
+
+
+def run(tmp_path: Path, rows: list[Any], target: object, **options: Any) -> Outcome:
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    config = Config(tiers={"nvme": str(target)}, io_bytes=IO, **({"is_destroying": True} | options))
+    return replay(config, trace, tmp_path / "run", [])
+
+
+ROWS = [row("read", 0), *[r for i in range(1, 40) for r in (row("write", i, 3 * IO), row("read", i, 3 * IO))],
+        *[row("delete", i) for i in range(1, 40, 2)], *[row("write", i) for i in range(40, 60)],
+        *[row("read", i) for i in range(40, 60)]]  # fmt: skip
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("engine", ["threads", "uring"])
+@pytest.mark.parametrize("is_discarding", [False, True])
+def test_a_replay_on_a_device(tmp_path: Path, loop: Path, engine: str, is_discarding: bool) -> None:
+    if engine == "uring" and (why := ring.refusal()) is not None:
+        pytest.skip(f"no io_uring: {why}")
+    outcome = run(tmp_path, ROWS, loop, engine=engine, is_discarding=is_discarding, is_verified=True)
+    assert outcome.error is None
+    assert outcome.verification is not None
+    assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
+    facts, moved = outcome.manifest["tiers"]["nvme"], outcome.manifest["device_io"]["nvme"]
+    assert (facts["device"], facts["filesystem"], facts["size_bytes"]) == (loop.name, None, SIZE)
+    assert facts["direct_io"]["is_confirmed"] is True
+    assert facts["written_first_bytes"] > 0
+    read = sum(f.io_bytes or 0 for f in outcome.summary.figures if f.op == "read")
+    written = sum(f.io_bytes or 0 for f in outcome.summary.figures if f.op == "write")
+    # Every byte comes from the device itself, which nobody else uses.
+    assert moved["read_bytes"] >= read
+    assert moved["written_bytes"] >= written
+    again = run(tmp_path, ROWS, loop, engine=engine, is_discarding=is_discarding)
+    # What was discarded has to be written anew.
+    assert (again.manifest["tiers"]["nvme"]["written_first_bytes"] > 0) is is_discarding
+
+
+@pytest.mark.root
+def test_two_runs_exclude_each_other_on_a_device(tmp_path: Path, loop: Path) -> None:
+    held, _ = devices.claim_device(loop, 0, is_destroying=True)
+    try:
+        with pytest.raises(DeviceError, match="is in use: a mount, a RAID, another replay"):
+            run(tmp_path, ROWS, loop)
+    finally:
+        os.close(held)
+    assert run(tmp_path, ROWS, loop).error is None
+
+
+@pytest.mark.root
+def test_a_device_with_a_filesystem_in_use_or_without_permission_is_refused(tmp_path: Path, loop: Path) -> None:
+    with pytest.raises(DeviceError, match="say --destroy-data"):
+        run(tmp_path, ROWS, loop, is_destroying=False)
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("mkfs.ext4 is not installed")
+    subprocess.run(["mkfs.ext4", "-q", loop], check=True)
+    point = tmp_path / "mounted"
+    point.mkdir()
+    if subprocess.run(["mount", loop, point], check=False, capture_output=True).returncode:
+        pytest.skip("mounting is not permitted here")
+    try:
+        with pytest.raises(DeviceError, match=f"mounted at {point}"):
+            run(tmp_path, ROWS, loop)
+    finally:
+        subprocess.run(["umount", point], check=True)
+
+
+@pytest.mark.root
+def test_a_partitioned_device_is_refused(tmp_path: Path, loop: Path) -> None:
+    with loop.open("r+b") as device:
+        device.seek(510)
+        device.write(b"\x55\xaa")
+    with pytest.raises(DeviceError, match=r"MBR partition table or a boot sector; .*wipefs"):
+        run(tmp_path, ROWS, loop)
+
+
+@pytest.mark.root
+def test_the_peak_must_fit_the_device(tmp_path: Path, loop: Path) -> None:
+    with pytest.raises(DeviceError, match=r"holds up to 1\.00 GiB there, but only 64\.0 MiB is free"):
+        run(tmp_path, [row("write", 0, 1 << 30)], loop)
+
+
+@pytest.mark.root
+def test_preconditioning_takes_the_whole_device(tmp_path: Path, loop: Path) -> None:
+    outcome = run(tmp_path, ROWS, loop, precondition="twice")
+    (done,) = outcome.manifest["preconditioned"]
+    assert (done["file_bytes"], done["written_bytes"]) == (SIZE - 4096, 2 * (SIZE - 4096))
+    assert outcome.manifest["tiers"]["nvme"]["written_first_bytes"] == 0, "it is all written already"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("engine", ["threads", "uring"])
+def test_a_device_error_keeps_what_was_measured(tmp_path: Path, loop: Path, engine: str) -> None:
+    """A loop device answers reads behind the end of its file with EIO."""
+    if engine == "uring" and (why := ring.refusal()) is not None:
+        pytest.skip(f"no io_uring: {why}")
+    from kvreplay.tiers.extents import ExtentTier
+    from kvreplay.tiers.tier import Options
+
+    class Failing(ExtentTier):
+        def delete(self, object_id: int) -> None:
+            os.truncate(tmp_path / "backing", 4096)
+            super().delete(object_id)
+
+    # Long enough that no read ahead or cache of the file below can answer.
+    rows = [*[row("write", i, ts=i) for i in range(10)], row("read", 3, ts=10), row("delete", 9, ts=11),
+            row("read", 4, ts=12), row("read", 5, ts=13)]  # fmt: skip
+    rows = [(*r[:7], 1, at, 0) for at, r in enumerate(rows)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    tier = Failing("nvme", loop, Options(is_destroying=True))
+    config = Config(tiers={"nvme": str(loop)}, io_bytes=IO, engine=engine)
+    outcome = replay(config, trace, tmp_path / "run", [], tiers=[None, None, tier])
+    assert isinstance(outcome.error, DeviceError)
+    assert "row 12: read of object 4: Input/output error" in str(outcome.error)
+    assert (outcome.manifest["status"], outcome.summary.operations, outcome.summary.not_reached) == ("partial", 12, 1)

@@ -1,0 +1,272 @@
+"""One preallocated file: where objects lie, what is written before it is read, and whose files are touched."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import write_trace
+
+from kvreplay.config.config import Config
+from kvreplay.engine import ring
+from kvreplay.plan.residency import trace_residency
+from kvreplay.run.run import Outcome, replay
+from kvreplay.tiers import header
+from kvreplay.tiers.extents import ExtentTier
+from kvreplay.tiers.space import Space
+from kvreplay.tiers.tier import Holding, Options
+from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.schema import OPS
+from kvtrace.core.tables import read_table
+
+IO = 16384
+BLOCK = 4096
+
+
+def row(op: str, obj: int, length: int = BLOCK, *, offset: int = 0, ts: int = 0) -> Any:
+    return (ts, op, 2, "load", obj, offset, length, None, None, 0)
+
+
+@pytest.fixture(params=["threads", "uring"])
+def engine(request: pytest.FixtureRequest) -> str:
+    if request.param == "uring" and (why := ring.refusal()) is not None:
+        pytest.skip(f"no io_uring: {why}")
+    return str(request.param)
+
+
+def run(tmp_path: Path, rows: list[Any], target: Path, **options: Any) -> tuple[Outcome, list[dict[str, Any]]]:
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    config = Config(tiers={"nvme": str(target)}, io_bytes=IO, **options)
+    outcome = replay(config, trace, tmp_path / "run", [])
+    return outcome, read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
+
+
+def workload(count: int = 60) -> list[Any]:
+    """Objects of one to ten I/Os, some read and rewritten, deleted eight later."""
+    rng, rows = random.Random(7), []  # noqa: S311 - a test's choices
+    for i in range(count):
+        length = rng.choice([100, IO, IO + 1, 10 * IO])
+        rows += [row("write", i, length), row("read", i, length), row("write", i, length // 2), row("read", i, length)]
+        rows += [row("delete", i - 8)] if i >= 8 else []
+    return rows
+
+
+def test_space_goes_to_the_lowest_extent_that_is_long_enough() -> None:
+    space = Space(10 * BLOCK, BLOCK, BLOCK)
+    for obj, length in ((0, 2 * BLOCK), (1, 1), (2, BLOCK + 1)):
+        space.reserve(obj, length)
+    assert [space.extent(obj) for obj in (0, 1, 2)] == [
+        (1 * BLOCK, 2 * BLOCK),
+        (3 * BLOCK, BLOCK),
+        (4 * BLOCK, 2 * BLOCK),
+    ]
+    space.release(0)
+    space.reserve(3, 3 * BLOCK)
+    space.reserve(4, BLOCK)
+    assert (space.start(3), space.start(4), space.highest_bytes) == (6 * BLOCK, BLOCK, 9 * BLOCK)
+    with pytest.raises(FileNotFoundError, match="object 0 is not there"):
+        space.release(0)
+    with pytest.raises(FileNotFoundError, match="object 99 is not there"):
+        space.start(99)
+    # Free are block 2 and block 9: two blocks in all, but not side by side.
+    with pytest.raises(OSError, match=r"no free extent of 8\.00 KiB: 4 objects hold 28\.0 KiB of 40\.0 KiB"):
+        space.reserve(5, 2 * BLOCK)
+    space.reserve(4, BLOCK)
+    with pytest.raises(OSError, match="object 4 has 4096 bytes, not 8192"):
+        space.reserve(4, 2 * BLOCK)
+
+
+def test_more_objects_than_the_space_had_room_for() -> None:
+    space = Space(5000 * BLOCK, BLOCK, BLOCK)
+    for obj in range(4000):
+        space.reserve(obj, BLOCK)
+    for obj in range(0, 4000, 2):
+        space.release(obj)
+    for obj in range(4000, 6000):
+        space.reserve(obj, BLOCK)
+    assert sorted(space.start(o) for o in [*range(1, 4000, 2), *range(4000, 6000)]) == [
+        BLOCK * (1 + i) for i in range(4000)
+    ]
+
+
+def test_objects_that_grow_are_known_beforehand() -> None:
+    import numpy as np
+
+    op = np.array([1, 1, 0, 1, 2, 1])
+    ends = np.array([100, 9000, 9000, 50, 0, 20])
+    found = trace_residency(np.zeros(6, np.int64), op, np.array([3, 3, 3, 4, 4, 4]), ends, [BLOCK])
+    assert found.grown == [{3: 9000}]
+    assert found.peak_bytes == [3 * BLOCK + BLOCK]
+    assert found.drive_peak_bytes == [[4 * BLOCK]]
+
+
+def test_an_object_takes_its_whole_length_from_its_first_write() -> None:
+    import numpy as np
+
+    # Object 0 has one block, is gone, comes back with one and grows to three; object 1 is read before, then grows.
+    op = np.array([1, 2, 1, 1, 2, 0, 1])
+    obj = np.array([0, 0, 0, 0, 0, 1, 1])
+    ends = np.array([1, 1, 1, 3, 3, 2, 4]) * BLOCK
+    found = trace_residency(np.zeros(7, np.int64), op, obj, ends, [BLOCK])
+    assert found.grown == [{0: 3 * BLOCK, 1: 4 * BLOCK}]
+    assert found.populate_bytes.tolist() == [2 * BLOCK]
+    # Really at most 2 + 3 blocks; where space is handed out once, 4 + 3.
+    assert (found.peak_bytes, found.drive_peak_bytes) == ([5 * BLOCK], [[7 * BLOCK]])
+
+
+def test_peaks_are_told_apart_by_drive() -> None:
+    import numpy as np
+
+    op, obj = np.array([1, 1, 2, 1]), np.array([0, 1, 0, 2])
+    drive_of = np.array([0, 1, 1], np.uint8)
+    found = trace_residency(np.zeros(4, np.int64), op, obj, np.full(4, BLOCK), [BLOCK], {0: (drive_of, 2)})
+    # Objects 1 and 2 lie on the second drive; 0 is gone before 2 comes.
+    assert (found.peak_bytes, found.drive_peak_bytes) == ([2 * BLOCK], [[BLOCK, 2 * BLOCK]])
+
+
+@pytest.mark.parametrize("depth", [1, 8])
+@pytest.mark.parametrize("fsync", ["never", "close"])
+def test_every_block_that_is_read_was_written_there(tmp_path: Path, engine: str, depth: int, fsync: str) -> None:
+    target = tmp_path / "space.dat"
+    rows = [row("read", 0, 3 * IO), *workload()]
+    outcome, ops = run(
+        tmp_path, rows, target, engine=engine, queue_depth=depth, fsync=fsync, is_buffered=True, is_verified=True
+    )
+    assert outcome.error is None
+    assert {o["outcome"] for o in ops} == {"ok"}
+    assert {o["engine"] for o in ops} == {engine}
+    assert outcome.verification is not None
+    assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
+    assert outcome.verification.checked_blocks == sum(-(-r[6] // BLOCK) for r in rows if r[1] == "read")
+    assert not target.exists(), "our file goes at the end"
+    assert outcome.manifest["notes"][0].startswith("deletes on nvme only free space, and ask nothing of the device")
+    facts = outcome.manifest["tiers"]["nvme"]
+    assert facts["written_first_bytes"] == facts["size_bytes"] - BLOCK
+    assert facts["highest_bytes"] <= facts["size_bytes"]
+
+
+def test_an_object_that_grows_keeps_its_place(tmp_path: Path, engine: str) -> None:
+    rows = [row("write", 0, IO), row("write", 1, IO), row("write", 0, 3 * IO, offset=IO), row("read", 0, 4 * IO),
+            row("read", 1, IO)]  # fmt: skip
+    outcome, ops = run(tmp_path, rows, tmp_path / "s.dat", engine=engine, is_buffered=True, is_verified=True)
+    assert [o["outcome"] for o in ops] == ["ok"] * 5
+    assert outcome.verification is not None
+    assert (outcome.verification.checked_blocks, outcome.verification.corrupt_blocks) == (20, 0)
+
+
+def test_the_device_reads_what_is_read(tmp_path: Path) -> None:
+    """Unwritten extents are answered without the drive; ours are written."""
+    rows = [row("write", i, 1 << 20) for i in range(8)] + [row("read", i, 1 << 20) for i in range(8)]
+    try:
+        outcome, _ = run(tmp_path, rows, tmp_path / "s.dat")
+    except DeviceError as error:
+        pytest.skip(str(error))
+    moved = outcome.manifest["device_io"]["nvme"]
+    if moved["read_bytes"] is None:
+        pytest.skip("the device beneath the temporary directory is not in /proc/diskstats")
+    assert moved["read_bytes"] >= 8 << 20
+    assert outcome.manifest["tiers"]["nvme"]["direct_io"]["is_confirmed"] is True
+
+
+def test_a_kept_file_is_known_again_and_not_written_twice(tmp_path: Path) -> None:
+    target = tmp_path / "s.dat"
+    rows = [row("write", i, IO) for i in range(4)]
+    outcome, _ = run(tmp_path, rows, target, is_kept=True, is_buffered=True)
+    size = outcome.manifest["tiers"]["nvme"]["size_bytes"]
+    assert target.stat().st_size == size
+    assert header.read(target) == header.Header(filled_bytes=size)
+    again, _ = run(tmp_path, rows, target, is_buffered=True)
+    assert again.manifest["tiers"]["nvme"]["written_first_bytes"] == 0
+    assert not target.exists()
+
+
+def test_a_header_that_was_changed_is_none_of_ours() -> None:
+    block = header.encode(header.Header(filled_bytes=123), BLOCK)
+    assert len(block) == BLOCK
+    assert header.decode(block) == header.Header(filled_bytes=123)
+    assert header.decode(bytes(BLOCK)) is None
+    assert header.decode(block[:1080] + b"\x53\xef" + block[1082:]) is None, "a filesystem was made there"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: p.write_text("thesis"), "is not ours"),
+        (lambda p: p.symlink_to("/etc/hostname"), "is not ours|not a regular file"),
+        (os.mkfifo, "is not a directory|not a regular file"),
+    ],
+)
+def test_what_is_not_our_file_is_refused_and_stays(tmp_path: Path, make: Any, message: str) -> None:
+    target = tmp_path / "s.dat"
+    make(target)
+    with pytest.raises(DeviceError, match=message):
+        run(tmp_path, [row("write", 0)], target)
+    assert os.path.lexists(target)
+
+
+def test_a_file_in_a_system_path_or_nowhere_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="lies in a system path"):
+        run(tmp_path, [row("write", 0)], Path("/etc/s.dat"))
+    with pytest.raises(DeviceError, match=r"no such directory; make it first"):
+        run(tmp_path, [row("write", 0)], tmp_path / "absent" / "s.dat")
+    assert not Path("/etc/s.dat").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"), [(errno.EINVAL, r"refuses O_DIRECT \(Invalid argument\)"), (errno.EACCES, "Permission denied")]
+)
+def test_a_file_that_cannot_be_opened_so_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, message: str
+) -> None:
+    real = os.open
+
+    def refusing(path: Any, flags: int, *rest: Any) -> int:
+        if flags & os.O_DIRECT:
+            os.close(real(path, flags & ~os.O_DIRECT, *rest))
+            raise OSError(code, os.strerror(code))
+        return real(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refusing)
+    with pytest.raises(DeviceError, match=message):
+        run(tmp_path, [row("write", 0)], tmp_path / "s.dat")
+    assert not (tmp_path / "s.dat").exists()
+
+
+def test_a_second_run_on_the_same_file_is_locked_out(tmp_path: Path) -> None:
+    target = tmp_path / "s.dat"
+    first = ExtentTier("nvme", target, Options(is_direct=False))
+    first.expect(Holding([BLOCK]))
+    first.open(BLOCK)
+    with pytest.raises(DeviceError, match="in use by another kvreplay"):
+        run(tmp_path, [row("write", 0)], target, is_buffered=True)
+    first.close()
+    assert not target.exists()
+    run(tmp_path, [row("write", 0)], target, is_buffered=True)
+
+
+def test_more_than_the_disk_holds_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match=r"holds up to 256 PiB there, but only .* is free; replay less"):
+        run(tmp_path, [row("write", 0, 1 << 58)], tmp_path / "s.dat", is_buffered=True)
+
+
+def test_scattered_space_stops_the_run_with_its_figures(tmp_path: Path, engine: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Space, "_allocate", lambda *_: 1 << 60)
+    monkeypatch.setattr("kvtrace.core.allocator.release", lambda *_: None)
+    outcome, ops = run(tmp_path, [row("write", 0)], tmp_path / "s.dat", engine=engine, is_buffered=True)
+    assert isinstance(outcome.error, DeviceError)
+    assert "row 0: write of object 0: no room: " in str(outcome.error)
+    assert "no free extent of 4.00 KiB: 0 objects hold 0 B of" in str(outcome.error)
+    assert ops[0]["outcome"] == "error"
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "partial"
+
+
+def test_options_of_devices_need_devices(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--discard is for block devices"):
+        run(tmp_path, [row("write", 0)], tmp_path / "s.dat", is_discarding=True)
+    with pytest.raises(ConfigError, match="--layout vllm names files, but no --tier names a directory"):
+        run(tmp_path, [row("write", 0)], tmp_path / "s.dat", layout="vllm")

@@ -1,0 +1,168 @@
+"""Several drives as one tier, and how objects are named as files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import write_trace
+
+from kvreplay.config.config import Config
+from kvreplay.engine import ring
+from kvreplay.run.run import Outcome, replay
+from kvreplay.tiers.claims import MARKER, SCRATCH, claim, release
+from kvreplay.tiers.layout import Layout, mixed, path_function
+from kvreplay.tiers.sharded import drive_by_key
+from kvtrace.core.errors import ConfigError, DeviceError, TraceError
+from kvtrace.core.schema import OPS, SERIES
+from kvtrace.core.tables import objects_path, read_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+IO = 16384
+
+
+def row(op: str, obj: int, length: int = 3 * IO, ts: int = 0) -> Any:
+    return (ts, op, 2, "load", obj, 0, length, None, None, 0)
+
+
+ROWS = [row("read", 0), *[r for i in range(1, 40) for r in (row("write", i), row("read", i))],
+        *[row("delete", i) for i in range(1, 40, 3)]]  # fmt: skip
+
+
+@pytest.fixture(params=["threads", "uring"])
+def engine(request: pytest.FixtureRequest) -> str:
+    if request.param == "uring" and (why := ring.refusal()) is not None:
+        pytest.skip(f"no io_uring: {why}")
+    return str(request.param)
+
+
+def run(tmp_path: Path, rows: list[Any], target: str, **options: Any) -> Outcome:
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    config = Config(tiers={"nvme": target}, io_bytes=IO, is_buffered=True, **options)
+    return replay(config, trace, tmp_path / "run", [])
+
+
+def directories(tmp_path: Path, count: int) -> list[Path]:
+    made = [tmp_path / f"drive{i}" for i in range(count)]
+    for path in made:
+        path.mkdir()
+    return made
+
+
+def test_a_drive_follows_from_the_key_alone(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row("write", i) for i in range(8)])
+    # The keys are chunk/000000000000 and on; by hand: printf chunk/000000000000 | b2sum -l 64, as a number, modulo 3.
+    assert drive_by_key(trace, 3).tolist() == [2, 0, 1, 2, 2, 2, 2, 2]
+    assert set(drive_by_key(trace, 1).tolist()) == {0}
+
+
+@pytest.mark.parametrize("suffix", ["", ".dat"])
+def test_a_tier_on_several_drives(tmp_path: Path, engine: str, suffix: str) -> None:
+    drives = directories(tmp_path, 3) if not suffix else [tmp_path / f"drive{i}.dat" for i in range(3)]
+    outcome = run(tmp_path, ROWS, ",".join(map(str, drives)), engine=engine, is_verified=True)
+    assert outcome.error is None
+    assert outcome.verification is not None
+    assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
+    names = [f"nvme:{d}" for d in drives]
+    expected = Counter((names[drive_by_key(tmp_path / "t.parquet", 3)[r[4]]], r[1]) for r in ROWS)
+    assert {(f.tier, f.op): f.operations for f in outcome.summary.drives} == expected
+    assert {f.op: f.operations for f in outcome.summary.figures} == {"read": 40, "write": 39, "delete": 13}
+    facts = outcome.manifest["tiers"]["nvme"]
+    assert [d["target"] for d in facts["drives"]] == [str(d) for d in drives]
+    assert all(d["filesystem"] for d in facts["drives"])
+    assert list(outcome.manifest["device_io"]) == list(outcome.manifest["smart"]) == names
+    assert any("several drives lie on one device" in note for note in outcome.manifest["notes"]) is (
+        facts["device"] is not None
+    )
+    series = read_table(tmp_path / "run" / "series.parquet", SERIES).to_pylist()
+    by_drive: Counter[int] = Counter()
+    for r in series:
+        by_drive[r["drive"]] += r["operations"]
+    assert by_drive == Counter(drive_by_key(tmp_path / "t.parquet", 3)[r[4]] for r in ROWS)
+    assert not suffix or not any(d.exists() for d in drives)
+    assert suffix or all(list(d.iterdir()) == [] for d in drives)
+
+
+def test_drives_that_get_nothing_are_no_fault(tmp_path: Path) -> None:
+    drives = directories(tmp_path, 2)
+    elsewhere = [(0, "write", 1, "store", 0, 0, 4096, None, None, 0)]
+    outcome = run(tmp_path, elsewhere, ",".join(map(str, drives)))
+    assert outcome.error is None
+    assert (outcome.summary.operations, outcome.summary.skipped_rows) == (0, {"cpu": 1})
+
+
+def test_one_drive_has_no_index(tmp_path: Path) -> None:
+    (drive,) = directories(tmp_path, 1)
+    outcome = run(tmp_path, ROWS, str(drive))
+    assert outcome.summary.drives == []
+    assert set(read_table(tmp_path / "run" / "series.parquet", SERIES).column("drive").to_pylist()) == {None}
+
+
+def test_each_drive_holds_its_own_objects(tmp_path: Path) -> None:
+    drives = directories(tmp_path, 2)
+    run(tmp_path, ROWS[:-13], ",".join(map(str, drives)), is_kept=True)
+    found = [{int(p.stem, 16) for p in d.rglob("*.kv")} for d in drives]
+    by_key = drive_by_key(tmp_path / "t.parquet", 2)
+    assert found == [{i for i in range(40) if by_key[i] == at} for at in (0, 1)]
+
+
+def test_one_full_or_held_drive_stops_all(tmp_path: Path) -> None:
+    drives = directories(tmp_path, 2)
+    target = ",".join(map(str, drives))
+    held = claim(drives[1])
+    with pytest.raises(DeviceError, match=f"{drives[1]} is in use by another kvreplay"):
+        run(tmp_path, ROWS, target)
+    release(held, is_kept=False)
+    assert all(list(d.iterdir()) == [] for d in drives)
+
+
+def test_drives_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    a, b = directories(tmp_path, 2)
+    for target, message in (
+        (f"{a},{a}", "has this target already"),
+        (f"{a},{b / 'x.dat'}", "name directories only, or files"),
+        (f"{a},", "name up to 255 paths"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run(tmp_path, ROWS, target)
+    trace = write_trace(tmp_path / "t.parquet", ROWS)
+    objects_path(trace).unlink()
+    config = Config(tiers={"nvme": f"{a},{b}"}, is_buffered=True)
+    with pytest.raises(ConfigError, match="several drives share objects by their keys"):
+        replay(config, trace, tmp_path / "run", [])
+    # The table that the test writes has a row an object, so object 99 is beyond it.
+    write_trace(tmp_path / "t.parquet", [*ROWS, row("write", 99)])
+    with pytest.raises(TraceError, match="object 99 is not in the objects table"):
+        replay(config, trace, tmp_path / "run", [])
+
+
+def test_layouts_name_files_as_engines_do() -> None:
+    digits = f"{mixed(42):016x}"
+    paths = {layout: path_function(layout, "/r")(42) for layout in Layout}
+    assert paths == {
+        Layout.HASHED: f"/r/{digits[:2]}/000000000000002a.kv",
+        Layout.FLAT: "/r/000000000000002a.kv",
+        Layout.VLLM: f"/r/kvreplay_000000000000_r0/{digits[:3]}/{digits[3:5]}_g0/{digits}{'0' * 46}2a.bin",
+        Layout.LMCACHE: f"/r/kvreplay@1@0@{digits}@bfloat16.pt",
+    }
+    assert len({mixed(i) for i in range(10_000)}) == 10_000
+    # Neighbours spread: 4,096 objects over 256 directories leave none empty.
+    assert len({mixed(i) >> 56 for i in range(4096)}) == 256
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_a_replay_in_each_layout_leaves_nothing(tmp_path: Path, engine: str, layout: Layout) -> None:
+    (drive,) = directories(tmp_path, 1)
+    outcome = run(tmp_path, ROWS, str(drive), layout=layout.value, engine=engine, is_kept=True, is_verified=True)
+    assert outcome.error is None
+    assert {o["outcome"] for o in read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()} == {"ok"}
+    left = [p for p in (drive / SCRATCH).rglob("*") if p.is_file() and p.name != MARKER]
+    assert sorted(str(p) for p in left) == sorted(
+        path_function(layout, str(drive / SCRATCH))(i) for i in range(40) if i % 3 != 1
+    )
+    outcome = run(tmp_path, ROWS[:1], str(drive))
+    assert outcome.manifest["tiers"]["nvme"]["removed_leftover_files"] == len(left)
+    assert list(drive.iterdir()) == []

@@ -1,0 +1,173 @@
+"""Hits against capacity: the one-pass curve against a simulation at each capacity, and by hand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from conftest import TRACES, run_cli
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated import kvtrace
+
+from kvtrace.curves.sampling import estimate
+from kvtrace.curves.stack import Uses, lru_curve, lru_hits, policy_uses
+from kvtrace.requests import mooncake
+from kvtrace.sim.chains import Chains, block_chains
+from kvtrace.sim.preset import Policy
+
+
+def chains_of(requests: list[list[int]]) -> Chains:
+    chain = np.array([i for r in requests for i in r], dtype=np.int32)
+    _distinct, dense = np.unique(chain, return_inverse=True)
+    count = len(_distinct)
+    offsets = np.concatenate([[0], np.cumsum([len(r) for r in requests])]).astype(np.int64)
+    return Chains(offsets, dense.astype(np.int32), np.ones(count, np.int64))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8, unique=True), min_size=1, max_size=30))
+def test_the_curve_equals_a_simulation_at_every_capacity(requests):
+    chains = chains_of(requests)
+    curve = lru_curve(chains)
+    capacities = list(range(1, len(chains.tokens) + 1))
+    assert curve.hits[0] == 0
+    assert [int(curve.hits[c]) for c in capacities] == lru_hits(chains, capacities)
+
+
+def test_hits_and_inserts_by_hand():
+    # Distances: a, b new; then b 1, a 2, and c new, a 2.
+    curve = lru_curve(chains_of([[0, 1], [1, 0], [2, 0]]))
+    # With one object: b hits, a does not. With two: b and a hit; the last request starts with a miss.
+    assert curve.hits.tolist() == [0, 1, 2, 2]
+    assert curve.inserts.tolist() == [6, 5, 3, 3]
+
+
+def test_the_command_on_a_small_file(tmp_path):
+    lines = [
+        {"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": ids} for ids in ([0, 1], [0, 2], [0, 1])
+    ]
+    path = tmp_path / "c.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    plot = tmp_path / "mrc.svg"
+    done = run_cli(
+        "kvtrace", "mrc", path, "--source", "mooncake", "--model", "tiny-1b", "--points", 3, "--json", "--plot", plot
+    )
+    found = json.loads(done.stdout)
+    size = 512 * 24_576
+    assert (found["references"], found["object_bytes"]) == (6, size)
+    # One object: none. Two: 0 of the second and of the third, where 2 has displaced 1. Three: 1 as well.
+    assert [p["hits"] for p in found["points"]] == [0, 2, 3]
+    assert found["points"][-1]["written_bytes"] == 3 * size
+    assert found["points"][0]["passed_bytes"] == 3 * size
+    assert found["enough"][-1] == {"share_of_hits": 1.0, "capacity_objects": 3, "capacity_bytes": 3 * size}
+    assert plot.read_text().lstrip().startswith("<?xml")
+
+
+def test_a_source_without_blocks_needs_a_chunk_size(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n")
+    done = run_cli("kvtrace", "mrc", path, "--source", "azure", check=False)
+    assert done.returncode == 2
+    assert "--chunk-tokens" in done.stderr
+
+
+REQUESTS = [[0, 1, 2], [0, 3], [4, 5], [0, 1], [3], [0, 1, 6], [4, 5], [0, 3]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8, unique=True), min_size=1, max_size=30),
+    st.integers(1, 10),
+)
+def test_lru_by_the_references_themselves_is_lru_by_a_list(requests, capacity):
+    live, hits, inserts = [], 0, 0
+    for request in requests:
+        is_leading = True
+        for key in request:
+            if key in live:
+                live.remove(key)
+                hits += is_leading
+            else:
+                is_leading = False
+                inserts += 1
+                live = live[-(capacity - 1) :] if capacity > 1 else []
+            live.append(key)
+    assert policy_uses(chains_of(requests), [capacity], Policy.LRU) == [Uses(hits, inserts)]
+
+
+@pytest.fixture
+def small(tmp_path):
+    """REQUESTS as a Mooncake file."""
+    path = tmp_path / "c.jsonl"
+    lines = [{"timestamp": 0, "input_length": 512 * len(ids), "output_length": 1, "hash_ids": ids} for ids in REQUESTS]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def command(monkeypatch, capsys, *arguments):
+    assert kvtrace(monkeypatch, *arguments, "--source", "mooncake", "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("policy", [p for p in Policy if p is not Policy.TTL])
+def test_all_objects_are_what_sim_counts(small, monkeypatch, capsys, policy):
+    sample = [] if policy is Policy.LRU else ["--sample", 1]
+    found = command(monkeypatch, capsys, "mrc", small, "--policy", policy, "--points", 30, *sample)
+    assert (found["policy"], found["sampling_rate"], found["references"]) == (policy, 1.0, 17)
+    capacities = ",".join(str(p["capacity_objects"]) for p in found["points"])
+    assert capacities == "1,2,3,4,5,6,7"
+    counted = command(monkeypatch, capsys, "sim", small, "--policy", policy, "--capacity-blocks", capacities)
+    assert [p["hits"] for p in found["points"]] == [r["hits"] for r in counted["results"]]
+    assert {p["hit_ratio_error"] for p in found["points"]} == {0.0}
+    # With room for all, each is written once, and each of the 10 references that remain is a hit.
+    assert (found["points"][-1]["hits"], found["points"][-1]["written_bytes"]) == (10, 7 * found["object_bytes"])
+
+
+def test_written_by_hand(small, monkeypatch, capsys):
+    found = command(monkeypatch, capsys, "mrc", small, "--policy", "fifo", "--points", 30)
+    size = found["object_bytes"]
+    # Room for 3: 0 1 2 | 0 hits, 3 for 0 | 4 for 1, 5 for 2 | 0 for 3, 1 for 4 | 3 for 5 | 0 hits, 1 hits, 6 for 0 |
+    # 4 for 1, 5 for 3 | 0 for 6, 3 for 4.
+    assert found["points"][2] == {
+        "capacity_objects": 3, "capacity_bytes": 3 * size, "hits": 3, "hit_ratio": 3 / 17, "hit_ratio_error": 0.0,
+        "read_bytes": 3 * size, "passed_bytes": 7 * size, "written_bytes": 14 * size, "written_bytes_error": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--policy", "mru"], "unknown policy 'mru'"),
+        (["--policy", "ttl"], "--policy ttl: what it keeps depends on time more than on capacity; use kvtrace sim"),
+        (["--policy", "arc", "--sample", "0"], "--sample 0: must be > 0, and at most 1"),
+        (["--policy", "arc", "--sample", "1.5"], "--sample 1.5: must be > 0, and at most 1"),
+        (["--sample", "0.5"], "--sample 0.5: lru is exact in one pass"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused(small, monkeypatch, capsys, options, message):
+    assert kvtrace(monkeypatch, "mrc", small, "--source", "mooncake", *options) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("policy", [p for p in Policy if p not in (Policy.TTL, Policy.LRU)])
+def test_samples_of_the_conversation_trace_are_as_near_as_they_say(policy):
+    chains = block_chains(mooncake.read(TRACES / "mooncake_conversation.jsonl"))
+    capacities = [300, 3_000, 10_000, 30_000, 100_000]
+    lru = lru_curve(chains)
+    for rate, most in ((0.1, 0.03), (0.3, 0.01)):
+        found = estimate(chains, capacities, policy, lru, rate=rate)
+        for guess, uses in zip(found, policy_uses(chains, capacities, policy), strict=True):
+            assert abs(guess.hits - uses.hits) <= guess.hits_error < most * lru.references
+            assert abs(guess.inserts - uses.inserts) <= guess.inserts_error < most * lru.references
+            assert guess.sampled_references < 5 * rate * lru.references
+
+
+@pytest.mark.traces
+def test_the_ground_truth_in_one_pass():
+    curve = lru_curve(block_chains(mooncake.read(TRACES / "mooncake_conversation.jsonl")))
+    capacities = [1000, 5000, 10000, 20000, 30000, 50000, 100000, len(curve.hits) - 1]
+    hits = [12831, 31840, 60921, 82939, 93967, 102290, 104924, 105710]
+    assert [int(curve.hits[c]) for c in capacities] == hits

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+from simulated import kvtrace
+
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.requests.mooncake import read
+
+
+def line(timestamp=0, input_length=600, output_length=5, hash_ids=(1, 2), **other):
+    fields = {"timestamp": timestamp, "input_length": input_length, "output_length": output_length}
+    return json.dumps(fields | {"hash_ids": list(hash_ids)} | other)
+
+
+GOOD = [line(1000, 1025, 7, [4, 5, 6]), line(1000, 0, 0, []), line(4000, 512, 9, [4])]
+
+
+def write(tmp_path, lines):
+    path = tmp_path / "m.jsonl"
+    path.write_text("".join(f"{text}\n" for text in lines))
+    return path
+
+
+def test_a_good_file(tmp_path):
+    path = write(tmp_path, GOOD)
+    requests = read(path)
+    assert len(requests) == 3
+    assert requests.arrival_ns.tolist() == [0, 0, 3_000_000_000]  # from the first request
+    assert requests.input_tokens.tolist() == [1025, 0, 512]
+    assert requests.output_tokens.tolist() == [7, 0, 9]
+    assert requests.block_offsets.tolist() == [0, 3, 3, 4]
+    assert requests.block_ids.tolist() == [4, 5, 6, 4]
+    assert requests.block_tokens == 512
+    assert requests.origin == {
+        "kind": "mooncake", "file": "m.jsonl", "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "requests": 3,
+        "block_tokens": 512, "time_unit": "ms", "block_references": 4,
+    }  # fmt: skip
+
+
+def test_blank_lines_other_fields_and_a_missing_last_newline_are_fine(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text(f"\n{line(session_id='x', delay=3)}\n  \n{line(5)}")
+    assert len(read(path)) == 2
+
+
+def test_fractions_of_a_millisecond_count(tmp_path):
+    assert read(write(tmp_path, [line(0), line(0.25)])).arrival_ns.tolist() == [0, 250_000]
+
+
+BAD = {
+    "not JSON": ('{"timestamp": 0,', None, "not a JSON object"),
+    "a list": ("[1, 2]", None, "Expected `object`, got `array`"),
+    "no ids": ('{"timestamp": 0, "input_length": 3, "output_length": 4}', None, "missing required field `hash_ids`"),
+    "too few ids": (line(hash_ids=[1]), "hash_ids", "1 ids, but 600 input tokens in blocks of 512 need 2"),
+    "too many ids": (line(hash_ids=[1, 2, 3]), "hash_ids", "3 ids, but 600 input tokens in blocks of 512 need 2"),
+    "an id twice": (line(hash_ids=[1, 1]), "hash_ids", "an id appears twice"),
+    "a negative id": (line(hash_ids=[1, -2]), "hash_ids", "Expected `int` >= 0"),
+    "an id that overflows": (line(hash_ids=[1, 2**60]), "hash_ids", "Expected `int` <="),
+    "negative tokens": (line(input_length=-1), "input_length", "Expected `int` >= 0"),
+    "tokens that overflow": (line(output_length=2**31), "output_length", "Expected `int` <= 2147483647"),
+    "64 bits are not enough": (line(output_length=2**70), "output_length", "Expected `int` <="),
+    "float tokens": (line(input_length=600.5), "input_length", "Expected `int`, got `float`"),
+    "text tokens": (line(input_length="600"), "input_length", "Expected `int`, got `str`"),
+    "no time": (line(timestamp=None), "timestamp", "Expected `float`, got `null`"),
+    "a negative time": (line(timestamp=-1), "timestamp", "Expected `float` >= 0"),
+    "a time that overflows": (line(timestamp=1e300), "timestamp", "Expected `float` <="),
+    "a time beyond the clock": (line(timestamp=3e12), "timestamp", "3e+12 ms is beyond the clock of a trace"),
+    "time out of order": (line(999), "timestamp", "time goes backwards, from 1000 to 999 ms; sort the file"),
+    "not UTF-8": (b'{"timestamp": "\xff\xfe"}', None, "m.jsonl, row 4"),
+}
+
+
+@pytest.mark.parametrize(("text", "column", "message"), BAD.values(), ids=BAD.keys())
+def test_a_bad_line_is_named(tmp_path, monkeypatch, capsys, text, column, message):
+    path = tmp_path / "m.jsonl"
+    data = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes("\n".join([GOOD[0], "", GOOD[1], ""]).encode() + data + b"\n")
+    with pytest.raises(TraceError) as caught:
+        read(path)
+    # Lines count from 1, and blank ones count.
+    assert (caught.value.path, caught.value.row) == (path, 4)
+    assert caught.value.column == column or message.startswith("m.jsonl")
+    assert message in str(caught.value)
+    assert kvtrace(monkeypatch, "gen", "--source", "mooncake", path, "-o", tmp_path / "t.parquet") == 3
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"kvtrace: error: {path}, row 4")
+    assert len(shown.err.splitlines()) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["m.jsonl"]
+
+
+@pytest.mark.parametrize("lines", [[], ["", "  "]])
+def test_an_empty_file_is_refused(tmp_path, lines):
+    with pytest.raises(TraceError, match="holds no request"):
+        read(write(tmp_path, lines))
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "none.jsonl"):
+        with pytest.raises(TraceError, match=rf"{path.name}: (no such|not a regular) file"):
+            read(path)
+
+
+def test_seconds_taken_for_milliseconds_are_noted(tmp_path):
+    # Three requests a second, but written in seconds and read as milliseconds: 3,000 a second.
+    path = write(tmp_path, [line(i // 3) for i in range(31)])
+    notes = read(path).notes
+    assert "3,100 requests a second: if they are in s, use --time-unit s" in notes[-1]
+    requests = read(path, time_unit="s")
+    assert requests.arrival_ns[-1] == 10 * 10**9
+    assert not any("requests a second" in note for note in requests.notes)
+
+
+def test_times_that_overflow_in_another_unit(tmp_path):
+    with pytest.raises(TraceError, match=r"row 1, column timestamp: 1.7e\+12 s is beyond the clock"):
+        read(write(tmp_path, [line(1_700_000_000_000)]), time_unit="s")
+
+
+def test_blocks_of_another_size(tmp_path):
+    path = write(tmp_path, [line(input_length=33, hash_ids=[1, 2, 3])])
+    assert read(path, block_tokens=16).block_tokens == 16
+    with pytest.raises(TraceError, match="another block size"):
+        read(path)
+    for wrong in (0, -16):
+        with pytest.raises(ConfigError, match="must be > 0"):
+            read(path, block_tokens=wrong)
+
+
+def test_an_unknown_time_unit_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="unknown time unit 'us'; use ms or s"):
+        read(write(tmp_path, GOOD), time_unit="us")

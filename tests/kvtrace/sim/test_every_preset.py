@@ -1,0 +1,114 @@
+"""Every preset with every source, from the command line: the trace is valid, and no byte is lost or made up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from simulated import kvtrace
+
+from kvtrace.core.schema import TRACE
+from kvtrace.core.tables import open_table
+from kvtrace.requests.registry import SOURCES
+from kvtrace.sim.preset import preset_names
+
+PROMPTS = [(0, 1300, [0, 1, 2]), (400, 1100, [0, 1, 3]), (900, 1536, [0, 1, 2])]
+BLOCKS = {512: [ids for _, _, ids in PROMPTS]}
+BAILIAN = [
+    {"chat_id": i, "parent_chat_id": -1, "timestamp": ms / 1000, "input_length": tokens, "output_length": 40,
+     "type": "text", "turn": 1, "hash_ids": list(range(-(-tokens // 16)))}
+    for i, (ms, tokens, _) in enumerate(PROMPTS)
+]  # fmt: skip
+MOONCAKE = [
+    {"timestamp": ms, "input_length": tokens, "output_length": 40, "hash_ids": ids} for ms, tokens, ids in PROMPTS
+]
+AGENTIC = {
+    "id": "a", "models": ["m"], "block_size": 64, "hash_id_scope": "local", "tool_tokens": 0, "system_tokens": 0,
+    "requests": [
+        {"t": ms / 1000, "type": "n", "model": "m", "in": tokens, "out": 40,
+         "hash_ids": list(range(-(-tokens // 64)))}
+        for ms, tokens, _ in PROMPTS
+    ],
+}  # fmt: skip
+SHAREGPT = [
+    {"id": str(i), "conversations": [
+        {"from": "human", "value": "a" * 4 * tokens}, {"from": "gpt", "value": "b" * 160},
+        {"from": "human", "value": "c" * 400}, {"from": "gpt", "value": "d" * 160},
+    ]}
+    for i, (_, tokens, _) in enumerate(PROMPTS)
+]  # fmt: skip
+CSVS = {
+    "burstgpt": "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    + "".join(f"{i},7,1,ChatGPT,{tokens * (i + 1)},40,{tokens * (i + 1) + 40},Conversation log\n"
+              for i, (_, tokens, _) in enumerate(PROMPTS)),
+    "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    + "".join(f"2023-11-16 18:17:0{i}.9799600,{tokens},40\n" for i, (_, tokens, _) in enumerate(PROMPTS)),
+}  # fmt: skip
+TEXTS = {
+    "mooncake": ("m.jsonl", "".join(json.dumps(line) + "\n" for line in MOONCAKE)),
+    "bailian": ("b.jsonl", "".join(json.dumps(line) + "\n" for line in BAILIAN)),
+    "agentic": ("a.json", json.dumps(AGENTIC)),
+    "sharegpt": ("s.json", json.dumps(SHAREGPT)),
+    "burstgpt": ("burst.csv", CSVS["burstgpt"]),
+    "azure": ("azure.csv", CSVS["azure"]),
+}
+MADE = {
+    "users": ["--users", "2", "--duration", "4s"],
+    "open loop": ["--request-rate", "3/s", "--duration", "2s"],
+}
+REQUESTS = {"sharegpt": 6, "users": None, "open loop": None}
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch, request):
+    """The arguments that name a source, and how many requests it has, None if that is not written in it."""
+    kind = request.param
+    if kind in MADE:
+        return MADE[kind], None
+    name, text = TEXTS["mooncake" if kind == "requests" else kind]
+    (tmp_path / name).write_text(text)
+    if kind == "requests":
+        assert kvtrace(monkeypatch, "import", tmp_path / name, "-o", tmp_path / "r.parquet") == 0
+        name = "r.parquet"
+    return [tmp_path / name, "--source", kind], REQUESTS.get(kind, len(PROMPTS))
+
+
+def test_every_source_is_here():
+    assert set(SOURCES) == {*TEXTS, "requests"}
+
+
+@pytest.mark.parametrize("source", [*SOURCES, *MADE], indirect=True)
+@pytest.mark.parametrize("preset", preset_names())
+def test_a_preset_with_a_source(tmp_path, monkeypatch, capsys, preset, source):
+    arguments, count = source
+    path = tmp_path / "t.parquet"
+    options = ["--preset", preset, "--model", "tiny-1b", "--tp", 2, "-o", path, "--json"]
+    capsys.readouterr()
+    assert kvtrace(monkeypatch, "gen", *arguments, *options) == 0
+    made = json.loads(capsys.readouterr().out)
+    stats = made["stats"]
+    assert stats["requests"] == count if count is not None else stats["requests"] >= 2
+    assert made["rows"] == open_table(path, TRACE).meta.rows > 0
+    for tier in stats["tiers"]:
+        assert tier["written_bytes"] == tier["deleted_bytes"] + tier["live_bytes"]
+    assert sum(tier["written_bytes"] for tier in stats["tiers"]) > 0
+    assert kvtrace(monkeypatch, "validate", path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["has_objects_table"]
+
+
+@pytest.mark.parametrize("options", [[], ["--max-requests", "5"]])
+def test_bytes_a_day_are_over_the_time_that_users_asked(tmp_path, monkeypatch, capsys, options):
+    path = tmp_path / "t.parquet"
+    load = ["--users", 3, "--duration", "1h", "--model", "tiny-1b", "--preset", "vllm-fs"] if options else [
+        "--users", 3, "--duration", "20s", "--model", "tiny-1b", "--preset", "vllm-fs"]  # fmt: skip
+    assert kvtrace(monkeypatch, "gen", *load, *options, "-o", path, "--json") == 0
+    made = json.loads(capsys.readouterr().out)
+    (storage,) = made["endurance"]
+    times = [t for batch in open_table(path, TRACE).batches() for t in batch.column("ts_ns").to_pylist()]
+    per_day = made["stats"]["tiers"][-1]["written_bytes"] * 86_400 * 10**9
+    if options:
+        # Five requests take seconds, not the hour they might have had.
+        assert made["stats"]["requests"] == 5
+        assert per_day // 3_600_000_000_000 * 100 < storage["written_bytes_per_day"] <= per_day // max(times)
+    else:
+        assert storage["written_bytes_per_day"] == per_day // (20 * 10**9)

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import Oracle
+from simulated import ONE_BYTE, TWO_HEADS, mlperf_of, preset_of, requests_of, simulate
+
+from kvtrace.model.layers import Chunked, Full, KvDtype, Sliding
+from kvtrace.model.shape import ModelShape, bytes_per_token_per_rank, find_model, pieces, stored_ranks
+from kvtrace.sim.output import trace_batch
+from kvtrace.sim.preset import Entry, Match, Placement, Promotion
+from kvtrace.sim.simulation import Load
+from kvtrace.trace.ledger import Ledger
+
+BLOCK = 4
+WALKS = st.lists(st.integers(0, 1), max_size=5)
+SEMANTICS = [
+    (Entry.CHUNK, Match.PREFIX, Placement.WRITE_THROUGH, Promotion.ALWAYS),
+    (Entry.CHUNK, Match.PREFIX, Placement.WRITE_THROUGH, Promotion.NEVER),
+    (Entry.CHUNK, Match.PREFIX, Placement.WRITE_BACK, Promotion.NEVER),
+    (Entry.TURN, Match.ANY, Placement.WRITE_BACK, Promotion.NEVER),
+    (Entry.TURN, Match.ANY, Placement.WRITE_THROUGH, Promotion.ALWAYS),
+    (Entry.CHUNK, Match.PREFIX, Placement.WRITE_THROUGH, Promotion.SECOND_TOUCH),
+    (Entry.CHUNK, Match.PREFIX, Placement.WRITE_THROUGH, Promotion.TEMPORARY),
+    (Entry.CHUNK, Match.PREFIX, Placement.WRITE_BACK, Promotion.ALWAYS),
+]
+
+
+@st.composite
+def request_lists(draw):
+    """Requests whose prompts are walks down one tree, so that they share prefixes."""
+    names: dict[tuple[int, ...], int] = {}
+    rows, now = [], 0
+    for walk in draw(st.lists(WALKS, min_size=1, max_size=14)):
+        now += draw(st.sampled_from([0, 0, 1, 3, 40]))
+        ids = [names.setdefault(tuple(walk[: i + 1]), len(names)) for i in range(len(walk))]
+        spare = draw(st.integers(0, BLOCK - 1)) if ids else 0
+        rows.append((now, len(ids) * BLOCK - spare, draw(st.integers(0, 7)), ids))
+    return requests_of(rows, block_tokens=BLOCK)
+
+
+@st.composite
+def presets(draw, semantics):
+    entry, match, placement, promotion = semantics
+    # Sizes near multiples of a chunk of four tokens at 1, 4 or 16 bytes each.
+    capacity = st.none() | st.integers(0, 90) | st.sampled_from([0, 16, 32, 48, 64, 128, 256])
+    return preset_of(
+        *draw(st.lists(capacity, min_size=1, max_size=4)),
+        entry=entry, match=match, placement=placement, promotion=promotion,
+        chunk_tokens=draw(st.sampled_from([1, 2, 4, 8])),
+        high_watermark=draw(st.sampled_from([1.0, 0.8, 0.5])),
+        max_object_fraction=draw(st.sampled_from([1.0, 0.95, 0.25])),
+        decode_read_tokens=draw(st.sampled_from([0, 2])),
+        prefill_only_from_tokens=draw(st.sampled_from([0, 9])),
+        prefill_ns_per_token=draw(st.sampled_from([0, 1])),
+        decode_ns_per_token=draw(st.sampled_from([0, 2])),
+    )  # fmt: skip
+
+
+def fault(preset, rows):
+    """Return the first fault in simulated rows, by the rules of `kvtrace validate`."""
+    return Ledger(preset.tier_list(), 10_000).apply(rows)
+
+
+@pytest.mark.parametrize("semantics", SEMANTICS, ids="-".join)
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_every_row_is_what_plain_python_says(semantics, data):
+    preset, requests = data.draw(presets(semantics)), data.draw(request_lists())
+    model, ranks = data.draw(
+        st.sampled_from([(ONE_BYTE, 1), (ONE_BYTE, 8), (TWO_HEADS, 1), (TWO_HEADS, 2), (TWO_HEADS, 8)])
+    )
+    per_rank, stored = bytes_per_token_per_rank(model, ranks), stored_ranks(model, ranks)
+    oracle = Oracle(preset, requests, per_rank * stored, stored)
+    expected = oracle.run()
+    simulation, rows, _, _ = simulate(preset, Load(requests=requests), model, ranks=ranks)
+    assert rows == expected
+
+    stats = simulation.stats()
+    assert sum(t["hits"] for t in stats["tiers"]) == oracle.hits
+    assert (stats["lookups"], stats["requests"]) == (oracle.lookups, len(requests))
+    # A few rows of room at a time make the loop stop and go on, and change nothing.
+    for room in (1, 3, 50):
+        other, same_rows, _, _ = simulate(preset, Load(requests=requests), model, ranks=ranks, rows=room)
+        assert same_rows == rows
+        assert other.stats() == stats
+
+
+@settings(max_examples=80, deadline=None)
+@given(preset=st.sampled_from(SEMANTICS).flatmap(presets), requests=request_lists())
+def test_what_is_written_is_live_or_deleted(preset, requests):
+    batches = []
+    simulation, rows, _, _ = simulate(preset, Load(requests=requests), TWO_HEADS, ranks=2)
+    moved = Counter()
+    for _, op, tier, _, _, length, *_ in rows:
+        moved[op, tier] += length
+    for t, tier in enumerate(simulation.stats()["tiers"]):
+        assert tier["written_bytes"] == moved["write", t]
+        assert tier["deleted_bytes"] == moved["delete", t]
+        assert tier["read_bytes"] == moved["read", t]
+        assert tier["written_bytes"] == tier["deleted_bytes"] + tier["live_bytes"]
+    again = type(simulation)(preset, TWO_HEADS, Load(requests=requests), ranks=2, rows=4096)
+    again.run(lambda flush: batches.append(trace_batch(flush.rows)))
+    assert [fault(preset, batch) for batch in batches] == [None]
+
+
+WINDOWS = ModelShape(
+    source="test", kv_dtype=KvDtype.INT8, max_context_tokens=131072,
+    groups=(
+        Full(layers=1, kv_heads=2, head_dim=1), Sliding(layers=2, kv_heads=2, head_dim=1, window_tokens=5),
+        Chunked(layers=1, kv_heads=2, head_dim=1, window_tokens=8),
+    ),
+)  # fmt: skip
+FOUR_LAYERS = ModelShape(
+    source="test", groups=(Full(layers=4, kv_heads=2, head_dim=1),), kv_dtype=KvDtype.INT8, max_context_tokens=131072
+)  # fmt: skip
+
+
+@st.composite
+def rich_presets(draw, semantics):
+    """Return a preset with low marks, exclusive tiers, thresholds and padding."""
+    preset = draw(presets(semantics))
+    is_chunk, is_back = semantics[0] is Entry.CHUNK, semantics[2] is Placement.WRITE_BACK
+    low = st.none() | st.sampled_from([0.0, 0.25, 0.5])
+    tiers = tuple(
+        msgspec.structs.replace(t, low_watermark=None if t.capacity is None else draw(low)) for t in preset.tiers
+    )
+    return msgspec.structs.replace(
+        preset, tiers=tiers, exclusive=is_back and draw(st.booleans()),
+        pad_bytes=draw(st.sampled_from([1, 3, 16])) if is_chunk else 1,
+        min_load_tokens=draw(st.sampled_from([0, 5, 9])) if is_chunk else 0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("semantics", SEMANTICS, ids="-".join)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_marks_exclusion_windows_layers_and_padding(semantics, data):
+    preset, requests = data.draw(rich_presets(semantics)), data.draw(request_lists())
+    model, ranks = data.draw(st.sampled_from([(WINDOWS, 1), (WINDOWS, 2), (FOUR_LAYERS, 1), (FOUR_LAYERS, 2)]))
+    layers = 1
+    if model is FOUR_LAYERS and preset.entry is Entry.CHUNK:
+        preset = msgspec.structs.replace(preset, layers_per_object=data.draw(st.sampled_from([0, 1, 2, 3])))
+        layers = -(-4 // preset.layers_per_object) if preset.layers_per_object else 1
+    per_rank, stored = bytes_per_token_per_rank(model, ranks), stored_ranks(model, ranks)
+    oracle = Oracle(preset, requests, per_rank * stored, stored, layers=layers, pieces=pieces(model, ranks))
+    expected = oracle.run()
+    simulation, rows, _, _ = simulate(preset, Load(requests=requests), model, ranks=ranks)
+    assert rows == expected
+    assert sum(t["hits"] for t in simulation.stats()["tiers"]) == oracle.hits
+    assert simulate(preset, Load(requests=requests), model, ranks=ranks, rows=1)[1] == rows
+
+
+USERS = {
+    "turns in a waterfall": mlperf_of(2 << 30, 3 << 30, 9 << 30),
+    "chunks written through": preset_of(1 << 30, 2 << 30, 3 << 30, chunk_tokens=256),
+    "small chunks": preset_of(64 << 20, 300 << 20, chunk_tokens=64),
+}
+
+
+@pytest.mark.parametrize("preset", USERS.values(), ids=USERS.keys())
+def test_users_do_the_same_however_little_room_the_loop_has(preset):
+    load = Load(users=6, seed=7, until_ns=90 * 10**9, max_requests=45)
+    model = find_model("tiny-1b")
+    large, rows, log, sizes = simulate(preset, load, model, ranks=2, rows=1 << 18)
+    assert len(log) == large.stats()["requests"] == 45
+    assert any(op == "delete" for _, op, *_ in rows)
+    # A trace names each object once; its sizes are those of the rows.
+    seen = {object_: length for *_, object_, length, _, _, _ in rows}
+    assert max(seen) < len(sizes)
+    assert {sizes[o] for o in seen} == set(seen.values())
+    assert all(sizes[o] == length for o, length in seen.items())
+    for room in (1, 3000):
+        small, same_rows, same_log, same_sizes = simulate(preset, load, model, ranks=2, rows=room)
+        assert same_rows == rows
+        assert (same_log, same_sizes, small.stats()) == (log, sizes, large.stats())
+
+
+def test_memory_follows_what_may_still_be_asked_for():
+    preset, model = preset_of(None, chunk_tokens=16), find_model("tiny-1b")
+    load = Load(users=4, seed=1, until_ns=12 * 10**9)
+    # Nothing is ever deleted, but what a conversation leaves behind needs no slot: nobody can ask for it.
+    endless = simulate(preset, load, model)
+    assert 1024 < len(endless[0].world.slots) < len(endless[3]) / 2
+    assert endless[0].stats()["tiers"][0]["live_bytes"] == sum(endless[3])
+    # A tier that may delete it must remember it, as long as it has room.
+    large = simulate(preset_of(1 << 40, chunk_tokens=16), load, model)
+    assert len(large[3]) == len(endless[3]) <= len(large[0].world.slots)
+    assert large[1] == endless[1]
+    small = simulate(preset_of(1 << 20, chunk_tokens=16), load, model)
+    assert len(small[0].world.slots) < len(small[3]) / 2
+
+
+def test_a_users_turns_do_not_depend_on_the_other_users():
+    preset, model = mlperf_of(4 << 30, None), find_model("llama3.1-8b")
+
+    def asked(users):
+        log = simulate(preset, Load(users=users, seed=11, until_ns=60 * 10**9), model)[2]
+        # arrival, turn, input, output, qos, kind: all but the numbers of request and session, which are global
+        return Counter((a, t, i, o, q, k) for a, _, _, t, i, o, q, k in log)
+
+    few, many = asked(3), asked(30)
+    assert sum(few.values()) == 19
+    assert few <= many
+    assert sum(many.values()) > 5 * sum(few.values())
+
+
+def test_seeds_differ():
+    preset, model = mlperf_of(None), find_model("llama3.1-8b")
+    logs = [simulate(preset, Load(users=5, seed=s, until_ns=30 * 10**9), model)[2] for s in (1, 1, 2)]
+    assert logs[0] == logs[1] != logs[2]
+
+
+def test_more_requests_in_flight_than_there_were_actors():
+    requests = requests_of([(i, 4, 1, [i]) for i in range(3000)])
+    preset = preset_of(4000, decode_read_tokens=1, decode_ns_per_token=10_000)
+    oracle = Oracle(preset, requests, 1, 1)
+    simulation, rows, _, _ = simulate(preset, Load(requests=requests))
+    assert len(simulation.world.actors) >= 3000
+    assert rows == oracle.run()

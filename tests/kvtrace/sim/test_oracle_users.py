@@ -1,0 +1,96 @@
+"""Every preset, source and workload: users' rows as plain Python says them, and bytes conserved."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plans import oracle_of
+from simulated import ONE_BYTE, preset_of, requests_of, simulate
+from test_oracle import SEMANTICS
+
+from kvtrace.model.shape import find_model
+from kvtrace.sim.output import trace_batch
+from kvtrace.sim.preset import Placement, load_preset, preset_names
+from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation
+from kvtrace.trace.ledger import Ledger
+from kvtrace.users import openloop
+from kvtrace.users.arrivals import Arrivals
+from kvtrace.users.workload import Mode, Workload
+
+WORKLOADS = [
+    Workload(),
+    Workload(prompt_share=1.0, prompt_tokens=(3000,)),
+    Workload(rag_share=1.0, rag_documents=1, rag_document_tokens=(4096, 4096), rag_chunk_tokens=4096),
+    Workload(
+        prompt_share=1.0, prompt_tokens=(5000,), rag_share=1.0, rag_documents=1, rag_document_tokens=(2048, 2048),
+        rag_chunk_tokens=2048,
+    ),
+    Workload(mode=Mode.PREFILL_ONLY),
+    Workload(mode=Mode.PREFILL_ONLY, prompt_share=1.0, prompt_tokens=(3000,)),
+    Workload(mode=Mode.DECODE_ONLY, decode_entries=3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("workload", range(len(WORKLOADS)))
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_users_share_what_plain_python_says(workload, data):
+    entry, match, placement, promotion = data.draw(st.sampled_from(SEMANTICS))
+    capacities = data.draw(st.lists(st.none() | st.integers(0, 200_000), min_size=1, max_size=4))
+    preset = preset_of(
+        *capacities, entry=entry, match=match, placement=placement, promotion=promotion,
+        chunk_tokens=data.draw(st.sampled_from([256, 1024])),
+        max_object_fraction=data.draw(st.sampled_from([1.0, 0.25])),
+        high_watermark=data.draw(st.sampled_from([1.0, 0.8])),
+        exclusive=placement is Placement.WRITE_BACK and data.draw(st.booleans()),
+        decode_read_tokens=data.draw(st.sampled_from([0, 32])),
+        prefill_only_from_tokens=data.draw(st.sampled_from([0, 3000])),
+        prefill_ns_per_token=data.draw(st.sampled_from([0, 1000])),
+        decode_ns_per_token=data.draw(st.sampled_from([0, 1_000_000])),
+        workload=WORKLOADS[workload],
+    )  # fmt: skip
+    users = data.draw(st.integers(1, 3))
+    load = Load(users=users, seed=data.draw(st.integers(0, 9)), until_ns=FOREVER_NS, max_requests=40)
+    # With a context that holds every conversation, everybody retrieves.
+    model = msgspec.structs.replace(ONE_BYTE, max_context_tokens=10**7)
+    simulation, rows, log, _ = simulate(preset, load, model, rows=1 << 14)
+    oracle = oracle_of(preset, log, users, 1, 1)
+    assert oracle.run() == rows
+    stats = simulation.stats()
+    assert sum(t["hits"] for t in stats["tiers"]) == oracle.hits
+    assert (stats["lookups"], stats["requests"]) == (oracle.lookups, 40)
+
+
+SOURCES = {
+    "users": lambda: Load(users=3, seed=5, until_ns=4 * 10**9),
+    "open loop": lambda: Load(requests=openloop.make(Arrivals(10.0), 3 * 10**9, 8192, 5), seed=5),
+    "block ids": lambda: Load(requests=requests_of(
+        [(i * 10**8, 1024 * (1 + i % 5), 40, [i % 3, *range(10 * i, 10 * i + i % 5)]) for i in range(40)],
+        block_tokens=1024,
+    )),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES.keys())
+@settings(max_examples=5, deadline=None)
+@given(data=st.data())
+def test_every_preset_conserves_bytes_with_every_source(name, source, data):
+    load, share = source(), data.draw(st.sampled_from([0.0, 0.001, 0.05]))
+    modes = [m for m in Mode if load.requests is None or m is not Mode.DECODE_ONLY]
+    preset = load_preset(name, [f"workload.mode={data.draw(st.sampled_from(modes))}"])
+    tiers = tuple(
+        t if t.capacity_bytes is None else msgspec.structs.replace(t, capacity=int(t.capacity_bytes * share))
+        for t in preset.tiers
+    )
+    preset = msgspec.structs.replace(preset, tiers=tiers)
+    batches = []
+    simulation = Simulation(preset, find_model("tiny-1b"), load, ranks=2, rows=4096)
+    simulation.run(lambda flush: batches.append(trace_batch(flush.rows)))
+    ledger = Ledger(preset.tier_list(), sum(b.num_rows for b in batches))
+    assert [ledger.apply(batch) for batch in batches] == [None] * len(batches)
+    for t, tier in enumerate(simulation.stats()["tiers"]):
+        assert tier["written_bytes"] == tier["deleted_bytes"] + tier["live_bytes"]
+        assert tier["live_bytes"] == ledger.live_bytes[t]

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import TRACES, run_cli, trace_batch, trace_meta, write_trace
+from simulated import kvtrace
+
+from kvtrace.core.metadata import Tier
+from kvtrace.core.schema import OBJECTS, TRACE, arrow_schema, enum_array, enum_code
+from kvtrace.core.tables import create, objects_path, open_table, read_table
+from kvtrace.trace import ledger
+
+K = 1 << 20
+HALF = 1 << 29
+
+
+def w(ts, obj, size=K, request=0, stage=0, tier=2, offset=0, rank=0):
+    return (ts, "write", tier, "prefill", obj, offset, size, request, stage, rank)
+
+
+def r(ts, obj, size=K, request=0, stage=0, tier=2, offset=0):
+    return (ts, "read", tier, "load", obj, offset, size, request, stage, 0)
+
+
+def d(ts, obj, size=K, tier=2):
+    return (ts, "delete", tier, "evict", obj, 0, size, None, None, 0)
+
+
+VALID = [
+    w(0, 0), w(0, 1, stage=1), w(5, 1, tier=0, stage=1), r(7, 1, tier=0, stage=2), w(8, 0, size=K, offset=K, stage=3),
+    r(9, 0, size=2 * K, request=1), d(9, 0, size=2 * K), d(9, 1, tier=0), r(12, 1, request=2),
+    w(12, 0, request=2, stage=1),
+]  # fmt: skip
+
+BROKEN = {
+    ledger.NEGATIVE_TIME: ([w(-1, 0)], 0, "ts_ns", "the time -1 is negative"),
+    ledger.TIME_BACKWARDS: ([w(9, 0), w(8, 1)], 1, "ts_ns", "time goes backwards to 8 ns, from 9 ns"),
+    ledger.NO_SUCH_TIER: ([w(0, 0, tier=3)], 0, "tier", "there is no tier 3: the metadata names gpu, cpu, nvme"),
+    ledger.NEGATIVE: ([w(0, 0), w(0, 1, size=-4)], 1, "length_bytes", "a negative offset (0), length (-4) or rank (0)"),
+    ledger.OVERFLOW: (
+        [w(0, 0, size=2**62, offset=2**62)], 0, "length_bytes",
+        "offset 4611686018427387904 + length 4611686018427387904, or the bytes live, overflow 64 bits",
+    ),
+    ledger.NOT_DENSE: (
+        [w(0, 0), w(0, 10**12)], 1, "object_id", "object 1000000000000 is no dense number from 0",
+    ),
+    ledger.REQUEST_NOT_DENSE: (
+        [w(0, 0), w(0, 1, request=10**12)], 1, "request_id", "request 1000000000000 is no dense number from 0",
+    ),
+    ledger.READ_ABSENT: ([w(0, 0), r(0, 0, tier=1)], 1, "object_id", "reads object 0, which is not live in tier cpu"),
+    ledger.READ_PAST_END: (
+        [w(0, 0), r(0, 0, size=K, offset=1)], 1, "length_bytes",
+        "reads object 0 to byte 1048577; nvme holds 1048576 bytes of it",
+    ),
+    ledger.WRITE_GAP: (
+        [w(0, 0), w(0, 0, offset=K + 1)], 1, "offset_bytes", "writes object 0 from byte 1048577; nvme holds 1048576",
+    ),
+    ledger.OVER_CAPACITY: (
+        [w(0, 0, size=HALF), w(0, 1, size=HALF), w(0, 2, size=1)], 2, "length_bytes",
+        "tier nvme now holds 1073741825 bytes, over its capacity of 1073741824",
+    ),
+    ledger.DELETE_ABSENT: (
+        [w(0, 0), d(0, 0), d(0, 0)], 2, "object_id", "deletes object 0, which is not live in tier nvme",
+    ),
+    ledger.DELETE_SIZE: (
+        [w(0, 0), d(0, 0, size=4)], 1, "length_bytes", "frees 4 bytes of object 0; tier nvme holds 1048576",
+    ),
+    ledger.STAGE_MISSING: ([w(0, 0, stage=None)], 0, "stage", "request 0 has no stage here"),
+    ledger.STAGE_ALONE: ([w(0, 0, request=None)], 0, "stage", "stage 0 without a request"),
+    ledger.STAGE_FIRST: ([w(0, 0, stage=1)], 0, "stage", "request 0 starts with stage 1, not 0"),
+    ledger.STAGE_BACK: (
+        [w(0, 0), w(0, 1, stage=1), w(0, 2)], 2, "stage", "request 0 goes back to stage 0, from 1",
+    ),
+    ledger.STAGE_GAP: (
+        [w(0, 0), w(0, 1, stage=2)], 1, "stage", "request 0 goes to stage 2 from 0: a stage is missing",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv.zst"])
+def test_a_valid_trace(tmp_path, monkeypatch, capsys, suffix):
+    path = write_trace(tmp_path / f"t{suffix}", VALID)
+    assert kvtrace(monkeypatch, "validate", path) == 0
+    assert capsys.readouterr().out == f"{path}: valid, 10 rows, 2 objects\n"
+    assert kvtrace(monkeypatch, "validate", path, "--json") == 0
+    assert '"is_valid": true' in capsys.readouterr().out
+
+
+def test_every_fault_has_a_test():
+    assert set(BROKEN) == set(ledger.FAULTS)
+
+
+@pytest.mark.parametrize("code", BROKEN, ids=lambda c: ledger.FAULTS[c][1][:24])
+def test_a_fault_is_one_line_with_its_place(tmp_path, monkeypatch, capsys, code):
+    rows, row, column, message = BROKEN[code]
+    path = tmp_path / "t.parquet"
+    with create(path, TRACE, trace_meta()) as out:
+        out.write(trace_batch(rows))
+    assert kvtrace(monkeypatch, "validate", path) == 3
+    shown = capsys.readouterr()
+    assert shown.err == f"kvtrace: error: {path}, row {row}, column {column}: {message}\n"
+    assert shown.out == ""
+
+
+def test_the_row_of_a_fault_counts_from_the_start_of_the_file(tmp_path, monkeypatch, capsys):
+    rows = [w(i, 0) for i in range(200_000)]
+    rows[150_001] = r(150_001, 5)
+    path = write_trace(tmp_path / "t.parquet", rows)
+    assert kvtrace(monkeypatch, "validate", path) == 3
+    assert f"{path}, row 150001, column object_id: reads object 5" in capsys.readouterr().err
+
+
+def test_only_the_first_fault_is_told(tmp_path, monkeypatch, capsys):
+    path = write_trace(tmp_path / "t.parquet", [w(5, 0), r(5, 1), w(4, 0)])
+    assert kvtrace(monkeypatch, "validate", path) == 3
+    assert "row 1, column object_id" in capsys.readouterr().err
+
+
+def test_rows_that_the_simulation_counted_but_the_file_lacks(tmp_path, monkeypatch, capsys):
+    stats = {"tiers": [{"name": "gpu", "live_bytes": 0}, {"name": "cpu"}, {"name": "nvme", "live_bytes": 3 * K}]}
+    path = write_trace(tmp_path / "t.parquet", [w(0, 0), w(0, 1)], stats=stats)
+    assert kvtrace(monkeypatch, "validate", path) == 3
+    expected = f"{path}: tier nvme ends with 2097152 bytes live, but the simulation counted 3145728: rows are missing"
+    assert capsys.readouterr().err == f"kvtrace: error: {expected}\n"
+
+
+def test_an_unbounded_tier_takes_anything(tmp_path, monkeypatch):
+    tiers = [Tier("a"), Tier("b"), Tier("c")]
+    path = write_trace(tmp_path / "t.parquet", [w(0, i, size=2**59) for i in range(4)], tiers=tiers)
+    assert kvtrace(monkeypatch, "validate", path) == 0
+
+
+def test_a_trace_without_rows_is_valid(tmp_path, monkeypatch, capsys):
+    path = write_trace(tmp_path / "t.parquet", [])
+    assert kvtrace(monkeypatch, "validate", path) == 0
+    assert kvtrace(monkeypatch, "info", path) == 0
+    assert "0 rows over -, 0 objects" in capsys.readouterr().out
+
+
+def test_validate_leaves_with_3_as_a_process(tmp_path):
+    done = run_cli("kvtrace", "validate", write_trace(tmp_path / "t.parquet", [r(0, 0)]), check=False)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (3, "", 1)
+
+
+# The objects table.
+
+
+def with_objects(path, rows, objects):
+    """Write `rows` as a trace, and beside it a table of `objects`: id, kind, size."""
+    write_trace(path, rows)
+    ids, kinds, sizes = zip(*objects, strict=True)
+    codes = np.array([enum_code(OBJECTS, "kind", kind) for kind in kinds], dtype=np.int8)
+    arrays = [
+        pa.array(ids, pa.int64()), pa.array([f"key/{i}" for i in range(len(ids))]), enum_array(OBJECTS, "kind", codes),
+        pa.array(sizes, pa.int64()),
+    ]  # fmt: skip
+    with create(objects_path(path), OBJECTS, trace_meta(OBJECTS)) as out:
+        out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS)))
+    return path
+
+
+RETRIEVED = (9, "read", 2, "retrieve", 1, 0, K, 1, 0, 0)
+TABLES = {
+    "as it is": ([(0, "chunk", 2 * K), (1, "document", K)], None),
+    "unknown size": ([(0, "chunk", None), (1, "document", K)], None),
+    "one that no tier took": ([(0, "chunk", 2 * K), (1, "document", K), (7, "chunk", 9)], None),
+    "another size": ([(0, "chunk", K), (1, "document", K)], ("row 0, column size_bytes: object 0 is 1048576 bytes "
+                     "here, but 2097152 in the trace")),
+    "a missing object": ([(0, "chunk", 2 * K)], "object 1 of the trace is not in this table"),
+    "another kind": ([(0, "chunk", 2 * K), (1, "turn", K)], ("row 1, column kind: object 1 is a turn here, but the "
+                     "trace retrieves it as a document")),
+    "twice": ([(0, "chunk", 2 * K), (1, "document", K), (1, "document", K)], ("row 2, column object_id: object 1 is "
+              "out of order, or twice in the table")),
+    "out of order": ([(1, "document", K), (0, "chunk", 2 * K)], "row 1, column object_id: object 0 is out of order"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("objects", "message"), TABLES.values(), ids=TABLES.keys())
+def test_the_objects_table_is_compared(tmp_path, monkeypatch, capsys, objects, message):
+    rows = [w(0, 0), w(0, 1), w(8, 0, offset=K), RETRIEVED, d(9, 0, size=2 * K)]
+    path = with_objects(tmp_path / "t.parquet", rows, objects)
+    assert kvtrace(monkeypatch, "validate", path) == (0 if message is None else 3)
+    err = capsys.readouterr().err
+    assert err == "" if message is None else f"{objects_path(path)}" in err and message in err
+
+
+def test_a_trace_without_an_objects_table_is_said_to_be_so(tmp_path, monkeypatch, capsys):
+    path = write_trace(tmp_path / "t.parquet", VALID)
+    objects_path(path).unlink()
+    assert kvtrace(monkeypatch, "validate", path) == 0
+    assert capsys.readouterr().out.endswith("2 objects; no objects table beside it\n")
+
+
+@pytest.mark.parametrize("preset", ["lmcache-disk", "mlperf"])
+def test_requests_that_were_cut_off_make_no_objects(tmp_path, monkeypatch, preset):
+    (tmp_path / "inline.jsonl").write_text(INLINE)
+    path = tmp_path / "t.parquet"
+    options = ["--source", "mooncake", tmp_path / "inline.jsonl", "--max-requests", 2, "--preset", preset]
+    assert kvtrace(monkeypatch, "gen", *options, "-o", path) == 0
+    assert kvtrace(monkeypatch, "validate", path) == 0
+    # 1200 tokens are 4 chunks of 256, and 700 share the first 512 with them and none more; or a turn each.
+    assert read_table(objects_path(path), OBJECTS).num_rows == (4 if preset == "lmcache-disk" else 2)
+
+
+# Everything `gen` writes is valid.
+
+INLINE = """\
+{"timestamp": 0, "input_length": 1200, "output_length": 40, "hash_ids": [0, 1, 2]}
+{"timestamp": 10, "input_length": 700, "output_length": 0, "hash_ids": [0, 3]}
+{"timestamp": 10, "input_length": 0, "output_length": 3, "hash_ids": []}
+{"timestamp": 3000, "input_length": 1536, "output_length": 99, "hash_ids": [0, 1, 4]}
+{"timestamp": 3100, "input_length": 1024, "output_length": 9, "hash_ids": [0, 1]}
+"""
+CAPACITIES = {
+    "as shipped": [],
+    "small": ["tiers.gpu.capacity=2GiB", "tiers.cpu.capacity=3GiB", "tiers.nvme.capacity=5GiB"],
+    "no gpu or cpu": ["tiers.gpu.capacity=0", "tiers.cpu.capacity=0", "tiers.nvme.capacity=200MiB"],
+    "a slow model": ["prefill_ns_per_token=100000", "decode_ns_per_token=1000000", "tiers.gpu.capacity=1GiB"],
+}
+
+
+@pytest.mark.parametrize("settings", CAPACITIES.values(), ids=CAPACITIES.keys())
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("load", ["users", "inline", pytest.param("first 1000", marks=pytest.mark.traces)])
+@pytest.mark.parametrize("preset", ["lmcache-disk", "mlperf"])
+def test_what_gen_writes_is_valid(tmp_path, monkeypatch, preset, load, ranks, settings):
+    (tmp_path / "inline.jsonl").write_text(INLINE)
+    source = {
+        "users": ["--users", 6, "--duration", "20s"],
+        "inline": ["--source", "mooncake", tmp_path / "inline.jsonl"],
+        "first 1000": ["--source", "mooncake", TRACES / "mooncake_arxiv_first1000.jsonl", "--max-requests", 250],
+    }[load]
+    knobs = [word for setting in settings for word in ("--set", setting)]
+    path = tmp_path / "t.parquet"
+    assert kvtrace(monkeypatch, "gen", *source, "--preset", preset, "--tp", ranks, *knobs, "-o", path) == 0
+    meta = open_table(path, TRACE).meta
+    assert meta.rows > 0
+    assert kvtrace(monkeypatch, "validate", path) == 0
+    # One row less, and it is not: what the simulation counted, or a read or a delete, says so.
+    rows = read_table(path, TRACE)
+    last = max(i for i, op in enumerate(rows.column("op").to_pylist()) if op != "read")
+    with create(tmp_path / "less.parquet", TRACE, meta) as out:
+        for part in (rows.slice(0, last), rows.slice(last + 1)):
+            for batch in part.to_batches():
+                out.write(batch)
+    assert kvtrace(monkeypatch, "validate", tmp_path / "less.parquet") == 3
+
+
+def test_metadata_may_be_without_stats(tmp_path, monkeypatch):
+    with create(tmp_path / "t.parquet", TRACE, trace_meta(stats=None)):
+        pass
+    assert kvtrace(monkeypatch, "validate", tmp_path / "t.parquet") == 0

@@ -1,0 +1,74 @@
+"""A small trace worked by hand, and how to distil it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from conftest import Row, trace_meta, write_trace
+
+from kvdistill.profile.distil import Distilled, distil
+from kvtrace.core.limit import Limit, parse_limit
+from kvtrace.core.schema import OPS, arrow_schema, enum_array, enum_code
+from kvtrace.core.tables import create
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MS = 1_000_000
+
+# Tier 2 (nvme): object 2 is read before it is written, so it lies first, at 0 (8 KiB). Object 0 (6000 bytes,
+# reserved 8 KiB) goes to 8 KiB, object 1 (3 MiB) to 16 KiB; the delete of 0 makes room for object 3 at 8 KiB.
+HAND: list[Row] = [
+    (5 * MS, "write", 1, "store", 0, 0, 6000, 0, 0, 0),
+    (10 * MS, "write", 2, "store", 0, 0, 6000, 0, 1, 0),
+    (10 * MS, "write", 2, "store", 1, 0, 3 << 20, 0, 1, 0),
+    (12 * MS, "read", 2, "load", 2, 0, 8192, 1, 0, 0),
+    (20 * MS, "read", 2, "load", 1, 0, 3 << 20, 1, 0, 0),
+    (30 * MS, "read", 2, "load", 0, 1000, 2000, 2, 0, 0),
+    (40 * MS, "delete", 2, "evict", 0, 0, 6000, None, None, 0),
+    (50 * MS, "write", 2, "store", 3, 0, 4096, 3, 0, 0),
+    (60 * MS, "read", 2, "load", 3, 0, 4096, 4, 0, 0),
+    (110 * MS, "read", 2, "load", 1, 1 << 20, 1 << 20, 5, 0, 0),
+]
+
+
+def write_hand(folder: Path) -> Path:
+    """Write the hand trace into `folder`."""
+    return write_trace(folder / "hand.parquet", HAND, preset="by-hand")
+
+
+def distil_rows(folder: Path, rows: list[Row], limit: str | None = None, **meta: object) -> Distilled:
+    """Distil tier nvme of `rows`, written as a trace into `folder`."""
+    trace = write_trace(folder / "t.parquet", rows, **meta)
+    return distil(trace, "nvme", Limit() if limit is None else parse_limit(limit), folder)
+
+
+def io(ts_ms: float, op: str, object_id: int, length: int, **fields: int | None) -> Row:
+    """Return a row on tier 2 with its own request; `request` and `stage` may be null."""
+    request, stage = fields.get("request", object_id), fields.get("stage", 0)
+    return (int(ts_ms * MS), op, 2, "load", object_id, fields.get("offset", 0) or 0, length, request, stage, 0)
+
+
+def write_run(folder, latencies_ns, outcome="ok", engine="threads", **summary):
+    """Write a run of one 4 KiB read every millisecond, each 10 µs late."""
+    n = len(latencies_ns)
+    submitted = np.arange(n) * MS + 10_000
+    columns = {
+        "row": np.arange(n), "tier": np.full(n, 2, np.int8), "object_id": np.arange(n), "request_id": np.arange(n),
+        "scheduled_ns": np.arange(n) * MS, "submitted_ns": submitted,
+        "completed_ns": submitted + np.array(latencies_ns), "bytes": np.full(n, 4000), "io_bytes": np.full(n, 4096),
+    }  # fmt: skip
+    codes = {"op": "read", "phase": "load", "outcome": outcome, "engine": engine}
+    arrays = [
+        enum_array(OPS, c.name, np.full(n, enum_code(OPS, c.name, codes[c.name]), np.int8)) if c.type == "enum"
+        else pa.array(columns[c.name], arrow_schema(OPS).field(c.name).type)
+        for c in OPS.columns
+    ]  # fmt: skip
+    folder.mkdir()
+    with create(folder / "ops.parquet", OPS, trace_meta(OPS)) as out:
+        out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OPS)))
+    (folder / "run.json").write_text(json.dumps({"program": "kvreplay", "summary": {"verdict": "fine"} | summary}))
+    return folder

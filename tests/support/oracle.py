@@ -1,0 +1,357 @@
+"""What a hierarchy does, said again in plain Python: slow, obvious, and made without looking at the kernel.
+
+A request is a generator that yields how long it waits; what a tier gives up, evictions.py says; what a request asks
+for is a plan, made from a file's requests here and from a log of users' turns in plans.py.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from evictions import POLICIES
+
+from kvtrace.model.shape import Piece, PieceKind
+from kvtrace.sim.preset import Entry, Match, Placement, Policy, Preset, Promotion
+from kvtrace.users.workload import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvtrace.requests.requests import Requests
+
+Row = tuple[int, str, int, str, int, int, int | None, int | None, int]
+
+
+@dataclass
+class Plan:
+    """One request: its documents' objects, then its chain, of which the first `prompt` ones are a system prompt's."""
+
+    arrival: int
+    tokens: int
+    new_tokens: int
+    output: int
+    chain: list[int]
+    known: int
+    """How many of the chain there were before, if each is looked for by itself."""
+    prompt: int = 0
+    documents: list[int] = field(default_factory=list)
+
+
+class Tier:
+    def __init__(self, number: int, preset: Preset) -> None:
+        setting = preset.tiers[number]
+        capacity = setting.capacity_bytes
+        self.number = number
+        self.limit = self.largest = self.low = capacity
+        if capacity is not None:
+            self.limit = self.low = int(capacity * setting.high_watermark)
+            self.largest = int(capacity * setting.max_object_fraction)
+            if setting.low_watermark is not None:
+                self.low = int(capacity * setting.low_watermark)
+        self.objects: dict[int, int] = {}
+        self.policy = POLICIES[setting.policy](self.limit)
+        self.ttl_ns = setting.ttl_ns if setting.policy is Policy.TTL else None
+        self.expires: dict[int, int] = {}
+
+    def takes(self, size: int) -> bool:
+        return self.largest is None or size <= self.largest
+
+    def holds(self, size: int, bound: int | None) -> bool:
+        """Return whether it stays within `bound` with `size` more; what it takes may be alone in it."""
+        return not self.objects or bound is None or sum(self.objects.values()) + size <= bound
+
+    def fits(self, size: int) -> bool:
+        return self.holds(size, self.limit)
+
+
+class Oracle:
+    def __init__(
+        self, preset: Preset, requests: Requests | None, bytes_per_token: int, ranks: int, *, layers: int = 1,
+        pieces: Sequence[Piece] = (),
+    ) -> None:  # fmt: skip
+        """`bytes_per_token` is of all `ranks` together; `layers` are groups of layers, each an object."""
+        self.preset, self.ranks, self.layers, self.pieces = preset, ranks, layers, pieces
+        self.bytes_per_token = bytes_per_token
+        self.tiers = [Tier(i, preset) for i in range(len(preset.tiers))]
+        self.rows: list[Row] = []
+        self.now = self.hits = self.lookups = 0
+        self.sizes: dict[int, int] = {}
+        self.seen: set[int] = set()
+        self.populated: list[list[int]] = []
+        self.plans = self._plans(requests) if requests is not None else []
+
+    def chunk_bytes(self) -> int:
+        parts, page = self.ranks * self.layers, self.preset.pad_bytes
+        tokens = self.preset.chunk_tokens
+        whole = sum(p.copies * p.size_bytes(tokens) for p in self.pieces) or tokens * self.bytes_per_token
+        pages = -(-whole // (parts * page))
+        return pages * page * parts
+
+    def _plans(self, r: Requests) -> list[Plan]:
+        numbers: dict[object, int] = {}
+        plans = []
+        chunk = self.preset.chunk_tokens
+        for n in range(len(r)):
+            blocks = [int(i) for i in r.block_ids[r.block_offsets[n] : r.block_offsets[n + 1]]]
+            tokens = int(r.input_tokens[n])
+            if self.preset.entry is Entry.TURN:
+                names: list[object] = [("turn", n)] if tokens else []
+                size = tokens * self.bytes_per_token
+            else:
+                # A chunk's name: the block that holds its last token, and which chunk of that block it is.
+                ends = range(chunk, tokens + 1, chunk)
+                names = [(blocks[(end - 1) // r.block_tokens], (end - 1) % r.block_tokens // chunk) for end in ends]
+                size = self.chunk_bytes()
+            chain = [numbers.setdefault(name, len(numbers)) for name in names]
+            self.sizes |= dict.fromkeys(chain, size)
+            # A turn's own entry is new, and is not looked for.
+            plans.append(Plan(int(r.arrival_ns[n]), tokens, tokens, int(r.output_tokens[n]), chain, 0))
+        return plans
+
+    def emit(
+        self, op: str, tier: Tier, phase: str, key: int, request: int | None = None, stage: int | None = None,
+        *, layers: Sequence[int] | None = None, size: int | None = None,
+    ) -> None:  # fmt: skip
+        each = (self.sizes[key] if size is None else size) // (self.ranks * self.layers)
+        for layer in range(self.layers) if layers is None else layers:
+            for rank in range(self.ranks):
+                number = (key * self.ranks + rank) * self.layers + layer
+                self.rows.append((self.now, op, tier.number, phase, number, each, request, stage, rank))
+
+    def write(self, tier: Tier, phase: str, key: int, request: int | None = None, stage: int | None = None) -> None:
+        assert key not in tier.objects
+        tier.objects[key] = self.sizes[key]
+        tier.policy.insert(key, self.sizes[key])
+        if tier.ttl_ns is not None:
+            tier.expires[key] = self.now + tier.ttl_ns
+        self.emit("write", tier, phase, key, request, stage)
+
+    def delete(self, tier: Tier, phase: str, key: int) -> None:
+        del tier.objects[key]
+        tier.policy.remove(key, is_evicted=phase != "promote")
+        tier.expires.pop(key, None)
+        self.emit("delete", tier, phase, key)
+
+    def fastest(self, key: int) -> Tier | None:
+        return next((t for t in self.tiers if key in t.objects), None)
+
+    def evict_for(self, tier: Tier, key: int) -> bool:
+        """Delete until `key` fits, and then down to the low mark; False if the tier takes no such object."""
+        size = self.sizes[key]
+        if not tier.takes(size):
+            return False
+        if not tier.fits(size):
+            while not tier.holds(size, tier.low):
+                self.delete(tier, "evict", tier.policy.victim(key, size))
+        return True
+
+    def demote_for(self, tier: Tier, key: int) -> None:
+        """Move down until `key` fits."""
+        while not tier.fits(self.sizes[key]):
+            victim = tier.policy.victim(key, self.sizes[key])
+            lower = next((t for t in self.tiers[tier.number + 1 :] if t.takes(self.sizes[victim])), None)
+            if lower is None or victim in lower.objects:
+                self.delete(tier, "evict", victim)
+                continue
+            self.demote_for(lower, victim)
+            self.emit("read", tier, "demote", victim)
+            self.write(lower, "demote", victim)
+            self.delete(tier, "demote", victim)
+
+    def expire(self) -> None:
+        """Delete what expires until now, each at its time."""
+        now = self.now
+        due = [
+            (when, tier.number, order, key)
+            for tier in self.tiers
+            for order, (key, when) in enumerate(tier.expires.items())
+            if when <= now
+        ]
+        for when, number, _, key in sorted(due):
+            self.now = when
+            self.delete(self.tiers[number], "evict", key)
+        self.now = now
+
+    def find(self, plan: Plan) -> list[tuple[int, Tier]]:
+        """Return what of the plan's chain may be used, and where it is."""
+        p = self.preset
+        if p.match is Match.ANY:
+            self.lookups += plan.known
+            return [(key, tier) for key in plan.chain[: plan.known] if (tier := self.fastest(key)) is not None]
+        self.lookups += len(plan.chain)
+        found: list[tuple[int, Tier]] = []
+        for key in plan.chain:
+            tier = self.fastest(key)
+            if tier is None:
+                break
+            found.append((key, tier))
+        in_fastest = next((i for i, (_, tier) in enumerate(found) if tier.number), len(found))
+        if in_fastest < len(found) and (len(found) - in_fastest) * p.chunk_tokens < p.min_load_tokens:
+            found = found[:in_fastest]
+        return found
+
+    def read_bytes(self, key: int, place: int, chunks: int) -> int:
+        """Return what is read of a chunk at `place` of a prefix of so many `chunks`."""
+        if len(self.pieces) < 2:
+            return self.sizes[key]
+        chunk = self.preset.chunk_tokens
+        read = 0
+        for piece in self.pieces:
+            window = piece.window_tokens or 0
+            first = {
+                PieceKind.GROWING: 0,
+                PieceKind.SLIDING: chunks - -(-window // chunk),
+                # The chunk in which the span began that the next token belongs to.
+                PieceKind.CHUNKED: chunks * chunk // max(1, window) * window // chunk,
+                PieceKind.STATE: chunks - 1,
+            }[piece.kind]
+            if place >= first:
+                read += piece.copies * piece.size_bytes(chunk)
+        return read
+
+    def load(self, found: list[tuple[int, Tier]], retrieved: list[tuple[int, Tier]], n: int) -> int:
+        """Read documents, then the chain, one group of layers after the other; return the stages."""
+        for key, tier in retrieved + found:
+            tier.policy.hit(key)
+        for key, tier in retrieved:
+            self.emit("read", tier, "retrieve", key, n, 0)
+        stage = 1 if retrieved else 0
+        if not found:
+            return stage
+        for layer in range(self.layers):
+            for place, (key, tier) in enumerate(found):
+                size = self.read_bytes(key, place, len(found)) if self.preset.entry is Entry.CHUNK else None
+                self.emit("read", tier, "load", key, n, stage + layer, layers=[layer], size=size)
+        return stage + self.layers
+
+    def request(self, n: int) -> Iterator[int]:
+        plan, p = self.plans[n], self.preset
+        mode = p.workload.mode
+        found: list[tuple[int, Tier]] = []
+        retrieved: list[tuple[int, Tier]] = []
+        if mode is not Mode.PREFILL_ONLY:
+            retrieved = [(key, tier) for key in plan.documents if (tier := self.fastest(key)) is not None]
+            found = self.find(plan)
+            self.lookups += len(plan.documents)
+            self.hits += len(found) + len(retrieved)
+        stage = self.load(found, retrieved, n)
+        stage += self.promote(retrieved + found, n, stage)
+        if p.entry is Entry.CHUNK:
+            missed = max(0, plan.tokens - len(found + retrieved) * p.chunk_tokens)
+        else:
+            missed = max(0, plan.tokens - sum(self.sizes[k] for k, _ in found + retrieved) // self.bytes_per_token)
+        if mode is Mode.DECODE_ONLY:
+            yield 0
+        else:
+            yield missed * p.prefill_ns_per_token
+            lost = [key for key in plan.documents if self.fastest(key) is None]
+            if p.match is Match.ANY:
+                prompt = plan.chain[: plan.prompt]
+                lost += [key for key in prompt if mode is Mode.PREFILL_ONLY or self.fastest(key) is None]
+            new = plan.chain[plan.known if p.match is Match.ANY else len(found) :]
+            stage = self.store(lost + new, n, stage)
+        start = self.now
+        reads = 0
+        has_entry = plan.chain[plan.prompt :] or mode is Mode.DECODE_ONLY
+        if p.decode_read_tokens and has_entry and not 0 < p.prefill_only_from_tokens <= plan.new_tokens:
+            reads = {Mode.BOTH: 1, Mode.DECODE_ONLY: 0}.get(mode, 0) + -(-plan.output // p.decode_read_tokens)
+        if mode is Mode.PREFILL_ONLY:
+            reads = 0
+        for k in range(reads):
+            # The first fetches the entry as decoding starts, unless it was loaded; others begin a run of tokens each.
+            run = k if mode is Mode.DECODE_ONLY else max(0, k - 1)
+            yield start + run * p.decode_read_tokens * p.decode_ns_per_token - self.now
+            tier = self.fastest(plan.chain[-1])
+            if tier is not None:
+                tier.policy.hit(plan.chain[-1])
+                self.emit("read", tier, "decode", plan.chain[-1], n, stage)
+                stage += 1
+        yield start + plan.output * p.decode_ns_per_token - self.now
+
+    def store(self, keys: list[int], n: int | None, stage: int | None, phase: str = "prefill") -> int:
+        if self.preset.placement is Placement.WRITE_BACK:
+            return self.store_down(keys, n, stage, phase)
+        return self.store_through(keys, n, stage, phase, "store" if phase == "prefill" else phase)
+
+    def store_through(self, keys: list[int], n: int | None, stage: int | None, first: str, rest: str) -> int:
+        at = stage or 0
+        for is_lower in (False, True):
+            is_any = False
+            for key in keys:
+                top = next((t.number for t in self.tiers if t.takes(self.sizes[key])), None)
+                if top is None:
+                    continue
+                for tier in self.tiers[top + 1 :] if is_lower else self.tiers[top : top + 1]:
+                    if key in tier.objects:
+                        if not is_lower:
+                            tier.policy.hit(key)
+                    elif self.evict_for(tier, key):
+                        self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
+                        is_any = True
+            at += is_any
+        return at
+
+    def promote(self, found: list[tuple[int, Tier]], n: int, stage: int) -> bool:
+        """Copy what was found to faster tiers; return whether anything was."""
+        is_any = False
+        p = self.preset
+        for key, tier in found:
+            targets = self.tiers[: tier.number][::-1]
+            if p.promotion is Promotion.NEVER:
+                targets = []
+            elif p.promotion is Promotion.TEMPORARY:
+                targets = targets[-1:]
+            elif p.promotion is Promotion.SECOND_TOUCH and targets:
+                targets = targets if key in self.seen else []
+                self.seen ^= {key}
+            if p.exclusive:
+                # It moves to the next tier up that takes it.
+                targets = [t for t in targets if t.takes(self.sizes[key])][:1]
+                if targets:
+                    self.delete(tier, "promote", key)
+            for faster in targets:
+                if p.placement is Placement.WRITE_BACK and faster.takes(self.sizes[key]):
+                    self.demote_for(faster, key)
+                if self.evict_for(faster, key):
+                    self.write(faster, "promote", key, n, stage)
+                    is_any = True
+        return is_any
+
+    def store_down(self, keys: list[int], n: int | None, stage: int | None, phase: str) -> int:
+        is_any = False
+        for key in keys:
+            tier, holder = next((t for t in self.tiers if t.takes(self.sizes[key])), None), self.fastest(key)
+            if tier is None:
+                continue
+            if holder is not None and (holder is tier or self.preset.exclusive):
+                holder.policy.hit(key)
+            else:
+                self.demote_for(tier, key)
+                self.write(tier, phase, key, n, stage)
+                is_any = True
+        return (stage or 0) + is_any
+
+    def run(self) -> list[Row]:
+        """Return all rows. What is due comes before what arrives; what is due together goes by place in flight."""
+        for keys in self.populated:
+            self.store(keys, None, None, "populate")
+        arrivals = [plan.arrival for plan in self.plans]
+        due: list[tuple[int, int, Iterator[int]]] = []
+        idle = list(range(len(arrivals) - 1, -1, -1))
+        n = 0
+        while due or n < len(arrivals):
+            if due and (n == len(arrivals) or due[0][0] <= arrivals[n]):
+                self.now, place, steps = heapq.heappop(due)
+            else:
+                self.now, place, steps = arrivals[n], idle.pop(), self.request(n)
+                n += 1
+            self.expire()
+            for wait in steps:
+                if wait:
+                    heapq.heappush(due, (self.now + wait, place, steps))
+                    break
+            else:
+                idle.append(place)
+        return self.rows

@@ -1,0 +1,20 @@
+"""What the tests of io_uring share."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvreplay.data.generate import filler
+from kvreplay.engine import ring
+
+IO = 16384
+REFUSED = ring.refusal()
+needs_uring = pytest.mark.skipif(REFUSED is not None, reason=f"no io_uring: {REFUSED}")
+SEED = 3
+
+
+def content(obj: int, version: int, length: int) -> bytes:
+    """Return what `filler(SEED)` writes as the first `length` bytes of a version of an object."""
+    expected = bytearray(length)
+    filler(SEED)(memoryview(expected), obj, version, 0)
+    return bytes(expected)
