@@ -24,15 +24,15 @@ import zstandard
 
 from kvdistill.cli import main as kvdistill
 from kvreplay.cli import main as kvreplay
-from kvreplay.pacing import choose
-from kvreplay.plan import compile_window, populate_plan
-from kvreplay.schedule import Schedule
+from kvreplay.engine.schedule import Schedule
+from kvreplay.plan.pacing import choose
+from kvreplay.plan.plan import compile_window, populate_plan
 from kvtrace import __version__
 from kvtrace.cli import main as kvtrace
 from kvtrace.core.limit import parse_limit
 from kvtrace.core.schema import TRACE
-from kvtrace.core.traceio import open_table
-from kvtrace.hierarchy import preset_names
+from kvtrace.core.tables import open_table
+from kvtrace.sim.preset import preset_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
