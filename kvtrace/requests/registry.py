@@ -74,7 +74,7 @@ def read(kind: str, path: Path, options: Options, wanted: Shape, seed: int) -> R
         if name not in SOURCES[kind]:
             takers = ", ".join(source for source, names in SOURCES.items() if name in names)
             raise ConfigError(f"{FLAGS[name]} is for --source {takers}; {kind} has no use for it")
-    module = importlib.import_module(f"kvtrace.sources.{'requests_table' if kind == 'requests' else kind}")
+    module = importlib.import_module(f"kvtrace.requests.{'own_table' if kind == 'requests' else kind}")
     drawn = (np.random.default_rng(seed),) if kind in DRAWING else ()
     requests: Requests = module.read(path, *drawn, **given)
     return shape(requests, wanted, np.random.default_rng([seed, 1]))
