@@ -1,4 +1,4 @@
-"""The commands that write jobs for warp, sai3-bench, elbencho and Vdbench."""
+"""The commands that write jobs for warp and sai3-bench."""
 
 from __future__ import annotations
 
@@ -96,55 +96,6 @@ def sai3(
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
     with compile_announced():
         written = write_sai3(source, tier, output, options, parse_limit(limit), hosts=hosts, argv=argv)
-    _show(written, output, json=json)
-
-
-def elbencho(
-    source: Source,
-    output: Output,
-    tier: Tier = None,
-    limit: Limited = None,
-    max_runtime: MaxRuntime = "300s",
-    json: Json = False,
-) -> None:
-    """Write configurations for elbencho: one fills a file or device, one reads and writes it at random.
-
-    \b
-    kvdistill elbencho conv.parquet --tier nvme -o jobs
-    elbencho -c jobs/prefill.elbencho /mnt/x/file && elbencho -c jobs/mixed.elbencho /mnt/x/file
-    """
-    from kvdistill.jobs.store_write import write_elbencho
-    from kvtrace.core.compiled import compile_announced
-    from kvtrace.core.limit import parse_limit
-
-    with compile_announced():
-        written = write_elbencho(source, tier, output, _runtime_ns(max_runtime), parse_limit(limit))
-    _show(written, output, json=json)
-
-
-def vdbench(
-    source: Source,
-    output: Output,
-    tier: Tier = None,
-    target: Annotated[
-        str, typer.Option("--target", help="File or block device that the job overwrites.")
-    ] = "kvdistill.scratch",
-    limit: Limited = None,
-    max_runtime: MaxRuntime = "300s",
-    json: Json = False,
-) -> None:
-    """Write a parameter file for Vdbench: sizes, mix, rate and hot places of reads and writes on a file or device.
-
-    \b
-    kvdistill vdbench conv.parquet --tier nvme -o jobs --target /dev/nvme0n1
-    vdbench -f jobs/job.vdbench
-    """
-    from kvdistill.jobs.store_write import write_vdbench
-    from kvtrace.core.compiled import compile_announced
-    from kvtrace.core.limit import parse_limit
-
-    with compile_announced():
-        written = write_vdbench(source, tier, output, target, _runtime_ns(max_runtime), parse_limit(limit))
     _show(written, output, json=json)
 
 

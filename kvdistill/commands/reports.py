@@ -175,8 +175,14 @@ def _write_csv(batches: pa.RecordBatchReader) -> None:
         out.writerows(zip(*(c.to_pylist() for c in batch.columns), strict=True))
 
 
+def _is_number(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
 def _show_answer(batches: pa.RecordBatchReader, max_rows: int) -> None:
-    from kvtrace.core.document.document import ReportColumn, ReportTable, Sheet
+    from kvtrace.core.document.document import ReportColumn, ReportTable, Sheet, Unit
     from kvtrace.core.document.terminal import show_tables
 
     rows: list[list[object]] = []
@@ -184,7 +190,10 @@ def _show_answer(batches: pa.RecordBatchReader, max_rows: int) -> None:
         rows += [list(row.values()) for row in batch.to_pylist()]
         if len(rows) > max_rows:
             break
-    columns = [ReportColumn(name, name) for name in batches.schema.names]
+    columns = [
+        ReportColumn(field.name, field.name, Unit.EXACT if _is_number(field.type) else Unit.TEXT)
+        for field in batches.schema
+    ]
     show_tables([ReportTable("", Sheet.SUMMARY, columns, rows[:max_rows])])
     if len(rows) > max_rows:
         log(f"only the first {max_rows} rows; --csv gives all")

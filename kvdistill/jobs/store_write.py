@@ -1,4 +1,4 @@
-"""Distil a trace, a run or block events, and write jobs for warp, sai3-bench, elbencho or Vdbench into a folder."""
+"""Distil a trace, a run or block events, and write jobs for warp or sai3-bench into a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from kvdistill.formats.oplog import OpLog, Style, write_oplogs
 from kvdistill.formats.oplog_source import can_log
-from kvdistill.jobs import elbencho, sai3, vdbench, warp
+from kvdistill.jobs import sai3, warp
 from kvdistill.profile.profile import Profile
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.app import progress
@@ -83,33 +83,6 @@ def write_sai3(
     job = sai3.sai3_workload(profile, options)
     log, more = _log(source, profile, outdir, Style.SAI3, endpoint=options.target, hosts=hosts, limit=limit, argv=argv)
     return _write(outdir, profile, {sai3.WORKLOAD: job.text}, job.lost + more, log)
-
-
-def write_elbencho(source: Path, tier: str | None, outdir: Path, runtime_cap_ns: int, limit: Limit) -> Written:
-    """Write elbencho's configurations: one that fills the file, and the mixed run.
-
-    Raises:
-        ConfigError, TraceError, DeviceError: as the parts say.
-
-    """
-    profile = _distil(source, tier, outdir, limit)
-    job = elbencho.elbencho_job(profile, runtime_cap_ns)
-    texts = {elbencho.PREFILL: elbencho.prefill_job(profile), elbencho.MIXED: job.text}
-    return _write(outdir, profile, texts, job.lost, None)
-
-
-def write_vdbench(
-    source: Path, tier: str | None, outdir: Path, target: str, runtime_cap_ns: int, limit: Limit
-) -> Written:
-    """Write Vdbench's parameter file.
-
-    Raises:
-        ConfigError, TraceError, DeviceError: as the parts say.
-
-    """
-    profile = _distil(source, tier, outdir, limit)
-    job = vdbench.vdbench_job(profile, target, runtime_cap_ns)
-    return _write(outdir, profile, {vdbench.JOB: job.text}, job.lost, None)
 
 
 def _distil(source: Path, tier: str | None, outdir: Path, limit: Limit) -> Profile:
