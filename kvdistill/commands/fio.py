@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kvdistill.commands.jobs import Json
+from kvdistill.jobs.job import Mode
 from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from kvdistill.jobs.job import Mode
 
 Source = Annotated[
     Path,
@@ -122,10 +120,10 @@ def fio(
     cd jobs && fio replay.prefill.fio && fio replay.fio
     """
     from kvdistill.formats.iolog import LogOptions
-    from kvdistill.jobs.check import CheckOptions
     from kvdistill.jobs.fio_program import installed, parse_version
     from kvdistill.jobs.job import JobOptions
-    from kvdistill.jobs.write import Wanted, write_jobs
+    from kvdistill.jobs.make import write_jobs
+    from kvdistill.jobs.write import CheckOptions, Wanted
     from kvdistill.report.present import show_jobs
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.limit import parse_limit

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from kvdistill.jobs.make import StoreJobs
 from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from kvdistill.jobs.store_write import Written
 
 Source = Annotated[
     Path,
@@ -51,7 +49,7 @@ def warp(
     kvdistill warp conv.parquet --tier nvme -o jobs --host 10.0.0.1:9000
     warp run jobs/mixed.yml
     """
-    from kvdistill.jobs.store_write import write_warp
+    from kvdistill.jobs.make import write_warp
     from kvdistill.jobs.warp import WarpOptions
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.limit import parse_limit
@@ -86,8 +84,8 @@ def sai3(
     sai3-bench replay --op-log jobs/populate-1-of-4.tsv.zst
     sai3-bench replay --op-log jobs/oplog-1-of-4.tsv.zst
     """
+    from kvdistill.jobs.make import write_sai3
     from kvdistill.jobs.sai3 import Sai3Options
-    from kvdistill.jobs.store_write import write_sai3
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.limit import parse_limit
     from kvtrace.core.metadata import without_outputs
@@ -108,7 +106,7 @@ def _runtime_ns(text: str) -> int:
     return value
 
 
-def _show(written: Written, folder: Path, *, json: bool) -> None:
+def _show(written: StoreJobs, folder: Path, *, json: bool) -> None:
     """Print the result; what the format cannot say goes to stderr, so that nobody misses it."""
     from kvdistill.report.present import show_written
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kvdistill.report.report import JobsReport
 from kvdistill.report.tables import at
 from kvtrace.core.document.document import (
     Cell,
@@ -16,9 +17,6 @@ from kvtrace.core.document.document import (
     headed,
     parameters,
 )
-
-if TYPE_CHECKING:
-    from kvdistill.report.report import JobsReport
 
 _UNITS = {"_per_s": Unit.PER_S, "_bytes": Unit.BYTES, "_share": Unit.SHARE, "_us": Unit.NUMBER}
 _MARKS = {True: "pass", False: "FAIL"}

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import typer
 
+from kvdistill.jobs.check import Closeness
+from kvdistill.jobs.closeness import Figures
+from kvdistill.jobs.make import Jobs, StoreJobs
+from kvdistill.profile.profile import Profile
 from kvtrace.core.app import emit_table
 from kvtrace.core.units import format_bytes, format_count, format_duration, format_rate
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvdistill.jobs.check import Closeness
-    from kvdistill.jobs.closeness import Figures
-    from kvdistill.jobs.store_write import Written
-    from kvdistill.jobs.write import Jobs
-    from kvdistill.profile.profile import Profile
 
 _NUMBER = re.compile(r"\.[0-9]+\.iolog$")
 _MARKS = {True: "pass", False: "FAIL", None: "-"}
@@ -33,7 +28,7 @@ def show_jobs(jobs: Jobs, folder: Path) -> None:
         show_closeness(jobs.closeness)
 
 
-def show_written(written: Written, folder: Path) -> None:
+def show_written(written: StoreJobs, folder: Path) -> None:
     """Print what was written for another tool."""
     show_profile(written.profile)
     if written.log is not None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal
 from kvtrace.core.document.document import Document, ReportTable, Unit, raw_cell, show
 
 if TYPE_CHECKING:
-    # Heavy, and not needed before something is printed.
+    # Heavy.
     from rich.console import Console
+
 
 LONG_ROWS = 12
 """Rows of a table with charts that are still printed; longer ones are for a page."""
