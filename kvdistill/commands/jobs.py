@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvdistill.jobs.make import StoreJobs
 from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    # Loads numba.
+    from kvdistill.jobs.make import StoreJobs
 
 Source = Annotated[
     Path,
