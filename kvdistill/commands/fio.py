@@ -48,9 +48,10 @@ def profile(
 
     from kvdistill.jobs.write import to_json
     from kvdistill.profile.sources import distil_source
-    from kvdistill.report.present import show_profile
+    from kvdistill.report.jobs_document import profile_document
     from kvtrace.core.app import progress
     from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.files import write_text
     from kvtrace.core.limit import parse_limit
 
@@ -62,9 +63,10 @@ def profile(
     if json:
         emit_json(found)
     else:
-        show_profile(found)
+        show_documents([profile_document(found)])
 
 
+# Long: a parameter an option.
 def fio(
     source: Source,
     output: Annotated[
@@ -124,8 +126,9 @@ def fio(
     from kvdistill.jobs.job import JobOptions
     from kvdistill.jobs.make import write_jobs
     from kvdistill.jobs.write import CheckOptions, Wanted
-    from kvdistill.report.present import show_jobs
+    from kvdistill.report.jobs_document import written_document
     from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.limit import parse_limit
     from kvtrace.core.units import parse_bytes, parse_duration_ns
 
@@ -145,12 +148,10 @@ def fio(
     if json:
         emit_json(result)
     else:
-        show_jobs(result, output)
+        show_documents([written_document(result, output)])
 
 
 def _modes(names: list[str]) -> list[Mode]:
-    from kvdistill.jobs.job import Mode
-
     known = [str(mode) for mode in Mode]
     for name in names:
         if name not in known:

@@ -111,11 +111,12 @@ def _runtime_ns(text: str) -> int:
 
 def _show(written: StoreJobs, folder: Path, *, json: bool) -> None:
     """Print the result; what the format cannot say goes to stderr, so that nobody misses it."""
-    from kvdistill.report.present import show_written
+    from kvdistill.report.jobs_document import written_document
+    from kvtrace.core.document.terminal import show_documents
 
     for line in (*written.lost, *(written.log.lost if written.log else [])):
         log(f"lost: {line}")
     if json:
         emit_json(written)
     else:
-        show_written(written, folder)
+        show_documents([written_document(written, folder)])
