@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kvdistill.commands.jobs import Json
+from kvdistill.jobs.job import Mode
 from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from kvdistill.jobs.job import Mode
 
 Source = Annotated[
     Path,
@@ -50,9 +48,10 @@ def profile(
 
     from kvdistill.jobs.write import to_json
     from kvdistill.profile.sources import distil_source
-    from kvdistill.report.present import show_profile
+    from kvdistill.report.jobs_document import profile_document
     from kvtrace.core.app import progress
     from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.files import write_text
     from kvtrace.core.limit import parse_limit
 
@@ -64,9 +63,10 @@ def profile(
     if json:
         emit_json(found)
     else:
-        show_profile(found)
+        show_documents([profile_document(found)])
 
 
+# Long: a parameter an option.
 def fio(
     source: Source,
     output: Annotated[
@@ -122,12 +122,13 @@ def fio(
     cd jobs && fio replay.prefill.fio && fio replay.fio
     """
     from kvdistill.formats.iolog import LogOptions
-    from kvdistill.jobs.check import CheckOptions
     from kvdistill.jobs.fio_program import installed, parse_version
     from kvdistill.jobs.job import JobOptions
-    from kvdistill.jobs.write import Wanted, write_jobs
-    from kvdistill.report.present import show_jobs
+    from kvdistill.jobs.make import write_jobs
+    from kvdistill.jobs.write import CheckOptions, Wanted
+    from kvdistill.report.jobs_document import written_document
     from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.limit import parse_limit
     from kvtrace.core.units import parse_bytes, parse_duration_ns
 
@@ -147,12 +148,10 @@ def fio(
     if json:
         emit_json(result)
     else:
-        show_jobs(result, output)
+        show_documents([written_document(result, output)])
 
 
 def _modes(names: list[str]) -> list[Mode]:
-    from kvdistill.jobs.job import Mode
-
     known = [str(mode) for mode in Mode]
     for name in names:
         if name not in known:

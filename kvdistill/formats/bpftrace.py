@@ -7,19 +7,18 @@ the map's name says which. A percentile within a bucket is not known, and null: 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvdistill.formats.formats import Account, Imported
+from kvdistill.formats.formats import Account, Imported, Options
 from kvtrace.core.errors import TraceError
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
+    # Heavy.
     import duckdb
 
-    from kvdistill.formats.formats import Options
 
 _MAP = re.compile(r"@(\w+):\s*")
 _SCALAR = re.compile(r"@(\w+)(?:\[[^\]]*\])?:\s+-?\d+\s*")

@@ -6,21 +6,20 @@ fio keeps histograms, not I/Os: percentiles are those that it printed or, with j
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvdistill.formats.formats import Account, Imported
+from kvdistill.formats.formats import Account, Imported, Options
 from kvtrace.core.errors import TraceError
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
+    # Heavy.
     import duckdb
 
-    from kvdistill.formats.formats import Options
 
 _NS_PER_MS = 1_000_000
 _WHOLE = 100

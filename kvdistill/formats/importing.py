@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from kvdistill.formats.formats import Format, Imported, Options, reader
 from kvdistill.formats.rows import BLOCKS_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, TRACE_FILE
-from kvdistill.profile.database import connect
+from kvdistill.queries.database import connect
+from kvdistill.queries.measured import distributions, figures, measured_views
+from kvdistill.queries.views import register
 from kvtrace import __version__
 from kvtrace.core.app import progress
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, TraceError
 from kvtrace.core.files import write_text
-from kvtrace.core.metadata import Tier, describe
+from kvtrace.core.metadata import Metadata, Tier, describe
 from kvtrace.core.schema import OBJECTS, OPS, TRACE
+from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.tables import create, open_table
 from kvtrace.core.units import NS_PER_S
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvtrace.core.metadata import Metadata
 
 RUN, PROBE = "run.json", "probe.json"
 _FILES = (RUN, PROBE, TRACE_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, BLOCKS_FILE)
@@ -130,7 +129,7 @@ def _manifest(
     outdir: Path, found: Imported, config: dict[str, Any], argv: list[str], files: Sequence[Path]
 ) -> dict[str, Any]:
     """Return a run.json: the fields that kvreplay's has, null where an import cannot know them."""
-    summary = found.summary or _summary_of_ops(outdir, str(config["import"]))
+    summary = found.summary or _summary_of_ops(outdir / OPS_FILE, str(config["import"]))
     head = _head(found, config, argv)
     return head | {
         "status": "complete", "reason": None, "host": {},
@@ -148,23 +147,30 @@ def _manifest(
     }  # fmt: skip
 
 
-def _summary_of_ops(outdir: Path, source: str) -> dict[str, Any]:
-    """Return the summary of the ops that were just written, by the queries that a report of them uses."""
-    from kvdistill.report.run import run_report
-
-    report = run_report(outdir / OPS_FILE, outdir / "absent.json", 1)
-    times = {(row["tier"], row["op"]): row for row in report.latency}
+def _summary_of_ops(ops: Path, source: str) -> dict[str, Any]:
+    """Return the summary of the `ops` that were just written, by the queries that a report of them uses."""
+    tiers = [tier.name for tier in open_table(ops, OPS).meta.tiers]
+    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
+        register(db, [ops], Path(scratch))
+        measured_views(db, None)
+        counted = figures(db, tiers)
+        _points, times = distributions(db, tiers, list(QUANTILES.values()))
+    latencies = {(row["tier"], row["op"]): row for row in times["latency"]}
     return {
-        "verdict": f"imported from {source}", "wall_ns": None,
-        "operations": sum(f["operations"] for f in report.figures),
-        "errors": sum(f["errors"] + f["corrupt"] for f in report.figures), "not_reached": 0, "pace": None,
-        "warmup": None, "skipped_rows": {},
+        "verdict": f"imported from {source}",
+        "wall_ns": None,
+        "operations": sum(f["operations"] for f in counted),
+        "errors": sum(f["errors"] + f["corrupt"] for f in counted),
+        "not_reached": 0,
+        "pace": None,
+        "warmup": None,
+        "skipped_rows": {},
         "figures": [
             {name: value for name, value in f.items() if name not in ("rows", "skipped")}
-            | {"is_simulated": False, "latency": latency(times.get((f["tier"], f["op"]))), "lateness": None}
-            for f in report.figures
+            | {"is_simulated": False, "latency": latency(latencies.get((f["tier"], f["op"]))), "lateness": None}
+            for f in counted
         ],
-    }  # fmt: skip
+    }
 
 
 def latency(row: dict[str, Any] | None, **known: float | None) -> dict[str, Any]:

@@ -5,19 +5,20 @@ A format fills the table `input`; what follows is the same for all.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvdistill.formats.formats import Rows
 from kvdistill.formats.text import one
-from kvdistill.profile.database import named
+from kvdistill.queries.database import named
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, enum_array, enum_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
+    # Heavy.
     import duckdb
+
 
 TRACE_FILE, OBJECTS_FILE, OPS_FILE = "trace.parquet", "trace.objects.parquet", "ops.parquet"
 SERIES_FILE, BLOCKS_FILE = "series.parquet", "blocks.parquet"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvdistill.profile.database import literal
+from kvdistill.formats.formats import Account
+from kvdistill.queries.database import literal
 from kvtrace.core.errors import TraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
+    # Heavy.
     import duckdb
 
-    from kvdistill.formats.formats import Account
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _HEAD_BYTES = 1 << 16

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from kvdistill.formats.fio_logs import asked_stream, drawn_stream, profile_stream, replayed_stream
 from kvdistill.formats.iolog import split_ios
 from kvdistill.jobs import fio_program
 from kvdistill.jobs import job as fio
 from kvdistill.jobs.closeness import Figures, Verdict, job_figures, source_figures, verdicts
 from kvdistill.jobs.job import Mode
+from kvdistill.jobs.streams import Stream, asked_stream, drawn_stream, profile_stream, replayed_stream
+from kvdistill.jobs.write import CheckOptions, Wanted, WrittenJob, write_job
+from kvdistill.profile.distil import Distilled
 from kvdistill.profile.sources import distil_source
-from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
+from kvtrace.core.errors import DeviceError, ProbeUnavailable
 from kvtrace.core.limit import Limit
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvdistill.jobs.closeness import Stream
-    from kvdistill.jobs.write import Wanted, Written
-    from kvdistill.profile.distil import Distilled
 
 _SPARE_BYTES = 256 << 20
 """Free space that a check leaves alone."""
@@ -34,22 +30,6 @@ _SLOWEST_BYTES_PER_S = 20e6
 """A target slower than this is given up on: a check is meant to be brief."""
 _NOT_KEEPING_UP_US = 100_000
 """Lateness of the median I/O beyond which the target is said not to keep up."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckOptions:
-    """How much a check runs."""
-
-    seconds: float = 10.0
-    max_bytes: int = 4 << 30
-    """The most bytes that a check's part of the source moves, and its scratch file takes."""
-    is_null: bool = False
-    """Whether fio's null engine takes the I/O: what is late then is fio's, not a target's."""
-
-    def __post_init__(self) -> None:
-        """Refuse what runs nothing."""
-        if self.seconds <= 0:
-            raise ConfigError(f"--check-seconds {self.seconds}: it must be more than 0")
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,9 +112,7 @@ def _depth_note(whole: Distilled) -> str:
     return f"the source's depth is {depth.mean:.3g} over all of it, weighted by time"
 
 
-def _write(run: _Run) -> Written:
-    from kvdistill.jobs.write import write_job
-
+def _write(run: _Run) -> WrittenJob:
     written = write_job(run.mode, run.distilled, run.place, run.wanted)
     if _is_null(run):
         return written

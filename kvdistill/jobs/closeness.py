@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from kvdistill.jobs.streams import Stream
 from kvdistill.profile import reuse
 
 if TYPE_CHECKING:
+    # Heavy.
     from numpy.typing import NDArray
+
 
 SIZE_TV_TARGET = 0.015
 RATE_TARGET = 0.015
@@ -21,41 +23,6 @@ REUSE_TARGET = 0.01
 """Relative difference of the median reuse distance up to which it counts as equal."""
 _SIGMAS = 2
 """Standard deviations that a drawn count may be off by chance."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """I/Os in order of issue; `us` are issue times in microseconds, true to `resolution_us`."""
-
-    us: NDArray[np.int64]
-    is_read: NDArray[np.bool_]
-    offset: NDArray[np.int64]
-    length: NDArray[np.int64]
-    arrival: NDArray[np.int64]
-    """Which arrival each I/O belongs to, from 0: gaps are between arrivals, each at its first I/O's time."""
-    resolution_us: int = 1
-    span_us: int | None = None
-    """How long it went on, where that is known better than from its first and last I/O."""
-
-    @property
-    def seconds(self) -> float | None:
-        """The span in seconds; null if it is 0."""
-        span = self.span_us if self.span_us is not None else int(self.us[-1] - self.us[0]) if len(self.us) else 0
-        return span / 1e6 if span else None
-
-    def head(self, count: int) -> Stream:
-        """Return the first `count` I/Os."""
-        return Stream(
-            self.us[:count], self.is_read[:count], self.offset[:count], self.length[:count],
-            self.arrival[:count], self.resolution_us,
-        )  # fmt: skip
-
-    @property
-    def arrivals_us(self) -> NDArray[np.int64]:
-        """When each arrival began, by its number."""
-        first = np.full(int(self.arrival.max()) + 1 if len(self.arrival) else 0, np.iinfo(np.int64).max)
-        np.minimum.at(first, self.arrival, self.us)
-        return first
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kvdistill.formats.iolog import ABSOLUTE
+from kvdistill.formats.iolog import ABSOLUTE, LogOptions, LogSummary
 from kvdistill.jobs.header import common_losses, header, log_bugs
 from kvdistill.jobs.job import MIB, JobOptions, Mode, bugs_heading, data_lines, job_sections, needs, whole_mib
+from kvdistill.profile.profile import Profile
 from kvtrace.core.units import format_bytes, format_count, format_duration
-
-if TYPE_CHECKING:
-    from kvdistill.formats.iolog import LogOptions, LogSummary
-    from kvdistill.profile.profile import Profile
 
 BUFFER_BYTES = 256 * MIB
 DEFAULT_JOBS = 32

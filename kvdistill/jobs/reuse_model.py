@@ -5,22 +5,22 @@ Sizes, mix, bursts, gaps and reuse distances have the profile's distributions; w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvdistill.profile.profile import Direction, Profile
 from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import Slot, slot_of
 from kvtrace.core.units import NS_PER_S, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    # Heavy.
     from numpy.typing import NDArray
 
-    from kvdistill.profile.profile import Direction, Profile
 
 MAX_OPS = 2_000_000
 """The most operations that are drawn, which bounds memory and the logs."""

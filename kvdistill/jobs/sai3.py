@@ -7,8 +7,8 @@ operation entry, so each size is an entry of its own with its weight; what repla
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from kvdistill.jobs.header import header
 from kvdistill.jobs.store_mix import (
@@ -22,14 +22,10 @@ from kvdistill.jobs.store_mix import (
     runtime_ms,
     size_classes,
 )
-from kvdistill.profile.zones import percentages
+from kvdistill.profile.distributions import percentages
+from kvdistill.profile.profile import Profile, SizeCount
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvdistill.profile.profile import Profile, SizeCount
 
 WORKLOAD = "workload.yaml"
 MAX_CLASSES = 64

@@ -6,16 +6,11 @@ A writer gets these from a `Profile`; each comes with what it loses, so that a j
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from kvdistill.profile.profile import SizeCount
+from kvdistill.profile.profile import Direction, Profile, SizeCount
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvdistill.profile.profile import Direction, Profile
 
 _NS_PER_MS = 1_000_000
 _WORTH_TELLING = 0.0005

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from kvdistill.jobs.header import header
 from kvdistill.jobs.store_mix import (
+    Depth,
     Job,
     bursts_lost,
     classes_lost,
@@ -23,15 +24,10 @@ from kvdistill.jobs.store_mix import (
     runtime_ms,
     size_classes,
 )
-from kvdistill.profile.zones import percentages
+from kvdistill.profile.distributions import percentages
+from kvdistill.profile.profile import Profile, SizeCount
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvdistill.jobs.store_mix import Depth
-    from kvdistill.profile.profile import Profile, SizeCount
 
 JOB = "mixed.yml"
 MIX_STEPS = 1000

@@ -5,13 +5,14 @@ Each source becomes one file of placed operations in order of time (`ios.IoWrite
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from kvdistill.profile.arrivals import BUCKETS
-from kvdistill.profile.database import connect, literal, query, query_table
+from kvdistill.profile.arrivals import BUCKETS, ArrivalCounter, cut
 from kvdistill.profile.operations import READ, WRITE, IoWriter
-from kvdistill.profile.phases import cut
+from kvdistill.profile.placement import Placement
 from kvdistill.profile.profile import (
     Concurrency,
     Data,
@@ -26,19 +27,13 @@ from kvdistill.profile.profile import (
     SourceKind,
     Space,
 )
-from kvdistill.profile.window import tier_index, tier_rows
+from kvdistill.queries.database import connect, literal, query, query_table
+from kvdistill.queries.window import tier_index, tier_rows
 from kvtrace.core import tables
 from kvtrace.core.errors import TraceError
+from kvtrace.core.limit import Limit
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from kvdistill.profile.arrivals import ArrivalCounter
-    from kvdistill.profile.placement import Placement
-    from kvtrace.core.limit import Limit
-    from kvtrace.core.metadata import Metadata
 
 _COLUMNS = ("object_id", "offset_bytes", "length_bytes", "request_id", "stage")
 _FOREVER = (1 << 62, -(1 << 62))
@@ -119,7 +114,7 @@ def require_moving(sink: IoWriter, source: Path, whose: str) -> None:
 
 def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
     """Return the profile of the operations at `ios`, which must hold a read or write."""
-    from kvdistill.profile.place_locality import locality
+    from kvdistill.profile.locality import place_locality
 
     with connect(scratch) as db:
         db.execute(f"CREATE VIEW ios AS SELECT * FROM read_parquet({literal(ios)})")  # noqa: S608 - quoted
@@ -135,7 +130,7 @@ def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
             delete_ops=totals["delete_ops"], delete_bytes=totals["delete_bytes"],
             stray_delete_ops=placed.stray_deletes, empty_ops=totals["empty_ops"], space=placed.space,
             concurrency=None if stages["max_stage_ops"] is None else Concurrency(**stages),
-            arrivals=arrivals, depth=depth, idle=idle, locality=locality(ios),
+            arrivals=arrivals, depth=depth, idle=idle, locality=place_locality(ios),
             phases=[] if arrivals is None else [
                 _phase(db, start, first * bucket_ns, min(end * bucket_ns, span + 1), span)
                 for first, end in cut(arrivals)
@@ -154,7 +149,7 @@ def _phase(db: Any, start_ns: int, from_ns: int, end_ns: int, span_ns: int) -> P
 
 
 def _direction(db: Any, op: int, from_ns: int = _FOREVER[1], to_ns: int = _FOREVER[0]) -> Direction:
-    from kvdistill.profile.zones import equal_mass_zones
+    from kvdistill.profile.distributions import equal_mass_zones
     from kvtrace.core.allocator import GRANULE_BYTES
 
     which = {"op": op, "from_ns": from_ns, "to_ns": to_ns}

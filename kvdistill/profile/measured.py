@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from kvdistill.profile.database import connect, literal, query
 from kvdistill.profile.distil import Distilled, Placed, origin_of, place_objects, profile_of, require_moving
 from kvdistill.profile.operations import IoWriter
 from kvdistill.profile.profile import Data, SourceKind, Space
+from kvdistill.queries.database import connect, literal, query
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.limit import Limit
 from kvtrace.core.schema import BLOCKS, OPS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kvtrace.core.limit import Limit
 
 _BATCH_ROWS = 1 << 17
 _NO_OFFSETS = "operations are taken from the start of their object: a replay's ops hold no offsets"
@@ -89,7 +86,7 @@ def _order(db: Any, name: str, target: Path, **values: object) -> None:
     """Write the result of the named query to `target`."""
     import pyarrow.parquet as pq
 
-    from kvdistill.profile.database import named
+    from kvdistill.queries.database import named
 
     reader = db.sql(named(name), params=values).to_arrow_reader(_BATCH_ROWS)
     with pq.ParquetWriter(target, reader.schema, compression="zstd", compression_level=1) as out:
@@ -112,7 +109,7 @@ def _rows(ordered: Path, limit: Limit) -> Iterator[dict[str, Any]]:
     """Yield the rows of `ordered` within `limit`, as numpy arrays by column name."""
     import pyarrow.parquet as pq
 
-    from kvdistill.profile.window import Window
+    from kvdistill.queries.window import Window
 
     window = Window(limit)
     for batch in pq.ParquetFile(ordered).iter_batches(batch_size=_BATCH_ROWS, use_threads=False):

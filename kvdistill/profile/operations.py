@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 from kvdistill.profile.arrivals import ArrivalCounter
 from kvtrace.core.schema import TRACE, enum_code
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROW_GROUP_ROWS = 1 << 17
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))

@@ -6,6 +6,7 @@ written (those exist from the start); the second walks the rows through the allo
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,9 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import TRACE, enum_code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
+    # Heavy.
     from numpy.typing import NDArray
+
 
 SECTOR_BYTES = 512
 """O_DIRECT takes offsets and lengths in multiples of this."""

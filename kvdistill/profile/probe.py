@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from kvdistill.profile.profile import Depth, Direction, Origin, Profile, SizeCount, SourceKind
 from kvtrace.core.errors import TraceError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _NOTES = (
     "requests of the block layer, after splits and merges: not the objects that were asked for",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -13,9 +14,6 @@ from kvdistill.report.report import JobsReport, Report, RunReport, TraceReport
 from kvdistill.report.tables import at
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import DEFINITION, FEWEST_TRIALS, UNKNOWN, Ratio, differing, ratio
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _RATES = ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors")
 _PERCENTILES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from kvdistill.report.compare import Compared, Line, Side, Trials
 from kvdistill.report.report import RunReport
 from kvdistill.report.tables import by
 from kvtrace.core.document.document import (
@@ -20,11 +22,6 @@ from kvtrace.core.document.document import (
     Unit,
     headed,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvdistill.report.compare import Compared, Line, Side, Trials
 
 _MARKS = {True: "yes", False: "no", None: "-"}
 _HIGHLIGHTED = ("bandwidth_bytes_per_s", "latency_p50_ns", "latency_p99_ns", "hit_ratio", "capacity_writes_per_day")

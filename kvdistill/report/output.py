@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kvdistill.report.compare import Compared, Trials, compare
 from kvdistill.report.compare_document import comparison_document
@@ -14,14 +15,9 @@ from kvdistill.report.report import BUCKETS, RUN_OPS, JobsReport, ProbeReport, R
 from kvdistill.report.run_document import run_document
 from kvdistill.report.trace_document import trace_document
 from kvtrace import __version__
+from kvtrace.core.document.document import Document
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from kvtrace.core.document.document import Document
 
 SUFFIXES = (".html", ".md", ".csv", ".xlsx")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from kvdistill.profile.database import connect, query
-from kvdistill.report.views import PROBE, read_json, register
+from kvdistill.queries.database import connect, query
+from kvdistill.queries.views import PROBE, read_json, register
 from kvtrace.core.errors import ConfigError
 
 BLOCKS_FILE = "blocks.parquet"

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
-from kvdistill.profile.database import connect, query
-from kvdistill.profile.locality import LiveBytes, locality, reuse_rows
-from kvdistill.profile.spread import bins, summarize
+from kvdistill.profile.distributions import bins, summarize
+from kvdistill.profile.locality import LiveBytes, reuse_rows, trace_locality
+from kvdistill.queries.database import connect, query
+from kvdistill.queries.measured import named_tiers
+from kvdistill.queries.views import PROBE, RUN, read_json, register
 from kvdistill.report.probe import ProbeReport, probe_report
 from kvdistill.report.run import CLOSENESS, RunReport, run_report
-from kvdistill.report.subject import Subject, named, subject_of, writes_per_day
-from kvdistill.report.summary_report import summary_report
-from kvdistill.report.views import PROBE, RUN, read_json, register
+from kvdistill.report.subject import Subject, subject_of, writes_per_day
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
-
-if TYPE_CHECKING:
-    from kvtrace.core.metadata import Metadata
 
 __all__ = ["BUCKETS", "RUN_OPS", "JobsReport", "ProbeReport", "Report", "RunReport", "TraceReport", "report"]
 
@@ -104,7 +102,7 @@ def _folder_report(path: Path, buckets: int) -> Report:
 
 def _trace_report(path: Path, meta: Metadata, buckets: int) -> TraceReport:
     names = [tier.name for tier in meta.tiers]
-    walked = locality(tables.open_table(path, TRACE), len(names), path)
+    walked = trace_locality(tables.open_table(path, TRACE), len(names), path)
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
         register(db, [path], Path(scratch))
         span = query(db, "trace_span")[0]
@@ -115,7 +113,10 @@ def _trace_report(path: Path, meta: Metadata, buckets: int) -> TraceReport:
         over_time = (
             [] if first is None else query(db, "trace_over_time", first_ns=first, bucket_ns=bucket_ns, buckets=buckets)
         )
-        operations, sizes = named(query(db, "trace_operations"), names), named(query(db, "trace_sizes"), names)
+        operations, sizes = (
+            named_tiers(query(db, "trace_operations"), names),
+            named_tiers(query(db, "trace_sizes"), names),
+        )
         return TraceReport(
             subject=subject_of(path, meta),
             span_ns=span_ns,
@@ -126,7 +127,7 @@ def _trace_report(path: Path, meta: Metadata, buckets: int) -> TraceReport:
             sizes=summarize(sizes),
             size_bins=bins(sizes),
             bucket_ns=bucket_ns if span_ns else None,
-            over_time=named(over_time, names),
+            over_time=named_tiers(over_time, names),
             writes_per_day=writes_per_day(_written(operations), span_ns, meta),
         )
 
@@ -152,3 +153,64 @@ def _tiers(meta: Metadata, live: list[LiveBytes | None]) -> list[dict[str, Any]]
         }
         for tier, found in zip(meta.tiers, live, strict=True)
     ]
+
+
+_FIGURES = (
+    "tier",
+    "op",
+    "engine",
+    "operations",
+    "errors",
+    "corrupt",
+    "bytes",
+    "io_bytes",
+    "span_ns",
+    "bandwidth_bytes_per_s",
+    "operations_per_s",
+)
+
+
+def summary_report(folder: Path, run: dict[str, Any]) -> RunReport:
+    """Return the report of `run`, the run.json in `folder`: its figures, and nothing that would need its operations.
+
+    Raises:
+        ConfigError: it has no figures, or not those of this version.
+
+    """
+    try:
+        found, trace = run["summary"]["figures"], run["trace"]
+        latency = [{"tier": f["tier"], "op": f["op"]} | f["latency"] for f in found if f["latency"]["count"]]
+        return RunReport(
+            subject=Subject(
+                file=trace["file"],
+                table="run",
+                rows=None,
+                program=run["program"],
+                version=run["version"],
+                argv=run["argv"],
+                preset=None,
+                seed=None,
+                config_sha256=run["config_sha256"],
+                model=None,
+                source=trace["metadata"]["source"],
+                is_simulated=False,
+                notes=run["notes"],
+            ),
+            run=run,
+            figures=[{n: f[n] for n in _FIGURES} | {"rows": None, "skipped": None} for f in found],
+            latency=latency,
+            lateness=[],
+            distributions=[],
+            sizes=[],
+            size_bins=[],
+            bucket_ns=None,
+            over_time=[],
+            heat=[],
+            writes_per_day=[],
+            reuse=[],
+            probe=None,
+            layers=None,
+            closeness=None,
+        )
+    except (KeyError, TypeError):
+        raise ConfigError(f"{folder}: its run.json has no figures that this version knows, and no operations") from None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from kvdistill.report.tables import at
 from kvtrace.core.document.document import Cell, ReportColumn, ReportTable, Sheet, Unit, headed, parameters
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _NAMES = {
     "count": "requests",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvdistill.report.jobs_document import closeness_chapter
 from kvdistill.report.layer_tables import layer_chapter
 from kvdistill.report.probe_tables import probe_chapter
 from kvdistill.report.request_tables import request_tables
+from kvdistill.report.run import RunReport
 from kvdistill.report.tables import (
     OP,
     TIER,
@@ -35,9 +36,6 @@ from kvtrace.core.document.document import (
     select,
 )
 from kvtrace.core.units import format_count
-
-if TYPE_CHECKING:
-    from kvdistill.report.run import RunReport
 
 _NS = ("mean", "p50", "p95", "p99", "p99_9", "p99_99", "max")
 _NO_SUMMARY = "run.json is missing: how the run was made, its device and its notes are unknown"

@@ -14,7 +14,7 @@ from kvdistill.formats.formats import Format, Options
 from kvdistill.formats.importing import Result, import_files
 from kvdistill.formats.oplog import Style, write_oplogs
 from kvdistill.profile.sources import distil_source
-from kvdistill.report.summary_report import summary_report
+from kvdistill.report.report import summary_report
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, TRACE

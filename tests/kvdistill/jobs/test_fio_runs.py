@@ -119,8 +119,8 @@ def test_a_check_on_the_null_engine_needs_no_space(tmp_path):
 
 def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
     from kvdistill.formats.iolog import LogOptions
-    from kvdistill.jobs.check import CheckOptions
-    from kvdistill.jobs.write import Wanted, write_jobs
+    from kvdistill.jobs.make import write_jobs
+    from kvdistill.jobs.write import CheckOptions, Wanted
     from kvtrace.core.limit import Limit
 
     usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)

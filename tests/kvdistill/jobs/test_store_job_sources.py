@@ -9,7 +9,7 @@ import zstandard
 from conftest import run_cli
 from kvdistill_rows import write_hand, write_run
 
-COMMANDS = ("warp", "sai3", "elbencho", "vdbench")
+COMMANDS = ("warp", "sai3")
 
 
 def write(folder, command, source, *options):

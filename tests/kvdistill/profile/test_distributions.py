@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvdistill.jobs.fio_rate import pace
-from kvdistill.profile.distributions import MAX_ENTRIES, cut_long, split_sizes
+from kvdistill.jobs.fio_stat import pace
+from kvdistill.profile.distributions import MAX_ENTRIES, cut_long, equal_mass_zones, percentages, split_sizes
 from kvdistill.profile.profile import Direction, SizeCount, Zone
-from kvdistill.profile.zones import equal_mass_zones, percentages
 
 
 def direction(*sizes: tuple[int, int]) -> Direction:

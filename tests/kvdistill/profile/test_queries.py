@@ -70,6 +70,6 @@ def test_files_that_are_none_of_ours_are_refused(tmp_path):
 
 
 def test_every_named_query_says_what_it_answers():
-    files = [f for f in resources.files("kvdistill").joinpath("sql").iterdir() if f.name.endswith(".sql")]
+    files = [f for f in resources.files("kvdistill.queries").joinpath("sql").iterdir() if f.name.endswith(".sql")]
     assert len(files) >= 8
     assert all(f.read_text().startswith("-- ") for f in files)

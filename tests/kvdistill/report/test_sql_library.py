@@ -8,8 +8,7 @@ import pytest
 from conftest import run_cli, trace_meta, write_trace
 from kvdistill_rows import io, write_hand, write_run
 
-from kvdistill.report.library import named_queries, named_query
-from kvdistill.report.sql import answer, split_query
+from kvdistill.queries.sql import answer, named_queries, named_query, split_query
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import BLOCKS, REQUESTS, SERVED, arrow_schema, enum_array
 from kvtrace.core.tables import create

@@ -6,23 +6,22 @@ Each row says in `origin` where it came from: the folder of its run, or its file
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvdistill.profile.database import literal
+from kvdistill.queries.database import literal
 from kvtrace.core import parquet, tables
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TRACE, arrow_schema
+from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TRACE, Table, arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
+    # Heavy.
     import duckdb
 
-    from kvtrace.core.schema import Table
 
 RUN, PROBE = "run.json", "probe.json"
 _PATTERN = set("*?[")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.limit import Limit
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE, enum_code
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from kvtrace.core.limit import Limit
-    from kvtrace.core.metadata import Metadata
-    from kvtrace.core.tables import Reader
+from kvtrace.core.tables import Reader
 
 _DELETE = enum_code(TRACE, "op", "delete")
 

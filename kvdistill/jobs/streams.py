@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kvdistill.jobs.closeness import Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from kvdistill.profile.profile import Profile
+from kvdistill.profile.profile import Profile
 
 _US_PER_MS = 1000
 _NS_PER_US = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """I/Os in order of issue; `us` are issue times in microseconds, true to `resolution_us`."""
+
+    us: NDArray[np.int64]
+    is_read: NDArray[np.bool_]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    arrival: NDArray[np.int64]
+    """Which arrival each I/O belongs to, from 0: gaps are between arrivals, each at its first I/O's time."""
+    resolution_us: int = 1
+    span_us: int | None = None
+    """How long it went on, where that is known better than from its first and last I/O."""
+
+    @property
+    def seconds(self) -> float | None:
+        """The span in seconds; null if it is 0."""
+        span = self.span_us if self.span_us is not None else int(self.us[-1] - self.us[0]) if len(self.us) else 0
+        return span / 1e6 if span else None
+
+    def head(self, count: int) -> Stream:
+        """Return the first `count` I/Os."""
+        return Stream(
+            self.us[:count], self.is_read[:count], self.offset[:count], self.length[:count],
+            self.arrival[:count], self.resolution_us,
+        )  # fmt: skip
+
+    @property
+    def arrivals_us(self) -> NDArray[np.int64]:
+        """When each arrival began, by its number."""
+        first = np.full(int(self.arrival.max()) + 1 if len(self.arrival) else 0, np.iinfo(np.int64).max)
+        np.minimum.at(first, self.arrival, self.us)
+        return first
 
 
 def asked_stream(parts: Iterable[dict[str, Any]], *, by_instant: bool) -> Stream:
