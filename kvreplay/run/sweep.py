@@ -12,13 +12,13 @@ import msgspec
 
 from kvreplay.config.config import check, make_tiers
 from kvreplay.result import tables
-from kvreplay.result.tables import SWEEP_FILE
 from kvreplay.run.run import replay
 from kvreplay.run.users import check_users, generate
 from kvtrace import __version__
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 from kvtrace.core.plots import panels
+from kvtrace.core.run.run_file import SWEEP_FILE
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvreplay.config.config import Config
-    from kvreplay.result.figures import Summary
     from kvtrace.core.errors import KvError
+    from kvtrace.core.run.figures import Summary
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 SPEEDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)

@@ -9,11 +9,11 @@ import msgspec
 
 from kvreplay.config.config import check, make_tiers
 from kvreplay.result import tables
-from kvreplay.result.tables import TRIALS_FILE
 from kvreplay.run.run import replay
 from kvtrace import __version__
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
+from kvtrace.core.run.run_file import TRIALS_FILE, RunFile
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 
@@ -67,18 +67,19 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
     definition: str = f"spread = (greatest - least) / median; trials disagree above {MAX_SPREAD:.0%}"
 
 
-def quantities(manifests: Iterable[dict[str, Any]]) -> list[Quantity]:
-    """Return every figure of runs, given by the content of their run.json; tiers where nothing moved have none."""
+def quantities(runs: Iterable[RunFile]) -> list[Quantity]:
+    """Return every figure of `runs`; tiers where nothing moved have none."""
     found: dict[tuple[str, str, str], list[float | None]] = {}
     count = 0
-    for at, manifest in enumerate(manifests):
+    for at, run in enumerate(runs):
         count = at + 1
-        for figures in manifest["summary"]["figures"]:
-            if figures["is_simulated"]:
+        for figures in run.summary.figures:
+            if figures.is_simulated:
                 continue
-            both = {name: figures[name] for name in RATES} | {name: figures["latency"][name] for name in TIMES}
-            for name, value in both.items():
-                values = found.setdefault((figures["tier"], figures["op"], name), [])
+            known = [(name, getattr(figures, name)) for name in RATES]
+            known += [(name, getattr(figures.latency, name)) for name in TIMES]
+            for name, value in known:
+                values = found.setdefault((figures.tier, figures.op, name), [])
                 values += [None] * (at - len(values)) + [value]
     return [_quantity(*key, values + [None] * (count - len(values))) for key, values in found.items()]
 
@@ -120,24 +121,25 @@ def run_trials(
     # What a replay would refuse must not leave a directory behind.
     check(config)
     tiers = make_tiers(config, open_table(trace, TRACE).meta, trace, output)
-    manifests, error = [], None
+    done_runs: list[RunFile] = []
+    error = None
     for number in range(1, count + 1):
         run = output / f"trial-{number}"
         if number == 1:
             tables.make_directory(output, TRIALS_FILE)
             tables.remove_stale(output, {f"trial-{i + 1}" for i in range(count)})
         outcome = replay(config, trace, run, argv, is_forced=is_forced, show=show)
-        manifests.append(outcome.manifest)
+        done_runs.append(outcome.run)
         if done is not None:
             done(run, outcome)
         error = outcome.error
         if error is not None:
             break
-    found = quantities(manifests)
+    found = quantities(done_runs)
     trials = Trials(
-        asked=count, runs=[f"trial-{i + 1}" for i in range(len(manifests))], quantities=found,
+        asked=count, runs=[f"trial-{i + 1}" for i in range(len(done_runs))], quantities=found,
         status="complete" if error is None else "partial",
-        verdicts=[m["summary"]["verdict"] for m in manifests], warnings=disagreements(found),
+        verdicts=[r.summary.verdict for r in done_runs], warnings=disagreements(found),
         simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated],
     )  # fmt: skip
     content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(trials)
