@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvtrace.commands.options import AsJson, Seed, percent
-from kvtrace.commands.source_options import SourceArguments, takes_source
-from kvtrace.core.app import emit_json, emit_table
+from kvtrace.commands.options import AsJson, KvDtype, RequestFile, Seed, SourceArguments, percent
+from kvtrace.core.app import emit_json, emit_table, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count, parse_duration_ns
 
 if TYPE_CHECKING:
+    from kvtrace.curves.mrc import Sweep
     from kvtrace.sim.preset import Policy
 
 
-@takes_source
+@takes_groups
 def sim(
-    file: Annotated[Path, typer.Argument(help="A file of real requests.")],
+    file: RequestFile,
     capacity_blocks: Annotated[str, typer.Option(help="Capacities in blocks, with commas; `unlimited` is one.")],
     policy: Annotated[
         str, typer.Option(help="Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, or ttl.")
@@ -51,31 +51,28 @@ def sim(
         chains = block_chains(requests)
         hits = policy_hits(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
     references = len(chains.slots)
-    results = [{"capacity_blocks": c, "hits": h} for c, h in zip(capacities, hits, strict=True)]
     if as_json:
-        emit_json({
-            "policy": policy, "ttl_ns": ttl_ns or None, "requests": len(requests), "references": references,
-            "results": results,
-        })  # fmt: skip
+        results = [{"capacity_blocks": c, "hits": h} for c, h in zip(capacities, hits, strict=True)]
+        counts = {"requests": len(requests), "references": references, "results": results}
+        emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts})
         return
-    emit_table(
-        f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests",
-        ["capacity, blocks", "hits", "hit ratio"],
+    rows = [
         [
-            [
-                "unlimited" if c is None else format_count(c),
-                format_count(h), percent(h / references if references else None),
-            ]
-            for c, h in zip(capacities, hits, strict=True)
-        ],
-    )  # fmt: skip
+            "unlimited" if c is None else format_count(c),
+            format_count(h),
+            percent(h / references if references else None),
+        ]
+        for c, h in zip(capacities, hits, strict=True)
+    ]
+    title = f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests"
+    emit_table(title, ["capacity, blocks", "hits", "hit ratio"], rows)
 
 
-@takes_source
+@takes_groups
 def mrc(
-    file: Annotated[Path, typer.Argument(help="A file of real requests.")],
+    file: RequestFile,
     model: Annotated[str, typer.Option(help="The model whose KV cache it is.")] = "llama3.1-8b",
-    kv_dtype: Annotated[str | None, typer.Option(help="Element type of the cache, such as fp8.")] = None,
+    kv_dtype: KvDtype = None,
     chunk_tokens: Annotated[
         int | None, typer.Option(min=1, max=2**31 - 1, help="Tokens an object.  [default: the source's blocks]")
     ] = None,
@@ -107,7 +104,7 @@ def mrc(
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.plots import check_plot
     from kvtrace.curves import mrc as curves
-    from kvtrace.model.shape import find_model
+    from kvtrace.model.catalogue import find_model
 
     shape, chosen = find_model(model, kv_dtype), _named(policy)
     if plot_to is not None:
@@ -120,6 +117,12 @@ def mrc(
     if as_json:
         emit_json({"model": model, "source": requests.origin, **curves.as_json(found)})
         return
+    _print_curve(found, policy)
+
+
+def _print_curve(found: Sweep, policy: str) -> None:
+    from kvtrace.curves import mrc as curves
+
     rate = found.sampling_rate
     sampled = "" if rate == 1 else f", estimated from samples of {percent(rate)} of the objects"
     emit_table(

@@ -6,6 +6,8 @@ import typer
 
 from kvtrace.commands.options import AsJson, TraceFile, percent
 from kvtrace.core.app import emit_json, emit_table, progress
+from kvtrace.core.schema import TRACE
+from kvtrace.core.tables import open_table
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
 
@@ -16,8 +18,6 @@ def info(file: TraceFile, as_json: AsJson = False) -> None:
     kvtrace info t.parquet
     kvtrace info t.parquet --json | jq .tiers
     """
-    from kvtrace.core.schema import TRACE
-    from kvtrace.core.tables import open_table
     from kvtrace.trace.inventory import take
 
     reader = open_table(file, TRACE)
@@ -68,8 +68,6 @@ def validate(file: TraceFile, as_json: AsJson = False) -> None:
     \b
     kvtrace validate t.parquet
     """
-    from kvtrace.core.schema import TRACE
-    from kvtrace.core.tables import open_table
     from kvtrace.trace.inventory import check
 
     reader = open_table(file, TRACE)

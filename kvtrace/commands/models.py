@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.commands.options import AsJson
+from kvtrace.commands.options import AsJson, TensorParallel
 from kvtrace.core.app import emit_json, emit_table
 
 
 def models(
     model: Annotated[str | None, typer.Argument(help="A model, or a path to a config.json; without it, all.")] = None,
-    tensor_parallel: Annotated[int, typer.Option("--tp", min=1, max=1024, help="Tensor-parallel ranks.")] = 1,
+    tensor_parallel: TensorParallel = 1,
     kv_dtype: Annotated[
         str | None, typer.Option(help="Dtype of the cache: fp32, fp16, bf16, fp8, int8, fp8_ds_mla.")
     ] = None,

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count
+from kvtrace.model.catalogue import find_model, load_models
 from kvtrace.model.layers import Indexer, Latent, Recurrent, share
 from kvtrace.model.shape import (
+    ModelShape,
     PieceKind,
     Store,
     bytes_per_token,
     bytes_per_token_per_rank,
     chunk_bytes,
-    find_model,
     growing_bytes_per_token,
-    load_models,
     pad,
     pieces,
     read_bytes,
@@ -27,9 +27,6 @@ from kvtrace.model.shape import (
     stored_ranks,
     windowed_bytes_per_token,
 )
-
-if TYPE_CHECKING:
-    from kvtrace.model.shape import ModelShape
 
 # Prefixes and pages longer than these are mistakes, and their products would not fit 64 bits.
 MOST_TOKENS = 2**31

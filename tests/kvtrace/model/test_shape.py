@@ -8,6 +8,7 @@ import pytest
 from conftest import run_cli
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.model.catalogue import find_model, load_models
 from kvtrace.model.layers import Full, KvDtype, Latent, Sliding, parse_dtype
 from kvtrace.model.shape import (
     ModelShape,
@@ -16,9 +17,7 @@ from kvtrace.model.shape import (
     bytes_per_token_per_rank,
     check,
     chunk_bytes,
-    find_model,
     growing_bytes_per_token,
-    load_models,
     pieces,
     read_bytes,
     replication,
