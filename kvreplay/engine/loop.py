@@ -19,8 +19,7 @@ from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import ASLEEP, AWAKE, FLAGS, FULL, HUNGRY
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import FD_SHIFT
-from kvtrace.core.arrays import int8s, int32s, int64s, table, uint32s
-from kvtrace.core.compiled import allocating
+from kvtrace.core.compiled import allocating, int8s, int32s, int64s, table, uint32s
 
 WOKEN, MOVED_IN_LANE = 6, 7
 """What a completion tells, beside the submitter's own kinds: a thread woke us, a piece of a lane has come."""

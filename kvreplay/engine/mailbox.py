@@ -13,8 +13,7 @@ from numba.core import types
 
 from kvreplay.engine import order
 from kvreplay.engine.order import ASKED_END, ASKED_START
-from kvtrace.core.arrays import int64s, table
-from kvtrace.core.compiled import holding, intrinsic
+from kvtrace.core.compiled import holding, int64s, intrinsic, table
 
 FLAGS, ASKED, MADE = range(3)
 """The arrays, int64: counters, buffers asked for (a row each, as `order.take_fill` answers) and buffers made; rings."""

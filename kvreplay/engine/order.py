@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvreplay.plan.plan import DELETE, WRITE
-from kvtrace.core.arrays import int8s, int32s, int64s, table
-from kvtrace.core.compiled import holding
+from kvtrace.core.compiled import holding, int8s, int32s, int64s, table
 
 NONE = -1
 

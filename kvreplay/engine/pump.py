@@ -14,8 +14,7 @@ from kvreplay.engine import schedule as schedules
 from kvreplay.engine.job import Job, Record
 from kvreplay.engine.workers import Mail
 from kvreplay.tiers.tier import RingExtents
-from kvtrace.core.arrays import places_of
-from kvtrace.core.compiled import compile_announced
+from kvtrace.core.compiled import compile_announced, places_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

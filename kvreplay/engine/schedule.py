@@ -100,7 +100,7 @@ class Schedule:
         """
         import numpy as np
 
-        from kvtrace.core.arrays import places_of
+        from kvtrace.core.compiled import places_of
 
         self.rows, self.slots = len(plan), 2 * ahead + 2
         flights = max(1, min(self.rows, 2 * self.slots + depth + _READY_FLIGHTS, order.MOST_FLIGHTS))

@@ -22,7 +22,7 @@ from kvreplay.engine.job import CORRUPT, ERROR, SHORT
 from kvreplay.engine.schedule import Fill
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import DeviceTier, RingExtents, modelled, place
-from kvtrace.core.arrays import places_of
+from kvtrace.core.compiled import places_of
 from kvtrace.core.errors import DeviceError
 
 if TYPE_CHECKING:

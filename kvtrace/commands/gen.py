@@ -84,7 +84,7 @@ def gen(
     kvtrace gen --set workload.prompt_share=0.2 --set workload.rag_share=0.1 -o shared.parquet
     """
     from kvtrace.core.compiled import compile_announced
-    from kvtrace.core.endurance import endurance
+    from kvtrace.core.statistics import endurance
     from kvtrace.sim import output as trace_output
     from kvtrace.sim.provenance import describer
 

@@ -2,6 +2,9 @@
 
 numba notices a change only in the file that holds a function, not in what that function calls elsewhere, and
 would go on running old code. So the cache lies in a directory named by the hash of all compiled sources.
+
+Arrays go to compiled code by address where they are many: to pass thirty takes longer than to submit an I/O, to look
+one up by its address takes nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import numba
 import numba.extending
-from numba.core import event
+import numpy as np
+from numba.core import event, types
 
 from kvtrace.core.app import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 _ROOT = Path(__file__).parents[2]
 _PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
@@ -146,3 +150,57 @@ def announcing(say: Callable[[], None]) -> Iterator[None]:
     """Call `say` once if anything has to be compiled in the block, and is not found where an earlier run left it."""
     with event.install_listener("numba:compile", _Once(say)):
         yield
+
+
+def places_of(arrays: Sequence[Any]) -> Any:
+    """Return int64, a row an array: address, length, items a row (1: a vector). The arrays must be kept by the caller.
+
+    Raises:
+        ValueError: an array is not contiguous.
+
+    """
+    for at, array in enumerate(arrays):
+        if not array.flags.c_contiguous:
+            raise ValueError(f"arrays[{at}] must be contiguous")
+    rows = [(a.ctypes.data, len(a), a.shape[1] if a.ndim == 2 else 1) for a in arrays]  # noqa: PLR2004 - a matrix
+    return np.array(rows, np.int64)
+
+
+@intrinsic
+def _pointer(typing: Any, address: Any) -> Any:  # noqa: ARG001 - the form that numba asks for
+    """Return an address as a pointer."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.voidptr(types.int64), code
+
+
+@allocating
+def int64s(places: Any, at: int) -> Any:
+    """Return array `at` of `places`, a vector of int64."""
+    return numba.carray(_pointer(places[at, 0]), places[at, 1], dtype=np.int64)
+
+
+@allocating
+def int32s(places: Any, at: int) -> Any:
+    """Return array `at` of `places`, a vector of int32."""
+    return numba.carray(_pointer(places[at, 0]), places[at, 1], dtype=np.int32)
+
+
+@allocating
+def uint32s(places: Any, at: int) -> Any:
+    """Return array `at` of `places`, a vector of uint32."""
+    return numba.carray(_pointer(places[at, 0]), places[at, 1], dtype=np.uint32)
+
+
+@allocating
+def int8s(places: Any, at: int) -> Any:
+    """Return array `at` of `places`, a vector of int8."""
+    return numba.carray(_pointer(places[at, 0]), places[at, 1], dtype=np.int8)
+
+
+@allocating
+def table(places: Any, at: int) -> Any:
+    """Return array `at` of `places`, a matrix of int64."""
+    return numba.carray(_pointer(places[at, 0]), (places[at, 1], places[at, 2]), dtype=np.int64)
