@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import signal
@@ -19,6 +20,7 @@ from kvtrace.core.errors import KvError
 
 INTERRUPTED = 130
 TERMINATED = 143
+_GARBAGE_OBJECTS = 100_000
 
 
 def make_app(program: str, summary: str, epilog: str) -> typer.Typer:
@@ -85,6 +87,8 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     # typer's root of usage errors has no public name.
     usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
     signal.signal(signal.SIGTERM, _terminated)
+    # Python looks for garbage whenever it has made 700 more objects: 0.1 s and more of a start that loads numba.
+    gc.set_threshold(_GARBAGE_OBJECTS)
     try:
         code = app(standalone_mode=False, prog_name=program)
     except KvError as error:
