@@ -11,9 +11,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Document,
+    ReportTable,
+    Sheet,
+    Unit,
+    headed,
+    select,
+)
 from kvtrace.core.errors import TraceError
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import OBJECTS, TRACE, Phase, enum_code
 from kvtrace.core.tables import Reader, objects_path, open_table
+from kvtrace.core.units import format_bytes, format_count, format_duration
 from kvtrace.trace.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -82,6 +94,51 @@ def _tier(ledger: Ledger, counts: Any, t: int, stats: dict[str, Any] | None) -> 
         "is_upper_bound": not has_deletes,
         "hit_ratio": counted[t].get("hit_ratio") if t < len(counted) else None,
     }
+
+
+def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
+    """Return the inventory `found` of the trace `name` as a document."""
+    model = (meta.model or {}).get("name")
+    headline = (
+        f"{format_count(found['rows'])} rows over {format_duration(found['span_ns'])}, "
+        f"{format_count(found['objects'])} objects, {format_count(found['requests'])} requests\n"
+        f"made by {meta.program} {meta.version}, preset {meta.preset or '-'}, model {model or '-'}, "
+        f"seed {'-' if meta.seed is None else meta.seed}, source {(meta.source or {}).get('kind', '-')}\n"
+        f"{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'}"
+        f"; configuration {meta.config_sha256[:12]}"
+    )
+    operations = [
+        *headed(tier="tier", op="op", phase="phase"),
+        *headed(Unit.COUNT, operations="operations"),
+        *headed(Unit.BYTES, bytes="bytes"),
+    ]
+    tiers = [
+        *headed(name="tier"),
+        *headed(Unit.BYTES, capacity_bytes="capacity", peak_live_bytes="peak live", live_bytes_at_end="live at end"),
+        *headed(Unit.SHARE, hit_ratio="hit ratio"),
+    ]
+    rows = [
+        {
+            **tier,
+            "capacity_bytes": Cell("unbounded", Unit.TEXT)
+            if tier["capacity_bytes"] is None
+            else tier["capacity_bytes"],
+            "peak_live_bytes": _peak(tier),
+        }
+        for tier in found["tiers"]
+    ]
+    is_bound = any(t["is_upper_bound"] and t["peak_live_bytes"] for t in found["tiers"])
+    bound = "≤: nothing is deleted from this tier in the trace, so its live bytes only grow"
+    tables = [
+        ReportTable("operations", Sheet.SUMMARY, operations, select(found["operations"], operations), keys=3),
+        ReportTable("tiers (hit ratio: counted by the simulation)", Sheet.SUMMARY, tiers, select(rows, tiers)),
+    ]
+    return Document(name, headline, [Chapter("", tables, [bound] if is_bound else [])], meta.notes)
+
+
+def _peak(tier: dict[str, Any]) -> Any:
+    peak = tier["peak_live_bytes"]
+    return Cell(f"≤ {format_bytes(peak)}", Unit.TEXT) if tier["is_upper_bound"] else peak
 
 
 def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bool]:
