@@ -17,13 +17,13 @@ from kvtrace.commands.options import (
     SourceArguments,
     TensorParallel,
     UserArguments,
-    percent,
 )
-from kvtrace.core.app import emit_json, emit_table, log, progress, takes_groups
+from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
+from kvtrace.core.units import format_bytes, format_count, parse_duration_ns
 
 if TYPE_CHECKING:
+    from kvtrace.core.document.document import Document
     from kvtrace.requests.requests import Requests
     from kvtrace.sim.simulation import Simulation
 
@@ -84,6 +84,7 @@ def gen(
     kvtrace gen --set workload.prompt_share=0.2 --set workload.rag_share=0.1 -o shared.parquet
     """
     from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.statistics import endurance
     from kvtrace.sim import output as trace_output
     from kvtrace.sim.provenance import describer
@@ -104,8 +105,10 @@ def gen(
     summary["endurance"] = endurance(meta.stats or {}, span_ns, drive_size)
     if as_json:
         emit_json(summary)
-    else:
-        _print(summary)
+        return
+    show_documents([_document(summary)])
+    if unplaced := summary["stats"]["unplaced_objects"]:
+        log(f"note: {unplaced} objects were too large for every tier and were not stored")
 
 
 def _prepare(
@@ -170,34 +173,31 @@ def _requests(
         return users.requests(source, until_ns, max_context_tokens, run.seed, run.max_requests)
 
 
-def _print(summary: dict[str, Any]) -> None:
-    stats = summary["stats"]
-    typer.echo(
-        f"{summary['file']}: {format_count(summary['rows'])} rows, preset {summary['preset']}, "
-        f"model {summary['model']}, seed {summary['seed']}, {format_count(stats['requests'])} requests\n"
-    )
-    sizes = ("read_bytes", "written_bytes", "deleted_bytes", "live_bytes")
-    rows = [
-        [tier["name"], percent(tier["hit_ratio"]), *(format_bytes(tier[name]) for name in sizes)]
-        for tier in stats["tiers"]
+def _document(summary: dict[str, Any]) -> Document:
+    """Return what the simulation counted as a document."""
+    from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, Unit, headed, select
+
+    stats, first = summary["stats"], summary["stats"]["first_token"]
+    columns = [
+        *headed(name="tier"),
+        *headed(Unit.SHARE, hit_ratio="hits"),
+        *headed(
+            Unit.BYTES, read_bytes="read", written_bytes="written", deleted_bytes="deleted", live_bytes="live at end"
+        ),
     ]
-    emit_table("simulated", ["tier", "hits", "read", "written", "deleted", "live at end"], rows)
+    tables = [ReportTable("simulated", Sheet.SUMMARY, columns, select(stats["tiers"], columns))]
+    if first is not None:
+        columns = [*headed(kind=""), *headed(Unit.NS, p50_ns="p50", p95_ns="p95", p99_ns="p99", p99_9_ns="p99.9")]
+        rows = [first[kind] | {"kind": kind.replace("_", " ")} for kind in ("with_cache", "without_cache")]
+        tables.append(ReportTable("modelled time to first token", Sheet.SUMMARY, columns, select(rows, columns)))
+    worn = []
     for tier in summary["endurance"]:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
         if tier["drive_writes_per_day"] is not None:
             line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
-        typer.echo(line + " (this trace's rate, kept up)")
-    if (first := stats["first_token"]) is not None:
-        emit_table(
-            "\nmodelled time to first token",
-            ["", "p50", "p95", "p99", "p99.9"],
-            [
-                [
-                    kind.replace("_", " "),
-                    *(format_duration(first[kind][f"{p}_ns"]) for p in ("p50", "p95", "p99", "p99_9")),
-                ]
-                for kind in ("with_cache", "without_cache")
-            ],
-        )
-    if stats["unplaced_objects"]:
-        log(f"note: {stats['unplaced_objects']} objects were too large for every tier and were not stored")
+        worn.append(line + " (this trace's rate, kept up)")
+    headline = (
+        f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
+        f"seed {summary['seed']}, {format_count(stats['requests'])} requests"
+    )
+    return Document(summary["file"], headline, [Chapter("", tables, worn)])
