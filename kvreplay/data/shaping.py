@@ -8,17 +8,15 @@ no part is all zeros and, unless asked, no part occurs twice. How far zstd gets 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import ShapeNote
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Fill = Callable[[memoryview, int, int, int], None]
-    """Puts data into a buffer: buffer, object id, version, offset."""
+Fill = Callable[[memoryview, int, int, int], None]
+"""Puts data into a buffer: buffer, object id, version, offset."""
 
 BLOCK_BYTES = 4096
 SECTOR_BYTES = 512
@@ -70,8 +68,9 @@ class Shaper:
         fill(pool.data.cast("B"), _POOL_OBJECT, 0, 0)
         for blocks in (sample, pool):
             _thin(blocks, head)
-        return cls(dedup_ratio, compress_ratio, head, zstd_ratio(sample), pool, threading.Lock(),
-                   np.zeros(POOL_BLOCKS, bool))  # fmt: skip
+        return cls(
+            dedup_ratio, compress_ratio, head, zstd_ratio(sample), pool, threading.Lock(), np.zeros(POOL_BLOCKS, bool)
+        )
 
     def shape(self, buffer: memoryview, piece_seed: int) -> None:
         """Shape the whole blocks of `buffer`, which holds unique data; `piece_seed` chooses which repeat."""
@@ -95,7 +94,7 @@ class Shaper:
                 self._used[source] = True
 
     def facts(self) -> ShapeNote:
-        """Return what was made so far."""
+        """Return the ratios asked for, and the blocks made so far."""
         with self._lock:
             distinct = self._single + int(self._used.sum())
             return ShapeNote(

@@ -1,4 +1,4 @@
-"""`--verify`: every 4 KiB block that is written says what it is, and every block that is read is asked.
+"""`--verify`: stamps every 4 KiB block that is written, and checks every block that is read.
 
 A block starts with five words: the run's tag, object, offset, version and a checksum of the whole block. The
 tag differs from run to run, so that a lost write cannot hide behind an equal block of an earlier run.
@@ -8,30 +8,32 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
+from kvreplay.data.expect import Expected
+from kvreplay.data.shaping import BLOCK_BYTES
+from kvreplay.plan.plan import Plan
 from kvtrace.core.run.run_file import BadBlock, BlockFault, Verification
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.tables import objects_path, open_table
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from kvreplay.data.expect import Expected
-    from kvreplay.plan.plan import Plan
-    from kvreplay.tiers.tier import Tier
-
-BLOCK_BYTES = 4096
 _WORDS = BLOCK_BYTES // 8
 _TAG, _OBJECT, _OFFSET, _VERSION, _SUM = range(5)
 MAX_LOCATED = 1000
 """Bad blocks that are listed; the rest are only counted."""
+
+
+class NamedTier(Protocol):
+    """A tier that reads come from; one of files has `path(object_id)`, too."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Stamper:
     tag: int
 
     def stamp(self, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
-        """Write into each block of `buffer` (whole blocks, at `offset` of the object) what it is."""
+        """Stamp each block of `buffer`: whole blocks, which begin at `offset` of the object."""
         import numpy as np
 
         blocks = np.frombuffer(buffer, dtype=np.uint64).reshape(-1, _WORDS)
@@ -80,9 +82,9 @@ def checksums(blocks: Any) -> Any:
 
 
 class Verifier:
-    """Checks what reads bring, from many threads, and remembers what was wrong."""
+    """Checks the blocks that reads return, from many threads, and counts and lists the bad ones."""
 
-    def __init__(self, tag: int, plan: Plan, expected: Expected, tiers: Sequence[Tier | None]) -> None:
+    def __init__(self, tag: int, plan: Plan, expected: Expected, tiers: Sequence[NamedTier | None]) -> None:
         """Check reads of `plan` against `expected`; blocks must carry `tag`."""
         self._tag, self._expected, self._tiers = tag, expected, tiers
         self._row, self._tier = memoryview(plan.row), memoryview(plan.tier)
@@ -93,7 +95,7 @@ class Verifier:
         self._located: list[BadBlock] = []
 
     def check(self, buffer: memoryview, row: int, offset: int) -> str | None:
-        """Check the whole blocks of `buffer`, read at `offset` for row `row` of the plan; say what is wrong."""
+        """Check the blocks of `buffer`, read at `offset` for row `row` of the plan; return the first fault, or None."""
         import numpy as np
 
         started = monotonic_ns()
@@ -104,9 +106,12 @@ class Verifier:
         sums = checksums(blocks) - _weights()[_SUM] * (found[:, _SUM] ^ (found[:, _SUM] >> np.uint64(32)))
         places = np.arange(offset, offset + count * BLOCK_BYTES, BLOCK_BYTES, dtype=np.uint64)
         is_good = (
-            (sums == found[:, _SUM]) & (found[:, _TAG] == self._tag) & (found[:, _OFFSET] == places)
-            & (found[:, _OBJECT] == self._object[row]) & (found[:, _VERSION].astype(np.int64) == wanted)
-        )  # fmt: skip
+            (sums == found[:, _SUM])
+            & (found[:, _TAG] == self._tag)
+            & (found[:, _OFFSET] == places)
+            & (found[:, _OBJECT] == self._object[row])
+            & (found[:, _VERSION].astype(np.int64) == wanted)
+        )
         bad = np.flatnonzero(~is_good & is_written)
         lines = [self._locate(row, offset, int(at), blocks[at], sums[at], wanted[at]) for at in bad]
         with self._lock:
@@ -136,19 +141,28 @@ class Verifier:
             is_known = True
         path: Callable[[int], str] | None = getattr(tier, "path", None)
         return BadBlock(
-            fault=fault, row=self._row[row], tier=tier.name, object_id=self._object[row],
-            file=path(self._object[row]) if path else None, offset_bytes=here, expected_version=int(wanted),
+            fault=fault,
+            row=self._row[row],
+            tier=tier.name,
+            object_id=self._object[row],
+            file=path(self._object[row]) if path else None,
+            offset_bytes=here,
+            expected_version=int(wanted),
             found={"object_id": obj, "offset_bytes": place, "version": version} if is_known else None,
-        )  # fmt: skip
+        )
 
     def result(self) -> Verification:
         """Return what was found so far."""
         with self._lock:
             return Verification(
-                block_bytes=BLOCK_BYTES, checked_blocks=self._checked, unwritten_blocks=self._unwritten,
-                corrupt_blocks=sum(self._by_fault.values()), by_fault=dict(sorted(self._by_fault.items())),
-                located=list(self._located), check_ns=self._check_ns,
-            )  # fmt: skip
+                block_bytes=BLOCK_BYTES,
+                checked_blocks=self._checked,
+                unwritten_blocks=self._unwritten,
+                corrupt_blocks=sum(self._by_fault.values()),
+                by_fault=dict(sorted(self._by_fault.items())),
+                located=list(self._located),
+                check_ns=self._check_ns,
+            )
 
 
 def named(verifier: Verifier | None, trace: Path) -> Verification | None:

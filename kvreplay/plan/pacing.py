@@ -17,7 +17,7 @@ KEPT_PACE_FRACTION = 0.01
 
 
 class Pacer(Protocol):
-    """Says when rows are due."""
+    """Turns trace times into due times of the run."""
 
     @property
     def name(self) -> str:

@@ -1,18 +1,21 @@
-"""One standalone measurement: attach, wait, take off, and write `probe.json` and `blocks.parquet`."""
+"""One standalone measurement: attach, wait, detach, and write probe.json and blocks.parquet."""
 
 from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from kvreplay.probes.program import Filter
 from kvreplay.probes.result import DEFINITIONS
-from kvreplay.probes.session import Session
+from kvreplay.probes.session import Found, Session
 from kvreplay.tiers.host import host_facts
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import write_text
@@ -22,19 +25,12 @@ from kvtrace.core.schema import BLOCKS
 from kvtrace.core.tables import create
 from kvtrace.core.units import NS_PER_S
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from kvreplay.probes.program import Filter
-    from kvreplay.probes.session import Found
-
 ATTACHED = "probes attached"
 """Said once it measures."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """What one measurement found."""
 
     content: dict[str, Any]
@@ -53,9 +49,14 @@ def check_output(path: Path) -> None:
 
 
 def measure(
-    wanted: Filter, output: Path, duration_ns: int | None, argv: list[str], *, has_events: bool,
+    wanted: Filter,
+    output: Path,
+    duration_ns: int | None,
+    argv: list[str],
+    *,
+    has_events: bool,
     tell: Callable[[str], None],
-) -> Measured:  # fmt: skip
+) -> Measurement:
     """Measure for `duration_ns`, or until SIGINT or SIGTERM, and write the result to `output`.
 
     `tell` takes a line when the probes are attached.
@@ -66,10 +67,13 @@ def measure(
     """
     check_output(output)
     configuration = {
-        "comm": wanted.comm, "pid": wanted.pid, "cgroup": None if wanted.cgroup is None else str(wanted.cgroup),
+        "comm": wanted.comm,
+        "pid": wanted.pid,
+        "cgroup": None if wanted.cgroup is None else str(wanted.cgroup),
         "devices": [d.name for d in wanted.disks],
-        "duration_ns": duration_ns, "has_events": has_events,
-    }  # fmt: skip
+        "duration_ns": duration_ns,
+        "has_events": has_events,
+    }
     meta = describe(BLOCKS, "kvreplay", argv, configuration)
     with _directory(output):
         with ExitStack() as stack:
@@ -83,14 +87,23 @@ def measure(
             found = session.finish()
             rows = None if writer is None else writer.rows
         content = {
-            "program": meta.program, "version": meta.version, "argv": meta.argv, "config": configuration,
-            "config_sha256": meta.config_sha256, "started": started.isoformat(),
+            "program": meta.program,
+            "version": meta.version,
+            "argv": meta.argv,
+            "config": configuration,
+            "config_sha256": meta.config_sha256,
+            "started": started.isoformat(),
             "start_monotonic_ns": session.start_ns,
-            "duration_ns": session.duration_ns, "was_stopped": was_stopped, "event_rows": rows,
-            "block": found.block, "application": found.application, "definitions": DEFINITIONS, "host": host_facts(),
-        }  # fmt: skip
+            "duration_ns": session.duration_ns,
+            "was_stopped": was_stopped,
+            "event_rows": rows,
+            "block": found.block,
+            "application": found.application,
+            "definitions": DEFINITIONS,
+            "host": host_facts(),
+        }
         write_text(output / PROBE_FILE, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
-    return Measured(content, found)
+    return Measurement(content, found)
 
 
 @contextmanager

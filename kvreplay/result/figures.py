@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from kvreplay.config.warmup import Warmup
 from kvreplay.config.warmup import facts as warmup_facts
-from kvreplay.engine.job import CORRUPT, ERROR, NOT_DONE, OK, SHORT
+from kvreplay.engine.job import CORRUPT, ERROR, NOT_DONE, OK, SHORT, Driven, Record
 from kvreplay.plan.pacing import KEPT_PACE_FRACTION, LATE_NS
-from kvreplay.plan.plan import DELETE
+from kvreplay.plan.plan import DELETE, Plan
 from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import has_times
+from kvreplay.tiers.tier import Tier, has_times
 from kvtrace.core.run.figures import Distribution, Figures, Generation, Pace, Summary
 from kvtrace.core.schema import Op
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.core.units import NS_PER_S
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvreplay.engine.job import Driven, Record
-    from kvreplay.plan.plan import Plan
-    from kvreplay.tiers.tier import Tier
 
 MIB = 1 << 20
 OPS = tuple(op.value for op in Op)
@@ -97,7 +91,7 @@ def drive_figures(
 
 def _figures(
     tiers: Sequence[Tier | None], index: int, op: str, rows: Any, plan: Plan, record: Record, due_ns: Any
-) -> Figures:  # fmt: skip
+) -> Figures:
     tier = tiers[index]
     assert tier is not None, "only rows with a target are planned"
     outcome = record.outcome[rows]
@@ -110,8 +104,13 @@ def _figures(
     is_rated = span > 0 and is_timed
     moved = int(plan.length[good].sum())
     return Figures(
-        tier=tier.name, op=op, engine=tier.engine, is_simulated=tier.is_simulated, planned=len(rows),
-        operations=len(good), errors=int(_is_failed(outcome).sum()),
+        tier=tier.name,
+        op=op,
+        engine=tier.engine,
+        is_simulated=tier.is_simulated,
+        planned=len(rows),
+        operations=len(good),
+        errors=int(_is_failed(outcome).sum()),
         corrupt=int((outcome == CORRUPT).sum()),
         bytes=moved if is_timed else None,
         io_bytes=None if tier.is_simulated or op == Op.DELETE else int(io_bytes(plan, tiers, good).sum()),
@@ -123,7 +122,7 @@ def _figures(
         latency=distribution(latency if is_timed else latency[:0]),
         latency_per_mib=distribution(_per_mib(latency, plan.length[good], is_moved=is_timed and op != Op.DELETE)),
         lateness=None if due_ns is None else distribution(submitted - due_ns[good]),
-    )  # fmt: skip
+    )
 
 
 def _most_at_once(submitted: Any, completed: Any) -> int:
@@ -153,15 +152,28 @@ def pace(record: Record, due_ns: Any, is_measured: Any = True) -> Pace | None:
     submitted, due = record.submitted_ns[sent], due_ns[sent]
     late = float(np.mean(submitted - due > LATE_NS))
     own = float(np.mean(submitted - np.maximum(due, record.ready_ns[sent]) > LATE_NS))
-    return Pace(kept_pace=own <= KEPT_PACE_FRACTION, late_fraction=late, late_by_itself_fraction=own,
-                lateness=distribution(submitted - due))  # fmt: skip
+    return Pace(
+        kept_pace=own <= KEPT_PACE_FRACTION,
+        late_fraction=late,
+        late_by_itself_fraction=own,
+        lateness=distribution(submitted - due),
+    )
 
 
-def summarize(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None],
-              driven: Driven | None, *,
-              queue_depth: int, skipped_rows: dict[str, int], absent_deletes: int,
-              warmup: Warmup | None = None, asked: str | None = None, wall_ns: int | None = None,
-              ) -> Summary:  # fmt: skip
+def summarize(
+    plan: Plan,
+    record: Record,
+    due_ns: Any,
+    tiers: Sequence[Tier | None],
+    driven: Driven | None,
+    *,
+    queue_depth: int,
+    skipped_rows: dict[str, int],
+    absent_deletes: int,
+    warmup: Warmup | None = None,
+    asked: str | None = None,
+    wall_ns: int | None = None,
+) -> Summary:
     """Return the summary of a run; `driven` is None if it ended before its first operation, or is not known.
 
     `wall_ns` says how long the run was where `driven` cannot.
@@ -177,21 +189,30 @@ def summarize(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | No
     busy = float((record.completed_ns[done] - record.submitted_ns[done]).sum())
     return Summary(
         verdict=_verdict(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth),
-        wall_ns=wall_ns, operations=int(done.sum()), errors=failed,
+        wall_ns=wall_ns,
+        operations=int(done.sum()),
+        errors=failed,
         not_reached=int((record.submitted_ns == NOT_DONE).sum()),
         figures=figures(plan, record, due_ns, tiers, is_measured),
-        drives=drive_figures(plan, record, due_ns, tiers, is_measured), pace=judged,
-        in_flight_mean=busy / span_ns if span_ns else None, warmup=left_out,
-        skipped_rows=skipped_rows, absent_deletes=absent_deletes, definitions=DEFINITIONS,
-        generation=None if driven is None else Generation(
-            generation_ns=driven.generation_ns, reserve_ns=driven.reserve_ns,
+        drives=drive_figures(plan, record, due_ns, tiers, is_measured),
+        pace=judged,
+        in_flight_mean=busy / span_ns if span_ns else None,
+        warmup=left_out,
+        skipped_rows=skipped_rows,
+        absent_deletes=absent_deletes,
+        definitions=DEFINITIONS,
+        generation=None
+        if driven is None
+        else Generation(
+            generation_ns=driven.generation_ns,
+            reserve_ns=driven.reserve_ns,
             threads=driven.generation_threads,
             share_of_threads=driven.generation_ns / (driven.wall_ns * driven.generation_threads),
             reserve_share=driven.reserve_ns / (driven.wall_ns * driven.generation_threads),
             starved_share=driven.starved_ns / (driven.wall_ns * queue_depth),
             writes_generated_in_flight=driven.writes_generated_in_flight,
         ),
-    )  # fmt: skip
+    )
 
 
 def _verdict(judged: Pace | None, *, is_open_loop: bool, queue_depth: int) -> str:

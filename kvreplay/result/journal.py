@@ -1,31 +1,22 @@
-"""What was measured, on disk while the run goes on: if the process is killed, `kvreplay recover` makes a run of it.
+"""The journal: completed operations on disk while the run goes on, so that `kvreplay recover` can make a run of them.
 
-Once a second a thread appends what has ended since to an Arrow stream beside a manifest of what was known at the
-start. Both are removed when the run is written; the lock on the stream tells a run that goes on from a dead one.
+Once a second a thread appends the newly completed operations to an Arrow stream beside run.partial.json. Both are
+removed when the run is written; the lock on the stream tells a run that goes on from a dead one.
 """
 
 from __future__ import annotations
 
 import fcntl
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from time import monotonic_ns
-from typing import TYPE_CHECKING
 
 from kvreplay.engine.job import NOT_DONE, SKIPPED, Record
 from kvtrace.core.errors import ConfigError, DeviceError
-from kvtrace.core.run.run_file import (
-    PARTIAL_OPS_FILE,
-    PARTIAL_RUN_FILE,
-    PartialRunFile,
-    read_partial_run,
-    write_run,
-)
+from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, PartialRunFile, read_partial_run, write_run
 from kvtrace.core.units import NS_PER_S
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _PERIOD_S = 1.0
 _MAX_SHARE = 0.01
@@ -33,10 +24,10 @@ _MAX_SHARE = 0.01
 
 
 class Journal:
-    """Appends what has ended to the stream, from a thread of its own."""
+    """Appends completed operations to the stream, from a thread of its own."""
 
     def __init__(self, output: Path, record: Record, content: PartialRunFile) -> None:
-        """Write the manifest `content` to `output`, which exists, and begin the stream.
+        """Write `content` to `output`, which exists, and begin the stream.
 
         Raises:
             DeviceError: the disk refuses, or another run is being written there.
@@ -82,7 +73,7 @@ class Journal:
             pause_s = max(_PERIOD_S, (monotonic_ns() - started) / NS_PER_S / _MAX_SHARE)
 
     def keep(self) -> None:
-        """Append what has ended since the last time."""
+        """Append the operations that completed since the last call."""
         import numpy as np
 
         record, waiting, low = self._record, self._waiting, self._low
@@ -101,7 +92,7 @@ class Journal:
         self._low = low + int(np.argmax(waiting[low:])) if waiting[low:].any() else len(waiting)
 
     def stop(self) -> None:
-        """Keep nothing more."""
+        """Stop appending."""
         self._is_over.set()
         self._thread.join()
 
@@ -111,7 +102,7 @@ class Journal:
             (self._output / name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Give up the stream and its lock."""
+        """Close the stream, which releases its lock."""
         self.stop()
         with suppress(OSError):
             self._file.close()

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 import msgspec
 
-from kvreplay.config.config import MAX_SEED
-from kvreplay.config.warmup import Warmup, parse_warmup
+from kvreplay.config.setting import Setting
 from kvreplay.data.buffers import fills_ahead, pieces_a_fill
-from kvreplay.data.expect import expect
-from kvreplay.data.verify import Verifier
+from kvreplay.data.generate import DataSource
+from kvreplay.engine.choose import Chosen
 from kvreplay.result.mlperf import mlperf
+from kvreplay.result.probed import Probed
 from kvreplay.tiers.extents import FREED_ONLY
 from kvreplay.tiers.host import host_facts
 from kvtrace import __version__
 from kvtrace.core.config import sha256
-from kvtrace.core.metadata import describe
+from kvtrace.core.errors import KvError
+from kvtrace.core.metadata import Metadata, describe
+from kvtrace.core.run.figures import RequestFigures, Summary
 from kvtrace.core.run.run_file import (
     DeviceIo,
     EngineNote,
     PacingNote,
     PartialRunFile,
     Populated,
+    Preconditioned,
     RunBegun,
     RunFile,
     Running,
@@ -33,77 +37,26 @@ from kvtrace.core.run.run_file import (
     Verification,
     WindowNote,
 )
-from kvtrace.core.schema import Op
+from kvtrace.core.schema import Op, Table
 from kvtrace.core.units import format_duration
 
-if TYPE_CHECKING:
-    from datetime import datetime
-    from pathlib import Path
-
-    from kvreplay.config.config import Config
-    from kvreplay.data.generate import Data
-    from kvreplay.engine.choose import Chosen
-    from kvreplay.plan.pacing import Pacer
-    from kvreplay.plan.plan import Window
-    from kvreplay.plan.requests import Asked
-    from kvreplay.result.probed import Probed
-    from kvreplay.tiers.tier import Tier
-    from kvtrace.core.errors import KvError
-    from kvtrace.core.metadata import Metadata
-    from kvtrace.core.run.figures import RequestFigures, Summary
-    from kvtrace.core.run.run_file import Preconditioned
-    from kvtrace.core.schema import Table
-    from kvtrace.core.tables import Reader
-
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What a replay is about to do, settled before it touches anything."""
-
-    config: Config
-    pacer: Pacer
-    reader: Reader
-    window: Window
-    tiers: list[Tier | None]
-    trace: Path
-    argv: list[str]
-    asked: Asked | None = None
-    """The trace's requests; None if their table was not named."""
-
-    @property
-    def seed(self) -> int:
-        """The seed of the data: the option's, else the trace's, else 0."""
-        return self.config.seed if self.config.seed is not None else (self.reader.meta.seed or 0) & MAX_SEED
-
-    @property
-    def warmup(self) -> Warmup | None:
-        """What figures leave out."""
-        return parse_warmup(self.config.warmup)
-
-    def verifier(self, data: Data) -> Verifier | None:
-        """Return what checks the reads; None unless `data` is stamped."""
-        if data.stamper is None:
-            return None
-        window, padding = self.window, [1 if t is None else t.alignment for t in self.tiers]
-        return Verifier(data.stamper.tag, window.plan, expect(window.plan, window.residency, padding), self.tiers)
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """What is known of a replay when its first operation is about to be submitted."""
+class Preparation:
+    """The state of a replay just before its first operation is submitted."""
 
     chosen: Chosen
     started: datetime
     preconditioned: list[Preconditioned]
     populated: Populated
-    data: Data
+    data: DataSource
     smart: dict[str, Smart]
     """By drive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came of a replay."""
+    """The results of a replay, beside its tables."""
 
     device_io: dict[str, DeviceIo]
     """By drive."""
@@ -120,8 +73,8 @@ class Measured:
     """What went wrong beside the operations, for the notes."""
 
 
-def opening(setting: Setting, begun: Begun) -> RunBegun:
-    """Return what run.json says as far as it is known when the first operation is about to be submitted."""
+def opening(setting: Setting, begun: Preparation) -> RunBegun:
+    """Return the part of run.json that is known before the first operation is submitted."""
     config, meta = msgspec.to_builtins(setting.config) | {"seed": setting.seed}, setting.reader.meta
     return RunBegun(
         program="kvreplay",
@@ -145,13 +98,13 @@ def opening(setting: Setting, begun: Begun) -> RunBegun:
     )
 
 
-def running(setting: Setting, begun: Begun) -> PartialRunFile:
+def running(setting: Setting, begun: Preparation) -> PartialRunFile:
     """Return the content of run.partial.json."""
     return PartialRunFile(**_fields(opening(setting, begun)), running=Running(str(setting.trace.resolve())))
 
 
 def finished(setting: Setting, begun: RunBegun, measured: Measured) -> RunFile:
-    """Return the content of run.json from what was known at the beginning and what came of it."""
+    """Return the content of run.json: what was known before the run, and its results."""
     error, known = measured.error, _fields(begun)
     known["status"] = "complete" if error is None else "partial"
     known["reason"] = None if error is None else str(error)
@@ -258,7 +211,7 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
 
 
 def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:
-    """Return what the facts of storage tiers mean for their figures; `deleting` tiers had deletes."""
+    """Return notes on how the storage beneath affects the figures; `deleting` tiers had deletes."""
     drives = [facts for _, facts in begun.drives()]
     notes = [
         f"deletes on {name} only free space, and ask nothing of the device: their times are the replay's own"

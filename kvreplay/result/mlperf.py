@@ -1,65 +1,37 @@
 """The figures of the MLPerf Storage KV-cache benchmark under their own names, and its health criteria.
 
-What that benchmark calls device latency we do not see, so its criteria are judged by the total, which is never
-below it. What cannot be known is null, with the reason.
+The benchmark's device latency is not measured here, so its criteria are judged by the total latency, which is never
+lower. What cannot be known is null, with the reason.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from kvreplay.result.request_figures import QOS_DEFINITION, Targets
-from kvtrace.core.config import load_toml, to_struct
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.run.figures import Criterion, Mlperf, MlperfLatency, TokenThroughput
+from kvreplay.config.criteria import Criteria, Targets
+from kvreplay.config.setting import Setting
+from kvreplay.engine.job import NOT_DONE, Record
+from kvreplay.result.figures import distribution
+from kvreplay.result.requests import TTFT_DEFINITION, not_modelled
+from kvtrace.core.run.figures import (
+    ClassFigures,
+    Criterion,
+    Figures,
+    Mlperf,
+    MlperfLatency,
+    RequestFigures,
+    Summary,
+    TokenThroughput,
+)
 from kvtrace.core.schema import Qos
 from kvtrace.core.units import NS_PER_S, format_duration, format_rate, parse_bytes, parse_duration_ns
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvreplay.result.manifest import Setting
-    from kvtrace.core.run.figures import Figures, RequestFigures, Summary
+    import pyarrow as pa
 
 HOST_REASON = "host and device time are one call here; run --probes measures the device's share at the block layer"
 QOS_REASON = "the trace does not say which class a request is of; name its requests table with --requests"
-
-
-class Criteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The thresholds; the defaults are the benchmark's."""
-
-    storage_read_p95: str = "200ms"
-    storage_write_p95: str = "500ms"
-    cpu_p95: str = "150ms"
-    hit_rate: float = 0.3
-    storage_bandwidth: str = "0"
-    """Bytes a second, read and written together, that must be exceeded."""
-    qos_interactive: Targets = Targets("50ms", "100ms", "150ms", "200ms")
-    """What the percentiles of a class's requests must not exceed."""
-    qos_responsive: Targets = Targets("100ms", "200ms", "350ms", "500ms")
-    qos_batch: Targets = Targets("1s", "5s", "7500ms", "10s")
-
-    @property
-    def targets(self) -> dict[str, Targets]:
-        """The targets by class of service."""
-        return {qos.value: getattr(self, f"qos_{qos.value}") for qos in Qos}
-
-
-def read_criteria(path: Path | None) -> Criteria:
-    """Return the thresholds in the TOML file `path`, or the benchmark's; ConfigError for what is none."""
-    if path is None:
-        return Criteria()
-    criteria = to_struct(load_toml(path), Criteria, str(path))
-    try:
-        of_classes = [text for targets in criteria.targets.values() for text in msgspec.structs.astuple(targets)]
-        for text in (criteria.storage_read_p95, criteria.storage_write_p95, criteria.cpu_p95, *of_classes):
-            parse_duration_ns(text)
-        parse_bytes(criteria.storage_bandwidth)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    return criteria
 
 
 def mlperf(setting: Setting, summary: Summary, criteria: Criteria, requests: RequestFigures) -> Mlperf:
@@ -74,8 +46,9 @@ def mlperf(setting: Setting, summary: Summary, criteria: Criteria, requests: Req
         throughput=_throughput(setting, summary, [f for f in moved if kinds[f.tier] == "storage"], stats),
         criteria=_criteria(criteria, moved, kinds, stats),
         qos_compliance={c.qos: c.share_within_p95_target for c in requests.classes} or None,
-        qos_reason=None if requests.classes else QOS_REASON, qos_definition=QOS_DEFINITION,
-    )  # fmt: skip
+        qos_reason=None if requests.classes else QOS_REASON,
+        qos_definition=QOS_DEFINITION,
+    )
 
 
 def _kind(target: str) -> str:
@@ -90,11 +63,14 @@ def _throughput(setting: Setting, summary: Summary, storage: list[Figures], stat
         tokens, reason = None, "only a part of the trace was measured, and the trace counts tokens as a whole"
     io_ns = round(sum(f.latency.mean_ns * f.latency.count for f in storage if f.latency.mean_ns is not None))
     return TokenThroughput(
-        tokens=tokens, storage_io_ns=io_ns, reason=reason,
+        tokens=tokens,
+        storage_io_ns=io_ns,
+        reason=reason,
         storage_throughput_tokens_per_s=tokens * NS_PER_S / io_ns if tokens is not None and io_ns else None,
         wall_clock_throughput_tokens_per_s=tokens * NS_PER_S / summary.wall_ns
-        if tokens is not None and summary.wall_ns else None,
-    )  # fmt: skip
+        if tokens is not None and summary.wall_ns
+        else None,
+    )
 
 
 def _criteria(wanted: Criteria, moved: list[Figures], kinds: dict[str, str], stats: dict[str, Any]) -> list[Criterion]:
@@ -121,15 +97,94 @@ def _below(name: str, threshold: str, measured: float | None) -> Criterion:
     limit = parse_duration_ns(threshold)
     verdict = "not measured" if measured is None else "pass" if measured < limit else "fail"
     return Criterion(
-        name=name, threshold=limit, measured=measured, verdict=verdict,
+        name=name,
+        threshold=limit,
+        measured=measured,
+        verdict=verdict,
         definition="total latency, of the worst tier of its kind; the benchmark takes the device's, which is no longer",
         shown=f"{format_duration(measured)} < {format_duration(limit)}",
-    )  # fmt: skip
+    )
 
 
 def _above(name: str, threshold: float, measured: float | None, definition: str, show: Any) -> Criterion:
     verdict = "not measured" if measured is None else "pass" if measured > threshold else "fail"
     return Criterion(
-        name=name, threshold=threshold, measured=measured, verdict=verdict, definition=definition,
+        name=name,
+        threshold=threshold,
+        measured=measured,
+        verdict=verdict,
+        definition=definition,
         shown=f"{'-' if measured is None else show(measured)} > {show(threshold)}",
-    )  # fmt: skip
+    )
+
+
+QOS_DEFINITION = (
+    "storage_ns of a request: time in which at least one of its operations was in flight; requests with an operation "
+    "that failed or was not reached are left out; a class complies if no percentile that is known exceeds its target"
+)
+
+
+def request_figures(
+    setting: Setting, record: Record, due_ns: Any, served: pa.RecordBatch, targets: Mapping[str, Targets]
+) -> RequestFigures:
+    """Return the figures of the rows of `served`, judged by the `targets` of each class."""
+    import numpy as np
+
+    counts = _is_measured(setting, record, due_ns, served)
+    storage, first = (_values(served, name)[counts] for name in ("storage_ns", "first_token_ns"))
+    storage = np.where(_values(served, "unfinished")[counts] == 0, storage, NOT_DONE)
+    reason = not_modelled(setting.reader.meta, setting.asked)
+    codes = served.column("qos").indices.fill_null(-1).to_numpy(zero_copy_only=False)[counts]
+    classes = [
+        _class(str(qos), storage[(codes == code) & (storage != NOT_DONE)], targets[qos])
+        for code, qos in enumerate(Qos)
+        if (codes == code).any()
+    ]
+    return RequestFigures(
+        requests=int(counts.sum()),
+        storage=distribution(storage[storage != NOT_DONE]),
+        classes=classes,
+        first_token=None if reason else distribution(first[first != NOT_DONE]),
+        first_token_unknown=None if reason else int((first == NOT_DONE).sum()),
+        first_token_reason=reason,
+        first_token_definition=TTFT_DEFINITION,
+    )
+
+
+def _values(served: pa.RecordBatch, name: str) -> Any:
+    return served.column(name).fill_null(NOT_DONE).to_numpy(zero_copy_only=False)
+
+
+def _is_measured(setting: Setting, record: Record, due_ns: Any, served: pa.RecordBatch) -> Any:
+    """Return bool a request: whether the warm-up touches none of its operations."""
+    import numpy as np
+
+    is_whole = np.ones(served.num_rows, bool)
+    if setting.warmup is None:
+        return is_whole
+    plan = setting.window.plan
+    left_out = plan.row[~setting.warmup.is_measured(plan, record, due_ns)]
+    ids = served.column("request_id").to_numpy()
+    at = 0
+    for batch in setting.reader.batches(("request_id",)):
+        within = left_out[(left_out >= at) & (left_out < at + batch.num_rows)] - at
+        touched = batch.column("request_id").fill_null(-1).to_numpy()[within]
+        is_whole &= ~np.isin(ids, touched)
+        at += batch.num_rows
+        if at >= setting.window.rows:
+            break
+    return is_whole
+
+
+def _class(qos: str, storage_ns: Any, targets: Targets) -> ClassFigures:
+    found = distribution(storage_ns)
+    limits = {name: parse_duration_ns(getattr(targets, name)) for name in targets.__struct_fields__}
+    known = {name: value for name in limits if (value := getattr(found, f"{name}_ns")) is not None}
+    verdict = "pass" if all(value <= limits[name] for name, value in known.items()) else "fail"
+    return ClassFigures(
+        qos=qos,
+        storage=found,
+        targets_ns=limits,
+        verdict=verdict if known else "not measured",
+        share_within_p95_target=float((storage_ns <= limits["p95"]).mean()) if len(storage_ns) else None,
+    )

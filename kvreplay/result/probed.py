@@ -1,6 +1,6 @@
 """The probes beside a replay: `kvreplay probe` in a process of its own, attached for the measured part alone.
 
-A process that submits has no time to read events; one that only probes disturbs it least.
+The process that submits has no time to read events; a second one disturbs it least.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,11 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from kvreplay.config.setting import Setting
 from kvreplay.probes.devices import beneath
 from kvreplay.probes.measure import ATTACHED
-from kvreplay.run.prepare import drives_of
 from kvreplay.tiers.host import device_number
+from kvreplay.tiers.tier import Tier, drives_of
 from kvtrace.core.app import log
 from kvtrace.core.errors import DeviceError, ProbeUnavailable
 from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE, ProbesNote
@@ -28,12 +30,7 @@ from kvtrace.core.schema import BLOCKS
 from kvtrace.core.tables import open_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     import pyarrow as pa
-
-    from kvreplay.result.manifest import Setting
-    from kvreplay.tiers.tier import Tier
 
 _ERROR = "kvreplay: error: "
 _END_S = 60

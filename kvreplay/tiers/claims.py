@@ -1,7 +1,7 @@
-"""Which directories a replay may use: empty ones and our own, one replay at a time; removes only our files.
+"""Which directories a replay may use: empty ones and its own, one replay at a time; only its own files are removed.
 
-Everything we write lies in one scratch directory with a marker file in it. By the marker a later run knows
-the leftovers of a killed one, and on it two runs exclude each other.
+All objects lie in one scratch directory with a marker file. By the marker a later run knows the leftovers of a killed
+one; a lock on it keeps two runs apart.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvreplay.tiers import header
 from kvreplay.tiers.directio import refused
 from kvreplay.tiers.layout import DIRECTORY_NAME, FILE_NAME
+from kvreplay.tiers.space import read_header
 from kvtrace.core.errors import DeviceError
 
 SCRATCH = "kvreplay-scratch"
@@ -22,25 +22,12 @@ MARKER = "KVREPLAY"
 _OTHER_FILES = frozenset({"probe.kv", "precondition.kv"})
 _MARKER_TEXT = b"Written by kvreplay: everything in this directory is its own and will be deleted.\n"
 # Nothing in or below these is a place for benchmark data …
-_SYSTEM_TREES = (
-    "/bin",
-    "/boot",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/proc",
-    "/run",
-    "/sbin",
-    "/sys",
-    "/usr",
-)
+_SYSTEM_TREES = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
 # … and these hold others' files, but a directory below may be ours.
-_SYSTEM_PATHS = frozenset({
-    "/", "/dev/shm", "/home", "/media", "/mnt", "/opt", "/root", "/srv",  # noqa: S108 - to be refused
-    "/tmp", "/var", "/var/cache", "/var/lib", "/var/log", "/var/tmp",  # noqa: S108 - to be refused
-})  # fmt: skip
+_SYSTEM_PATHS = {
+    *("/", "/dev/shm", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/tmp"),  # noqa: S108 - to be refused
+    *("/var", "/var/cache", "/var/lib", "/var/log", "/var/tmp"),  # noqa: S108 - to be refused
+}
 _MEMORY_FILES = "/dev/shm/"  # noqa: S108 - a directory below it is no device
 _NOT_DATA = frozenset({"lost+found", SCRATCH})
 
@@ -94,7 +81,7 @@ def check_file(path: Path) -> None:
         raise DeviceError(f"{path} lies in a system path; name a file in a directory made for the replay")
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise DeviceError(f"{path} is not a regular file; name a new one")
-    if path.exists() and path.stat().st_size and header.read(path) is None:
+    if path.exists() and path.stat().st_size and read_header(path) is None:
         raise DeviceError(f"{path} is not ours (it does not begin as kvreplay's files do); name a new file")
     if not os.access(path if path.exists() else parent, os.W_OK):
         raise DeviceError(f"{path}: no permission to write there")

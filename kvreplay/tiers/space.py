@@ -1,11 +1,19 @@
-"""The space of one file or device, handed out as extents: the lowest free one that is long enough."""
+"""The space of one file or device: its header block, and extents, the lowest free one that is long enough.
+
+The header says that the target is ours and how far it has been written: by it a later run knows the leftovers of a
+killed one, and need not write again what is already written.
+"""
 
 from __future__ import annotations
 
 import errno
 import threading
+import zlib
 from array import array
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from kvtrace.core.units import format_bytes
 
@@ -106,3 +114,42 @@ class Space:
             self._allocator.release(self._nodes, self._scalars, start, length)
             self._objects -= 1
             self._live_bytes -= length
+
+
+_MAGIC = b"Written by kvreplay: this file or device is its own and will be overwritten.\n"
+_CRC_BYTES = 4
+HEADER_BYTES = 4096
+"""Of a file's header; a device's is one of its blocks if those are longer."""
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What a target of ours says of itself."""
+
+    filled_bytes: int
+    """From the start on, all of it has been written since it was allocated or discarded."""
+
+
+def encode_header(header: Header, block_bytes: int) -> bytes:
+    """Return `header` as a block of `block_bytes`; a checksum over all of it ends it."""
+    body = (_MAGIC + msgspec.json.encode(header) + b"\n").ljust(block_bytes - _CRC_BYTES, b"\0")
+    return body + zlib.crc32(body).to_bytes(_CRC_BYTES, "little")
+
+
+def read_header(path: Path, block_bytes: int = HEADER_BYTES) -> Header | None:
+    """Return the header of the file at `path`; None if it has none of ours."""
+    try:
+        with path.open("rb") as file:
+            return decode_header(file.read(block_bytes))
+    except OSError:
+        return None
+
+
+def decode_header(block: bytes) -> Header | None:
+    """Return the header in `block`; None if it is not ours, or changed since."""
+    body, crc = block[:-_CRC_BYTES], block[-_CRC_BYTES:]
+    if not body.startswith(_MAGIC) or zlib.crc32(body) != int.from_bytes(crc, "little"):
+        return None
+    try:
+        return msgspec.json.decode(body[len(_MAGIC) :].rstrip(b"\0"), type=Header)
+    except msgspec.MsgspecError:
+        return None

@@ -400,7 +400,6 @@ COMMANDS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "report as CSV": (kvdistill, ["report", "run", "--csv"]),
     "compare": (kvdistill, ["compare", "run", "run2", "--json"]),
     "compare on the terminal": (kvdistill, ["compare", "run", "run2"]),
-    "kvreplay compare": (kvreplay, ["compare", "run", "run2", "--json"]),
     "sql": (kvdistill, ["sql", "run", "--query", "slowest_operations", "--json"]),
     "info": (kvtrace, ["info", "t.parquet", "--json"]),
     "validate": (kvtrace, ["validate", "t.parquet", "--json"]),

@@ -313,6 +313,9 @@ def write_run(folder: Path, run: RunFile | PartialRunFile) -> None:
 
 
 def _read(path: Path, kind: type[Kind]) -> Kind:
+    if not path.is_file() and (path.parent / PARTIAL_RUN_FILE).is_file():
+        how = f"kvreplay recover {path.parent} makes a partial run of it"
+        raise TraceError(f"that run goes on or was cut off; {how}", path=path.parent)
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvreplay.data.buffers import Arena
-from kvreplay.data.hugepages import HUGE_PAGE_BYTES, huge_bytes, map_aligned
+from kvreplay.data.buffers import HUGE_PAGE_BYTES, Arena, huge_bytes, map_aligned
 from kvreplay.tiers.ram import RamTier
 
 MIB = 1 << 20

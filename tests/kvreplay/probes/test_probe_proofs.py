@@ -60,10 +60,13 @@ def test_calls_on_files_are_counted_by_interface(place, tmp_path):
     seen = {key: (c["count"], c["bytes"], c["errors"]) for key, c in calls.items() if c["call"] != "read"}
     # The write to the pipe is none on a file; the read before the file's start fails.
     assert seen == {
-        ("write", "pwrite64"): (7, 7 * 8192, 0), ("write", "pwritev2"): (1, 123, 0),
-        ("fsync", "fsync"): (2, None, 0), ("fdatasync", "fdatasync"): (1, None, 0),
-        ("read", "pread64"): (5, 5 * 8192, 1), ("read", "preadv2"): (1, 1000, 0),
-    }  # fmt: skip
+        ("write", "pwrite64"): (7, 7 * 8192, 0),
+        ("write", "pwritev2"): (1, 123, 0),
+        ("fsync", "fsync"): (2, None, 0),
+        ("fdatasync", "fdatasync"): (1, None, 0),
+        ("read", "pread64"): (5, 5 * 8192, 1),
+        ("read", "preadv2"): (1, 1000, 0),
+    }
     assert calls["write", "pwrite64"]["without_io"] >= 1
     # Dropped from the page cache, the data comes from the disk once, and then from the cache again.
     assert calls["read", "pread64"]["without_io"] == 4
@@ -166,7 +169,7 @@ def test_bpftrace_agrees_on_the_same_load(place, tmp_path):
         "{ @bios[args->rwbs] = count(); @sectors[args->rwbs] = sum(args->nr_sector); } "
         f"tracepoint:block:block_split {mine} {{ @splits[args->rwbs] = count(); }} "
         f"tracepoint:block:block_bio_backmerge {mine} {{ @merged[args->rwbs] = count(); }}"
-    )  # fmt: skip
+    )
     with (
         probed(tmp_path / "out", "--comm", LOAD, "--dev", disk) as found,
         subprocess.Popen(
@@ -199,9 +202,7 @@ def partition(tmp_path):
     os.truncate(tmp_path / "image", 32 << 20)
     if not (shutil.which("losetup") and shutil.which("addpart")):
         pytest.skip("losetup or addpart is not installed (apt-get install util-linux mount)")
-    made = subprocess.run(
-        ["losetup", "-f", "--show", tmp_path / "image"], capture_output=True, text=True, check=False
-    )  # fmt: skip
+    made = subprocess.run(["losetup", "-f", "--show", tmp_path / "image"], capture_output=True, text=True, check=False)
     if made.returncode:
         pytest.skip(f"no loop device: {made.stderr.strip()}")
     loop = Path(made.stdout.strip())

@@ -19,7 +19,7 @@ ROWS = [
     (1, "write", 2, "prefill", 2, 0, 5 * MIB, 1, 0, 0),
     (2, "read", 2, "decode", 1, 0, 3 * MIB, 2, 0, 0),
     (3, "read", 2, "decode", 2, 0, 5 * MIB, 2, 0, 0),
-]  # fmt: skip
+]
 
 
 @pytest.mark.root
@@ -29,7 +29,7 @@ def test_a_runs_block_requests_are_its_operations_bytes(tmp_path):
     (tmp_path / "scratch").mkdir()
     done = run_cli(
         "kvreplay", "run", trace, "--tier", f"nvme={tmp_path / 'scratch'}", "--probes", "-o", tmp_path / "run", "--json"
-    )  # fmt: skip
+    )
     facts = json.loads(done.stdout)["probes"]
     if not facts["devices"]:
         pytest.skip("the temporary directory does not lie on a disk")

@@ -1,28 +1,25 @@
-"""`kvreplay recover`: make a run, marked partial, of what a killed one had kept of its measurements."""
+"""`kvreplay recover`: make a run, marked partial, of the journal of a killed one."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from kvreplay.config.config import Config
+from kvreplay.config.setting import Setting, settle
 from kvreplay.engine.job import NOT_DONE
 from kvreplay.result.journal import read_record, unrecovered
 from kvreplay.result.manifest import Measured
-from kvreplay.result.request_figures import request_figures
+from kvreplay.result.mlperf import request_figures
 from kvreplay.result.requests import served_batch
-from kvreplay.run.run import Interrupted, Outcome, settle, summary_of, write_down
+from kvreplay.run.run import FinishedRun, Interrupted, summary_of, write_down
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, DeviceIo, PartialRunFile
 
-if TYPE_CHECKING:
-    from kvreplay.result.manifest import Setting
 
-
-def recover(path: Path, trace: Path | None = None) -> Outcome:
-    """Write the run in `path` that was cut off from its journal; `trace` if it lies elsewhere now.
+def recover(path: Path, trace: Path | None = None) -> FinishedRun:
+    """Write the run in `path` that was cut off from its journal; `trace` is where its trace lies now, if it moved.
 
     Raises:
         ConfigError, TraceError: nothing to recover, or the trace is not the one that was replayed.
@@ -42,9 +39,14 @@ def recover(path: Path, trace: Path | None = None) -> Outcome:
             trouble.append("what --verify found died with the process; corrupt operations are in ops.parquet")
         measured = Measured(
             {name: DeviceIo(read_bytes=None, written_bytes=None) for name in begun.smart},
-            summary_of(setting, record, due_ns, None, wall_ns), error, None, {},
-            request_figures(setting, record, due_ns, served, setting.config.criteria.targets), None, trouble,
-        )  # fmt: skip
+            summary_of(setting, record, due_ns, None, wall_ns),
+            error,
+            None,
+            {},
+            request_figures(setting, record, due_ns, served, setting.config.criteria.targets),
+            None,
+            trouble,
+        )
         outcome = write_down(setting, begun, measured, record, due_ns, served, path)
         for name in (PARTIAL_RUN_FILE, PARTIAL_OPS_FILE):
             (path / name).unlink()
@@ -52,7 +54,7 @@ def recover(path: Path, trace: Path | None = None) -> Outcome:
 
 
 def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
-    """Return the setting of the run again, from its manifest and its trace."""
+    """Return the run's setting, from run.partial.json and its trace."""
     try:
         config = msgspec.convert(begun.config, Config)
     except msgspec.ValidationError as error:
