@@ -26,10 +26,8 @@ class Limit:
 
     def within(self, other: Limit) -> Limit:
         """Return the stricter of both limits, bound by bound."""
-        return Limit(
-            _least(self.rows, other.rows), _least(self.span_ns, other.span_ns),
-            _least(self.moved_bytes, other.moved_bytes),
-        )  # fmt: skip
+        names = ("rows", "span_ns", "moved_bytes")
+        return Limit(*(_least(getattr(self, name), getattr(other, name)) for name in names))
 
 
 def _least(a: int | None, b: int | None) -> int | None:

@@ -7,16 +7,23 @@ from typing import Final
 
 from kvtrace.core.errors import ConfigError
 
-BYTES: Final = {
-    "": 1, "b": 1,
-    "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4,
-    "kib": 1024, "mib": 1024**2, "gib": 1024**3, "tib": 1024**4, "pib": 1024**5,
-    "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4, "pb": 1000**5,
-}  # fmt: skip
+BYTES: Final = (
+    {"": 1, "b": 1}
+    | {prefix: 1024**n for n, prefix in enumerate("kmgt", 1)}
+    | {f"{prefix}ib": 1024**n for n, prefix in enumerate("kmgtp", 1)}
+    | {f"{prefix}b": 1000**n for n, prefix in enumerate("kmgtp", 1)}
+)
 DURATIONS_NS: Final = {
-    "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9,
-    "m": 60 * 10**9, "min": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9,
-}  # fmt: skip
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "min": 60 * 10**9,
+    "h": 3_600 * 10**9,
+    "d": 86_400 * 10**9,
+}
 NS_PER_S: Final = 10**9
 INT64_MAX: Final = 2**63 - 1
 _RATE = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(?:/\s*([A-Za-zµ]+))?\s*")

@@ -209,9 +209,14 @@ def chunk_bytes(model: ModelShape, chunk_tokens: int, ranks: int = 1, page_bytes
 
 
 def stored_bytes(
-    model: ModelShape, tokens: int, *, ranks: int = 1, chunk_tokens: int | None = None,
-    store: Store = Store.DENSE, page_bytes: int = 1,
-) -> int:  # fmt: skip
+    model: ModelShape,
+    tokens: int,
+    *,
+    ranks: int = 1,
+    chunk_tokens: int | None = None,
+    store: Store = Store.DENSE,
+    page_bytes: int = 1,
+) -> int:
     """Return what a prefix of `tokens` tokens takes on disk, for all ranks together.
 
     With `chunk_tokens` only whole chunks are stored, each with a state of its own; without, one entry of all

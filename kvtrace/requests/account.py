@@ -17,10 +17,10 @@ from kvtrace.requests.requests import NONE, Ints, Requests
 
 GAP_INTERVALS = 100
 """An interval without arrivals is a gap from this many mean intervals on."""
-COUNTED = (
-    "failures", "out_of_order", "wrong_totals", "unknown_columns", "orphans", "rechained_ids", "unnamed_tokens",
-    "subagents", "empty_conversations", "unanswered", "unasked", "unknown_speakers",
-)  # fmt: skip
+_COUNTED = """
+failures out_of_order wrong_totals unknown_columns orphans rechained_ids unnamed_tokens subagents empty_conversations
+unanswered unasked unknown_speakers
+"""
 """Oddities that sources count in their origin."""
 
 
@@ -47,7 +47,7 @@ def account(requests: Requests) -> dict[str, Any]:
         "distinct_blocks": distinct,
         "block_reuse": 1 - distinct / references if distinct is not None and references else None,
         "gaps": _gaps(requests.arrival_ns),
-        "oddities": {name: requests.origin[name] for name in COUNTED if requests.origin.get(name)},
+        "oddities": {name: requests.origin[name] for name in _COUNTED.split() if requests.origin.get(name)},
         "nulls": _nulls(requests),
     }
 
@@ -65,9 +65,11 @@ def _gaps(times: Ints) -> dict[str, Any]:
     is_gap = intervals >= GAP_INTERVALS * (int(times[-1] - times[0]) / len(intervals))
     longest = int(np.argmax(intervals))
     return {
-        "count": int(np.count_nonzero(is_gap)), "total_ns": int(intervals[is_gap].sum()),
-        "longest_ns": int(intervals[longest]), "longest_starts_ns": int(times[longest]),
-    }  # fmt: skip
+        "count": int(np.count_nonzero(is_gap)),
+        "total_ns": int(intervals[is_gap].sum()),
+        "longest_ns": int(intervals[longest]),
+        "longest_starts_ns": int(times[longest]),
+    }
 
 
 def _nulls(requests: Requests) -> dict[str, int]:
@@ -86,11 +88,9 @@ def write(
 ) -> dict[str, Any]:
     """Write `requests` to `path` and return the account of them; `progress` takes the rows so far."""
     figures = account(requests)
-    config = {"source": requests.origin, "seed": seed}
-    meta = describe(
-        REQUESTS, "kvtrace", argv, config, seed=seed, source=requests.origin, notes=list(requests.notes),
-        stats=figures,
-    )  # fmt: skip
+    source, notes = requests.origin, list(requests.notes)
+    config = {"source": source, "seed": seed}
+    meta = describe(REQUESTS, "kvtrace", argv, config, seed=seed, source=source, notes=notes, stats=figures)
     with create(path, REQUESTS, meta) as out:
         for batch in batches(requests):
             out.write(batch)

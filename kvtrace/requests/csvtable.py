@@ -103,13 +103,11 @@ def _read(path: Path, names: list[str], types: Mapping[str, Any]) -> dict[str, A
         with csv.open_csv(
             path,
             # Without threads an error names its row.
-            read_options=csv.ReadOptions(
-                column_names=names, skip_rows=1, use_threads=False, block_size=_BLOCK_BYTES
-            ),
+            read_options=csv.ReadOptions(column_names=names, skip_rows=1, use_threads=False, block_size=_BLOCK_BYTES),
             convert_options=csv.ConvertOptions(
                 column_types=types, include_columns=list(types), null_values=[""], strings_can_be_null=True
             ),
-        ) as reader:  # fmt: skip
+        ) as reader:
             batches.extend(reader)
     except pa.ArrowInvalid as error:
         if "Empty CSV file" in str(error):

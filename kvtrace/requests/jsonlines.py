@@ -30,6 +30,15 @@ class JsonLines(Generic[T]):
         """The SHA-256 of the lines read so far, in hexadecimal."""
         return self._digest.hexdigest()
 
+    def fault(self, message: str, number: int, column: str) -> TraceError:
+        """Return the error that says what is wrong with the field `column` of line `number`."""
+        return TraceError(message, path=self.path, row=number, column=column)
+
+    def misfit(self, ids: int, tokens: int, block_tokens: int, wanted: int, number: int) -> TraceError:
+        """Return the error that line `number` has so many `ids`, not as many as its `tokens` need."""
+        needs = f"{ids} ids, but {tokens} input tokens in blocks of {block_tokens} need {wanted}"
+        return self.fault(f"{needs}; another block size? (--block-tokens)", number, "hash_ids")
+
     def __iter__(self) -> Iterator[tuple[int, T]]:
         """Yield each line and its number, from 1; TraceError for one that is no `T`."""
         with self.path.open("rb") as file:

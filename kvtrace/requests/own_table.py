@@ -11,7 +11,17 @@ import numpy as np
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import SUFFIXES, open_table
-from kvtrace.requests.requests import MAX_BLOCK_ID, MAX_NS, MAX_TOKENS, NONE, Ints, Requests, Start, sha256_of
+from kvtrace.requests.requests import (
+    MAX_BLOCK_ID,
+    MAX_NS,
+    MAX_TOKENS,
+    NONE,
+    Ints,
+    Requests,
+    Start,
+    origin_of,
+    sha256_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,15 +111,11 @@ def read(path: Path) -> Requests:
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.concatenate(lengths))])
     _check(found, offsets, has_ids, path)
     source = reader.meta.source or {}
-    origin = {
-        "kind": "requests", "file": path.name, "sha256": sha256_of(path), "requests": row, "block_tokens": has_ids,
-        "of": source,
-    }  # fmt: skip
-    return Requests(
-        found["arrival_ns"], found["input_tokens"], found["output_tokens"], offsets, np.concatenate(ids), has_ids,
-        origin, tuple(reader.meta.notes), session_id=_or_none(found["session_id"]), turn=_or_none(found["turn"]),
-        qos=_or_none(found["qos"]), kind=None if (found["kind"] == _TRACE_KIND).all() else found["kind"],
-    )  # fmt: skip
+    origin = origin_of("requests", path, sha256_of(path), row, has_ids, of=source)
+    tokens, notes = (found["input_tokens"], found["output_tokens"]), tuple(reader.meta.notes)
+    more: dict[str, Any] = {name: _or_none(found[name]) for name in ("session_id", "turn", "qos")}
+    more["kind"] = None if (found["kind"] == _TRACE_KIND).all() else found["kind"]
+    return Requests(found["arrival_ns"], *tokens, offsets, np.concatenate(ids), has_ids, origin, notes, **more)
 
 
 def _column(array: Any, name: str, path: Path, row: int) -> Ints:

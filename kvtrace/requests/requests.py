@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kvtrace.core.errors import TraceError
 
 Ints = NDArray[np.int64]
+Notes = tuple[str, ...]
 
 NONE = -1
 """Stands for null in `session_id`, `turn` and `qos`."""
@@ -39,7 +40,7 @@ class Requests:
     block_tokens: int
     origin: dict[str, Any]
     """What the metadata says of the source: kind, file name, SHA-256, block_tokens, counts."""
-    notes: tuple[str, ...]
+    notes: Notes
     session_id: Ints | None = None
     """Dense conversation numbers; None if the source has none, NONE for a request without."""
     turn: Ints | None = None
@@ -65,6 +66,25 @@ _START_BYTES = 1 << 16
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 BlockId = Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCK_ID)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=2**31)]
+
+
+def origin_of(kind: str, path: Path, sha256: str, requests: int, block_tokens: int, **facts: Any) -> dict[str, Any]:
+    """Return what the metadata says of a source of `kind`: what all sources have, then `facts` of its own."""
+    base = {"kind": kind, "file": path.name, "sha256": sha256, "requests": requests, "block_tokens": block_tokens}
+    return base | facts
+
+
+def without_blocks(
+    arrival_ns: Ints,
+    input_tokens: Ints,
+    output_tokens: Ints,
+    origin: dict[str, Any],
+    notes: tuple[str, ...],
+    **more: Any,
+) -> Requests:
+    """Return the requests of a source without block ids; `more` are the columns that are None by default."""
+    offsets, ids = np.zeros(len(arrival_ns) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    return Requests(arrival_ns, input_tokens, output_tokens, offsets, ids, 0, origin, notes, **more)
 
 
 def column(values: array[int]) -> Ints:

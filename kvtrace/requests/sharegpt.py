@@ -17,7 +17,19 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.requests import MAX_NS, MAX_TOKENS, Ints, Requests, Start, column, need_file, place_of, sha256_of
+from kvtrace.requests.requests import (
+    MAX_NS,
+    MAX_TOKENS,
+    Ints,
+    Requests,
+    Start,
+    column,
+    need_file,
+    origin_of,
+    place_of,
+    sha256_of,
+    without_blocks,
+)
 
 ENCODING = "cl100k_base"
 CHARACTERS_PER_TOKEN = 4
@@ -120,9 +132,14 @@ def is_own(start: Start) -> bool:
 
 
 def read(
-    path: Path, rng: np.random.Generator, *, request_rate_per_s: float = REQUEST_RATE_PER_S,
-    live_conversations: int = LIVE_CONVERSATIONS, max_conversations: int | None = None, tokenizer: str = "auto",
-) -> Requests:  # fmt: skip
+    path: Path,
+    rng: np.random.Generator,
+    *,
+    request_rate_per_s: float = REQUEST_RATE_PER_S,
+    live_conversations: int = LIVE_CONVERSATIONS,
+    max_conversations: int | None = None,
+    tokenizer: str = "auto",
+) -> Requests:
     """Return the requests of the ShareGPT JSON array at `path`, one an answer, arriving as `rng` draws.
 
     Arrivals are a Poisson process of `request_rate_per_s`. Each is the next turn of one of the
@@ -147,20 +164,21 @@ def read(
     if times[-1] > MAX_NS:
         raise ConfigError(f"request rate(={request_rate_per_s}) is too low: {len(order)} requests outlast the clock")
     arrivals = times.astype(np.int64)
-    counts = {
-        "conversations": len(turns.lengths), "empty_conversations": turns.empty, "unanswered": turns.unanswered,
-        "unasked": turns.unasked, "unknown_speakers": turns.unknown_speakers,
-    }  # fmt: skip
-    origin = {
-        "kind": "sharegpt", "file": path.name, "sha256": sha256_of(path), "requests": len(order), "block_tokens": 0,
-        "tokenizer": tokenizer_name, "request_rate_per_s": request_rate_per_s,
-        "live_conversations": live_conversations, "max_conversations": max_conversations, **counts,
-    }  # fmt: skip
-    return Requests(
-        arrivals - arrivals[0], column(turns.inputs)[order], column(turns.outputs)[order],
-        np.zeros(len(order) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64), 0, origin, _notes(origin),
-        session_id=sessions, turn=places,
-    )  # fmt: skip
+    facts = {
+        "tokenizer": tokenizer_name,
+        "request_rate_per_s": request_rate_per_s,
+        "live_conversations": live_conversations,
+        "max_conversations": max_conversations,
+        "conversations": len(turns.lengths),
+        "empty_conversations": turns.empty,
+        "unanswered": turns.unanswered,
+        "unasked": turns.unasked,
+        "unknown_speakers": turns.unknown_speakers,
+    }
+    origin = origin_of("sharegpt", path, sha256_of(path), len(order), 0, **facts)
+    tokens = column(turns.inputs)[order], column(turns.outputs)[order]
+    notes = _notes(origin)
+    return without_blocks(arrivals - arrivals[0], *tokens, origin, notes, session_id=sessions, turn=places)
 
 
 def _read_turns(path: Path, count: Counter, limit: int | None) -> _Turns:

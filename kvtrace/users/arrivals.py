@@ -112,9 +112,12 @@ class ArrivalProcess:
         """Return what the metadata says of the process; null where the process has no such thing."""
         is_diurnal = self.process is Process.DIURNAL
         return {
-            "arrivals": str(self.process), "request_rate_per_s": self.rate_per_s, "burstiness_cv": self.burstiness,
-            "day_ns": self.day_ns if is_diurnal else None, "day_amplitude": self.amplitude if is_diurnal else None,
-        }  # fmt: skip
+            "arrivals": str(self.process),
+            "request_rate_per_s": self.rate_per_s,
+            "burstiness_cv": self.burstiness,
+            "day_ns": self.day_ns if is_diurnal else None,
+            "day_amplitude": self.amplitude if is_diurnal else None,
+        }
 
     def describe(self) -> str:
         """Return the process in words that follow "requests arrive"."""

@@ -80,9 +80,12 @@ def check(
         share = getattr(workload, name)
         require(0 <= share <= 1, f"workload.{name}(={share}) must be from 0 to 1")
     for name, most in (
-        ("rag_documents", MAX_ITEMS), ("rag_chunk_tokens", MAX_ITEM_TOKENS), ("rag_top_chunks", MAX_TOP_CHUNKS),
-        ("decode_entries", MAX_ITEMS), ("decode_entry_tokens", MAX_ITEM_TOKENS),
-    ):  # fmt: skip
+        ("rag_documents", MAX_ITEMS),
+        ("rag_chunk_tokens", MAX_ITEM_TOKENS),
+        ("rag_top_chunks", MAX_TOP_CHUNKS),
+        ("decode_entries", MAX_ITEMS),
+        ("decode_entry_tokens", MAX_ITEM_TOKENS),
+    ):
         value = getattr(workload, name)
         require(0 < value <= most, f"workload.{name}(={value}) must be > 0, and at most {most}")
     require(
