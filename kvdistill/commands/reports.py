@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvdistill.report.library import NamedQuery, named_queries, named_query
 from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    # Heavy.
+    import pyarrow as pa
+
+_LIBRARY_WIDTH = 110
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print the result as CSV.")]
@@ -62,7 +71,7 @@ def report(
     elif markdown or csv:
         typer.echo(as_markdown(documents) if markdown else csv_lines(documents), nl=False)
     elif not outputs:
-        show_documents(documents)
+        show_documents(documents, hint="Distributions and maps are in a page: -o report.html")
 
 
 def compare(
@@ -123,9 +132,7 @@ def sql(
     kvdistill sql run --query slowest_operations
     kvdistill sql 'runs/*' --query runs_at_a_glance --csv
     """
-    from kvdistill.report.library import named_queries, named_query
     from kvdistill.report.sql import answer, open_shell, split_query
-    from kvtrace.core.document.terminal import show_answer, show_library
 
     if json and csv:
         raise ConfigError("choose one of --json and --csv")
@@ -134,7 +141,7 @@ def sql(
         if json:
             emit_json(library)
         else:
-            show_library(library)
+            _show_library(library)
         return
     files, statement = split_query(arguments or [])
     if not files:
@@ -145,4 +152,39 @@ def sql(
     if named is None and statement is None:
         raise typer.Exit(open_shell(files))
     with answer(files, named.sql if named else statement or "", named.needs if named else ()) as batches:
-        show_answer(batches, "json" if json else "csv" if csv else "table", max_rows)
+        if json:
+            emit_json([row for batch in batches for row in batch.to_pylist()])
+        elif csv:
+            _write_csv(batches)
+        else:
+            _show_answer(batches, max_rows)
+
+
+def _show_library(queries: list[NamedQuery]) -> None:
+    for query in queries:
+        typer.echo(f"{query.name} ({', '.join(query.needs)})")
+        typer.echo(textwrap.fill(query.answers, _LIBRARY_WIDTH, initial_indent="  ", subsequent_indent="  "))
+
+
+def _write_csv(batches: pa.RecordBatchReader) -> None:
+    from csv import writer
+
+    out = writer(sys.stdout, lineterminator="\n")
+    out.writerow(batches.schema.names)
+    for batch in batches:
+        out.writerows(zip(*(c.to_pylist() for c in batch.columns), strict=True))
+
+
+def _show_answer(batches: pa.RecordBatchReader, max_rows: int) -> None:
+    from kvtrace.core.document.document import ReportColumn, ReportTable, Sheet
+    from kvtrace.core.document.terminal import show_tables
+
+    rows: list[list[object]] = []
+    for batch in batches:
+        rows += [list(row.values()) for row in batch.to_pylist()]
+        if len(rows) > max_rows:
+            break
+    columns = [ReportColumn(name, name) for name in batches.schema.names]
+    show_tables([ReportTable("", Sheet.SUMMARY, columns, rows[:max_rows])])
+    if len(rows) > max_rows:
+        log(f"only the first {max_rows} rows; --csv gives all")

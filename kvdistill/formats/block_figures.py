@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from kvdistill.profile.database import named, query
-from kvtrace.core.percentiles import QUANTILES
+from kvtrace.core.statistics import QUANTILES
 
 if TYPE_CHECKING:
     import duckdb

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvdistill.formats.formats import Account, Imported
 from kvtrace.core.errors import TraceError
-from kvtrace.core.percentiles import QUANTILES, nearest_rank
+from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

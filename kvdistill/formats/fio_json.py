@@ -12,7 +12,7 @@ import msgspec
 
 from kvdistill.formats.formats import Account, Imported
 from kvtrace.core.errors import TraceError
-from kvtrace.core.percentiles import QUANTILES, nearest_rank
+from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ import numpy as np
 
 from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.slots import slot_of
+from kvtrace.core.statistics import Slot, slot_of
 from kvtrace.core.units import NS_PER_S, format_count
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvdistill.profile.profile import Direction, Profile, Slot
+    from kvdistill.profile.profile import Direction, Profile
 
 MAX_OPS = 2_000_000
 """The most operations that are drawn, which bounds memory and the logs."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvdistill.profile.profile import Arrivals
-from kvtrace.core.slots import SLOTS, count, to_slots
+from kvtrace.core.statistics import SLOTS, count, to_slots
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,8 +13,8 @@ import numpy as np
 from kvdistill.profile.reuse import reuse_distances
 from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import TraceError
-from kvtrace.core.percentiles import nearest_rank
 from kvtrace.core.schema import OPS, TRACE, enum_code
+from kvtrace.core.statistics import nearest_rank
 
 if TYPE_CHECKING:
     from pathlib import Path

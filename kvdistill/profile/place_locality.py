@@ -9,7 +9,7 @@ import numpy as np
 from kvdistill.profile import reuse
 from kvdistill.profile.operations import DELETE, READ
 from kvdistill.profile.profile import Locality, Reuse
-from kvtrace.core.slots import SLOTS, count, to_slots
+from kvtrace.core.statistics import SLOTS, count, to_slots
 
 if TYPE_CHECKING:
     from pathlib import Path

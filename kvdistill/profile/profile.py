@@ -10,6 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.statistics import Slot
 
 FORMAT = 2
 """Raised when a field changes its name or meaning."""
@@ -51,14 +52,6 @@ class SizeCount(msgspec.Struct, frozen=True):
 
     io_bytes: int
     ops: int
-
-
-class Slot(msgspec.Struct, frozen=True):
-    """So many values lay from `low` on and under `below`."""
-
-    low: int
-    below: int
-    count: int
 
 
 class Zone(msgspec.Struct, frozen=True):

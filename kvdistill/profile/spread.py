@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from kvtrace.core.percentiles import nearest_rank
+from kvtrace.core.statistics import nearest_rank
 
 TOP_SIZES = 5
 _SIZE_QUANTILES = {"p50_bytes": 5000, "p99_bytes": 9900}

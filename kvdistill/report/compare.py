@@ -11,8 +11,8 @@ import msgspec
 from kvdistill.report.probe import TIMES, ProbeReport
 from kvdistill.report.report import JobsReport, Report, RunReport, TraceReport
 from kvdistill.report.tables import at
-from kvtrace.core.comparison import DEFINITION, FEWEST_TRIALS, UNKNOWN, Ratio, differing, ratio
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.statistics import DEFINITION, FEWEST_TRIALS, UNKNOWN, Ratio, differing, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,11 +89,13 @@ def compare(sides: Sequence[Trials]) -> Compared:
         settings = {name: values for name, values in settings.items() if None not in values}
         lines = [line for line in lines if sum(side.median is not None for side in line.sides) > 1]
     return Compared(
-        names=[side.name for side in sides], kinds=kinds, trials=[len(side.reports) for side in sides],
+        names=[side.name for side in sides],
+        kinds=kinds,
+        trials=[len(side.reports) for side in sides],
         settings=settings,
         warnings=[warning for side in sides for warning in _warnings(side)],
         lines=[line for line in lines if any(_says(line.name, side.median) for side in line.sides)],
-    )  # fmt: skip
+    )
 
 
 def _says(name: str, value: float | None) -> bool:
@@ -183,16 +185,24 @@ def _settings(report: Report) -> dict[str, Any]:
     if isinstance(report, JobsReport):
         return {}
     subject = report.subject
-    facts = {"preset": subject.preset, "model": subject.model, "seed": subject.seed, "version": subject.version,
-             "config_sha256": subject.config_sha256}  # fmt: skip
+    facts = {
+        "preset": subject.preset,
+        "model": subject.model,
+        "seed": subject.seed,
+        "version": subject.version,
+        "config_sha256": subject.config_sha256,
+    }
     run = report.run if isinstance(report, RunReport) else None
     if run is None:
         return facts
     return {
-        **{name: value for name, value in facts.items() if name != "config_sha256"}, "trace": at(run, "trace", "file"),
-        **(at(run, "config") or {}), "engine.name": at(run, "engine", "name"), "host": at(run, "host"),
+        **{name: value for name, value in facts.items() if name != "config_sha256"},
+        "trace": at(run, "trace", "file"),
+        **(at(run, "config") or {}),
+        "engine.name": at(run, "engine", "name"),
+        "host": at(run, "host"),
         "window.rows": at(run, "window", "rows"),
-    }  # fmt: skip
+    }
 
 
 def _warnings(side: Trials) -> Iterator[str]:

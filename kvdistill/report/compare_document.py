@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 from kvdistill.report.report import RunReport
 from kvdistill.report.tables import by
 from kvtrace.core.document.document import (
+    Cell,
     Chapter,
     Chart,
-    Column,
+    ChartShape,
     Document,
     Highlight,
-    Quantity,
+    ReportColumn,
+    ReportTable,
     Series,
-    Shape,
     Sheet,
-    Table,
     Unit,
+    headed,
 )
 
 if TYPE_CHECKING:
@@ -35,21 +36,23 @@ def comparison_document(compared: Compared, sides: Sequence[Trials]) -> Document
     """Return the document of `compared`, made of `sides`."""
     numbers = [f"[{number}]" for number in range(len(compared.names))]
     rows = [list(row) for row in zip(numbers, compared.names, compared.kinds, compared.trials, strict=True)]
-    columns = [Column("side", "side"), Column("name", "name"), Column("kind", "kind"),
-               Column("trials", "trials", Unit.COUNT)]  # fmt: skip
-    tables = [Table("What is compared", Sheet.SUMMARY, columns, rows)]
+    columns = [*headed(side="side", name="name", kind="kind"), ReportColumn("trials", "trials", Unit.COUNT)]
+    tables = [ReportTable("What is compared", Sheet.SUMMARY, columns, rows)]
     if compared.settings:
-        columns = [Column("setting", "setting"), *(Column(f"side{i}", n) for i, n in enumerate(numbers))]
+        columns = [ReportColumn("setting", "setting"), *(ReportColumn(f"side{i}", n) for i, n in enumerate(numbers))]
         differing = [[name, *map(_said, values)] for name, values in compared.settings.items()]
-        tables.append(Table("Settings that differ", Sheet.PARAMETERS, columns, differing))
+        tables.append(ReportTable("Settings that differ", Sheet.PARAMETERS, columns, differing))
     return Document(
-        name="Comparison", headline=f"{', '.join(compared.names[1:])} against {compared.names[0]}",
-        notes=compared.warnings, highlights=_highlights(compared),
+        name="Comparison",
+        headline=f"{', '.join(compared.names[1:])} against {compared.names[0]}",
+        notes=compared.warnings,
+        highlights=_highlights(compared),
         chapters=[
-            Chapter("Sides", tables), Chapter("Figures", _figures(compared, numbers)),
+            Chapter("Sides", tables),
+            Chapter("Figures", _figures(compared, numbers)),
             Chapter("Distributions beside each other", _distributions(sides)),
         ],
-    )  # fmt: skip
+    )
 
 
 def _said(value: Any) -> str | None:
@@ -63,10 +66,14 @@ def _highlights(compared: Compared) -> list[Highlight]:
     found = [line for line in compared.lines if line.name in _HIGHLIGHTED and line.sides[1].ratio.value is not None]
     last = [line for line in found if line.tier == found[-1].tier]
     return [
-        Highlight(f"{line.op} {_short(line.name)}, {line.tier}".strip(),
-                  line.sides[1].ratio.value, Unit.RATIO, _detail(line.sides[1]))
+        Highlight(
+            f"{line.op} {_short(line.name)}, {line.tier}".strip(),
+            line.sides[1].ratio.value,
+            Unit.RATIO,
+            _detail(line.sides[1]),
+        )
         for line in last[:_MOST_HIGHLIGHTS]
-    ]  # fmt: skip
+    ]
 
 
 def _short(name: str) -> str:
@@ -80,17 +87,20 @@ def _detail(side: Side) -> str:
     return f"[1]/[0]; {found.low:.3f} to {found.high:.3f}"
 
 
-def _figures(compared: Compared, numbers: list[str]) -> list[Table]:
+def _figures(compared: Compared, numbers: list[str]) -> list[ReportTable]:
     has_intervals = any(side.ratio.low is not None for line in compared.lines for side in line.sides[1:])
     columns = [
-        Column("op", "op"), Column("figure", "figure"),
-        *(Column(f"side{i}", n, Unit.NUMBER) for i, n in enumerate(numbers)),
-    ]  # fmt: skip
+        *headed(op="op", figure="figure"),
+        *(ReportColumn(f"side{i}", n, Unit.NUMBER) for i, n in enumerate(numbers)),
+    ]
     for i, number in list(enumerate(numbers))[1:]:
-        columns.append(Column(f"ratio{i}", f"{number}/[0]", Unit.RATIO))
+        columns.append(ReportColumn(f"ratio{i}", f"{number}/[0]", Unit.RATIO))
         if has_intervals:
-            columns += [Column(f"low{i}", "from", Unit.RATIO), Column(f"high{i}", "to", Unit.RATIO),
-                        Column(f"differs{i}", "differs")]  # fmt: skip
+            columns += [
+                ReportColumn(f"low{i}", "from", Unit.RATIO),
+                ReportColumn(f"high{i}", "to", Unit.RATIO),
+                ReportColumn(f"differs{i}", "differs"),
+            ]
     text = compared.definition if has_intervals else "ratio: of the medians; without trials there are no intervals"
     note = f"{text[:1].upper()}{text[1:]}. Values are medians of trials."
     groups: dict[str, list[list[Any]]] = {}
@@ -98,13 +108,15 @@ def _figures(compared: Compared, numbers: list[str]) -> list[Table]:
         groups.setdefault(line.tier, []).append(_row(line, has_intervals=has_intervals))
     order = dict.fromkeys(line.tier for line in compared.lines)
     return [
-        Table(f"Figures: {tier or 'as a whole'}", Sheet.PERFORMANCE, columns, groups[tier], (), "" if at else note, 2)
+        ReportTable(
+            f"Figures: {tier or 'as a whole'}", Sheet.PERFORMANCE, columns, groups[tier], (), "" if at else note, 2
+        )
         for at, tier in enumerate(order)
-    ]  # fmt: skip
+    ]
 
 
 def _row(line: Line, *, has_intervals: bool) -> list[Any]:
-    cells: list[Any] = [line.op, line.name, *(Quantity(side.median, unit_of(line.name)) for side in line.sides)]
+    cells: list[Any] = [line.op, line.name, *(Cell(side.median, unit_of(line.name)) for side in line.sides)]
     for side in line.sides[1:]:
         found = side.ratio
         cells += [found.value, *([found.low, found.high, _MARKS[found.differs]] if has_intervals else [])]
@@ -113,32 +125,45 @@ def _row(line: Line, *, has_intervals: bool) -> list[Any]:
 
 def unit_of(name: str) -> Unit:
     """Return the unit that a figure's name ends in."""
-    endings = {"bytes_per_s": Unit.BYTES_PER_S, "_per_s": Unit.PER_S, "_ns": Unit.NS, "bytes": Unit.BYTES,
-               "_ratio": Unit.SHARE, "_per_day": Unit.NUMBER}  # fmt: skip
+    endings = {
+        "bytes_per_s": Unit.BYTES_PER_S,
+        "_per_s": Unit.PER_S,
+        "_ns": Unit.NS,
+        "bytes": Unit.BYTES,
+        "_ratio": Unit.SHARE,
+        "_per_day": Unit.NUMBER,
+    }
     return next((unit for ending, unit in endings.items() if name.endswith(ending)), Unit.COUNT)
 
 
-def _distributions(sides: Sequence[Trials]) -> list[Table]:
+def _distributions(sides: Sequence[Trials]) -> list[ReportTable]:
     """Return the latencies of all runs in one picture a tier and operation, if more than one has them."""
     points = [
         row | {"side": f"[{number}] {side.name}", "place": f"{row['tier']} {row['op']}"}
-        for number, side in enumerate(sides) if isinstance(side.reports[0], RunReport)
-        for row in side.reports[0].distributions if row["measure"] == "latency"
-    ]  # fmt: skip
+        for number, side in enumerate(sides)
+        if isinstance(side.reports[0], RunReport)
+        for row in side.reports[0].distributions
+        if row["measure"] == "latency"
+    ]
     tables = []
     for place, rows in by(points, "place"):
         groups = by(rows, "side")
         if len(groups) < 2:  # noqa: PLR2004 - nothing beside it
             continue
         names = [name for name, _rows in groups]
-        columns = [Column("share", "share", Unit.SHARE), *(Column(n, n, Unit.NS) for n in names)]
+        columns = [ReportColumn("share", "share", Unit.SHARE), *(ReportColumn(n, n, Unit.NS) for n in names)]
         found = {(row["side"], row["share"]): row["time_ns"] for row in rows}
         shares = sorted({row["share"] for row in rows})
         series = [Series(n, [float(r["time_ns"]) for r in of], [r["share"] for r in of]) for n, of in groups]
-        chart = Chart(f"Latency: {place}", Shape.CURVE, Unit.NS, Unit.SHARE, series)
-        tables.append(Table(
-            f"Latency: {place}", Sheet.HISTOGRAMS, columns,
-            [[share, *(found.get((name, share)) for name in names)] for share in shares], (chart,),
-            "Latency that the given share of operations did not exceed; of each side's first trial.",
-        ))  # fmt: skip
+        chart = Chart(f"Latency: {place}", ChartShape.CURVE, Unit.NS, Unit.SHARE, series)
+        tables.append(
+            ReportTable(
+                f"Latency: {place}",
+                Sheet.HISTOGRAMS,
+                columns,
+                [[share, *(found.get((name, share)) for name in names)] for share in shares],
+                (chart,),
+                "Latency that the given share of operations did not exceed; of each side's first trial.",
+            )
+        )
     return tables

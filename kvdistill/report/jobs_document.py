@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvdistill.report.tables import at, parameters
-from kvtrace.core.document.document import Chapter, Column, Document, Quantity, Sheet, Table, Unit
+from kvdistill.report.tables import at
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Document,
+    ReportColumn,
+    ReportTable,
+    Sheet,
+    Unit,
+    headed,
+    parameters,
+)
 
 if TYPE_CHECKING:
     from kvdistill.report.report import JobsReport
@@ -21,12 +31,14 @@ def jobs_document(report: JobsReport) -> Document:
     said = {name.replace("_", " "): value for name, value in origin.items() if isinstance(value, str | int | float)}
     facts = {"tier": profile.get("tier"), **said}
     return Document(
-        name=report.name, headline="Jobs, and how close they come to their source", notes=[],
+        name=report.name,
+        headline="Jobs, and how close they come to their source",
+        notes=[],
         chapters=[
             closeness_chapter(report.closeness),
             Chapter("What was distilled", [parameters("Source of the jobs", Sheet.PARAMETERS, facts)]),
         ],
-    )  # fmt: skip
+    )
 
 
 def closeness_chapter(found: dict[str, Any]) -> Chapter:
@@ -37,24 +49,30 @@ def closeness_chapter(found: dict[str, Any]) -> Chapter:
     return Chapter("Closeness of the jobs", [_sides(comparisons, note), _verdicts(comparisons)])
 
 
-def _sides(comparisons: list[dict[str, Any]], note: str) -> Table:
+def _sides(comparisons: list[dict[str, Any]], note: str) -> ReportTable:
     """Return a row a figure and a column a side: there are more figures than a page is wide."""
     sides = [
         (_name(comparison, side), side, comparison.get("window"))
-        for comparison in comparisons for side in (comparison.get("source"), comparison.get("fio"))
+        for comparison in comparisons
+        for side in (comparison.get("source"), comparison.get("fio"))
         if isinstance(side, dict)
-    ]  # fmt: skip
+    ]
     names = dict.fromkeys(
-        name for _label, side, _window in sides for name, value in side.items()
+        name
+        for _label, side, _window in sides
+        for name, value in side.items()
         if name != "name" and not isinstance(value, dict | list)
-    )  # fmt: skip
-    columns = [Column("figure", "figure"), *(Column(label, label, Unit.NUMBER) for label, _side, _window in sides)]
-    rows: list[list[Any]] = [["window", *(Quantity(window, Unit.TEXT) for _label, _side, window in sides)]]
+    )
+    columns = [
+        ReportColumn("figure", "figure"),
+        *(ReportColumn(label, label, Unit.NUMBER) for label, _side, _window in sides),
+    ]
+    rows: list[list[Any]] = [["window", *(Cell(window, Unit.TEXT) for _label, _side, window in sides)]]
     rows += [
-        [name.replace("_", " "), *(Quantity(side.get(name), _unit(name)) for _label, side, _window in sides)]
+        [name.replace("_", " "), *(Cell(side.get(name), _unit(name)) for _label, side, _window in sides)]
         for name in names
     ]
-    return Table("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [], (), note)
+    return ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [], (), note)
 
 
 def _name(comparison: dict[str, Any], side: dict[str, Any]) -> str:
@@ -73,19 +91,18 @@ def _unit(name: str) -> Unit:
     return next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), Unit.NUMBER)
 
 
-def _verdicts(comparisons: list[dict[str, Any]]) -> Table:
-    columns = [Column("job", "job"), Column("target", "target"), Column("wanted", "wanted"),
-               Column("reached", "reached"), Column("verdict", "verdict")]  # fmt: skip
+def _verdicts(comparisons: list[dict[str, Any]]) -> ReportTable:
+    columns = [*headed(job="job", target="target", wanted="wanted", reached="reached", verdict="verdict")]
     rows = []
     for comparison in comparisons:
         job = at(comparison, "fio", "name") or comparison.get("job")
         for verdict in comparison.get("verdicts") or []:
             value, wanted = verdict.get("value"), str(verdict.get("target"))
             is_share = "%" in wanted and isinstance(value, int | float) and not isinstance(value, bool)
-            reached = Quantity(value, Unit.SHARE if is_share else Unit.TEXT if isinstance(value, bool) else Unit.NUMBER)
+            reached = Cell(value, Unit.SHARE if is_share else Unit.TEXT if isinstance(value, bool) else Unit.NUMBER)
             rows.append([job, verdict.get("name"), wanted, reached, _verdict(verdict)])
     note = "Shares are differences from the source: negative is less than it."
-    return Table("Targets of closeness", Sheet.PERFORMANCE, columns, rows, (), note, 2)
+    return ReportTable("Targets of closeness", Sheet.PERFORMANCE, columns, rows, (), note, 2)
 
 
 def _verdict(verdict: dict[str, Any]) -> str:

@@ -5,18 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvdistill.report.tables import OP
-from kvtrace.core.document.document import Chapter, Column, Sheet, Table, Unit, select
+from kvtrace.core.document.document import Chapter, ReportColumn, ReportTable, Sheet, Unit, headed, select
 
 if TYPE_CHECKING:
     from kvdistill.report.layers import Layers
 
 _LAYERS = {
-    "object": "the operation, as the replay saw it", "application": "each call (VFS)",
-    "q2d": "each request in the kernel's queue (Q2D)", "d2c": "each request at the device (D2C)",
-}  # fmt: skip
+    "object": "the operation, as the replay saw it",
+    "application": "each call (VFS)",
+    "q2d": "each request in the kernel's queue (Q2D)",
+    "d2c": "each request at the device (D2C)",
+}
 _PARTS = {"at_device": "at the device", "queued": "only queued", "above": "above the block layer"}
-_TIMES = {"mean_ns": "mean", "p50_ns": "p50", "p95_ns": "p95", "p99_ns": "p99", "p99_9_ns": "p99.9",
-          "p99_99_ns": "p99.99"}  # fmt: skip
+_TIMES = {
+    "mean_ns": "mean",
+    "p50_ns": "p50",
+    "p95_ns": "p95",
+    "p99_ns": "p99",
+    "p99_9_ns": "p99.9",
+    "p99_99_ns": "p99.99",
+}
 
 
 def layer_chapter(found: Layers) -> Chapter:
@@ -24,46 +32,65 @@ def layer_chapter(found: Layers) -> Chapter:
     return Chapter("Where the time went", [_said(found), *_inside(found), _times(found), _moved(found)])
 
 
-def _said(found: Layers) -> Table:
-    return Table("Findings", Sheet.DEVICE, [Column("finding", "finding")], [[line] for line in found.findings])
+def _said(found: Layers) -> ReportTable:
+    return ReportTable(
+        "Findings", Sheet.DEVICE, [ReportColumn("finding", "finding")], [[line] for line in found.findings]
+    )
 
 
-def _inside(found: Layers) -> list[Table]:
+def _inside(found: Layers) -> list[ReportTable]:
     if not found.inside:
         return []
     columns = [
-        OP, Column("operations", "operations", Unit.COUNT), Column("latency_ns", "mean latency", Unit.NS),
+        OP,
+        ReportColumn("operations", "operations", Unit.COUNT),
+        ReportColumn("latency_ns", "mean latency", Unit.NS),
         *(
-            column for part, heading in _PARTS.items()
-            for column in (Column(f"{part}_ns", heading, Unit.NS), Column(f"{part}_share", "share", Unit.SHARE))
+            column
+            for part, heading in _PARTS.items()
+            for column in (
+                ReportColumn(f"{part}_ns", heading, Unit.NS),
+                ReportColumn(f"{part}_share", "share", Unit.SHARE),
+            )
         ),
-        Column("in_flight_mean", "in flight", Unit.NUMBER),
-    ]  # fmt: skip
+        ReportColumn("in_flight_mean", "in flight", Unit.NUMBER),
+    ]
     note = (
         "The mean latency of an operation, cut by what the block layer held meanwhile: any request of its direction at "
         "the device; none there, but some queued; or none at all. Exact with one operation in flight; with more, "
         "requests of the others count, too. Warm-up included."
     )
-    return [Table("Parts of the latency", Sheet.DEVICE, columns, select(found.inside, columns), (), note)]
+    return [ReportTable("Parts of the latency", Sheet.DEVICE, columns, select(found.inside, columns), (), note)]
 
 
-def _times(found: Layers) -> Table:
+def _times(found: Layers) -> ReportTable:
     columns = [
-        OP, Column("layer", "layer"), Column("count", "count", Unit.COUNT),
-        *(Column(name, heading, Unit.NS) for name, heading in _TIMES.items()),
-    ]  # fmt: skip
+        OP,
+        ReportColumn("layer", "layer"),
+        ReportColumn("count", "count", Unit.COUNT),
+        *(ReportColumn(name, heading, Unit.NS) for name, heading in _TIMES.items()),
+    ]
     rows = [row | {"layer": _LAYERS[row["layer"]]} for row in found.times]
     note = "An operation takes one call or more, a call one request or more: rows do not add up. Warm-up included."
-    return Table("Operations beside the layers in them", Sheet.DEVICE, columns, select(rows, columns), (), note, 2)
+    return ReportTable(
+        "Operations beside the layers in them", Sheet.DEVICE, columns, select(rows, columns), (), note, 2
+    )
 
 
-def _moved(found: Layers) -> Table:
+def _moved(found: Layers) -> ReportTable:
     columns = [
-        OP, Column("operations", "operations", Unit.COUNT), Column("object_bytes", "of objects", Unit.BYTES),
-        Column("io_bytes", "with padding", Unit.BYTES), Column("call_bytes", "by calls", Unit.BYTES),
-        Column("device_bytes", "at the device", Unit.BYTES),
-        Column("amplification", "amplification", Unit.NUMBER), Column("requests", "requests", Unit.COUNT),
-        Column("requests_per_operation", "requests each", Unit.NUMBER),
-    ]  # fmt: skip
+        OP,
+        ReportColumn("operations", "operations", Unit.COUNT),
+        *headed(
+            Unit.BYTES,
+            object_bytes="of objects",
+            io_bytes="with padding",
+            call_bytes="by calls",
+            device_bytes="at the device",
+        ),
+        ReportColumn("amplification", "amplification", Unit.NUMBER),
+        ReportColumn("requests", "requests", Unit.COUNT),
+        ReportColumn("requests_per_operation", "requests each", Unit.NUMBER),
+    ]
     note = "Amplification: bytes at the device for each byte of the objects, metadata and readahead included."
-    return Table("Read and write amplification", Sheet.DEVICE, columns, select(found.moved, columns), (), note)
+    return ReportTable("Read and write amplification", Sheet.DEVICE, columns, select(found.moved, columns), (), note)

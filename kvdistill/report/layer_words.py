@@ -18,9 +18,12 @@ _VERBS = {"read": "reads", "write": "writes"}
 
 
 def findings(
-    moved: list[dict[str, Any]], inside: list[dict[str, Any]], calls: list[dict[str, Any]],
-    probe: dict[str, Any], run: dict[str, Any],
-) -> list[str]:  # fmt: skip
+    moved: list[dict[str, Any]],
+    inside: list[dict[str, Any]],
+    calls: list[dict[str, Any]],
+    probe: dict[str, Any],
+    run: dict[str, Any],
+) -> list[str]:
     """Return one sentence a finding, of the rows of `Layers`, the probes' result and the run's own summary."""
     is_buffered = bool((run.get("config") or {}).get("is_buffered"))
     said = [_touched(row, is_buffered=is_buffered) for row in moved if row["object_bytes"]]
@@ -73,10 +76,11 @@ def _dominant(row: dict[str, Any]) -> str:
 def _faults(probe: dict[str, Any]) -> list[str]:
     directions = probe["block"]["directions"].values()
     said = {
-        "errors": "requests failed at the device", "requeues": "times the driver, busy, gave a request back",
+        "errors": "requests failed at the device",
+        "requeues": "times the driver, busy, gave a request back",
         "splits": "I/Os were cut because the disk takes no longer ones",
         "lost_events": "requests are missing from blocks.parquet, and so from the parts of the latency",
         "ends_not_seen": "completions were not shown by the kernel: their device time is in no figure",
-    }  # fmt: skip
+    }
     counts = {name: sum(d[name] for d in directions) for name in said}
     return [f"{count:,} {said[name]}" for name, count in counts.items() if count]

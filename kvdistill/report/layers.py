@@ -71,11 +71,16 @@ def _moved(row: dict[str, Any], probe: dict[str, Any]) -> dict[str, Any]:
     called = [c["bytes"] for c in (probe.get("application") or {}).get("calls") or [] if c["kind"] == op]
     device_bytes, requests = (device["issued_bytes"], device["issued"]) if device else (0, 0)
     return {
-        "op": op, "operations": row["operations"], "object_bytes": object_bytes, "io_bytes": row["io_bytes"],
+        "op": op,
+        "operations": row["operations"],
+        "object_bytes": object_bytes,
+        "io_bytes": row["io_bytes"],
         "call_bytes": sum(called) if probe.get("application") else None,
-        "device_bytes": device_bytes, "amplification": device_bytes / object_bytes if object_bytes else None,
-        "requests": requests, "requests_per_operation": requests / row["operations"],
-    }  # fmt: skip
+        "device_bytes": device_bytes,
+        "amplification": device_bytes / object_bytes if object_bytes else None,
+        "requests": requests,
+        "requests_per_operation": requests / row["operations"],
+    }
 
 
 def _times(row: dict[str, Any], probe: dict[str, Any]) -> list[dict[str, Any]]:
@@ -85,8 +90,9 @@ def _times(row: dict[str, Any], probe: dict[str, Any]) -> list[dict[str, Any]]:
     device = probe["block"]["directions"].get(op) or {}
     beneath = {
         "application": ((probe.get("application") or {}).get("times") or {}).get(op),
-        "q2d": device.get("q2d"), "d2c": device.get("d2c"),
-    }  # fmt: skip
+        "q2d": device.get("q2d"),
+        "d2c": device.get("d2c"),
+    }
     for layer, times in beneath.items():
         if times and times["count"]:
             found.append({"op": op, "layer": layer, "count": times["count"]} | {name: times[name] for name in TIMES})
@@ -102,11 +108,13 @@ def _inside(db: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> dict[str, Any
     parts = {"at_device": at_device_ns, "queued": queued_ns, "above": above_ns}
     span_ns = row["last_ns"] - row["first_ns"]
     return {
-        "op": op, "operations": operations, "latency_ns": row["latency_ns"] / operations,
+        "op": op,
+        "operations": operations,
+        "latency_ns": row["latency_ns"] / operations,
         "in_flight_mean": row["latency_ns"] / span_ns if span_ns else None,
         **{f"{name}_ns": ns / operations for name, ns in parts.items()},
         **{f"{name}_share": ns / row["latency_ns"] if row["latency_ns"] else None for name, ns in parts.items()},
-    }  # fmt: skip
+    }
 
 
 def _time_within(db: duckdb.DuckDBPyConnection, op: str, *, is_queued: bool) -> int:

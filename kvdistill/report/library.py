@@ -52,6 +52,8 @@ def _read(file: Traversable) -> NamedQuery:
     comment = [line.removeprefix("-- ") for line in text.splitlines() if line.startswith("-- ")]
     needs = next(line.removeprefix(_NEEDS).rstrip(".") for line in comment if line.startswith(_NEEDS))
     return NamedQuery(
-        name=file.name.removesuffix(".sql"), needs=needs.split(", "), sql=text,
+        name=file.name.removesuffix(".sql"),
+        needs=needs.split(", "),
+        sql=text,
         answers=" ".join(line for line in comment if not line.startswith(_NEEDS)),
-    )  # fmt: skip
+    )

@@ -48,8 +48,9 @@ def read_reports(paths: Sequence[Path], buckets: int) -> tuple[list[Report], lis
     every = [found for side in sides for found in side.reports]
     names = [
         side.name if trial == path else f"{side.name}/{trial.name}"
-        for side, path in zip(sides, paths, strict=True) for trial in trials_of(path)
-    ]  # fmt: skip
+        for side, path in zip(sides, paths, strict=True)
+        for trial in trials_of(path)
+    ]
     documents = documents_of(every, names)
     if len(sides) > 1 and not any(isinstance(found, JobsReport) for found in every):
         documents.insert(0, comparison_document(compare(sides), sides))

@@ -52,16 +52,21 @@ def show_profile(profile: Profile) -> None:
     rows.append(["deletes", format_count(profile.delete_ops), format_bytes(profile.delete_bytes), "-", "-"])
     emit_table(
         f"Tier {profile.tier} of {profile.origin.file}, {format_duration(profile.span_ns)}",
-        ["", "operations", "object bytes", "I/O bytes", "distinct sizes"], rows,
-    )  # fmt: skip
+        ["", "operations", "object bytes", "I/O bytes", "distinct sizes"],
+        rows,
+    )
     emit_table("What jobs are made of", ["", ""], _facts(profile))
 
 
 def _facts(profile: Profile) -> list[list[str | None]]:
     """Return what a profile says in one figure each; none for what its source cannot tell."""
     space, arrivals, depth, idle, locality = (
-        profile.space, profile.arrivals, profile.depth, profile.idle, profile.locality
-    )  # fmt: skip
+        profile.space,
+        profile.arrivals,
+        profile.depth,
+        profile.idle,
+        profile.locality,
+    )
     rows: list[list[str | None]] = [["operations a second", _number(profile.per_second(profile.ops), ".4g")]]
     if arrivals is not None:
         rows.append(["gaps between arrivals: deviation by mean", _number(arrivals.gap_cv, ".3g")])
@@ -102,17 +107,33 @@ def show_closeness(closeness: Closeness) -> None:
         rows.append(_row(comparison.fio, comparison.fio.name))
     emit_table(
         f"Closeness, by fio {closeness.fio_version}",
-        ["", "I/Os", "read %", "IOPS", "bandwidth", "size TV", "EMD kB", "gap KS", "hot 10 %", "reuse p50", "depth",
-         "end slip %", "late p50", "late p99"],
+        [
+            "",
+            "I/Os",
+            "read %",
+            "IOPS",
+            "bandwidth",
+            "size TV",
+            "EMD kB",
+            "gap KS",
+            "hot 10 %",
+            "reuse p50",
+            "depth",
+            "end slip %",
+            "late p50",
+            "late p99",
+        ],
         rows,
-    )  # fmt: skip
+    )
     emit_table(
-        "Targets", ["", "target", "reached", ""],
+        "Targets",
+        ["", "target", "reached", ""],
         [
             [f"{c.fio.name}: {v.name}", v.target, _value(v.value, v.target), _MARKS[v.passes]]
-            for c in closeness.comparisons for v in c.verdicts
+            for c in closeness.comparisons
+            for v in c.verdicts
         ],
-    )  # fmt: skip
+    )
     resolutions = {c.fio.name: c.fio.gap_resolution_us for c in closeness.comparisons if c.fio.gap_ks is not None}
     for name, resolution_us in resolutions.items():
         if resolution_us and resolution_us > 1:
@@ -128,14 +149,20 @@ def show_closeness(closeness: Closeness) -> None:
 
 def _row(figures: Figures, name: str) -> list[str | None]:
     return [
-        name, format_count(figures.ios), f"{figures.read_share * 100:.1f}", _number(figures.ios_per_s, ".4g"),
-        format_rate(figures.bytes_per_s), _number(figures.size_tv, ".3f"),
+        name,
+        format_count(figures.ios),
+        f"{figures.read_share * 100:.1f}",
+        _number(figures.ios_per_s, ".4g"),
+        format_rate(figures.bytes_per_s),
+        _number(figures.size_tv, ".3f"),
         None if figures.size_emd_bytes is None else f"{figures.size_emd_bytes / 1000:.1f}",
-        _number(figures.gap_ks, ".3f"), _number(figures.hot10_share, ".2f"),
-        _number(figures.reuse_p50_blocks, ".0f"), _number(figures.mean_depth, ".2f"),
+        _number(figures.gap_ks, ".3f"),
+        _number(figures.hot10_share, ".2f"),
+        _number(figures.reuse_p50_blocks, ".0f"),
+        _number(figures.mean_depth, ".2f"),
         None if figures.end_slip is None else f"{figures.end_slip * 100:.2f}",
         *(None if us is None else format_duration(us * 1000) for us in (figures.late_p50_us, figures.late_p99_us)),
-    ]  # fmt: skip
+    ]
 
 
 def _number(value: float | None, form: str) -> str | None:

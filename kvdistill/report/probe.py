@@ -15,9 +15,21 @@ from kvtrace.core.errors import ConfigError
 BLOCKS_FILE = "blocks.parquet"
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "longest_below_ns")
 COUNTS = (
-    "queued", "issued", "completed", "errors", "issued_bytes", "completed_bytes", "bios", "bios_merged", "splits",
-    "requests_merged", "requeues", "lost_events", "lost_requests", "ends_not_seen",
-)  # fmt: skip
+    "queued",
+    "issued",
+    "completed",
+    "errors",
+    "issued_bytes",
+    "completed_bytes",
+    "bios",
+    "bios_merged",
+    "splits",
+    "requests_merged",
+    "requeues",
+    "lost_events",
+    "lost_requests",
+    "ends_not_seen",
+)
 ZONES = 40
 _MIB = 1 << 20
 
@@ -64,18 +76,25 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
         times += [(layer, name, d[layer]) for layer in ("q2d", "d2c") for name, d in directions.items()]
         zone_bytes, bucket_ns, heat = _heat(folder / BLOCKS_FILE, buckets)
         return ProbeReport(
-            name=folder.resolve().name, filter=found.get("config") or {}, duration_ns=found.get("duration_ns"),
-            argv=found.get("argv") or [], version=found.get("version"),
+            name=folder.resolve().name,
+            filter=found.get("config") or {},
+            duration_ns=found.get("duration_ns"),
+            argv=found.get("argv") or [],
+            version=found.get("version"),
             layers=[_times(*each) for each in times if each[2]["count"]],
             latency_bins=[
                 {"layer": layer, "op": name, "low_ns": bin_["from"], "count": bin_["count"]}
-                for layer, name, h in times for bin_ in h["log2_ns"]
+                for layer, name, h in times
+                for bin_ in h["log2_ns"]
             ],
             directions=[{"op": name} | {c: d.get(c) for c in COUNTS} for name, d in directions.items()],
             sizes=[{"op": name, **size} for name, d in directions.items() for size in d["block_sizes"]],
             in_flight=[{"op": name, **depth} for name, d in directions.items() for depth in d["in_flight_at_dispatch"]],
-            calls=application.get("calls") or [], bucket_ns=bucket_ns, zone_bytes=zone_bytes, heat=heat,
-        )  # fmt: skip
+            calls=application.get("calls") or [],
+            bucket_ns=bucket_ns,
+            zone_bytes=zone_bytes,
+            heat=heat,
+        )
     except (KeyError, TypeError, AttributeError):
         raise ConfigError(f"{folder / PROBE}: not of this version of kvreplay; measure again") from None
 

@@ -117,11 +117,18 @@ def _trace_report(path: Path, meta: Metadata, buckets: int) -> TraceReport:
         )
         operations, sizes = named(query(db, "trace_operations"), names), named(query(db, "trace_sizes"), names)
         return TraceReport(
-            subject=subject_of(path, meta), span_ns=span_ns, requests=span["requests"],
-            tiers=_tiers(meta, walked.live), reuse=reuse_rows(names, walked.reuse), operations=operations,
-            sizes=summarize(sizes), size_bins=bins(sizes), bucket_ns=bucket_ns if span_ns else None,
-            over_time=named(over_time, names), writes_per_day=writes_per_day(_written(operations), span_ns, meta),
-        )  # fmt: skip
+            subject=subject_of(path, meta),
+            span_ns=span_ns,
+            requests=span["requests"],
+            tiers=_tiers(meta, walked.live),
+            reuse=reuse_rows(names, walked.reuse),
+            operations=operations,
+            sizes=summarize(sizes),
+            size_bins=bins(sizes),
+            bucket_ns=bucket_ns if span_ns else None,
+            over_time=named(over_time, names),
+            writes_per_day=writes_per_day(_written(operations), span_ns, meta),
+        )
 
 
 def _written(operations: list[dict[str, Any]]) -> dict[str, int]:
@@ -136,11 +143,12 @@ def _tiers(meta: Metadata, live: list[LiveBytes | None]) -> list[dict[str, Any]]
     counted = {t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)}
     return [
         {
-            "name": tier.name, "capacity_bytes": tier.capacity_bytes,
+            "name": tier.name,
+            "capacity_bytes": tier.capacity_bytes,
             "peak_live_bytes": None if found is None else found.peak,
             "end_live_bytes": None if found is None else found.end,
             "hits": counted.get(tier.name, {}).get("hits"),
             "hit_ratio": counted.get(tier.name, {}).get("hit_ratio"),
         }
         for tier, found in zip(meta.tiers, live, strict=True)
-    ]  # fmt: skip
+    ]

@@ -4,56 +4,69 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvdistill.report.tables import at, parameters
-from kvtrace.core.document.document import Column, Quantity, Sheet, Table, Unit
+from kvdistill.report.tables import at
+from kvtrace.core.document.document import Cell, ReportColumn, ReportTable, Sheet, Unit, headed, parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_NAMES = {"count": "requests", "mean_ns": "mean", "p50_ns": "p50", "p95_ns": "p95", "p99_ns": "p99",
-          "p99_9_ns": "p99.9", "p99_99_ns": "p99.99", "max_ns": "max"}  # fmt: skip
+_NAMES = {
+    "count": "requests",
+    "mean_ns": "mean",
+    "p50_ns": "p50",
+    "p95_ns": "p95",
+    "p99_ns": "p99",
+    "p99_9_ns": "p99.9",
+    "p99_99_ns": "p99.99",
+    "max_ns": "max",
+}
 _TARGETS = ("p95", "p99", "p99_9", "p99_99")
 
 
-def request_tables(run: dict[str, Any]) -> list[Table]:
+def request_tables(run: dict[str, Any]) -> list[ReportTable]:
     """Return the tables of requests, classes of service and criteria of `run`, the content of a run.json."""
     return [*_requests(run), *_classes(run), _criteria(run)]
 
 
-def _requests(run: dict[str, Any]) -> list[Table]:
+def _requests(run: dict[str, Any]) -> list[ReportTable]:
     found = run.get("requests")
     if not isinstance(found, dict):
         return []
-    columns = [Column("measure", "measure"), *(_times_column(name, heading) for name, heading in _NAMES.items())]
+    columns = [ReportColumn("measure", "measure"), *(_times_column(name, heading) for name, heading in _NAMES.items())]
     rows = [_row("storage time", found.get("storage"))]
     if found.get("first_token"):
         rows.append(_row("time to the first token, modelled", found["first_token"]))
     note = "Storage time: in which at least one of a request's operations was in flight."
     reason, definition = found.get("first_token_reason"), found.get("first_token_definition")
     note += f" Time to the first token: {definition if found.get('first_token') else reason or 'not known'}."
-    return [Table("Requests", Sheet.QOS, columns, rows, (), note)]
+    return [ReportTable("Requests", Sheet.QOS, columns, rows, (), note)]
 
 
-def _classes(run: dict[str, Any]) -> list[Table]:
+def _classes(run: dict[str, Any]) -> list[ReportTable]:
     classes = at(run, "requests", "classes") or []
     if not classes:
         reason = at(run, "mlperf", "qos_reason") or "the run does not say which class a request is of"
         return [parameters("Classes of service", Sheet.QOS, {"QoS": f"not measured: {reason}"})]
     note = str(at(run, "mlperf", "qos_definition") or "").strip()
     columns = [
-        Column("qos", "class"), Column("count", "requests", Unit.COUNT),
-        Column("share_within_p95_target", "within p95 target", Unit.SHARE), Column("verdict", "verdict"),
-    ]  # fmt: skip
+        ReportColumn("qos", "class"),
+        ReportColumn("count", "requests", Unit.COUNT),
+        ReportColumn("share_within_p95_target", "within p95 target", Unit.SHARE),
+        ReportColumn("verdict", "verdict"),
+    ]
     rows = [
         [c.get("qos"), at(c, "storage", "count"), c.get("share_within_p95_target"), c.get("verdict")] for c in classes
     ]
-    judged = Table("Classes of service", Sheet.QOS, columns, rows, (), f"{note[:1].upper()}{note[1:]}." if note else "")
+    judged = ReportTable(
+        "Classes of service", Sheet.QOS, columns, rows, (), f"{note[:1].upper()}{note[1:]}." if note else ""
+    )
     columns = [
-        Column("qos", "class"), Column("percentile", "percentile"), Column("reached_ns", "storage time", Unit.NS),
-        Column("target_ns", "target", Unit.NS), Column("verdict", "verdict"),
-    ]  # fmt: skip
+        *headed(qos="class", percentile="percentile"),
+        *headed(Unit.NS, reached_ns="storage time", target_ns="target"),
+        ReportColumn("verdict", "verdict"),
+    ]
     rows = [_against_target(c, name) for c in classes for name in _TARGETS]
-    return [judged, Table("Targets of the classes", Sheet.QOS, columns, rows, (), "", 2)]
+    return [judged, ReportTable("Targets of the classes", Sheet.QOS, columns, rows, (), "", 2)]
 
 
 def _against_target(of_class: dict[str, Any], name: str) -> list[Any]:
@@ -63,23 +76,26 @@ def _against_target(of_class: dict[str, Any], name: str) -> list[Any]:
     return [of_class.get("qos"), name.replace("_", "."), reached, target, verdict]
 
 
-def _criteria(run: dict[str, Any]) -> Table:
+def _criteria(run: dict[str, Any]) -> ReportTable:
     found = at(run, "mlperf", "criteria")
     if not found:
         return parameters("Criteria of MLPerf", Sheet.QOS, {"criteria": "not measured: this run judged none"})
-    columns = [Column("name", "criterion"), Column("verdict", "verdict"), Column("measured", "measured"),
-               Column("threshold", "threshold"), Column("definition", "definition")]  # fmt: skip
+    columns = [
+        *headed(
+            name="criterion", verdict="verdict", measured="measured", threshold="threshold", definition="definition"
+        )
+    ]
     rows = []
     for criterion in found:
         unit = _unit(str(criterion["name"]))
-        values = [Quantity(criterion[name], unit) for name in ("measured", "threshold")]
+        values = [Cell(criterion[name], unit) for name in ("measured", "threshold")]
         rows.append([criterion["name"], criterion["verdict"], *values, criterion["definition"]])
     note = "Latencies must be below their thresholds, others above."
-    return Table("Criteria of MLPerf", Sheet.QOS, columns, rows, (), note)
+    return ReportTable("Criteria of MLPerf", Sheet.QOS, columns, rows, (), note)
 
 
-def _times_column(name: str, heading: str) -> Column:
-    return Column(name, heading, Unit.COUNT if name == "count" else Unit.NS)
+def _times_column(name: str, heading: str) -> ReportColumn:
+    return ReportColumn(name, heading, Unit.COUNT if name == "count" else Unit.NS)
 
 
 def _row(label: str, distribution: Any) -> list[Any]:

@@ -17,8 +17,8 @@ from kvdistill.report.probe import ProbeReport, probe_report
 from kvdistill.report.subject import Subject, named, subject_of, writes_per_day
 from kvdistill.report.views import read_json, register
 from kvtrace.core import tables
-from kvtrace.core.percentiles import QUANTILES
 from kvtrace.core.schema import OPS
+from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
@@ -97,17 +97,23 @@ def run_report(ops: Path, manifest: Path, buckets: int) -> RunReport:
             return [row for name, row in found if name == measure]
 
         return RunReport(
-            subject=subject_of(ops, meta), run=run, figures=figures,
-            latency=times("latency"), lateness=times("lateness"), distributions=points,
-            sizes=summarize(sizes), size_bins=bins(sizes), bucket_ns=bucket_ns,
-            over_time=named(over_time, names), heat=named(heat, names),
-            writes_per_day=writes_per_day(
-                {f["tier"]: f["io_bytes"] for f in figures if _wears(f)}, span_ns, meta
-            ),
+            subject=subject_of(ops, meta),
+            run=run,
+            figures=figures,
+            latency=times("latency"),
+            lateness=times("lateness"),
+            distributions=points,
+            sizes=summarize(sizes),
+            size_bins=bins(sizes),
+            bucket_ns=bucket_ns,
+            over_time=named(over_time, names),
+            heat=named(heat, names),
+            writes_per_day=writes_per_day({f["tier"]: f["io_bytes"] for f in figures if _wears(f)}, span_ns, meta),
             reuse=reuse_rows(names, run_reuse(tables.open_table(ops, OPS), len(names))),
-            probe=probe_report(ops.parent, buckets), layers=layers(ops.parent) if _is_probed(run) else None,
+            probe=probe_report(ops.parent, buckets),
+            layers=layers(ops.parent) if _is_probed(run) else None,
             closeness=read_json(ops.with_name(CLOSENESS)),
-        )  # fmt: skip
+        )
 
 
 def _percentiles(rows: list[dict[str, Any]], points: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
@@ -142,9 +148,10 @@ def _leave_out(db: duckdb.DuckDBPyConnection, run: dict[str, Any] | None) -> Non
         rows = _ROWS.fullmatch(asked)
         started = "coalesce(scheduled_ns, submitted_ns)"
         condition = (
-            f"row >= {int(rows.group(1))}" if rows
+            f"row >= {int(rows.group(1))}"
+            if rows
             else f"({started} IS NULL OR {started} >= {parse_duration_ns(asked)})"
-        )  # fmt: skip
+        )
     db.execute(f"CREATE VIEW measured AS SELECT * FROM ops WHERE {condition}")  # noqa: S608 - whole numbers
     db.execute(_TIMES)
 

@@ -36,11 +36,20 @@ def subject_of(path: Path, meta: Metadata) -> Subject:
     """Return what the table at `path` says of itself."""
     name = (meta.model or {}).get("name")
     return Subject(
-        file=path.name, table=meta.table, rows=meta.rows, program=meta.program, version=meta.version, argv=meta.argv,
-        preset=meta.preset, seed=meta.seed, config_sha256=meta.config_sha256,
-        model=name if isinstance(name, str) else None, source=meta.source, is_simulated=meta.is_simulated,
+        file=path.name,
+        table=meta.table,
+        rows=meta.rows,
+        program=meta.program,
+        version=meta.version,
+        argv=meta.argv,
+        preset=meta.preset,
+        seed=meta.seed,
+        config_sha256=meta.config_sha256,
+        model=name if isinstance(name, str) else None,
+        source=meta.source,
+        is_simulated=meta.is_simulated,
         notes=meta.notes,
-    )  # fmt: skip
+    )
 
 
 def named(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
@@ -59,9 +68,14 @@ def writes_per_day(written: dict[str, int], span_ns: int | None, meta: Metadata)
         # Whole numbers first: a rate of a day has more digits than it is worth, but no rounding on the way.
         daily = count * _NS_PER_DAY / span_ns if span_ns else None
         capacity = capacities.get(tier)
-        rows.append({
-            "tier": tier, "written_bytes": count, "span_ns": span_ns, "written_bytes_per_day": daily,
-            "capacity_bytes": capacity,
-            "capacity_writes_per_day": daily / capacity if daily is not None and capacity else None,
-        })  # fmt: skip
+        rows.append(
+            {
+                "tier": tier,
+                "written_bytes": count,
+                "span_ns": span_ns,
+                "written_bytes_per_day": daily,
+                "capacity_bytes": capacity,
+                "capacity_writes_per_day": daily / capacity if daily is not None and capacity else None,
+            }
+        )
     return rows

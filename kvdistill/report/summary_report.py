@@ -12,9 +12,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FIGURES = (
-    "tier", "op", "engine", "operations", "errors", "corrupt", "bytes", "io_bytes", "span_ns",
-    "bandwidth_bytes_per_s", "operations_per_s",
-)  # fmt: skip
+    "tier",
+    "op",
+    "engine",
+    "operations",
+    "errors",
+    "corrupt",
+    "bytes",
+    "io_bytes",
+    "span_ns",
+    "bandwidth_bytes_per_s",
+    "operations_per_s",
+)
 
 
 def summary_report(folder: Path, run: dict[str, Any]) -> RunReport:
@@ -29,13 +38,35 @@ def summary_report(folder: Path, run: dict[str, Any]) -> RunReport:
         latency = [{"tier": f["tier"], "op": f["op"]} | f["latency"] for f in found if f["latency"]["count"]]
         return RunReport(
             subject=Subject(
-                file=trace["file"], table="run", rows=None, program=run["program"], version=run["version"],
-                argv=run["argv"], preset=None, seed=None, config_sha256=run["config_sha256"], model=None,
-                source=trace["metadata"]["source"], is_simulated=False, notes=run["notes"],
+                file=trace["file"],
+                table="run",
+                rows=None,
+                program=run["program"],
+                version=run["version"],
+                argv=run["argv"],
+                preset=None,
+                seed=None,
+                config_sha256=run["config_sha256"],
+                model=None,
+                source=trace["metadata"]["source"],
+                is_simulated=False,
+                notes=run["notes"],
             ),
-            run=run, figures=[{n: f[n] for n in _FIGURES} | {"rows": None, "skipped": None} for f in found],
-            latency=latency, lateness=[], distributions=[], sizes=[], size_bins=[], bucket_ns=None, over_time=[],
-            heat=[], writes_per_day=[], reuse=[], probe=None, layers=None, closeness=None,
-        )  # fmt: skip
+            run=run,
+            figures=[{n: f[n] for n in _FIGURES} | {"rows": None, "skipped": None} for f in found],
+            latency=latency,
+            lateness=[],
+            distributions=[],
+            sizes=[],
+            size_bins=[],
+            bucket_ns=None,
+            over_time=[],
+            heat=[],
+            writes_per_day=[],
+            reuse=[],
+            probe=None,
+            layers=None,
+            closeness=None,
+        )
     except (KeyError, TypeError):
         raise ConfigError(f"{folder}: its run.json has no figures that this version knows, and no operations") from None

@@ -5,56 +5,65 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from kvtrace.core.document.document import Chart, Column, Series, Shape, Sheet, Table, Unit, select
+from kvtrace.core.document.document import (
+    Chart,
+    ChartShape,
+    ReportColumn,
+    ReportTable,
+    Series,
+    Sheet,
+    Unit,
+    headed,
+    select,
+)
 from kvtrace.core.units import format_duration
 
-TIER = Column("tier", "tier")
-OP = Column("op", "op")
-PARAMETERS = [Column("parameter", "parameter"), Column("value", "value")]
+TIER = ReportColumn("tier", "tier")
+OP = ReportColumn("op", "op")
 _NS_PER_S = 1e9
 
 
-def parameters(title: str, sheet: Sheet, facts: dict[str, Any]) -> Table:
-    """Return a table of names and values; Quantity gives a value its unit."""
-    return Table(title, sheet, PARAMETERS, [[name, value] for name, value in facts.items()])
-
-
-def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) -> list[Table]:
+def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) -> list[ReportTable]:
     """Return the summary of operation sizes, and a histogram by tier."""
     columns = [
-        TIER, OP, Column("ops", "operations", Unit.COUNT), Column("distinct", "distinct", Unit.COUNT),
-        *(Column(f"{n}_bytes", n, Unit.BYTES) for n in ("min", "p50", "p99", "max", "mean")),
-    ]  # fmt: skip
-    tables = [Table("Sizes of operations", Sheet.SUMMARY, columns, select(sizes, columns), keys=2)]
+        TIER,
+        OP,
+        *headed(Unit.COUNT, ops="operations", distinct="distinct"),
+        *(ReportColumn(f"{n}_bytes", n, Unit.BYTES) for n in ("min", "p50", "p99", "max", "mean")),
+    ]
+    tables = [ReportTable("Sizes of operations", Sheet.SUMMARY, columns, select(sizes, columns), keys=2)]
     columns = [
-        OP, Column("low_bytes", "from", Unit.BYTES), Column("ops", "operations", Unit.COUNT),
-        Column("bytes", "bytes", Unit.BYTES),
-    ]  # fmt: skip
+        OP,
+        ReportColumn("low_bytes", "from", Unit.BYTES),
+        ReportColumn("ops", "operations", Unit.COUNT),
+        ReportColumn("bytes", "bytes", Unit.BYTES),
+    ]
     for tier, group in groupby(size_bins, key=lambda row: row["tier"]):
         rows = list(group)
         series = [
             Series(op, [float(r["low_bytes"] or 1) for r in part], [float(r["ops"]) for r in part])
             for op, part in by([row for row in rows if row["op"] != "delete"] or rows, "op")
         ]
-        chart = Chart(f"Sizes on {tier}", Shape.BARS, Unit.BYTES, Unit.COUNT, series)
+        chart = Chart(f"Sizes on {tier}", ChartShape.BARS, Unit.BYTES, Unit.COUNT, series)
         note = "Each row holds the sizes from its first up to, but not including, twice that."
         tables.append(
-            Table(f"Size distribution: {tier}", Sheet.HISTOGRAMS, columns, select(rows, columns), (chart,), note, 2)
+            ReportTable(
+                f"Size distribution: {tier}", Sheet.HISTOGRAMS, columns, select(rows, columns), (chart,), note, 2
+            )
         )
     return tables
 
 
-def rate_tables(over_time: list[dict[str, Any]], bucket_ns: int | None, note: str) -> list[Table]:
+def rate_tables(over_time: list[dict[str, Any]], bucket_ns: int | None, note: str) -> list[ReportTable]:
     """Return bandwidth and rate over time, a table a tier; none if no time passed."""
     if bucket_ns is None:
         return []
     seconds = bucket_ns / _NS_PER_S
     columns = [
-        Column("start_ns", "from", Unit.NS),
-        *(Column(f"{n}_per_s", f"{n}/s", Unit.PER_S) for n in ("reads", "writes", "deletes")),
-        Column("read_bytes_per_s", "read", Unit.BYTES_PER_S), Column("written_bytes_per_s", "written",
-                                                                    Unit.BYTES_PER_S),
-    ]  # fmt: skip
+        ReportColumn("start_ns", "from", Unit.NS),
+        *(ReportColumn(f"{n}_per_s", f"{n}/s", Unit.PER_S) for n in ("reads", "writes", "deletes")),
+        *headed(Unit.BYTES_PER_S, read_bytes_per_s="read", written_bytes_per_s="written"),
+    ]
     counts = ("reads", "writes", "deletes", "read_bytes", "written_bytes")
     tables = []
     for tier, group in groupby(over_time, key=lambda row: row["tier"]):
@@ -63,33 +72,37 @@ def rate_tables(over_time: list[dict[str, Any]], bucket_ns: int | None, note: st
 
         def chart(title: str, unit: Unit, picked: dict[str, int], rows: Any = rows, start: Any = start) -> Chart:
             series = [Series(label, start, [row[at] for row in rows]) for label, at in picked.items()]
-            return Chart(title, Shape.STEPS, Unit.NS, unit, series, float(bucket_ns))
+            return Chart(title, ChartShape.STEPS, Unit.NS, unit, series, float(bucket_ns))
 
         charts = (
             chart(f"Bandwidth of {tier}", Unit.BYTES_PER_S, {"read": 4, "write": 5}),
             chart(f"Operations a second on {tier}", Unit.PER_S, {"read": 1, "write": 2, "delete": 3}),
         )
         text = f"Means over stretches of {format_duration(bucket_ns)}: shorter bursts are higher. {note}"
-        tables.append(Table(f"Over time: {tier}", Sheet.HISTOGRAMS, columns, rows, charts, text))
+        tables.append(ReportTable(f"Over time: {tier}", Sheet.HISTOGRAMS, columns, rows, charts, text))
     return tables
 
 
-def reuse_tables(reuse: list[dict[str, Any]]) -> list[Table]:
+def reuse_tables(reuse: list[dict[str, Any]]) -> list[ReportTable]:
     """Return how far apart accesses to an object are, a summary and a distribution a tier."""
     if not reuse:
         return []
     columns = [
-        TIER, Column("reads", "reads looked at", Unit.COUNT),
-        Column("first_reads", "without an access before", Unit.COUNT),
-        *(Column(f"{n}_bytes", n, Unit.BYTES) for n in ("p50", "p95", "max")), Column("is_whole", "all of the trace"),
-    ]  # fmt: skip
-    note = ("Bytes of other objects read or written in the tier between two accesses to one: what a cache that evicts "
-            "the least recently used must hold for the second to be a hit.")  # fmt: skip
-    tables = [Table("Reuse distance", Sheet.SUMMARY, columns, select(reuse, columns), (), note)]
+        TIER,
+        *headed(Unit.COUNT, reads="reads looked at", first_reads="without an access before"),
+        *(ReportColumn(f"{n}_bytes", n, Unit.BYTES) for n in ("p50", "p95", "max")),
+        ReportColumn("is_whole", "all of the trace"),
+    ]
+    note = (
+        "Bytes of other objects read or written in the tier between two accesses to one: what a cache that evicts "
+        "the least recently used must hold for the second to be a hit."
+    )
+    tables = [ReportTable("Reuse distance", Sheet.SUMMARY, columns, select(reuse, columns), (), note)]
     columns = [
-        Column("low_bytes", "from", Unit.BYTES), Column("reads", "reads", Unit.COUNT),
-        Column("share_below", "share up to twice that", Unit.SHARE),
-    ]  # fmt: skip
+        ReportColumn("low_bytes", "from", Unit.BYTES),
+        ReportColumn("reads", "reads", Unit.COUNT),
+        ReportColumn("share_below", "share up to twice that", Unit.SHARE),
+    ]
     for row in reuse:
         bins = row["bins"]
         if not bins:
@@ -100,31 +113,33 @@ def reuse_tables(reuse: list[dict[str, Any]]) -> list[Table]:
             done += each["reads"]
             rows.append([each["low_bytes"], each["reads"], done / total])
         series = Series("read", [float(b["low_bytes"] or 1) for b in bins], [float(b["reads"]) for b in bins])
-        chart = Chart(f"Reuse distance on {row['tier']}", Shape.BARS, Unit.BYTES, Unit.COUNT, [series])
+        chart = Chart(f"Reuse distance on {row['tier']}", ChartShape.BARS, Unit.BYTES, Unit.COUNT, [series])
         text = "Reads by distance: from the first bytes up to, but not including, twice that."
-        tables.append(Table(f"Reuse distances: {row['tier']}", Sheet.HISTOGRAMS, columns, rows, (chart,), text))
+        tables.append(ReportTable(f"Reuse distances: {row['tier']}", Sheet.HISTOGRAMS, columns, rows, (chart,), text))
     return tables
 
 
-def wear_table(rows: list[dict[str, Any]], note: str) -> Table:
+def wear_table(rows: list[dict[str, Any]], note: str) -> ReportTable:
     """Return drive writes per day."""
     columns = [
-        TIER, Column("written_bytes", "written", Unit.BYTES), Column("span_ns", "in", Unit.NS),
-        Column("written_bytes_per_day", "a day", Unit.BYTES_PER_DAY),
-        Column("capacity_bytes", "capacity", Unit.BYTES),
-        Column("capacity_writes_per_day", "capacity writes a day", Unit.NUMBER),
-    ]  # fmt: skip
+        TIER,
+        ReportColumn("written_bytes", "written", Unit.BYTES),
+        ReportColumn("span_ns", "in", Unit.NS),
+        ReportColumn("written_bytes_per_day", "a day", Unit.BYTES_PER_DAY),
+        ReportColumn("capacity_bytes", "capacity", Unit.BYTES),
+        ReportColumn("capacity_writes_per_day", "capacity writes a day", Unit.NUMBER),
+    ]
     text = f"Extrapolated: the mean rate, kept up for a day, in the capacity that the trace gave the tier. {note}"
-    return Table("Drive writes per day", Sheet.SUMMARY, columns, select(rows, columns), (), text)
+    return ReportTable("Drive writes per day", Sheet.SUMMARY, columns, select(rows, columns), (), text)
 
 
-def distribution_tables(points: list[dict[str, Any]]) -> list[Table]:
+def distribution_tables(points: list[dict[str, Any]]) -> list[ReportTable]:
     """Return latency and lateness by share of operations, a table and a curve a tier."""
     tables = []
     for (measure, tier), group in groupby(points, key=lambda row: (row["measure"], row["tier"])):
         rows = list(group)
         ops = [op for op, _ in by(rows, "op")]
-        columns = [Column("share", "share", Unit.SHARE), *(Column(f"{op}_ns", op, Unit.NS) for op in ops)]
+        columns = [ReportColumn("share", "share", Unit.SHARE), *(ReportColumn(f"{op}_ns", op, Unit.NS) for op in ops)]
         found = {(r["op"], r["share"]): r["time_ns"] for r in rows}
         shares = sorted({r["share"] for r in rows})
         series = [
@@ -132,34 +147,52 @@ def distribution_tables(points: list[dict[str, Any]]) -> list[Table]:
             for op, part in by(rows, "op")
         ]
         name = measure.capitalize()
-        chart = Chart(f"{name} on {tier}", Shape.CURVE, Unit.NS, Unit.SHARE, series)
-        tables.append(Table(
-            f"{name} distribution: {tier}", Sheet.HISTOGRAMS, columns,
-            [[share, *(found.get((op, share)) for op in ops)] for share in shares], (chart,),
-            f"{name} that the given share of operations did not exceed, by nearest rank; - with too few of them.",
-        ))  # fmt: skip
+        chart = Chart(f"{name} on {tier}", ChartShape.CURVE, Unit.NS, Unit.SHARE, series)
+        tables.append(
+            ReportTable(
+                f"{name} distribution: {tier}",
+                Sheet.HISTOGRAMS,
+                columns,
+                [[share, *(found.get((op, share)) for op in ops)] for share in shares],
+                (chart,),
+                f"{name} that the given share of operations did not exceed, by nearest rank; - with too few of them.",
+            )
+        )
     return tables
 
 
-def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None) -> list[Table]:
+def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None) -> list[ReportTable]:
     """Return how many operations of each latency completed when, a map a tier and op."""
     tables = []
     end = float(max((row["start_ns"] for row in heat), default=0) + (bucket_ns or 0))
     for (tier, op), group in groupby(heat, key=lambda row: (row["tier"], row["op"])):
         rows = list(group)
         most = max(r["operations"] for r in rows)
-        chart = Chart(f"Latency of {op}s on {tier} over time", Shape.CELLS, Unit.NS, Unit.NS,
-                      [shaded(op, rows, "start_ns", "low_ns", "operations")],
-                      float(bucket_ns or 0), x_end=end)  # fmt: skip
+        chart = Chart(
+            f"Latency of {op}s on {tier} over time",
+            ChartShape.CELLS,
+            Unit.NS,
+            Unit.NS,
+            [shaded(op, rows, "start_ns", "low_ns", "operations")],
+            float(bucket_ns or 0),
+            x_end=end,
+        )
         columns = [
-            Column("start_ns", "from", Unit.NS), Column("low_ns", "latency from", Unit.NS),
-            Column("operations", "operations", Unit.COUNT),
-        ]  # fmt: skip
-        tables.append(Table(
-            f"Latency over time: {tier} {op}", Sheet.HISTOGRAMS, columns, select(rows, columns), (chart,),
-            f"The strongest colour is {most:,} in a cell, which spans {format_duration(bucket_ns)} and latencies up to "
-            "twice its first.", 2,
-        ))  # fmt: skip
+            *headed(Unit.NS, start_ns="from", low_ns="latency from"),
+            ReportColumn("operations", "operations", Unit.COUNT),
+        ]
+        tables.append(
+            ReportTable(
+                f"Latency over time: {tier} {op}",
+                Sheet.HISTOGRAMS,
+                columns,
+                select(rows, columns),
+                (chart,),
+                f"The strongest colour is {most:,} in a cell, which spans {format_duration(bucket_ns)} and latencies "
+                "up to twice its first.",
+                2,
+            )
+        )
     return tables
 
 
@@ -173,9 +206,7 @@ def at(value: Any, *names: str) -> Any:
 def shaded(label: str, rows: list[dict[str, Any]], x: str, y: str, count: str) -> Series:
     """Return the cells of a map; the one with most of `count` is the darkest."""
     most = max(row[count] for row in rows)
-    return Series(
-        label, [float(r[x]) for r in rows], [float(r[y]) for r in rows], [r[count] / most for r in rows]
-    )  # fmt: skip
+    return Series(label, [float(r[x]) for r in rows], [float(r[y]) for r in rows], [r[count] / most for r in rows])
 
 
 def by(rows: list[dict[str, Any]], name: str) -> list[tuple[str, list[dict[str, Any]]]]:

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvdistill.report.tables import OP, TIER, parameters, rate_tables, reuse_tables, size_tables, wear_table
-from kvtrace.core.document.document import Chapter, Column, Document, Highlight, Quantity, Sheet, Table, Unit, select
+from kvdistill.report.tables import OP, TIER, rate_tables, reuse_tables, size_tables, wear_table
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Document,
+    Highlight,
+    ReportColumn,
+    ReportTable,
+    Sheet,
+    Unit,
+    headed,
+    parameters,
+    select,
+)
 from kvtrace.core.units import format_count
 
 if TYPE_CHECKING:
@@ -19,12 +31,16 @@ def trace_document(report: TraceReport) -> Document:
     """Return the document of `report`."""
     subject = report.subject
     facts = origin(subject) | {
-        "time span": Quantity(report.span_ns, Unit.NS), "requests": Quantity(report.requests, Unit.COUNT),
-    }  # fmt: skip
+        "time span": Cell(report.span_ns, Unit.NS),
+        "requests": Cell(report.requests, Unit.COUNT),
+    }
     is_instant = report.span_ns == 0
     notes = [*subject.notes, *(["all rows share one instant, so no rate is known"] if is_instant else [])]
     return Document(
-        name=subject.file, headline=_headline(report), notes=notes, highlights=_highlights(report),
+        name=subject.file,
+        headline=_headline(report),
+        notes=notes,
+        highlights=_highlights(report),
         chapters=[
             Chapter("What this is", [parameters("Origin", Sheet.PARAMETERS, facts)]),
             Chapter("Tiers and operations", [_tiers(report), _operations(report)]),
@@ -32,12 +48,15 @@ def trace_document(report: TraceReport) -> Document:
             Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
             Chapter("Reuse", reuse_tables(report.reuse)),
             Chapter("Endurance", [wear_table(report.writes_per_day, "Writes to flash inside the drive are more.")]),
-            Chapter("Not in a trace", [
-                parameters("QoS", Sheet.QOS, {"latency": _NOT_MEASURED}),
-                parameters("Device", Sheet.DEVICE, {"block layer": _NOT_MEASURED}),
-            ]),
+            Chapter(
+                "Not in a trace",
+                [
+                    parameters("QoS", Sheet.QOS, {"latency": _NOT_MEASURED}),
+                    parameters("Device", Sheet.DEVICE, {"block layer": _NOT_MEASURED}),
+                ],
+            ),
         ],
-    )  # fmt: skip
+    )
 
 
 def _headline(report: TraceReport) -> str:
@@ -50,8 +69,9 @@ def _highlights(report: TraceReport) -> list[Highlight]:
     found = [Highlight("time span", report.span_ns, Unit.NS, "of the trace's clock")]
     found += [
         Highlight(f"hit ratio of {tier['name']}", tier["hit_ratio"], Unit.SHARE, "of all lookups, simulated")
-        for tier in report.tiers if tier["hit_ratio"] is not None
-    ]  # fmt: skip
+        for tier in report.tiers
+        if tier["hit_ratio"] is not None
+    ]
     for row in report.writes_per_day[-1:]:
         name = row["tier"]
         read = sum(o["bytes"] for o in report.operations if (o["tier"], o["op"]) == (name, "read"))
@@ -66,28 +86,38 @@ def _highlights(report: TraceReport) -> list[Highlight]:
 def origin(subject: Subject) -> dict[str, Any]:
     """Return where a table came from, as names and values."""
     return {
-        "file": subject.file, "table": subject.table, "rows": Quantity(subject.rows, Unit.COUNT),
-        "written by": f"{subject.program} {subject.version}", "command": " ".join(subject.argv),
-        "preset": subject.preset, "model": subject.model, "seed": subject.seed,
+        "file": subject.file,
+        "table": subject.table,
+        "rows": Cell(subject.rows, Unit.COUNT),
+        "written by": f"{subject.program} {subject.version}",
+        "command": " ".join(subject.argv),
+        "preset": subject.preset,
+        "model": subject.model,
+        "seed": subject.seed,
         "source": (subject.source or {}).get("file") or (subject.source or {}).get("kind"),
         "simulated": subject.is_simulated,
         "configuration SHA-256": subject.config_sha256 or None,
-    }  # fmt: skip
+    }
 
 
-def _tiers(report: TraceReport) -> Table:
+def _tiers(report: TraceReport) -> ReportTable:
     columns = [
-        Column("name", "tier"), Column("capacity_bytes", "capacity", Unit.BYTES),
-        Column("peak_live_bytes", "peak live", Unit.BYTES), Column("end_live_bytes", "live at end", Unit.BYTES),
-        Column("hits", "hits", Unit.COUNT), Column("hit_ratio", "hit ratio", Unit.SHARE),
-    ]  # fmt: skip
+        ReportColumn("name", "tier"),
+        *headed(Unit.BYTES, capacity_bytes="capacity", peak_live_bytes="peak live", end_live_bytes="live at end"),
+        ReportColumn("hits", "hits", Unit.COUNT),
+        ReportColumn("hit_ratio", "hit ratio", Unit.SHARE),
+    ]
     note = "Hits are those of the simulation that made the trace, over all its lookups."
-    return Table("Tiers", Sheet.SUMMARY, columns, select(report.tiers, columns), (), note)
+    return ReportTable("Tiers", Sheet.SUMMARY, columns, select(report.tiers, columns), (), note)
 
 
-def _operations(report: TraceReport) -> Table:
+def _operations(report: TraceReport) -> ReportTable:
     columns = [
-        TIER, OP, Column("phase", "phase"), Column("ops", "operations", Unit.COUNT),
-        Column("bytes", "bytes", Unit.BYTES), Column("objects", "objects", Unit.COUNT),
-    ]  # fmt: skip
-    return Table("Operations", Sheet.PERFORMANCE, columns, select(report.operations, columns), keys=3)
+        TIER,
+        OP,
+        ReportColumn("phase", "phase"),
+        ReportColumn("ops", "operations", Unit.COUNT),
+        ReportColumn("bytes", "bytes", Unit.BYTES),
+        ReportColumn("objects", "objects", Unit.COUNT),
+    ]
+    return ReportTable("Operations", Sheet.PERFORMANCE, columns, select(report.operations, columns), keys=3)

@@ -28,19 +28,44 @@ RUN, PROBE = "run.json", "probe.json"
 _PATTERN = set("*?[")
 _OF_A_RUN = (OPS, SERVED, SERIES, BLOCKS)
 _COUNTS = (
-    "queued", "issued", "issued_bytes", "completed", "completed_bytes", "errors", "requeues", "requests_merged",
-    "bios", "bio_bytes", "bios_merged", "splits", "lost_events", "lost_requests",
-)  # fmt: skip
+    "queued",
+    "issued",
+    "issued_bytes",
+    "completed",
+    "completed_bytes",
+    "errors",
+    "requeues",
+    "requests_merged",
+    "bios",
+    "bio_bytes",
+    "bios_merged",
+    "splits",
+    "lost_events",
+    "lost_requests",
+)
 FACTS: dict[str, dict[str, str]] = {
     "runs": {
-        "origin": "string", "trace": "string", "status": "string", "verdict": "string", "started": "string",
-        "wall_ns": "int64", "operations": "int64", "errors": "int64", "in_flight_mean": "float64",
-        "loop": "string", "speed": "float64", "engine": "string", "queue_depth": "int64", "io_bytes": "int64",
-        "kernel": "string", "cpu_model": "string", "version": "string",
+        "origin": "string",
+        "trace": "string",
+        "status": "string",
+        "verdict": "string",
+        "started": "string",
+        "wall_ns": "int64",
+        "operations": "int64",
+        "errors": "int64",
+        "in_flight_mean": "float64",
+        "loop": "string",
+        "speed": "float64",
+        "engine": "string",
+        "queue_depth": "int64",
+        "io_bytes": "int64",
+        "kernel": "string",
+        "cpu_model": "string",
+        "version": "string",
     },
     "tiers": {"origin": "string", "tier": "int8", "name": "string", "capacity_bytes": "int64"},
     "probes": {"origin": "string", "direction": "string"} | dict.fromkeys(_COUNTS, "int64"),
-}  # fmt: skip
+}
 """Columns of the views that no table of the contract is behind, with their Arrow types."""
 
 
@@ -85,10 +110,13 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
             folders[path.parent] = None
         origin = str(path.parent if is_of_run else path)
         _add(found, reader.table, path, origin, scratch)
-        tiers.setdefault(origin, [
-            {"origin": origin, "tier": index, "name": tier.name, "capacity_bytes": tier.capacity_bytes}
-            for index, tier in enumerate(reader.meta.tiers)
-        ])  # fmt: skip
+        tiers.setdefault(
+            origin,
+            [
+                {"origin": origin, "tier": index, "name": tier.name, "capacity_bytes": tier.capacity_bytes}
+                for index, tier in enumerate(reader.meta.tiers)
+            ],
+        )
         objects = tables.objects_path(path)
         if reader.table is TRACE and objects.is_file():
             tables.open_table(objects, OBJECTS)
@@ -173,13 +201,17 @@ def _run_facts(folder: Path) -> Iterable[dict[str, Any]]:
     summary, engine, host = (_dict(run.get(name)) for name in ("summary", "engine", "host"))
     trace, pacing = _dict(run.get("trace")), _dict(run.get("pacing"))
     yield {
-        "origin": str(folder), "trace": trace.get("file"), "status": run.get("status"),
-        "started": run.get("started_utc"), "version": run.get("version"),
+        "origin": str(folder),
+        "trace": trace.get("file"),
+        "status": run.get("status"),
+        "started": run.get("started_utc"),
+        "version": run.get("version"),
         **{name: summary.get(name) for name in ("verdict", "wall_ns", "operations", "errors", "in_flight_mean")},
         **{name: pacing.get(name) for name in ("loop", "speed")},
-        "engine": engine.get("name"), **{name: engine.get(name) for name in ("queue_depth", "io_bytes")},
+        "engine": engine.get("name"),
+        **{name: engine.get(name) for name in ("queue_depth", "io_bytes")},
         **{name: host.get(name) for name in ("kernel", "cpu_model")},
-    }  # fmt: skip
+    }
 
 
 def _probe_facts(folder: Path) -> Iterable[dict[str, Any]]:

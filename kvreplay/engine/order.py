@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kvreplay.engine import heap
 from kvreplay.engine.fills import free_data, start_partly_filled, use_fill
-from kvreplay.engine.ready import advance, bounds, due_of, entry_of, has_piece, is_over, number_of, resume
+from kvreplay.engine.ready import advance, bounds, due_of, has_piece, is_over, number_of, resume
 from kvreplay.engine.tables import NONE, answer_at, fills_at, flights_at, job_at
 from kvtrace.core.compiled import holding, inner, int64s
 

@@ -56,7 +56,7 @@ class Pump:
         tables, depth = schedule.tables, schedule.depth
         record, objects = job.record, int(job.plan.object_id.max()) + 1 if len(job.plan) else 0
         none = np.zeros(0, np.int64)
-        places = [t.ring_places(objects) if isinstance(t, RingExtents) else none for t in job.tiers]
+        places: list[Any] = [t.ring_places(objects) if isinstance(t, RingExtents) else none for t in job.tiers]
         self.extents = [memoryview(of_tier) for of_tier in places]
         """By tier of extents: where each object lies; NOWHERE if it does not."""
         self.lanes = lanes = tables.record(LANES)
@@ -66,10 +66,11 @@ class Pump:
         lanes.ways, lanes.buffers = tables.at(np.array(ways, np.int64)), tables.at(np.array(buffers, np.int64))
         lanes.tokens = tables.at(np.zeros(depth, TOKEN))
         self._others, self._bad = np.zeros(ring.cq_mask + 1, OTHER), np.zeros(depth, BAD)
-        self._order, self._over, self._reads = np.zeros(depth, np.int64), np.zeros(depth, np.int64), np.arange(depth)
         lanes.others, lanes.bad = tables.at(self._others), tables.at(self._bad)
-        lanes.order, lanes.over = tables.at(self._order), tables.at(self._over)
-        lanes.fresh, lanes.clock = tables.at(np.zeros(depth, np.int64)), tables.at(np.zeros(2, np.int64))
+        order: Any
+        fresh, order, self._over = np.zeros((3, depth), np.int64)
+        lanes.fresh, lanes.order, lanes.over = tables.at(fresh), tables.at(order), tables.at(self._over)
+        lanes.clock = tables.at(np.zeros(2, np.int64))
         for name in ("submitted_ns", "completed_ns", "outcome"):
             setattr(lanes, name, tables.at(getattr(record, name)))
         for name, place in ring.places().items():
@@ -77,10 +78,11 @@ class Pump:
         lanes.fd, lanes.mail_fd, lanes.sq_mask, lanes.cq_mask = ring.fd, mail.fd, ring.sq_mask, ring.cq_mask
         lanes.read_op = r.READ_FIXED if is_registered else r.READ
         lanes.write_op = r.WRITE_FIXED if is_registered else r.WRITE
-        self._free_reads = tables.stack(self._reads)
+        reads: Any = np.arange(depth)
+        self._free_reads = tables.stack(reads)
         lanes.free_reads = ctypes.addressof(self._free_reads)
         lanes.free_tokens = tables.numbers(np.arange(depth), depth)
-        self._read_buffers, self._lane_order = memoryview(self._reads), memoryview(self._order)
+        self._read_buffers, self._lane_order = memoryview(reads), memoryview(order)
         self._schedule, self._ring, self._job = schedule, ring, tables.job
 
     @property
@@ -96,7 +98,8 @@ class Pump:
         """Return a free buffer for a read of Python's."""
         free = self._free_reads
         free.count -= 1
-        return self._read_buffers[free.count]
+        buffer: int = self._read_buffers[free.count]
+        return buffer
 
     def give_read_buffer(self, buffer: int) -> None:
         """Take a buffer back."""

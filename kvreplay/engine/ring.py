@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 _SETUP, ENTER, _REGISTER = 425, 426, 427
 SETUP_SINGLE_ISSUER, SETUP_DEFER_TASKRUN, SETUP_CLAMP = 1 << 12, 1 << 13, 1 << 4

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from kvreplay.data.buffers import fills_ahead, pieces_a_fill
 from kvreplay.engine import fills, order, ready
 from kvreplay.engine.tables import ANSWER, ASKED, BARRIER, FILL, FLIGHT, MOST_FLIGHTS, NONE, Tables
-from kvtrace.core.compiled import compile_announced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,14 +122,16 @@ class Schedule:
         job.free_flights = tables.numbers(np.arange(flights, dtype=np.int64)[::-1].copy(), flights)
         job.free_slots = tables.numbers(np.arange(self.slots, dtype=np.int64), self.slots)
         job.held, job.fills = tables.at(np.zeros(self.slots, np.int64)), tables.at(np.zeros(self.slots, FILL))
-        self._table = np.zeros(flights, FLIGHT)
-        self._seen = self._table[_SEEN]
-        self._next_piece, self._is_failed = memoryview(self._table["next_piece"]), memoryview(self._table["is_failed"])
-        job.flights = tables.at(self._table)
-        answer, self._asked = np.zeros(1, ANSWER), np.zeros(1, ASKED)
+        table: Any = np.zeros(flights, FLIGHT)
+        job.flights, self._seen = tables.at(table), table[_SEEN]
+        self._next_piece, self._is_failed = memoryview(table["next_piece"]), memoryview(table["is_failed"])
+        answer: Any = np.zeros(1, ANSWER)
+        self._asked = np.zeros(1, ASKED)
         job.answer, self._asked_at = tables.at(answer), tables.at(self._asked)
         self._answer = memoryview(answer.view(np.int64))
-        barriers = [(b.group, b.members, b.starts, np.diff(b.starts).astype(np.int32), b.continues) for b in plan.barriers]
+        barriers = [
+            (b.group, b.members, b.starts, np.diff(b.starts).astype(np.int32), b.continues) for b in plan.barriers
+        ]
         job.barriers = tables.at(np.array([tuple(map(tables.at, arrays)) for arrays in barriers], BARRIER))
         self._address = tables.address
         self._flights: dict[int, Flight] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvtrace.core.percentiles import QUANTILES, nearest_rank
+from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,8 @@ import msgspec
 from kvreplay.result.journal import is_unrecovered
 from kvreplay.result.tables import MANIFEST, TRIALS_FILE
 from kvreplay.run.trials import Quantity, disagreements, quantities
-from kvtrace.core.comparison import DEFINITION, UNKNOWN, Ratio, differing, ratio
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.statistics import DEFINITION, UNKNOWN, Ratio, differing, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

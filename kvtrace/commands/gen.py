@@ -72,7 +72,7 @@ def gen(
     kvtrace gen --preset lmcache-disk --set tiers.nvme.capacity=500GiB -o small.parquet
     kvtrace gen --set workload.prompt_share=0.2 --set workload.rag_share=0.1 -o shared.parquet
     """
-    from kvtrace.core.endurance import endurance
+    from kvtrace.core.statistics import endurance
     from kvtrace.model.shape import find_model
     from kvtrace.sim import output as traceout
     from kvtrace.sim.preset import load_preset

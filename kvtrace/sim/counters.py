@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.core.percentiles import QUANTILES, nearest_rank
+from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.sim import records, world
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace.core.compiled import njit
 from kvtrace.sim.ask import find_objects, gather, make_objects, set_entry
-from kvtrace.sim.records import HIT_BYTES, HITS, LARGEST, LAYERS, NONE, OBJECT, READ_BYTES, SEEN, SIZE
+from kvtrace.sim.records import HIT_BYTES, HITS, LARGEST, LAYERS, LIVE, NONE, OBJECT, READ_BYTES, SEEN, SIZE
 from kvtrace.sim.tiers import LOAD as LOAD_PHASE
 from kvtrace.sim.tiers import PROMOTE as PROMOTE_PHASE
 from kvtrace.sim.tiers import (
@@ -224,6 +224,9 @@ def _copy_up(world: World, end: int, stage: int, request: int) -> int:
             slots[slot, SEEN] ^= 1
             if slots[slot, SEEN]:
                 source = 0
+        if knobs.is_exclusive and source > 0 and not slots[slot, LIVE] & (1 << source):
+            # A promotion before it demoted or evicted it: it is not in its tier to be moved from there.
+            source = 0
         t = 0 if knobs.promotion == TEMPORARY and source > 0 else source - 1
         while knobs.is_exclusive and t > 0 and size > tiers[t, LARGEST]:
             t -= 1

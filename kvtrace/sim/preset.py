@@ -157,7 +157,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     placement: Placement
     promotion: Promotion
     exclusive: bool = False
-    """What is promoted leaves the tier it was in."""
+    """What is promoted leaves the tier it was in. What another promotion of the same request demoted stays there."""
     merge_ranks: bool = False
     """All tensor-parallel ranks share one object, instead of one each."""
     layers_per_object: int = 0

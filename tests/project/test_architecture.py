@@ -1,4 +1,4 @@
-"""The walls of the house: who may import whom, what stays out of start-up, what is generated."""
+"""The walls of the house: who may import whom, how large a room is, what stays out of start-up, what is generated."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ast
 import importlib.util
 import subprocess
 import sys
+from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,50 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
 HEAVY = {"numpy", "pyarrow", "polars", "duckdb", "numba", "dgen_py", "rich", "zstandard", "pandas"}
 
+FLOW = {
+    "kvtrace": [
+        "core",
+        "core.document",
+        "requests",
+        "users",
+        "model",
+        "sim",
+        "sim.policies",
+        "curves",
+        "trace",
+        "commands",
+        "",
+    ],
+    "kvreplay": ["plan", "data", "tiers", "engine", "probes", "config", "result", "run", "commands", ""],
+    "kvdistill": ["queries", "formats", "profile", "jobs", "report", "commands", ""],
+}
+"""Each program's folders in the order of the flow, its command line (the top level) last."""
+SHARED = ("kvtrace.core", "kvtrace.core.document")
+MOST_FILES = 15
+MOST_LINES = 350
+MOST_FUNCTION_LINES = 60
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return the product's modules by their dotted names."""
+    found = {}
+    for program in PROGRAMS:
+        for path in sorted((ROOT / program).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
 
 def imports(path: Path) -> set[str]:
-    """Return the modules that the file at `path` imports, anywhere in it."""
+    """Return the modules that the file at `path` imports, anywhere in it, for types alone or not."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -26,25 +67,99 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def ours(module: str) -> bool:
-    return module.split(".", maxsplit=1)[0] in PROGRAMS
+@cache
+def graph() -> dict[str, set[str]]:
+    """Return for each module the product's modules that it imports."""
+    known = modules()
+    found = {}
+    for module, path in known.items():
+        named = imports(path)
+        found[module] = {n if n in known else n.rpartition(".")[0] for n in named} & set(known) - {module}
+    return found
 
 
-@pytest.mark.parametrize("program", ["kvreplay", "kvdistill"])
-def test_programs_share_only_the_core(program):
-    allowed = (f"{program}.", "kvtrace.core")
-    files = list((ROOT / program).rglob("*.py"))
-    assert files
-    for path in files:
-        foreign = {m for m in imports(path) if ours(m) and not m.startswith(allowed)}
-        foreign -= {program, "kvtrace.__version__"}
-        assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+def folder(module: str) -> tuple[str, str]:
+    """Return the program of a module and its folder within that, "" for the top level."""
+    program, *inner = modules()[module].relative_to(ROOT).parent.parts
+    return program, ".".join(inner)
 
 
-def test_the_core_imports_no_program():
-    for path in (ROOT / "kvtrace" / "core").glob("*.py"):
-        foreign = {m for m in imports(path) if ours(m) and not m.startswith("kvtrace.core")}
-        assert foreign <= {"kvtrace.__version__"}, f"{path.name} imports {foreign}"
+def test_a_folder_imports_only_what_stands_before_it_in_the_flow():
+    wrong = []
+    for module, imported in graph().items():
+        program, room = folder(module)
+        assert room in FLOW[program], f"{module}: the folder {room} has no place in the flow"
+        for other in imported:
+            its_program, its_room = folder(other)
+            if other == its_program:
+                continue  # __version__
+            if its_program != program:
+                is_allowed = f"{its_program}.{its_room}" in SHARED
+            else:
+                is_allowed = FLOW[program].index(its_room) <= FLOW[program].index(room)
+            if not is_allowed:
+                wrong.append(f"{module} -> {other}")
+    assert not wrong
+
+
+def test_no_module_imports_itself_in_a_circle():
+    """Imports within functions and for types alone count: what needs another's insides is part of it."""
+    left = {module: set(imported) for module, imported in graph().items()}
+    while free := {module for module, imported in left.items() if not imported & set(left)}:
+        for module in free:
+            del left[module]
+    # What is left is in circles or imports one; take off, too, what none of the rest imports.
+    while unused := set(left) - {other for imported in left.values() for other in imported}:
+        for module in unused:
+            del left[module]
+    assert not left, f"import circles among {sorted(left)}"
+
+
+def test_no_folder_holds_more_files_than_one_takes_in():
+    counts = Counter(path.parent for path in modules().values() if path.name != "__init__.py")
+    assert not {str(f.relative_to(ROOT)): n for f, n in counts.items() if n > MOST_FILES}
+
+
+def test_no_file_is_longer_than_one_idea():
+    lines = {str(p.relative_to(ROOT)): len(p.read_text(encoding="utf-8").splitlines()) for p in modules().values()}
+    assert not {name: n for name, n in lines.items() if n > MOST_LINES}
+
+
+def test_a_long_function_says_why():
+    """A comment `# Long: ...` above the function, or above its first decorator."""
+    wrong = []
+    for path in modules().values():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.walk(tree(path)):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            above = lines[first - 2].strip() if first > 1 else ""
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > MOST_FUNCTION_LINES and not above.startswith("# Long: "):
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {length} lines")
+    assert not wrong
+
+
+def test_no_public_class_name_is_defined_twice():
+    places = defaultdict(list)
+    for module, path in modules().items():
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(module)
+    assert not {name: where for name, where in places.items() if len(where) > 1}
+
+
+def test_folders_say_what_they_are_for():
+    for module, path in modules().items():
+        if path.name == "__init__.py":
+            assert ast.get_docstring(tree(path)), f"{module} has no docstring"
+
+
+def test_the_page_of_the_architecture_names_every_folder():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = {str(path.parent.relative_to(ROOT)) for path in modules().values()} - set(PROGRAMS)
+    assert not {room for room in rooms if f"`{room}" not in page}
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -71,7 +186,7 @@ def test_library_code_neither_prints_nor_exits(program):
     for path in (ROOT / program).rglob("*.py"):
         if path.name == "app.py":
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 assert called not in ("print", "sys.exit", "exit", "os._exit"), f"{path.name}:{node.lineno} {called}"

@@ -307,8 +307,8 @@ class Oracle:
                 targets = targets if key in self.seen else []
                 self.seen ^= {key}
             if p.exclusive:
-                # It moves to the next tier up that takes it.
-                targets = [t for t in targets if t.takes(self.sizes[key])][:1]
+                # It moves to the next tier up that takes it, unless a promotion before it took it out of its tier.
+                targets = [t for t in targets if t.takes(self.sizes[key]) and key in tier.objects][:1]
                 if targets:
                     self.delete(tier, "promote", key)
             for faster in targets:

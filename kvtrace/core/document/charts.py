@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from kvtrace.core.document.document import Shape, Unit, show
+from kvtrace.core.document.document import ChartShape, Unit, show
 from kvtrace.core.errors import ProbeUnavailable
 
 if TYPE_CHECKING:
@@ -130,9 +130,13 @@ def _coloured(chart: Chart) -> list[tuple[Series, str]]:
 
 
 _DRAW = {
-    Shape.STEPS: _steps, Shape.CURVE: _curve, Shape.BARS: _bars, Shape.CELLS: _cells, Shape.GRID: _grid,
-    Shape.LOLLIPOPS: _lollipops,
-}  # fmt: skip
+    ChartShape.STEPS: _steps,
+    ChartShape.CURVE: _curve,
+    ChartShape.BARS: _bars,
+    ChartShape.CELLS: _cells,
+    ChartShape.GRID: _grid,
+    ChartShape.LOLLIPOPS: _lollipops,
+}
 
 
 def _line(colour: str) -> dict[str, Any]:
@@ -154,13 +158,13 @@ def _dress(axes: Any, chart: Chart) -> None:
             # Within two decades, powers of ten alone leave an axis almost without numbers.
             axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < _NARROW * low else (1,), numticks=_MAX_TICKS))
             axis.set_minor_formatter("")
-        elif unit is Unit.BYTES and chart.shape is Shape.GRID:
+        elif unit is Unit.BYTES and chart.shape is ChartShape.GRID:
             axis.set_major_locator(MultipleLocator(_power_of_two(axis.get_view_interval())))
         else:
             axis.set_major_locator(MaxNLocator(_MAX_TICKS - 1, integer=unit is Unit.COUNT))
-        is_power = chart.shape is Shape.BARS and axis is axes.xaxis
+        is_power = chart.shape is ChartShape.BARS and axis is axes.xaxis
         axis.set_major_formatter(FuncFormatter(_tick(unit, is_power=is_power)))
-    if chart.shape is Shape.BARS:
+    if chart.shape is ChartShape.BARS:
         low, high = math.floor(axes.get_xlim()[0]), math.ceil(axes.get_xlim()[1])
         axes.set_xlim(low, high)
         axes.xaxis.set_major_locator(MultipleLocator(-(-(high - low) // _MAX_TICKS)))

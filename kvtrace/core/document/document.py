@@ -1,15 +1,22 @@
-"""A report as tables with units and charts of them: what every form (HTML, Markdown, CSV, workbook) is written from."""
+"""A report as tables with units and charts of them, from which every form is written.
+
+The forms are a terminal, HTML, Markdown, CSV and a workbook. What is shown to people is built as a Document once::
+
+    table = ReportTable(
+        "Operations", Sheet.PERFORMANCE,
+        [*headed(tier="tier"), *headed(Unit.BYTES, read_bytes="read")], [["nvme", 4096]],
+    )
+    show_documents([Document(name="run", headline="kept pace", chapters=[Chapter("Throughput", [table])])])
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kvtrace.core.units import format_bytes, format_count, format_duration, format_rate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Unit(StrEnum):
@@ -39,7 +46,7 @@ class Sheet(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class Cell:
     """A cell whose unit is its own, not its column's."""
 
     value: Any
@@ -47,7 +54,7 @@ class Quantity:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ReportColumn:
     """One column: its name in JSON and CSV, its heading for people, its unit."""
 
     name: str
@@ -66,7 +73,7 @@ class Series:
     """Of cells: 0 … 1, how dark."""
 
 
-class Shape(StrEnum):
+class ChartShape(StrEnum):
     """How a chart is drawn; `bars` and `cells` are powers of two wide (`bars`) or high (`cells`)."""
 
     STEPS = "steps"
@@ -79,10 +86,10 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture of the table above which it stands."""
+    """A picture of the table below it."""
 
     title: str
-    shape: Shape
+    shape: ChartShape
     x_unit: Unit
     y_unit: Unit
     series: list[Series]
@@ -95,17 +102,19 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """Rows of raw values; null is what was not measured."""
 
     title: str
     sheet: Sheet
-    columns: list[Column]
+    columns: list[ReportColumn]
     rows: list[list[Any]]
     charts: tuple[Chart, ...] = ()
     note: str = ""
     keys: int = 1
     """How many of the first columns name a row."""
+    bars: str = ""
+    """Column of counts that a terminal also shows as bars, the longest full: the buckets of a histogram."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +130,12 @@ class Highlight:
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """Tables that answer one question."""
+    """Tables that answer one question; without a title, those that need none."""
 
     title: str
-    tables: list[Table]
+    tables: list[ReportTable]
+    notes: list[str] = field(default_factory=list)
+    """Lines that are read after the tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +143,36 @@ class Document:
     """The report of one trace, run, probe or set of jobs, or of several beside each other."""
 
     name: str
+    """What it is of, such as a file; empty where the reader has just named it."""
     headline: str
     chapters: list[Chapter]
-    notes: list[str]
+    notes: list[str] = field(default_factory=list)
     highlights: list[Highlight] = field(default_factory=list)
-    warning: str = ""
+    warnings: list[str] = field(default_factory=list)
     """What a reader must know before any figure, such as that the run is partial."""
 
     @property
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[ReportTable]:
         """The tables of all chapters, in order."""
         return [table for chapter in self.chapters for table in chapter.tables]
 
 
-def cell(value: Any, column: Column) -> tuple[Any, Unit]:
+PARAMETERS: Final = [ReportColumn("parameter", "parameter"), ReportColumn("value", "value")]
+
+
+def headed(unit: Unit = Unit.TEXT, /, **headings: str) -> list[ReportColumn]:
+    """Return a column for each name and its heading, all of `unit`: `headed(Unit.BYTES, read_bytes="read")`."""
+    return [ReportColumn(name, heading, unit) for name, heading in headings.items()]
+
+
+def parameters(title: str, sheet: Sheet, facts: dict[str, Any]) -> ReportTable:
+    """Return a table of names and values; a `Cell` gives a value its unit."""
+    return ReportTable(title, sheet, PARAMETERS, [[name, value] for name, value in facts.items()])
+
+
+def raw_cell(value: Any, column: ReportColumn) -> tuple[Any, Unit]:
     """Return a cell's raw value and its unit."""
-    return (value.value, value.unit) if isinstance(value, Quantity) else (value, column.unit)
+    return (value.value, value.unit) if isinstance(value, Cell) else (value, column.unit)
 
 
 def show(value: Any, unit: Unit) -> str:
@@ -177,6 +202,6 @@ _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
 }
 
 
-def select(rows: list[dict[str, Any]], columns: list[Column]) -> list[list[Any]]:
+def select(rows: list[dict[str, Any]], columns: list[ReportColumn]) -> list[list[Any]]:
     """Return the cells of `rows` that `columns` name."""
     return [[row[column.name] for column in columns] for row in rows]

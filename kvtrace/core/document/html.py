@@ -7,14 +7,13 @@ from importlib import resources
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from kvdistill.report.tables import PARAMETERS
 from kvtrace.core.document.charts import draw
-from kvtrace.core.document.document import Unit, cell, show
+from kvtrace.core.document.document import PARAMETERS, Unit, raw_cell, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kvtrace.core.document.document import Chapter, Document, Table
+    from kvtrace.core.document.document import Chapter, Document, ReportTable
 
 LONG_ROWS = 10
 """Tables with more rows are folded until asked for, and unfolded on paper."""
@@ -47,7 +46,8 @@ def html_page(documents: list[Document], made_by: str) -> str:
 def _document(document: Document, anchor: str, numbers: Iterator[int]) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in document.notes)
     listed = f'<ul class="notes">{notes}</ul>' if notes else ""
-    warning = f'<p class="warning" role="alert">{escape(document.warning)}</p>\n' if document.warning else ""
+    warned = escape(". ".join(document.warnings))
+    warning = f'<p class="warning" role="alert">{warned}</p>\n' if warned else ""
     chapters = [(f"{anchor}c{at}", chapter) for at, chapter in enumerate(document.chapters) if chapter.tables]
     body = "\n".join(_chapter(chapter, name, numbers) for name, chapter in chapters)
     return (
@@ -75,10 +75,11 @@ def _highlights(document: Document) -> str:
 
 def _chapter(chapter: Chapter, anchor: str, numbers: Iterator[int]) -> str:
     tables = "\n".join(_section(table, numbers) for table in chapter.tables)
-    return f'<div class="chapter" id="{anchor}"><h2>{escape(chapter.title)}</h2>\n{tables}\n</div>'
+    notes = "".join(f'\n<p class="note">{escape(note)}</p>' for note in chapter.notes)
+    return f'<div class="chapter" id="{anchor}"><h2>{escape(chapter.title)}</h2>\n{tables}{notes}\n</div>'
 
 
-def _section(table: Table, numbers: Iterator[int]) -> str:
+def _section(table: ReportTable, numbers: Iterator[int]) -> str:
     charts = "".join(
         f"<figure>{draw(chart, next(numbers), has_title=len(table.charts) > 1)}</figure>" for chart in table.charts
     )
@@ -96,13 +97,13 @@ def _exact(raw: Any, unit: Unit) -> str:
     return f' title="{raw} {unit}"' if unit and isinstance(raw, int | float) else ""
 
 
-def _table(table: Table) -> str:
+def _table(table: ReportTable) -> str:
     head = "".join(f'<th scope="col"{_side(c.unit)}>{escape(c.heading)}</th>' for c in table.columns)
     rows = []
     for row in table.rows:
         cells = []
         for value, column in zip(row, table.columns, strict=True):
-            raw, unit = cell(value, column)
+            raw, unit = raw_cell(value, column)
             kind = f' class="verdict {_VERDICTS.get(raw, "")}"' if column.name == "verdict" else _side(column.unit)
             cells.append(f"<td{kind}{_exact(raw, unit)}>{escape(show(raw, unit))}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")

@@ -1,110 +1,104 @@
-"""Print reports and query results for people; the numbers are those of the JSON."""
+"""Documents on a terminal: the one way in which the three programs print tables for people."""
 
 from __future__ import annotations
 
-import sys
-import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Literal
 
-import typer
-
-from kvtrace.core.app import emit_json, emit_table, log
-from kvtrace.core.document.document import Unit, cell, show
+from kvtrace.core.document.document import Document, ReportTable, Unit, raw_cell, show
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
+    # Heavy, and not needed before something is printed.
     from rich.console import Console
 
-    from kvdistill.report.library import NamedQuery
-    from kvtrace.core.document.document import Document, Table
-
-_LIBRARY_WIDTH = 110
-_UNLIMITED = 10_000
 LONG_ROWS = 12
-"""Rows behind a chart that the terminal still shows."""
+"""Rows of a table with charts that are still printed; longer ones are for a page."""
+BAR_WIDTH = 40
+_UNLIMITED = 10_000
 
 
-def show_documents(documents: Sequence[Document]) -> None:
-    """Print reports; what stands beneath charts only where it is short."""
+def show_documents(documents: Sequence[Document], *, hint: str = "") -> None:
+    """Print documents: name, warnings, headline, notes, then the tables of each chapter and its notes.
+
+    Cells that were not measured are a dash. A table of more than LONG_ROWS rows that has charts is left out; `hint`
+    is then printed last and says where it is to be seen.
+    """
+    console = _console()
+    for document in documents:
+        _show(document, console)
+    if hint and any(_is_long(table) for document in documents for table in document.tables):
+        console.print(hint, style="dim")
+
+
+def show_tables(tables: Iterable[ReportTable]) -> None:
+    """Print tables alone."""
+    console = _console()
+    for table in tables:
+        _show_table(table, console)
+
+
+def bar(count: int, most: int) -> str:
+    """Return `count` as a bar, of which `most` is the full one; anything above 0 is seen."""
+    return f"|{('*' * -(-count * BAR_WIDTH // max(most, 1))).ljust(BAR_WIDTH)}|"
+
+
+def _console() -> Console:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, emoji=False, width=_UNLIMITED)
-    for document in documents:
-        _show(document, console)
-    if any(_is_long(table) for document in documents for table in document.tables):
-        console.print("Distributions and maps are in a page: -o report.html", style="dim")
+    # A file or a pipe takes lines as long as they are.
+    return console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=_UNLIMITED)
 
 
 def _show(document: Document, console: Console) -> None:
-    console.print(document.name, style="bold")
-    if document.warning:
-        console.print(document.warning, style="bold red")
-    console.print(document.headline)
+    if document.name:
+        console.print(document.name, style="bold")
+    for warning in document.warnings:
+        console.print(warning, style="bold red")
+    if document.headline:
+        console.print(document.headline)
     for note in document.notes:
         console.print(f"note: {note}")
     for chapter in document.chapters:
         tables = [table for table in chapter.tables if not _is_long(table)]
-        if tables:
+        if chapter.title and (tables or chapter.notes):
             console.print(f"\n{chapter.title}", style="bold underline")
         for table in tables:
             _show_table(table, console)
+        if chapter.notes:
+            console.print("\n" + "\n".join(chapter.notes))
     console.print()
 
 
-def _is_long(table: Table) -> bool:
+def _is_number(value: object) -> bool:
+    return value is None or isinstance(value, int | float | Decimal)
+
+
+def _is_long(table: ReportTable) -> bool:
     return bool(table.charts) and len(table.rows) > LONG_ROWS
 
 
-def _show_table(table: Table, console: Console) -> None:
+def _show_table(table: ReportTable, console: Console) -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    console.print(f"\n{table.title}", style="bold")
+    if table.title:
+        console.print(f"\n{table.title}", style="bold")
     if not table.rows:
         console.print("none")
         return
     grid = Grid(box=None, pad_edge=False, header_style="dim")
-    for column in table.columns:
-        is_text = column.unit is Unit.TEXT
-        grid.add_column(Text(column.heading), justify="left" if is_text else "right", overflow="fold",
-                        no_wrap=not is_text)  # fmt: skip
-    for row in table.rows:
-        grid.add_row(*(Text(show(*cell(v, c))) for v, c in zip(row, table.columns, strict=True)))
+    for at, column in enumerate(table.columns):
+        is_text = column.unit is Unit.TEXT and not all(_is_number(row[at]) for row in table.rows)
+        justify: Literal["left", "right"] = "left" if is_text else "right"
+        grid.add_column(Text(column.heading), justify=justify, overflow="fold", no_wrap=not is_text)
+    rows = [[Text(show(*raw_cell(v, c))) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
+    if table.bars:
+        at = [column.name for column in table.columns].index(table.bars)
+        most = max(row[at] for row in table.rows)
+        grid.add_column("", no_wrap=True)
+        rows = [[*cells, Text(bar(row[at], most))] for cells, row in zip(rows, table.rows, strict=True)]
+    for cells in rows:
+        grid.add_row(*cells)
     console.print(grid)
-
-
-def show_answer(batches: pa.RecordBatchReader, form: str, max_rows: int) -> None:
-    """Print a query's result as `json`, `csv`, or a `table` of at most `max_rows` rows."""
-    if form == "json":
-        emit_json([row for batch in batches for row in batch.to_pylist()])
-    elif form == "csv":
-        _write_csv(batches)
-    else:
-        rows: list[dict[str, Any]] = []
-        for batch in batches:
-            rows += batch.to_pylist()
-            if len(rows) > max_rows:
-                break
-        emit_table("", batches.schema.names, [list(row.values()) for row in rows[:max_rows]])
-        if len(rows) > max_rows:
-            log(f"only the first {max_rows} rows; --csv gives all")
-
-
-def show_library(queries: Sequence[NamedQuery]) -> None:
-    """Print what each query of the library answers, and which views it reads."""
-    for query in queries:
-        typer.echo(f"{query.name} ({', '.join(query.needs)})")
-        typer.echo(textwrap.fill(query.answers, _LIBRARY_WIDTH, initial_indent="  ", subsequent_indent="  "))
-
-
-def _write_csv(batches: pa.RecordBatchReader) -> None:
-    import csv
-
-    out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(batches.schema.names)
-    for batch in batches:
-        out.writerows(zip(*(c.to_pylist() for c in batch.columns), strict=True))

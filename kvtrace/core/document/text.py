@@ -6,10 +6,10 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from kvtrace.core.document.document import Unit, cell, show
+from kvtrace.core.document.document import Unit, raw_cell, show
 
 if TYPE_CHECKING:
-    from kvtrace.core.document.document import Document, Table
+    from kvtrace.core.document.document import Document, ReportTable
 
 CSV_COLUMNS = ("file", "sheet", "table", "row", "figure", "unit", "value")
 
@@ -18,17 +18,19 @@ def markdown(documents: list[Document]) -> str:
     """Return the documents as Markdown; values as people read them."""
     parts = []
     for document in documents:
-        parts += [f"# {_plain(document.name)}", *([f"**{_plain(document.warning)}**"] if document.warning else [])]
+        warned = _plain(". ".join(document.warnings))
+        parts += [f"# {_plain(document.name)}", *([f"**{warned}**"] if warned else [])]
         parts += [_plain(document.headline)]
         parts += ["\n".join(f"- {_plain(note)}" for note in document.notes)] if document.notes else []
         for chapter in document.chapters:
             parts += [f"## {_plain(chapter.title)}"] if chapter.tables else []
             for table in chapter.tables:
                 parts += [f"### {_plain(table.title)}", *([_plain(table.note)] if table.note else []), _rows(table)]
+            parts += [_plain(note) for note in chapter.notes]
     return "\n\n".join(parts) + "\n"
 
 
-def _rows(table: Table) -> str:
+def _rows(table: ReportTable) -> str:
     if not table.rows:
         return "None."
     lines = [
@@ -36,7 +38,7 @@ def _rows(table: Table) -> str:
         "|" + "|".join("---" if c.unit is Unit.TEXT else "---:" for c in table.columns) + "|",
     ]
     for row in table.rows:
-        shown = (_plain(show(*cell(v, c))) for v, c in zip(row, table.columns, strict=True))
+        shown = (_plain(show(*raw_cell(v, c))) for v, c in zip(row, table.columns, strict=True))
         lines.append("| " + " | ".join(shown) + " |")
     return "\n".join(lines)
 
@@ -60,6 +62,6 @@ def csv_lines(documents: list[Document]) -> str:
             for row in table.rows:
                 name = " ".join(str(value) for value in row[: table.keys])
                 for value, column in zip(row[table.keys :], table.columns[table.keys :], strict=True):
-                    raw, unit = cell(value, column)
+                    raw, unit = raw_cell(value, column)
                     writer.writerow([document.name, table.sheet.value, table.title, name, column.name, unit.value, raw])
     return out.getvalue()

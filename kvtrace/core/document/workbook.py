@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvtrace.core.document.document import Quantity, Sheet, cell
+from kvtrace.core.document.document import Cell, Sheet, raw_cell
 from kvtrace.core.errors import ProbeUnavailable
 from kvtrace.core.files import aside
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvtrace.core.document.document import Document, Table
+    from kvtrace.core.document.document import Document, ReportTable
 
 _WIDTH = 22
 
@@ -36,10 +36,10 @@ def write_workbook(documents: list[Document], path: Path) -> None:
         for document in documents:
             _line(sheet, [document.name], is_bold=True)
             if name is Sheet.SUMMARY:
-                if document.warning:
-                    _line(sheet, [document.warning], is_bold=True)
+                if document.warnings:
+                    _line(sheet, [". ".join(document.warnings)], is_bold=True)
                 _line(sheet, [document.headline])
-                for note in document.notes:
+                for note in [*document.notes, *(note for chapter in document.chapters for note in chapter.notes)]:
                     _line(sheet, ["note", note])
             for table in document.tables:
                 if table.sheet is name:
@@ -49,7 +49,7 @@ def write_workbook(documents: list[Document], path: Path) -> None:
         book.save(out)
 
 
-def _add(sheet: Any, table: Table) -> None:
+def _add(sheet: Any, table: ReportTable) -> None:
     sheet.append([])
     _line(sheet, [table.title], is_bold=True)
     if table.note:
@@ -60,14 +60,14 @@ def _add(sheet: Any, table: Table) -> None:
     if any(units):
         _line(sheet, units)
     for row in table.rows:
-        cells = [cell(v, c) for v, c in zip(row, table.columns, strict=True)]
+        cells = [raw_cell(v, c) for v, c in zip(row, table.columns, strict=True)]
         _line(sheet, [raw for raw, _unit in cells] + ([_own_unit(row)] if own_units else []))
     if not table.rows:
         _line(sheet, ["none"])
 
 
 def _own_unit(row: list[Any]) -> str:
-    return next((value.unit.value for value in row if isinstance(value, Quantity)), "")
+    return next((value.unit.value for value in row if isinstance(value, Cell)), "")
 
 
 def _line(sheet: Any, values: list[Any], *, is_bold: bool = False) -> None:

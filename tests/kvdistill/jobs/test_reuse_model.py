@@ -13,7 +13,7 @@ from kvdistill.jobs.job import Mode
 from kvdistill.jobs.reuse_model import MAX_OPS, draw
 from kvdistill.profile.reuse import block_accesses, median_reuse
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.slots import bounds, slot_of
+from kvtrace.core.statistics import bounds, slot_of
 
 BLOCK = 128 * 1024
 

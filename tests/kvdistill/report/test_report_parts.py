@@ -177,7 +177,7 @@ def test_a_partial_run_says_so_before_any_figure(tmp_path):
     manifest = json.loads((run / "run.json").read_text()) | {"status": "partial", "reason": "the disk is full"}
     (run / "run.json").write_text(json.dumps(manifest))
     (document,) = documents_of([report(run)], ["run"])
-    assert document.warning.startswith("PARTIAL: the disk is full. The replay fell behind")
+    assert ". ".join(document.warnings).startswith("PARTIAL: the disk is full. The replay fell behind")
     page = html_page([document], "test")
     assert page.index("PARTIAL: the disk is full") < page.index('class="highlights"') < page.index("<table")
     assert markdown([document]).splitlines()[2].startswith("**PARTIAL: the disk is full")

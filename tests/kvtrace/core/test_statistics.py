@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from kvtrace.core.comparison import UNKNOWN, differing, ratio
+from kvtrace.core.statistics import UNKNOWN, differing, ratio
 
 
 def test_the_interval_is_welchs_over_logarithms():

@@ -90,24 +90,6 @@ def test_every_row_is_what_plain_python_says(semantics, data):
         assert other.stats() == stats
 
 
-@settings(max_examples=80, deadline=None)
-@given(preset=st.sampled_from(SEMANTICS).flatmap(presets), requests=request_lists())
-def test_what_is_written_is_live_or_deleted(preset, requests):
-    batches = []
-    simulation, rows, _, _ = simulate(preset, Load(requests=requests), TWO_HEADS, ranks=2)
-    moved = Counter()
-    for _, op, tier, _, _, length, *_ in rows:
-        moved[op, tier] += length
-    for t, tier in enumerate(simulation.stats()["tiers"]):
-        assert tier["written_bytes"] == moved["write", t]
-        assert tier["deleted_bytes"] == moved["delete", t]
-        assert tier["read_bytes"] == moved["read", t]
-        assert tier["written_bytes"] == tier["deleted_bytes"] + tier["live_bytes"]
-    again = type(simulation)(preset, TWO_HEADS, Load(requests=requests), ranks=2, rows=4096)
-    again.run(lambda flush: batches.append(trace_batch(flush.rows)))
-    assert [fault(preset, batch) for batch in batches] == [None]
-
-
 WINDOWS = ModelShape(
     source="test", kv_dtype=KvDtype.INT8, max_context_tokens=131072,
     groups=(
@@ -153,6 +135,24 @@ def test_marks_exclusion_windows_layers_and_padding(semantics, data):
     assert rows == expected
     assert sum(t["hits"] for t in simulation.stats()["tiers"]) == oracle.hits
     assert simulate(preset, Load(requests=requests), model, ranks=ranks, rows=1)[1] == rows
+
+
+@settings(max_examples=80, deadline=None)
+@given(preset=st.sampled_from(SEMANTICS).flatmap(rich_presets), requests=request_lists())
+def test_what_is_written_is_live_or_deleted(preset, requests):
+    batches = []
+    simulation, rows, _, _ = simulate(preset, Load(requests=requests), TWO_HEADS, ranks=2)
+    moved = Counter()
+    for _, op, tier, _, _, length, *_ in rows:
+        moved[op, tier] += length
+    for t, tier in enumerate(simulation.stats()["tiers"]):
+        assert tier["written_bytes"] == moved["write", t]
+        assert tier["deleted_bytes"] == moved["delete", t]
+        assert tier["read_bytes"] == moved["read", t]
+        assert tier["written_bytes"] == tier["deleted_bytes"] + tier["live_bytes"]
+    again = type(simulation)(preset, TWO_HEADS, Load(requests=requests), ranks=2, rows=4096)
+    again.run(lambda flush: batches.append(trace_batch(flush.rows)))
+    assert [fault(preset, batch) for batch in batches] == [None]
 
 
 USERS = {

@@ -51,8 +51,12 @@ def test_users_share_what_plain_python_says(workload, data):
         decode_ns_per_token=data.draw(st.sampled_from([0, 1_000_000])),
         workload=WORKLOADS[workload],
     )  # fmt: skip
-    users = data.draw(st.integers(1, 3))
-    load = Load(users=users, seed=data.draw(st.integers(0, 9)), until_ns=FOREVER_NS, max_requests=40)
+    check_users(preset, users=data.draw(st.integers(1, 3)), seed=data.draw(st.integers(0, 9)))
+
+
+def check_users(preset, users, seed):
+    """Compare what 40 requests of `users` cause with the oracle."""
+    load = Load(users=users, seed=seed, until_ns=FOREVER_NS, max_requests=40)
     # With a context that holds every conversation, everybody retrieves.
     model = msgspec.structs.replace(ONE_BYTE, max_context_tokens=10**7)
     simulation, rows, log, _ = simulate(preset, load, model, rows=1 << 14)
@@ -61,6 +65,15 @@ def test_users_share_what_plain_python_says(workload, data):
     stats = simulation.stats()
     assert sum(t["hits"] for t in stats["tiers"]) == oracle.hits
     assert (stats["lookups"], stats["requests"]) == (oracle.lookups, 40)
+
+
+@pytest.mark.parametrize("workload", [1, 3])
+def test_one_promotion_of_a_request_demotes_what_another_would_move(workload):
+    # Each tier above the last holds one chunk: what is promoted into it pushes out what the same request found there.
+    preset = preset_of(
+        256, 256, None, chunk_tokens=256, exclusive=True, placement=Placement.WRITE_BACK, workload=WORKLOADS[workload]
+    )
+    check_users(preset, users=2, seed=0)
 
 
 SOURCES = {

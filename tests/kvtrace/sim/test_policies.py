@@ -215,6 +215,26 @@ def test_an_exclusive_promotion_passes_a_tier_that_does_not_take_the_object():
     ]
 
 
+def test_an_exclusive_promotion_leaves_what_one_before_it_demoted():
+    # Object 0 lies in tier 2 and 1 in tier 1 when both are asked for: 0 moves up into the place of 1, which moves down.
+    preset = preset_of(4, 4, None, placement=Placement.WRITE_BACK, exclusive=True)
+    assert brief(rows_of(preset, shared([1, 2], [3], [1, 2], [1, 2])))[11:] == [
+        "write 0 prefill 2 4 1/0",
+        "read 2 load 0 4 2/0", "read 1 load 1 4 2/0",
+        "delete 2 promote 0 4",
+        "read 1 demote 1 4", "write 2 demote 1 4", "delete 1 demote 1 4",
+        "write 1 promote 0 4 2/1",
+        # The next request finds 0 in tier 1 and 1 in tier 2, and moves both up by one.
+        "read 1 load 0 4 3/0", "read 2 load 1 4 3/0",
+        "delete 1 promote 0 4",
+        "read 0 demote 2 4", "write 1 demote 2 4", "delete 0 demote 2 4",
+        "write 0 promote 0 4 3/1",
+        "delete 2 promote 1 4",
+        "read 1 demote 2 4", "write 2 demote 2 4", "delete 1 demote 2 4",
+        "write 1 promote 1 4 3/1",
+    ]  # fmt: skip
+
+
 def test_a_match_ends_at_the_first_miss_and_the_rest_is_computed_but_not_stored_twice():
     # One tier of three chunks: 1 2 3, then 9 displaces 1 (the least recent); of 1 2 3, 2 and 3 are still there.
     simulation, rows, _, _ = simulate(preset_of(12), Load(requests=shared([1, 2, 3], [9], [1, 2, 3])))

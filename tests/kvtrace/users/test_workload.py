@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from simulated import ONE_BYTE, TWO_HEADS, brief, kvtrace, mlperf_of, preset_of, requests_of, simulate
 
-from kvtrace.core.endurance import endurance
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OBJECTS
+from kvtrace.core.statistics import endurance
 from kvtrace.core.tables import objects_path, open_table, read_table
 from kvtrace.model.shape import find_model
 from kvtrace.sim.preset import Placement, Promotion, load_preset, preset_names

@@ -1,0 +1,168 @@
+"""Figures that the three programs define alike: percentiles, histograms in slots, ratios of trials, wear."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import NS_PER_S, parse_bytes
+
+if TYPE_CHECKING:
+    # Heavy, and not needed by programs that only name a percentile.
+    import numpy as np
+    from numpy.typing import NDArray
+
+QUANTILES: Final = {"p50": 5000, "p95": 9500, "p99": 9900, "p99_9": 9990, "p99_99": 9999}
+"""Percentiles in ten-thousandths: in floating point 1 / (1 - 0.9999) is not 10,000."""
+_WHOLE = 10_000
+
+
+def nearest_rank(count: int, part: int) -> int | None:
+    """Return the rank, from 1, of the percentile `part` (ten-thousandths) of `count` values.
+
+    Null with fewer than 1 / (1 - q) values, which cannot tell it.
+    """
+    return -(-count * part // _WHOLE) if count * (_WHOLE - part) >= _WHOLE else None
+
+
+_SUB_BITS = 4
+SLOTS: Final = (64 - _SUB_BITS) << _SUB_BITS
+"""Slots of a histogram of 63-bit values: exact below 32, at most 1/16 of the value wide above."""
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """So many values lay from `low` on and under `below`."""
+
+    low: int
+    below: int
+    count: int
+
+
+def slot_of(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the slot of each value; none may be negative."""
+    import numpy as np
+
+    # frexp's exponent is the number of bits; it rounds up only beyond 2**53, where a slot is 2**49 wide.
+    bits = np.frexp(values.astype(np.float64))[1].astype(np.int64)
+    shift = np.maximum(bits - 1 - _SUB_BITS, 0)
+    slots: NDArray[np.int64] = (shift << _SUB_BITS) + (values >> shift)
+    return slots
+
+
+def bounds(slot: int) -> tuple[int, int]:
+    """Return the first value of `slot`, and the first one beyond it."""
+    if slot < 2 << _SUB_BITS:
+        return slot, slot + 1
+    shift = (slot >> _SUB_BITS) - 1
+    return (slot - (shift << _SUB_BITS)) << shift, (slot - (shift << _SUB_BITS) + 1) << shift
+
+
+def to_slots(counts: NDArray[np.int64]) -> list[Slot]:
+    """Return the slots that hold anything, ascending; `counts` has one count a slot."""
+    return [Slot(*bounds(at), count) for at, count in enumerate(counts.tolist()) if count]
+
+
+def count(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many of `values` lie in each of the SLOTS slots."""
+    import numpy as np
+
+    return np.bincount(slot_of(values), minlength=SLOTS)
+
+
+CONFIDENCE = 0.95
+FEWEST_TRIALS = 3
+"""With fewer, an interval says little; with one there is none."""
+DEFINITION = (
+    "ratio: of the medians; its interval: 95 % confidence of the ratio of the trials' geometric means, by Welch's t "
+    "over their logarithms; differs: the interval does not hold 1"
+)
+_EQUAL = 1e-9
+
+
+class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+    """How a figure compares with the same one of the first side; null where the trials do not tell."""
+
+    value: float | None
+    """The ratio of the medians."""
+    low: float | None
+    high: float | None
+    differs: bool | None
+
+
+UNKNOWN = Ratio(value=None, low=None, high=None, differs=None)
+
+
+def ratio(first: Sequence[float | None], other: Sequence[float | None]) -> Ratio:
+    """Return how the trials of `other` compare with those of `first`, whose nulls are trials that do not know."""
+    a, b = ([value for value in values if value is not None] for values in (first, other))
+    if not a or not b or len(a) < len(first) or len(b) < len(other) or not median(a):
+        return UNKNOWN
+    low, high = _interval(a, b)
+    differs = None if low is None or high is None else not low <= 1 <= high
+    return Ratio(value=median(b) / median(a), low=low, high=high, differs=differs)
+
+
+def _interval(a: list[float], b: list[float]) -> tuple[float | None, float | None]:
+    if min(len(a), len(b)) == 1 or min(*a, *b) <= 0:
+        return None, None
+    import numpy as np
+    from scipy import stats
+
+    logs_a, logs_b = np.log(a), np.log(b)
+    if np.ptp(logs_a) < _EQUAL and np.ptp(logs_b) < _EQUAL:
+        # Trials that agree to the last digit: there is nothing to be uncertain of, and no t.
+        exact = float(np.exp(logs_b.mean() - logs_a.mean()))
+        return exact, exact
+    with warnings.catch_warnings():
+        # One side may well agree to the last digit, which scipy suspects of lost precision.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        found = stats.ttest_ind(logs_b, logs_a, equal_var=False).confidence_interval(CONFIDENCE)
+    return float(np.exp(found.low)), float(np.exp(found.high))
+
+
+def differing(sides: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return the settings that are not the same on all `sides`, one value a side; nested names are joined by a dot."""
+    flat = [_flat(side) for side in sides]
+    names = dict.fromkeys(name for side in flat for name in side)
+    values = {name: [side.get(name) for side in flat] for name in names}
+    return {name: row for name, row in values.items() if any(value != row[0] for value in row)}
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= _flat(value, f"{prefix}.{name}" if prefix else str(name))
+    return flat
+
+
+SECONDS_PER_DAY = 86_400
+
+
+def endurance(stats: dict[str, Any], span_ns: int | None, drive_size: str | None) -> list[dict[str, Any]]:
+    """Return, for the slowest tier, what it writes a day at the simulated rate; drive writes per day of `drive_size`.
+
+    What was written before the start is not of that rate. Empty if the span is zero or unknown, or if there is only
+    one tier: then no storage is simulated.
+    """
+    size_bytes = parse_bytes(drive_size) if drive_size is not None else None
+    if size_bytes == 0:
+        raise ConfigError(f"--drive-size {drive_size}: must be > 0")
+    tiers = stats.get("tiers") or []
+    if not span_ns or len(tiers) < 2:  # noqa: PLR2004 - a memory tier and a storage tier
+        return []
+    last = tiers[-1]
+    per_day = (last["written_bytes"] - last["populated_bytes"]) * SECONDS_PER_DAY * NS_PER_S // span_ns
+    return [
+        {
+            "name": last["name"],
+            "written_bytes_per_day": per_day,
+            "drive_writes_per_day": per_day / size_bytes if size_bytes else None,
+        }
+    ]

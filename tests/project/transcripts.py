@@ -1,0 +1,560 @@
+"""What the programs make of fixed inputs, as hashes and scrubbed text: the golden data of `test_golden_house`.
+
+`python tests/project/transcripts.py --write` writes the goldens anew, `--write NAME` one of them, and `--record`
+the two runs that reports are made of (these measure, so that theirs must be written anew as well).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import sys
+import tempfile
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from kvdistill.cli import main as kvdistill
+from kvreplay.cli import main as kvreplay
+from kvreplay.engine.schedule import Schedule
+from kvreplay.plan.pacing import choose
+from kvreplay.plan.plan import compile_window, populate_plan
+from kvtrace import __version__
+from kvtrace.cli import main as kvtrace
+from kvtrace.core.limit import parse_limit
+from kvtrace.core.schema import TRACE
+from kvtrace.core.tables import open_table
+from kvtrace.sim.preset import preset_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "house"
+MOONCAKE = ROOT.parent / "shared" / "traces" / "mooncake_conversation.jsonl"
+
+SYNTHETIC = ["--users", "32", "--duration", "60s", "--seed", "42"]
+REQUESTS = ["first.jsonl", "--source", "mooncake", "--seed", "42"]
+TIGHT = ["--users", "4", "--duration", "8s", "--seed", "42", "--model", "tiny-1b"]
+CAPACITIES = {"gpu": "600MiB", "cpu": "1GiB", "nvme": "2GiB"}
+LACKING = {"llm-d-fs": "cpu", "vllm-offload-cpu": "nvme"}
+SHORTER = {
+    "synthetic": {
+        "lmcache-layerwise": ["--model", "tiny-1b", "--duration", "20s"],
+        "mooncake-store": ["--duration", "20s"],
+        "sglang-hicache": ["--duration", "20s"],
+        "vllm-fs": ["--duration", "10s"],
+        "vllm-offload-cpu": ["--duration", "10s"],
+    },
+    "mooncake": {
+        "lmcache-layerwise": ["--max-requests", "500"],
+        "vllm-fs": ["--max-requests", "1000"],
+        "vllm-offload-cpu": ["--max-requests", "1000"],
+    },
+}
+"""What keeps a preset with many rows a token below five million of them."""
+
+
+def run(main: Callable[[], Any], *args: object, folder: Path) -> tuple[int, str, str]:
+    """Run a program in this process, in `folder`; return its exit code, stdout and stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    try:
+        with pytest.MonkeyPatch.context() as patch, chdir(folder), redirect_stdout(out), redirect_stderr(err):
+            patch.setattr(sys, "argv", [main.__module__.split(".", maxsplit=1)[0], *map(str, args)])
+            # Tables are as wide as the terminal.
+            patch.setenv("COLUMNS", "100")
+            main()
+    except SystemExit as left:
+        code = int(left.code or 0)
+    return code, out.getvalue(), err.getvalue()
+
+
+# Presets
+
+
+def preset_cases() -> Iterator[tuple[str, list[str]]]:
+    """Yield the name and arguments of every trace: each preset with each source."""
+    for preset in sorted(preset_names()):
+        for source, arguments in (("synthetic", SYNTHETIC), ("mooncake", REQUESTS)):
+            own = SHORTER[source].get(preset, [])
+            kept = arguments
+            if "--duration" in own and "--duration" in arguments:
+                at = arguments.index("--duration")
+                kept = arguments[:at] + arguments[at + 2 :]
+            yield f"{preset}/{source}", [*kept, *own, "--preset", preset]
+        tight = [f"tiers.{name}.capacity={size}" for name, size in CAPACITIES.items() if name != LACKING.get(preset)]
+        yield f"{preset}/tight", [*TIGHT, *(a for knob in tight for a in ("--set", knob)), "--preset", preset]
+
+
+def generated(arguments: list[str], folder: Path) -> dict[str, Any]:
+    """Return what `kvtrace gen` makes of `arguments`: tables by column, and metadata; or the line that refuses."""
+    if "first.jsonl" in arguments:
+        with MOONCAKE.open(encoding="utf-8") as lines:
+            (folder / "first.jsonl").write_text("".join(line for _, line in zip(range(2000), lines, strict=False)))
+    written = ["-o", "t.parquet", "--requests-out", "r.parquet", "--json"]
+    code, out, err = run(kvtrace, "gen", *arguments, *written, folder=folder)
+    if code:
+        return {"argv": arguments, "code": code, "error": err.strip().splitlines()[-1]}
+    tables = {name: table_hashes(folder / f"{name}.parquet") for name in ("t", "t.objects", "r")}
+    return {"argv": arguments, "printed": json_hash(json.loads(out)), "tables": tables}
+
+
+def table_hashes(path: Path) -> dict[str, Any]:
+    """Return the row count, a hash of each column, and the metadata but for what names versions and commands."""
+    file = pq.ParquetFile(path)
+    hashes = {name: hashlib.sha256() for name in file.schema_arrow.names}
+    nulls = {name: hashlib.sha256() for name in hashes}
+    for batch in file.iter_batches():
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            nulls[name].update(np.asarray(column.is_null().to_numpy(zero_copy_only=False)).tobytes())
+            hashes[name].update(canonical(column))
+    columns = {
+        name: f"{file.schema_arrow.field(name).type} {hashed.hexdigest()} {nulls[name].hexdigest()[:16]}"
+        for name, hashed in hashes.items()
+    }
+    meta = json.loads(file.metadata.metadata[b"kvtrace"])
+    kept = {key: value for key, value in meta.items() if key not in ("version", "argv")}
+    shown = {key: kept[key] for key in ("config_sha256", "tiers", "notes", "stats")}
+    if path.name != "t.parquet":
+        shown = {}
+    return {"rows": file.metadata.num_rows, "columns": columns, "meta": shown | {"sha256": json_hash(kept)}}
+
+
+def json_hash(value: Any) -> str:
+    """Return the hash of what can be written as JSON, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def canonical(column: Any) -> bytes:
+    """Return bytes that depend on the values of `column` alone, not on how they are held; nulls are 0."""
+    if pa.types.is_dictionary(column.type):
+        names = [hashlib.sha256(str(name).encode()).digest()[:8] for name in column.dictionary.to_pylist()]
+        table = np.array([int.from_bytes(name, "little") for name in [*names, b""]], np.uint64)
+        codes = column.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
+        return table[codes].tobytes()
+    if pa.types.is_string(column.type) or pa.types.is_list(column.type):
+        return "".join(f"{value}\n" for value in column.to_pylist()).encode()
+    if pa.types.is_boolean(column.type):
+        return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False), np.uint8).tobytes()
+    return np.ascontiguousarray(column.fill_null(0).to_numpy(zero_copy_only=False)).tobytes()
+
+
+# Plans
+
+PLANS: dict[str, tuple[list[str], dict[int, int], str | None, int]] = {
+    "write-through and deletes": (
+        ["--users", "8", "--duration", "20s", "--seed", "7", "--preset", "lmcache-disk", "--model", "tiny-1b", "--set",
+         "tiers.gpu.capacity=600MiB", "--set", "tiers.cpu.capacity=1GiB", "--set", "tiers.nvme.capacity=4GiB"],
+        {1: 1, 2: 4096}, None, 0,
+    ),
+    "three tiers and demotions": (
+        ["--users", "100", "--duration", "60s", "--seed", "8", "--preset", "mlperf", "--set",
+         "tiers.cpu.capacity=24GiB", "--set", "tiers.nvme.capacity=100GiB"],
+        {0: 1, 1: 64, 2: 4096}, None, 3,
+    ),
+    "a window of many small objects": (
+        ["--users", "4", "--duration", "8s", "--seed", "9", "--preset", "sglang-hicache", "--model", "tiny-1b", "--set",
+         "tiers.gpu.capacity=600MiB", "--set", "tiers.cpu.capacity=1GiB", "--set", "tiers.nvme.capacity=2GiB"],
+        {2: 512}, "60000 rows", 0,
+    ),
+    "what was there before": (
+        ["--users", "8", "--duration", "20s", "--seed", "10", "--preset", "lmcache-disk", "--model", "tiny-1b",
+         "--set", "tiers.gpu.capacity=600MiB", "--set", "tiers.cpu.capacity=4GiB", "--set", "tiers.nvme.capacity=8GiB"],
+        {1: 4096, 2: 4096}, "80000 rows", 2,
+    ),
+}  # fmt: skip
+"""By name: arguments of `kvtrace gen`, padding by tier, limit, and drives of the last tier (0: not told apart)."""
+
+
+BEHEADED = {"what was there before": 40_000}
+"""Plans of traces whose first rows are passed over: what they wrote must be populated, their deletes are absent."""
+
+
+class Beheaded:
+    """A trace without its first rows."""
+
+    def __init__(self, reader: Any, rows: int) -> None:
+        """Pass over so many `rows` of `reader`."""
+        self.meta, self._reader, self._rows = reader.meta, reader, rows
+
+    def batches(self, columns: Any) -> Iterator[Any]:
+        """Yield the rest."""
+        left = self._rows
+        for batch in self._reader.batches(columns):
+            passed = min(left, batch.num_rows)
+            left -= passed
+            if passed < batch.num_rows:
+                yield batch.slice(passed)
+
+
+def window_of(name: str, folder: Path, limit: str | None = None) -> Any:
+    """Return the compiled window of one of `PLANS`."""
+    arguments, alignments, own_limit, drives = PLANS[name]
+    path = folder / "t.parquet"
+    if not path.exists():
+        code, _, err = run(kvtrace, "gen", *arguments, "-o", "t.parquet", folder=folder)
+        assert code == 0, err
+    shared = None
+    if drives:
+        objects = pq.read_metadata(folder / "t.objects.parquet").num_rows
+        shared = {max(alignments): (np.arange(objects, dtype=np.int64) * 7 % drives, drives)}
+    reader: Any = open_table(path, TRACE)
+    if name in BEHEADED:
+        reader = Beheaded(reader, BEHEADED[name])
+    return compile_window(reader, path, alignments, parse_limit(limit or own_limit), shared)
+
+
+def array_hash(array: Any) -> str:
+    """Return type, length and hash of an array."""
+    array = np.ascontiguousarray(array)
+    return f"{array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
+
+
+def plan_hashes(plan: Any) -> dict[str, Any]:
+    """Return the hashes of every array of `plan`."""
+    names = ("row", "ts_ns", "op", "tier", "object_id", "offset", "length", "version", "unmet", "alignments")
+    found = {name: array_hash(getattr(plan, name)) for name in names}
+    found["start"] = array_hash(plan.start(np.arange(len(plan))))
+    for at, barriers in enumerate(plan.barriers):
+        for name in ("group", "members", "starts", "continues"):
+            found[f"barriers {at} {name}"] = array_hash(getattr(barriers, name))
+        found[f"barriers {at} waits"] = array_hash(barriers.waits())
+    return found
+
+
+def planned(name: str, folder: Path) -> dict[str, Any]:
+    """Return what `compile_window` makes of one of `PLANS`."""
+    window = window_of(name, folder)
+    plan, residency, alignments = window.plan, window.residency, PLANS[name][1]
+    arrays = ("populate_tier", "populate_object", "populate_bytes", "absent_delete")
+    paced = {
+        str(speed): choose(speed=speed, as_fast_as_possible=False).due_ns(plan.ts_ns) for speed in (None, 1.0, 2.7)
+    }
+    return {
+        "rows": len(plan),
+        "nbytes": plan.nbytes,
+        "plan": plan_hashes(plan),
+        "populate": plan_hashes(populate_plan(residency, alignments, folder)),
+        "residency": {key: array_hash(getattr(residency, key)) for key in arrays} | {
+            "lost_read": residency.lost_read,
+            "peak_bytes": [int(n) for n in residency.peak_bytes],
+            "drive_peak_bytes": [[int(n) for n in of_tier] for of_tier in residency.drive_peak_bytes],
+            "grown": [
+                hashlib.sha256(repr(sorted((int(k), int(v)) for k, v in g.items())).encode()).hexdigest()
+                for g in residency.grown
+            ],
+        },
+        "due": {speed: None if due is None else array_hash(due) for speed, due in paced.items()},
+        "window": {
+            "rows": window.rows, "is_whole": window.is_whole, "span_ns": window.span_ns,
+            "skipped_rows": {str(k): v for k, v in window.skipped_rows.items()},
+            "absent_deletes": window.absent_deletes,
+        },
+    }  # fmt: skip
+
+
+# The order of pieces
+
+
+class Choices:
+    """Numbers that look random and are the same everywhere."""
+
+    def __init__(self, seed: int) -> None:
+        """Start at `seed`."""
+        self._state = seed
+
+    def below(self, bound: int) -> int:
+        """Return a number from 0 to below `bound`."""
+        self._state = (self._state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+        return (self._state >> 33) % bound
+
+
+SCHEDULES: dict[str, tuple[str, str | None, dict[str, Any]]] = {
+    "closed": ("write-through and deletes", "4000 rows",
+               {"depth": 8, "ahead": 16, "io_bytes": 1 << 20, "pieces_a_fill": 1}),
+    "closed, small I/Os in shared buffers": ("a window of many small objects", "16000 rows",
+                                             {"depth": 4, "ahead": 3, "io_bytes": 131072, "pieces_a_fill": 3}),
+    "open": ("three tiers and demotions", "3000 rows",
+             {"depth": 3, "ahead": 4, "io_bytes": 32 << 20, "pieces_a_fill": 2}),
+    "open, with failures and a tier that moves nothing": ("write-through and deletes", "6000 rows",
+                                                          {"depth": 5, "ahead": 8, "io_bytes": 4 << 20}),
+}  # fmt: skip
+
+
+def scheduled(name: str, folder: Path) -> dict[str, Any]:
+    """Return the transcript of one of `SCHEDULES`, its completions chosen by `Choices`."""
+    source, limit, options = SCHEDULES[name]
+    window = window_of(source, folder, limit)
+    plan, alignments = window.plan, PLANS[source][1]
+    tiers = max(alignments) + 1
+    is_open, has_failures = name.startswith("open"), "failures" in name
+    moves = [tier in alignments and not (has_failures and alignments[tier] == 1) for tier in range(tiers)]
+    ready = np.zeros(len(plan), np.int64)
+    schedule = Schedule(
+        plan, plan.ts_ns if is_open else None, moves, [alignments.get(t, 1) for t in range(tiers)], ready_ns=ready,
+        **options,
+    )  # fmt: skip
+    events = list(events_of(schedule, Choices(len(plan)), options["depth"], has_failures=has_failures))
+    return {
+        "rows": len(plan), "events": len(events), "sha256": hashlib.sha256("\n".join(events).encode()).hexdigest(),
+        "first": events[:50], "ready_ns": array_hash(ready), "completed": int(schedule.completed),
+        "short_starts": int(schedule.fills_in_flight),
+    }  # fmt: skip
+
+
+def events_of(schedule: Any, choices: Choices, depth: int, *, has_failures: bool) -> Iterator[str]:
+    """Run `schedule` to its end; yield what it offers and what is told to it."""
+    run_ = Run(schedule, choices, depth, has_failures=has_failures)
+    actions = (run_.take_fill, run_.take, run_.finish_fill, run_.finish)
+    while not schedule.is_over:
+        first = choices.below(4)
+        turns = (actions[(first + turn) % 4]() for turn in range(4))
+        yield next((event for event in turns if event is not None), None) or run_.wait()
+
+
+class Run:
+    """A schedule under way, with a clock of its own; each step says what it did, None if there was nothing to do."""
+
+    def __init__(self, schedule: Any, choices: Choices, depth: int, *, has_failures: bool) -> None:
+        """Begin with nothing in flight."""
+        self._schedule, self._choices, self._depth, self._has_failures = schedule, choices, depth, has_failures
+        self._now, self._fills, self._out = 0, [], []
+
+    _fills: list[Any]
+    _out: list[Any]
+
+    def take_fill(self) -> str | None:
+        """Take a buffer to fill."""
+        fill = self._schedule.take_fill(self._now)
+        if fill is None:
+            return None
+        self._fills.append(fill)
+        place = f"{fill.flight} {fill.row} {fill.piece} {fill.slot}"
+        return f"fill {place} {fill.start} {fill.end} {fill.object_end}"
+
+    def take(self) -> str | None:
+        """Take a piece to submit."""
+        taken = None if len(self._out) >= self._depth else self._schedule.take(self._now)
+        if taken is None:
+            return None
+        flight = taken.flight
+        if taken.is_first:
+            self._schedule.begun(flight)
+        self._out.append(taken)
+        piece = f"{flight.number} {flight.row} {taken.piece} {taken.slot} {taken.is_first:d}"
+        whole = f"{flight.op} {flight.start} {flight.end} {flight.needed_end} {flight.pieces}"
+        return (
+            f"take {piece} {taken.start} {taken.length} {taken.at} of {whole} {flight.has_io:d} {flight.needs_data:d}"
+        )
+
+    def finish_fill(self) -> str | None:
+        """Hand in some buffer's data."""
+        if not self._fills:
+            return None
+        fill = self._fills.pop(self._choices.below(len(self._fills)))
+        self._schedule.filled(fill)
+        return f"filled {fill.slot}"
+
+    def finish(self) -> str | None:
+        """Complete some piece."""
+        if not self._out:
+            return None
+        done = self._out.pop(self._choices.below(len(self._out)))
+        if self._has_failures and self._choices.below(50) == 0:
+            self._schedule.fail(done.flight)
+        is_last = self._schedule.piece_done(done)
+        if is_last:
+            self._now += self._choices.below(1000)
+            self._schedule.done(done.flight, self._now)
+        return f"done {done.flight.row} {done.piece} {is_last:d}"
+
+    def wait(self) -> str:
+        """Let time pass until something is due."""
+        schedule = self._schedule
+        times = [due for due in (schedule.next_due(self._now), schedule.fill_due(self._now)) if due is not None]
+        self._now = min(times)
+        return f"wait {self._now} {schedule.is_starved(self._now):d}"
+
+
+# Reports
+
+GEN = ["--preset", "mlperf", "--model", "tiny-1b", "--users", "3", "--duration", "40s", "--seed", "11",
+       "--set", "tiers.gpu.capacity=64MiB", "--set", "tiers.cpu.capacity=96MiB",
+       "--set", "tiers.nvme.capacity=400MiB"]  # fmt: skip
+COMMANDS: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "report of a run": (kvdistill, ["report", "run", "--json"]),
+    "report of both": (kvdistill, ["report", "run", "run2", "--json"]),
+    "report of a trace": (kvdistill, ["report", "t.parquet", "--json"]),
+    "report on the terminal": (kvdistill, ["report", "run"]),
+    "report on the terminal, trace": (kvdistill, ["report", "t.parquet"]),
+    "report as Markdown": (kvdistill, ["report", "run", "--markdown"]),
+    "report as CSV": (kvdistill, ["report", "run", "--csv"]),
+    "compare": (kvdistill, ["compare", "run", "run2", "--json"]),
+    "compare on the terminal": (kvdistill, ["compare", "run", "run2"]),
+    "kvreplay compare": (kvreplay, ["compare", "run", "run2", "--json"]),
+    "sql": (kvdistill, ["sql", "run", "--query", "slowest_operations", "--json"]),
+    "info": (kvtrace, ["info", "t.parquet", "--json"]),
+    "validate": (kvtrace, ["validate", "t.parquet", "--json"]),
+}
+JOBS: dict[str, list[str]] = {
+    "profile of the trace": ["profile", "t.parquet", "--tier", "nvme", "-o", "out/profile.json"],
+    "profile of the run": ["profile", "run", "-o", "out/profile.json"],
+    "fio": ["fio", "t.parquet", "--tier", "nvme", "-o", "out", "--fio-version", "3.36"],
+    "fio of the run": ["fio", "run", "-o", "out", "--fio-version", "3.36", "--jobs", "4", "--log-version", "3"],
+    "reports": ["report", "run", "-o", "out/run.md", "-o", "out/run.csv"],
+    "reports of both": ["report", "run", "run2", "-o", "out/both.md", "-o", "out/both.csv"],
+    "elbencho": ["elbencho", "t.parquet", "--tier", "nvme", "-o", "out"],
+    "vdbench": ["vdbench", "t.parquet", "--tier", "nvme", "-o", "out"],
+    "warp": ["warp", "t.parquet", "--tier", "nvme", "-o", "out"],
+    "sai3": ["sai3", "t.parquet", "--tier", "nvme", "-o", "out"],
+}
+TEXTS = ("run.md", "run.csv")
+"""Written files that are kept as lines; of others, a hash."""
+HASHED = ("report of both", "report as Markdown", "report as CSV")
+"""Long answers whose parts are in others."""
+
+
+def measured(folder: Path) -> Path:
+    """Copy the recorded runs and their trace below `folder`, so that nothing is written into the goldens."""
+    for name in ("run", "run2"):
+        shutil.copytree(GOLDEN / name, folder / name)
+    for path in GOLDEN.glob("*.parquet"):
+        shutil.copy(path, folder)
+    return folder
+
+
+def scrubbed(text: str, folder: Path) -> str:
+    """Return `text` without what depends on the version and on where the checkout lies."""
+    for path in (folder.resolve(), folder, ROOT):
+        text = text.replace(str(path), "DIR")
+    recorded = json.loads((GOLDEN / "run" / "run.json").read_text(encoding="utf-8"))["version"]
+    return text.replace(__version__, "VERSION").replace(recorded, "VERSION")
+
+
+def steady(value: Any) -> Any:
+    """Return `value` with its floats to twelve digits: the last ones are the libraries'."""
+    if isinstance(value, float):
+        return float(f"{value:.12g}")
+    if isinstance(value, dict):
+        return {key: steady(entry) for key, entry in value.items()}
+    return [steady(entry) for entry in value] if isinstance(value, list) else value
+
+
+def answered(name: str, folder: Path) -> dict[str, Any]:
+    """Return what one of `COMMANDS` prints."""
+    main, arguments = COMMANDS[name]
+    code, out, err = run(main, *arguments, folder=measured(folder))
+    out = scrubbed(out, folder)
+    is_json = "--json" in arguments and code == 0
+    found: dict[str, Any] = {"argv": arguments, "code": code}
+    found["out"] = steady(json.loads(out)) if is_json else out.splitlines()
+    if name in HASHED:
+        found["out"] = json_hash(found["out"])
+    return found if code == 0 else found | {"error": scrubbed(err, folder).splitlines()[-1:]}
+
+
+def queried(folder: Path) -> dict[str, Any]:
+    """Return hashes of what every query of the SQL library answers for the runs and for the trace."""
+    measured(folder)
+    code, out, err = run(kvdistill, "sql", "--list", "--json", folder=folder)
+    assert code == 0, err
+    names = [entry["name"] for entry in json.loads(out)]
+    found: dict[str, Any] = {}
+    for name in names:
+        for source in (["run", "run2", "t.parquet", "t.objects.parquet", "requests.parquet"], ["t.parquet"]):
+            code, out, err = run(kvdistill, "sql", *source, "--query", name, "--json", folder=folder)
+            said = scrubbed(err if code else out, folder)
+            answer = said.splitlines()[-1] if code else steady(json.loads(said))
+            found[f"{name} of {source[0]}"] = [code, json_hash(answer)]
+    return found
+
+
+def distilled(name: str, folder: Path) -> dict[str, Any]:
+    """Return the files that one of `JOBS` writes: `TEXTS` as lines, others as hashes."""
+    measured(folder)
+    (folder / "out").mkdir()
+    code, out, err = run(kvdistill, *JOBS[name], folder=folder)
+    files: dict[str, Any] = {}
+    for path in sorted(p for p in (folder / "out").rglob("*") if p.is_file()):
+        data = path.read_bytes()
+        if path.suffix == ".zst":
+            data = zstandard.ZstdDecompressor().decompressobj().decompress(data)
+        try:
+            text = scrubbed(data.decode(), folder)
+        except UnicodeDecodeError:
+            text = None
+        if text is not None and path.name in TEXTS:
+            files[path.name] = text.splitlines()
+        else:
+            files[path.name] = hashlib.sha256(data if text is None else text.encode()).hexdigest()
+    found: dict[str, Any] = {"argv": JOBS[name], "code": code, "files": files, "out": scrubbed(out, folder)}
+    return found if code == 0 else found | {"error": scrubbed(err, folder).splitlines()[-1:]}
+
+
+# Writing
+
+
+def record() -> None:
+    """Measure the runs anew, on a scratch folder beside them; what describes this machine is left out."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        made = ["-o", "t.parquet", "--requests-out", "requests.parquet"]
+        done = [run(kvtrace, "gen", *GEN, *made, folder=folder)]
+        (folder / "scratch").mkdir()
+        common = ["run", "t.parquet", "--tier", "nvme=scratch", "--requests", "requests.parquet"]
+        done.append(run(kvreplay, *common, "-o", "run", folder=folder))
+        done.append(run(kvreplay, *common, "--tier", "cpu=ram", "--queue-depth", "2", "-o", "run2", folder=folder))
+        for code, _, err in done:
+            assert code == 0, err
+        for measured_run in ("run", "run2"):
+            path = folder / measured_run / "run.json"
+            run_json = json.loads(path.read_text())
+            run_json["host"] |= {"kernel": "6.8.0", "cpu_model": "a processor"}
+            run_json["tiers"]["nvme"] |= {"mount_options": "rw,relatime", "device": "nvme0n1"}
+            path.write_text(json.dumps(run_json, indent=2) + "\n")
+            shutil.rmtree(GOLDEN / measured_run, ignore_errors=True)
+            shutil.copytree(folder / measured_run, GOLDEN / measured_run)
+        for path in folder.glob("*.parquet"):
+            shutil.copy(path, GOLDEN)
+
+
+def in_folder(made: Callable[..., Any], *args: Any) -> Any:
+    """Return what `made` makes of `args` in a folder of its own, as it reads from JSON."""
+    with tempfile.TemporaryDirectory() as name:
+        return json.loads(json.dumps(made(*args, Path(name))))
+
+
+MAKERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "presets": lambda: {name: in_folder(generated, arguments) for name, arguments in preset_cases()},
+    "plans": lambda: {name: in_folder(planned, name) for name in PLANS},
+    "schedule": lambda: {name: in_folder(scheduled, name) for name in SCHEDULES},
+    "reports": lambda: {name: in_folder(answered, name) for name in COMMANDS},
+    "sql": lambda: in_folder(queried),
+    "jobs": lambda: {name: in_folder(distilled, name) for name in JOBS},
+}
+
+
+def main() -> None:
+    """Write what the arguments name."""
+    arguments = sys.argv[1:]
+    if arguments == ["--record"]:
+        record()
+        arguments = ["--write", "reports", "sql", "jobs"]
+    if arguments[:1] != ["--write"]:
+        sys.exit(__doc__)
+    for name in arguments[1:] or MAKERS:
+        text = json.dumps(MAKERS[name](), indent=1, ensure_ascii=False)
+        (GOLDEN / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
