@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvdistill.formats.formats import Account, Imported, Options, Rows
-from kvdistill.formats.rows import BLOCKS_FILE
 from kvdistill.formats.text import first_line, leave_out, load, one
 from kvdistill.queries.database import named, query
 from kvtrace.core.errors import TraceError
+from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, arrow_schema
 from kvtrace.core.statistics import QUANTILES
 

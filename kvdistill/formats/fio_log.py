@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvdistill.formats.formats import Account, Imported, Options, Rows
-from kvdistill.formats.rows import INPUT, OK, OPS_FILE, READ, SERIES_FILE, WRITE, finish
+from kvdistill.formats.rows import INPUT, OK, READ, WRITE, finish
 from kvdistill.formats.text import first_line, leave_out, load, one
 from kvdistill.queries.database import named
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE
 from kvtrace.core.schema import SERIES, arrow_schema, enum_array
 from kvtrace.core.units import NS_PER_S
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from kvdistill.formats.formats import Format, Imported, Options, reader
-from kvdistill.formats.rows import BLOCKS_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, TRACE_FILE
+from kvdistill.formats.rows import OBJECTS_FILE, TRACE_FILE
 from kvdistill.queries.database import connect
 from kvdistill.queries.measured import distributions, figures, measured_views
 from kvdistill.queries.views import register
@@ -21,13 +21,13 @@ from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, TraceError
 from kvtrace.core.files import write_text
 from kvtrace.core.metadata import Metadata, Tier, describe
+from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RUN_FILE, SERIES_FILE
 from kvtrace.core.schema import OBJECTS, OPS, TRACE
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.tables import create, open_table
 from kvtrace.core.units import NS_PER_S
 
-RUN, PROBE = "run.json", "probe.json"
-_FILES = (RUN, PROBE, TRACE_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, BLOCKS_FILE)
+_FILES = (RUN_FILE, PROBE_FILE, TRACE_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, BLOCKS_FILE)
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,11 +63,11 @@ def import_files(files: Sequence[Path], options: Options, outdir: Path, argv: li
         config = {"import": str(options.format), "files": [path.name for path in files], "tier": options.tier}
         written = [_write_table(outdir, found, rows, config, argv) for rows in found.rows]
     if found.probe is not None:
-        _write_json(outdir / PROBE, _head(found, config, argv) | found.probe)
-        written.append(PROBE)
+        _write_json(outdir / PROBE_FILE, _head(found, config, argv) | found.probe)
+        written.append(PROBE_FILE)
     elif OPS_FILE in written or found.summary is not None:
-        _write_json(outdir / RUN, _manifest(outdir, found, config, argv, files))
-        written.append(RUN)
+        _write_json(outdir / RUN_FILE, _manifest(outdir, found, config, argv, files))
+        written.append(RUN_FILE)
     account = found.account
     return Result(
         files=written, rows_read=account.rows, rows_kept=account.kept, left_out=account.left_out,
@@ -86,7 +86,7 @@ def _check_output(outdir: Path) -> None:
 
 def _is_import(outdir: Path) -> bool:
     for path in outdir.iterdir():
-        if path.name in (RUN, PROBE):
+        if path.name in (RUN_FILE, PROBE_FILE):
             try:
                 return bool(msgspec.json.decode(path.read_bytes(), type=dict[str, Any]).get("program") == "kvdistill")
             except msgspec.MsgspecError:

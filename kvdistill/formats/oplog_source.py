@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from kvdistill.queries.database import connect, named
-from kvdistill.queries.views import RUN, read_json, register
+from kvdistill.queries.views import register
 from kvdistill.queries.window import Window, tier_index, tier_rows
 from kvtrace.core.errors import TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.run.run_file import OPS_FILE, find_run
 from kvtrace.core.schema import OPS, TRACE, enum_code
 from kvtrace.core.tables import objects_path, open_table
 
@@ -42,7 +43,7 @@ class Operations:
 def can_log(path: Path) -> bool:
     """Return whether `path` holds single operations on objects: a trace, a run's folder or its ops."""
     if path.is_dir():
-        return (path / "ops.parquet").is_file()
+        return (path / OPS_FILE).is_file()
     return path.suffix != ".json" and open_table(path).table in (TRACE, OPS)
 
 
@@ -54,7 +55,7 @@ def operations(path: Path, tier: str, limit: Limit, scratch: Path) -> Operations
         ConfigError: there is no such tier.
 
     """
-    file = path / "ops.parquet" if path.is_dir() else path
+    file = path / OPS_FILE if path.is_dir() else path
     reader = open_table(file)
     if reader.table not in (TRACE, OPS):
         raise TraceError(f"holds the table {reader.table.name}; an op log is written from a trace or a run", path=file)
@@ -104,7 +105,8 @@ def _measured(ordered: Path, limit: Limit) -> Iterator[dict[str, Any]]:
 
 def _started_ns(ops: Path) -> int:
     """Return when the run of `ops` began, as its run.json says to the microsecond; 0 if it does not."""
-    started = (read_json(ops.with_name(RUN)) or {}).get("started_utc")
+    run = find_run(ops.parent)
+    started = None if run is None else run.started_utc
     try:
         at = datetime.fromisoformat(started) if started else None
     except ValueError:

@@ -11,9 +11,9 @@ from kvreplay.plan.pacing import KEPT_PACE_FRACTION, LATE_NS
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import has_times
-from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.core.run.figures import Distribution, Figures, Generation, Pace, Summary
 from kvtrace.core.schema import Op
+from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.core.units import NS_PER_S
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import msgspec
 
 from kvreplay.result.journal import is_unrecovered
 from kvreplay.run.trials import Quantity, disagreements, quantities
-from kvtrace.core.statistics import DEFINITION, UNKNOWN, Ratio, differing, ratio
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.run.run_file import RUN_FILE, TRIALS_FILE, RunFile, read_run
+from kvtrace.core.statistics import DEFINITION, UNKNOWN, Ratio, differing, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
