@@ -42,13 +42,13 @@ def import_(
     kvdistill report imported
     kvdistill fio imported/trace.parquet --tier s3 -o jobs
     """
-    from kvdistill.formats.formats import Options
+    from kvdistill.formats.formats import ImportOptions
     from kvdistill.formats.importing import import_files
     from kvtrace.core.metadata import without_outputs
     from kvtrace.core.units import format_count
 
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
-    result = import_files(files, Options(format_, tier), output, argv)
+    result = import_files(files, ImportOptions(format_, tier), output, argv)
     for note in result.notes:
         log(f"note: {note}")
     for reason, count in result.left_out.items():

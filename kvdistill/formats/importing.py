@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kvdistill.formats.formats import Format, Imported, Options, reader
+from kvdistill.formats.formats import Format, Imported, ImportOptions, reader
 from kvdistill.formats.rows import OBJECTS_FILE, TRACE_FILE
 from kvdistill.queries.database import connect
 from kvdistill.queries.measured import distributions, figures, measured_views
@@ -43,7 +43,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def import_files(files: Sequence[Path], options: Options, outdir: Path, argv: list[str]) -> Result:
+def import_files(files: Sequence[Path], options: ImportOptions, outdir: Path, argv: list[str]) -> Result:
     """Import `files` of one format into the folder `outdir`, made if missing.
 
     Raises:
@@ -70,9 +70,13 @@ def import_files(files: Sequence[Path], options: Options, outdir: Path, argv: li
         written.append(RUN_FILE)
     account = found.account
     return Result(
-        files=written, rows_read=account.rows, rows_kept=account.kept, left_out=account.left_out,
-        examples=account.examples, notes=account.notes,
-    )  # fmt: skip
+        files=written,
+        rows_read=account.rows,
+        rows_kept=account.kept,
+        left_out=account.left_out,
+        examples=account.examples,
+        notes=account.notes,
+    )
 
 
 def _check_output(outdir: Path) -> None:
@@ -120,9 +124,14 @@ def _head(found: Imported, config: dict[str, Any], argv: list[str]) -> dict[str,
     if found.first_unix_ns is not None:
         started = datetime.fromtimestamp(found.first_unix_ns / NS_PER_S, UTC).isoformat()
     return {
-        "program": "kvdistill", "version": __version__, "argv": argv, "config": config,
-        "config_sha256": sha256(config), "started_utc": started, "notes": found.account.lines(),
-    }  # fmt: skip
+        "program": "kvdistill",
+        "version": __version__,
+        "argv": argv,
+        "config": config,
+        "config_sha256": sha256(config),
+        "started_utc": started,
+        "notes": found.account.lines(),
+    }
 
 
 def _manifest(
@@ -132,7 +141,9 @@ def _manifest(
     summary = found.summary or _summary_of_ops(outdir / OPS_FILE, str(config["import"]))
     head = _head(found, config, argv)
     return head | {
-        "status": "complete", "reason": None, "host": {},
+        "status": "complete",
+        "reason": None,
+        "host": {},
         "trace": {
             "file": files[0].name,
             "metadata": msgspec.to_builtins(_metadata(found, TRACE, config, argv)) | {"rows": found.account.kept},
@@ -141,10 +152,12 @@ def _manifest(
         "pacing": {"loop": None, "speed": None},
         "engine": {"name": "other", "queue_depth": None, "io_bytes": None},
         "window": {"rows": found.account.kept, "is_whole_trace": None, "span_ns": None, "limit": None},
-        "device_io": {}, "mlperf": None, "verification": None,
+        "device_io": {},
+        "mlperf": None,
+        "verification": None,
         **found.facts,
         "summary": summary,
-    }  # fmt: skip
+    }
 
 
 def _summary_of_ops(ops: Path, source: str) -> dict[str, Any]:
@@ -184,4 +197,4 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     write_text(path, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
 
 
-__all__ = ["Format", "Options", "Result", "import_files", "latency"]
+__all__ = ["Format", "ImportOptions", "Result", "import_files", "latency"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from kvdistill.formats.formats import Account, Imported, Options
+from kvdistill.formats.formats import Account, Imported, ImportOptions
 from kvdistill.formats.rows import INPUT, OK, READ, WRITE, finish
 from kvdistill.formats.text import first_line, leave_out, load, one
 from kvtrace.core.errors import ConfigError, TraceError
@@ -158,9 +158,14 @@ def write_iologs(
         for log in logs:
             log.close()
     return LogSummary(
-        files=files, version=options.version, target=target, max_io_bytes=options.max_io_bytes, start_ms=start_ms,
-        **counts.total, max_burst_ios=counts.max_burst_ios,
-    )  # fmt: skip
+        files=files,
+        version=options.version,
+        target=target,
+        max_io_bytes=options.max_io_bytes,
+        start_ms=start_ms,
+        **counts.total,
+        max_burst_ios=counts.max_burst_ios,
+    )
 
 
 class _Log:
@@ -234,7 +239,7 @@ _FILE_ACTIONS = "'add', 'open', 'close'"
 _IO = "'read', 'write'"
 
 
-def read(files: Sequence[Path], options: Options, db: duckdb.DuckDBPyConnection) -> Imported:
+def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
     """Import one log, or the logs of jobs that ran at the same time, merged by time.
 
     Raises:
@@ -261,9 +266,12 @@ def read(files: Sequence[Path], options: Options, db: duckdb.DuckDBPyConnection)
         if version == 2:  # noqa: PLR2004 - the version
             account.notes.append(
                 f"{path.name} is of version 2: "
-                + ("its times are those of its wait lines, in ms from the start" if waits else "it has no times, so "
-                   "all operations share one instant")
-            )  # fmt: skip
+                + (
+                    "its times are those of its wait lines, in ms from the start"
+                    if waits
+                    else "it has no times, so all operations share one instant"
+                )
+            )
     rows, _first_ns = finish(db, files, is_measured=False)
     (account.kept,) = one(db, "SELECT count(*) FROM input")
     account.notes.append("requests, stages and phases are not in the log; the size of a file is the furthest byte used")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvdistill.formats.formats import Account, Format, Imported, Options
+from kvdistill.formats.formats import Account, Format, Imported, ImportOptions
 from kvdistill.formats.oplog_source import Operations, Survey, operations, survey
 from kvdistill.formats.rows import DELETE, ERROR, INPUT, OK, READ, WRITE, finish
 from kvdistill.formats.text import first_line, leave_out, load, one
@@ -34,9 +34,20 @@ if TYPE_CHECKING:
 
 
 COMMON = (
-    "idx", "thread", "op", "client_id", "n_objects", "bytes", "endpoint", "file", "error", "start", "first_byte",
-    "end", "duration_ns",
-)  # fmt: skip
+    "idx",
+    "thread",
+    "op",
+    "client_id",
+    "n_objects",
+    "bytes",
+    "endpoint",
+    "file",
+    "error",
+    "start",
+    "first_byte",
+    "end",
+    "duration_ns",
+)
 WARP_ONLY = ("last_byte", "cat")
 CLIENT = "kvdistill"
 ZSTD_LEVEL = 3
@@ -112,9 +123,14 @@ def write_oplogs(
         for log in (*logs, *before):
             log.comment([f"{CLIENT} {__version__}: {' '.join(argv)}", *_origin(done, tier, limit), *lost])
     return OpLog(
-        files=[log.path.name for log in logs], populate_files=names,
-        gets=found.rows[READ], puts=found.rows[WRITE], deletes=found.rows[DELETE], populated=len(prior), lost=lost,
-    )  # fmt: skip
+        files=[log.path.name for log in logs],
+        populate_files=names,
+        gets=found.rows[READ],
+        puts=found.rows[WRITE],
+        deletes=found.rows[DELETE],
+        populated=len(prior),
+        lost=lost,
+    )
 
 
 def _survey(done: Operations) -> Survey:
@@ -146,9 +162,14 @@ def _objects(path: Path, extent: Any) -> tuple[Any, Any]:
     import polars as pl
 
     count = len(extent)
-    known = pl.DataFrame({"object_id": [], "key": [], "size_bytes": []}, schema={
-        "object_id": pl.Int64, "key": pl.String, "size_bytes": pl.Int64,
-    })  # fmt: skip
+    known = pl.DataFrame(
+        {"object_id": [], "key": [], "size_bytes": []},
+        schema={
+            "object_id": pl.Int64,
+            "key": pl.String,
+            "size_bytes": pl.Int64,
+        },
+    )
     if path.exists():
         parts = [pl.DataFrame(pl.from_arrow(b)) for b in open_table(path, OBJECTS).batches(known.columns)]
         known = pl.concat([known, *parts]).filter(pl.col("object_id") < count)
@@ -156,8 +177,9 @@ def _objects(path: Path, extent: Any) -> tuple[Any, Any]:
     if len(bad):
         raise TraceError(
             f"the name of object {bad['object_id'][0]} has a tab, line break or quote: no log can hold it",
-            path=path, column="key",
-        )  # fmt: skip
+            path=path,
+            column="key",
+        )
     sizes = np.zeros(count, dtype=np.int64)
     sizes[known["object_id"].to_numpy()] = known["size_bytes"].fill_null(0).to_numpy()
     every = pl.DataFrame({"object_id": pl.int_range(count, eager=True)})
@@ -183,10 +205,14 @@ class _Lines:
         import numpy as np
 
         count = len(objects)
-        return self._frame({
-            "ts_ns": np.zeros(count, np.int64), "op": np.full(count, WRITE, np.int8), "object_id": objects,
-            "length_bytes": sizes[objects],
-        })  # fmt: skip
+        return self._frame(
+            {
+                "ts_ns": np.zeros(count, np.int64),
+                "op": np.full(count, WRITE, np.int8),
+                "object_id": objects,
+                "length_bytes": sizes[objects],
+            }
+        )
 
     def _frame(self, part: dict[str, Any]) -> Any:
         import polars as pl
@@ -202,12 +228,21 @@ class _Lines:
             took = pl.when(is_known).then((pl.col("end_ns") - pl.col("ts_ns")).cast(pl.String)).otherwise(empty)
             error = pl.col("error")
         return frame.select(
-            pl.lit(0).alias("thread"), pl.col("op").cast(pl.Int8).replace_strict(_VERBS, return_dtype=pl.String),
-            pl.lit(CLIENT).alias("client_id"), pl.lit(1).alias("n_objects"), pl.col("length_bytes").alias("bytes"),
-            pl.lit(self._endpoint).alias("endpoint"), self._keys.gather(part["object_id"]).alias("file"),
-            error.alias("error"), self._time("ts_ns").alias("start"), empty.alias("first_byte"),
-            empty.alias("last_byte"), ended.alias("end"), took.alias("duration_ns"), pl.lit(0).alias("cat"),
-        )  # fmt: skip
+            pl.lit(0).alias("thread"),
+            pl.col("op").cast(pl.Int8).replace_strict(_VERBS, return_dtype=pl.String),
+            pl.lit(CLIENT).alias("client_id"),
+            pl.lit(1).alias("n_objects"),
+            pl.col("length_bytes").alias("bytes"),
+            pl.lit(self._endpoint).alias("endpoint"),
+            self._keys.gather(part["object_id"]).alias("file"),
+            error.alias("error"),
+            self._time("ts_ns").alias("start"),
+            empty.alias("first_byte"),
+            empty.alias("last_byte"),
+            ended.alias("end"),
+            took.alias("duration_ns"),
+            pl.lit(0).alias("cat"),
+        )
 
     def _time(self, name: str) -> Any:
         import polars as pl
@@ -243,9 +278,10 @@ def _zstd(path: Path) -> Iterator[Any]:
     import zstandard
 
     with (
-        aside(path) as temporary, temporary.open("wb") as file,
+        aside(path) as temporary,
+        temporary.open("wb") as file,
         zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(file) as out,
-    ):  # fmt: skip
+    ):
         yield out
 
 
@@ -301,7 +337,7 @@ _ALIASES = {"operation": "op", "t_start": "start"}
 _TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:?\d{2})$"
 
 
-def read(files: Sequence[Path], options: Options, db: duckdb.DuckDBPyConnection) -> Imported:
+def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
     """Import one log, or the logs of several hosts that ran at the same time, merged by time.
 
     Raises:
@@ -339,8 +375,10 @@ def _header(path: Path) -> list[str]:
     if missing:
         raise TraceError(
             f"its first line is no header of an op log: {', '.join(missing)} is missing; "
-            "the columns are parted by tabs", path=path, row=1,
-        )  # fmt: skip
+            "the columns are parted by tabs",
+            path=path,
+            row=1,
+        )
     if len(set(names)) < len(names):
         raise TraceError("a column is named twice", path=path, row=1)
     return names

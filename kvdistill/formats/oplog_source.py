@@ -12,7 +12,7 @@ import numpy as np
 
 from kvdistill.queries.database import connect, named
 from kvdistill.queries.views import register
-from kvdistill.queries.window import Window, tier_index, tier_rows
+from kvdistill.queries.window import RowWindow, tier_index, tier_rows
 from kvtrace.core.errors import TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata
@@ -63,9 +63,13 @@ def operations(path: Path, tier: str, limit: Limit, scratch: Path) -> Operations
     known_ns = (reader.meta.source or {}).get("first_unix_ns")
     if reader.table is TRACE:
         return Operations(
-            file, reader.meta, objects_path(file), known_ns or 0, is_measured=False,
+            file,
+            reader.meta,
+            objects_path(file),
+            known_ns or 0,
+            is_measured=False,
             parts=lambda: tier_rows(reader, index, limit, COLUMNS),
-        )  # fmt: skip
+        )
     ordered = scratch / "oplog.parquet"
     with connect(scratch) as db:
         register(db, [file], scratch)
@@ -73,9 +77,13 @@ def operations(path: Path, tier: str, limit: Limit, scratch: Path) -> Operations
     # A run has no names of its own; an imported one lies beside the trace that has.
     objects = objects_path(file.with_name("trace.parquet"))
     return Operations(
-        file, reader.meta, objects, known_ns or _started_ns(file), is_measured=True,
+        file,
+        reader.meta,
+        objects,
+        known_ns or _started_ns(file),
+        is_measured=True,
         parts=lambda: _measured(ordered, limit),
-    )  # fmt: skip
+    )
 
 
 def _write(relation: Any, path: Path) -> None:
@@ -90,7 +98,7 @@ def _write(relation: Any, path: Path) -> None:
 def _measured(ordered: Path, limit: Limit) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    window = Window(limit)
+    window = RowWindow(limit)
     for batch in pq.ParquetFile(ordered).iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
         part = {
             name: column.to_numpy(zero_copy_only=False)

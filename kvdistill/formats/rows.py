@@ -31,9 +31,10 @@ INPUT = (
 )
 """One row an operation: codes of `op` and `outcome`; `end_ns` and `io_bytes` null where the log has none."""
 _CODES = {
-    "phase": enum_code(TRACE, "phase", "other"), "kind": enum_code(OBJECTS, "kind", "other"),
+    "phase": enum_code(TRACE, "phase", "other"),
+    "kind": enum_code(OBJECTS, "kind", "other"),
     "engine": enum_code(OPS, "engine", ENGINE),
-}  # fmt: skip
+}
 _BATCH_ROWS = 1 << 17
 
 

@@ -39,9 +39,13 @@ class Stream:
     def head(self, count: int) -> Stream:
         """Return the first `count` I/Os."""
         return Stream(
-            self.us[:count], self.is_read[:count], self.offset[:count], self.length[:count],
-            self.arrival[:count], self.resolution_us,
-        )  # fmt: skip
+            self.us[:count],
+            self.is_read[:count],
+            self.offset[:count],
+            self.length[:count],
+            self.arrival[:count],
+            self.resolution_us,
+        )
 
     @property
     def arrivals_us(self) -> NDArray[np.int64]:
@@ -90,9 +94,13 @@ def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool
         us[mine] = time_ms * _US_PER_MS - (0 if is_submission else latency_ns // _NS_PER_US)
     order = np.argsort(us // _US_PER_MS, kind="stable")
     return Stream(
-        us[order], source.is_read[order], source.offset[order], source.length[order], source.arrival[order],
+        us[order],
+        source.is_read[order],
+        source.offset[order],
+        source.length[order],
+        source.arrival[order],
         resolution_us=_US_PER_MS,
-    )  # fmt: skip
+    )
 
 
 def _unlike(logs: Sequence[Path]) -> Stream:
@@ -115,9 +123,13 @@ def drawn_stream(logs: Sequence[Path], span_us: int | None) -> Stream:
     times = np.concatenate(us)
     order = np.argsort(times, kind="stable")
     return Stream(
-        times[order], np.concatenate(is_read)[order], np.concatenate(offset)[order],
-        np.concatenate(length)[order], np.arange(len(order)), span_us=span_us,
-    )  # fmt: skip
+        times[order],
+        np.concatenate(is_read)[order],
+        np.concatenate(offset)[order],
+        np.concatenate(length)[order],
+        np.arange(len(order)),
+        span_us=span_us,
+    )
 
 
 def _columns(path: Path, separator: str, count: int) -> list[Any]:

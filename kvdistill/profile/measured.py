@@ -8,9 +8,9 @@ from typing import Any
 
 from kvdistill.profile.distil import Distilled, Placed, origin_of, place_objects, profile_of, require_moving
 from kvdistill.profile.operations import IoWriter
-from kvdistill.profile.profile import Data, SourceKind, Space
+from kvdistill.profile.profile import AddressSpace, DataProfile, SourceKind
 from kvdistill.queries.database import connect, literal, named, query
-from kvdistill.queries.window import Window
+from kvdistill.queries.window import RowWindow
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit
@@ -71,7 +71,7 @@ def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path)
             end = max(end, int((part["address"] + part["length_bytes"]).max()))
     ordered.unlink()
     require_moving(sink, blocks, f"device {name!r}")
-    space = Space(span_bytes=end, peak_live_bytes=end, prior_objects=0, prior_bytes=0)
+    space = AddressSpace(span_bytes=end, peak_live_bytes=end, prior_objects=0, prior_bytes=0)
     origin = origin_of(meta, blocks, limit, SourceKind.BLOCKS, _PACKED)
     return Distilled(profile_of(ios, Placed(origin, name, sink.arrivals, space), scratch), ios)
 
@@ -107,7 +107,7 @@ def _rows(ordered: Path, limit: Limit) -> Iterator[dict[str, Any]]:
     """Yield the rows of `ordered` within `limit`, as numpy arrays by column name."""
     import pyarrow.parquet as pq
 
-    window = Window(limit)
+    window = RowWindow(limit)
     for batch in pq.ParquetFile(ordered).iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
         part = {name: _numpy(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
         kept = window.take(part)
@@ -121,13 +121,13 @@ def _numpy(column: Any) -> Any:
     return column.to_numpy(zero_copy_only=False)
 
 
-def _data(run: RunFile | None) -> Data | None:
+def _data(run: RunFile | None) -> DataProfile | None:
     """Return what the run says that it wrote; null if it says nothing."""
     if run is None or run.data is None:
         return None
     shape = run.data.shape
     return (
-        Data(dedup_ratio=1.0, compress_ratio=1.0)
+        DataProfile(dedup_ratio=1.0, compress_ratio=1.0)
         if shape is None
-        else Data(dedup_ratio=shape.dedup_ratio, compress_ratio=shape.compress_ratio)
+        else DataProfile(dedup_ratio=shape.dedup_ratio, compress_ratio=shape.compress_ratio)
     )

@@ -23,7 +23,7 @@ Key = tuple[str, str, str]
 """Tier or layer, operation, figure."""
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
     """One figure on one side; null where not all of its trials know it."""
 
     median: float | None
@@ -33,16 +33,16 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     """To the first side."""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedLine(msgspec.Struct, frozen=True, kw_only=True):
     """One figure on all sides."""
 
     tier: str
     op: str
     name: str
-    sides: list[Side]
+    sides: list[ComparedSide]
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Traces, runs or probes beside each other."""
 
     names: list[str]
@@ -51,19 +51,19 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, list[Any]]
     """Those that differ, one value a side."""
     warnings: list[str]
-    lines: list[Line]
+    lines: list[ComparedLine]
     definition: str = DEFINITION
 
 
 @dataclass(frozen=True, slots=True)
-class Trials:
+class ReportedTrials:
     """The reports of one side: of a trace, of a run, or of each trial of several."""
 
     name: str
     reports: Sequence[Report]
 
 
-def compare(sides: Sequence[Trials]) -> Compared:
+def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     """Return `sides` beside each other.
 
     Raises:
@@ -78,7 +78,9 @@ def compare(sides: Sequence[Trials]) -> Compared:
     found = [_by_figure(side) for side in sides]
     keys = list(dict.fromkeys(key for side in found for key in side))
     lines = [
-        Line(tier=key[0], op=key[1], name=key[2], sides=[_side(side.get(key), found[0].get(key)) for side in found])
+        ComparedLine(
+            tier=key[0], op=key[1], name=key[2], sides=[_side(side.get(key), found[0].get(key)) for side in found]
+        )
         for key in keys
     ]
     kinds = [_kind(side.reports[0]) for side in sides]
@@ -87,7 +89,7 @@ def compare(sides: Sequence[Trials]) -> Compared:
         # A trace has no queue depth and a run no reuse: what only one kind can have is no difference.
         settings = {name: values for name, values in settings.items() if None not in values}
         lines = [line for line in lines if sum(side.median is not None for side in line.sides) > 1]
-    return Compared(
+    return Comparison(
         names=[side.name for side in sides],
         kinds=kinds,
         trials=[len(side.reports) for side in sides],
@@ -102,18 +104,18 @@ def _says(name: str, value: float | None) -> bool:
     return value is not None and not (name in _FAULTS and value == 0)
 
 
-def _by_figure(side: Trials) -> dict[Key, list[float | None]]:
+def _by_figure(side: ReportedTrials) -> dict[Key, list[float | None]]:
     trials = [dict(_figures(report)) for report in side.reports]
     keys = dict.fromkeys(key for trial in trials for key in trial)
     return {key: [trial.get(key) for trial in trials] for key in keys}
 
 
-def _side(values: list[float | None] | None, first: list[float | None] | None) -> Side:
+def _side(values: list[float | None] | None, first: list[float | None] | None) -> ComparedSide:
     known = [value for value in values or [] if value is not None]
     compared = UNKNOWN if values is None or first is None else ratio(first, values)
     if not known or len(known) < len(values or []):
-        return Side(median=None, low=None, high=None, ratio=compared)
-    return Side(median=median(known), low=min(known), high=max(known), ratio=compared)
+        return ComparedSide(median=None, low=None, high=None, ratio=compared)
+    return ComparedSide(median=median(known), low=min(known), high=max(known), ratio=compared)
 
 
 def _figures(report: Report) -> Iterator[tuple[Key, float | None]]:
@@ -205,7 +207,7 @@ def _settings(report: Report) -> dict[str, Any]:
     }
 
 
-def _warnings(side: Trials, found: dict[Key, list[float | None]]) -> Iterator[str]:
+def _warnings(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Iterator[str]:
     for number, report in enumerate(side.reports, 1):
         if isinstance(report, RunReport):
             yield from _run_warnings(report, side.name if len(side.reports) == 1 else f"{side.name}, trial {number}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kvdistill.report.compare import Compared, Trials, compare
+from kvdistill.report.compare import Comparison, ReportedTrials, compare
 from kvdistill.report.compare_document import comparison_document
 from kvdistill.report.jobs_document import jobs_document
 from kvdistill.report.probe_tables import probe_document
@@ -54,16 +54,16 @@ def read_reports(paths: Sequence[Path], buckets: int) -> tuple[list[Report], lis
     return every, documents
 
 
-def read_comparison(paths: Sequence[Path]) -> tuple[Compared, Document]:
+def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
     """Return what is at `paths` beside each other, and its document. Raises what `report` and `compare` raise."""
     sides = _read(paths, BUCKETS)
     compared = compare(sides)
     return compared, comparison_document(compared, sides)
 
 
-def _read(paths: Sequence[Path], buckets: int) -> list[Trials]:
+def _read(paths: Sequence[Path], buckets: int) -> list[ReportedTrials]:
     return [
-        Trials(name, [report(trial, buckets) for trial in trials_of(path)])
+        ReportedTrials(name, [report(trial, buckets) for trial in trials_of(path)])
         for name, path in zip(names_of(paths), paths, strict=True)
     ]
 

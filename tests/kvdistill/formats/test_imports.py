@@ -10,7 +10,7 @@ import zstandard
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS
 
-from kvdistill.formats.formats import Format, Options
+from kvdistill.formats.formats import Format, ImportOptions
 from kvdistill.formats.importing import Result, import_files
 from kvdistill.formats.oplog import Style, write_oplogs
 from kvdistill.profile.sources import distil_source
@@ -25,7 +25,7 @@ HEADER = "\t".join(Style.WARP.columns)
 
 
 def run_import(format_: str, files: list, out, tier: str | None = None) -> Result:
-    return import_files(files, Options(Format(format_), tier), out, ["kvdistill", "import"])
+    return import_files(files, ImportOptions(Format(format_), tier), out, ["kvdistill", "import"])
 
 
 def rows_of(path, table, *names: str) -> list[tuple]:

@@ -14,7 +14,7 @@ from run_files import figures
 
 from kvdistill.profile.locality import run_reuse
 from kvdistill.profile.reuse import reuse_distances
-from kvdistill.report.compare import Trials, compare
+from kvdistill.report.compare import ReportedTrials, compare
 from kvdistill.report.output import documents_of, read_reports, write_report
 from kvdistill.report.report import JobsReport, ProbeReport, report
 from kvtrace.core.document.html import html_page
@@ -239,7 +239,7 @@ def test_what_spoils_a_run_is_said_before_its_figures_are_compared(tmp_path):
     summary = msgspec.to_builtins(read_run(run).summary)
     change_run(run, summary=summary | {"figures": [msgspec.to_builtins(figures(is_simulated=True, engine="sim"))]})
     two = [report(tmp_path / f"trial-{number}") for number in (1, 2)]
-    found = compare([Trials("two", two), Trials("simulated", [report(run)])])
+    found = compare([ReportedTrials("two", two), ReportedTrials("simulated", [report(run)])])
     assert "two, trial 1 was verified, which slows reads down" in found.warnings
     spread = "nvme read latency_p50_ns 67%, nvme read latency_mean_ns 67%"
     disagree = f"TRIALS DISAGREE: 2 of 4 figures that should repeat spread by more than 10%: {spread}"
@@ -251,17 +251,17 @@ def test_what_spoils_a_run_is_said_before_its_figures_are_compared(tmp_path):
 def test_traces_and_single_runs_have_ratios_only(tmp_path):
     a = write_hand(tmp_path)
     b = write_trace(tmp_path / "b.parquet", [io(1, "read", 0, 4096), io(2, "read", 0, 4096)], preset="other")
-    found = compare([Trials("a", [report(a)]), Trials("b", [report(b)])])
+    found = compare([ReportedTrials("a", [report(a)]), ReportedTrials("b", [report(b)])])
     (reads,) = [x for x in found.lines if (x.tier, x.op, x.name) == ("nvme", "read", "operations")]
     assert [(s.median, s.ratio.value, s.ratio.low) for s in reads.sides] == [(5, 1, None), (2, 0.4, None)]
     assert found.settings["preset"] == ["by-hand", "other"]
     assert found.warnings == []
     run = report(write_run(tmp_path / "run", [1000, 2000]))
-    assert compare([Trials("a", [report(a)]), Trials("r", [run])]).warnings == [
+    assert compare([ReportedTrials("a", [report(a)]), ReportedTrials("r", [run])]).warnings == [
         "r is one trial: its spread is unknown; run it with --trials 3 or more"
     ]
     with pytest.raises(ConfigError, match="two or more"):
-        compare([Trials("a", [report(a)])])
+        compare([ReportedTrials("a", [report(a)])])
 
 
 # What the page itself saw: errors, what it fetched, and whether anything sticks out to the side.
