@@ -20,7 +20,7 @@ from kvtrace.core.app import progress
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, TraceError
 from kvtrace.core.files import write_text
-from kvtrace.core.metadata import Metadata, Tier, describe
+from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RUN_FILE, SERIES_FILE
 from kvtrace.core.schema import OBJECTS, OPS, TRACE
 from kvtrace.core.statistics import QUANTILES
@@ -114,7 +114,7 @@ def _metadata(found: Imported, table: Any, config: dict[str, Any], argv: list[st
     source = {"kind": config["import"], "file": config["files"][0], "files": config["files"]}
     if found.first_unix_ns is not None:
         source["first_unix_ns"] = found.first_unix_ns
-    tiers = [Tier(name) for name in found.tiers] if table in (TRACE, OBJECTS, OPS) else []
+    tiers = [TierFacts(name) for name in found.tiers] if table in (TRACE, OBJECTS, OPS) else []
     return describe(table, "kvdistill", argv, config, tiers=tiers, source=source, notes=found.account.lines())
 
 

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import os
 import signal
+import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ import numba
 import numba.extending
 import numpy as np
 from numba.core import event, types
+from numba.core.registry import cpu_target
 
 from kvtrace.core.app import log
 
@@ -61,6 +63,25 @@ CACHE = _cache_directory()
 if CACHE is not None:
     numba.config.CACHE_DIR = str(CACHE)
 _IS_KEPT = CACHE is not None
+
+
+def _load_numba() -> None:
+    """Have numba load what it needs at the first call, but for scipy: 0.15 s of each start, where it is installed.
+
+    It is for linear algebra, which we compile none of.
+    """
+    is_hidden = "scipy.linalg" not in sys.modules
+    if is_hidden:
+        sys.modules["scipy.linalg"] = None  # type: ignore[assignment]  # as if it were not installed
+    try:
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
+    finally:
+        if is_hidden:
+            del sys.modules["scipy.linalg"]
+
+
+_load_numba()
 
 njit = numba.njit(cache=_IS_KEPT, nogil=True, _nrt=False)
 """Compile a function when it is first called, and keep the result on the disk. It can make no array.
