@@ -64,6 +64,18 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
     return Imported(account, rows, [tier], summary=summary)
 
 
+def logged_latencies(path: Path) -> list[Any]:
+    """Return the columns of a latency log with offsets as numpy arrays: ms, latency ns, direction, bytes and offset."""
+    import numpy as np
+    import polars as pl
+
+    if path.stat().st_size == 0:
+        return [np.empty(0, dtype=np.int64) for _ in range(LEAST + 1)]
+    frame = pl.read_csv(path, has_header=False, infer_schema=False)
+    numbers = frame.select(pl.col(name).str.strip_chars().cast(pl.Int64) for name in frame.columns[: LEAST + 1])
+    return [numbers[name].to_numpy() for name in numbers.columns]
+
+
 def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: Account) -> list[Rows]:
     """Return the tables of the I/Os in latency logs."""
     db.execute(INPUT)
