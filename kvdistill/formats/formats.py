@@ -96,15 +96,15 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ImportOptions:
     """What a user chooses; a null name is the format's own."""
 
     format: Format
     tier: str | None = None
 
 
-def reader(format_: Format) -> Callable[[Sequence[Path], Options, duckdb.DuckDBPyConnection], Imported]:
+def reader(format_: Format) -> Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported]:
     """Return what reads `format_`; heavy libraries are loaded only now."""
     module = import_module(f"kvdistill.formats.{_MODULES[format_]}")
-    read: Callable[[Sequence[Path], Options, duckdb.DuckDBPyConnection], Imported] = module.read
+    read: Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported] = module.read
     return read

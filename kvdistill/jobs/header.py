@@ -29,9 +29,13 @@ def header(title: str, profile: Profile, sections: Iterable[tuple[str, Iterable[
             lines.append(f"# {heading}:")
         for item in kept:
             lines += textwrap.wrap(
-                item, _WIDTH, initial_indent="#   ", subsequent_indent="#     ",
-                break_long_words=False, break_on_hyphens=False,
-            )  # fmt: skip
+                item,
+                _WIDTH,
+                initial_indent="#   ",
+                subsequent_indent="#     ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
     return "\n".join(lines) + "\n"
 
 

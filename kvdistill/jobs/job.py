@@ -14,7 +14,7 @@ SCRATCH = "kvdistill.scratch"
 PROFILE = "profile.json"
 
 
-class Mode(StrEnum):
+class FioMode(StrEnum):
     """How a job comes to its operations."""
 
     REPLAY = "replay"

@@ -14,7 +14,7 @@ from kvdistill.formats.iolog import LogOptions, LogSummary
 from kvdistill.jobs import fio_replay
 from kvdistill.jobs import job as fio
 from kvdistill.jobs.fio_stat import stat_job
-from kvdistill.jobs.job import JobOptions, Mode
+from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.profile.distil import Distilled
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
@@ -40,7 +40,7 @@ class CheckOptions:
 class Wanted:
     """Which jobs, and how."""
 
-    modes: Sequence[Mode]
+    modes: Sequence[FioMode]
     options: JobOptions
     logs: LogOptions
     seed: int = 42
@@ -59,14 +59,14 @@ class WrittenJob:
     """What the logs hold, as `iolog.split_ios` yields it."""
 
 
-def write_job(mode: Mode, distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+def write_job(mode: FioMode, distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
     """Write the job of one mode and what it needs into `folder`."""
     profile, options = distilled.profile, wanted.options
-    if mode is Mode.STAT:
+    if mode is FioMode.STAT:
         write_text(folder / mode.job, stat_job(profile, options))
         return WrittenJob([mode.job], fio.stat_space_bytes(profile, options))
     jobs = fio_replay.default_jobs(wanted.logs)
-    if mode is Mode.REPLAY:
+    if mode is FioMode.REPLAY:
         ios = distilled.ios
         assert ios is not None
 

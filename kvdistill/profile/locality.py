@@ -93,11 +93,9 @@ def trace_locality(reader: Reader, tiers: int, path: Path) -> TraceLocality:
         _live(op, tier, objects, reach, sizes, live, peak, is_written)
         _keep(kept, counts, op, tier, objects, length, op != _DELETE)
     return TraceLocality(
-        live=[
-            LiveBytes(peak=int(peak[i]), end=int(live[i])) if is_written[i] else None for i in range(tiers)
-        ],
+        live=[LiveBytes(peak=int(peak[i]), end=int(live[i])) if is_written[i] else None for i in range(tiers)],
         reuse=[_reuse(kept[i], counts[i]) for i in range(tiers)],
-    )  # fmt: skip
+    )
 
 
 def run_reuse(reader: Reader, tiers: int) -> list[ObjectReuse | None]:
@@ -115,9 +113,14 @@ def run_reuse(reader: Reader, tiers: int) -> list[ObjectReuse | None]:
 
 
 def _keep(
-    kept: list[list[tuple[Any, Any, Any]]], counts: list[int], op: Any, tier: Any, objects: Any, length: Any,
+    kept: list[list[tuple[Any, Any, Any]]],
+    counts: list[int],
+    op: Any,
+    tier: Any,
+    objects: Any,
+    length: Any,
     is_access: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Append the accesses of each tier to `kept` until there are enough; count them all."""
     for index in range(len(kept)):
         rest = MAX_ACCESSES - counts[index]
@@ -158,14 +161,18 @@ def _reuse(parts: list[tuple[Any, Any, Any]], accesses: int) -> ObjectReuse | No
     things = np.unique(objects, return_inverse=True)[1].astype(np.int64)
     distances = reuse_distances(things, length.astype(np.int64), int(things.max()) + 1)[is_read]
     known = np.sort(distances[distances >= 0])
-    exponents, ops = np.unique(np.where(known > 0, np.log2(np.maximum(known, 1)).astype(np.int64), -1),
-                               return_counts=True)  # fmt: skip
+    exponents, ops = np.unique(
+        np.where(known > 0, np.log2(np.maximum(known, 1)).astype(np.int64), -1), return_counts=True
+    )
     return ObjectReuse(
-        reads=len(distances), first_reads=len(distances) - len(known), is_whole=accesses <= MAX_ACCESSES,
-        p50_bytes=_percentile(known, 5000), p95_bytes=_percentile(known, 9500),
+        reads=len(distances),
+        first_reads=len(distances) - len(known),
+        is_whole=accesses <= MAX_ACCESSES,
+        p50_bytes=_percentile(known, 5000),
+        p95_bytes=_percentile(known, 9500),
         max_bytes=int(known[-1]) if len(known) else None,
         bins=[(0 if e < 0 else 1 << int(e), int(n)) for e, n in zip(exponents, ops, strict=True)],
-    )  # fmt: skip
+    )
 
 
 def reuse_rows(names: list[str], found: list[ObjectReuse | None]) -> list[dict[str, Any]]:
@@ -173,8 +180,9 @@ def reuse_rows(names: list[str], found: list[ObjectReuse | None]) -> list[dict[s
     return [
         {"tier": name, **msgspec.structs.asdict(reuse)}
         | {"bins": [{"low_bytes": low, "reads": reads} for low, reads in reuse.bins]}
-        for name, reuse in zip(names, found, strict=True) if reuse is not None
-    ]  # fmt: skip
+        for name, reuse in zip(names, found, strict=True)
+        if reuse is not None
+    ]
 
 
 def _percentile(ascending: NDArray[Any], part: int) -> int | None:
@@ -199,9 +207,13 @@ def place_locality(ios: Path) -> Locality | None:
     distances = reuse.reuse_distances(place.astype(np.int64), length, len(places))
     is_read = op == READ
     return Locality(
-        ops=len(op), is_whole=is_whole, hot10_share=hot, reuse_p50_blocks=reuse.median_reuse(blocks),
-        read=_curve(distances[is_read]), write=_curve(distances[~is_read]),
-    )  # fmt: skip
+        ops=len(op),
+        is_whole=is_whole,
+        hot10_share=hot,
+        reuse_p50_blocks=reuse.median_reuse(blocks),
+        read=_curve(distances[is_read]),
+        write=_curve(distances[~is_read]),
+    )
 
 
 def _head(ios: Path) -> tuple[Any, Any, Any, bool]:

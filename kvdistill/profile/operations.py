@@ -27,10 +27,17 @@ class IoWriter:
         self.path, self.rows, self.moving_rows = path, 0, 0
         self.arrivals = ArrivalCounter()
         self._schema = pa.schema(
-            [("ts_ns", pa.int64()), ("op", pa.int8()), ("address", pa.int64()), ("io_bytes", pa.int64()),
-             ("length_bytes", pa.int64()), ("request_id", pa.int64()), ("stage", pa.int32()),
-             ("completed_ns", pa.int64())]
-        )  # fmt: skip
+            [
+                ("ts_ns", pa.int64()),
+                ("op", pa.int8()),
+                ("address", pa.int64()),
+                ("io_bytes", pa.int64()),
+                ("length_bytes", pa.int64()),
+                ("request_id", pa.int64()),
+                ("stage", pa.int32()),
+                ("completed_ns", pa.int64()),
+            ]
+        )
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", compression_level=1)
 
     def __enter__(self) -> Self:

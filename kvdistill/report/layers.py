@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvdistill.queries.database import connect, query, query_table
-from kvdistill.queries.views import PROBE, RUN, read_json, register
+from kvdistill.queries.views import read_json, register
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RunFile, find_run
 from kvtrace.core.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-OPS_FILE, BLOCKS_FILE = "ops.parquet", "blocks.parquet"
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
 
 
@@ -47,7 +47,7 @@ def layers(run_directory: Path) -> Layers | None:
         ConfigError: probe.json is not of this version.
 
     """
-    probe, ops = read_json(run_directory / PROBE), run_directory / OPS_FILE
+    probe, ops = read_json(run_directory / PROBE_FILE), run_directory / OPS_FILE
     if probe is None or not ops.is_file():
         return None
     blocks = run_directory / BLOCKS_FILE
@@ -60,9 +60,9 @@ def layers(run_directory: Path) -> Layers | None:
         moved = [_moved(row, probe) for row in objects]
         times = [time for row in objects for time in _times(row, probe)]
         calls = (probe.get("application") or {}).get("calls") or []
-        said = findings(moved, inside, calls, probe, read_json(run_directory / RUN) or {})
+        said = findings(moved, inside, calls, probe, find_run(run_directory))
     except (KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{run_directory / PROBE}: not of this version of kvreplay; measure again") from None
+        raise ConfigError(f"{run_directory / PROBE_FILE}: not of this version of kvreplay; measure again") from None
     return Layers(findings=said, moved=moved, times=times, inside=inside)
 
 
@@ -159,10 +159,10 @@ def findings(
     inside: list[dict[str, Any]],
     calls: list[dict[str, Any]],
     probe: dict[str, Any],
-    run: dict[str, Any],
+    run: RunFile | None,
 ) -> list[str]:
     """Return one sentence a finding, of the rows of `Layers`, the probes' result and the run's own summary."""
-    is_buffered = bool((run.get("config") or {}).get("is_buffered"))
+    is_buffered = run is not None and bool(run.config.get("is_buffered"))
     said = [_touched(row, is_buffered=is_buffered) for row in moved if row["object_bytes"]]
     said += [_answered(calls)]
     said += [_dominant(row) for row in inside if row["latency_ns"]]

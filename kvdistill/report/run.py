@@ -16,8 +16,8 @@ from kvdistill.queries.views import read_json, register
 from kvdistill.report.layers import Layers, layers
 from kvdistill.report.probe import ProbeReport, probe_report
 from kvdistill.report.subject import Subject, subject_of, writes_per_day
-from kvdistill.report.tables import at
 from kvtrace.core import tables
+from kvtrace.core.run.run_file import RunFile, find_run
 from kvtrace.core.schema import OPS
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a replay measured; rows of its tables as the named queries return them, with `tier` a name."""
 
     subject: Subject
-    run: dict[str, Any] | None
+    run: RunFile | None
     """The run's own summary, `run.json`; null if it is missing."""
     figures: list[dict[str, Any]]
     latency: list[dict[str, Any]]
@@ -60,15 +60,15 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """How close jobs distilled from this come, if `kvdistill fio --check` ran here; null otherwise."""
 
 
-def run_report(ops: Path, manifest: Path, buckets: int) -> RunReport:
-    """Return the report of the run whose table is `ops` and whose summary is at `manifest`."""
+def run_report(ops: Path, buckets: int) -> RunReport:
+    """Return the report of the run whose table is `ops`, with run.json beside it if there is one."""
     meta = tables.open_table(ops, OPS).meta
     names = [tier.name for tier in meta.tiers]
-    run = read_json(manifest)
+    run = find_run(ops.parent)
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
         register(db, [ops], Path(scratch))
-        asked = at(run or {}, "summary", "warmup", "asked")
-        measured_views(db, asked if isinstance(asked, str) else None)
+        warmup = None if run is None else run.summary.warmup
+        measured_views(db, None if warmup is None else warmup.asked)
         span = query(db, "run_span")[0]
         span_ns = None if span["first_ns"] is None else span["last_ns"] - span["first_ns"]
         bucket_ns = span_ns // buckets + 1 if span_ns else None
@@ -98,10 +98,9 @@ def run_report(ops: Path, manifest: Path, buckets: int) -> RunReport:
         )
 
 
-def _is_probed(run: dict[str, Any] | None) -> bool:
+def _is_probed(run: RunFile | None) -> bool:
     """Return whether the run itself started the probes: others' times are by another clock, which tells nothing."""
-    probes = (run or {}).get("probes")
-    return isinstance(probes, dict) and probes.get("is_measured") is True
+    return run is not None and run.probes is not None and run.probes.is_measured
 
 
 def _wears(figures: dict[str, Any]) -> bool:

@@ -151,6 +151,33 @@ def _student(freedom: int) -> float:
     return float(z + sum(term / freedom**power for power, term in enumerate(terms, 1)))
 
 
+MAX_SPREAD: Final = 0.1
+"""Above it, trials disagree."""
+_SHOWN_WORST = 3
+
+
+def spread(values: Sequence[float | None]) -> float | None:
+    """Return (greatest - least) / median; null with one trial, one that is not known, or a median of 0."""
+    known = [value for value in values if value is not None]
+    if len(known) < max(len(values), 2) or not median(known):
+        return None
+    return (max(known) - min(known)) / median(known)
+
+
+def disagreements(spreads: Sequence[tuple[str, float]]) -> list[str]:
+    """Return a line that names the figures whose spread is above MAX_SPREAD, the worst first; none if there are none.
+
+    `spreads` has the name and the spread of each figure that should repeat.
+    """
+    bad = sorted(((found, name) for name, found in spreads if found > MAX_SPREAD), reverse=True)
+    if not bad:
+        return []
+    worst = ", ".join(f"{name} {found:.0%}" for found, name in bad[:_SHOWN_WORST])
+    more = ", …" if len(bad) > _SHOWN_WORST else ""
+    share = f"{len(bad)} of {len(spreads)} figures that should repeat spread by more than {MAX_SPREAD:.0%}"
+    return [f"TRIALS DISAGREE: {share}: {worst}{more}"]
+
+
 def differing(sides: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     """Return the settings that are not the same on all `sides`, one value a side; nested names are joined by a dot."""
     flat = [_flat(side) for side in sides]

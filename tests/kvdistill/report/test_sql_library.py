@@ -140,7 +140,7 @@ def test_what_a_run_answers(tmp_path):
     assert (in_flight[1], in_flight[2]) == (1, pytest.approx(0.99901))
     assert [(r["outcome"], r["operations"], r["bytes"]) for r in ask("outcomes", run)] == [("ok", 1000, 4_000_000)]
     (glance,) = ask("runs_at_a_glance", run)
-    assert (glance["verdict"], glance["wall_s"], glance["engine"]) == ("fine", 3.0, None)
+    assert (glance["verdict"], glance["wall_s"], glance["engine"]) == ("fine", 3.0, "threads")
 
 
 def test_requests_by_storage_time(tmp_path):
