@@ -1,4 +1,4 @@
-"""Look at a trace: what it holds, and whether it can be."""
+"""Inspect a trace: what it holds, and whether it is valid."""
 
 from __future__ import annotations
 

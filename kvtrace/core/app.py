@@ -1,4 +1,4 @@
-"""Command-line plumbing that the three programs share: errors in one line, tables, JSON, progress."""
+"""What the command lines of the three programs share: groups of options, errors in one line, JSON, progress."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def emit_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
 
 
 def log(message: str) -> None:
-    """Print a line for the person watching, on stderr."""
+    """Print a line on stderr."""
     typer.echo(message, err=True)
 
 

@@ -49,6 +49,7 @@ class CsvEncoder:
         for start in range(0, table.num_rows, _WRITE_ROWS):
             part = table.slice(start, _WRITE_ROWS)
             text = io.BytesIO()
+            # pyarrow's writer would put quotes around every text.
             pl.DataFrame(pl.from_arrow(_lists_as_text(part, self._table))).write_csv(text, include_header=False)
             self._stream.write(text.getbuffer())
 

@@ -1,4 +1,4 @@
-"""How much of a trace a command takes: a prefix by rows, trace time or bytes moved."""
+"""A prefix of a trace: so many rows, so much trace time, or so many bytes moved."""
 
 from __future__ import annotations
 

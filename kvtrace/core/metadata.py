@@ -1,4 +1,4 @@
-"""What every output carries about where it came from: versions, argv, seed, configuration, tiers, counts."""
+"""The provenance that every output carries: versions, argv, seed, configuration, tiers, counts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     source: dict[str, Any] | None = None
     """Where requests came from: kind, file name, its SHA-256, block_tokens, counts."""
     notes: list[str] = []
-    """What the reader must know: what is assumed, approximated, or absent in the source."""
+    """What is assumed, approximated, or absent in the source."""
     stats: dict[str, Any] | None = None
     """Counters of the simulation or the run; null where there was none."""
     clock_unit: str = "ns"

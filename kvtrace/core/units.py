@@ -58,7 +58,7 @@ def parse_duration_ns(text: str) -> int:
 
 
 def parse_rate_per_s(text: str) -> float:
-    """Return how often a second `text` says, such as `20/s`, `90/min`, `0.5`; a bare number is a second's."""
+    """Return the rate per second that `text` names, such as `20/s`, `90/min`, `0.5`; a bare number is per second."""
     match = _RATE.fullmatch(text)
     if match is None:
         raise ConfigError(f"{text!r} is not a rate; write for example 20/s, 90/min or 0.5")

@@ -16,7 +16,7 @@ from kvtrace.model.layers import KvDtype, Recurrent, parse_dtype
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """An object of a JSON file; remembers what was asked for, so that the rest can be looked at."""
+    """An object of a JSON file that records which fields were read, so that unread ones can be refused."""
 
     tree: dict[str, Any]
     where: str
@@ -27,7 +27,7 @@ class Fields:
         return ConfigError(f"{self.where}: {name}: {message}")
 
     def use(self, *names: str) -> None:
-        """Count `names` as read."""
+        """Record `names` as read."""
         self.used.update(names)
 
     def get(self, name: str) -> Any:

@@ -67,7 +67,7 @@ class PieceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of the cache with one rule for what a read needs; sizes are one rank's."""
+    """A part of the cache that reads need by a rule of its own, and that is stored as objects of its own; of one rank."""
 
     kind: PieceKind
     bytes_per_token: int
@@ -75,7 +75,7 @@ class Piece:
     """Of a recurrent state, whatever the number of tokens; else 0."""
     window_tokens: int | None
     copies: int
-    """How many ranks store one of their own."""
+    """The number of ranks that store an object of their own."""
 
     def size_bytes(self, tokens: int) -> int:
         """Return the bytes of this piece of `tokens` tokens on one rank."""

@@ -1,4 +1,4 @@
-"""What a source holds, in figures, and the requests table that `kvtrace import` writes of it."""
+"""The figures of a source (counts, span, reuse, gaps, oddities), and `kvtrace import`, which writes it as a table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNTED = """
 failures out_of_order wrong_totals unknown_columns orphans rechained_ids unnamed_tokens subagents empty_conversations
 unanswered unasked unknown_speakers
 """
-"""Oddities that sources count in their origin."""
+"""The fields of an origin that count oddities of the file."""
 
 
 def account(requests: Requests) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _tokens(values: Ints) -> dict[str, Any]:
 
 
 def _gaps(times: Ints) -> dict[str, Any]:
-    """Return how many intervals are gaps, how long they are together, and the longest with its start."""
+    """Return the number of gaps, their total length, and the longest interval with its start."""
     if len(times) == 1 or times[-1] == times[0]:
         return {"count": 0, "total_ns": 0, "longest_ns": None, "longest_starts_ns": None}
     intervals = np.diff(times)
@@ -73,7 +73,7 @@ def _gaps(times: Ints) -> dict[str, Any]:
 
 
 def _nulls(requests: Requests) -> dict[str, int]:
-    """Return how many requests have null in each column that may be."""
+    """Return the number of nulls in each nullable column that has any."""
     n = len(requests)
     counts = {
         name: n if values is None else int(np.count_nonzero(values == NONE))
@@ -99,7 +99,7 @@ def write(
 
 
 def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the account as (what, how much), for people."""
+    """Return the account as lines for people: (what, how much)."""
 
     def tokens(name: str) -> str:
         of = figures[name]

@@ -51,7 +51,7 @@ class _File(msgspec.Struct):
 
 
 class _Columns:
-    """The requests of all files as they are read, each with its file, conversation and place there."""
+    """The requests of all files in reading order, each with its file, conversation and turn."""
 
     def __init__(self) -> None:
         self.times, self.inputs, self.outputs, self.sessions, self.turns, self.files = (array("q") for _ in range(6))
@@ -86,7 +86,7 @@ class _Columns:
 
 
 def is_own(start: Start) -> bool:
-    """Return whether a file starts as those of this source do: an object with a block size and requests."""
+    """Return whether the file is a conversation: a JSON object with block_size and requests."""
     return start.text.startswith(b"{") and b'"block_size"' in start.text and b'"requests"' in start.text
 
 

@@ -14,7 +14,7 @@ TIME, INPUT, OUTPUT, IMAGES = "TIMESTAMP", "ContextTokens", "GeneratedTokens", "
 
 
 def is_own(start: Start) -> bool:
-    """Return whether a file starts as those of this source do: with its header."""
+    """Return whether the file is an Azure CSV: its header has the three columns."""
     return {TIME, INPUT, OUTPUT} <= start.columns
 
 

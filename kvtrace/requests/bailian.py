@@ -53,7 +53,7 @@ class _Conversations:
 
 
 def is_own(start: Start) -> bool:
-    """Return whether a file starts as those of this source do: its first line is a request with a chat's id."""
+    """Return whether the file is a Qwen-Bailian trace: its first line is a request with a chat_id."""
     names = (b'"timestamp"', b'"hash_ids"', b'"chat_id"')
     return start.text.startswith(b"{") and all(name in start.line for name in names)
 

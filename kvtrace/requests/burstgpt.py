@@ -30,7 +30,7 @@ _GLOB = "*?["
 
 
 def is_own(start: Start) -> bool:
-    """Return whether a file starts as those of this source do: with its header."""
+    """Return whether the file is a BurstGPT CSV: its header has the three columns."""
     return {TIME, INPUT, OUTPUT} <= start.columns
 
 

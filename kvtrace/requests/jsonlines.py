@@ -1,4 +1,4 @@
-"""JSON lines into typed rows, each fault placed by file, line and field: what JSONL sources share."""
+"""JSONL files as typed rows, each error placed by file, line and field: shared by the JSONL sources."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class JsonLines(Generic[T]):
         return self._digest.hexdigest()
 
     def fault(self, message: str, number: int, column: str) -> TraceError:
-        """Return the error that says what is wrong with the field `column` of line `number`."""
+        """Return a TraceError about the field `column` of line `number`."""
         return TraceError(message, path=self.path, row=number, column=column)
 
     def misfit(self, ids: int, tokens: int, block_tokens: int, wanted: int, number: int) -> TraceError:
-        """Return the error that line `number` has so many `ids`, not as many as its `tokens` need."""
+        """Return a TraceError for line `number`, whose `tokens` need `wanted` block ids, not `ids`."""
         needs = f"{ids} ids, but {tokens} input tokens in blocks of {block_tokens} need {wanted}"
         return self.fault(f"{needs}; another block size? (--block-tokens)", number, "hash_ids")
 

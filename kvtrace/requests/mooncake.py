@@ -26,7 +26,7 @@ class _Line(msgspec.Struct):
 
 
 def is_own(start: Start) -> bool:
-    """Return whether a file starts as those of this source do: its first line is a request, without a chat's id."""
+    """Return whether the file is a Mooncake trace: its first line is a request without a chat_id."""
     names = (b'"timestamp"', b'"hash_ids"')
     return start.text.startswith(b"{") and all(n in start.line for n in names) and b'"chat_id"' not in start.line
 

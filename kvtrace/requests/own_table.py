@@ -1,4 +1,4 @@
-"""Our own requests table, as a source and as what `kvtrace import` writes: requests go out and come back exactly."""
+"""The requests table of the contract, as a source and as the output of `kvtrace import`: an exact round trip."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _nullable(values: Ints | None, rows: slice, n: int, type_: Any) -> Any:
 
 
 def is_own(start: Start) -> bool:
-    """Return whether a file is one of this source, by its name."""
+    """Return whether the file is a requests table, by its name."""
     return start.path.name.endswith(SUFFIXES)
 
 
@@ -158,7 +158,7 @@ def _or_none(values: Ints) -> Ints | None:
 
 
 def _check(found: dict[str, Ints], offsets: Ints, block_tokens: int, path: Path) -> None:
-    """Raise TraceError for the first request that no source gives."""
+    """Raise TraceError at the first request with a value out of range or out of order."""
 
     def refuse(is_wrong: Any, name: str, why: str) -> None:
         wrong = np.flatnonzero(is_wrong)

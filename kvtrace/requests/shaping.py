@@ -1,4 +1,4 @@
-"""What any source can be made into: slower, longer, smaller, and off its clock's ticks; each change is noted."""
+"""Transformations of any source: time scale, repetition, prompt limit, jitter. Each is recorded in the notes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CycleIds(StrEnum):
 
 
 class OverLimit(StrEnum):
-    """What becomes of a prompt over the limit."""
+    """What happens to a prompt over the limit."""
 
     CLIP = "clip"
     DROP = "drop"
@@ -32,7 +32,7 @@ class OverLimit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reshaping:
-    """What to make of a source, in this order: limit prompts, jitter, scale times, repeat, cut."""
+    """How to transform a source, in this order: limit prompts, jitter, scale times, repeat, cut."""
 
     max_input_tokens: int | None = None
     over_limit: OverLimit = OverLimit.DROP
@@ -45,7 +45,7 @@ class Reshaping:
     max_requests: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that make no requests."""
+        """Raise ConfigError for values out of range."""
         if not 1e-6 <= self.time_scale <= 1e6:  # noqa: PLR2004 - a million times faster or slower
             raise ConfigError(f"time scale(={self.time_scale:g}) must be from 0.000001 to 1000000")
         for name in ("cycles", "max_requests", "max_input_tokens"):
@@ -56,7 +56,7 @@ class Reshaping:
             raise ConfigError(f"jitter(={self.jitter_ns} ns) must be >= 0")
 
     def as_config(self) -> dict[str, Any]:
-        """Return what differs from leaving a source as it is."""
+        """Return the fields that are not at their defaults."""
         plain = Reshaping()
         changed = {n: getattr(self, n) for n in self.__slots__ if getattr(self, n) != getattr(plain, n)}
         config: dict[str, Any] = msgspec.to_builtins(changed)
@@ -64,7 +64,7 @@ class Reshaping:
 
 
 def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> Requests:
-    """Return `requests` as `wanted`, what was done in its notes and its origin; `rng` draws the jitter."""
+    """Return `requests` transformed as `wanted`, with a note for each change; `rng` draws the jitter."""
     if wanted.max_input_tokens is not None:
         requests = _limit(requests, wanted.max_input_tokens, wanted.over_limit)
     if wanted.jitter_ns:

@@ -1,4 +1,4 @@
-"""ShareGPT JSON: real conversations as text, with neither times nor token counts; both are made here, and said so."""
+"""ShareGPT JSON: real conversations as text. It has no times and no token counts: both are made here, and noted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ANSWERING = ("gpt", "assistant", "chatgpt", "bing", "bard")
 CONTEXT = ("system", "tool", "function", "observation")
 
 Counter = Callable[[str], int]
-"""From a text to how many tokens it has."""
+"""Returns the number of tokens of a text."""
 
 
 class Tokenizer(StrEnum):
@@ -52,7 +52,7 @@ class Tokenizer(StrEnum):
 
 
 def token_counter(tokenizer: str) -> tuple[Counter, str]:
-    """Return a function from text to its tokens, and words for what it counts.
+    """Return a function that counts the tokens of a text, and a description of it for the notes.
 
     Raises:
         ConfigError: no such tokenizer.
@@ -91,7 +91,7 @@ class _Conversation(msgspec.Struct):
 
 @dataclass(slots=True)
 class _Turns:
-    """The turns of all conversations, in file order, and what of the file made none."""
+    """The turns of all conversations in file order, and counts of what made no turn."""
 
     inputs: array[int] = field(default_factory=lambda: array("q"))
     outputs: array[int] = field(default_factory=lambda: array("q"))
@@ -127,7 +127,7 @@ class _Turns:
 
 
 def is_own(start: Start) -> bool:
-    """Return whether a file starts as those of this source do: a list of conversations."""
+    """Return whether the file is a ShareGPT array: a JSON array of conversations."""
     return start.text.startswith(b"[") and b'"conversations"' in start.text
 
 
@@ -211,7 +211,7 @@ def _decode(decoder: msgspec.json.Decoder[_Conversation], part: Any, path: Path,
 
 
 def _interleave(lengths: Ints, live: int, rng: np.random.Generator) -> tuple[Ints, Ints, Ints]:
-    """Return which turn (counted through the file) comes when, its conversation, and its place there."""
+    """Return, in order of arrival, each request's turn (numbered through the file), conversation, and place in that."""
     total = int(lengths.sum())
     firsts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)[:-1]])
     draws = rng.random(total)

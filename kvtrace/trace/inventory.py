@@ -1,4 +1,4 @@
-"""What a trace holds, counted in one pass over its rows, and whether its rows and its objects table can be true.
+"""What a trace holds, counted in one pass over its rows, and whether its rows and its objects table are consistent.
 
 Only the hit ratios are the trace's own claims, made by the simulation.
 """
@@ -180,7 +180,7 @@ def retrieved(batch: pa.RecordBatch) -> set[int]:
 
 
 def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int]) -> None:
-    """Raise TraceError at the first row of the table that the trace contradicts.
+    """Raise TraceError at the first row of the objects table that contradicts the trace.
 
     `extents[o]` are the bytes that object o has in the trace, 0 if it is never written; `documents` are retrieved.
     What the trace never wrote may be listed all the same: no tier took it.

@@ -53,7 +53,7 @@ def is_mlperf(path: Path) -> bool:
 
 @dataclass(slots=True)
 class Import:
-    """What an import met: how many rows, and what had to be changed."""
+    """The state of an import: rows so far, and what had to be changed."""
 
     keys: KeyNumbers
     rows: int = 0
@@ -64,7 +64,7 @@ class Import:
     last_ns: int = 0
 
     def notes(self) -> list[str]:
-        """Return what the reader of the trace must know."""
+        """Return the notes of the imported trace."""
         notes = ["imported from an MLPerf trace: it has no deletes, offsets or ranks; requests and stages are null"]
         if self.raised_rows:
             notes.append(
