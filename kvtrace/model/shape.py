@@ -67,7 +67,7 @@ class PieceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of the cache that reads need by a rule of its own, and that is stored as objects of its own; of one rank."""
+    """A part of the cache, of one rank, that reads need by a rule of its own and that is stored as its own objects."""
 
     kind: PieceKind
     bytes_per_token: int
