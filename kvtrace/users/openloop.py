@@ -13,7 +13,7 @@ import numpy as np
 from kvtrace.core.compiled import njit
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_duration
-from kvtrace.requests.requests import NONE, Requests, without_blocks
+from kvtrace.requests.requests import NONE, Requests
 from kvtrace.users.arrivals import ArrivalProcess, Process
 from kvtrace.users.synthetic import CONTINUE_PER_MILLE, KIND, MAX_TURNS, QOS, draw, make_users, next_turn
 
@@ -29,14 +29,9 @@ _LOT = -1
 
 
 def make(
-    arrivals: ArrivalProcess,
-    until_ns: int,
-    max_context_tokens: int,
-    seed: int,
-    *,
-    live_conversations: int = LIVE_CONVERSATIONS,
-    max_requests: int | None = None,
-) -> Requests:
+    arrivals: ArrivalProcess, until_ns: int, max_context_tokens: int, seed: int, *,
+    live_conversations: int = LIVE_CONVERSATIONS, max_requests: int | None = None,
+) -> Requests:  # fmt: skip
     """Return the requests that arrive before `until_ns`, each the next turn of one of `live_conversations`.
 
     The conversation is any with the same chance; one that ends makes way for one of a new user.
@@ -57,23 +52,16 @@ def make(
     over = int(np.count_nonzero(columns[_INPUT] + columns[_OUTPUT] > max_context_tokens))
     is_even = arrivals.process is Process.CONSTANT
     origin = {
-        "kind": "open-loop",
-        "requests": len(times),
-        "block_tokens": 0,
-        **arrivals.as_origin(),
-        "expected_requests": arrivals.expected(until_ns),
-        "duration_ns": until_ns,
-        "max_requests": max_requests,
-        "live_conversations": live_conversations,
-        "conversations": int(columns[_SESSION].max()) + 1,
-        "over_context": over,
-        "generator": None if is_even else f"PCG64, numpy {np.__version__}",
-    }
-    more = {"session_id": _SESSION, "turn": _TURN, "qos": _QOS, "kind": _KIND}
-    notes = _notes(arrivals, origin, max_context_tokens)
-    return without_blocks(
-        times, columns[_INPUT], columns[_OUTPUT], origin, notes, **{name: columns[row] for name, row in more.items()}
-    )
+        "kind": "open-loop", "requests": len(times), "block_tokens": 0, **arrivals.as_origin(),
+        "expected_requests": arrivals.expected(until_ns), "duration_ns": until_ns, "max_requests": max_requests,
+        "live_conversations": live_conversations, "conversations": int(columns[_SESSION].max()) + 1,
+        "over_context": over, "generator": None if is_even else f"PCG64, numpy {np.__version__}",
+    }  # fmt: skip
+    return Requests(
+        times, columns[_INPUT], columns[_OUTPUT], np.zeros(len(times) + 1, dtype=np.int64),
+        np.zeros(0, dtype=np.int64), 0, origin, _notes(arrivals, origin, max_context_tokens),
+        session_id=columns[_SESSION], turn=columns[_TURN], qos=columns[_QOS], kind=columns[_KIND],
+    )  # fmt: skip
 
 
 def _turns(count: int, live: int, max_context_tokens: int, seed: int) -> Any:
