@@ -13,9 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import duckdb
 import msgspec
+import numpy as np
 
 from kvdistill.formats.formats import Account, Format, Imported, ImportOptions
 from kvdistill.formats.oplog_source import losses, named_objects, operations, origin_lines, surveyed
@@ -26,11 +28,6 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.limit import Limit
 from kvtrace.core.units import NS_PER_S
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-
 
 TIER = "s3"
 """What an import calls the store, unless it is told."""
@@ -133,8 +130,6 @@ def file_names(stem: str, style: Style, hosts: int) -> list[str]:
 
 def _shard(object_id: Any, hosts: int) -> Any:
     """Return the host of each object: scattered, so that no pattern of the numbers lands on one."""
-    import numpy as np
-
     scattered = object_id.astype(np.uint64) * np.uint64(_SPREAD)
     return (scattered >> np.uint64(32)) % np.uint64(hosts)
 
@@ -154,8 +149,6 @@ class _Lines:
 
     def populating(self, objects: Any, sizes: Any) -> Any:
         """Return a PUT of each of `objects`, all at the first instant."""
-        import numpy as np
-
         count = len(objects)
         return self._frame(
             {
@@ -297,7 +290,7 @@ def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
 
     took, count = (f"TRY_CAST({column(name)} AS BIGINT)" for name in ("duration_ns", "n_objects"))
     db.execute(
-        "CREATE OR REPLACE TABLE raw AS SELECT line, upper(op) AS op, nullif(file, '') AS file, "  # noqa: S608 - ours
+        "CREATE OR REPLACE TABLE raw AS SELECT line, upper(op) AS op, nullif(file, '') AS file, "
         f"TRY_CAST(coalesce(nullif(bytes, ''), '0') AS BIGINT) AS bytes, {_ns('start')} AS start_ns, "
         f"coalesce({_ns('end') if 'end' in columns else 'NULL'}, {_ns('start')} + {took}) AS end_ns, "
         f"coalesce({column('error')}, '') <> '' AS is_failed, {count} AS n_objects FROM raw"
@@ -320,7 +313,7 @@ def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> N
 def _insert(db: duckdb.DuckDBPyConnection, number: int) -> bool:
     """Append `raw` to `input`; return whether it says when operations ended."""
     db.execute(
-        f"INSERT INTO input SELECT {number}, line, CASE op WHEN 'GET' THEN {READ} WHEN 'PUT' THEN {WRITE} "  # noqa: S608 - ours
+        f"INSERT INTO input SELECT {number}, line, CASE op WHEN 'GET' THEN {READ} WHEN 'PUT' THEN {WRITE} "
         f"ELSE {DELETE} END, file, 0, bytes, start_ns, if(end_ns >= start_ns, end_ns, NULL), "
         f"if(is_failed, {ERROR}, {OK}), NULL FROM raw"
     )

@@ -209,7 +209,6 @@ def surveyed(done: Operations) -> Survey:
 
 def named_objects(path: Path, extent: Any) -> tuple[Any, Any]:
     """Return the names (polars; `object/ID` where `path` has none) and sizes of objects that reach to `extent`."""
-    import numpy as np
     import polars as pl
 
     count = len(extent)

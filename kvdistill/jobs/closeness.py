@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kvdistill.jobs.streams import Stream
 from kvdistill.profile import reuse
-
-if TYPE_CHECKING:
-    # Heavy.
-    from numpy.typing import NDArray
-
 
 SIZE_TV_TARGET = 0.015
 RATE_TARGET = 0.015

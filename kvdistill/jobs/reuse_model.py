@@ -7,20 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvdistill.profile.profile import DirectionProfile, Profile
 from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import Slot, slot_of
 from kvtrace.core.units import NS_PER_S, format_count
-
-if TYPE_CHECKING:
-    # Heavy.
-    from numpy.typing import NDArray
-
 
 MAX_OPS = 2_000_000
 """The most operations that are drawn, which bounds memory and the logs."""

@@ -79,7 +79,7 @@ def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path)
 def _view(db: Any, path: Path) -> None:
     if not path.name.endswith(".parquet"):
         raise ConfigError(f"{path}: only Parquet is distilled here; kvtrace convert makes it of CSV")
-    db.execute(f"CREATE VIEW measured AS SELECT * FROM read_parquet({literal(path)})")  # noqa: S608 - quoted
+    db.execute(f"CREATE VIEW measured AS SELECT * FROM read_parquet({literal(path)})")
 
 
 def _order(db: Any, name: str, target: Path, **values: object) -> None:

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvdistill.profile.profile import AddressSpace
 from kvtrace.core.allocator import GRANULE_BYTES, SPAN, allocate, new_space, release
 from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import TRACE, enum_code
-
-if TYPE_CHECKING:
-    # Heavy.
-    from numpy.typing import NDArray
-
 
 SECTOR_BYTES = 512
 """O_DIRECT takes offsets and lengths in multiples of this."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import duckdb
 
 from kvdistill.queries.database import query
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
 
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
 _TIMES = """
@@ -39,7 +37,7 @@ def measured_views(db: duckdb.DuckDBPyConnection, warmup: str | None) -> None:
         started = "coalesce(scheduled_ns, submitted_ns)"
         lasts = "" if rows else f"({started} IS NULL OR {started} >= {parse_duration_ns(warmup)})"
         condition = f"row >= {int(rows.group(1))}" if rows else lasts
-    db.execute(f"CREATE VIEW measured AS SELECT * FROM ops WHERE {condition}")  # noqa: S608 - whole numbers
+    db.execute(f"CREATE VIEW measured AS SELECT * FROM ops WHERE {condition}")
     db.execute(_TIMES)
 
 

@@ -152,7 +152,7 @@ def _is_ours(path: Path) -> bool:
 
 def _view(name: str, files: dict[Path, str]) -> View:
     parts = [
-        f"SELECT *{f', {literal(origin)} AS origin' if origin else ''} FROM read_parquet({literal(file)})"  # noqa: S608 - quoted
+        f"SELECT *{f', {literal(origin)} AS origin' if origin else ''} FROM read_parquet({literal(file)})"
         for file, origin in files.items()
     ]
     return View(name, f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}", list(files))

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import duckdb
 import msgspec
+import numpy as np
 
 from kvdistill.queries.database import connect, query, query_table
 from kvdistill.queries.views import read_json, register
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RunFile, find_run
 from kvtrace.core.units import format_bytes, format_duration
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-    import numpy as np
-
 
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
 
@@ -134,8 +130,6 @@ def _time_within(db: duckdb.DuckDBPyConnection, op: str, *, is_queued: bool) -> 
 
 def _until(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Return how much of the stretches, which do not overlap and are in order, lies before each time of `at`."""
-    import numpy as np
-
     before = np.concatenate(([0], np.cumsum(end - start)))
     index = np.searchsorted(start, at, side="right")
     current = np.maximum(index - 1, 0)

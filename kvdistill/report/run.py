@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -19,11 +19,6 @@ from kvdistill.report.subject import Subject, subject_of, writes_per_day
 from kvtrace.core import tables
 from kvtrace.core.run.run_file import RunFile, find_run
 from kvtrace.core.schema import OPS
-
-if TYPE_CHECKING:
-    # Heavy.
-    pass
-
 
 CLOSENESS = "closeness.json"
 PARTS = [100, 200, *range(500, 9501, 500), 9700, 9800, 9900, 9950, 9990, 9999, 10_000]

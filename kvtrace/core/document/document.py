@@ -186,8 +186,11 @@ def show(value: Any, unit: Unit) -> str:
     return _SHOWN[unit](value)
 
 
+_FOUR_DIGITS = 1000
+
+
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"  # noqa: PLR2004 - four digits either way
+    return f"{value:,.0f}" if abs(value) >= _FOUR_DIGITS else f"{value:.4g}"
 
 
 _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
@@ -201,7 +204,7 @@ _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.SHARE: lambda value: f"{value * 100:.4g} %",
     Unit.PER_S: _number,
     Unit.NUMBER: _number,
-    Unit.RATIO: lambda value: f"{value:.3f}" if value < 10 else _number(value),  # noqa: PLR2004 - four digits
+    Unit.RATIO: lambda value: f"{value:.3f}" if value < _FOUR_DIGITS / 100 else _number(value),
 }
 
 
