@@ -20,6 +20,7 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
+    columns_of,
     headed,
     parameters,
 )
@@ -71,7 +72,7 @@ def profile_document(profile: Profile) -> Document:
 
 
 def _jobs(written: Jobs) -> ReportTable:
-    columns = [ReportColumn("job", "job"), ReportColumn("space_bytes", "needs", Unit.BYTES), ReportColumn("log", "log")]
+    columns = columns_of("text: job; bytes: space_bytes = needs; text: log")
     logs = {
         mode: f"{format_count(log.read_ios + log.write_ios)} lines over {len(log.files)} jobs"
         for mode, log in written.logs.items()
@@ -180,7 +181,7 @@ def _unit(name: str) -> Unit:
 
 
 def _verdicts(comparisons: list[dict[str, Any]]) -> ReportTable:
-    columns = [*headed(job="job", target="target", wanted="wanted", reached="reached", verdict="verdict")]
+    columns = columns_of("text: job, target, wanted, reached, verdict")
     rows = []
     for comparison in comparisons:
         job = at(comparison, "fio", "name") or comparison.get("job")

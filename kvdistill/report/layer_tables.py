@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kvdistill.report.layers import Layers
-from kvdistill.report.tables import OP
-from kvtrace.core.document.document import Chapter, ReportColumn, ReportTable, Sheet, Unit, headed, select
+from kvtrace.core.document.document import Chapter, ReportColumn, ReportTable, Sheet, columns_of, select
 
 _LAYERS = {
     "object": "the operation, as the replay saw it",
@@ -37,20 +36,17 @@ def _said(found: Layers) -> ReportTable:
 def _inside(found: Layers) -> list[ReportTable]:
     if not found.inside:
         return []
-    columns = [
-        OP,
-        ReportColumn("operations", "operations", Unit.COUNT),
-        ReportColumn("latency_ns", "mean latency", Unit.NS),
-        *(
-            column
-            for part, heading in _PARTS.items()
-            for column in (
-                ReportColumn(f"{part}_ns", heading, Unit.NS),
-                ReportColumn(f"{part}_share", "share", Unit.SHARE),
-            )
-        ),
-        ReportColumn("in_flight_mean", "in flight", Unit.NUMBER),
-    ]
+    columns = columns_of("""
+        text: op
+        count: operations
+        ns: latency_ns = mean latency, at_device_ns = at the device
+        share: at_device_share = share
+        ns: queued_ns = only queued
+        share: queued_share = share
+        ns: above_ns = above the block layer
+        share: above_share = share
+        number: in_flight_mean = in flight
+    """)
     note = (
         "The mean latency of an operation, cut by what the block layer held meanwhile: any request of its direction at "
         "the device; none there, but some queued; or none at all. Exact with one operation in flight; with more, "
@@ -60,12 +56,11 @@ def _inside(found: Layers) -> list[ReportTable]:
 
 
 def _times(found: Layers) -> ReportTable:
-    columns = [
-        OP,
-        ReportColumn("layer", "layer"),
-        ReportColumn("count", "count", Unit.COUNT),
-        *(ReportColumn(name, heading, Unit.NS) for name, heading in _TIMES.items()),
-    ]
+    columns = columns_of("""
+        text: op, layer
+        count: count
+        ns: mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99
+    """)
     rows = [row | {"layer": _LAYERS[row["layer"]]} for row in found.times]
     note = "An operation takes one call or more, a call one request or more: rows do not add up. Warm-up included."
     return ReportTable(
@@ -74,19 +69,14 @@ def _times(found: Layers) -> ReportTable:
 
 
 def _moved(found: Layers) -> ReportTable:
-    columns = [
-        OP,
-        ReportColumn("operations", "operations", Unit.COUNT),
-        *headed(
-            Unit.BYTES,
-            object_bytes="of objects",
-            io_bytes="with padding",
-            call_bytes="by calls",
-            device_bytes="at the device",
-        ),
-        ReportColumn("amplification", "amplification", Unit.NUMBER),
-        ReportColumn("requests", "requests", Unit.COUNT),
-        ReportColumn("requests_per_operation", "requests each", Unit.NUMBER),
-    ]
+    columns = columns_of("""
+        text: op
+        count: operations
+        bytes: object_bytes = of objects, io_bytes = with padding, call_bytes = by calls,
+            device_bytes = at the device
+        number: amplification
+        count: requests
+        number: requests_per_operation = requests each
+    """)
     note = "Amplification: bytes at the device for each byte of the objects, metadata and readahead included."
     return ReportTable("Read and write amplification", Sheet.DEVICE, columns, select(found.moved, columns), (), note)

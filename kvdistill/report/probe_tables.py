@@ -17,7 +17,7 @@ from kvtrace.core.document.document import (
     Series,
     Sheet,
     Unit,
-    headed,
+    columns_of,
     parameters,
     select,
 )
@@ -116,12 +116,12 @@ def _counts(report: ProbeReport) -> list[ReportTable]:
 
 
 def _times(report: ProbeReport) -> ReportTable:
-    columns = [
-        ReportColumn("layer", "layer"),
-        OP,
-        ReportColumn("count", "count", Unit.COUNT),
-        *(ReportColumn(name, heading, Unit.NS) for name, heading in _NAMES.items()),
-    ]
+    columns = columns_of("""
+        text: layer, op
+        count: count
+        ns: mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99,
+            longest_below_ns = longest below
+    """)
     rows = [dict(row, layer=_LAYERS[row["layer"]]) for row in report.layers]
     note = "Percentiles by nearest rank, within 0.8 %; - with too few."
     return ReportTable("Time in each layer", Sheet.DEVICE, columns, select(rows, columns), (), note, 2)
@@ -129,7 +129,7 @@ def _times(report: ProbeReport) -> ReportTable:
 
 def _distributions(report: ProbeReport) -> list[ReportTable]:
     tables = []
-    columns = [OP, ReportColumn("low_ns", "from", Unit.NS), ReportColumn("count", "count", Unit.COUNT)]
+    columns = columns_of("text: op; ns: low_ns = from; count: count")
     for layer, group in groupby(report.latency_bins, key=lambda row: row["layer"]):
         rows = [row for row in group if row["count"]]
         if not rows:
@@ -146,7 +146,7 @@ def _distributions(report: ProbeReport) -> list[ReportTable]:
 
 
 def _sizes(report: ProbeReport) -> list[ReportTable]:
-    columns = [OP, ReportColumn("bytes", "size", Unit.BYTES), ReportColumn("count", "requests", Unit.COUNT)]
+    columns = columns_of("text: op; bytes: bytes = size; count: count = requests")
     series = [_powers_of_two(op, [(r["bytes"], r["count"]) for r in part]) for op, part in by(report.sizes, "op")]
     chart = Chart("Sizes of block requests", ChartShape.BARS, Unit.BYTES, Unit.COUNT, series)
     note = "The chart adds sizes up from each power of two to the next; the table has each size exactly."
@@ -165,7 +165,7 @@ def _powers_of_two(label: str, counted: list[tuple[int, int]]) -> Series:
 def _in_flight(report: ProbeReport) -> list[ReportTable]:
     if not report.in_flight:
         return []
-    columns = [OP, *headed(Unit.COUNT, in_flight="in flight", count="requests")]
+    columns = columns_of("text: op; count: in_flight = in flight, count = requests")
     series = [
         Series(op, [float(r["in_flight"]) for r in part], [float(r["count"]) for r in part])
         for op, part in by(report.in_flight, "op")
@@ -182,13 +182,13 @@ def _in_flight(report: ProbeReport) -> list[ReportTable]:
 def _calls(report: ProbeReport) -> list[ReportTable]:
     if not report.calls:
         return []
-    columns = [
-        *headed(kind="kind", call="call"),
-        *headed(Unit.COUNT, count="calls", errors="errors"),
-        ReportColumn("bytes", "bytes", Unit.BYTES),
-        ReportColumn("without_io", "without I/O", Unit.COUNT),
-        ReportColumn("without_io_bytes", "bytes without I/O", Unit.BYTES),
-    ]
+    columns = columns_of("""
+        text: kind, call
+        count: count = calls, errors
+        bytes: bytes
+        count: without_io = without I/O
+        bytes: without_io_bytes = bytes without I/O
+    """)
     note = "Without I/O: calls that queued none themselves; their data was in the page cache, or went there."
     rows = [[row.get(column.name) for column in columns] for row in report.calls]
     return [ReportTable("System calls", Sheet.DEVICE, columns, rows, (), note, 2)]
@@ -196,12 +196,12 @@ def _calls(report: ProbeReport) -> list[ReportTable]:
 
 def _heat(report: ProbeReport) -> list[ReportTable]:
     tables = []
-    columns = [
-        ReportColumn("start_ns", "from", Unit.NS),
-        ReportColumn("low_bytes", "disk from", Unit.BYTES),
-        ReportColumn("requests", "requests", Unit.COUNT),
-        ReportColumn("bytes", "bytes", Unit.BYTES),
-    ]
+    columns = columns_of("""
+        ns: start_ns = from
+        bytes: low_bytes = disk from
+        count: requests
+        bytes: bytes
+    """)
     end = float(max((row["start_ns"] for row in report.heat), default=0) + (report.bucket_ns or 0))
     for (device, op), group in groupby(report.heat, key=lambda row: (row["device"], row["op"])):
         rows = list(group)

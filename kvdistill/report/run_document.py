@@ -11,8 +11,6 @@ from kvdistill.report.probe_tables import probe_chapter
 from kvdistill.report.request_tables import request_tables
 from kvdistill.report.run import RunReport
 from kvdistill.report.tables import (
-    OP,
-    TIER,
     distribution_tables,
     heat_tables,
     rate_tables,
@@ -30,7 +28,7 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
-    headed,
+    columns_of,
     parameters,
     select,
 )
@@ -207,48 +205,37 @@ def _hits(run: RunFile) -> list[ReportTable]:
     if not tiers:
         return []
     capacity = {tier.name: tier.capacity_bytes for tier in metadata.tiers}
-    columns = [
-        ReportColumn("name", "tier"),
-        ReportColumn("capacity_bytes", "capacity", Unit.BYTES),
-        ReportColumn("hits", "hits", Unit.COUNT),
-        ReportColumn("hit_ratio", "hit ratio", Unit.SHARE),
-    ]
+    columns = columns_of("""
+        text: name = tier
+        bytes: capacity_bytes = capacity
+        count: hits
+        share: hit_ratio = hit ratio
+    """)
     rows = [[t.get("name"), capacity.get(t.get("name")), t.get("hits"), t.get("hit_ratio")] for t in tiers]
     note = "Of the simulation that made the whole trace, not of this run."
     return [ReportTable("Tiers of the trace", Sheet.SUMMARY, columns, rows, (), note)]
 
 
 def _figures(report: RunReport) -> ReportTable:
-    columns = [
-        TIER,
-        OP,
-        ReportColumn("engine", "engine"),
-        *(
-            ReportColumn(n, h, Unit.COUNT)
-            for n, h in (
-                ("rows", "rows"),
-                ("operations", "completed"),
-                ("errors", "errors"),
-                ("corrupt", "corrupt"),
-                ("skipped", "skipped"),
-            )
-        ),
-        *headed(Unit.BYTES, bytes="bytes", io_bytes="with padding"),
-        ReportColumn("span_ns", "in", Unit.NS),
-        ReportColumn("operations_per_s", "ops/s", Unit.PER_S),
-        ReportColumn("bandwidth_bytes_per_s", "bandwidth", Unit.BYTES_PER_S),
-    ]
+    columns = columns_of("""
+        text: tier, op, engine
+        count: rows, operations = completed, errors, corrupt, skipped
+        bytes: bytes, io_bytes = with padding
+        ns: span_ns = in
+        per_s: operations_per_s = ops/s
+        bytes_per_s: bandwidth_bytes_per_s = bandwidth
+    """)
     note = "Rates: completed operations over the time from their first submission to their last completion."
     return ReportTable("Operations", Sheet.PERFORMANCE, columns, select(report.figures, columns), (), note, 2)
 
 
 def _times(title: str, rows: list[dict[str, Any]]) -> ReportTable:
-    columns = [
-        TIER,
-        OP,
-        ReportColumn("count", "operations", Unit.COUNT),
-        *(ReportColumn(f"{name}_ns", name.replace("_", "."), Unit.NS) for name in _NS),
-    ]
+    columns = columns_of("""
+        text: tier, op
+        count: count = operations
+        ns: mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99,
+            max_ns = max
+    """)
     note = {
         "Latency": "From submission to completion, of all completed operations pooled.",
         "Lateness": "From when operations were due to their submission; a closed loop has none.",
@@ -279,7 +266,7 @@ def _throughput(run: RunFile) -> list[ReportTable]:
 
 
 def _device(run: RunFile | None) -> ReportTable:
-    columns = [TIER, *headed(Unit.BYTES, read_bytes="read", written_bytes="written")]
+    columns = columns_of("text: tier; bytes: read_bytes = read, written_bytes = written")
     moved = {} if run is None else run.device_io
     rows = [[name, bytes_.read_bytes, bytes_.written_bytes] for name, bytes_ in moved.items()]
     note = "What the device beneath did meanwhile, for all programs."

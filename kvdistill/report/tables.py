@@ -13,7 +13,7 @@ from kvtrace.core.document.document import (
     Series,
     Sheet,
     Unit,
-    headed,
+    columns_of,
     select,
 )
 from kvtrace.core.units import format_duration
@@ -25,19 +25,13 @@ _NS_PER_S = 1e9
 
 def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) -> list[ReportTable]:
     """Return the summary of operation sizes, and a histogram by tier."""
-    columns = [
-        TIER,
-        OP,
-        *headed(Unit.COUNT, ops="operations", distinct="distinct"),
-        *(ReportColumn(f"{n}_bytes", n, Unit.BYTES) for n in ("min", "p50", "p99", "max", "mean")),
-    ]
+    columns = columns_of("""
+        text: tier, op
+        count: ops = operations, distinct
+        bytes: min_bytes = min, p50_bytes = p50, p99_bytes = p99, max_bytes = max, mean_bytes = mean
+    """)
     tables = [ReportTable("Sizes of operations", Sheet.SUMMARY, columns, select(sizes, columns), keys=2)]
-    columns = [
-        OP,
-        ReportColumn("low_bytes", "from", Unit.BYTES),
-        ReportColumn("ops", "operations", Unit.COUNT),
-        ReportColumn("bytes", "bytes", Unit.BYTES),
-    ]
+    columns = columns_of("text: op; bytes: low_bytes = from; count: ops = operations; bytes: bytes")
     for tier, group in groupby(size_bins, key=lambda row: row["tier"]):
         rows = list(group)
         series = [
@@ -59,11 +53,11 @@ def rate_tables(over_time: list[dict[str, Any]], bucket_ns: int | None, note: st
     if bucket_ns is None:
         return []
     seconds = bucket_ns / _NS_PER_S
-    columns = [
-        ReportColumn("start_ns", "from", Unit.NS),
-        *(ReportColumn(f"{n}_per_s", f"{n}/s", Unit.PER_S) for n in ("reads", "writes", "deletes")),
-        *headed(Unit.BYTES_PER_S, read_bytes_per_s="read", written_bytes_per_s="written"),
-    ]
+    columns = columns_of("""
+        ns: start_ns = from
+        per_s: reads_per_s = reads/s, writes_per_s = writes/s, deletes_per_s = deletes/s
+        bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written
+    """)
     counts = ("reads", "writes", "deletes", "read_bytes", "written_bytes")
     tables = []
     for tier, group in groupby(over_time, key=lambda row: row["tier"]):
@@ -87,22 +81,22 @@ def reuse_tables(reuse: list[dict[str, Any]]) -> list[ReportTable]:
     """Return how far apart accesses to an object are, a summary and a distribution a tier."""
     if not reuse:
         return []
-    columns = [
-        TIER,
-        *headed(Unit.COUNT, reads="reads looked at", first_reads="without an access before"),
-        *(ReportColumn(f"{n}_bytes", n, Unit.BYTES) for n in ("p50", "p95", "max")),
-        ReportColumn("is_whole", "all of the trace"),
-    ]
+    columns = columns_of("""
+        text: tier
+        count: reads = reads looked at, first_reads = without an access before
+        bytes: p50_bytes = p50, p95_bytes = p95, max_bytes = max
+        text: is_whole = all of the trace
+    """)
     note = (
         "Bytes of other objects read or written in the tier between two accesses to one: what a cache that evicts "
         "the least recently used must hold for the second to be a hit."
     )
     tables = [ReportTable("Reuse distance", Sheet.SUMMARY, columns, select(reuse, columns), (), note)]
-    columns = [
-        ReportColumn("low_bytes", "from", Unit.BYTES),
-        ReportColumn("reads", "reads", Unit.COUNT),
-        ReportColumn("share_below", "share up to twice that", Unit.SHARE),
-    ]
+    columns = columns_of("""
+        bytes: low_bytes = from
+        count: reads
+        share: share_below = share up to twice that
+    """)
     for row in reuse:
         bins = row["bins"]
         if not bins:
@@ -121,14 +115,14 @@ def reuse_tables(reuse: list[dict[str, Any]]) -> list[ReportTable]:
 
 def wear_table(rows: list[dict[str, Any]], note: str) -> ReportTable:
     """Return drive writes per day."""
-    columns = [
-        TIER,
-        ReportColumn("written_bytes", "written", Unit.BYTES),
-        ReportColumn("span_ns", "in", Unit.NS),
-        ReportColumn("written_bytes_per_day", "a day", Unit.BYTES_PER_DAY),
-        ReportColumn("capacity_bytes", "capacity", Unit.BYTES),
-        ReportColumn("capacity_writes_per_day", "capacity writes a day", Unit.NUMBER),
-    ]
+    columns = columns_of("""
+        text: tier
+        bytes: written_bytes = written
+        ns: span_ns = in
+        bytes_per_day: written_bytes_per_day = a day
+        bytes: capacity_bytes = capacity
+        number: capacity_writes_per_day = capacity writes a day
+    """)
     text = f"Extrapolated: the mean rate, kept up for a day, in the capacity that the trace gave the tier. {note}"
     return ReportTable("Drive writes per day", Sheet.SUMMARY, columns, select(rows, columns), (), text)
 
@@ -177,10 +171,7 @@ def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None) -> list[Repor
             float(bucket_ns or 0),
             x_end=end,
         )
-        columns = [
-            *headed(Unit.NS, start_ns="from", low_ns="latency from"),
-            ReportColumn("operations", "operations", Unit.COUNT),
-        ]
+        columns = columns_of("ns: start_ns = from, low_ns = latency from; count: operations")
         tables.append(
             ReportTable(
                 f"Latency over time: {tier} {op}",

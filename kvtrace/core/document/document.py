@@ -4,7 +4,7 @@ The forms are a terminal, HTML, Markdown, CSV and a workbook. What is shown to p
 
     table = ReportTable(
         "Operations", Sheet.PERFORMANCE,
-        [*headed(tier="tier"), *headed(Unit.BYTES, read_bytes="read")], [["nvme", 4096]],
+        columns_of("text: tier; bytes: read_bytes = read"), [["nvme", 4096]],
     )
     show_documents([Document(name="run", headline="kept pace", chapters=[Chapter("Throughput", [table])])])
 """
@@ -165,6 +165,25 @@ PARAMETERS: Final = [ReportColumn("parameter", "parameter"), ReportColumn("value
 def headed(unit: Unit = Unit.TEXT, /, **headings: str) -> list[ReportColumn]:
     """Return a column for each name and its heading, all of `unit`: `headed(Unit.BYTES, read_bytes="read")`."""
     return [ReportColumn(name, heading, unit) for name, heading in headings.items()]
+
+
+def columns_of(spec: str) -> list[ReportColumn]:
+    """Return the columns that `spec` lists by unit, in order: `unit: name, name = heading; unit: ...`.
+
+    Units are the names of `Unit` in small letters. A line break ends a unit's columns as a semicolon does, unless a
+    comma stands before it.
+
+    >>> [column.heading for column in columns_of("text: tier; bytes: read_bytes = read, written_bytes = written")]
+    ['tier', 'read', 'written']
+    """
+    found = []
+    joined = spec.strip().replace(",\n", ", ").replace("\n", ";")
+    for line in joined.split(";"):
+        unit, _, names = line.partition(":")
+        for column in names.split(","):
+            name, _, heading = (part.strip() for part in column.partition("="))
+            found.append(ReportColumn(name, heading or name, Unit[unit.strip().upper()]))
+    return found
 
 
 def parameters(title: str, sheet: Sheet, facts: dict[str, Any]) -> ReportTable:
