@@ -50,7 +50,7 @@ _START_MS, _LINES_PER_MS = 1000, 200
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """How operations become logs; `jobs` null leaves it to `default_jobs`."""
+    """Options of written logs; null `jobs` is the number that `default_jobs` chooses."""
 
     max_io_bytes: int = 1 << 20
     """Longer operations are split at this."""
@@ -58,7 +58,7 @@ class LogOptions:
     version: int = ABSOLUTE
 
     def __post_init__(self) -> None:
-        """Refuse what fio cannot take."""
+        """Raise ConfigError for values that fio does not take."""
         if not _GRANULE_BYTES <= self.max_io_bytes <= _MAX_IO_BYTES or self.max_io_bytes % _GRANULE_BYTES:
             raise ConfigError(f"--io-bytes {self.max_io_bytes}: it must be a multiple of 4096 below 4 GiB")
         if self.jobs is not None and not 1 <= self.jobs <= MAX_JOBS:
@@ -68,7 +68,7 @@ class LogOptions:
 
 
 class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the logs hold, as fio will count it."""
+    """Counts of the written logs, in fio's terms: each line is one I/O."""
 
     files: list[str]
     """One a job; line i of the whole is in file i modulo their number."""
@@ -91,7 +91,7 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
-    """Yield the operations of `ios` as fio will see them, in order, as numpy arrays.
+    """Yield the operations of the Parquet file `ios` as the I/Os that fio issues, in order, as numpy arrays.
 
     `us` (timestamp), `is_read`, `offset`, `length`, and `part` (0 for the first of a split operation).
     """

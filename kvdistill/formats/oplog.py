@@ -46,7 +46,7 @@ _SPREAD = 0x9E3779B97F4A7C15
 
 
 class Style(StrEnum):
-    """Whose log it is."""
+    """The tool that reads the log."""
 
     SAI3 = "sai3"
     WARP = "warp"
@@ -135,7 +135,7 @@ def _shard(object_id: Any, hosts: int) -> Any:
 
 
 class _Lines:
-    """Makes the rows of a log from rows of a trace or run."""
+    """Makes rows of a log from rows of a trace or run."""
 
     def __init__(self, endpoint: str, keys: Any, first_unix_ns: int) -> None:
         self._endpoint, self._keys, self._first_unix_ns = endpoint, keys, first_unix_ns
@@ -283,7 +283,7 @@ def _about_columns(path: Path, columns: Sequence[str]) -> list[str]:
 
 
 def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
-    """Replace the text in `raw` by values, each looked at once; null where it is none."""
+    """Replace the text columns of `raw` by typed ones; null where the text has no such value."""
 
     def column(name: str) -> str:
         return f'"{name}"' if name in columns else "NULL"
@@ -298,7 +298,7 @@ def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
 
 
 def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> None:
-    """Delete what is no operation of ours from `raw`, and count it."""
+    """Delete rows of `raw` that are no read, write or delete, and count them."""
     for reason, condition in (
         ("no operation", "coalesce(op, '') = ''"),
         ("LIST and STAT have no place in our tables", "op IN ('LIST', 'STAT', 'HEAD')"),

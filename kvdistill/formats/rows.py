@@ -1,4 +1,4 @@
-"""From operations of any log to our tables: objects numbered by first appearance, a trace, and what was measured.
+"""From the operations of a log to our tables: objects numbered by first appearance, a trace, and ops if it was timed.
 
 A format fills the table `input`; what follows is the same for all.
 """
@@ -37,7 +37,7 @@ _BATCH_ROWS = 1 << 17
 
 
 def finish(db: duckdb.DuckDBPyConnection, files: Sequence[Path], *, is_measured: bool) -> tuple[list[Rows], int]:
-    """Return the tables that `input` makes, and its first start; times in them run from there.
+    """Return the tables made of `input`, and its first start in Unix ns, which is their time 0.
 
     Names that our tables cannot hold (with white space) get `%20` and the like instead.
 
@@ -70,7 +70,7 @@ def _batches(db: duckdb.DuckDBPyConnection, query: str, table: Table) -> Iterato
 
 
 def _column(batch: Any, table: Table, name: str, type_: Any) -> Any:
-    """Return a column; those of a log that has no such thing are null, or the one value that says so."""
+    """Return a column; one that the log lacks is null, or the enum value that stands for none."""
     import pyarrow as pa
 
     if table.column(name).type == "enum":

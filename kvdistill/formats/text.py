@@ -1,4 +1,4 @@
-"""Delimited text into a table of DuckDB, all columns as text, with what cannot be split into columns counted."""
+"""Delimited text into a table of DuckDB, all columns as text; lines that do not split into the columns are counted."""
 
 from __future__ import annotations
 

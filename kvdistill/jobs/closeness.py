@@ -1,4 +1,4 @@
-"""How close what fio did is to what the trace asks: one row of figures for each, null where not measured."""
+"""How close the I/O that fio did is to the source's: figures of both, their distances, and targets."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _MS = 1_000_000
 
 
 def default_jobs(options: LogOptions) -> int:
-    """Return over how many jobs the lines are dealt: as asked, or so many that their buffers stay small."""
+    """Return the number of jobs that the lines are dealt to: as asked, or as many as 256 MiB of buffers allow."""
     return options.jobs or max(1, min(DEFAULT_JOBS, BUFFER_BYTES // options.max_io_bytes))
 
 

@@ -1,4 +1,4 @@
-"""Write the files of one fio job: a pure function of what was distilled and of the options."""
+"""Write the files of one fio job from a distilled profile and the user's options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kvtrace.core.files import write_text
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """How much a check runs."""
+    """Limits of a check."""
 
     seconds: float = 10.0
     max_bytes: int = 4 << 30
@@ -31,7 +31,7 @@ class CheckOptions:
     """Whether fio's null engine takes the I/O: what is late then is fio's, not a target's."""
 
     def __post_init__(self) -> None:
-        """Refuse what runs nothing."""
+        """Raise ConfigError for a check of no time."""
         if self.seconds <= 0:
             raise ConfigError(f"--check-seconds {self.seconds}: it must be more than 0")
 

@@ -1,4 +1,4 @@
-"""The arrival process of a stream that passes by in order: instants, bursts, gaps, and the rate over time."""
+"""The arrival process of a stream in order of time: instants, bursts, gaps, the rate over time, and its phases."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Distilled:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Operations in one address space, and what else their source says."""
+    """Operations in one address space, and the facts of their source."""
 
     origin: Origin
     tier: str

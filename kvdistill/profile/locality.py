@@ -1,4 +1,4 @@
-"""What needs a trace's rows in order: how many bytes live in each tier, and how far apart reads of an object are.
+"""Locality of a trace or of placed operations: live bytes by tier, reuse distances, hot blocks.
 
 One pass, compiled by numba; memory is bounded by the number of objects and by how many accesses are looked at.
 """
@@ -57,7 +57,7 @@ class ObjectReuse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceLocality(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pass over the rows tells of each tier, by index; null where the tier has no such rows."""
+    """Live bytes and reuse of each tier, by index; null where the tier has no such rows."""
 
     live: list[LiveBytes | None]
     reuse: list[ObjectReuse | None]

@@ -1,4 +1,4 @@
-"""Distil what was measured: a replay's operations, or block requests, as placed operations with their completions."""
+"""Distil measurements: a replay's operations, or block requests, as placed operations with their completions."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _numpy(column: Any) -> Any:
 
 
 def _data(run: RunFile | None) -> DataProfile | None:
-    """Return what the run says that it wrote; null if it says nothing."""
+    """Return the ratios of the run's data; null if run.json does not tell."""
     if run is None or run.data is None:
         return None
     shape = run.data.shape

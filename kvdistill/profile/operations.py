@@ -1,4 +1,4 @@
-"""Placed operations on their way to a profile: a Parquet file in order of time, whatever they come from."""
+"""Placed operations as a Parquet file in order of time, from any source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's `ops` come to: its warm-up left out as in its own summary, counts, rates and times by tier and kind."""
+"""Figures of a run's `ops` by tier and operation: counts, rates, times; the warm-up is left out, as in run.json."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WHERE outcome = 'ok' AND engine <> 'sim' AND time_ns IS NOT NULL
 
 
 def measured_views(db: duckdb.DuckDBPyConnection, warmup: str | None) -> None:
-    """Make of the view `ops` the views `measured`, without the warm-up, and `times`, one row a latency or lateness.
+    """Create over the view `ops` the views `measured` (without the warm-up) and `times` (a row a latency or lateness).
 
     `warmup` is what the run was told, as `--warmup` takes it: rows or a duration.
     """

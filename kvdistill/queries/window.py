@@ -1,4 +1,4 @@
-"""Which part of a trace is distilled: one tier's rows, from its first operation, up to a limit."""
+"""One tier's rows of a trace, from its first operation up to a limit."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RowWindow:
         self.is_over = False
 
     def take(self, part: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what of `part` (ts_ns, op, length_bytes and more) is within the limit; null if nothing is."""
+        """Return the rows of `part` (ts_ns, op, length_bytes and more) within the limit; null if there are none."""
         limit, count = self._limit, len(part["op"])
         if self._first is None and count:
             self._first = int(part["ts_ns"][0])

@@ -1,4 +1,4 @@
-"""A comparison as a document: what differs first, then every figure, then distributions in one picture."""
+"""A comparison as a document: settings that differ, every figure, distributions in one picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of a run's operations went: the object's latency beside the calls and block requests inside it."""
+"""A run's operations beside the calls and block requests beneath: where the time of an operation goes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
 
 
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's operations on storage and what lay beneath; rows by direction, null where not measured.
+    """A run's operations on storage, the calls and block requests beneath; rows by direction, null where not measured.
 
     The whole measured part counts, its warm-up included, because the probes do not tell it apart.
     """
@@ -37,7 +37,7 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def layers(run_directory: Path) -> Layers | None:
-    """Return the layers of the run in `run_directory`; None unless it was probed.
+    """Return the layers of the run in `run_directory`; null unless it was probed.
 
     Raises:
         ConfigError: probe.json is not of this version.

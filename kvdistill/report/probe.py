@@ -60,7 +60,7 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
-    """Return what the probes left in `folder`; None if there is nothing of theirs.
+    """Return the report of probe.json in `folder`; null if there is none.
 
     Raises:
         ConfigError: probe.json is not of this version.

@@ -1,4 +1,4 @@
-"""Say what a trace holds or what a run measured, by the named queries: numbers first, for people or as JSON."""
+"""The report of a trace or of a folder: figures by the named queries, as JSON or for a document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replay measured, by the named queries over its `ops`, its warm-up left out as in its own summary."""
+"""The report of a run: figures by the named queries over its `ops`, the warm-up left out as in run.json."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def _facts(report: RunReport) -> dict[str, Any]:
 
 
 def _known(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return those facts that the run says; an imported one says few."""
+    """Return the facts that are known; an imported run has few."""
     return {
         name: value for name, value in facts.items() if (value.value if isinstance(value, Cell) else value) is not None
     }

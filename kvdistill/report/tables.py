@@ -156,7 +156,7 @@ def distribution_tables(points: list[dict[str, Any]]) -> list[ReportTable]:
 
 
 def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None) -> list[ReportTable]:
-    """Return how many operations of each latency completed when, a map a tier and op."""
+    """Return counts of operations by completion time and latency, a map a tier and op."""
     tables = []
     end = float(max((row["start_ns"] for row in heat), default=0) + (bucket_ns or 0))
     for (tier, op), group in groupby(heat, key=lambda row: (row["tier"], row["op"])):
