@@ -15,9 +15,8 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
-    columns_of,
     parameters,
-    select,
+    table_of,
 )
 from kvtrace.core.units import format_count
 
@@ -98,21 +97,16 @@ def origin(subject: Subject) -> dict[str, Any]:
 
 
 def _tiers(report: TraceReport) -> ReportTable:
-    columns = columns_of("""
+    spec = """
         text: name = tier
         bytes: capacity_bytes = capacity, peak_live_bytes = peak live, end_live_bytes = live at end
         count: hits
         share: hit_ratio = hit ratio
-    """)
+    """
     note = "Hits are those of the simulation that made the trace, over all its lookups."
-    return ReportTable("Tiers", Sheet.SUMMARY, columns, select(report.tiers, columns), (), note)
+    return table_of("Tiers", Sheet.SUMMARY, spec, report.tiers, note)
 
 
 def _operations(report: TraceReport) -> ReportTable:
-    columns = columns_of("""
-        text: tier, op, phase
-        count: ops = operations
-        bytes: bytes
-        count: objects
-    """)
-    return ReportTable("Operations", Sheet.PERFORMANCE, columns, select(report.operations, columns), keys=3)
+    spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
+    return table_of("Operations", Sheet.PERFORMANCE, spec, report.operations, keys=3)

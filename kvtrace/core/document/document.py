@@ -186,6 +186,21 @@ def columns_of(spec: str) -> list[ReportColumn]:
     return found
 
 
+def table_of(
+    title: str,
+    sheet: Sheet,
+    spec: str,
+    rows: list[dict[str, Any]],
+    note: str = "",
+    *,
+    keys: int = 1,
+    charts: tuple[Chart, ...] = (),
+) -> ReportTable:
+    """Return the table of `rows`, by column name, under the columns of `spec`, which `columns_of` reads."""
+    columns = columns_of(spec)
+    return ReportTable(title, sheet, columns, [[row[c.name] for c in columns] for row in rows], charts, note, keys)
+
+
 def parameters(title: str, sheet: Sheet, facts: dict[str, Any]) -> ReportTable:
     """Return a table of names and values; a `Cell` gives a value its unit."""
     return ReportTable(title, sheet, PARAMETERS, [[name, value] for name, value in facts.items()])
