@@ -123,6 +123,7 @@ def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
         start, span = totals["start_ns"], totals["end_ns"] - totals["start_ns"]
         bucket_ns = max(1, -(-(span + 1) // BUCKETS))
         arrivals = placed.arrivals.result(query(db, "profile_rates", start_ns=start, bucket_ns=bucket_ns), bucket_ns)
+        cuts = [] if arrivals is None else cut(arrivals)
         depth, idle = _in_flight(db)
         return Profile(
             origin=placed.origin,
@@ -141,12 +142,7 @@ def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
             depth=depth,
             idle=idle,
             locality=place_locality(ios),
-            phases=[]
-            if arrivals is None
-            else [
-                _phase(db, start, first * bucket_ns, min(end * bucket_ns, span + 1), span)
-                for first, end in cut(arrivals)
-            ],
+            phases=[_phase(db, start, a * bucket_ns, min(b * bucket_ns, span + 1), span) for a, b in cuts],
             data=placed.data,
         )
 

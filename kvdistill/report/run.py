@@ -26,32 +26,35 @@ PARTS = [100, 200, *range(500, 9501, 500), 9700, 9800, 9900, 9950, 9990, 9999, 1
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay measured; rows of its tables as the named queries return them, with `tier` a name."""
+    """What a replay measured; rows of its tables as the named queries return them, with `tier` a name.
+
+    What needs single operations is empty for an import of figures alone.
+    """
 
     subject: Subject
     run: RunFile | None
     """The run's own summary, `run.json`; null if it is missing."""
     figures: list[dict[str, Any]]
     latency: list[dict[str, Any]]
-    lateness: list[dict[str, Any]]
-    distributions: list[dict[str, Any]]
+    lateness: list[dict[str, Any]] = []
+    distributions: list[dict[str, Any]] = []
     """Latency and lateness at chosen shares of the operations."""
-    sizes: list[dict[str, Any]]
-    size_bins: list[dict[str, Any]]
-    bucket_ns: int | None
+    sizes: list[dict[str, Any]] = []
+    size_bins: list[dict[str, Any]] = []
+    bucket_ns: int | None = None
     """How long one stretch of `over_time` and `heat` is; null if nothing took time."""
-    over_time: list[dict[str, Any]]
+    over_time: list[dict[str, Any]] = []
     """What completed in each stretch, from the first submission that counts."""
-    heat: list[dict[str, Any]]
+    heat: list[dict[str, Any]] = []
     """Operations by when they completed and by latency, in powers of two."""
-    writes_per_day: list[dict[str, Any]]
-    reuse: list[dict[str, Any]]
+    writes_per_day: list[dict[str, Any]] = []
+    reuse: list[dict[str, Any]] = []
     """By tier: how far apart accesses to an object were, in bytes of others; `bins` by powers of two."""
-    probe: ProbeReport | None
+    probe: ProbeReport | None = None
     """What the block layer saw; null without probes."""
-    layers: Layers | None
+    layers: Layers | None = None
     """The operations beside the calls and block requests beneath; null without probes."""
-    closeness: dict[str, Any] | None
+    closeness: dict[str, Any] | None = None
     """How close jobs distilled from this come, if `kvdistill fio --check` ran here; null otherwise."""
 
 
