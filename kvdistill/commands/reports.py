@@ -101,7 +101,7 @@ def compare(
     if json:
         emit_json(compared)
     else:
-        show_documents([document])
+        show_documents([document], hint="Distributions are in a page: kvdistill report A B -o report.html")
 
 
 def sql(

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import duckdb
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
 from kvdistill.formats.text import first_line, leave_out, load, one
@@ -18,11 +20,6 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, arrow_schema
 from kvtrace.core.statistics import QUANTILES
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-
 
 _EVENT = (
     r"^\s*(\d+,\d+)\s+\d+\s+\d+\s+(\d+)\.(\d{9})\s+(\d+)\s+([A-Za-z]+)\s+([A-Z]+)"
@@ -51,7 +48,7 @@ def read(files: Sequence[Path], _options: ImportOptions, db: duckdb.DuckDBPyConn
         _leave_out(db, path, account)
         fields = ", ".join(f"'{name}'" for name in _GROUPS)
         db.execute(
-            f"INSERT INTO events SELECT {number}, line, e.device, CAST(e.seconds AS BIGINT) * 1000000000 "  # noqa: S608 - ours
+            f"INSERT INTO events SELECT {number}, line, e.device, CAST(e.seconds AS BIGINT) * 1000000000 "
             "+ CAST(e.fraction AS BIGINT), CAST(e.pid AS INTEGER), e.action, e.rwbs, "
             "coalesce(TRY_CAST(e.sector AS BIGINT), 0), coalesce(TRY_CAST(e.sectors AS BIGINT), 0), e.said "
             f"FROM (SELECT line, regexp_extract(text, '{_EVENT}', [{fields}]) AS e FROM raw)"
@@ -66,17 +63,17 @@ def read(files: Sequence[Path], _options: ImportOptions, db: duckdb.DuckDBPyConn
 
 def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> None:
     """Delete lines that are no events: what follows the last event is blkparse's own summary."""
-    (last,) = one(db, f"SELECT max(line) FROM raw WHERE regexp_matches(text, '{_EVENT}')")  # noqa: S608 - ours
+    (last,) = one(db, f"SELECT max(line) FROM raw WHERE regexp_matches(text, '{_EVENT}')")
     after, messages = one(
         db,
-        f"SELECT count(*) FILTER (line > {-1 if last is None else last}), "  # noqa: S608 - ours
+        f"SELECT count(*) FILTER (line > {-1 if last is None else last}), "
         r"count(*) FILTER (regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')) FROM raw",
     )
     account.rows -= after + messages
     if last is None:
         raise TraceError("holds no event in blkparse's default form (`blkparse -i NAME` writes it)", path=path)
     db.execute(r"DELETE FROM raw WHERE regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')")
-    db.execute(f"DELETE FROM raw WHERE line > {last}")  # noqa: S608 - ours
+    db.execute(f"DELETE FROM raw WHERE line > {last}")
     leave_out(db, path, account, "no event in blkparse's default form", f"NOT regexp_matches(text, '{_EVENT}')")
 
 
@@ -136,7 +133,7 @@ def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, Any]:
     for view, text in (("requests", "import_requests"), ("times", "import_times")):
         db.execute(f"CREATE VIEW {view} AS {named(text)}")
     span = "max(greatest(insert_ns, issue_ns, complete_ns)) - min(least(insert_ns, issue_ns, complete_ns))"
-    (duration,) = db.sql(f"SELECT {span} FROM blocks").fetchall()[0]  # noqa: S608 - ours
+    (duration,) = db.sql(f"SELECT {span} FROM blocks").fetchall()[0]
     sizes = db.sql(
         "SELECT op, bytes, count(*) AS count FROM requests WHERE issue_ns IS NOT NULL GROUP BY ALL ORDER BY ALL"
     )

@@ -8,18 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import duckdb
 import msgspec
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions
 from kvtrace.core.errors import TraceError
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-
 
 _NS_PER_MS = 1_000_000
 _WHOLE = 100

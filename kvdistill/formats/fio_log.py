@@ -11,7 +11,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import duckdb
+import numpy as np
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
 from kvdistill.formats.rows import INPUT, OK, READ, WRITE, finish
@@ -21,11 +24,6 @@ from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE
 from kvtrace.core.schema import SERIES, arrow_schema, enum_array
 from kvtrace.core.units import NS_PER_S
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-
 
 TIER = "fio"
 _NAME = re.compile(r"(?P<prefix>.*)_(?P<kind>lat|clat|slat|bw|iops|clat_hist)(?:\.\d+)?\.log")
@@ -66,7 +64,6 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
 
 def logged_latencies(path: Path) -> list[Any]:
     """Return the columns of a latency log with offsets as numpy arrays: ms, latency ns, direction, bytes and offset."""
-    import numpy as np
     import polars as pl
 
     if path.stat().st_size == 0:
@@ -136,7 +133,7 @@ def _layout(db: duckdb.DuckDBPyConnection) -> LogLayout:
 
     def is_priority(name: str) -> bool:
         number = f"CASE WHEN {name} LIKE '%0x%' THEN 0 ELSE TRY_CAST({name} AS BIGINT) END"
-        (most,) = one(db, f"SELECT max({number}) FROM raw")  # noqa: S608 - ours
+        (most,) = one(db, f"SELECT max({number}) FROM raw")
         return most is None or most <= 1
 
     if len(more) == 3:  # noqa: PLR2004 - offset, priority, issue time
@@ -156,7 +153,7 @@ def _insert(db: duckdb.DuckDBPyConnection, number: int, name: str, layout: LogLa
     op = f"CASE CAST(direction AS BIGINT) WHEN 0 THEN {READ} ELSE {WRITE} END"
     end = f"{start} + CAST(value AS BIGINT)"
     db.execute(
-        f"INSERT INTO input SELECT {number}, line, {op}, $name, {offset}, CAST(bytes AS BIGINT), {start}, {end}, {OK}, "  # noqa: S608 - ours
+        f"INSERT INTO input SELECT {number}, line, {op}, $name, {offset}, CAST(bytes AS BIGINT), {start}, {end}, {OK}, "
         "CAST(bytes AS BIGINT) FROM raw",
         {"name": name},
     )
@@ -199,7 +196,7 @@ def rate_series(
         numbers = ", ".join(f"CAST({name} AS BIGINT) AS {name}" for name in COLUMNS[:LEAST])
         each, unit = ("bytes", _KIB) if kind == "bw" else ("1", 1)
         db.execute(
-            f"INSERT INTO rates SELECT '{kind}', direction, if(bytes > 0, ms, before), ms, "  # noqa: S608 - ours
+            f"INSERT INTO rates SELECT '{kind}', direction, if(bytes > 0, ms, before), ms, "
             f"if(bytes > 0, {each}, value * {unit} / 1000 * (ms - before)) FROM ("
             "SELECT *, lag(ms, 1, 0) OVER (PARTITION BY direction ORDER BY line) AS before FROM ("
             f"SELECT line, {numbers} FROM raw))"
@@ -256,7 +253,6 @@ def _summary(db: duckdb.DuckDBPyConnection, tier: str) -> dict[str, Any]:
 
 
 def _batches(db: duckdb.DuckDBPyConnection) -> Iterator[Any]:
-    import numpy as np
     import pyarrow as pa
 
     schema = arrow_schema(SERIES)

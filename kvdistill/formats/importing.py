@@ -31,7 +31,7 @@ _FILES = (RUN_FILE, PROBE_FILE, TRACE_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE,
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What an import wrote and met."""
+    """The result of an import: files written, rows read, kept and left out."""
 
     files: list[str]
     rows_read: int
@@ -119,7 +119,7 @@ def _metadata(found: Imported, table: Any, config: dict[str, Any], argv: list[st
 
 
 def _head(found: Imported, config: dict[str, Any], argv: list[str]) -> dict[str, Any]:
-    """Return what every result says first, as those of kvreplay do."""
+    """Return the fields that run.json and probe.json begin with, as kvreplay writes them."""
     started = None
     if found.first_unix_ns is not None:
         started = datetime.fromtimestamp(found.first_unix_ns / NS_PER_S, UTC).isoformat()
@@ -137,7 +137,7 @@ def _head(found: Imported, config: dict[str, Any], argv: list[str]) -> dict[str,
 def _manifest(
     outdir: Path, found: Imported, config: dict[str, Any], argv: list[str], files: Sequence[Path]
 ) -> dict[str, Any]:
-    """Return a run.json: the fields that kvreplay's has, null where an import cannot know them."""
+    """Return the content of run.json; null where an import does not know a field."""
     summary = found.summary or _summary_of_ops(outdir / OPS_FILE, str(config["import"]))
     head = _head(found, config, argv)
     return head | {
@@ -187,7 +187,7 @@ def _summary_of_ops(ops: Path, source: str) -> dict[str, Any]:
 
 
 def latency(row: dict[str, Any] | None, **known: float | None) -> dict[str, Any]:
-    """Return a distribution of times with the figures of `row` and what else is `known`; null for the rest."""
+    """Return a distribution of times from `row` and `known`; null for the figures that neither has."""
     names = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
     found = {**(row or {}), **known}
     return {"count": found.get("count", 0)} | {name: found.get(name) for name in names}

@@ -15,20 +15,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+import duckdb
 import msgspec
+import numpy as np
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions
 from kvdistill.formats.rows import INPUT, OK, READ, WRITE, finish
 from kvdistill.formats.text import first_line, leave_out, load, one
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-
 
 TIER = "fio"
 _HEAD = re.compile(r"fio version ([23]) iolog\s*")
@@ -53,7 +50,7 @@ _START_MS, _LINES_PER_MS = 1000, 200
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """How operations become logs; `jobs` null leaves it to `default_jobs`."""
+    """Options of written logs; null `jobs` is the number that `default_jobs` chooses."""
 
     max_io_bytes: int = 1 << 20
     """Longer operations are split at this."""
@@ -61,7 +58,7 @@ class LogOptions:
     version: int = ABSOLUTE
 
     def __post_init__(self) -> None:
-        """Refuse what fio cannot take."""
+        """Raise ConfigError for values that fio does not take."""
         if not _GRANULE_BYTES <= self.max_io_bytes <= _MAX_IO_BYTES or self.max_io_bytes % _GRANULE_BYTES:
             raise ConfigError(f"--io-bytes {self.max_io_bytes}: it must be a multiple of 4096 below 4 GiB")
         if self.jobs is not None and not 1 <= self.jobs <= MAX_JOBS:
@@ -71,7 +68,7 @@ class LogOptions:
 
 
 class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the logs hold, as fio will count it."""
+    """Counts of the written logs, in fio's terms: each line is one I/O."""
 
     files: list[str]
     """One a job; line i of the whole is in file i modulo their number."""
@@ -94,11 +91,10 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
-    """Yield the operations of `ios` as fio will see them, in order, as numpy arrays.
+    """Yield the operations of the Parquet file `ios` as the I/Os that fio issues, in order, as numpy arrays.
 
     `us` (timestamp), `is_read`, `offset`, `length`, and `part` (0 for the first of a split operation).
     """
-    import numpy as np
     import pyarrow.parquet as pq
 
     first = None
@@ -116,8 +112,6 @@ def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
 
 def split(us: Any, is_read: Any, offset: Any, length: Any, max_io_bytes: int) -> Iterator[dict[str, Any]]:
     """Yield operations as `split_ios` does."""
-    import numpy as np
-
     for start in range(0, len(us), _BATCH_ROWS):
         part_of = slice(start, start + _BATCH_ROWS)
         longer = length[part_of]
@@ -188,7 +182,6 @@ class _Log:
 
     def write(self, part: dict[str, Any]) -> None:
         """Append lines."""
-        import numpy as np
         import polars as pl
 
         us = part["us"]
@@ -227,8 +220,6 @@ class _Counts:
 
     def add(self, part: dict[str, Any]) -> None:
         """Count the lines of `part`."""
-        import numpy as np
-
         for name, chosen in (("read", part["is_read"]), ("write", ~part["is_read"])):
             self.total[f"{name}_ios"] += int(chosen.sum())
             self.total[f"{name}_bytes"] += int(part["length"][chosen].sum())
@@ -256,12 +247,12 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
         load(db, path, ["us", *names] if version == RELATIVE else names, account, delimiter=" ", skip=1)
         actions, waits = one(
             db,
-            f"SELECT count(*) FILTER (action IN ({_FILE_ACTIONS})), count(*) FILTER (action = 'wait') FROM raw",  # noqa: S608 - ours
+            f"SELECT count(*) FILTER (action IN ({_FILE_ACTIONS})), count(*) FILTER (action = 'wait') FROM raw",
         )
         account.rows -= actions + waits
         _leave_out(db, path, account, version)
         db.execute(
-            f"INSERT INTO input SELECT {number}, line, CASE action WHEN 'read' THEN {READ} ELSE {WRITE} END, name, "  # noqa: S608 - ours
+            f"INSERT INTO input SELECT {number}, line, CASE action WHEN 'read' THEN {READ} ELSE {WRITE} END, name, "
             "CAST(offset_bytes AS BIGINT), CAST(length_bytes AS BIGINT), us * 1000, NULL, "
             f"{OK}, NULL FROM ({_timed(version)}) WHERE action IN ({_IO})"
         )
@@ -282,8 +273,6 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
 
 def logged_ios(path: Path) -> dict[str, Any]:
     """Return the I/Os of a log of version 3, as fio writes one, in order: numpy arrays as `split_ios` yields them."""
-    import numpy as np
-
     fields = [line.split() for line in path.read_text(encoding="utf-8").splitlines()[1:]]
     lines = [f for f in fields if len(f) == _IO_FIELDS]
     return {
@@ -320,4 +309,4 @@ def _timed(version: int) -> str:
     if version == RELATIVE:
         return "SELECT * REPLACE (CAST(us AS BIGINT) AS us) FROM raw"
     waited = "CASE WHEN action = 'wait' THEN TRY_CAST(offset_bytes AS BIGINT) END"
-    return f"SELECT *, 1000 * coalesce(max({waited}) OVER (ORDER BY line), 0) AS us FROM raw"  # noqa: S608 - ours
+    return f"SELECT *, 1000 * coalesce(max({waited}) OVER (ORDER BY line), 0) AS us FROM raw"

@@ -13,9 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import duckdb
 import msgspec
+import numpy as np
 
 from kvdistill.formats.formats import Account, Format, Imported, ImportOptions
 from kvdistill.formats.oplog_source import losses, named_objects, operations, origin_lines, surveyed
@@ -26,11 +28,6 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.limit import Limit
 from kvtrace.core.units import NS_PER_S
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-
 
 TIER = "s3"
 """What an import calls the store, unless it is told."""
@@ -49,7 +46,7 @@ _SPREAD = 0x9E3779B97F4A7C15
 
 
 class Style(StrEnum):
-    """Whose log it is."""
+    """The tool that reads the log."""
 
     SAI3 = "sai3"
     WARP = "warp"
@@ -133,14 +130,12 @@ def file_names(stem: str, style: Style, hosts: int) -> list[str]:
 
 def _shard(object_id: Any, hosts: int) -> Any:
     """Return the host of each object: scattered, so that no pattern of the numbers lands on one."""
-    import numpy as np
-
     scattered = object_id.astype(np.uint64) * np.uint64(_SPREAD)
     return (scattered >> np.uint64(32)) % np.uint64(hosts)
 
 
 class _Lines:
-    """Makes the rows of a log from rows of a trace or run."""
+    """Makes rows of a log from rows of a trace or run."""
 
     def __init__(self, endpoint: str, keys: Any, first_unix_ns: int) -> None:
         self._endpoint, self._keys, self._first_unix_ns = endpoint, keys, first_unix_ns
@@ -154,8 +149,6 @@ class _Lines:
 
     def populating(self, objects: Any, sizes: Any) -> Any:
         """Return a PUT of each of `objects`, all at the first instant."""
-        import numpy as np
-
         count = len(objects)
         return self._frame(
             {
@@ -290,14 +283,14 @@ def _about_columns(path: Path, columns: Sequence[str]) -> list[str]:
 
 
 def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
-    """Replace the text in `raw` by values, each looked at once; null where it is none."""
+    """Replace the text columns of `raw` by typed ones; null where the text has no such value."""
 
     def column(name: str) -> str:
         return f'"{name}"' if name in columns else "NULL"
 
     took, count = (f"TRY_CAST({column(name)} AS BIGINT)" for name in ("duration_ns", "n_objects"))
     db.execute(
-        "CREATE OR REPLACE TABLE raw AS SELECT line, upper(op) AS op, nullif(file, '') AS file, "  # noqa: S608 - ours
+        "CREATE OR REPLACE TABLE raw AS SELECT line, upper(op) AS op, nullif(file, '') AS file, "
         f"TRY_CAST(coalesce(nullif(bytes, ''), '0') AS BIGINT) AS bytes, {_ns('start')} AS start_ns, "
         f"coalesce({_ns('end') if 'end' in columns else 'NULL'}, {_ns('start')} + {took}) AS end_ns, "
         f"coalesce({column('error')}, '') <> '' AS is_failed, {count} AS n_objects FROM raw"
@@ -305,7 +298,7 @@ def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
 
 
 def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> None:
-    """Delete what is no operation of ours from `raw`, and count it."""
+    """Delete rows of `raw` that are no read, write or delete, and count them."""
     for reason, condition in (
         ("no operation", "coalesce(op, '') = ''"),
         ("LIST and STAT have no place in our tables", "op IN ('LIST', 'STAT', 'HEAD')"),
@@ -320,7 +313,7 @@ def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> N
 def _insert(db: duckdb.DuckDBPyConnection, number: int) -> bool:
     """Append `raw` to `input`; return whether it says when operations ended."""
     db.execute(
-        f"INSERT INTO input SELECT {number}, line, CASE op WHEN 'GET' THEN {READ} WHEN 'PUT' THEN {WRITE} "  # noqa: S608 - ours
+        f"INSERT INTO input SELECT {number}, line, CASE op WHEN 'GET' THEN {READ} WHEN 'PUT' THEN {WRITE} "
         f"ELSE {DELETE} END, file, 0, bytes, start_ns, if(end_ns >= start_ns, end_ns, NULL), "
         f"if(is_failed, {ERROR}, {OK}), NULL FROM raw"
     )

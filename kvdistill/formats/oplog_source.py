@@ -1,4 +1,4 @@
-"""Where an op log's rows come from: a trace says when operations are due, a run when they were."""
+"""The rows of an op log: from a trace, by due time, or from a run, by submission."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BATCH_ROWS = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """The operations of one tier."""
+    """The operations of one tier of a trace or run, and where they come from."""
 
     file: Path
     meta: Metadata
@@ -132,7 +132,7 @@ _FORBIDDEN = '[\t\n\r"]'
 
 @dataclass(slots=True)
 class Survey:
-    """What one pass over a tier's rows learns of its objects; arrays are by object id."""
+    """Facts of a tier's objects after one pass over its rows; arrays are by object id."""
 
     last_op: Any
     """The code of the last operation seen; -1 if there was none."""
@@ -149,7 +149,7 @@ class Survey:
 
 
 def survey(parts: Iterable[dict[str, Any]]) -> Survey:
-    """Return what `parts`, rows of a trace as `tier_rows` yields them with `COLUMNS`, say of their objects."""
+    """Return the facts of the objects in `parts`, rows as `tier_rows` yields them with `COLUMNS`."""
     found = Survey(np.empty(0, np.int8), np.empty(0, np.int64), np.empty(0, bool))
     for part in parts:
         objects, ops = part["object_id"], part["op"]
@@ -198,7 +198,7 @@ def _previous(found: Survey, objects: Any, ops: Any) -> Any:
 
 
 def surveyed(done: Operations) -> Survey:
-    """Return what one pass over all of `done` learns of its objects; TraceError with the file's name."""
+    """Return the facts of the objects of `done`; a TraceError names the file."""
     try:
         return survey(done.parts())
     except TraceError as error:
@@ -209,7 +209,6 @@ def surveyed(done: Operations) -> Survey:
 
 def named_objects(path: Path, extent: Any) -> tuple[Any, Any]:
     """Return the names (polars; `object/ID` where `path` has none) and sizes of objects that reach to `extent`."""
-    import numpy as np
     import polars as pl
 
     count = len(extent)
@@ -239,7 +238,7 @@ def named_objects(path: Path, extent: Any) -> tuple[Any, Any]:
 
 
 def losses(found: Survey, partial: tuple[int, int], done: Operations) -> list[str]:
-    """Return what no op log can say of `done`; `partial` counts the reads of a part and the bytes they leave out."""
+    """Return what an op log cannot express of `done`; `partial`: reads of a part of an object, and bytes not read."""
     lost = []
     if found.requests:
         lost.append(
@@ -271,7 +270,7 @@ def losses(found: Survey, partial: tuple[int, int], done: Operations) -> list[st
 
 
 def origin_lines(done: Operations, tier: str, limit: Limit) -> list[str]:
-    """Return what a log says of where `done` came from."""
+    """Return the lines of a log that name its source."""
     meta = done.meta
     made = f"written by {meta.program} {meta.version}, configuration SHA-256 {meta.config_sha256 or 'unknown'}"
     lines = [f"tier {tier} of {done.file.name}, {made}"]

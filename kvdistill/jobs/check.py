@@ -1,4 +1,4 @@
-"""Run the jobs briefly with fio on a scratch file, and compare what fio did with what the source says."""
+"""Run the jobs briefly with fio on a scratch file, and compare the I/O that fio did with the source's."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ClosenessPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Closeness(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--check` found; `closeness.json` holds it."""
+    """The result of `--check`, the content of `closeness.json`."""
 
     fio_version: str
     comparisons: list[ClosenessPair]
@@ -52,7 +52,7 @@ class Closeness(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One job to run: what of the source it is of, and where."""
+    """One job to run: the part of the source it is made of, and its folder."""
 
     mode: FioMode
     distilled: Distilled
@@ -70,7 +70,7 @@ def check(
     modes: Sequence[FioMode],
     wanted: Wanted,
 ) -> Closeness:
-    """Run the jobs of `modes`, as far as they are brief, on a scratch file in `outdir`; return how close they come.
+    """Run the jobs of `modes` on a scratch file in `outdir`, cut to a brief part; return how close they come.
 
     They are of the source's first `seconds` or `max_bytes`; the statistical job is of all of `whole` if its file is
     small enough.

@@ -1,19 +1,15 @@
-"""How close what fio did is to what the trace asks: one row of figures for each, null where not measured."""
+"""How close the I/O that fio did is to the source's: figures of both, their distances, and targets."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kvdistill.jobs.streams import Stream
 from kvdistill.profile import reuse
-
-if TYPE_CHECKING:
-    # Heavy.
-    from numpy.typing import NDArray
-
 
 SIZE_TV_TARGET = 0.015
 RATE_TARGET = 0.015
@@ -107,40 +103,24 @@ def verdicts(figures: StreamFigures, source: StreamFigures, *, is_replay: bool) 
     n, p = figures.ios, source.read_share
     drawn = float("inf") if is_replay or not n else n**0.5
     chance = _SIGMAS / drawn
+    reads, rate, moved, reuse_ = (
+        _relative(getattr(figures, field), getattr(source, field))
+        for field in ("read_share", "ios_per_s", "bytes_per_s", "reuse_p50_blocks")
+    )
+    reads_chance = chance * ((1 - p) / p) ** 0.5 if p else 0
+    moved_chance = chance * (1 + (figures.size_cv or 0) ** 2) ** 0.5
+    size_chance = 0 if is_replay else figures.size_tv_by_chance or 0
     rows = [
-        _within(
-            "read share",
-            "within 1.5 %",
-            _relative(figures.read_share, p),
-            RATE_TARGET,
-            chance * ((1 - p) / p) ** 0.5 if p else 0,
-        ),
-        _within("I/Os a second", "within 1.5 %", _relative(figures.ios_per_s, source.ios_per_s), RATE_TARGET, chance),
-        _within(
-            "bytes a second",
-            "within 1.5 %",
-            _relative(figures.bytes_per_s, source.bytes_per_s),
-            RATE_TARGET,
-            chance * (1 + (figures.size_cv or 0) ** 2) ** 0.5,
-        ),
-        _within(
-            "size TV",
-            f"<= {SIZE_TV_TARGET}",
-            figures.size_tv,
-            SIZE_TV_TARGET,
-            0 if is_replay else figures.size_tv_by_chance or 0,
-        ),
+        _within("read share", "within 1.5 %", reads, RATE_TARGET, reads_chance),
+        _within("I/Os a second", "within 1.5 %", rate, RATE_TARGET, chance),
+        _within("bytes a second", "within 1.5 %", moved, RATE_TARGET, moved_chance),
+        _within("size TV", f"<= {SIZE_TV_TARGET}", figures.size_tv, SIZE_TV_TARGET, size_chance),
     ]
     if is_replay:
         rows += [
             _within("gap KS", f"<= {GAP_KS_TARGET}", figures.gap_ks, GAP_KS_TARGET),
             _within("end slip", "<= 1 %", figures.end_slip, END_SLIP_TARGET),
-            _within(
-                "reuse distance",
-                "within 1 %",
-                _relative(figures.reuse_p50_blocks, source.reuse_p50_blocks),
-                REUSE_TARGET,
-            ),
+            _within("reuse distance", "within 1 %", reuse_, REUSE_TARGET),
             Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios),
         ]
     return rows

@@ -15,7 +15,7 @@ _MS = 1_000_000
 
 
 def default_jobs(options: LogOptions) -> int:
-    """Return over how many jobs the lines are dealt: as asked, or so many that their buffers stay small."""
+    """Return the number of jobs that the lines are dealt to: as asked, or as many as 256 MiB of buffers allow."""
     return options.jobs or max(1, min(DEFAULT_JOBS, BUFFER_BYTES // options.max_io_bytes))
 
 
@@ -82,44 +82,28 @@ def _job(
     lost: list[str],
 ) -> str:
     took = format_duration(log.last_us * 1000 + log.start_ms * _MS)
+    run = [
+        f"in this folder: fio {mode.prefill} && fio {mode.job}",
+        f"a second time, without filling the target again: fio {mode.job}",
+        f"it takes {took}{_start_note(log)}",
+    ]
+    need = [*needs(options, space), f"{format_bytes(_memory_bytes(log))} of memory for buffers and logs"]
+    reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
+    writes = f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes"
     split = f"{format_count(log.split_ops)} operations longer than {format_bytes(log.max_io_bytes)} are split"
-    text = header(
-        title,
-        profile,
-        [
-            (
-                "Run",
-                [
-                    f"in this folder: fio {mode.prefill} && fio {mode.job}",
-                    f"a second time, without filling the target again: fio {mode.job}",
-                    f"it takes {took}" + _start_note(log),
-                ],
-            ),
-            ("Needs", [*needs(options, space), f"{format_bytes(_memory_bytes(log))} of memory for buffers and logs"]),
-            (
-                "It does",
-                [
-                    (
-                        f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes and "
-                        f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes, as fio counts "
-                        "them"
-                    ),
-                    _jobs_note(log),
-                    *does,
-                ],
-            ),
-            (
-                "Lost",
-                [
-                    *([f"{split}; their parts are issued at once"] if log.split_ops else []),
-                    *(["times are whole milliseconds"] if log.version == ABSOLUTE else []),
-                    *lost,
-                    *common_losses(profile),
-                ],
-            ),
-            (bugs_heading(options.version), log_bugs(options.version, log)),
-        ],
-    )
+    losses = [
+        *([f"{split}; their parts are issued at once"] if log.split_ops else []),
+        *(["times are whole milliseconds"] if log.version == ABSOLUTE else []),
+        *lost,
+        *common_losses(profile),
+    ]
+    sections = [
+        ("Run", run),
+        ("Needs", need),
+        ("It does", [f"{reads} and {writes}, as fio counts them", _jobs_note(log), *does]),
+        ("Lost", losses),
+        (bugs_heading(options.version), log_bugs(options.version, log)),
+    ]
     engine = ["ioengine=psync"]
     if len(log.files) == 1:
         # Room for what may be in flight, not a claim about the workload: the log's times decide that.
@@ -127,7 +111,7 @@ def _job(
         engine = ["ioengine=libaio", f"iodepth={depth}"]
     shared = ["direct=1", *engine, f"bs={log.max_io_bytes}", "group_reporting=1", *data_lines(profile)]
     jobs = [(file.removesuffix(".iolog"), [f"read_iolog={file}"]) for file in log.files]
-    return text + job_sections([("global", shared), *jobs])
+    return header(title, profile, sections) + job_sections([("global", shared), *jobs])
 
 
 def _start_note(log: LogSummary) -> str:

@@ -29,7 +29,7 @@ CLOSENESS = "closeness.json"
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written; `closeness` is null without `--check`."""
+    """Files of the fio jobs that were written; `closeness` is null without `--check`."""
 
     files: list[str]
     space_bytes: dict[str, int]
@@ -109,7 +109,7 @@ MAX_HOSTS = 1024
 
 
 class StoreJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written; `lost` is what the format cannot say, `log` the op logs, null if none were asked for."""
+    """Files written for warp or sai3-bench; `lost` is what the format cannot express, `log` null without op logs."""
 
     files: list[str]
     lost: list[str]

@@ -1,4 +1,4 @@
-"""Draw operations that keep how soon places are used again: an LRU stack model of a `Profile`, for any length of run.
+"""Draw operations with the reuse distances of a `Profile`, by an LRU stack model, for any length of run.
 
 Sizes, mix, bursts, gaps and reuse distances have the profile's distributions; which operation follows which is chance.
 """
@@ -7,20 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvdistill.profile.profile import DirectionProfile, Profile
 from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import Slot, slot_of
 from kvtrace.core.units import NS_PER_S, format_count
-
-if TYPE_CHECKING:
-    # Heavy.
-    from numpy.typing import NDArray
-
 
 MAX_OPS = 2_000_000
 """The most operations that are drawn, which bounds memory and the logs."""
@@ -93,7 +89,7 @@ def _sizes(direction: DirectionProfile, count: int, rng: np.random.Generator) ->
 
 
 def _distances(first_ops: int, slots: Sequence[Slot], count: int, rng: np.random.Generator) -> Any:
-    """Return `count` reuse distances in bytes; -1 for a place that was not used before."""
+    """Return `count` reuse distances in bytes; -1 for a first use."""
     known = sum(slot.count for slot in slots)
     result = np.full(count, -1, dtype=np.int64)
     again = round(count * known / (known + first_ops))

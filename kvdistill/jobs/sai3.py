@@ -36,13 +36,13 @@ _TARGET = re.compile(r"(s3|gs|gcs|az|file|direct)://[A-Za-z0-9._/:@-]+")
 
 @dataclass(frozen=True, slots=True)
 class Sai3Options:
-    """What a user chooses; `target` ends in a slash."""
+    """Options of the workload; `target` ends in a slash."""
 
     target: str = "s3://kvdistill/"
     runtime_cap_ns: int = 300 * NS_PER_S
 
     def __post_init__(self) -> None:
-        """Refuse what is no base URI."""
+        """Raise ConfigError unless the target is a base URI."""
         if not _TARGET.fullmatch(self.target) or not self.target.endswith("/"):
             raise ConfigError(
                 f"--target {self.target}: write a base URI that ends in a slash, such as s3://bucket/ or direct:///mnt/x/"

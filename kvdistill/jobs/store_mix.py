@@ -1,4 +1,4 @@
-"""What writers of random jobs have in common: how often each operation, how many at once, of which sizes, how long.
+"""What writers of random jobs share: operation mix, depth, sizes and run time, each with what it loses.
 
 A writer gets these from a `Profile`; each comes with what it loses, so that a job's head can say so.
 """
@@ -27,7 +27,7 @@ class StoreJob:
 
 @dataclass(frozen=True, slots=True)
 class StoreDepth:
-    """How many operations run at once; null if the profile does not know."""
+    """Operations in flight; null if the profile does not tell."""
 
     count: int | None
     comment: str

@@ -1,4 +1,4 @@
-"""Read back what fio did: its per-I/O logs and the iologs it writes, as `Stream`s in order of issue."""
+"""The I/O that fio did, from its latency logs and the iologs it writes, as `Stream`s in order of issue."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Stream:
 
 
 def asked_stream(parts: Iterable[dict[str, Any]], *, by_instant: bool) -> Stream:
-    """Return what fio is asked to issue, from the parts that `iolog.split_ios` yields.
+    """Return the I/Os that fio is to issue, from the parts that `iolog.split_ios` yields.
 
     An arrival is what is due at one instant, or one operation.
     """
@@ -80,7 +80,7 @@ def profile_stream(profile: Profile) -> Stream:
 
 
 def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool) -> Stream:
-    """Return what fio's latency logs, one a job, say of a replay of `source`, in order of issue.
+    """Return the I/Os of a replay of `source` from fio's latency logs, one a job, in order of issue.
 
     Submission logs have the time of issue in whole milliseconds; completion logs that of completion, and the
     latency in nanoseconds. Within a millisecond the order is the source's.
@@ -106,7 +106,7 @@ def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool
 
 
 def _unlike(logs: Sequence[Path]) -> Stream:
-    """Return the I/Os in `logs` of a replay that did others than asked."""
+    """Return the I/Os in `logs` of a replay that differ from the source's."""
     columns = [np.concatenate(column) for column in zip(*(logged_latencies(log) for log in logs), strict=True)]
     order = np.argsort(columns[0], kind="stable")
     time_ms, _latency, direction, length, offset = (column[order] for column in columns)

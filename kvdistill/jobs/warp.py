@@ -39,14 +39,14 @@ _HOST = re.compile(r"[A-Za-z0-9.\[\]:{}_-]+")
 
 @dataclass(frozen=True, slots=True)
 class WarpOptions:
-    """What a user chooses about the job."""
+    """Options of the job."""
 
     host: str = "127.0.0.1:9000"
     bucket: str = "kvdistill"
     runtime_cap_ns: int = 300 * NS_PER_S
 
     def __post_init__(self) -> None:
-        """Refuse what S3 or YAML cannot take."""
+        """Raise ConfigError for names that S3 or YAML do not take."""
         if not _BUCKET.fullmatch(self.bucket):
             raise ConfigError(f"--bucket {self.bucket}: 3 to 63 of a-z, 0-9, dots and hyphens")
         if not _HOST.fullmatch(self.host):

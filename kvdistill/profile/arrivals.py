@@ -1,19 +1,15 @@
-"""The arrival process of a stream that passes by in order: instants, bursts, gaps, and the rate over time."""
+"""The arrival process of a stream in order of time: instants, bursts, gaps, the rate over time, and its phases."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvdistill.profile.profile import ArrivalProfile
 from kvtrace.core.statistics import SLOTS, count, to_slots
-
-if TYPE_CHECKING:
-    # Heavy.
-    from numpy.typing import NDArray
-
 
 BUCKETS = 240
 """Stretches of equal time that the rate is given for."""

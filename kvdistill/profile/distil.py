@@ -49,7 +49,7 @@ class Distilled:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Operations in one address space, and what else their source says."""
+    """Operations in one address space, and the facts of their source."""
 
     origin: Origin
     tier: str
@@ -117,12 +117,13 @@ def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
     from kvdistill.profile.locality import place_locality
 
     with connect(scratch) as db:
-        db.execute(f"CREATE VIEW ios AS SELECT * FROM read_parquet({literal(ios)})")  # noqa: S608 - quoted
+        db.execute(f"CREATE VIEW ios AS SELECT * FROM read_parquet({literal(ios)})")
         totals = query(db, "profile_totals")[0]
         stages = query(db, "profile_concurrency")[0]
         start, span = totals["start_ns"], totals["end_ns"] - totals["start_ns"]
         bucket_ns = max(1, -(-(span + 1) // BUCKETS))
         arrivals = placed.arrivals.result(query(db, "profile_rates", start_ns=start, bucket_ns=bucket_ns), bucket_ns)
+        cuts = [] if arrivals is None else cut(arrivals)
         depth, idle = _in_flight(db)
         return Profile(
             origin=placed.origin,
@@ -141,12 +142,7 @@ def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
             depth=depth,
             idle=idle,
             locality=place_locality(ios),
-            phases=[]
-            if arrivals is None
-            else [
-                _phase(db, start, first * bucket_ns, min(end * bucket_ns, span + 1), span)
-                for first, end in cut(arrivals)
-            ],
+            phases=[_phase(db, start, a * bucket_ns, min(b * bucket_ns, span + 1), span) for a, b in cuts],
             data=placed.data,
         )
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kvdistill.profile.profile import AddressZone, DirectionProfile, SizeCount
 from kvtrace.core.statistics import nearest_rank
-
-if TYPE_CHECKING:
-    # Heavy.
-    from numpy.typing import NDArray
-
 
 PERCENT = 100
 

@@ -1,4 +1,4 @@
-"""What needs a trace's rows in order: how many bytes live in each tier, and how far apart reads of an object are.
+"""Locality of a trace or of placed operations: live bytes by tier, reuse distances, hot blocks.
 
 One pass, compiled by numba; memory is bounded by the number of objects and by how many accesses are looked at.
 """
@@ -6,10 +6,11 @@ One pass, compiled by numba; memory is bounded by the number of objects and by h
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kvdistill.profile import reuse
 from kvdistill.profile.operations import DELETE, READ
@@ -20,11 +21,6 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import OPS, TRACE, enum_code
 from kvtrace.core.statistics import SLOTS, count, nearest_rank, to_slots
 from kvtrace.core.tables import Reader
-
-if TYPE_CHECKING:
-    # Heavy.
-    from numpy.typing import NDArray
-
 
 MAX_ACCESSES = 4_000_000
 """Reads and writes of a tier whose reuse is looked at; a longer trace is cut here, which bounds time and memory."""
@@ -61,7 +57,7 @@ class ObjectReuse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceLocality(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pass over the rows tells of each tier, by index; null where the tier has no such rows."""
+    """Live bytes and reuse of each tier, by index; null where the tier has no such rows."""
 
     live: list[LiveBytes | None]
     reuse: list[ObjectReuse | None]

@@ -1,4 +1,4 @@
-"""Distil what was measured: a replay's operations, or block requests, as placed operations with their completions."""
+"""Distil measurements: a replay's operations, or block requests, as placed operations with their completions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path)
 def _view(db: Any, path: Path) -> None:
     if not path.name.endswith(".parquet"):
         raise ConfigError(f"{path}: only Parquet is distilled here; kvtrace convert makes it of CSV")
-    db.execute(f"CREATE VIEW measured AS SELECT * FROM read_parquet({literal(path)})")  # noqa: S608 - quoted
+    db.execute(f"CREATE VIEW measured AS SELECT * FROM read_parquet({literal(path)})")
 
 
 def _order(db: Any, name: str, target: Path, **values: object) -> None:
@@ -122,7 +122,7 @@ def _numpy(column: Any) -> Any:
 
 
 def _data(run: RunFile | None) -> DataProfile | None:
-    """Return what the run says that it wrote; null if it says nothing."""
+    """Return the ratios of the run's data; null if run.json does not tell."""
     if run is None or run.data is None:
         return None
     shape = run.data.shape

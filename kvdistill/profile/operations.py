@@ -1,9 +1,11 @@
-"""Placed operations on their way to a profile: a Parquet file in order of time, whatever they come from."""
+"""Placed operations as a Parquet file in order of time, from any source."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Self
+
+import numpy as np
 
 from kvdistill.profile.arrivals import ArrivalCounter
 from kvtrace.core.schema import TRACE, enum_code
@@ -68,7 +70,6 @@ class IoWriter:
 
 
 def _absent(field: Any, rows: int) -> Any:
-    import numpy as np
     import pyarrow as pa
 
     return pa.nulls(rows, field.type) if field.name == "completed_ns" else np.full(rows, -1)

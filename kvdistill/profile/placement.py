@@ -1,4 +1,4 @@
-"""Put a tier's objects into one address space: what each operation reads or writes there, row by row.
+"""Put a tier's objects into one address space by first fit, and each operation at its object's address.
 
 Two passes over the trace: the first learns how long each object gets and which are read before they are
 written (those exist from the start); the second walks the rows through the allocator.
@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvdistill.profile.profile import AddressSpace
 from kvtrace.core.allocator import GRANULE_BYTES, SPAN, allocate, new_space, release
 from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import TRACE, enum_code
-
-if TYPE_CHECKING:
-    # Heavy.
-    from numpy.typing import NDArray
-
 
 SECTOR_BYTES = 512
 """O_DIRECT takes offsets and lengths in multiples of this."""
@@ -34,7 +30,7 @@ _LIVE, _PEAK, _STRAY_DELETES, _COUNTERS = 0, 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """What the first pass learns of the objects of a tier, by object id."""
+    """Facts of a tier's objects after the first pass, by object id."""
 
     reserved_bytes: NDArray[np.int64]
     """Longest extent ever touched, in whole granules; 0 if never read or written."""
@@ -45,7 +41,7 @@ class Objects:
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlacement:
-    """How the address space came out."""
+    """The address space after the last operation."""
 
     space: AddressSpace
     stray_deletes: int
@@ -53,7 +49,7 @@ class ObjectPlacement:
 
 
 def survey(rows: Callable[[], Iterator[dict[str, Any]]]) -> Objects:
-    """Return what the first pass over `rows` learns."""
+    """Return the facts of the objects in `rows`."""
     ends = np.zeros(1 << 16, dtype=np.int64)
     known = np.zeros(1 << 16, dtype=np.int8)
     prior: list[NDArray[np.int64]] = []

@@ -1,4 +1,4 @@
-"""Distil the histograms of `kvreplay probe`, of any process: what they hold becomes a profile, the rest is null."""
+"""Distil the histograms of `kvreplay probe`; what histograms do not tell is null in the profile."""
 
 from __future__ import annotations
 

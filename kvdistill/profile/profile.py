@@ -1,4 +1,4 @@
-"""The frozen summary of one tier's I/O that writers of jobs read: a JSON anyone can read, too.
+"""The frozen summary of one tier's I/O: all that a writer of jobs reads, also as JSON.
 
 Every writer of a job is a pure function of it; what a trace does not hold is null here.
 """
@@ -48,7 +48,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SizeCount(msgspec.Struct, frozen=True):
-    """So many operations had exactly this length."""
+    """The number of operations of one length."""
 
     io_bytes: int
     ops: int
@@ -124,7 +124,7 @@ class ArrivalProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InFlight(msgspec.Struct, frozen=True):
-    """For this share of the time, so many operations were in flight."""
+    """The share of time with `in_flight` operations in flight."""
 
     in_flight: int
     share: float

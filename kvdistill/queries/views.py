@@ -27,43 +27,22 @@ if TYPE_CHECKING:
 _PATTERN = set("*?[")
 _OF_A_RUN = (OPS, SERVED, SERIES, BLOCKS)
 _COUNTS = (
-    "queued",
-    "issued",
-    "issued_bytes",
-    "completed",
-    "completed_bytes",
-    "errors",
-    "requeues",
-    "requests_merged",
-    "bios",
-    "bio_bytes",
-    "bios_merged",
-    "splits",
-    "lost_events",
-    "lost_requests",
+    "queued int64, issued int64, issued_bytes int64, completed int64, completed_bytes int64, errors int64, "
+    "requeues int64, requests_merged int64, bios int64, bio_bytes int64, bios_merged int64, splits int64, "
+    "lost_events int64, lost_requests int64"
+)
+_RUNS = (
+    "origin string, trace string, status string, verdict string, started string, wall_ns int64, operations int64, "
+    "errors int64, in_flight_mean float64, loop string, speed float64, engine string, queue_depth int64, "
+    "io_bytes int64, kernel string, cpu_model string, version string"
 )
 FACTS: dict[str, dict[str, str]] = {
-    "runs": {
-        "origin": "string",
-        "trace": "string",
-        "status": "string",
-        "verdict": "string",
-        "started": "string",
-        "wall_ns": "int64",
-        "operations": "int64",
-        "errors": "int64",
-        "in_flight_mean": "float64",
-        "loop": "string",
-        "speed": "float64",
-        "engine": "string",
-        "queue_depth": "int64",
-        "io_bytes": "int64",
-        "kernel": "string",
-        "cpu_model": "string",
-        "version": "string",
-    },
-    "tiers": {"origin": "string", "tier": "int8", "name": "string", "capacity_bytes": "int64"},
-    "probes": {"origin": "string", "direction": "string"} | dict.fromkeys(_COUNTS, "int64"),
+    view: dict(column.split() for column in columns.split(", "))
+    for view, columns in (
+        ("runs", _RUNS),
+        ("tiers", "origin string, tier int8, name string, capacity_bytes int64"),
+        ("probes", f"origin string, direction string, {_COUNTS}"),
+    )
 }
 """Columns of the views that no table of the contract is behind, with their Arrow types."""
 
@@ -152,7 +131,7 @@ def _is_ours(path: Path) -> bool:
 
 def _view(name: str, files: dict[Path, str]) -> View:
     parts = [
-        f"SELECT *{f', {literal(origin)} AS origin' if origin else ''} FROM read_parquet({literal(file)})"  # noqa: S608 - quoted
+        f"SELECT *{f', {literal(origin)} AS origin' if origin else ''} FROM read_parquet({literal(file)})"
         for file, origin in files.items()
     ]
     return View(name, f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}", list(files))
@@ -222,7 +201,9 @@ def _run_facts(folder: Path) -> Iterable[dict[str, Any]]:
 def _probe_facts(folder: Path) -> Iterable[dict[str, Any]]:
     directions = _dict(_dict((read_json(folder / PROBE_FILE) or {}).get("block")).get("directions"))
     for direction, counts in directions.items():
-        yield {"origin": str(folder), "direction": direction, **{name: counts.get(name) for name in _COUNTS}}
+        yield {"origin": str(folder), "direction": direction} | {
+            name: counts.get(name) for name in FACTS["probes"] if name not in ("origin", "direction")
+        }
 
 
 def _dict(value: Any) -> dict[str, Any]:

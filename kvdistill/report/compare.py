@@ -100,7 +100,7 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
 
 
 def _says(name: str, value: float | None) -> bool:
-    """Return whether a figure is worth a line: known, and not the absence of what should not be."""
+    """Return whether a figure is shown: it is known, and no count of faults that is 0."""
     return value is not None and not (name in _FAULTS and value == 0)
 
 

@@ -1,4 +1,4 @@
-"""A comparison as a document: what differs first, then every figure, then distributions in one picture."""
+"""A comparison as a document: settings that differ, every figure, distributions in one picture."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from kvtrace.core.document.document import (
     Series,
     Sheet,
     Unit,
+    columns_of,
     headed,
 )
 
@@ -33,7 +34,7 @@ def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -
     """Return the document of `compared`, made of `sides`."""
     numbers = [f"[{number}]" for number in range(len(compared.names))]
     rows = [list(row) for row in zip(numbers, compared.names, compared.kinds, compared.trials, strict=True)]
-    columns = [*headed(side="side", name="name", kind="kind"), ReportColumn("trials", "trials", Unit.COUNT)]
+    columns = columns_of("text: side, name, kind; count: trials")
     tables = [ReportTable("What is compared", Sheet.SUMMARY, columns, rows)]
     if compared.settings:
         columns = [ReportColumn("setting", "setting"), *(ReportColumn(f"side{i}", n) for i, n in enumerate(numbers))]

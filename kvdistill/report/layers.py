@@ -1,12 +1,14 @@
-"""Where the time of a run's operations went: the object's latency beside the calls and block requests inside it."""
+"""A run's operations beside the calls and block requests beneath: where the time of an operation goes."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import duckdb
 import msgspec
+import numpy as np
 
 from kvdistill.queries.database import connect, query, query_table
 from kvdistill.queries.views import read_json, register
@@ -14,17 +16,11 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RunFile, find_run
 from kvtrace.core.units import format_bytes, format_duration
 
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-    import numpy as np
-
-
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
 
 
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's operations on storage and what lay beneath; rows by direction, null where not measured.
+    """A run's operations on storage, the calls and block requests beneath; rows by direction, null where not measured.
 
     The whole measured part counts, its warm-up included, because the probes do not tell it apart.
     """
@@ -41,7 +37,7 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def layers(run_directory: Path) -> Layers | None:
-    """Return the layers of the run in `run_directory`; None unless it was probed.
+    """Return the layers of the run in `run_directory`; null unless it was probed.
 
     Raises:
         ConfigError: probe.json is not of this version.
@@ -134,8 +130,6 @@ def _time_within(db: duckdb.DuckDBPyConnection, op: str, *, is_queued: bool) -> 
 
 def _until(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Return how much of the stretches, which do not overlap and are in order, lies before each time of `at`."""
-    import numpy as np
-
     before = np.concatenate(([0], np.cumsum(end - start)))
     index = np.searchsorted(start, at, side="right")
     current = np.maximum(index - 1, 0)

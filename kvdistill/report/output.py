@@ -1,4 +1,4 @@
-"""Write reports to files, in the form that a file's name says."""
+"""Read what a user names into reports and documents, and write them in the form that a file's name tells."""
 
 from __future__ import annotations
 

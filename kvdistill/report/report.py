@@ -1,4 +1,4 @@
-"""Say what a trace holds or what a run measured, by the named queries: numbers first, for people or as JSON."""
+"""The report of a trace or of a folder: figures by the named queries, as JSON or for a document."""
 
 from __future__ import annotations
 
@@ -182,16 +182,4 @@ def summary_report(run: RunFile) -> RunReport:
         run=run,
         figures=[{n: f[n] for n in (*_FIGURES, *_RATES)} | {"rows": None, "skipped": None} for f in found],
         latency=[{"tier": f["tier"], "op": f["op"]} | f["latency"] for f in found if f["latency"]["count"]],
-        lateness=[],
-        distributions=[],
-        sizes=[],
-        size_bins=[],
-        bucket_ns=None,
-        over_time=[],
-        heat=[],
-        writes_per_day=[],
-        reuse=[],
-        probe=None,
-        layers=None,
-        closeness=None,
     )

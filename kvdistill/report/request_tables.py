@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.core.document.document import Cell, ReportColumn, ReportTable, Sheet, Unit, headed, parameters
+from kvtrace.core.document.document import Cell, ReportColumn, ReportTable, Sheet, Unit, columns_of, parameters
 from kvtrace.core.run.figures import ClassFigures, Distribution, Mlperf, RequestFigures
 from kvtrace.core.run.run_file import RunFile
 
@@ -30,7 +30,12 @@ def request_tables(run: RunFile | None) -> list[ReportTable]:
 def _requests(found: RequestFigures | None) -> list[ReportTable]:
     if found is None:
         return []
-    columns = [ReportColumn("measure", "measure"), *(_times_column(name, heading) for name, heading in _NAMES.items())]
+    columns = columns_of("""
+        text: measure
+        count: count = requests
+        ns: mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99,
+            max_ns = max
+    """)
     rows = [_row("storage time", found.storage)]
     if found.first_token is not None:
         rows.append(_row("time to the first token, modelled", found.first_token))
@@ -44,20 +49,20 @@ def _classes(found: RequestFigures | None, mlperf: Mlperf | None) -> list[Report
         reason = (mlperf.qos_reason if mlperf else None) or "the run does not say which class a request is of"
         return [parameters("Classes of service", Sheet.QOS, {"QoS": f"not measured: {reason}"})]
     note = mlperf.qos_definition.strip() if mlperf else ""
-    columns = [
-        ReportColumn("qos", "class"),
-        ReportColumn("count", "requests", Unit.COUNT),
-        ReportColumn("share_within_p95_target", "within p95 target", Unit.SHARE),
-        ReportColumn("verdict", "verdict"),
-    ]
+    columns = columns_of("""
+        text: qos = class
+        count: count = requests
+        share: share_within_p95_target = within p95 target
+        text: verdict
+    """)
     rows: list[list[Any]] = [[c.qos, c.storage.count, c.share_within_p95_target, c.verdict] for c in found.classes]
     said = f"{note[:1].upper()}{note[1:]}." if note else ""
     judged = ReportTable("Classes of service", Sheet.QOS, columns, rows, (), said)
-    columns = [
-        *headed(qos="class", percentile="percentile"),
-        *headed(Unit.NS, reached_ns="storage time", target_ns="target"),
-        ReportColumn("verdict", "verdict"),
-    ]
+    columns = columns_of("""
+        text: qos = class, percentile
+        ns: reached_ns = storage time, target_ns = target
+        text: verdict
+    """)
     rows = [_against_target(c, name) for c in found.classes for name in _TARGETS]
     return [judged, ReportTable("Targets of the classes", Sheet.QOS, columns, rows, (), "", 2)]
 

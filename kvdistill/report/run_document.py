@@ -11,8 +11,7 @@ from kvdistill.report.probe_tables import probe_chapter
 from kvdistill.report.request_tables import request_tables
 from kvdistill.report.run import RunReport
 from kvdistill.report.tables import (
-    OP,
-    TIER,
+    TIMES,
     distribution_tables,
     heat_tables,
     rate_tables,
@@ -30,26 +29,15 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
-    headed,
+    columns_of,
     parameters,
-    select,
+    table_of,
 )
 from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.units import format_count
 
-_NS = ("mean", "p50", "p95", "p99", "p99_9", "p99_99", "max")
 _NO_SUMMARY = "run.json is missing: how the run was made, its device and its notes are unknown"
-_TARGET = (
-    "name",
-    "target",
-    "engine",
-    "is_direct",
-    "filesystem",
-    "device",
-    "device_model",
-    "device_firmware",
-    "scheduler",
-)
+_TARGET = "name target engine is_direct filesystem device device_model device_firmware scheduler"
 
 
 def run_document(report: RunReport) -> Document:
@@ -61,41 +49,22 @@ def run_document(report: RunReport) -> Document:
         "At this run's rate, which is not the service's unless it kept pace at speed 1. Padding counts; what the drive "
         "writes inside does not."
     )
+    rates = rate_tables(report.over_time, report.bucket_ns, "Counted when operations complete.")
+    maps = heat_tables(report.heat, report.bucket_ns)
+    wear = wear_table(report.writes_per_day, wear_note)
+    facts = parameters("Run", Sheet.PARAMETERS, _known(_facts(report)))
     chapters = [
-        Chapter(
-            "Throughput",
-            [
-                _figures(report),
-                *rate_tables(report.over_time, report.bucket_ns, "Counted when operations complete."),
-                *([] if run is None else _throughput(run)),
-            ],
-        ),
-        Chapter(
-            "Latency",
-            [
-                _times("Latency", report.latency),
-                *_of(report, "latency"),
-                *heat_tables(report.heat, report.bucket_ns),
-            ],
-        ),
+        Chapter("Throughput", [_figures(report), *rates, *_throughput(run)]),
+        Chapter("Latency", [_times("Latency", report.latency), *_of(report, "latency"), *maps]),
         Chapter("Lateness", [_times("Lateness", report.lateness), *_of(report, "lateness")]),
         *([] if report.layers is None else [layer_chapter(report.layers)]),
         *([] if report.probe is None else [probe_chapter(report.probe)]),
         Chapter("Requests, QoS and criteria", request_tables(run)),
         Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
         Chapter("Reuse", reuse_tables(report.reuse)),
-        Chapter(
-            "Tiers and endurance",
-            [*([] if run is None else _hits(run)), _device(run), wear_table(report.writes_per_day, wear_note)],
-        ),
+        Chapter("Tiers and endurance", [*_hits(run), _device(run), wear]),
         *([] if report.closeness is None else [closeness_chapter(report.closeness)]),
-        Chapter(
-            "What was run, and on what",
-            [
-                *([] if run is None else _targets(run)),
-                parameters("Run", Sheet.PARAMETERS, _known(_facts(report))),
-            ],
-        ),
+        Chapter("What was run, and on what", [*_targets(run), facts]),
     ]
     return Document(
         name=report.subject.file if run is None else run.trace.file,
@@ -187,81 +156,60 @@ def _facts(report: RunReport) -> dict[str, Any]:
 
 
 def _known(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return those facts that the run says; an imported one says few."""
+    """Return the facts that are known; an imported run has few."""
     return {
         name: value for name, value in facts.items() if (value.value if isinstance(value, Cell) else value) is not None
     }
 
 
-def _targets(run: RunFile) -> list[ReportTable]:
-    if not run.tiers:
+def _targets(run: RunFile | None) -> list[ReportTable]:
+    if run is None or not run.tiers:
         return []
-    columns = [ReportColumn(name, name.removeprefix("is_").replace("_", " ")) for name in _TARGET]
+    columns = [ReportColumn(name, name.removeprefix("is_").replace("_", " ")) for name in _TARGET.split()]
     rows = [[{"name": name, **facts}.get(column.name) for column in columns] for name, facts in run.drives()]
     return [ReportTable("On what it ran", Sheet.PARAMETERS, columns, rows)]
 
 
-def _hits(run: RunFile) -> list[ReportTable]:
-    metadata = run.trace.metadata
-    tiers = (metadata.stats or {}).get("tiers")
-    if not tiers:
+def _hits(run: RunFile | None) -> list[ReportTable]:
+    metadata = None if run is None else run.trace.metadata
+    tiers = ((metadata.stats or {}) if metadata else {}).get("tiers")
+    if metadata is None or not tiers:
         return []
     capacity = {tier.name: tier.capacity_bytes for tier in metadata.tiers}
-    columns = [
-        ReportColumn("name", "tier"),
-        ReportColumn("capacity_bytes", "capacity", Unit.BYTES),
-        ReportColumn("hits", "hits", Unit.COUNT),
-        ReportColumn("hit_ratio", "hit ratio", Unit.SHARE),
-    ]
-    rows = [[t.get("name"), capacity.get(t.get("name")), t.get("hits"), t.get("hit_ratio")] for t in tiers]
+    rows = [{"hits": None, "hit_ratio": None, **t, "capacity_bytes": capacity.get(t.get("name"))} for t in tiers]
+    spec = "text: name = tier; bytes: capacity_bytes = capacity; count: hits; share: hit_ratio = hit ratio"
     note = "Of the simulation that made the whole trace, not of this run."
-    return [ReportTable("Tiers of the trace", Sheet.SUMMARY, columns, rows, (), note)]
+    return [table_of("Tiers of the trace", Sheet.SUMMARY, spec, rows, note)]
 
 
 def _figures(report: RunReport) -> ReportTable:
-    columns = [
-        TIER,
-        OP,
-        ReportColumn("engine", "engine"),
-        *(
-            ReportColumn(n, h, Unit.COUNT)
-            for n, h in (
-                ("rows", "rows"),
-                ("operations", "completed"),
-                ("errors", "errors"),
-                ("corrupt", "corrupt"),
-                ("skipped", "skipped"),
-            )
-        ),
-        *headed(Unit.BYTES, bytes="bytes", io_bytes="with padding"),
-        ReportColumn("span_ns", "in", Unit.NS),
-        ReportColumn("operations_per_s", "ops/s", Unit.PER_S),
-        ReportColumn("bandwidth_bytes_per_s", "bandwidth", Unit.BYTES_PER_S),
-    ]
+    spec = """
+        text: tier, op, engine
+        count: rows, operations = completed, errors, corrupt, skipped
+        bytes: bytes, io_bytes = with padding
+        ns: span_ns = in
+        per_s: operations_per_s = ops/s
+        bytes_per_s: bandwidth_bytes_per_s = bandwidth
+    """
     note = "Rates: completed operations over the time from their first submission to their last completion."
-    return ReportTable("Operations", Sheet.PERFORMANCE, columns, select(report.figures, columns), (), note, 2)
+    return table_of("Operations", Sheet.PERFORMANCE, spec, report.figures, note, keys=2)
 
 
 def _times(title: str, rows: list[dict[str, Any]]) -> ReportTable:
-    columns = [
-        TIER,
-        OP,
-        ReportColumn("count", "operations", Unit.COUNT),
-        *(ReportColumn(f"{name}_ns", name.replace("_", "."), Unit.NS) for name in _NS),
-    ]
+    spec = f"text: tier, op; count: count = operations; ns: {TIMES}, max_ns = max"
     note = {
         "Latency": "From submission to completion, of all completed operations pooled.",
         "Lateness": "From when operations were due to their submission; a closed loop has none.",
     }[title]
-    return ReportTable(title, Sheet.PERFORMANCE, columns, select(rows, columns), (), note, 2)
+    return table_of(title, Sheet.PERFORMANCE, spec, rows, note, keys=2)
 
 
 def _of(report: RunReport, measure: str) -> list[ReportTable]:
     return distribution_tables([row for row in report.distributions if row["measure"] == measure])
 
 
-def _throughput(run: RunFile) -> list[ReportTable]:
-    if run.mlperf is None:
+def _throughput(run: RunFile | None) -> list[ReportTable]:
+    if run is None or run.mlperf is None:
         return []
     found = run.mlperf.throughput
     facts = {
@@ -279,7 +227,7 @@ def _throughput(run: RunFile) -> list[ReportTable]:
 
 
 def _device(run: RunFile | None) -> ReportTable:
-    columns = [TIER, *headed(Unit.BYTES, read_bytes="read", written_bytes="written")]
+    columns = columns_of("text: tier; bytes: read_bytes = read, written_bytes = written")
     moved = {} if run is None else run.device_io
     rows = [[name, bytes_.read_bytes, bytes_.written_bytes] for name, bytes_ in moved.items()]
     note = "What the device beneath did meanwhile, for all programs."

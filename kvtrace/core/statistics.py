@@ -37,7 +37,7 @@ SLOTS: Final = (64 - _SUB_BITS) << _SUB_BITS
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """So many values lay from `low` on and under `below`."""
+    """The number of values from `low` on and below `below`."""
 
     low: int
     below: int
