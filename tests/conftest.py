@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pyarrow as pa
 import pytest
+from programs import run_cli, run_process
 
 from kvtrace.core.metadata import Metadata, Tier, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Table, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create, objects_path
 
+__all__ = ["ROOT", "TRACES", "Row", "run_cli", "run_process", "trace_batch", "trace_meta", "write_trace"]
+
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT.parent / "shared" / "traces"
+
+# The same examples in every run; `make fuzz` draws others, and says by which seed.
+hypothesis.settings.register_profile("test", derandomize=True, database=None, deadline=None)
+hypothesis.settings.register_profile("fuzz", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("test")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the tests marked `full`, too, as make check does")
 
 
 def bcc_reason() -> str | None:
@@ -44,7 +55,12 @@ def gpu_reason() -> str | None:
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    is_named = any("::" in argument for argument in config.args)
+    if not config.option.full and not is_named:
+        left_out = [item for item in items if "full" in item.keywords]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if "full" not in item.keywords]
     no_gpu = gpu_reason() if any("gpu" in item.keywords for item in items) else None
     no_bcc = bcc_reason() if any("bcc" in item.keywords for item in items) else None
     for item in items:
@@ -60,17 +76,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="chromium is not installed (apt-get install chromium)"))
         if "traces" in item.keywords and not TRACES.is_dir():
             item.add_marker(pytest.mark.skip(reason=f"the real traces are absent ({TRACES})"))
-
-
-def run_cli(program: str, *args: object, check: bool = True, **kwargs: object) -> subprocess.CompletedProcess[str]:
-    """Run one of the three programs as a user would; return its code, stdout and stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"{program}.cli", *map(str, args)],
-        capture_output=True, text=True, check=False, **kwargs,  # type: ignore[call-overload]
-    )  # fmt: skip
-    if check and done.returncode != 0:
-        raise AssertionError(f"{program} {args} left with {done.returncode}:\n{done.stdout}\n{done.stderr}")
-    return done
 
 
 Row = tuple[int, str, int, str, int, int, int, int | None, int | None, int]
