@@ -129,7 +129,7 @@ def run_(
         return
     outcome = replay(config, trace, output, argv, is_forced=force, show=progress)
     if as_json:
-        emit_json(outcome.manifest)
+        emit_json(outcome.run)
     else:
         show_run(outcome)
         log(f"wrote {output}")
@@ -185,7 +185,7 @@ def recover_(
 
     outcome = recover(run, trace)
     if as_json:
-        emit_json(outcome.manifest)
+        emit_json(outcome.run)
     else:
         show_run(outcome)
         log(f"wrote {run}: {outcome.error}")

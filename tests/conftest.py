@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from programs import run_cli, run_process
 
-from kvtrace.core.metadata import Metadata, Tier, describe
+from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Table, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create, objects_path
 
@@ -97,7 +97,7 @@ def trace_batch(rows: list[Row]) -> pa.RecordBatch:
 
 def trace_meta(table: Table = TRACE, **fields: object) -> Metadata:
     """Return plausible metadata with a bounded nvme tier below gpu and cpu."""
-    tiers = [Tier("gpu", 1 << 30), Tier("cpu", 1 << 30), Tier("nvme", 1 << 30)]
+    tiers = [TierFacts("gpu", 1 << 30), TierFacts("cpu", 1 << 30), TierFacts("nvme", 1 << 30)]
     return describe(table, "kvtrace", ["kvtrace", "gen"], {"test": True}, **({"tiers": tiers, "seed": 42} | fields))
 
 

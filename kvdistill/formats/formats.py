@@ -6,18 +6,18 @@ What a format does not carry is null; what does not fit is counted and told. Eac
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvtrace.core.schema import Table
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
+    # Heavy.
     import duckdb
-
-    from kvtrace.core.schema import Table
 
 
 class Format(StrEnum):
@@ -33,9 +33,14 @@ class Format(StrEnum):
 
 
 _MODULES = {
-    Format.SAI3: "oplog", Format.WARP: "oplog", Format.FIO_JSON: "fiojson", Format.FIO_LOG: "fiolog",
-    Format.FIO_IOLOG: "iolog", Format.BPFTRACE: "bpftrace", Format.BLKPARSE: "blkparse",
-}  # fmt: skip
+    Format.SAI3: "oplog",
+    Format.WARP: "oplog",
+    Format.FIO_JSON: "fio_json",
+    Format.FIO_LOG: "fio_log",
+    Format.FIO_IOLOG: "iolog",
+    Format.BPFTRACE: "bpftrace",
+    Format.BLKPARSE: "blkparse",
+}
 
 
 @dataclass(slots=True)
@@ -91,15 +96,15 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ImportOptions:
     """What a user chooses; a null name is the format's own."""
 
     format: Format
     tier: str | None = None
 
 
-def reader(format_: Format) -> Callable[[Sequence[Path], Options, duckdb.DuckDBPyConnection], Imported]:
+def reader(format_: Format) -> Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported]:
     """Return what reads `format_`; heavy libraries are loaded only now."""
-    module = import_module(f"kvdistill.importers.{_MODULES[format_]}")
-    read: Callable[[Sequence[Path], Options, duckdb.DuckDBPyConnection], Imported] = module.read
+    module = import_module(f"kvdistill.formats.{_MODULES[format_]}")
+    read: Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported] = module.read
     return read

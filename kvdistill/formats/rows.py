@@ -5,22 +5,23 @@ A format fills the table `input`; what follows is the same for all.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvdistill.formats.formats import Rows
 from kvdistill.formats.text import one
-from kvdistill.profile.database import named
+from kvdistill.queries.database import named
 from kvtrace.core.errors import TraceError
+from kvtrace.core.run.run_file import OPS_FILE
 from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, enum_array, enum_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
+    # Heavy.
     import duckdb
 
-TRACE_FILE, OBJECTS_FILE, OPS_FILE = "trace.parquet", "trace.objects.parquet", "ops.parquet"
-SERIES_FILE, BLOCKS_FILE = "series.parquet", "blocks.parquet"
+
+TRACE_FILE, OBJECTS_FILE = "trace.parquet", "trace.objects.parquet"
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))
 OK, ERROR = (enum_code(OPS, "outcome", value) for value in ("ok", "error"))
 ENGINE = "other"
@@ -30,9 +31,10 @@ INPUT = (
 )
 """One row an operation: codes of `op` and `outcome`; `end_ns` and `io_bytes` null where the log has none."""
 _CODES = {
-    "phase": enum_code(TRACE, "phase", "other"), "kind": enum_code(OBJECTS, "kind", "other"),
+    "phase": enum_code(TRACE, "phase", "other"),
+    "kind": enum_code(OBJECTS, "kind", "other"),
     "engine": enum_code(OPS, "engine", ENGINE),
-}  # fmt: skip
+}
 _BATCH_ROWS = 1 << 17
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvdistill.profile.database import literal
+from kvdistill.formats.formats import Account
+from kvdistill.queries.database import literal
 from kvtrace.core.errors import TraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
+    # Heavy.
     import duckdb
 
-    from kvdistill.formats.formats import Account
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _HEAD_BYTES = 1 << 16
@@ -51,9 +51,16 @@ def is_zstd(path: Path) -> bool:
 
 
 def load(
-    db: duckdb.DuckDBPyConnection, path: Path, columns: Sequence[str], account: Account, *,
-    delimiter: str, skip: int = 0, quote: str = "", comment: str = "",
-) -> None:  # fmt: skip
+    db: duckdb.DuckDBPyConnection,
+    path: Path,
+    columns: Sequence[str],
+    account: Account,
+    *,
+    delimiter: str,
+    skip: int = 0,
+    quote: str = "",
+    comment: str = "",
+) -> None:
     """Make the table `raw` of the lines of `path` after `skip`: `line` (from 0) and `columns`, as text.
 
     Missing columns at the end of a line are null; lines with too many, or that are no text, are left out and counted.
@@ -66,9 +73,14 @@ def load(
 
     types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
     options = {
-        "delim": delimiter, "quote": quote, "escape": quote, "comment": comment, "columns": f"{{{types}}}",
-        "skip": skip, "compression": "zstd" if is_zstd(path) else "none",
-    }  # fmt: skip
+        "delim": delimiter,
+        "quote": quote,
+        "escape": quote,
+        "comment": comment,
+        "columns": f"{{{types}}}",
+        "skip": skip,
+        "compression": "zstd" if is_zstd(path) else "none",
+    }
     shown = ", ".join(
         f"{name}={value if name in ('columns', 'skip') else literal(value)}" for name, value in options.items()
     )

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class FioVersion(NamedTuple):

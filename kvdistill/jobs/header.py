@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from kvdistill.formats.iolog import ABSOLUTE
-from kvdistill.jobs.fio_program import HANGS_IN_IO_URING, MULTIPLIES_RATE_IOPS, REAPS_WHILE_WAITING
-from kvdistill.profile.profile import SourceKind
+from kvdistill.formats.iolog import ABSOLUTE, LogSummary
+from kvdistill.jobs.fio_program import HANGS_IN_IO_URING, MULTIPLIES_RATE_IOPS, REAPS_WHILE_WAITING, FioVersion
+from kvdistill.profile.profile import Profile, SourceKind
 from kvtrace import __version__
 from kvtrace.core.units import format_bytes, format_count, format_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kvdistill.formats.iolog import LogSummary
-    from kvdistill.jobs.fio_program import FioVersion
-    from kvdistill.profile.profile import Profile
 
 _WIDTH = 108
 _BY_FIRST_FIT = " (first fit, 4 KiB aligned)"
@@ -36,9 +29,13 @@ def header(title: str, profile: Profile, sections: Iterable[tuple[str, Iterable[
             lines.append(f"# {heading}:")
         for item in kept:
             lines += textwrap.wrap(
-                item, _WIDTH, initial_indent="#   ", subsequent_indent="#     ",
-                break_long_words=False, break_on_hyphens=False,
-            )  # fmt: skip
+                item,
+                _WIDTH,
+                initial_indent="#   ",
+                subsequent_indent="#     ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
     return "\n".join(lines) + "\n"
 
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from kvdistill.jobs.fio_program import FioVersion
+from kvdistill.profile.profile import Profile
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes
-
-if TYPE_CHECKING:
-    from kvdistill.jobs.fio_program import FioVersion
-    from kvdistill.profile.profile import Profile
 
 SCRATCH = "kvdistill.scratch"
 PROFILE = "profile.json"
 
 
-class Mode(StrEnum):
+class FioMode(StrEnum):
     """How a job comes to its operations."""
 
     REPLAY = "replay"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 from kvdistill.profile.arrivals import ArrivalCounter
 from kvtrace.core.schema import TRACE, enum_code
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROW_GROUP_ROWS = 1 << 17
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))
@@ -29,10 +27,17 @@ class IoWriter:
         self.path, self.rows, self.moving_rows = path, 0, 0
         self.arrivals = ArrivalCounter()
         self._schema = pa.schema(
-            [("ts_ns", pa.int64()), ("op", pa.int8()), ("address", pa.int64()), ("io_bytes", pa.int64()),
-             ("length_bytes", pa.int64()), ("request_id", pa.int64()), ("stage", pa.int32()),
-             ("completed_ns", pa.int64())]
-        )  # fmt: skip
+            [
+                ("ts_ns", pa.int64()),
+                ("op", pa.int8()),
+                ("address", pa.int64()),
+                ("io_bytes", pa.int64()),
+                ("length_bytes", pa.int64()),
+                ("request_id", pa.int64()),
+                ("stage", pa.int32()),
+                ("completed_ns", pa.int64()),
+            ]
+        )
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", compression_level=1)
 
     def __enter__(self) -> Self:

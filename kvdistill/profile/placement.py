@@ -6,21 +6,22 @@ written (those exist from the start); the second walks the rows through the allo
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvdistill.profile.profile import Space
+from kvdistill.profile.profile import AddressSpace
 from kvtrace.core.allocator import GRANULE_BYTES, SPAN, allocate, new_space, release
 from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import TRACE, enum_code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
+    # Heavy.
     from numpy.typing import NDArray
+
 
 SECTOR_BYTES = 512
 """O_DIRECT takes offsets and lengths in multiples of this."""
@@ -43,10 +44,10 @@ class Objects:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ObjectPlacement:
     """How the address space came out."""
 
-    space: Space
+    space: AddressSpace
     stray_deletes: int
     """Deletes of objects that were not there: nothing to free."""
 
@@ -105,7 +106,7 @@ def _survey(ops: Any, objects: Any, offsets: Any, lengths: Any, ends: Any, known
 
 def place(
     rows: Callable[[], Iterator[dict[str, Any]]], objects: Objects, sink: Callable[[dict[str, Any]], None]
-) -> Placement:
+) -> ObjectPlacement:
     """Walk `rows` through the allocator and hand each batch, with what was placed, to `sink`.
 
     `sink` gets the rows' arrays plus `address` (bytes; -1 for deletes) and `io_bytes` (the length widened to
@@ -120,15 +121,27 @@ def place(
         address = np.empty(len(part["op"]), dtype=np.int64)
         io_bytes = np.empty(len(part["op"]), dtype=np.int64)
         _place(
-            part["op"], part["object_id"], part["offset_bytes"], part["length_bytes"],
-            objects.reserved_bytes, base, nodes, scalars, counters, address, io_bytes,
-        )  # fmt: skip
+            part["op"],
+            part["object_id"],
+            part["offset_bytes"],
+            part["length_bytes"],
+            objects.reserved_bytes,
+            base,
+            nodes,
+            scalars,
+            counters,
+            address,
+            io_bytes,
+        )
         sink(part | {"address": address, "io_bytes": io_bytes})
-    space = Space(
-        span_bytes=int(scalars[SPAN]), peak_live_bytes=int(counters[_PEAK]), prior_objects=len(objects.prior),
-        prior_bytes=prior_bytes, end_live_bytes=int(counters[_LIVE]),
-    )  # fmt: skip
-    return Placement(space, int(counters[_STRAY_DELETES]))
+    space = AddressSpace(
+        span_bytes=int(scalars[SPAN]),
+        peak_live_bytes=int(counters[_PEAK]),
+        prior_objects=len(objects.prior),
+        prior_bytes=prior_bytes,
+        end_live_bytes=int(counters[_LIVE]),
+    )
+    return ObjectPlacement(space, int(counters[_STRAY_DELETES]))
 
 
 @allocating
@@ -142,9 +155,18 @@ def _place_prior(prior: Any, reserved: Any, base: Any, nodes: Any, scalars: Any,
 
 @allocating
 def _place(
-    ops: Any, objects: Any, offsets: Any, lengths: Any, reserved: Any, base: Any, nodes: Any, scalars: Any,
-    counters: Any, address: Any, io_bytes: Any,
-) -> None:  # fmt: skip
+    ops: Any,
+    objects: Any,
+    offsets: Any,
+    lengths: Any,
+    reserved: Any,
+    base: Any,
+    nodes: Any,
+    scalars: Any,
+    counters: Any,
+    address: Any,
+    io_bytes: Any,
+) -> None:
     for i in range(len(ops)):
         o = objects[i]
         if ops[i] == _DELETE:

@@ -9,7 +9,9 @@ import numpy as np
 from kvtrace.core.compiled import allocating
 
 if TYPE_CHECKING:
+    # Heavy.
     from numpy.typing import NDArray
+
 
 BLOCK_BYTES = 128 * 1024
 MAX_ACCESSES = 8_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
@@ -10,12 +10,8 @@ from kvdistill.profile.distil import Distilled, distil
 from kvdistill.profile.profile import FORMAT, Profile
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.limit import Limit
 from kvtrace.core.schema import BLOCKS, OPS, TRACE
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.core.limit import Limit
 
 WHAT = "a trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json"
 _IN_FOLDER = ("ops.parquet", "blocks.parquet", "trace.parquet", "probe.json", "profile.json")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from kvdistill.report.layers import Layers
 from kvdistill.report.tables import OP
 from kvtrace.core.document.document import Chapter, ReportColumn, ReportTable, Sheet, Unit, headed, select
-
-if TYPE_CHECKING:
-    from kvdistill.report.layers import Layers
 
 _LAYERS = {
     "object": "the operation, as the replay saw it",

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from kvdistill.profile.database import connect, query
-from kvdistill.report.views import PROBE, read_json, register
+from kvdistill.queries.database import connect, query
+from kvdistill.queries.views import read_json, register
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE
 
-BLOCKS_FILE = "blocks.parquet"
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "longest_below_ns")
 COUNTS = (
     "queued",
@@ -66,7 +66,7 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
         ConfigError: probe.json is not of this version.
 
     """
-    found = read_json(folder / PROBE)
+    found = read_json(folder / PROBE_FILE)
     if found is None:
         return None
     try:
@@ -96,7 +96,7 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
             heat=heat,
         )
     except (KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{folder / PROBE}: not of this version of kvreplay; measure again") from None
+        raise ConfigError(f"{folder / PROBE_FILE}: not of this version of kvreplay; measure again") from None
 
 
 def _times(layer: str, op: str, histogram: dict[str, Any]) -> dict[str, Any]:

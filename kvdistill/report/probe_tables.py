@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING
 
+from kvdistill.report.probe import ProbeReport
 from kvdistill.report.tables import OP, by, shaded
 from kvtrace.core.document.document import (
     Cell,
@@ -22,9 +22,6 @@ from kvtrace.core.document.document import (
     select,
 )
 from kvtrace.core.units import format_bytes, format_duration
-
-if TYPE_CHECKING:
-    from kvdistill.report.probe import ProbeReport
 
 _LAYERS = {
     "application": "calls of the application",

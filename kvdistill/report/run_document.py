@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvdistill.report.jobs_document import closeness_chapter
 from kvdistill.report.layer_tables import layer_chapter
 from kvdistill.report.probe_tables import probe_chapter
 from kvdistill.report.request_tables import request_tables
+from kvdistill.report.run import RunReport
 from kvdistill.report.tables import (
     OP,
     TIER,
-    at,
     distribution_tables,
     heat_tables,
     rate_tables,
@@ -34,10 +34,8 @@ from kvtrace.core.document.document import (
     parameters,
     select,
 )
+from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.units import format_count
-
-if TYPE_CHECKING:
-    from kvdistill.report.run import RunReport
 
 _NS = ("mean", "p50", "p95", "p99", "p99_9", "p99_99", "max")
 _NO_SUMMARY = "run.json is missing: how the run was made, its device and its notes are unknown"
@@ -56,9 +54,9 @@ _TARGET = (
 
 def run_document(report: RunReport) -> Document:
     """Return the document of `report`."""
-    run = report.run or {}
-    verdict = str(at(run, "summary", "verdict") or "Run, without its summary")
-    notes = _notes(run) if report.run is not None else [_NO_SUMMARY, *report.subject.notes]
+    run = report.run
+    verdict = "Run, without its summary" if run is None else run.summary.verdict
+    notes = [_NO_SUMMARY, *report.subject.notes] if run is None else _notes(run)
     wear_note = (
         "At this run's rate, which is not the service's unless it kept pace at speed 1. Padding counts; what the drive "
         "writes inside does not."
@@ -69,7 +67,7 @@ def run_document(report: RunReport) -> Document:
             [
                 _figures(report),
                 *rate_tables(report.over_time, report.bucket_ns, "Counted when operations complete."),
-                *_throughput(run),
+                *([] if run is None else _throughput(run)),
             ],
         ),
         Chapter(
@@ -86,18 +84,21 @@ def run_document(report: RunReport) -> Document:
         Chapter("Requests, QoS and criteria", request_tables(run)),
         Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
         Chapter("Reuse", reuse_tables(report.reuse)),
-        Chapter("Tiers and endurance", [*_hits(run), _device(run), wear_table(report.writes_per_day, wear_note)]),
+        Chapter(
+            "Tiers and endurance",
+            [*([] if run is None else _hits(run)), _device(run), wear_table(report.writes_per_day, wear_note)],
+        ),
         *([] if report.closeness is None else [closeness_chapter(report.closeness)]),
         Chapter(
             "What was run, and on what",
             [
-                *_targets(run),
-                parameters("Run", Sheet.PARAMETERS, _known(_facts(report, run))),
+                *([] if run is None else _targets(run)),
+                parameters("Run", Sheet.PARAMETERS, _known(_facts(report))),
             ],
         ),
     ]
     return Document(
-        name=at(run, "trace", "file") or report.subject.file,
+        name=report.subject.file if run is None else run.trace.file,
         headline=verdict,
         notes=notes,
         warnings=_warnings(report),
@@ -107,11 +108,11 @@ def run_document(report: RunReport) -> Document:
 
 
 def _warnings(report: RunReport) -> list[str]:
-    run, failed = report.run or {}, sum(row["errors"] or 0 for row in report.figures)
+    run, failed = report.run, sum(row["errors"] or 0 for row in report.figures)
     found = []
-    if run.get("status") == "partial":
-        found.append(f"PARTIAL: {run.get('reason')}")
-    if str(at(run, "summary", "verdict") or "").startswith("FELL BEHIND"):
+    if run is not None and run.status == "partial":
+        found.append(f"PARTIAL: {run.reason}")
+    if run is not None and run.summary.verdict.startswith("FELL BEHIND"):
         found.append("The replay fell behind the trace: its times are those of an overload")
     if failed:
         found.append(f"{failed:,} operations FAILED")
@@ -155,33 +156,33 @@ def _highlights(report: RunReport) -> list[Highlight]:
     return found
 
 
-def _notes(run: dict[str, Any]) -> list[str]:
-    notes = [str(note) for note in run.get("notes") or []]
-    return notes + [f"trace: {note}" for note in at(run, "trace", "metadata", "notes") or [] if str(note) not in notes]
+def _notes(run: RunFile) -> list[str]:
+    return run.notes + [f"trace: {note}" for note in run.trace.metadata.notes if note not in run.notes]
 
 
-def _facts(report: RunReport, run: dict[str, Any]) -> dict[str, Any]:
-    facts = origin(report.subject) | {"source": at(run, "trace", "file")}
-    if report.run is None:
-        return facts
-    return facts | {
-        "trace made by": " ".join(at(run, "trace", "metadata", "argv") or []) or None,
-        "status": run.get("status"),
-        "started": run.get("started_utc"),
-        "wall time": Cell(at(run, "summary", "wall_ns"), Unit.NS),
-        "loop": at(run, "pacing", "loop"),
-        "speed": at(run, "pacing", "speed"),
-        "kept pace": at(run, "summary", "pace", "kept_pace"),
-        "queue depth": Cell(at(run, "engine", "queue_depth"), Unit.COUNT),
-        "engine": at(run, "engine", "name"),
-        "largest I/O": Cell(at(run, "engine", "io_bytes"), Unit.BYTES),
-        "whole trace": at(run, "window", "is_whole_trace"),
-        "limit": at(run, "window", "limit"),
-        "warm-up": at(run, "config", "warmup"),
-        "data": at(run, "data", "note"),
-        "processor": at(run, "host", "cpu_model"),
-        "processors": Cell(at(run, "host", "cpus"), Unit.COUNT),
-        "kernel": at(run, "host", "kernel"),
+def _facts(report: RunReport) -> dict[str, Any]:
+    run = report.run
+    if run is None:
+        return origin(report.subject) | {"source": None}
+    return origin(report.subject) | {
+        "source": run.trace.file,
+        "trace made by": " ".join(run.trace.metadata.argv) or None,
+        "status": run.status,
+        "started": run.started_utc,
+        "wall time": Cell(run.summary.wall_ns, Unit.NS),
+        "loop": run.pacing.loop,
+        "speed": run.pacing.speed,
+        "kept pace": None if run.summary.pace is None else run.summary.pace.kept_pace,
+        "queue depth": Cell(run.engine.queue_depth, Unit.COUNT),
+        "engine": run.engine.name,
+        "largest I/O": Cell(run.engine.io_bytes, Unit.BYTES),
+        "whole trace": run.window.is_whole_trace,
+        "limit": run.window.limit,
+        "warm-up": run.config.get("warmup"),
+        "data": None if run.data is None else run.data.note,
+        "processor": run.host.get("cpu_model"),
+        "processors": Cell(run.host.get("cpus"), Unit.COUNT),
+        "kernel": run.host.get("kernel"),
     }
 
 
@@ -192,21 +193,20 @@ def _known(facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _targets(run: dict[str, Any]) -> list[ReportTable]:
-    tiers = run.get("tiers")
-    if not isinstance(tiers, dict) or not tiers:
+def _targets(run: RunFile) -> list[ReportTable]:
+    if not run.tiers:
         return []
     columns = [ReportColumn(name, name.removeprefix("is_").replace("_", " ")) for name in _TARGET]
-    drives = [(name, facts | drive) for name, facts in tiers.items() for drive in facts.get("drives") or [{}]]
-    rows = [[{"name": name, **facts}.get(c.name) for c in columns] for name, facts in drives]
+    rows = [[{"name": name, **facts}.get(column.name) for column in columns] for name, facts in run.drives()]
     return [ReportTable("On what it ran", Sheet.PARAMETERS, columns, rows)]
 
 
-def _hits(run: dict[str, Any]) -> list[ReportTable]:
-    tiers = at(run, "trace", "metadata", "stats", "tiers")
+def _hits(run: RunFile) -> list[ReportTable]:
+    metadata = run.trace.metadata
+    tiers = (metadata.stats or {}).get("tiers")
     if not tiers:
         return []
-    capacity = {t["name"]: t.get("capacity_bytes") for t in at(run, "trace", "metadata", "tiers") or []}
+    capacity = {tier.name: tier.capacity_bytes for tier in metadata.tiers}
     columns = [
         ReportColumn("name", "tier"),
         ReportColumn("capacity_bytes", "capacity", Unit.BYTES),
@@ -260,29 +260,27 @@ def _of(report: RunReport, measure: str) -> list[ReportTable]:
     return distribution_tables([row for row in report.distributions if row["measure"] == measure])
 
 
-def _throughput(run: dict[str, Any]) -> list[ReportTable]:
-    found = at(run, "mlperf", "throughput")
-    if not found:
+def _throughput(run: RunFile) -> list[ReportTable]:
+    if run.mlperf is None:
         return []
-    rates = ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s")
+    found = run.mlperf.throughput
     facts = {
-        "tokens": Cell(found.get("tokens"), Unit.COUNT),
-        "storage_io_ns": Cell(found.get("storage_io_ns"), Unit.NS),
+        "tokens": Cell(found.tokens, Unit.COUNT),
+        "storage_io_ns": Cell(found.storage_io_ns, Unit.NS),
+        "storage_throughput_tokens_per_s": Cell(found.storage_throughput_tokens_per_s, Unit.PER_S),
+        "wall_clock_throughput_tokens_per_s": Cell(found.wall_clock_throughput_tokens_per_s, Unit.PER_S),
     }
-    facts |= {name: Cell(found.get(name), Unit.PER_S) for name in rates}
     table = parameters("Throughput by MLPerf's names", Sheet.PERFORMANCE, facts)
-    note = found.get("reason") or (
+    note = found.reason or (
         "Tokens that the trace's requests generated, over the latencies of all operations on storage added up, and "
         "over the wall time of the replay, in which no token is generated."
     )
     return [replace(table, note=note)]
 
 
-def _device(run: dict[str, Any]) -> ReportTable:
+def _device(run: RunFile | None) -> ReportTable:
     columns = [TIER, *headed(Unit.BYTES, read_bytes="read", written_bytes="written")]
-    rows = [
-        [name, moved.get("read_bytes"), moved.get("written_bytes")]
-        for name, moved in (run.get("device_io") or {}).items()
-    ]
+    moved = {} if run is None else run.device_io
+    rows = [[name, bytes_.read_bytes, bytes_.written_bytes] for name, bytes_ in moved.items()]
     note = "What the device beneath did meanwhile, for all programs."
     return ReportTable("Device", Sheet.DEVICE, columns, rows, (), note)

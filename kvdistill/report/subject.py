@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.core.metadata import Metadata
+from kvtrace.core.metadata import Metadata
 
 _NS_PER_DAY = 86_400 * 10**9
 
@@ -50,11 +48,6 @@ def subject_of(path: Path, meta: Metadata) -> Subject:
         is_simulated=meta.is_simulated,
         notes=meta.notes,
     )
-
-
-def named(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
-    """Return `rows` with the tier's name in place of its index."""
-    return [row | {"tier": names[row["tier"]] if 0 <= row["tier"] < len(names) else str(row["tier"])} for row in rows]
 
 
 def writes_per_day(written: dict[str, int], span_ns: int | None, meta: Metadata) -> list[dict[str, Any]]:

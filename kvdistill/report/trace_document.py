@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kvdistill.report.report import TraceReport
+from kvdistill.report.subject import Subject
 from kvdistill.report.tables import OP, TIER, rate_tables, reuse_tables, size_tables, wear_table
 from kvtrace.core.document.document import (
     Cell,
@@ -19,10 +21,6 @@ from kvtrace.core.document.document import (
     select,
 )
 from kvtrace.core.units import format_count
-
-if TYPE_CHECKING:
-    from kvdistill.report.report import TraceReport
-    from kvdistill.report.subject import Subject
 
 _NOT_MEASURED = "not measured: a trace says what is to be done, and holds no times of a device"
 

@@ -6,10 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from kvreplay.engine.job import NOT_DONE, OK
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.figures import WarmupFacts
 from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
@@ -32,18 +31,6 @@ class Warmup:
             return plan.row >= self.rows
         started = record.submitted_ns if due_ns is None else due_ns
         return (started >= self.time_ns) | (started == NOT_DONE)
-
-
-class WarmupFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was left out."""
-
-    asked: str
-    operations: int
-    """Completed in the warm-up, kept in ops.parquet, in no figure."""
-    first_measured_row: int | None
-    """Of the trace; null if the warm-up was all."""
-    measured_from_ns: int | None
-    """Since the run's start: the first submission that counts; null if none does."""
 
 
 def parse_warmup(text: str | None) -> Warmup | None:

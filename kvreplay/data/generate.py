@@ -10,12 +10,11 @@ import os
 import struct
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from kvreplay.data.shaping import Shaper
 from kvreplay.data.verify import BLOCK_BYTES, Stamper, new_tag
+from kvtrace.core.run.run_file import DataNote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,18 +50,20 @@ class Data:
             fill = _stamped(fill, stamper)
         return cls(seed, fill, unstamped, shaper, stamper)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> DataNote:
         """Return what a reader of run.json must know of the data."""
-        shape = None if self.shaper is None else msgspec.to_builtins(self.shaper.facts())
-        repeats = shape is not None and shape["dedup_ratio"] > 1
-        thin = shape is not None and shape["compress_ratio"] > 1
-        return {
-            "generator": "dgen-py", "seed": self.seed,
-            "piece_bytes": PIECE_BYTES,
-            "note": f"{'compressible' if thin else 'incompressible'}; "
-            f"{'blocks repeat' if repeats else 'no 512-byte block twice, but in copies between tiers'}",
-            "shape": shape, "stamped_block_bytes": BLOCK_BYTES if self.stamper else None,
-        }  # fmt: skip
+        shape = None if self.shaper is None else self.shaper.facts()
+        packing = "compressible" if shape is not None and shape.compress_ratio > 1 else "incompressible"
+        repeats = shape is not None and shape.dedup_ratio > 1
+        repeating = "blocks repeat" if repeats else "no 512-byte block twice, but in copies between tiers"
+        return DataNote(
+            generator="dgen-py",
+            seed=self.seed,
+            piece_bytes=PIECE_BYTES,
+            note=f"{packing}; {repeating}",
+            shape=shape,
+            stamped_block_bytes=BLOCK_BYTES if self.stamper else None,
+        )
 
 
 def piece_seed(seed: int, object_id: int, version: int, offset: int) -> int:

@@ -17,6 +17,7 @@ from kvreplay.tiers.host import host_facts
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import write_text
 from kvtrace.core.metadata import describe
+from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.tables import create
 from kvtrace.core.units import NS_PER_S
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from kvreplay.probes.program import Filter
     from kvreplay.probes.session import Found
 
-RESULT, BLOCKS_FILE = "probe.json", "blocks.parquet"
 ATTACHED = "probes attached"
 """Said once it measures."""
 
@@ -48,7 +48,7 @@ def check_output(path: Path) -> None:
         raise DeviceError(f"{path} is not a directory; name the result's directory with -o")
     if not path.exists() and not path.parent.is_dir():
         raise DeviceError(f"{path.parent}: no such directory; make it first")
-    if path.is_dir() and any(path.iterdir()) and not (path / RESULT).is_file():
+    if path.is_dir() and any(path.iterdir()) and not (path / PROBE_FILE).is_file():
         raise DeviceError(f"{path} is not empty and holds no result of kvreplay probe; name another with -o")
 
 
@@ -89,7 +89,7 @@ def measure(
             "duration_ns": session.duration_ns, "was_stopped": was_stopped, "event_rows": rows,
             "block": found.block, "application": found.application, "definitions": DEFINITIONS, "host": host_facts(),
         }  # fmt: skip
-        write_text(output / RESULT, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
+        write_text(output / PROBE_FILE, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
     return Measured(content, found)
 
 
@@ -98,7 +98,7 @@ def _directory(path: Path) -> Iterator[None]:
     """Make `path` ready for a result; if none comes, leave no empty directory."""
     path.mkdir(exist_ok=True)
     # An old result must not stand beside new events.
-    (path / RESULT).unlink(missing_ok=True)
+    (path / PROBE_FILE).unlink(missing_ok=True)
     (path / BLOCKS_FILE).unlink(missing_ok=True)
     try:
         yield

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from kvreplay.config.warmup import Warmup, WarmupFacts
+from kvreplay.config.warmup import Warmup
 from kvreplay.config.warmup import facts as warmup_facts
 from kvreplay.engine.job import CORRUPT, ERROR, NOT_DONE, OK, SHORT
 from kvreplay.plan.pacing import KEPT_PACE_FRACTION, LATE_NS
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import has_times
+from kvtrace.core.run.figures import Distribution, Figures, Generation, Pace, Summary
 from kvtrace.core.schema import Op
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.core.units import NS_PER_S
@@ -37,102 +36,6 @@ DEFINITIONS = {
     "in_flight_max": "the most completed operations of this kind that were in flight at once",
     "percentiles": "nearest rank over all completed operations; null with fewer than 1 / (1 - q) of them",
 }
-
-
-class Distribution(msgspec.Struct, frozen=True):
-    """How a time is distributed over operations, in nanoseconds; null where too few operations tell."""
-
-    count: int
-    mean_ns: float | None
-    p50_ns: int | None
-    p95_ns: int | None
-    p99_ns: int | None
-    p99_9_ns: int | None
-    p99_99_ns: int | None
-    max_ns: int | None
-
-
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operations of one kind on one tier did."""
-
-    tier: str
-    op: str
-    engine: str
-    is_simulated: bool
-    """Nothing moved: bytes, rates and latencies are those of the tier's model, null if it has none."""
-    planned: int
-    operations: int
-    """Those that completed well."""
-    errors: int
-    """Those that failed, came up short, or brought corrupt blocks."""
-    corrupt: int
-    """Of the errors: reads with corrupt blocks; 0 unless verified."""
-    bytes: int | None
-    """Object bytes; for deletes, the bytes freed."""
-    io_bytes: int | None
-    """Bytes asked of the tier, padding included."""
-    span_ns: int | None
-    bandwidth_bytes_per_s: float | None
-    operations_per_s: float | None
-    in_flight_mean: float | None
-    in_flight_max: int | None
-    latency: Distribution
-    latency_per_mib: Distribution
-    """Each operation's latency for 1 MiB of its object bytes."""
-    lateness: Distribution | None
-
-
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether an open loop kept to the trace's times."""
-
-    kept_pace: bool
-    late_fraction: float
-    """Operations submitted more than 1 ms after they were due."""
-    late_by_itself_fraction: float
-    """Of all operations, those late by more than 1 ms after what they had to wait for was done."""
-    lateness: Distribution
-
-
-class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """What making the data cost."""
-
-    generation_ns: int
-    reserve_ns: int
-    """Making room for objects, on the same threads."""
-    threads: int
-    share_of_threads: float
-    """Of the time of the threads that make data."""
-    reserve_share: float
-    starved_share: float
-    """Of the time of the submitting threads: idle because a write's data was not there."""
-    writes_generated_in_flight: int
-    """Writes longer than the buffers: their later data was made while they ran, within their latency."""
-
-
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a whole run."""
-
-    verdict: str
-    wall_ns: int | None
-    """Null if the run ended before its first operation."""
-    operations: int
-    """Completed well, those of the warm-up not counted."""
-    errors: int
-    """In the whole run, its warm-up included."""
-    not_reached: int
-    figures: list[Figures]
-    drives: list[Figures]
-    """The same for each drive of a tier on several, which stands behind the tier's name."""
-    pace: Pace | None
-    in_flight_mean: float | None
-    skipped_rows: dict[str, int]
-    """By tier that had no --tier option."""
-    warmup: WarmupFacts | None = None
-    """What the figures leave out."""
-    absent_deletes: int
-    """Deletes of objects that the window never put there; skipped."""
-    generation: Generation | None
-    definitions: dict[str, str] = msgspec.field(default_factory=DEFINITIONS.copy)
 
 
 def distribution(values: Any) -> Distribution:
@@ -279,7 +182,7 @@ def summarize(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | No
         figures=figures(plan, record, due_ns, tiers, is_measured),
         drives=drive_figures(plan, record, due_ns, tiers, is_measured), pace=judged,
         in_flight_mean=busy / span_ns if span_ns else None, warmup=left_out,
-        skipped_rows=skipped_rows, absent_deletes=absent_deletes,
+        skipped_rows=skipped_rows, absent_deletes=absent_deletes, definitions=DEFINITIONS,
         generation=None if driven is None else Generation(
             generation_ns=driven.generation_ns, reserve_ns=driven.reserve_ns,
             threads=driven.generation_threads,

@@ -10,20 +10,23 @@ import fcntl
 import threading
 from contextlib import contextmanager, suppress
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from kvreplay.engine.job import NOT_DONE, SKIPPED, Record
 from kvtrace.core.errors import ConfigError, DeviceError
-from kvtrace.core.files import write_text
+from kvtrace.core.run.run_file import (
+    PARTIAL_OPS_FILE,
+    PARTIAL_RUN_FILE,
+    PartialRunFile,
+    read_partial_run,
+    write_run,
+)
 from kvtrace.core.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PARTIAL_MANIFEST, PARTIAL_OPS = "run.partial.json", "ops.partial.arrow"
 _PERIOD_S = 1.0
 _MAX_SHARE = 0.01
 """Of the time, at most, goes into looking for what has ended."""
@@ -32,7 +35,7 @@ _MAX_SHARE = 0.01
 class Journal:
     """Appends what has ended to the stream, from a thread of its own."""
 
-    def __init__(self, output: Path, record: Record, content: dict[str, Any]) -> None:
+    def __init__(self, output: Path, record: Record, content: PartialRunFile) -> None:
         """Write the manifest `content` to `output`, which exists, and begin the stream.
 
         Raises:
@@ -52,7 +55,7 @@ class Journal:
             columns["ready_ns"] = pa.int64()
         self._schema = pa.schema(columns)
         try:
-            self._file = (output / PARTIAL_OPS).open("ab")
+            self._file = (output / PARTIAL_OPS_FILE).open("ab")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._file.truncate(0)
             self._stream = pa.ipc.new_stream(self._file, self._schema)
@@ -61,7 +64,7 @@ class Journal:
             raise DeviceError(f"{output}: another kvreplay writes its run there; name another with -o") from None
         except OSError as error:
             raise DeviceError(f"{output}: {error.strerror or error}") from None
-        write_text(output / PARTIAL_MANIFEST, msgspec.json.format(msgspec.json.encode(content), indent=2).decode())
+        write_run(output, content)
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._keep_all, name="journal", daemon=True)
         self._thread.start()
@@ -104,7 +107,7 @@ class Journal:
 
     def remove(self) -> None:
         """Remove what was kept: the run has been written."""
-        for name in (PARTIAL_MANIFEST, PARTIAL_OPS):
+        for name in (PARTIAL_RUN_FILE, PARTIAL_OPS_FILE):
             (self._output / name).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -115,7 +118,7 @@ class Journal:
 
 
 @contextmanager
-def journal(output: Path, record: Record, content: dict[str, Any]) -> Iterator[Journal]:
+def journal(output: Path, record: Record, content: PartialRunFile) -> Iterator[Journal]:
     """Keep a journal of `record` in `output` until the run is written there; a failure leaves it for `recover`."""
     kept = Journal(output, record, content)
     try:
@@ -127,28 +130,29 @@ def journal(output: Path, record: Record, content: dict[str, Any]) -> Iterator[J
 
 def is_unrecovered(path: Path) -> bool:
     """Return whether a run in `path` was cut off, or is going on."""
-    return (path / PARTIAL_MANIFEST).is_file()
+    return (path / PARTIAL_RUN_FILE).is_file()
 
 
 @contextmanager
-def unrecovered(path: Path) -> Iterator[dict[str, Any]]:
+def unrecovered(path: Path) -> Iterator[PartialRunFile]:
     """Yield the manifest of the run in `path` that was cut off, and hold its lock.
 
     Raises:
         ConfigError: there is none.
+        TraceError: its file is damaged.
         DeviceError: it is still going on, or cannot be read.
 
     """
     if not is_unrecovered(path):
         raise ConfigError(f"{path}: no run of kvreplay was cut off there; nothing to recover")
     try:
-        content = msgspec.json.decode((path / PARTIAL_MANIFEST).read_bytes(), type=dict[str, Any])
-        with (path / PARTIAL_OPS).open("rb") as file:
+        content = read_partial_run(path)
+        with (path / PARTIAL_OPS_FILE).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield content
     except BlockingIOError:
         raise DeviceError(f"{path}: that run is still going on; wait for it, or stop it first") from None
-    except (OSError, msgspec.MsgspecError) as error:
+    except OSError as error:
         raise DeviceError(f"{path}: cannot be read: {error}") from None
 
 
@@ -157,7 +161,7 @@ def read_record(path: Path, rows: int, *, is_open_loop: bool) -> Record:
     import pyarrow as pa
 
     record = Record.empty(rows, is_open_loop=is_open_loop)
-    with (path / PARTIAL_OPS).open("rb") as file, suppress(pa.ArrowInvalid, OSError, StopIteration):
+    with (path / PARTIAL_OPS_FILE).open("rb") as file, suppress(pa.ArrowInvalid, OSError, StopIteration):
         stream = pa.ipc.open_stream(file)
         while True:
             batch = stream.read_next_batch()

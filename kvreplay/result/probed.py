@@ -18,11 +18,12 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import msgspec
 
 from kvreplay.probes.devices import beneath
-from kvreplay.probes.measure import ATTACHED, BLOCKS_FILE, RESULT
+from kvreplay.probes.measure import ATTACHED
 from kvreplay.run.prepare import drives_of
 from kvreplay.tiers.host import device_number
 from kvtrace.core.app import log
 from kvtrace.core.errors import DeviceError, ProbeUnavailable
+from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE, ProbesNote
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.tables import open_table
 
@@ -57,17 +58,19 @@ class Probed:
         """Whether there are rows of blocks."""
         return self.started_ns is not None and self.content.get("event_rows") is not None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ProbesNote:
         """Return what run.json says of them."""
         if self.reason is not None:
-            return {"is_measured": False, "reason": self.reason}
+            return ProbesNote(is_measured=False, reason=self.reason)
         start_ns = self.content["start_monotonic_ns"]
-        return {
-            "is_measured": True, "reason": None, "file": RESULT, "event_rows": self.content["event_rows"],
-            "devices": self.content["config"]["devices"],
-            "start_ns": None if self.started_ns is None else start_ns - self.started_ns,
-            "duration_ns": self.content["duration_ns"],
-        }  # fmt: skip
+        return ProbesNote(
+            is_measured=True,
+            file=PROBE_FILE,
+            event_rows=self.content["event_rows"],
+            devices=self.content["config"]["devices"],
+            start_ns=None if self.started_ns is None else start_ns - self.started_ns,
+            duration_ns=self.content["duration_ns"],
+        )
 
     def blocks(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of blocks, with times from the replay's start."""
@@ -87,7 +90,7 @@ class Probed:
     def save(self, output: Path) -> None:
         """Move probe.json to the run's directory, `output`."""
         if self.directory is not None:
-            (self.directory / RESULT).replace(output / RESULT)
+            (self.directory / PROBE_FILE).replace(output / PROBE_FILE)
 
 
 @contextmanager
@@ -169,7 +172,7 @@ def _end(process: subprocess.Popen[str], directory: Path, started_ns: int | None
         return _left_out(f"the probes did not end within {_END_S} s")
     if process.returncode:
         return _left_out(_stderr(process).read().strip())
-    return Probed(None, msgspec.json.decode((directory / RESULT).read_bytes()), directory, started_ns)
+    return Probed(None, msgspec.json.decode((directory / PROBE_FILE).read_bytes()), directory, started_ns)
 
 
 def _left_out(said: str) -> Probed:

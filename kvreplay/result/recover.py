@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from kvreplay.config.config import Config
 from kvreplay.engine.job import NOT_DONE
-from kvreplay.result.journal import PARTIAL_MANIFEST, PARTIAL_OPS, read_record, unrecovered
-from kvreplay.result.manifest import RUNNING, Measured
+from kvreplay.result.journal import read_record, unrecovered
+from kvreplay.result.manifest import Measured
 from kvreplay.result.request_figures import request_figures
 from kvreplay.result.requests import served_batch
 from kvreplay.run.run import Interrupted, Outcome, settle, summary_of, write_down
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, DeviceIo, PartialRunFile
 
 if TYPE_CHECKING:
     from kvreplay.result.manifest import Setting
@@ -40,33 +41,30 @@ def recover(path: Path, trace: Path | None = None) -> Outcome:
         if setting.config.is_verified:
             trouble.append("what --verify found died with the process; corrupt operations are in ops.parquet")
         measured = Measured(
-            {name: {"read_bytes": None, "written_bytes": None} for name in begun["smart"]},
+            {name: DeviceIo(read_bytes=None, written_bytes=None) for name in begun.smart},
             summary_of(setting, record, due_ns, None, wall_ns), error, None, {},
             request_figures(setting, record, due_ns, served, setting.config.criteria.targets), None, trouble,
         )  # fmt: skip
         outcome = write_down(setting, begun, measured, record, due_ns, served, path)
-        for name in (PARTIAL_MANIFEST, PARTIAL_OPS):
+        for name in (PARTIAL_RUN_FILE, PARTIAL_OPS_FILE):
             (path / name).unlink()
     return outcome
 
 
-def _setting(begun: dict[str, Any], path: Path, trace: Path | None) -> Setting:
+def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
     """Return the setting of the run again, from its manifest and its trace."""
     try:
-        config = msgspec.convert(begun["config"], Config)
+        config = msgspec.convert(begun.config, Config)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: its configuration is of another version of kvreplay: {error}") from None
-    where = trace or Path(begun[RUNNING]["trace"])
+    where = trace or Path(begun.running.trace)
     if not where.is_file():
         raise ConfigError(f"{where}: no such file; name the trace that was replayed with --trace")
-    setting = settle(config, where, path, begun["argv"])
-    is_same = (
-        msgspec.to_builtins(setting.reader.meta) == begun["trace"]["metadata"]
-        and len(setting.window.plan) == begun["window"]["planned_rows"]
-    )
+    setting = settle(config, where, path, begun.argv)
+    is_same = setting.reader.meta == begun.trace.metadata and len(setting.window.plan) == begun.window.planned_rows
     if not is_same:
         raise TraceError("not the trace that was replayed; name that with --trace", path=where)
     for tier in setting.tiers:
         if tier is not None:
-            tier.engine = begun["tiers"][tier.name]["engine"]
+            tier.engine = begun.tiers[tier.name]["engine"]
     return setting

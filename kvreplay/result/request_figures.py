@@ -8,7 +8,8 @@ import msgspec
 
 from kvreplay.engine.job import NOT_DONE
 from kvreplay.result import first_token as firsttoken
-from kvreplay.result.figures import Distribution, distribution
+from kvreplay.result.figures import distribution
+from kvtrace.core.run.figures import ClassFigures, RequestFigures
 from kvtrace.core.schema import Qos
 from kvtrace.core.units import parse_duration_ns
 
@@ -35,35 +36,6 @@ class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     p99_99: str
 
 
-class ClassFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What the requests of one class of service got."""
-
-    qos: str
-    storage: Distribution
-    targets_ns: dict[str, int]
-    share_within_p95_target: float | None
-    """Of its requests; null if none is known."""
-    verdict: str
-    """pass, fail, or not measured."""
-
-
-class RequestFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of a run, those that the warm-up touches left out."""
-
-    requests: int
-    storage: Distribution
-    """storage_ns of those whose operations on storage and in memory all completed."""
-    first_token: Distribution | None
-    """Null if it is not modelled."""
-    first_token_unknown: int | None
-    """Requests without it: a load was not replayed, or failed."""
-    first_token_reason: str | None
-    """Why it is not modelled."""
-    first_token_definition: str = firsttoken.DEFINITION
-    classes: list[ClassFigures]
-    """Empty without the requests table."""
-
-
 def request_figures(
     setting: Setting, record: Record, due_ns: Any, served: pa.RecordBatch, targets: Mapping[str, Targets]
 ) -> RequestFigures:
@@ -83,6 +55,7 @@ def request_figures(
         requests=int(counts.sum()), storage=distribution(storage[storage != NOT_DONE]), classes=classes,
         first_token=None if reason else distribution(first[first != NOT_DONE]),
         first_token_unknown=None if reason else int((first == NOT_DONE).sum()), first_token_reason=reason,
+        first_token_definition=firsttoken.DEFINITION,
     )  # fmt: skip
 
 

@@ -13,11 +13,21 @@ import msgspec
 
 from kvreplay.engine.job import NOT_DONE, OK, SKIPPED
 from kvreplay.plan.plan import DELETE
-from kvreplay.probes.measure import BLOCKS_FILE, RESULT
 from kvreplay.result.figures import io_bytes
 from kvreplay.result.journal import is_unrecovered
 from kvtrace.core.errors import DeviceError
-from kvtrace.core.files import write_text
+from kvtrace.core.run.run_file import (
+    BLOCKS_FILE,
+    OPS_FILE,
+    PROBE_FILE,
+    RUN_FILE,
+    SERIES_FILE,
+    SERVED_FILE,
+    SWEEP_FILE,
+    TRIALS_FILE,
+    RunFile,
+)
+from kvtrace.core.run.run_file import write_run as write_run_file
 from kvtrace.core.schema import OPS, TABLES, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create
 
@@ -34,9 +44,6 @@ if TYPE_CHECKING:
     from kvreplay.tiers.tier import Tier
     from kvtrace.core.metadata import Metadata
 
-MANIFEST, OPS_FILE = "run.json", "ops.parquet"
-TRIALS_FILE, SWEEP_FILE = "trials.json", "sweep.json"
-SERVED_FILE, SERIES_FILE = "requests.parquet", "series.parquet"
 _FROM_TRACE = ("op", "tier", "phase", "object_id", "request_id")
 
 
@@ -62,7 +69,7 @@ def _is_run(path: Path) -> bool:
     """Return whether `path` holds a run, finished or not, or nothing but directories of runs."""
     if is_unrecovered(path):
         return True
-    for name in (MANIFEST, TRIALS_FILE, SWEEP_FILE):
+    for name in (RUN_FILE, TRIALS_FILE, SWEEP_FILE):
         with suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
             if msgspec.json.decode((path / name).read_bytes())["program"] == "kvreplay":
                 return True
@@ -76,9 +83,9 @@ def remove_stale(path: Path, kept: Collection[str]) -> None:
     Only files that a run consists of go; a directory goes if nothing is left in it.
     """
     for entry in sorted(path.glob("*/")):
-        if entry.name in kept or entry.is_symlink() or not (entry / MANIFEST).is_file() or not _is_run(entry):
+        if entry.name in kept or entry.is_symlink() or not (entry / RUN_FILE).is_file() or not _is_run(entry):
             continue
-        for name in (MANIFEST, OPS_FILE, SERVED_FILE, SERIES_FILE):
+        for name in (RUN_FILE, OPS_FILE, SERVED_FILE, SERIES_FILE):
             (entry / name).unlink(missing_ok=True)
         with suppress(OSError):
             entry.rmdir()
@@ -102,10 +109,10 @@ class Output:
     batches: Iterable[pa.RecordBatch]
 
 
-def write_run(path: Path, outputs: list[Output], manifest: dict[str, Any], probed: Probed | None) -> None:
-    """Write the run to `path`, the manifest last; files of an earlier run are replaced, its probes' removed."""
-    make_directory(path, MANIFEST)
-    for name in (RESULT, BLOCKS_FILE):
+def write_run(path: Path, outputs: list[Output], run: RunFile, probed: Probed | None) -> None:
+    """Write the run to `path`, run.json last; files of an earlier run are replaced, its probes' removed."""
+    make_directory(path, RUN_FILE)
+    for name in (PROBE_FILE, BLOCKS_FILE):
         (path / name).unlink(missing_ok=True)
     if probed is not None:
         probed.save(path)
@@ -113,8 +120,7 @@ def write_run(path: Path, outputs: list[Output], manifest: dict[str, Any], probe
         with create(path / output.file, TABLES[output.meta.table], output.meta) as out:
             for batch in output.batches:
                 out.write(batch)
-    text = msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode()
-    write_text(path / MANIFEST, text + "\n")
+    write_run_file(path, run)
 
 
 def ops_batches(setting: Setting, record: Record, due_ns: Any) -> Iterator[pa.RecordBatch]:

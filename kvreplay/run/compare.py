@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvreplay.result.journal import is_unrecovered
-from kvreplay.result.tables import MANIFEST, TRIALS_FILE
 from kvreplay.run.trials import Quantity, disagreements, quantities
-from kvtrace.core.errors import ConfigError
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.run.run_file import RUN_FILE, TRIALS_FILE, RunFile, read_run
 from kvtrace.core.statistics import DEFINITION, UNKNOWN, Ratio, differing, ratio
 
 if TYPE_CHECKING:
@@ -51,10 +51,16 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     definition: str = DEFINITION
 
 
+class _TrialsFile(msgspec.Struct):
+    """What a comparison reads of trials.json."""
+
+    runs: list[str] = []
+
+
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     name: str
-    manifests: list[dict[str, Any]]
+    runs: list[RunFile]
     quantities: dict[tuple[str, str, str], Quantity]
 
 
@@ -71,8 +77,8 @@ def compare(paths: Sequence[Path]) -> Compared:
             tier, op, name = key
             lines.append(Line(tier=tier, op=op, name=name, sides=[_side(q, found[0]) for q in found]))
     return Compared(
-        runs=[run.name for run in loaded], trials=[len(run.manifests) for run in loaded],
-        verdicts=[run.manifests[0]["summary"]["verdict"] for run in loaded],
+        runs=[run.name for run in loaded], trials=[len(run.runs) for run in loaded],
+        verdicts=[run.runs[0].summary.verdict for run in loaded],
         settings=differing([_settings(run) for run in loaded]), warnings=_warnings(loaded), lines=lines,
     )  # fmt: skip
 
@@ -80,28 +86,24 @@ def compare(paths: Sequence[Path]) -> Compared:
 def _load(path: Path) -> _Loaded:
     trials = path / TRIALS_FILE
     if trials.is_file():
-        runs = [path / str(name) for name in _json(trials).get("runs", [])]
-    elif (path / MANIFEST).is_file():
+        runs = [path / name for name in _trials(trials)]
+    elif (path / RUN_FILE).is_file():
         runs = [path]
     elif is_unrecovered(path):
         raise ConfigError(f"{path}: that run goes on or was cut off; kvreplay recover {path} makes a partial run of it")
     else:
-        raise ConfigError(f"{path}: no run of kvreplay in this folder ({MANIFEST} and {TRIALS_FILE} are missing)")
-    manifests = [_json(run / MANIFEST) for run in runs]
-    try:
-        found = quantities(manifests)
-    except (KeyError, TypeError):
-        raise ConfigError(f"{path}: its {MANIFEST} is not of this version of kvreplay; run it again") from None
-    if not manifests:
+        raise ConfigError(f"{path}: no run of kvreplay in this folder ({RUN_FILE} and {TRIALS_FILE} are missing)")
+    if not runs:
         raise ConfigError(f"{path}: holds no trial")
-    return _Loaded(str(path), manifests, {(q.tier, q.op, q.name): q for q in found})
+    files = [read_run(run) for run in runs]
+    return _Loaded(str(path), files, {(q.tier, q.op, q.name): q for q in quantities(files)})
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _trials(path: Path) -> list[str]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
+        return msgspec.json.decode(path.read_bytes(), type=_TrialsFile).runs
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"cannot be read: {error}", path=path) from None
 
 
 def _side(found: Quantity | None, first: Quantity | None) -> Side | None:
@@ -112,34 +114,37 @@ def _side(found: Quantity | None, first: Quantity | None) -> Side | None:
 
 
 def _settings(run: _Loaded) -> dict[str, Any]:
-    manifest = run.manifests[0]
-    trace = manifest["trace"]
+    first = run.runs[0]
     return {
-        **manifest["config"], "host": manifest["host"], "engine.name": manifest["engine"]["name"],
-        "version": manifest["version"], "trace.file": trace["file"],
-        "trace.config_sha256": trace["metadata"]["config_sha256"], "window.rows": manifest["window"]["rows"],
-    }  # fmt: skip
+        **first.config,
+        "host": first.host,
+        "engine.name": first.engine.name,
+        "version": first.version,
+        "trace.file": first.trace.file,
+        "trace.config_sha256": first.trace.metadata.config_sha256,
+        "window.rows": first.window.rows,
+    }
 
 
 def _warnings(loaded: list[_Loaded]) -> list[str]:
     warnings = []
     for run in loaded:
-        figures = run.manifests[0]["summary"]["figures"]
+        simulated = {f.tier for f in run.runs[0].summary.figures if f.is_simulated}
         warnings += [
             f"{run.name}: tier {name} is simulated: its figures are a model's and not compared"
-            for name in sorted({f["tier"] for f in figures if f["is_simulated"]})
+            for name in sorted(simulated)
         ]
-        for at, manifest in enumerate(run.manifests):
-            which = f"{run.name}, trial {at + 1}" if len(run.manifests) > 1 else run.name
-            if manifest["status"] != "complete":
-                warnings.append(f"{which} is PARTIAL: {manifest['reason']}")
-            if manifest["summary"]["verdict"].startswith("FELL BEHIND"):
+        for at, trial in enumerate(run.runs):
+            which = f"{run.name}, trial {at + 1}" if len(run.runs) > 1 else run.name
+            if trial.status != "complete":
+                warnings.append(f"{which} is PARTIAL: {trial.reason}")
+            if trial.summary.verdict.startswith("FELL BEHIND"):
                 warnings.append(f"{which} fell behind the trace: its times are those of an overload")
-            if manifest["summary"]["errors"]:
-                warnings.append(f"{which} had {manifest['summary']['errors']:,} failed operations")
-            if manifest.get("verification"):
+            if trial.summary.errors:
+                warnings.append(f"{which} had {trial.summary.errors:,} failed operations")
+            if trial.verification:
                 warnings.append(f"{which} was verified, which slows reads down")
-        if len(run.manifests) == 1:
+        if len(run.runs) == 1:
             warnings.append(f"{run.name} is one trial: its spread is unknown; run it with --trials 3 or more")
         warnings += [f"{run.name}: {line}" for line in disagreements(run.quantities.values())]
     return warnings

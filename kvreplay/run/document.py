@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,36 +12,36 @@ from kvtrace.core.app import emit_table
 from kvtrace.core.units import format_bytes, format_count, format_duration, format_rate
 
 if TYPE_CHECKING:
-    from kvreplay.result.figures import Distribution, Figures
     from kvreplay.run.compare import Compared, Side
     from kvreplay.run.run import Outcome
     from kvreplay.run.trials import Trials
+    from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures
+    from kvtrace.core.run.run_file import Preconditioned, RunFile
 
 SHOWN_BAD_BLOCKS = 10
 
 
 def show_run(outcome: Outcome) -> None:
     """Print the figures of a run."""
-    summary, manifest = outcome.summary, outcome.manifest
+    summary, run = outcome.summary, outcome.run
     partial = "" if outcome.error is None else "PARTIAL: "
     typer.echo(f"{partial}{summary.verdict}; {_totals(outcome)}")
-    window, generation = manifest["window"], summary.generation
-    part = "the whole trace" if window["is_whole_trace"] else f"the trace's start, --limit {window['limit']}"
+    window, generation = run.window, summary.generation
+    part = "the whole trace" if window.is_whole_trace else f"the trace's start, --limit {window.limit}"
     done = "replayed" if outcome.error is None else "was to replay"
-    typer.echo(f"{done} {part}: {window['rows']:,} rows, {format_duration(window['span_ns'])} of trace time")
-    _show_before(manifest)
-    for note in manifest["notes"]:
+    typer.echo(f"{done} {part}: {window.rows:,} rows, {format_duration(window.span_ns)} of trace time")
+    _show_before(run)
+    for note in run.notes:
         typer.echo(note)
-    for name, moved in manifest["device_io"].items():
-        if moved["read_bytes"] is not None:
+    for name, moved in run.device_io.items():
+        if moved.read_bytes is not None:
             typer.echo(
-                f"device beneath {name} ({_device(manifest, name)}): "
-                f"{format_bytes(moved['read_bytes'])} read, "
-                f"{format_bytes(moved['written_bytes'])} written meanwhile, by all programs"
+                f"device beneath {name} ({_device(run, name)}): {format_bytes(moved.read_bytes)} read, "
+                f"{format_bytes(moved.written_bytes)} written meanwhile, by all programs"
             )
-    if (manifest["probes"] or {}).get("is_measured"):
-        rows = manifest["probes"]["event_rows"]
-        kept = "" if rows is None else f" and {rows:,} block requests in blocks.parquet"
+    if run.probes is not None and run.probes.is_measured:
+        events = run.probes.event_rows
+        kept = f" and {events:,} block requests in blocks.parquet" if isinstance(events, int) else ""
         typer.echo(f"probed: probe.json{kept}; kvdistill report shows where the time went")
     _show_verification(outcome)
     typer.echo("")
@@ -51,13 +51,15 @@ def show_run(outcome: Outcome) -> None:
         emit_table("Latency by drive", ("tier op", *_TIMES), [(_name(f), *_times(f.latency)) for f in summary.drives])
     emit_table("Latency", ("tier op", *_TIMES), [(_name(f), *_times(f.latency)) for f in summary.figures])
     emit_table("Latency per MiB", ("tier op", *_TIMES), [
-        (_name(f), *_times(f.latency_per_mib)) for f in summary.figures if f.latency_per_mib.count
+        (_name(f), *_times(f.latency_per_mib)) for f in summary.figures if f.latency_per_mib and f.latency_per_mib.count
     ])  # fmt: skip
     if summary.pace is not None:
         rows = [(_name(f), *_times(f.lateness)) for f in summary.figures if f.lateness is not None]
         emit_table("Lateness", ("tier op", *_TIMES), [*rows, ("all", *_times(summary.pace.lateness))])
-    _show_requests(manifest["requests"])
-    _show_mlperf(manifest["mlperf"])
+    if run.requests is not None:
+        _show_requests(run.requests)
+    if run.mlperf is not None:
+        _show_mlperf(run.mlperf)
     if generation is not None:
         typer.echo(
             f"making data took {percent(generation.share_of_threads)} of its threads' time and making room "
@@ -66,67 +68,57 @@ def show_run(outcome: Outcome) -> None:
         )
 
 
-def _show_mlperf(found: dict[str, Any]) -> None:
-    criteria = [(c["name"], c["shown"], c["verdict"]) for c in found["criteria"]]
+def _show_mlperf(found: Mlperf) -> None:
+    criteria = [(c.name, c.shown, c.verdict) for c in found.criteria]
     emit_table("MLPerf health criteria", ("criterion", "measured and threshold", "verdict"), criteria)
-    rates = found["throughput"]
-    if rates["tokens"] is not None:
-        names = ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s")
-        storage, wall = (shown(name, rates[name]) for name in names)
+    rates = found.throughput
+    if rates.tokens is not None:
+        storage = shown("tokens_per_s", rates.storage_throughput_tokens_per_s)
+        wall = shown("tokens_per_s", rates.wall_clock_throughput_tokens_per_s)
         typer.echo(f"MLPerf throughput: {storage} tokens a second of storage I/O, {wall} by the wall clock")
-    for qos, share in (found["qos_compliance"] or {}).items():
+    for qos, share in (found.qos_compliance or {}).items():
         typer.echo(f"MLPerf QoS compliance, {qos}: {'-' if share is None else percent(share)} within the p95 target")
 
 
-def _show_requests(found: dict[str, Any]) -> None:
-    names = [f"p{name}" for name in ("50", "95", "99", "99_9", "99_99")]
-    columns = ("mean_ns", *(f"{name}_ns" for name in names), "max_ns")
-    rows = [("storage, all", found["storage"])]
-    rows += [(f"storage, {c['qos']} ({c['verdict']})", c["storage"]) for c in found["classes"]]
-    if found["first_token"] is not None:
-        rows.append(("first token (computing modelled)", found["first_token"]))
-    shown = [
-        (name, format_count(d["count"]), *(format_duration(d[c]) for c in columns)) for name, d in rows if d["count"]
-    ]
+def _show_requests(found: RequestFigures) -> None:
+    rows = [("storage, all", found.storage)]
+    rows += [(f"storage, {c.qos} ({c.verdict})", c.storage) for c in found.classes]
+    if found.first_token is not None:
+        rows.append(("first token (computing modelled)", found.first_token))
+    shown = [(name, format_count(d.count), *_times(d)) for name, d in rows if d.count]
     if shown:
         emit_table("Requests", ("time", "requests", *_TIMES), shown)
-    if found["first_token"] is not None and found["first_token_unknown"]:
-        typer.echo(
-            f"{found['first_token_unknown']:,} requests have no time to the first token: a load was not replayed"
-        )
+    if found.first_token is not None and found.first_token_unknown:
+        typer.echo(f"{found.first_token_unknown:,} requests have no time to the first token: a load was not replayed")
 
 
-def _show_before(manifest: dict[str, Any]) -> None:
+def _show_before(run: RunFile) -> None:
     """Print what was written before anything was measured."""
-    populated = manifest["populated"]
-    for done in manifest["preconditioned"]:
-        typer.echo(
-            f"preconditioned {done['tier']}, not measured: {format_bytes(done['written_bytes'])} written{_steady(done)}"
-        )
-    for name, tier in manifest["tiers"].items():
-        laid_out = sum(drive.get("written_first_bytes") or 0 for drive in tier.get("drives", [tier]))
+    for done in run.preconditioned:
+        written = format_bytes(done.written_bytes)
+        typer.echo(f"preconditioned {done.tier}, not measured: {written} written{_steady(done)}")
+    for name in run.tiers:
+        laid_out = sum(facts.get("written_first_bytes") or 0 for tier, facts in run.drives() if tier == name)
         if laid_out:
             typer.echo(f"laid out {name} first, not measured: {format_bytes(laid_out)} written")
-    if populated["objects"]:
+    if run.populated is not None and run.populated.objects:
         typer.echo(
-            f"populated first, not measured: {populated['objects']:,} objects, {format_bytes(populated['bytes'])}"
+            f"populated first, not measured: {run.populated.objects:,} objects, {format_bytes(run.populated.bytes)}"
         )
 
 
-def _steady(done: dict[str, Any]) -> str:
-    if done["is_steady"] is None:
+def _steady(done: Preconditioned) -> str:
+    if done.is_steady is None:
         return ""
-    rounds = len(done["rounds_bytes_per_s"])
-    return f"; {'steady' if done['is_steady'] else 'NOT STEADY'} after {rounds} rounds"
+    return f"; {'steady' if done.is_steady else 'NOT STEADY'} after {len(done.rounds_bytes_per_s or [])} rounds"
 
 
-def _device(manifest: dict[str, Any], drive: str) -> str | None:
+def _device(run: RunFile, drive: str) -> str | None:
     """Return the device beneath a tier, or beneath one of the drives of a tier."""
-    for name, tier in manifest["tiers"].items():
-        for each in tier.get("drives", []):
-            if f"{name}:{each['target']}" == drive:
-                return str(each["device"])
-    return str(manifest["tiers"][drive]["device"])
+    for name, facts in run.drives():
+        if drive in (name, f"{name}:{facts['target']}"):
+            return str(facts["device"])
+    return None
 
 
 def show_trials(trials: Trials) -> None:

@@ -11,10 +11,9 @@ from enum import StrEnum
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from kvreplay.run.bulk import BulkWriter
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.run.run_file import Preconditioned
 from kvtrace.core.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -40,26 +39,6 @@ class Precondition(StrEnum):
 
     TWICE = "twice"
     STEADY = "steady"
-
-
-class Preconditioned(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written before the run to bring the drive into a lasting state."""
-
-    tier: str
-    """With the drive's path behind it where the tier has several."""
-    rule: str
-    file_bytes: int
-    """What was written full: a file as large as the tier's peak, or all of a preallocated file or device."""
-    written_bytes: int
-    sequential_io_bytes: int
-    random_io_bytes: int
-    wall_ns: int
-    is_whole: bool
-    """False if it was interrupted."""
-    rounds_bytes_per_s: list[float] | None
-    """Bandwidth of each round of random writes; null for `twice`."""
-    is_steady: bool | None
-    """Whether the rule was met; null for `twice`."""
 
 
 def precondition(

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from kvreplay.data.buffers import buffer_bytes, write_slots
 from kvreplay.run.bulk import lay_out
-from kvreplay.run.precondition import Precondition, Preconditioned, precondition
-from kvreplay.tiers.drives import Smart, smart
+from kvreplay.run.precondition import Precondition, precondition
+from kvreplay.tiers.drives import smart
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import device_bytes
 from kvreplay.tiers.tier import Holding, StorageTier
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.run.run_file import DeviceIo, Preconditioned, Smart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,11 +134,11 @@ def read_device_bytes(setting: Setting) -> dict[str, tuple[int, int] | None]:
 
 def device_io(
     before: dict[str, tuple[int, int] | None], after: dict[str, tuple[int, int] | None]
-) -> dict[str, dict[str, int | None]]:
+) -> dict[str, DeviceIo]:
     """Return what devices read and wrote between two readings; null where one is missing."""
-    result: dict[str, dict[str, int | None]] = {}
+    result = {}
     for name, start in before.items():
         end = after[name]
         moved = (None, None) if start is None or end is None else (end[0] - start[0], end[1] - start[1])
-        result[name] = dict(zip(("read_bytes", "written_bytes"), moved, strict=True))
+        result[name] = DeviceIo(read_bytes=moved[0], written_bytes=moved[1])
     return result

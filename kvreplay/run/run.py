@@ -20,11 +20,10 @@ from kvreplay.engine.choose import check_name, choose
 from kvreplay.engine.job import Driven, IoEngine, Job, Record
 from kvreplay.plan.plan import compile_window, populate_plan
 from kvreplay.plan.requests import read_asked
-from kvreplay.probes.measure import BLOCKS_FILE
 from kvreplay.result import tables as results
-from kvreplay.result.figures import Summary, summarize
+from kvreplay.result.figures import summarize
 from kvreplay.result.journal import journal
-from kvreplay.result.manifest import Begun, Measured, Populated, Setting, manifest, opening, table_metadata
+from kvreplay.result.manifest import Begun, Measured, Setting, finished, opening, running, table_metadata
 from kvreplay.result.probed import beside
 from kvreplay.result.request_figures import request_figures
 from kvreplay.result.requests import served_batch
@@ -34,6 +33,17 @@ from kvreplay.tiers.sharded import SeveralDrives
 from kvtrace.core.app import INTERRUPTED
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
 from kvtrace.core.limit import parse_limit
+from kvtrace.core.run.figures import Summary
+from kvtrace.core.run.run_file import (
+    BLOCKS_FILE,
+    OPS_FILE,
+    RUN_FILE,
+    SERIES_FILE,
+    SERVED_FILE,
+    Populated,
+    RunBegun,
+    RunFile,
+)
 from kvtrace.core.schema import BLOCKS, OPS, SERIES, SERVED, TRACE
 from kvtrace.core.tables import open_table
 
@@ -42,8 +52,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from kvreplay.data.verify import Verification
     from kvreplay.tiers.tier import Tier
+    from kvtrace.core.run.run_file import Verification
 
 SWITCH_INTERVAL_S = 5e-5
 """How long one Python thread may hold the others up; the default, 5 ms, is longer than an I/O takes."""
@@ -59,7 +69,7 @@ class Interrupted(KvError):  # noqa: N818 - the user's wish, not a fault
 class Outcome:
     """A finished run, whole or partial."""
 
-    manifest: dict[str, Any]
+    run: RunFile
     summary: Summary
     error: KvError | None
     """Why it is partial; None if it is whole."""
@@ -179,8 +189,8 @@ class _Run:
             verifier = setting.verifier(self.data)
             job = Job(plan, due_ns, setting.tiers, record, self.data.fill, setting.config.on_error == "stop",
                       verifier.check if verifier else None)  # fmt: skip
-            results.make_directory(output, results.MANIFEST)
-            with journal(output, record, opening(setting, begun)) as kept:
+            results.make_directory(output, RUN_FILE)
+            with journal(output, record, running(setting, begun)) as kept:
                 driven = stopped or self._drive(engine, job, interrupted, "replaying")
                 kept.stop()
                 moved = device_io(before, read_device_bytes(setting))
@@ -239,15 +249,15 @@ def summary_of(
 
 
 def write_down(
-    setting: Setting, begun: dict[str, Any], measured: Measured, record: Record, due_ns: Any, served: pa.RecordBatch,
+    setting: Setting, begun: RunBegun, measured: Measured, record: Record, due_ns: Any, served: pa.RecordBatch,
     output: Path,
 ) -> Outcome:  # fmt: skip
     """Write tables and manifest of a run to `output`, and return what came of it."""
-    content = manifest(setting, begun, measured)
+    content = finished(setting, begun, measured)
     tables = [
-        (results.OPS_FILE, OPS, results.ops_batches(setting, record, due_ns)),
-        (results.SERVED_FILE, SERVED, [served]),
-        (results.SERIES_FILE, SERIES, [series_batch(setting.window.plan, record, setting.tiers)]),
+        (OPS_FILE, OPS, results.ops_batches(setting, record, due_ns)),
+        (SERVED_FILE, SERVED, [served]),
+        (SERIES_FILE, SERIES, [series_batch(setting.window.plan, record, setting.tiers)]),
     ]
     if measured.probed is not None and measured.probed.has_events:
         tables.append((BLOCKS_FILE, BLOCKS, measured.probed.blocks()))

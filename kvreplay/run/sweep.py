@@ -12,13 +12,13 @@ import msgspec
 
 from kvreplay.config.config import check, make_tiers
 from kvreplay.result import tables
-from kvreplay.result.tables import SWEEP_FILE
 from kvreplay.run.run import replay
 from kvreplay.run.users import check_users, generate
 from kvtrace import __version__
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 from kvtrace.core.plots import panels
+from kvtrace.core.run.run_file import SWEEP_FILE
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvreplay.config.config import Config
-    from kvreplay.result.figures import Summary
     from kvtrace.core.errors import KvError
+    from kvtrace.core.run.figures import Summary
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 SPEEDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
@@ -171,7 +171,7 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
     return Point(
         value=value, run=run, verdict=summary.verdict,
         throughput_bytes_per_s=sum(f.bytes or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
-        operations_per_s=sum(f.operations for f in moved) * NS_PER_S / span if span > 0 else None,
+        operations_per_s=sum(f.operations or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
         read_p99_ns=read_p99_ns, is_within_target=None if read_p99_target_ns is None else is_within,
         write_p99_ns=_slowest(summary, "write"),
         kept_pace=pace.kept_pace if pace else None, late_p99_ns=pace.lateness.p99_ns if pace else None,

@@ -9,21 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvreplay.tiers.host import block_device, sys_text
+from kvtrace.core.run.run_file import Smart
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _TIMEOUT_S = 10
-
-
-class Smart(msgspec.Struct, frozen=True, kw_only=True):
-    """One reading of a drive."""
-
-    values: dict[str, Any] | None
-    """As the tool names them; null if they cannot be read."""
-    source: str | None
-    reason: str | None
-    """Why there are none."""
 
 
 def firmware(target: Path) -> str | None:

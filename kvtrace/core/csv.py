@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.core import metadata
 from kvtrace.core.errors import TraceError
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.parquet import conform, table_of
-from kvtrace.core.schema import SCHEMA_VERSION, arrow_schema
+from kvtrace.core.schema import SCHEMA_VERSION, Table, arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     import pyarrow as pa
-
-    from kvtrace.core.metadata import Metadata
-    from kvtrace.core.schema import Table
 
 HEAD = b"# kvtrace "
 END = b"# end "

@@ -14,7 +14,7 @@ from kvtrace.core.schema import SCHEMA_VERSION, Table
 _OUTPUT_OPTIONS = ("-o", "--output", "--requests-out")
 
 
-class Tier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tier of the hierarchy, fastest first; `capacity_bytes` is null if it has no bound."""
 
     name: str
@@ -35,7 +35,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
     config_sha256: str = ""
     model: dict[str, Any] | None = None
-    tiers: list[Tier] = []
+    tiers: list[TierFacts] = []
     source: dict[str, Any] | None = None
     """Where requests came from: kind, file name, its SHA-256, block_tokens, counts."""
     notes: list[str] = []

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.core import metadata
 from kvtrace.core.errors import TraceError
-from kvtrace.core.schema import TABLES, arrow_schema
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.schema import TABLES, Table, arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     import pyarrow as pa
-
-    from kvtrace.core.metadata import Metadata
-    from kvtrace.core.schema import Table
 
 META_KEY = b"kvtrace"
 # Level 1 halves the file against level 0 at a third of level 3's cost (measured, 8 columns, 1 Mi-row groups).

@@ -9,7 +9,6 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.plots import panels
-from kvtrace.core.units import format_bytes
 from kvtrace.curves.sampling import Estimate, estimate
 from kvtrace.curves.stack import lru_curve
 from kvtrace.model.shape import bytes_per_token
@@ -147,19 +146,6 @@ def plot(found: Sweep, path: Path, title: str) -> None:
             moved.plot(gib, [getattr(p, name) / 2**40 for p in found.points], marker=".", label=label)
         moved.set(xlabel="capacity, GiB", ylabel="TiB over the trace", xscale="log", ylim=(0, None))
         moved.legend()
-
-
-def rows(found: Sweep) -> list[list[str]]:
-    """Return the points as rows of a table, with a bar for the hit ratio."""
-    return [
-        [
-            format_bytes(p.capacity_bytes), f"{p.capacity_objects:,}",
-            f"{100 * p.hit_ratio:.1f} %" + (f" ± {100 * p.hit_ratio_error:.1f}" if found.sampling_rate < 1 else ""),
-            format_bytes(p.read_bytes), format_bytes(p.passed_bytes), format_bytes(p.written_bytes),
-            ("█" * round(20 * p.hits / max(1, found.points[-1].hits))).ljust(20),
-        ]
-        for p in found.points
-    ]  # fmt: skip
 
 
 def as_json(found: Sweep) -> dict[str, Any]:

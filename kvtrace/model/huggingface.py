@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.model.hf_fields import Fields
-from kvtrace.model.hf_layers import LayerKind, layer_kinds
-from kvtrace.model.hf_state import recurrent_layers
+from kvtrace.model.hf_layers import Fields, LayerKind, layer_kinds, recurrent_layers
 from kvtrace.model.layers import (
     INDEX_SCALE_VALUES,
     Chunked,
@@ -29,9 +28,6 @@ from kvtrace.model.layers import (
     parse_dtype,
 )
 from kvtrace.model.shape import ModelShape, check
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Classes of transformers in which a missing num_key_value_heads means one for each attention head.
 _MULTI_HEAD_DEFAULT = {"llama", "phi3", "olmo", "olmo2"}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -15,13 +15,20 @@ import numpy as np
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.chains import prefix_chains
-from kvtrace.requests.columns import MAX_BLOCK_ID, MAX_NS, BlockId, Count, Seconds, column, dense, place_of, sha256_of
-from kvtrace.requests.requests import Requests
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.requests.requests import Ints
+from kvtrace.requests.requests import (
+    MAX_BLOCK_ID,
+    MAX_NS,
+    BlockId,
+    Count,
+    Ints,
+    Requests,
+    Seconds,
+    Start,
+    column,
+    dense,
+    place_of,
+    sha256_of,
+)
 
 LOCAL, GLOBAL = "local", "global"
 SUBAGENT = "subagent"
@@ -75,6 +82,11 @@ class _Columns:
         for inner, place in nested:
             self.subagents += 1
             self.enter(inner, file, path, block_tokens, place)
+
+
+def is_own(start: Start) -> bool:
+    """Return whether a file starts as those of this source do: an object with a block size and requests."""
+    return start.text.startswith(b"{") and b'"block_size"' in start.text and b'"requests"' in start.text
 
 
 def read(path: Path, rng: np.random.Generator, *, conversation_rate_per_s: float = 0.0) -> Requests:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
 from kvtrace.core.errors import TraceError
-from kvtrace.requests.columns import MAX_NS, sha256_of
 from kvtrace.requests.csvtable import header_of, in_time_order, read_columns
-from kvtrace.requests.requests import Requests
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from kvtrace.requests.requests import MAX_NS, Requests, Start, sha256_of
 
 TIME, INPUT, OUTPUT, IMAGES = "TIMESTAMP", "ContextTokens", "GeneratedTokens", "NumImages"
+
+
+def is_own(start: Start) -> bool:
+    """Return whether a file starts as those of this source do: with its header."""
+    return {TIME, INPUT, OUTPUT} <= start.columns
 
 
 def read(path: Path) -> Requests:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -12,12 +13,8 @@ import numpy as np
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.chains import prefix_chains
-from kvtrace.requests.columns import BlockId, Count, Seconds, column
 from kvtrace.requests.jsonlines import JsonLines
-from kvtrace.requests.requests import Requests
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from kvtrace.requests.requests import BlockId, Count, Requests, Seconds, Start, column
 
 BLOCK_TOKENS = 16
 ROOT = -1
@@ -53,6 +50,12 @@ class _Conversations:
             self.count += 1
         self._of[line.chat_id] = session
         return session
+
+
+def is_own(start: Start) -> bool:
+    """Return whether a file starts as those of this source do: its first line is a request with a chat's id."""
+    names = (b'"timestamp"', b'"hash_ids"', b'"chat_id"')
+    return start.text.startswith(b"{") and all(name in start.line for name in names)
 
 
 def read(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.columns import dense, need_file, sha256_of
 from kvtrace.requests.csvtable import CsvColumns, in_time_order, read_columns
-from kvtrace.requests.requests import NONE, Requests
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.requests.requests import Ints
+from kvtrace.requests.requests import NONE, Ints, Requests, Start, dense, need_file, sha256_of
 
 TIME, INPUT, OUTPUT = "Timestamp", "Request tokens", "Response tokens"
 SESSION, TOTAL = "Session ID", "Total tokens"
 UNUSED = ("Elapsed time", "Model", "Log Type")
 _MAX_S = 2**31
 _GLOB = "*?["
+
+
+def is_own(start: Start) -> bool:
+    """Return whether a file starts as those of this source do: with its header."""
+    return {TIME, INPUT, OUTPUT} <= start.columns
 
 
 def read(path: Path) -> Requests:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from kvtrace.core.csv import csv_fault
 from kvtrace.core.errors import TraceError
-from kvtrace.requests.columns import MAX_TOKENS, need_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from kvtrace.requests.requests import Ints
+from kvtrace.requests.requests import MAX_TOKENS, Ints, need_file
 
 # The first data row is on line 2.
 FIRST_LINE = 2

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
 from kvtrace.core.errors import TraceError
-from kvtrace.requests.columns import need_file, place_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from kvtrace.requests.requests import need_file, place_of
 
 T = TypeVar("T")
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.requests.columns import MAX_NS, BlockId, Count, column
 from kvtrace.requests.jsonlines import JsonLines
-from kvtrace.requests.requests import Requests
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.requests.requests import Ints
+from kvtrace.requests.requests import MAX_NS, BlockId, Count, Ints, Requests, Start, column
 
 BLOCK_TOKENS = 512
 TIME_UNITS_NS = {"ms": 1_000_000, "s": 1_000_000_000}
@@ -28,6 +23,12 @@ class _Line(msgspec.Struct):
     input_length: Count
     output_length: Count
     hash_ids: list[BlockId]
+
+
+def is_own(start: Start) -> bool:
+    """Return whether a file starts as those of this source do: its first line is a request, without a chat's id."""
+    names = (b'"timestamp"', b'"hash_ids"')
+    return start.text.startswith(b"{") and all(n in start.line for n in names) and b'"chat_id"' not in start.line
 
 
 def read(path: Path, *, time_unit: str = "ms", block_tokens: int = BLOCK_TOKENS) -> Requests:

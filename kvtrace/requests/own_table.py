@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, enum_array, enum_code
-from kvtrace.core.tables import open_table
-from kvtrace.requests.columns import MAX_BLOCK_ID, MAX_NS, MAX_TOKENS, sha256_of
-from kvtrace.requests.requests import NONE, Requests
+from kvtrace.core.tables import SUFFIXES, open_table
+from kvtrace.requests.requests import MAX_BLOCK_ID, MAX_NS, MAX_TOKENS, NONE, Ints, Requests, Start, sha256_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     import pyarrow as pa
 
-    from kvtrace.requests.requests import Ints
 
 BATCH_ROWS = 1 << 16
 _TRACE_KIND = enum_code(REQUESTS, "kind", RequestKind.TRACE)
@@ -71,6 +68,11 @@ def _nullable(values: Ints | None, rows: slice, n: int, type_: Any) -> Any:
     if values is None:
         return pa.nulls(n, type_)
     return pa.array(values[rows], type_, mask=values[rows] == NONE)
+
+
+def is_own(start: Start) -> bool:
+    """Return whether a file is one of this source, by its name."""
+    return start.path.name.endswith(SUFFIXES)
 
 
 def read(path: Path) -> Requests:

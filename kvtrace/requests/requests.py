@@ -1,16 +1,20 @@
-"""Request sources: each reads or makes what users asked, one source a file."""
+"""What every source of requests returns, and the limits, columns and digests that sources share."""
 
 from __future__ import annotations
 
+import hashlib
+from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Annotated, Any, Final
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-    Ints = NDArray[np.int64]
+from kvtrace.core.errors import TraceError
 
+Ints = NDArray[np.int64]
 
 NONE = -1
 """Stands for null in `session_id`, `turn` and `qos`."""
@@ -48,3 +52,76 @@ class Requests:
     def __len__(self) -> int:
         """Return the number of requests."""
         return len(self.arrival_ns)
+
+
+MAX_TOKENS: Final = 2**31 - 1
+# About 73 years: what is computed from times still fits 64 bits.
+MAX_NS: Final = 2**61
+# Chunks smaller than a block are numbered within it, and that product must fit 64 bits.
+MAX_BLOCK_ID: Final = 2**52
+_DIGEST_BYTES = 1 << 20
+_START_BYTES = 1 << 16
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
+BlockId = Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCK_ID)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=2**31)]
+
+
+def column(values: array[int]) -> Ints:
+    """Return the array.array("q") `values` as int64, without a copy."""
+    return np.frombuffer(values, dtype=np.int64) if values else np.zeros(0, dtype=np.int64)
+
+
+def dense(values: Ints) -> tuple[Ints, int]:
+    """Return `values` renumbered from 0 by first appearance, and how many are distinct."""
+    distinct, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    number = np.empty(len(distinct), dtype=np.int64)
+    number[np.argsort(first, kind="stable")] = np.arange(len(distinct))
+    return number[inverse], len(distinct)
+
+
+def sha256_of(*paths: Path) -> str:
+    """Return the SHA-256 of the bytes of `paths`, one after the other, in hexadecimal."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while data := file.read(_DIGEST_BYTES):
+                digest.update(data)
+    return digest.hexdigest()
+
+
+def need_file(path: Path) -> None:
+    """Raise TraceError unless `path` is a regular file."""
+    if not path.is_file():
+        raise TraceError("no such file", path=path)
+
+
+def place_of(error: msgspec.ValidationError) -> tuple[str, str | None]:
+    """Return what `error` says and the field it says it of: "... - at `$.hash_ids[0]`" is of hash_ids."""
+    message, _, place = str(error).partition(" - at `$")
+    names = [name for name in place.rstrip("`").replace("[", ".[").split(".") if name and not name.startswith("[")]
+    return message, ".".join(names) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a file starts, for sources to know their own by: its first 64 KiB, without byte order mark and blanks."""
+
+    path: Path
+    text: bytes
+
+    @property
+    def line(self) -> bytes:
+        """The first line."""
+        return self.text.split(b"\n", 1)[0]
+
+    @property
+    def columns(self) -> set[str]:
+        """The names in the first line, if it is the header of a CSV."""
+        return {name.strip() for name in self.line.decode(errors="replace").split(",")}
+
+
+def start_of(path: Path) -> Start:
+    """Return how the file at `path` starts."""
+    with path.open("rb") as file:
+        return Start(path, file.read(_START_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip())

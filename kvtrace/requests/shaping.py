@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_duration
-from kvtrace.requests.columns import MAX_BLOCK_ID, MAX_NS, dense
-from kvtrace.requests.requests import NONE, Requests
-
-if TYPE_CHECKING:
-    from kvtrace.requests.requests import Ints
+from kvtrace.requests.requests import MAX_BLOCK_ID, MAX_NS, NONE, Ints, Requests, dense
 
 _MAX_REQUESTS = 2**31 - 1
 
@@ -35,7 +31,7 @@ class OverLimit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Reshaping:
     """What to make of a source, in this order: limit prompts, jitter, scale times, repeat, cut."""
 
     max_input_tokens: int | None = None
@@ -61,13 +57,13 @@ class Shape:
 
     def as_config(self) -> dict[str, Any]:
         """Return what differs from leaving a source as it is."""
-        plain = Shape()
+        plain = Reshaping()
         changed = {n: getattr(self, n) for n in self.__slots__ if getattr(self, n) != getattr(plain, n)}
         config: dict[str, Any] = msgspec.to_builtins(changed)
         return config
 
 
-def shape(requests: Requests, wanted: Shape, rng: np.random.Generator) -> Requests:
+def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> Requests:
     """Return `requests` as `wanted`, what was done in its notes and its origin; `rng` draws the jitter."""
     if wanted.max_input_tokens is not None:
         requests = _limit(requests, wanted.max_input_tokens, wanted.over_limit)

@@ -2,32 +2,69 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import mmap
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.columns import MAX_NS, MAX_TOKENS, column, need_file, place_of, sha256_of
-from kvtrace.requests.requests import Requests
-from kvtrace.requests.tokens import token_counter
+from kvtrace.requests.requests import MAX_NS, MAX_TOKENS, Ints, Requests, Start, column, need_file, place_of, sha256_of
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.requests.requests import Ints
-    from kvtrace.requests.tokens import Counter
-
+ENCODING = "cl100k_base"
+CHARACTERS_PER_TOKEN = 4
 REQUEST_RATE_PER_S = 1.0
 LIVE_CONVERSATIONS = 64
 ASKING = ("human", "user")
 ANSWERING = ("gpt", "assistant", "chatgpt", "bing", "bard")
 CONTEXT = ("system", "tool", "function", "observation")
+
+Counter = Callable[[str], int]
+"""From a text to how many tokens it has."""
+
+
+class Tokenizer(StrEnum):
+    """How tokens are counted."""
+
+    AUTO = "auto"
+    TIKTOKEN = "tiktoken"
+    CHARACTERS = "characters"
+
+
+def token_counter(tokenizer: str) -> tuple[Counter, str]:
+    """Return a function from text to its tokens, and words for what it counts.
+
+    Raises:
+        ConfigError: no such tokenizer.
+        ProbeUnavailable: `tiktoken` was asked for and cannot be had; `auto` falls back to characters.
+
+    """
+    if tokenizer not in tuple(Tokenizer):
+        raise ConfigError(f"unknown tokenizer {tokenizer!r}; use {', '.join(Tokenizer)}")
+    if tokenizer != Tokenizer.CHARACTERS:
+        try:
+            encoding = importlib.import_module("tiktoken").get_encoding(ENCODING)
+        except (ImportError, OSError) as error:
+            # OSError: it fetches its vocabulary once, and there may be no network.
+            if tokenizer == Tokenizer.TIKTOKEN:
+                raise ProbeUnavailable(
+                    f"tiktoken is not to be had ({error}); pip install tiktoken, or --tokenizer characters"
+                ) from None
+        else:
+            return lambda text: len(encoding.encode(text, disallowed_special=())), f"tiktoken's {ENCODING}"
+    return _quarter, f"estimated as characters / {CHARACTERS_PER_TOKEN}, rounded up"
+
+
+def _quarter(text: str) -> int:
+    return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 class _Message(msgspec.Struct):
@@ -75,6 +112,11 @@ class _Turns:
             self.lengths.append(turns)
         else:
             self.empty += 1
+
+
+def is_own(start: Start) -> bool:
+    """Return whether a file starts as those of this source do: a list of conversations."""
+    return start.text.startswith(b"[") and b'"conversations"' in start.text
 
 
 def read(

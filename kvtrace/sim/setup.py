@@ -11,7 +11,7 @@ from kvtrace.sim import heap, records, world
 from kvtrace.sim.chains import chunk_chains, conversations
 from kvtrace.sim.preset import BYTES_PER_US, Entry, Match, Placement, Policy, Preset, Promotion
 from kvtrace.users import synthetic
-from kvtrace.users.workload import Library, Mode, Popularity
+from kvtrace.users.workload import Library, Popularity, ServingMode
 
 if TYPE_CHECKING:
     from kvtrace.model.shape import ModelShape
@@ -125,7 +125,7 @@ def _knobs(preset: Preset, model: ModelShape, load: Load, library: Library, size
         seed=load.seed,
         until_ns=load.until_ns,
         max_requests=load.max_requests,
-        mode=list(Mode).index(w.mode),
+        mode=list(ServingMode).index(w.mode),
         prompt_ppm=round(w.prompt_share * 1_000_000),
         prompts=library.prompts,
         retrieve_ppm=round(w.rag_share * 1_000_000),

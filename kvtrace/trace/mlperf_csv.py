@@ -7,8 +7,10 @@ and an export says what it leaves out. Its clock is Unix seconds with six decima
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,19 +18,14 @@ import numpy as np
 from kvtrace.core.csv import csv_fault
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import aside
-from kvtrace.core.metadata import Metadata, Tier, describe
+from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code
-from kvtrace.core.tables import create, objects_path, open_table
+from kvtrace.core.tables import Writer, create, objects_path, open_table
 from kvtrace.core.units import format_duration
 from kvtrace.trace.key_numbers import KeyNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     import pyarrow as pa
-
-    from kvtrace.core.tables import Writer
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
 BLOCK_BYTES = 8 << 20
@@ -80,7 +77,7 @@ class Import:
 
 def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[float], None]) -> Import:
     """Convert the MLPerf CSV at `source` to the trace at `target`, with its objects table beside it."""
-    tiers = [Tier(name) for name in _TIERS.values()]
+    tiers = [TierFacts(name) for name in _TIERS.values()]
     origin = {"kind": "mlperf-csv", "file": source.name}
 
     def about(table: Any) -> Metadata:

@@ -7,24 +7,19 @@ interval, as if it had always run. (Begun with an arrival, bursty ones would hav
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import DURATIONS_NS, NS_PER_S, format_duration
-from kvtrace.requests.columns import MAX_NS
+from kvtrace.requests.requests import MAX_NS, Ints
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from kvtrace.requests.requests import Ints
-
-    Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 US: Final = 1_000
 US_PER_S: Final = NS_PER_S // US
@@ -45,7 +40,7 @@ class Process(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class ArrivalProcess:
     """A process of arrivals; `day_ns` and `amplitude` are of DIURNAL only."""
 
     rate_per_s: float

@@ -19,6 +19,7 @@ HEAVY = {"numpy", "pyarrow", "polars", "duckdb", "numba", "dgen_py", "rich", "zs
 FLOW = {
     "kvtrace": [
         "core",
+        "core.run",
         "core.document",
         "requests",
         "users",
@@ -34,7 +35,7 @@ FLOW = {
     "kvdistill": ["queries", "formats", "profile", "jobs", "report", "commands", ""],
 }
 """Each program's folders in the order of the flow, its command line (the top level) last."""
-SHARED = ("kvtrace.core", "kvtrace.core.document")
+SHARED = ("kvtrace.core", "kvtrace.core.run", "kvtrace.core.document")
 MOST_FILES = 15
 MOST_LINES = 350
 MOST_FUNCTION_LINES = 60

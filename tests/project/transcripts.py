@@ -412,8 +412,6 @@ JOBS: dict[str, list[str]] = {
     "fio of the run": ["fio", "run", "-o", "out", "--fio-version", "3.36", "--jobs", "4", "--log-version", "3"],
     "reports": ["report", "run", "-o", "out/run.md", "-o", "out/run.csv"],
     "reports of both": ["report", "run", "run2", "-o", "out/both.md", "-o", "out/both.csv"],
-    "elbencho": ["elbencho", "t.parquet", "--tier", "nvme", "-o", "out"],
-    "vdbench": ["vdbench", "t.parquet", "--tier", "nvme", "-o", "out"],
     "warp": ["warp", "t.parquet", "--tier", "nvme", "-o", "out"],
     "sai3": ["sai3", "t.parquet", "--tier", "nvme", "-o", "out"],
 }

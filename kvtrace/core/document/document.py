@@ -32,6 +32,8 @@ class Unit(StrEnum):
     SHARE = "share of 1"
     NUMBER = "number"
     RATIO = "ratio"
+    EXACT = "exact number"
+    """Printed with all its digits, such as an answer to a query."""
 
 
 class Sheet(StrEnum):
@@ -190,6 +192,7 @@ def _number(value: float) -> str:
 
 _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.TEXT: str,
+    Unit.EXACT: str,
     Unit.COUNT: lambda value: format_count(value) if float(value).is_integer() else f"{value:,.1f}",
     Unit.BYTES: format_bytes,
     Unit.BYTES_PER_DAY: lambda value: f"{format_bytes(value)}/day",

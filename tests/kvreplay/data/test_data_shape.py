@@ -85,11 +85,11 @@ def test_a_run_records_and_writes_what_was_asked(tmp_path: Path) -> None:
     config = Config(tiers={"nvme": str(tmp_path / "d")}, dedup_ratio=2.0, compress_ratio=3.0, is_buffered=True,
                     is_kept=True)  # fmt: skip
     outcome = replay(config, trace, tmp_path / "run", [])
-    shape = outcome.manifest["data"]["shape"]
+    shape = outcome.run.data.shape
     found = blocks([p.read_bytes() for p in (tmp_path / "d" / SCRATCH).rglob("*.kv")], 4096)
-    assert (shape["made_blocks"], shape["distinct_blocks"]) == (len(found), len(set(found)))
-    assert shape["measured_compress_ratio"] == pytest.approx(3.0, rel=0.05)
-    assert outcome.manifest["data"]["note"] == "compressible; blocks repeat"
+    assert (shape.made_blocks, shape.distinct_blocks) == (len(found), len(set(found)))
+    assert shape.measured_compress_ratio == pytest.approx(3.0, rel=0.05)
+    assert outcome.run.data.note == "compressible; blocks repeat"
 
 
 @pytest.mark.parametrize(("dedup", "compress"), [(0.5, 1), (2000, 1), (1, 0), (1, 50), (float("nan"), 1)])

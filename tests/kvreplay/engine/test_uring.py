@@ -194,7 +194,7 @@ def test_files_memory_and_nothing_in_one_run_keep_their_order(tmp_path: Path) ->
         outcome = replay(config, trace, tmp_path / "run", [], tiers=tiers)
         assert outcome.error is None
         assert outcome.summary.operations == len(rows)
-        assert outcome.manifest["engine"]["name"] == outcome.manifest["tiers"]["nvme"]["engine"] == "uring"
+        assert outcome.run.engine.name == outcome.run.tiers["nvme"]["engine"] == "uring"
         ended: dict[int, tuple[int, int]] = {}
         for op, row in zip(read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist(), rows, strict=True):
             # Within a request, a later stage begins when the earlier one has completed.

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from conftest import run_cli, write_trace
+from run_files import run_file, summary
 
 from kvreplay.config.config import Config
 from kvreplay.engine import ring
 from kvreplay.engine.job import ERROR, OK, Record
 from kvreplay.result import journal as journals
 from kvreplay.result import tables
-from kvreplay.result.journal import PARTIAL_MANIFEST, PARTIAL_OPS, Journal, journal, read_record, unrecovered
+from kvreplay.result.journal import Journal, journal, read_record, unrecovered
 from kvreplay.result.recover import recover
 from kvreplay.run.compare import compare
 from kvreplay.run.run import replay
@@ -27,6 +28,7 @@ from kvreplay.run.trials import run_trials
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import Options
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
+from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, PartialRunFile, RunBegun, Running
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import read_table
 
@@ -66,7 +68,7 @@ def start(tmp_path: Path, target: Path, name: str = "run") -> subprocess.Popen[s
 
 def kill_with_rows(tmp_path: Path, process: subprocess.Popen[str]) -> Path:
     """Kill `process` when its journal has at least a batch of rows; return the run's directory."""
-    kept = tmp_path / "run" / PARTIAL_OPS
+    kept = tmp_path / "run" / PARTIAL_OPS_FILE
     wait_for(lambda: kept.is_file() and kept.stat().st_size > 1000, "the journal has no rows")
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -77,7 +79,7 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
     (tmp_path / "d").mkdir()
     process = start(tmp_path, tmp_path / "d")
     output = tmp_path / "run"
-    wait_for((output / PARTIAL_MANIFEST).is_file, "the journal does not begin")
+    wait_for((output / PARTIAL_RUN_FILE).is_file, "the journal does not begin")
     with pytest.raises(DeviceError, match="that run is still going on"):
         recover(output)
     kill_with_rows(tmp_path, process)
@@ -128,9 +130,11 @@ def record_of(outcomes: list[int]) -> Record:
 def test_a_journal_keeps_each_operation_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "_PERIOD_S", 3600.0)
     record = record_of([3, 0, 3, 1, 0])
+    known = {name: getattr(run_file(summary([])), name) for name in RunBegun.__struct_fields__}
+    begun = PartialRunFile(**known, running=Running("/trace"))
 
     def fail() -> None:
-        with journal(tmp_path, record, {"program": "kvreplay"}) as kept:
+        with journal(tmp_path, record, begun) as kept:
             kept.keep()
             kept.keep()
             # A row that ends after later ones.
@@ -140,7 +144,7 @@ def test_a_journal_keeps_each_operation_once(tmp_path: Path, monkeypatch: pytest
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    with (tmp_path / PARTIAL_OPS).open("rb") as file:
+    with (tmp_path / PARTIAL_OPS_FILE).open("rb") as file:
         places = [b.column("place").to_pylist() for b in pa.ipc.open_stream(file)]
     assert places == [[1, 3, 4], [0]]
     found = read_record(tmp_path, 5, is_open_loop=True)
@@ -148,13 +152,13 @@ def test_a_journal_keeps_each_operation_once(tmp_path: Path, monkeypatch: pytest
     assert found.completed_ns.tolist() == [5, 15, -1, -1, 45]
     assert found.ready_ns.tolist() == [0, 1, 0, 3, 4]
     # A kill in the middle of a batch costs that batch.
-    whole = (tmp_path / PARTIAL_OPS).read_bytes()
-    (tmp_path / PARTIAL_OPS).write_bytes(whole[:-20])
+    whole = (tmp_path / PARTIAL_OPS_FILE).read_bytes()
+    (tmp_path / PARTIAL_OPS_FILE).write_bytes(whole[:-20])
     assert read_record(tmp_path, 5, is_open_loop=True).outcome.tolist() in ([0, 0, 3, 1, 0], [3, 0, 3, 1, 0])
-    (tmp_path / PARTIAL_OPS).write_bytes(whole[: len(whole) // 2])
+    (tmp_path / PARTIAL_OPS_FILE).write_bytes(whole[: len(whole) // 2])
     assert read_record(tmp_path, 5, is_open_loop=True).outcome.tolist() in ([3, 0, 3, 1, 0], [3, 3, 3, 3, 3])
     with unrecovered(tmp_path) as content:
-        assert content == {"program": "kvreplay"}
+        assert content == begun
 
 
 def test_two_runs_cannot_write_to_one_directory(tmp_path: Path) -> None:
@@ -175,20 +179,20 @@ def test_a_journal_that_cannot_be_written_stops_no_run(tmp_path: Path, monkeypat
     config = Config(tiers={"nvme": str(tmp_path / "d")}, is_buffered=True, speed=1.0)
     outcome = replay(config, trace, tmp_path / "run", [])
     assert outcome.error is None
-    assert f"would not have outlived a kill: {tmp_path / 'run'}: No space left on device" in outcome.manifest["notes"]
+    assert f"would not have outlived a kill: {tmp_path / 'run'}: No space left on device" in outcome.run.notes
 
 
 def test_a_signal_ends_the_run_with_what_it_has(tmp_path: Path) -> None:
     target = tmp_path / "space.dat"
     process = start(tmp_path, target)
-    wait_for((tmp_path / "run" / PARTIAL_MANIFEST).is_file, "the run does not begin")
+    wait_for((tmp_path / "run" / PARTIAL_RUN_FILE).is_file, "the run does not begin")
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out.startswith("PARTIAL: ")) == (130, True), err
     assert "interrupted by SIGTERM" in err
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "partial"
     assert not target.exists()
-    assert not (tmp_path / "run" / PARTIAL_MANIFEST).exists()
+    assert not (tmp_path / "run" / PARTIAL_RUN_FILE).exists()
 
 
 def mounted(tmp_path: Path, size: int) -> Path:
@@ -233,7 +237,7 @@ def test_a_full_drive_keeps_what_was_measured(tmp_path: Path, engine: str) -> No
         assert "row 3: write of object 2: No space left on device" in str(outcome.error)
         found = [o["outcome"] for o in read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()]
         assert found == ["ok", "ok", "ok", "error", "skipped"]
-        assert outcome.manifest["status"] == "partial"
+        assert outcome.run.status == "partial"
         assert list((point / "d").iterdir()) == [], "our files went"
         assert (point / "other").stat().st_size > 0, "the other program's did not"
     finally:
@@ -255,9 +259,9 @@ def test_a_series_that_was_cut_off_is_ours_and_says_what_to_do(tmp_path: Path) -
     output = tmp_path / "trials"
     trial = output / "trial-1"
     trial.mkdir(parents=True)
-    (trial / PARTIAL_MANIFEST).write_text("{}")
+    (trial / PARTIAL_RUN_FILE).write_text("{}")
     with pytest.raises(DeviceError, match=f"say kvreplay recover {trial}"):
         tables.check_output(output, is_forced=False)
-    (trial / PARTIAL_MANIFEST).unlink()
+    (trial / PARTIAL_RUN_FILE).unlink()
     (trial / "run.json").write_text('{"program": "kvreplay"}')
     tables.check_output(output, is_forced=False)

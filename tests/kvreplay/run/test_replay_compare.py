@@ -7,39 +7,33 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import run_cli, write_trace
+from run_files import figures, run_file, summary
 
 from kvreplay.config.config import Config
 from kvreplay.run.compare import compare
 from kvreplay.run.trials import disagreements, quantities, run_trials
-from kvtrace.core.errors import ConfigError
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.run.run_file import RunFile, write_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
-
 
 def manifest(rate: float | None, time: int | None = 100, *, verdict: str = "closed", errors: int = 0,
-             status: str = "complete", **config: Any) -> dict[str, Any]:  # fmt: skip
-    figures = {"tier": "nvme", "op": "read", "is_simulated": False, "bandwidth_bytes_per_s": rate,
-               "operations_per_s": rate, "latency": dict.fromkeys(TIMES, time)}  # fmt: skip
-    return {
-        "status": status, "reason": "why", "version": "1", "config": config, "host": {"cpus": 2},
-        "engine": {"name": "threads"}, "window": {"rows": 5},
-        "trace": {"file": "t", "metadata": {"config_sha256": "x"}},
-        "summary": {"verdict": verdict, "errors": errors, "figures": [figures, figures | {"is_simulated": True}]},
-    }  # fmt: skip
+             status: str = "complete", **config: Any) -> RunFile:  # fmt: skip
+    found = [figures(rate, time), figures(rate, time, is_simulated=True)]
+    return run_file(summary(found, verdict=verdict, errors=errors), status=status, reason="why", config=config)
 
 
-def saved(path: Path, manifests: list[dict[str, Any]]) -> Path:
+def saved(path: Path, runs: list[RunFile]) -> Path:
     path.mkdir()
-    if len(manifests) == 1:
-        (path / "run.json").write_text(json.dumps(manifests[0]))
+    if len(runs) == 1:
+        write_run(path, runs[0])
         return path
-    for i, content in enumerate(manifests):
+    for i, content in enumerate(runs):
         (path / f"trial-{i}").mkdir()
-        (path / f"trial-{i}" / "run.json").write_text(json.dumps(content))
-    (path / "trials.json").write_text(json.dumps({"runs": [f"trial-{i}" for i in range(len(manifests))]}))
+        write_run(path / f"trial-{i}", content)
+    (path / "trials.json").write_text(json.dumps({"runs": [f"trial-{i}" for i in range(len(runs))]}))
     return path
 
 
@@ -91,11 +85,12 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run of kvreplay in this folder"):
         compare([run, tmp_path])
     (run / "run.json").write_text("{}")
-    with pytest.raises(ConfigError, match="not of this version"):
+    with pytest.raises(TraceError, match="not of this version"):
         compare([run, run])
-    (run / "run.json").write_text("[1")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        compare([run, run])
+    for damaged in (b"[1", b"[" * 100_000, b'{"program": "\xff"}', b'{"program": 1}', b""):
+        (run / "run.json").write_bytes(damaged)
+        with pytest.raises(TraceError, match=r"damaged|not of this version"):
+            compare([run, run])
 
 
 def row(i: int) -> Any:

@@ -24,6 +24,7 @@ from kvreplay.tiers.claims import MARKER, SCRATCH
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import Options
 from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import open_table, read_table
 
@@ -173,11 +174,11 @@ def test_a_run_on_files_and_memory_says_what_it_did_and_leaves_nothing(
 def test_the_device_did_the_work(tmp_path: Path, drive: Path) -> None:
     rows = [row("write", 2, i, 1 << 20) for i in range(8)] + [row("read", 2, i, 1 << 20) for i in range(8)]
     outcome, _ = run(tmp_path, rows, targets={"nvme": str(drive)})
-    moved = outcome.manifest["device_io"]["nvme"]
-    if moved["read_bytes"] is None:
+    moved = outcome.run.device_io["nvme"]
+    if moved.read_bytes is None:
         pytest.skip("the device beneath the temporary directory is not in /proc/diskstats")
-    assert moved["read_bytes"] >= 8 << 20
-    assert moved["written_bytes"] >= 8 << 20
+    assert moved.read_bytes >= 8 << 20
+    assert moved.written_bytes >= 8 << 20
 
 
 def test_what_is_kept_is_what_was_generated_and_deletes_deleted(tmp_path: Path, drive: Path) -> None:
@@ -193,7 +194,7 @@ def test_what_is_kept_is_what_was_generated_and_deletes_deleted(tmp_path: Path, 
     assert files[0].read_bytes() == expected
     # The next run knows them as ours and clears them away.
     outcome, _ = run(tmp_path, rows[:1], targets={"nvme": str(drive)})
-    assert outcome.manifest["tiers"]["nvme"]["removed_leftover_files"] == 1
+    assert outcome.run.tiers["nvme"]["removed_leftover_files"] == 1
     assert list(drive.iterdir()) == []
 
 
@@ -219,8 +220,8 @@ def test_what_the_window_never_wrote_is_populated_and_not_measured(tmp_path: Pat
     rows = [row("read", 2, i % 3, 50_000) for i in range(9)]
     outcome, ops = run(tmp_path, rows, targets={"nvme": str(drive)})
     assert outcome.error is None
-    assert outcome.manifest["populated"]["objects"] == 3
-    assert outcome.manifest["populated"]["bytes"] == 150_000
+    assert outcome.run.populated.objects == 3
+    assert outcome.run.populated.bytes == 150_000
     assert [o["outcome"] for o in ops] == ["ok"] * 9
     assert [f.op for f in outcome.summary.figures] == ["read"]
 
@@ -236,7 +237,7 @@ def test_a_null_tier_moves_nothing_and_says_so(tmp_path: Path) -> None:
         f.tier: (f.is_simulated, f.bandwidth_bytes_per_s is None, f.latency.count) for f in outcome.summary.figures
     }
     assert simulated == {"cpu": (False, False, 1), "gpu": (True, True, 0)}
-    assert any(n.startswith("tier gpu is SIMULATED: no data moved") for n in outcome.manifest["notes"])
+    assert any(n.startswith("tier gpu is SIMULATED: no data moved") for n in outcome.run.notes)
 
 
 def test_a_failed_operation_stops_the_run_and_keeps_the_rest(tmp_path: Path) -> None:
@@ -248,8 +249,8 @@ def test_a_failed_operation_stops_the_run_and_keeps_the_rest(tmp_path: Path) -> 
     assert found == ["ok"] * 20 + ["error"] + ["skipped"] * 29
     assert ops[20]["completed_ns"] is None
     assert ops[20]["submitted_ns"] is not None
-    assert outcome.manifest["status"] == "partial"
-    assert outcome.manifest["summary"]["not_reached"] == 29
+    assert outcome.run.status == "partial"
+    assert outcome.run.summary.not_reached == 29
 
 
 def test_on_error_continue_counts_and_goes_on(tmp_path: Path) -> None:
@@ -293,7 +294,7 @@ def test_a_directory_that_vanishes_costs_nothing_that_was_measured(tmp_path: Pat
     assert isinstance(outcome.error, DeviceError)
     assert "row 5: write of object 5: No such file or directory" in str(outcome.error)
     assert [o["outcome"] for o in ops] == ["ok"] * 5 + ["error"] + ["skipped"] * 3
-    assert outcome.manifest["device_io"] == {"nvme": {"read_bytes": None, "written_bytes": None}}
+    assert outcome.run.device_io == {"nvme": DeviceIo(read_bytes=None, written_bytes=None)}
 
 
 @pytest.mark.parametrize("started", [0, 1, 3])
@@ -319,7 +320,7 @@ def test_writes_longer_than_the_buffers_are_named(tmp_path: Path) -> None:
     rows = [row("write", 1, 0, 1024 * IO), row("write", 1, 1, 4000 * IO)]
     outcome, _ = run(tmp_path, rows, targets={"cpu": "ram"})
     assert outcome.error is None
-    assert outcome.manifest["notes"][0].startswith(
+    assert outcome.run.notes[0].startswith(
         "1 writes were submitted before all their data was made (more than 1024 I/Os each)"
     )
 
@@ -468,6 +469,6 @@ def test_the_command_line_names_what_is_missing(tmp_path: Path) -> None:
 
 def test_buffered_is_said_and_fsync_is_recorded(tmp_path: Path, drive: Path) -> None:
     outcome, _ = run(tmp_path, [row("write", 2, 0)], targets={"nvme": str(drive)}, is_buffered=True, fsync="close")
-    facts = outcome.manifest["tiers"]["nvme"]
+    facts = outcome.run.tiers["nvme"]
     assert (facts["is_direct"], facts["direct_io"], facts["fsync"]) == (False, None, "close")
-    assert any(note.startswith("buffered: the page cache took part") for note in outcome.manifest["notes"])
+    assert any(note.startswith("buffered: the page cache took part") for note in outcome.run.notes)

@@ -66,7 +66,7 @@ def test_a_run_keeps_the_warm_up_in_its_operations(tmp_path: Path) -> None:
     outcome = replay(Config(tiers={"nvme": "ram"}, warmup="4"), trace, tmp_path / "run", [])
     assert read_table(tmp_path / "run" / "ops.parquet", OPS).column("outcome").to_pylist() == ["ok"] * 10
     assert (outcome.summary.operations, outcome.summary.figures[0].operations) == (6, 6)
-    assert outcome.manifest["notes"] == ["no figure counts the 4 operations of the warm-up (--warmup 4)"]
+    assert outcome.run.notes == ["no figure counts the 4 operations of the warm-up (--warmup 4)"]
 
 
 def test_warm_ups_that_leave_nothing_or_mean_nothing_are_refused(tmp_path: Path) -> None:
@@ -91,10 +91,10 @@ def test_preconditioning_writes_the_peak_twice_and_leaves_nothing(tmp_path: Path
     config = Config(tiers={"nvme": str(drive)}, precondition="twice", io_bytes=131_072, is_buffered=True,
                     is_verified=True)  # fmt: skip
     outcome = replay(config, trace, tmp_path / "run", [])
-    (done,) = outcome.manifest["preconditioned"]
+    (done,) = outcome.run.preconditioned
     # Three objects of 25 blocks.
-    assert (done["file_bytes"], done["written_bytes"], done["is_whole"]) == (307_200, 614_400, True)
-    assert (done["sequential_io_bytes"], done["random_io_bytes"]) == (131_072, 65_536)
+    assert (done.file_bytes, done.written_bytes, done.is_whole) == (307_200, 614_400, True)
+    assert (done.sequential_io_bytes, done.random_io_bytes) == (131_072, 65_536)
     assert outcome.summary.operations == 3
     assert list(drive.iterdir()) == []
 

@@ -162,18 +162,18 @@ def test_a_replay_on_a_device(tmp_path: Path, loop: Path, engine: str, is_discar
     assert outcome.error is None
     assert outcome.verification is not None
     assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
-    facts, moved = outcome.manifest["tiers"]["nvme"], outcome.manifest["device_io"]["nvme"]
+    facts, moved = outcome.run.tiers["nvme"], outcome.run.device_io["nvme"]
     assert (facts["device"], facts["filesystem"], facts["size_bytes"]) == (loop.name, None, SIZE)
     assert facts["direct_io"]["is_confirmed"] is True
     assert facts["written_first_bytes"] > 0
     read = sum(f.io_bytes or 0 for f in outcome.summary.figures if f.op == "read")
     written = sum(f.io_bytes or 0 for f in outcome.summary.figures if f.op == "write")
     # Every byte comes from the device itself, which nobody else uses.
-    assert moved["read_bytes"] >= read
-    assert moved["written_bytes"] >= written
+    assert moved.read_bytes >= read
+    assert moved.written_bytes >= written
     again = run(tmp_path, ROWS, loop, engine=engine, is_discarding=is_discarding)
     # What was discarded has to be written anew.
-    assert (again.manifest["tiers"]["nvme"]["written_first_bytes"] > 0) is is_discarding
+    assert (again.run.tiers["nvme"]["written_first_bytes"] > 0) is is_discarding
 
 
 @pytest.mark.root
@@ -223,9 +223,9 @@ def test_the_peak_must_fit_the_device(tmp_path: Path, loop: Path) -> None:
 @pytest.mark.root
 def test_preconditioning_takes_the_whole_device(tmp_path: Path, loop: Path) -> None:
     outcome = run(tmp_path, ROWS, loop, precondition="twice")
-    (done,) = outcome.manifest["preconditioned"]
-    assert (done["file_bytes"], done["written_bytes"]) == (SIZE - 4096, 2 * (SIZE - 4096))
-    assert outcome.manifest["tiers"]["nvme"]["written_first_bytes"] == 0, "it is all written already"
+    (done,) = outcome.run.preconditioned
+    assert (done.file_bytes, done.written_bytes) == (SIZE - 4096, 2 * (SIZE - 4096))
+    assert outcome.run.tiers["nvme"]["written_first_bytes"] == 0, "it is all written already"
 
 
 @pytest.mark.root
@@ -252,4 +252,4 @@ def test_a_device_error_keeps_what_was_measured(tmp_path: Path, loop: Path, engi
     outcome = replay(config, trace, tmp_path / "run", [], tiers=[None, None, tier])
     assert isinstance(outcome.error, DeviceError)
     assert "row 12: read of object 4: Input/output error" in str(outcome.error)
-    assert (outcome.manifest["status"], outcome.summary.operations, outcome.summary.not_reached) == ("partial", 12, 1)
+    assert (outcome.run.status, outcome.summary.operations, outcome.summary.not_reached) == ("partial", 12, 1)

@@ -144,8 +144,8 @@ def test_every_block_that_is_read_was_written_there(tmp_path: Path, engine: str,
     assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
     assert outcome.verification.checked_blocks == sum(-(-r[6] // BLOCK) for r in rows if r[1] == "read")
     assert not target.exists(), "our file goes at the end"
-    assert outcome.manifest["notes"][0].startswith("deletes on nvme only free space, and ask nothing of the device")
-    facts = outcome.manifest["tiers"]["nvme"]
+    assert outcome.run.notes[0].startswith("deletes on nvme only free space, and ask nothing of the device")
+    facts = outcome.run.tiers["nvme"]
     assert facts["written_first_bytes"] == facts["size_bytes"] - BLOCK
     assert facts["highest_bytes"] <= facts["size_bytes"]
 
@@ -166,22 +166,22 @@ def test_the_device_reads_what_is_read(tmp_path: Path) -> None:
         outcome, _ = run(tmp_path, rows, tmp_path / "s.dat")
     except DeviceError as error:
         pytest.skip(str(error))
-    moved = outcome.manifest["device_io"]["nvme"]
-    if moved["read_bytes"] is None:
+    moved = outcome.run.device_io["nvme"]
+    if moved.read_bytes is None:
         pytest.skip("the device beneath the temporary directory is not in /proc/diskstats")
-    assert moved["read_bytes"] >= 8 << 20
-    assert outcome.manifest["tiers"]["nvme"]["direct_io"]["is_confirmed"] is True
+    assert moved.read_bytes >= 8 << 20
+    assert outcome.run.tiers["nvme"]["direct_io"]["is_confirmed"] is True
 
 
 def test_a_kept_file_is_known_again_and_not_written_twice(tmp_path: Path) -> None:
     target = tmp_path / "s.dat"
     rows = [row("write", i, IO) for i in range(4)]
     outcome, _ = run(tmp_path, rows, target, is_kept=True, is_buffered=True)
-    size = outcome.manifest["tiers"]["nvme"]["size_bytes"]
+    size = outcome.run.tiers["nvme"]["size_bytes"]
     assert target.stat().st_size == size
     assert header.read(target) == header.Header(filled_bytes=size)
     again, _ = run(tmp_path, rows, target, is_buffered=True)
-    assert again.manifest["tiers"]["nvme"]["written_first_bytes"] == 0
+    assert again.run.tiers["nvme"]["written_first_bytes"] == 0
     assert not target.exists()
 
 

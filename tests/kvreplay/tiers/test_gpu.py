@@ -103,7 +103,7 @@ def test_what_is_written_to_a_gpu_is_read_from_it(tmp_path: Path) -> None:
     assert [(o["outcome"], o["engine"]) for o in ops] == [("ok", "gpu")] * 6
     assert outcome.verification is not None
     assert (outcome.verification.corrupt_blocks, outcome.verification.checked_blocks) == (0, 30)
-    facts = outcome.manifest["tiers"]["gpu"]
+    facts = outcome.run.tiers["gpu"]
     # Two writes and one object that was there before; each of 40 KiB is three I/Os.
     assert facts["transfers"]["h2d"] == {
         "copies": 9, "bytes": 3 * 40_960, "device_ns": 9 * COPY_NS,
@@ -111,7 +111,7 @@ def test_what_is_written_to_a_gpu_is_read_from_it(tmp_path: Path) -> None:
     }  # fmt: skip
     assert facts["transfers"]["d2h"]["copies"] == 9
     assert (facts["device"], facts["device_bytes"], facts["copy"]) == ("stand-in", 1 << 30, "host")
-    assert facts["pinned_bytes"] == outcome.manifest["engine"]["buffer_bytes"]
+    assert facts["pinned_bytes"] == outcome.run.engine.buffer_bytes
     assert device.pinned == {}
 
 
@@ -121,7 +121,7 @@ def test_copies_within_the_gpu_touch_no_host_memory(tmp_path: Path) -> None:
     assert outcome.error is None
     assert {kind for kind, _ in device.copies} == {Copy.D2D}
     assert device.allocated[0] == TURN_BYTES
-    assert outcome.manifest["tiers"]["gpu"]["pinned_bytes"] == 0
+    assert outcome.run.tiers["gpu"]["pinned_bytes"] == 0
 
 
 def test_a_gpu_stands_beside_files(tmp_path: Path) -> None:
@@ -222,9 +222,9 @@ def test_files_by_cufile_hold_what_was_written(tmp_path: Path, engine: str) -> N
     assert {o["engine"] for o in ops} == {"gds"}
     assert outcome.verification is not None
     assert (outcome.verification.corrupt_blocks, outcome.verification.checked_blocks) == (0, 41)
-    found = outcome.manifest["tiers"]["gpu"]["gds"]
+    found = outcome.run.tiers["gpu"]["gds"]
     assert (found["is_direct"], found["device"]) == (False, "stand-in")
-    assert any("compat mode" in note for note in outcome.manifest["notes"])
+    assert any("compat mode" in note for note in outcome.run.notes)
     assert device.pinned == {}
 
 

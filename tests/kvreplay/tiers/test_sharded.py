@@ -70,11 +70,11 @@ def test_a_tier_on_several_drives(tmp_path: Path, engine: str, suffix: str) -> N
     expected = Counter((names[drive_by_key(tmp_path / "t.parquet", 3)[r[4]]], r[1]) for r in ROWS)
     assert {(f.tier, f.op): f.operations for f in outcome.summary.drives} == expected
     assert {f.op: f.operations for f in outcome.summary.figures} == {"read": 40, "write": 39, "delete": 13}
-    facts = outcome.manifest["tiers"]["nvme"]
+    facts = outcome.run.tiers["nvme"]
     assert [d["target"] for d in facts["drives"]] == [str(d) for d in drives]
     assert all(d["filesystem"] for d in facts["drives"])
-    assert list(outcome.manifest["device_io"]) == list(outcome.manifest["smart"]) == names
-    assert any("several drives lie on one device" in note for note in outcome.manifest["notes"]) is (
+    assert list(outcome.run.device_io) == list(outcome.run.smart) == names
+    assert any("several drives lie on one device" in note for note in outcome.run.notes) is (
         facts["device"] is not None
     )
     series = read_table(tmp_path / "run" / "series.parquet", SERIES).to_pylist()
@@ -164,5 +164,5 @@ def test_a_replay_in_each_layout_leaves_nothing(tmp_path: Path, engine: str, lay
         path_function(layout, str(drive / SCRATCH))(i) for i in range(40) if i % 3 != 1
     )
     outcome = run(tmp_path, ROWS[:1], str(drive))
-    assert outcome.manifest["tiers"]["nvme"]["removed_leftover_files"] == len(left)
+    assert outcome.run.tiers["nvme"]["removed_leftover_files"] == len(left)
     assert list(drive.iterdir()) == []

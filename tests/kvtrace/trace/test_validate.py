@@ -6,7 +6,7 @@ import pytest
 from conftest import TRACES, run_process, trace_batch, trace_meta, write_trace
 from simulated import kvtrace
 
-from kvtrace.core.metadata import Tier
+from kvtrace.core.metadata import TierFacts
 from kvtrace.core.schema import OBJECTS, TRACE, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create, objects_path, open_table, read_table
 from kvtrace.trace import ledger
@@ -126,7 +126,7 @@ def test_rows_that_the_simulation_counted_but_the_file_lacks(tmp_path, monkeypat
 
 
 def test_an_unbounded_tier_takes_anything(tmp_path, monkeypatch):
-    tiers = [Tier("a"), Tier("b"), Tier("c")]
+    tiers = [TierFacts("a"), TierFacts("b"), TierFacts("c")]
     path = write_trace(tmp_path / "t.parquet", [w(0, i, size=2**59) for i in range(4)], tiers=tiers)
     assert kvtrace(monkeypatch, "validate", path) == 0
 

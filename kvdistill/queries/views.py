@@ -6,25 +6,24 @@ Each row says in `origin` where it came from: the folder of its run, or its file
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvdistill.profile.database import literal
+from kvdistill.queries.database import literal
 from kvtrace.core import parquet, tables
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TRACE, arrow_schema
+from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, find_run
+from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TRACE, Table, arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
+    # Heavy.
     import duckdb
 
-    from kvtrace.core.schema import Table
 
-RUN, PROBE = "run.json", "probe.json"
 _PATTERN = set("*?[")
 _OF_A_RUN = (OPS, SERVED, SERIES, BLOCKS)
 _COUNTS = (
@@ -101,7 +100,7 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
     tiers: dict[str, list[dict[str, Any]]] = {}
     folders: dict[Path, None] = {}
     for path in dict.fromkeys(file for given in paths for file in files_in(Path(given))):
-        if path.name in (RUN, PROBE):
+        if path.name in (RUN_FILE, PROBE_FILE):
             folders[path.parent] = None
             continue
         reader = tables.open_table(path)
@@ -148,7 +147,7 @@ def files_in(path: Path) -> list[Path]:
 
 
 def _is_ours(path: Path) -> bool:
-    return path.name in (RUN, PROBE) or path.name.endswith(tables.SUFFIXES)
+    return path.name in (RUN_FILE, PROBE_FILE) or path.name.endswith(tables.SUFFIXES)
 
 
 def _view(name: str, files: dict[Path, str]) -> View:
@@ -195,27 +194,33 @@ def _facts_file(name: str, rows: list[dict[str, Any]], scratch: Path) -> Path:
 
 
 def _run_facts(folder: Path) -> Iterable[dict[str, Any]]:
-    run = read_json(folder / RUN)
-    if run is None or run.get("program") != "kvreplay":
+    run = find_run(folder)
+    if run is None or run.program != "kvreplay":
         return
-    summary, engine, host = (_dict(run.get(name)) for name in ("summary", "engine", "host"))
-    trace, pacing = _dict(run.get("trace")), _dict(run.get("pacing"))
+    summary = run.summary
     yield {
         "origin": str(folder),
-        "trace": trace.get("file"),
-        "status": run.get("status"),
-        "started": run.get("started_utc"),
-        "version": run.get("version"),
-        **{name: summary.get(name) for name in ("verdict", "wall_ns", "operations", "errors", "in_flight_mean")},
-        **{name: pacing.get(name) for name in ("loop", "speed")},
-        "engine": engine.get("name"),
-        **{name: engine.get(name) for name in ("queue_depth", "io_bytes")},
-        **{name: host.get(name) for name in ("kernel", "cpu_model")},
+        "trace": run.trace.file,
+        "status": run.status,
+        "started": run.started_utc,
+        "version": run.version,
+        "verdict": summary.verdict,
+        "wall_ns": summary.wall_ns,
+        "operations": summary.operations,
+        "errors": summary.errors,
+        "in_flight_mean": summary.in_flight_mean,
+        "loop": run.pacing.loop,
+        "speed": run.pacing.speed,
+        "engine": run.engine.name,
+        "queue_depth": run.engine.queue_depth,
+        "io_bytes": run.engine.io_bytes,
+        "kernel": run.host.get("kernel"),
+        "cpu_model": run.host.get("cpu_model"),
     }
 
 
 def _probe_facts(folder: Path) -> Iterable[dict[str, Any]]:
-    directions = _dict(_dict((read_json(folder / PROBE) or {}).get("block")).get("directions"))
+    directions = _dict(_dict((read_json(folder / PROBE_FILE) or {}).get("block")).get("directions"))
     for direction, counts in directions.items():
         yield {"origin": str(folder), "direction": direction, **{name: counts.get(name) for name in _COUNTS}}
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.limit import Limit
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE, enum_code
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from kvtrace.core.limit import Limit
-    from kvtrace.core.metadata import Metadata
-    from kvtrace.core.tables import Reader
+from kvtrace.core.tables import Reader
 
 _DELETE = enum_code(TRACE, "op", "delete")
 
@@ -34,7 +31,7 @@ def tier_rows(reader: Reader, tier: int, limit: Limit, columns: Sequence[str]) -
 
     wanted = ["ts_ns", "op", "tier", "length_bytes", *columns]
     names = [name for name in TRACE.names if name in wanted]
-    window, last, row = Window(limit), None, 0
+    window, last, row = RowWindow(limit), None, 0
     for batch in reader.batches(names):
         ts = batch.column(names.index("ts_ns")).to_numpy()
         keep = np.flatnonzero(batch.column(names.index("tier")).to_numpy() == tier)
@@ -49,7 +46,7 @@ def tier_rows(reader: Reader, tier: int, limit: Limit, columns: Sequence[str]) -
             return
 
 
-class Window:
+class RowWindow:
     """Takes rows in order of time up to a limit."""
 
     def __init__(self, limit: Limit) -> None:
@@ -70,10 +67,11 @@ class Window:
         stop = min(
             count,
             count if limit.rows is None else limit.rows - self._seen,
-            count if limit.span_ns is None or self._first is None
+            count
+            if limit.span_ns is None or self._first is None
             else int(np.searchsorted(part["ts_ns"], self._first + limit.span_ns)),
             count if limit.moved_bytes is None else int(np.searchsorted(total, limit.moved_bytes, "right")),
-        )  # fmt: skip
+        )
         self.is_over = stop < count
         self._seen, self._moved = self._seen + stop, int(total[-1]) if count else self._moved
         return {name: values[:stop] for name, values in part.items()} if stop else None

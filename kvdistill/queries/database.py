@@ -1,25 +1,26 @@
-"""DuckDB with bounded memory, and the named queries in `kvdistill/sql`."""
+"""DuckDB with bounded memory, and the named queries in `kvdistill/queries/sql`."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    # Heavy.
     import duckdb
     import pyarrow as pa
+
 
 MEMORY_LIMIT = "1GB"
 THREADS = 2
 PERCENTILE = """
 CREATE MACRO percentile(x, q) AS CASE WHEN count(x) * (1 - q) >= 1 THEN quantile_disc(x, q) END
 """
-"""An aggregate for every query: nearest rank, null with fewer than 1 / (1 - q) values, as everywhere (percentiles.py);
+"""An aggregate for every query: nearest rank, null with fewer than 1 / (1 - q) values, as everywhere (statistics.py);
 `q` is a literal such as 0.99, which DuckDB keeps exact."""
 
 
@@ -47,7 +48,7 @@ def literal(value: object) -> str:
 
 
 def query(connection: duckdb.DuckDBPyConnection, name: str, **values: object) -> list[dict[str, Any]]:
-    """Return the rows of the named query in `kvdistill/sql`, with `$name` parameters from `values`."""
+    """Return the rows of the named query in `kvdistill/queries/sql`, with `$name` parameters from `values`."""
     rows: list[dict[str, Any]] = query_table(connection, name, **values).to_pylist()
     return rows
 
@@ -59,4 +60,4 @@ def query_table(connection: duckdb.DuckDBPyConnection, name: str, **values: obje
 
 def named(name: str) -> str:
     """Return the text of the named query."""
-    return resources.files("kvdistill").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
+    return resources.files("kvdistill.queries").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")

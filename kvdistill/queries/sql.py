@@ -1,23 +1,32 @@
-"""Answer one SQL statement over our files, read only and with bounded memory; or open DuckDB's own shell over them."""
+"""Answer one SQL statement over our files, read only and with bounded memory: the user's own or one of the library.
+
+The library is `kvdistill/queries/sql/library`; the comment at the head of each file says what the query answers.
+"""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvdistill.profile.database import MEMORY_LIMIT, PERCENTILE, connect, literal
-from kvdistill.report.views import register, views_of
+import msgspec
+
+from kvdistill.queries.database import MEMORY_LIMIT, PERCENTILE, connect, literal
+from kvdistill.queries.views import register, views_of
 from kvtrace.core.errors import ConfigError, ProbeUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
+    # Heavy.
     import duckdb
     import pyarrow as pa
+
 
 BATCH_ROWS = 10_000
 SHELL = "duckdb"
@@ -95,3 +104,49 @@ def _lock(db: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
     db.execute(f"SET allowed_paths = [{', '.join(literal(file) for file in files)}]")
     db.execute("SET enable_external_access = false")
     db.execute("SET lock_configuration = true")
+
+
+_NEEDS = "Needs: "
+
+
+class NamedQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """One query of the library."""
+
+    name: str
+    answers: str
+    """What it answers, in a sentence or two."""
+    needs: list[str]
+    """The views that it reads."""
+    sql: str
+
+
+def named_queries() -> list[NamedQuery]:
+    """Return the library, by name."""
+    files = [file for file in _folder().iterdir() if file.name.endswith(".sql")]
+    return [_read(file) for file in sorted(files, key=lambda file: file.name)]
+
+
+def named_query(name: str) -> NamedQuery:
+    """Return the query called `name`; ConfigError if there is none."""
+    found = {query.name: query for query in named_queries()}
+    if name not in found:
+        close = get_close_matches(name, found, 1)
+        meant = f"; did you mean {close[0]}?" if close else ";"
+        raise ConfigError(f"--query {name}: no such query{meant} `kvdistill sql --list` names them all")
+    return found[name]
+
+
+def _folder() -> Traversable:
+    return resources.files("kvdistill.queries").joinpath("sql", "library")
+
+
+def _read(file: Traversable) -> NamedQuery:
+    text = file.read_text(encoding="utf-8")
+    comment = [line.removeprefix("-- ") for line in text.splitlines() if line.startswith("-- ")]
+    needs = next(line.removeprefix(_NEEDS).rstrip(".") for line in comment if line.startswith(_NEEDS))
+    return NamedQuery(
+        name=file.name.removesuffix(".sql"),
+        needs=needs.split(", "),
+        sql=text,
+        answers=" ".join(line for line in comment if not line.startswith(_NEEDS)),
+    )
