@@ -55,27 +55,47 @@ def gpu_reason() -> str | None:
     return None
 
 
+def program_reason(program: str) -> str | None:
+    return None if shutil.which(program) else f"{program} is not installed (apt-get install {program})"
+
+
+REASONS = {
+    "gpu": gpu_reason,
+    "bcc": bcc_reason,
+    "root": lambda: None if os.geteuid() == 0 else "needs root",
+    "fio": lambda: program_reason("fio"),
+    "chromium": lambda: program_reason("chromium"),
+    "traces": lambda: None if TRACES.is_dir() else f"the real traces are absent ({TRACES})",
+}
+"""Why tests with a marker are skipped here, None if they can run."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    is_named = any("::" in argument for argument in config.args)
-    if not config.option.full and not is_named:
-        left_out = [item for item in items if "full" in item.keywords]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if "full" not in item.keywords]
-    no_gpu = gpu_reason() if any("gpu" in item.keywords for item in items) else None
-    no_bcc = bcc_reason() if any("bcc" in item.keywords for item in items) else None
-    for item in items:
-        if "bcc" in item.keywords and no_bcc is not None:
-            item.add_marker(pytest.mark.skip(reason=no_bcc))
-        if "gpu" in item.keywords and no_gpu is not None:
-            item.add_marker(pytest.mark.skip(reason=no_gpu))
-        if "root" in item.keywords and os.geteuid() != 0:
-            item.add_marker(pytest.mark.skip(reason="needs root"))
-        if "fio" in item.keywords and shutil.which("fio") is None:
-            item.add_marker(pytest.mark.skip(reason="fio is not installed (apt-get install fio)"))
-        if "chromium" in item.keywords and shutil.which("chromium") is None:
-            item.add_marker(pytest.mark.skip(reason="chromium is not installed (apt-get install chromium)"))
-        if "traces" in item.keywords and not TRACES.is_dir():
-            item.add_marker(pytest.mark.skip(reason=f"the real traces are absent ({TRACES})"))
+    leave_out(config, items)
+    for marker, why in REASONS.items():
+        marked = [item for item in items if marker in item.keywords]
+        reason = why() if marked else None
+        for item in marked:
+            if reason is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            # One after the other: probes compile for seconds each, and two may not look for a free loop device at once.
+            if "bcc" in item.keywords or {"loop", "partition"} & set(getattr(item, "fixturenames", ())):
+                item.add_marker(pytest.mark.xdist_group("the machine"))
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests marked `full` without --full, and those marked `alone` where tests run beside each other."""
+    if any("::" in argument for argument in config.args):
+        return
+    is_shared = hasattr(config, "workerinput")
+    left = [
+        item for item in items
+        if ("full" in item.keywords and not config.option.full) or ("alone" in item.keywords and is_shared)
+    ]  # fmt: skip
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in left]
 
 
 Row = tuple[int, str, int, str, int, int, int, int | None, int | None, int]
