@@ -241,12 +241,10 @@ def test_bad_options_are_one_line_and_write_nothing(tmp_path, bad):
     assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True
 
 
-def test_a_check_without_fio_says_how_to_get_it_and_leaves_the_jobs(tmp_path):
+def test_a_check_without_fio_says_how_to_get_it_and_leaves_the_jobs(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
     trace = write_hand(tmp_path)
-    done = run_cli(
-        "kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "out", "--check", check=False,
-        env=os.environ | {"PATH": str(tmp_path)},
-    )  # fmt: skip
+    done = run_cli("kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "out", "--check", check=False)
     assert done.returncode == 5
     assert "fio" in done.stderr
     assert "install it" in done.stderr
