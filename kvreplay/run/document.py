@@ -9,6 +9,7 @@ from kvreplay.result.figures import percent
 from kvreplay.run.discover import Discovery
 from kvreplay.run.run import FinishedRun
 from kvreplay.run.sweep import LoadSweep
+from kvreplay.run.trials import TrialSet
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -22,7 +23,6 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
 from kvtrace.core.run.run_file import Preconditioned, RunFile, Verification
-from kvtrace.core.run.trials import TrialSet
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
 SHOWN_BAD_BLOCKS = 10

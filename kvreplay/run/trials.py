@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -13,14 +14,89 @@ from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.run.run import FinishedRun, replay
 from kvtrace import __version__
+from kvtrace.core import statistics
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_text
 from kvtrace.core.run.run_file import TRIALS_FILE, RunFile
-from kvtrace.core.run.trials import TrialSet, disagreements, quantities
 from kvtrace.core.schema import TRACE
+from kvtrace.core.statistics import MAX_SPREAD
 from kvtrace.core.tables import open_table
 
 MAX_TRIALS = 100
+RATES = ("bandwidth_bytes_per_s", "operations_per_s")
+TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
+JUDGED = (*RATES, "mean_ns", "p50_ns")
+"""Those that should repeat; tails are shown, not judged."""
+
+
+class Quantity(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of one tier and op over the trials."""
+
+    tier: str
+    op: str
+    name: str
+    values: list[float | None]
+    """One a trial, null where it is not known."""
+    median: float | None
+    """Null unless all trials know it."""
+    low: float | None
+    high: float | None
+    spread: float | None
+    """(high - low) / median; null with one trial."""
+
+
+class TrialSet(msgspec.Struct, frozen=True, kw_only=True):
+    """What several trials came to."""
+
+    asked: int
+    runs: list[str]
+    """Directories of the trials, in order."""
+    status: str
+    """complete, or partial if a trial was cut short."""
+    verdicts: list[str]
+    quantities: list[Quantity]
+    simulated_tiers: list[str] = []
+    """Their figures are a model's, and not among the quantities."""
+    warnings: list[str]
+    definition: str = f"spread = (greatest - least) / median; trials disagree above {MAX_SPREAD:.0%}"
+
+
+def quantities(runs: Iterable[RunFile]) -> list[Quantity]:
+    """Return every figure of `runs`; tiers where nothing moved have none."""
+    found: dict[tuple[str, str, str], list[float | None]] = {}
+    count = 0
+    for at, run in enumerate(runs):
+        count = at + 1
+        for figures in run.summary.figures:
+            if figures.is_simulated:
+                continue
+            known = [(name, getattr(figures, name)) for name in RATES]
+            known += [(name, getattr(figures.latency, name)) for name in TIMES]
+            for name, value in known:
+                values = found.setdefault((figures.tier, figures.op, name), [])
+                values += [None] * (at - len(values)) + [value]
+    return [_quantity(*key, values + [None] * (count - len(values))) for key, values in found.items()]
+
+
+def _quantity(tier: str, op: str, name: str, values: list[float | None]) -> Quantity:
+    known = [v for v in values if v is not None]
+    is_known = len(known) == len(values) > 0
+    return Quantity(
+        tier=tier,
+        op=op,
+        name=name,
+        values=values,
+        median=median(known) if is_known else None,
+        low=min(known) if is_known else None,
+        high=max(known) if is_known else None,
+        spread=statistics.spread(values),
+    )
+
+
+def disagreements(found: Iterable[Quantity]) -> list[str]:
+    """Return a line that names the figures that should repeat and do not, the worst first; none if all do."""
+    judged = [(f"{q.tier} {q.op} {q.name}", q.spread) for q in found if q.name in JUDGED and q.spread is not None]
+    return statistics.disagreements(judged)
 
 
 def run_trials(

@@ -1,4 +1,4 @@
-"""Change the form of a table: any source into requests, Parquet into CSV and back, MLPerf traces."""
+"""Convert tables: any source to a requests table, Parquet to CSV and back, MLPerf traces both ways."""
 
 from __future__ import annotations
 

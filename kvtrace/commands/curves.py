@@ -1,4 +1,4 @@
-"""Ask what one cache does with a file of requests: its hits at some capacities, and the curve over all."""
+"""One cache over a file of requests: its hits at given capacities (sim), and the curve over all of them (mrc)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvtrace.core.units import format_bytes, format_count, parse_duration_ns
 
 if TYPE_CHECKING:
     from kvtrace.core.document.document import Document
-    from kvtrace.curves.mrc import Sweep
+    from kvtrace.curves.mrc import HitCurve
     from kvtrace.sim.preset import Policy
 
 
@@ -123,7 +123,7 @@ def mrc(
     show_documents([_document(found, policy)])
 
 
-def _document(found: Sweep, policy: str) -> Document:
+def _document(found: HitCurve, policy: str) -> Document:
     """Return the curve as a document: a row a capacity, with bars for the hits, and how much is enough."""
     from kvtrace.core.document.document import Cell, Chapter, Document, ReportTable, Sheet, Unit, headed
 

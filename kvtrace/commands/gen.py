@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kvtrace.sim.simulation import Simulation
 
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
-"""Where neither the user nor the preset says so."""
+"""Defaults where the preset has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class StackArguments:
 
 @dataclass(frozen=True, slots=True)
 class RunArguments:
-    """How long to simulate, and with which random numbers and ranks."""
+    """Where the simulation ends, its seed, and its ranks."""
 
     duration: Annotated[
         str | None, typer.Option(help="Virtual time to simulate.  [default: the preset's, 60s, or all of FILE]")

@@ -1,4 +1,4 @@
-"""Look at a trace: what it holds, and whether it can be."""
+"""Inspect a trace: what it holds, and whether it is valid."""
 
 from __future__ import annotations
 
@@ -45,10 +45,8 @@ def validate(file: TraceFile, as_json: AsJson = False) -> None:
     with progress("validating", reader.meta.rows) as tick:
         ledger, has_table = check(reader, tick)
     if as_json:
-        emit_json({
-            "file": str(file), "is_valid": True, "rows": ledger.rows, "objects": ledger.objects,
-            "has_objects_table": has_table,
-        })  # fmt: skip
+        counts = {"rows": ledger.rows, "objects": ledger.objects, "has_objects_table": has_table}
+        emit_json({"file": str(file), "is_valid": True, **counts})
     else:
         note = "" if has_table else "; no objects table beside it"
         typer.echo(f"{file}: valid, {format_count(ledger.rows)} rows, {format_count(ledger.objects)} objects{note}")

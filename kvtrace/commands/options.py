@@ -1,4 +1,4 @@
-"""What several commands have in common: arguments, groups of options, and how they write a share.
+"""What several commands share: arguments, groups of options, and percentages.
 
 A group is a dataclass whose fields are options; a command under `takes_groups` takes it as one argument.
 """
@@ -50,7 +50,7 @@ def flag_of(field: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SourceArguments:
-    """What FILE is, and what to make of its requests; None where nothing was said."""
+    """What FILE is, and how to transform its requests; None for an option that was not given."""
 
     source: Annotated[
         str | None, typer.Option(help=f"What FILE is: {', '.join(SOURCES)}; without it, what it looks like.")
@@ -112,8 +112,8 @@ class SourceArguments:
         )
         return read(kind, path, options, wanted, seed)
 
-    def need_none_of_a_file(self) -> None:
-        """Raise ConfigError if something was said that only a FILE could have use for."""
+    def refuse_options_of_files(self) -> None:
+        """Raise ConfigError if an option was given that applies to a FILE only."""
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name not in ("request_rate", "live_conversations") and value != field.default:
@@ -124,7 +124,7 @@ class SourceArguments:
 
 @dataclass(frozen=True, slots=True)
 class UserArguments:
-    """How many synthetic users there are, and with --request-rate when they ask; None where nothing was said."""
+    """The number of synthetic users, or with --request-rate their arrivals; None for an option that was not given."""
 
     users: Annotated[
         int | None,
@@ -147,18 +147,18 @@ class UserArguments:
         if file is not None and self.users is not None:
             raise ConfigError(f"--users {self.users}: requests come from {file}; leave one of the two out")
         if file is None:
-            source.need_none_of_a_file()
+            source.refuse_options_of_files()
         if self.users is not None and (said := self.open_loop(source)):
             raise ConfigError(f"--users {self.users}: they ask in a closed loop; leave them or {said} out")
         if file is not None and (said := self._arrivals()):
             raise ConfigError(f"{said}: {file} is no open loop of synthetic users; leave one of the two out")
 
     def open_loop(self, source: SourceArguments) -> str | None:
-        """Return the first option of an open loop that was said, as the user writes it; None if none was."""
-        return _said(source, "request_rate", "live_conversations") or self._arrivals()
+        """Return the first option of an open loop that was given, as the user writes it; None if none was."""
+        return _given(source, "request_rate", "live_conversations") or self._arrivals()
 
     def _arrivals(self) -> str | None:
-        return _said(self, "arrivals", "burstiness", "day", "amplitude")
+        return _given(self, "arrivals", "burstiness", "day", "amplitude")
 
     def requests(
         self, source: SourceArguments, until_ns: int, max_context_tokens: int, seed: int, max_requests: int | None
@@ -185,6 +185,6 @@ class UserArguments:
         return openloop.make(arrivals, until_ns, max_context_tokens, seed, max_requests=max_requests, **live)
 
 
-def _said(group: object, *names: str) -> str | None:
+def _given(group: object, *names: str) -> str | None:
     given = ((name, getattr(group, name)) for name in names)
     return next((f"{flag_of(name)} {value}" for name, value in given if value is not None), None)

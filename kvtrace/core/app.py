@@ -1,4 +1,4 @@
-"""Command-line plumbing that the three programs share: errors in one line, tables, JSON, progress."""
+"""What the command lines of the three programs share: groups of options, errors in one line, JSON, progress."""
 
 from __future__ import annotations
 
@@ -26,9 +26,14 @@ _GARBAGE_OBJECTS = 100_000
 def make_app(program: str, summary: str, epilog: str) -> typer.Typer:
     """Return the Typer application of `program`: plain help, shell completion, `--version`."""
     app = typer.Typer(
-        name=program, help=summary, epilog=epilog, no_args_is_help=True, rich_markup_mode=None,
-        pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
-    )  # fmt: skip
+        name=program,
+        help=summary,
+        epilog=epilog,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
 
     def show_version(value: bool) -> None:
         if value:
@@ -151,7 +156,7 @@ def emit_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
 
 
 def log(message: str) -> None:
-    """Print a line for the person watching, on stderr."""
+    """Print a line on stderr."""
     typer.echo(message, err=True)
 
 
@@ -171,9 +176,14 @@ def progress(label: str, total: float | None = None) -> Iterator[Callable[[float
         TimeRemainingColumn,
     )
 
-    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(),
-               TextColumn("{task.percentage:>3.0f} %" if total else "{task.completed:,.0f}"),
-               TimeElapsedColumn(), TimeRemainingColumn()]  # fmt: skip
+    columns = [
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %" if total else "{task.completed:,.0f}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    ]
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
         yield lambda done: bar.update(task, completed=done)

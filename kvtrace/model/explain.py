@@ -85,8 +85,12 @@ def describe_model(
 
     Sizes are for all ranks together unless a name says otherwise. ConfigError for what cannot be.
     """
-    for option, value, most in (("--tokens", tokens, MOST_TOKENS), ("--chunk", chunk_tokens, MOST_TOKENS),
-                                ("--page", page_bytes, MOST_PAGE_BYTES)):  # fmt: skip
+    limits = {
+        "--tokens": (tokens, MOST_TOKENS),
+        "--chunk": (chunk_tokens, MOST_TOKENS),
+        "--page": (page_bytes, MOST_PAGE_BYTES),
+    }
+    for option, (value, most) in limits.items():
         if not 0 < value <= most:
             raise ConfigError(f"{option} {value}: must be > 0, and at most {most}")
     model = find_model(name, kv_dtype)
@@ -123,10 +127,8 @@ def describe_model(
 def _group(model: ModelShape, group: Any, ranks: int) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.to_builtins(group)
     if isinstance(group, Recurrent):
-        one, each = group.state_bytes(1), group.state_bytes(ranks)
-        formulas = group.formula(1), group.formula(ranks)
-        return {**tree, "state_bytes": one, "state_bytes_per_rank": each, "formula": formulas[0],
-                "formula_per_rank": formulas[1]}  # fmt: skip
+        sizes = {"state_bytes": group.state_bytes(1), "state_bytes_per_rank": group.state_bytes(ranks)}
+        return {**tree, **sizes, "formula": group.formula(1), "formula_per_rank": group.formula(ranks)}
     return {
         **tree,
         "bytes_per_token": group.token_bytes(model.kv_dtype, 1),

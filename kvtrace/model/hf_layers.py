@@ -16,7 +16,7 @@ from kvtrace.model.layers import KvDtype, Recurrent, parse_dtype
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """An object of a JSON file; remembers what was asked for, so that the rest can be looked at."""
+    """An object of a JSON file that records which fields were read, so that unread ones can be refused."""
 
     tree: dict[str, Any]
     where: str
@@ -27,7 +27,7 @@ class Fields:
         return ConfigError(f"{self.where}: {name}: {message}")
 
     def use(self, *names: str) -> None:
-        """Count `names` as read."""
+        """Record `names` as read."""
         self.used.update(names)
 
     def get(self, name: str) -> Any:
@@ -84,10 +84,12 @@ class LayerKind(StrEnum):
 
 
 _NAMED = {
-    "full_attention": LayerKind.FULL, "attention": LayerKind.FULL, "sliding_attention": LayerKind.SLIDING,
-    "chunked_attention": LayerKind.CHUNKED, "linear_attention": LayerKind.RECURRENT, "mamba": LayerKind.RECURRENT,
-    "moe": LayerKind.NONE, "mlp": LayerKind.NONE,
-}  # fmt: skip
+    **dict.fromkeys(("full_attention", "attention"), LayerKind.FULL),
+    "sliding_attention": LayerKind.SLIDING,
+    "chunked_attention": LayerKind.CHUNKED,
+    **dict.fromkeys(("linear_attention", "mamba"), LayerKind.RECURRENT),
+    **dict.fromkeys(("moe", "mlp"), LayerKind.NONE),
+}
 _LETTERS = {"*": LayerKind.FULL, "M": LayerKind.RECURRENT, "-": LayerKind.NONE, "E": LayerKind.NONE}
 # Classes in which `sliding_window` is for every layer, and those in which every n-th layer is full.
 _ALL_SLIDE = {"mistral", "mixtral", "phi3", "starcoder2"}
@@ -246,9 +248,15 @@ def recurrent_layers(text: Fields, layers: int, model_dtype: KvDtype | None, not
         taps = text.integer(names[4]) - 1
         dtype = _state_dtype(text, conv_dtype, notes)
     return Recurrent(
-        layers=layers, heads=heads, head_elements=width * state, conv_head_elements=width * taps,
-        groups=groups, conv_group_elements=2 * state * taps, state_dtype=dtype, conv_dtype=conv_dtype,
-    )  # fmt: skip
+        layers=layers,
+        heads=heads,
+        head_elements=width * state,
+        conv_head_elements=width * taps,
+        groups=groups,
+        conv_group_elements=2 * state * taps,
+        state_dtype=dtype,
+        conv_dtype=conv_dtype,
+    )
 
 
 def _state_dtype(text: Fields, otherwise: KvDtype, notes: list[str], default: str = "vLLM's default") -> KvDtype:

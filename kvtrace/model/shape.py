@@ -67,7 +67,7 @@ class PieceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of the cache with one rule for what a read needs; sizes are one rank's."""
+    """A part of the cache, of one rank, that reads need by a rule of its own and that is stored as its own objects."""
 
     kind: PieceKind
     bytes_per_token: int
@@ -75,7 +75,7 @@ class Piece:
     """Of a recurrent state, whatever the number of tokens; else 0."""
     window_tokens: int | None
     copies: int
-    """How many ranks store one of their own."""
+    """The number of ranks that store an object of their own."""
 
     def size_bytes(self, tokens: int) -> int:
         """Return the bytes of this piece of `tokens` tokens on one rank."""
@@ -209,9 +209,14 @@ def chunk_bytes(model: ModelShape, chunk_tokens: int, ranks: int = 1, page_bytes
 
 
 def stored_bytes(
-    model: ModelShape, tokens: int, *, ranks: int = 1, chunk_tokens: int | None = None,
-    store: Store = Store.DENSE, page_bytes: int = 1,
-) -> int:  # fmt: skip
+    model: ModelShape,
+    tokens: int,
+    *,
+    ranks: int = 1,
+    chunk_tokens: int | None = None,
+    store: Store = Store.DENSE,
+    page_bytes: int = 1,
+) -> int:
     """Return what a prefix of `tokens` tokens takes on disk, for all ranks together.
 
     With `chunk_tokens` only whole chunks are stored, each with a state of its own; without, one entry of all

@@ -1,4 +1,4 @@
-"""What a source holds, in figures, and the requests table that `kvtrace import` writes of it."""
+"""The figures of a source (counts, span, reuse, gaps, oddities), and `kvtrace import`, which writes it as a table."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kvtrace.requests.requests import NONE, Ints, Requests
 
 GAP_INTERVALS = 100
 """An interval without arrivals is a gap from this many mean intervals on."""
-COUNTED = (
-    "failures", "out_of_order", "wrong_totals", "unknown_columns", "orphans", "rechained_ids", "unnamed_tokens",
-    "subagents", "empty_conversations", "unanswered", "unasked", "unknown_speakers",
-)  # fmt: skip
-"""Oddities that sources count in their origin."""
+_COUNTED = """
+failures out_of_order wrong_totals unknown_columns orphans rechained_ids unnamed_tokens subagents empty_conversations
+unanswered unasked unknown_speakers
+"""
+"""The fields of an origin that count oddities of the file."""
 
 
 def account(requests: Requests) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def account(requests: Requests) -> dict[str, Any]:
         "distinct_blocks": distinct,
         "block_reuse": 1 - distinct / references if distinct is not None and references else None,
         "gaps": _gaps(requests.arrival_ns),
-        "oddities": {name: requests.origin[name] for name in COUNTED if requests.origin.get(name)},
+        "oddities": {name: requests.origin[name] for name in _COUNTED.split() if requests.origin.get(name)},
         "nulls": _nulls(requests),
     }
 
@@ -58,20 +58,22 @@ def _tokens(values: Ints) -> dict[str, Any]:
 
 
 def _gaps(times: Ints) -> dict[str, Any]:
-    """Return how many intervals are gaps, how long they are together, and the longest with its start."""
+    """Return the number of gaps, their total length, and the longest interval with its start."""
     if len(times) == 1 or times[-1] == times[0]:
         return {"count": 0, "total_ns": 0, "longest_ns": None, "longest_starts_ns": None}
     intervals = np.diff(times)
     is_gap = intervals >= GAP_INTERVALS * (int(times[-1] - times[0]) / len(intervals))
     longest = int(np.argmax(intervals))
     return {
-        "count": int(np.count_nonzero(is_gap)), "total_ns": int(intervals[is_gap].sum()),
-        "longest_ns": int(intervals[longest]), "longest_starts_ns": int(times[longest]),
-    }  # fmt: skip
+        "count": int(np.count_nonzero(is_gap)),
+        "total_ns": int(intervals[is_gap].sum()),
+        "longest_ns": int(intervals[longest]),
+        "longest_starts_ns": int(times[longest]),
+    }
 
 
 def _nulls(requests: Requests) -> dict[str, int]:
-    """Return how many requests have null in each column that may be."""
+    """Return the number of nulls in each nullable column that has any."""
     n = len(requests)
     counts = {
         name: n if values is None else int(np.count_nonzero(values == NONE))
@@ -86,11 +88,9 @@ def write(
 ) -> dict[str, Any]:
     """Write `requests` to `path` and return the account of them; `progress` takes the rows so far."""
     figures = account(requests)
-    config = {"source": requests.origin, "seed": seed}
-    meta = describe(
-        REQUESTS, "kvtrace", argv, config, seed=seed, source=requests.origin, notes=list(requests.notes),
-        stats=figures,
-    )  # fmt: skip
+    source, notes = requests.origin, list(requests.notes)
+    config = {"source": source, "seed": seed}
+    meta = describe(REQUESTS, "kvtrace", argv, config, seed=seed, source=source, notes=notes, stats=figures)
     with create(path, REQUESTS, meta) as out:
         for batch in batches(requests):
             out.write(batch)
@@ -99,7 +99,7 @@ def write(
 
 
 def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the account as (what, how much), for people."""
+    """Return the account as lines for people: (what, how much)."""
 
     def tokens(name: str) -> str:
         of = figures[name]

@@ -30,13 +30,13 @@ class Source:
     options: tuple[str, ...] = ()
     """The fields of SourceOptions that it takes."""
     is_drawn: bool = False
-    """It draws what its files do not say: `read` takes a random generator."""
+    """Whether it draws what its files lack, such as times: `read` then takes a random generator."""
     files: str = ""
-    """Which files of a directory it reads as one source."""
+    """The pattern of the files that it reads together from a directory; empty if it reads single files only."""
     has_globs: bool = False
-    """It reads what a glob names as one source, too."""
+    """Whether it also reads together the files that a glob matches."""
     module: str = ""
-    """The file here, if it is not called as the source is."""
+    """Its module in this folder, if that is not called by its name."""
 
     def load(self) -> Any:
         """Return its module."""
@@ -55,7 +55,7 @@ SOURCES: Final[dict[str, Source]] = {
         Source("requests", module="own_table"),
     )
 }
-"""In the order in which they are named, and asked whether a file is theirs."""
+"""In the order of the help text, which is also the order in which they are asked whether a file is theirs."""
 FLAGS: Final = {
     "time_unit": "--time-unit",
     "block_tokens": "--block-tokens",
@@ -69,7 +69,7 @@ FLAGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What the user said of a source; None where the source's own default holds."""
+    """The options of a source; None stands for its own default."""
 
     time_unit: str | None = None
     block_tokens: int | None = None
@@ -80,7 +80,7 @@ class SourceOptions:
     conversation_rate_per_s: float | None = None
 
     def given(self) -> dict[str, str | int | float]:
-        """Return what was said."""
+        """Return the options that are not None."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
 
 
@@ -109,11 +109,11 @@ def read(kind: str, path: Path, options: SourceOptions, wanted: Reshaping, seed:
 
 
 def detect(path: Path) -> str:
-    """Return the one source that `path` can be, by its name and its first bytes.
+    """Return the name of the source that `path` is, from its name and its first bytes.
 
     Raises:
         TraceError: there is no such file.
-        ConfigError: it could be none, or the wrong one.
+        ConfigError: no source recognises it, or its directory holds the files of several.
 
     """
     if path.is_dir():
@@ -130,7 +130,7 @@ def detect(path: Path) -> str:
 
 
 def _of_directory(path: Path) -> str | None:
-    """Return the one source of which there are files in the directory at `path`, if the first of them is its own."""
+    """Return the source of the directory at `path`; None if it holds files of none, or of several."""
     firsts = {s.name: first for s in SOURCES.values() if s.files and (first := min(path.glob(s.files), default=None))}
     if len(firsts) != 1:
         return None

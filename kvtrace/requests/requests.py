@@ -1,4 +1,4 @@
-"""What every source of requests returns, and the limits, columns and digests that sources share."""
+"""Requests: the columns that every source fills, with the limits and helpers that sources share."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kvtrace.core.errors import TraceError
 
 Ints = NDArray[np.int64]
+Notes = tuple[str, ...]
 
 NONE = -1
 """Stands for null in `session_id`, `turn` and `qos`."""
@@ -29,6 +30,14 @@ class Requests:
     then the last `input_tokens` modulo `block_tokens` tokens of a prompt have no id, and nothing can reuse them.
     A source without ids has `block_tokens` 0 and no blocks; its requests share a prefix only within a session,
     whose prompts carry their history.
+
+    Two prompts of 20 and 40 tokens in blocks of 16, which share their first block::
+
+        Requests(
+            arrival_ns=np.array([0, 10**9]), input_tokens=np.array([20, 40]), output_tokens=np.array([8, 8]),
+            block_offsets=np.array([0, 2, 5]), block_ids=np.array([0, 1, 0, 2, 3]), block_tokens=16,
+            origin={"kind": "example"}, notes=(),
+        )
     """
 
     arrival_ns: Ints
@@ -39,7 +48,7 @@ class Requests:
     block_tokens: int
     origin: dict[str, Any]
     """What the metadata says of the source: kind, file name, SHA-256, block_tokens, counts."""
-    notes: tuple[str, ...]
+    notes: Notes
     session_id: Ints | None = None
     """Dense conversation numbers; None if the source has none, NONE for a request without."""
     turn: Ints | None = None
@@ -65,6 +74,25 @@ _START_BYTES = 1 << 16
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 BlockId = Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCK_ID)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=2**31)]
+
+
+def origin_of(kind: str, path: Path, sha256: str, requests: int, block_tokens: int, **facts: Any) -> dict[str, Any]:
+    """Return what the metadata records of a source: the fields that every source has, then its own `facts`."""
+    base = {"kind": kind, "file": path.name, "sha256": sha256, "requests": requests, "block_tokens": block_tokens}
+    return base | facts
+
+
+def without_blocks(
+    arrival_ns: Ints,
+    input_tokens: Ints,
+    output_tokens: Ints,
+    origin: dict[str, Any],
+    notes: tuple[str, ...],
+    **more: Any,
+) -> Requests:
+    """Return the requests of a source without block ids; `more` are session_id, turn, qos and kind, if it has them."""
+    offsets, ids = np.zeros(len(arrival_ns) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    return Requests(arrival_ns, input_tokens, output_tokens, offsets, ids, 0, origin, notes, **more)
 
 
 def column(values: array[int]) -> Ints:
@@ -97,7 +125,7 @@ def need_file(path: Path) -> None:
 
 
 def place_of(error: msgspec.ValidationError) -> tuple[str, str | None]:
-    """Return what `error` says and the field it says it of: "... - at `$.hash_ids[0]`" is of hash_ids."""
+    """Return the message of a msgspec error and the field it is about: "... - at `$.hash_ids[0]`" is about hash_ids."""
     message, _, place = str(error).partition(" - at `$")
     names = [name for name in place.rstrip("`").replace("[", ".[").split(".") if name and not name.startswith("[")]
     return message, ".".join(names) or None
@@ -105,7 +133,7 @@ def place_of(error: msgspec.ValidationError) -> tuple[str, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a file starts, for sources to know their own by: its first 64 KiB, without byte order mark and blanks."""
+    """The first 64 KiB of a file, from which a source recognises its format; no byte order mark, no leading blanks."""
 
     path: Path
     text: bytes
@@ -117,11 +145,11 @@ class Start:
 
     @property
     def columns(self) -> set[str]:
-        """The names in the first line, if it is the header of a CSV."""
+        """The column names, if the first line is the header of a CSV."""
         return {name.strip() for name in self.line.decode(errors="replace").split(",")}
 
 
 def start_of(path: Path) -> Start:
-    """Return how the file at `path` starts."""
+    """Return the start of the file at `path`."""
     with path.open("rb") as file:
         return Start(path, file.read(_START_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip())

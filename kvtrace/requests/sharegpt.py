@@ -1,4 +1,4 @@
-"""ShareGPT JSON: real conversations as text, with neither times nor token counts; both are made here, and said so."""
+"""ShareGPT JSON: real conversations as text. It has no times and no token counts: both are made here, and noted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,19 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.requests import MAX_NS, MAX_TOKENS, Ints, Requests, Start, column, need_file, place_of, sha256_of
+from kvtrace.requests.requests import (
+    MAX_NS,
+    MAX_TOKENS,
+    Ints,
+    Requests,
+    Start,
+    column,
+    need_file,
+    origin_of,
+    place_of,
+    sha256_of,
+    without_blocks,
+)
 
 ENCODING = "cl100k_base"
 CHARACTERS_PER_TOKEN = 4
@@ -28,7 +40,7 @@ ANSWERING = ("gpt", "assistant", "chatgpt", "bing", "bard")
 CONTEXT = ("system", "tool", "function", "observation")
 
 Counter = Callable[[str], int]
-"""From a text to how many tokens it has."""
+"""Returns the number of tokens of a text."""
 
 
 class Tokenizer(StrEnum):
@@ -40,7 +52,7 @@ class Tokenizer(StrEnum):
 
 
 def token_counter(tokenizer: str) -> tuple[Counter, str]:
-    """Return a function from text to its tokens, and words for what it counts.
+    """Return a function that counts the tokens of a text, and a description of it for the notes.
 
     Raises:
         ConfigError: no such tokenizer.
@@ -79,7 +91,7 @@ class _Conversation(msgspec.Struct):
 
 @dataclass(slots=True)
 class _Turns:
-    """The turns of all conversations, in file order, and what of the file made none."""
+    """The turns of all conversations in file order, and counts of what made no turn."""
 
     inputs: array[int] = field(default_factory=lambda: array("q"))
     outputs: array[int] = field(default_factory=lambda: array("q"))
@@ -115,14 +127,19 @@ class _Turns:
 
 
 def is_own(start: Start) -> bool:
-    """Return whether a file starts as those of this source do: a list of conversations."""
+    """Return whether the file is a ShareGPT array: a JSON array of conversations."""
     return start.text.startswith(b"[") and b'"conversations"' in start.text
 
 
 def read(
-    path: Path, rng: np.random.Generator, *, request_rate_per_s: float = REQUEST_RATE_PER_S,
-    live_conversations: int = LIVE_CONVERSATIONS, max_conversations: int | None = None, tokenizer: str = "auto",
-) -> Requests:  # fmt: skip
+    path: Path,
+    rng: np.random.Generator,
+    *,
+    request_rate_per_s: float = REQUEST_RATE_PER_S,
+    live_conversations: int = LIVE_CONVERSATIONS,
+    max_conversations: int | None = None,
+    tokenizer: str = "auto",
+) -> Requests:
     """Return the requests of the ShareGPT JSON array at `path`, one an answer, arriving as `rng` draws.
 
     Arrivals are a Poisson process of `request_rate_per_s`. Each is the next turn of one of the
@@ -147,20 +164,21 @@ def read(
     if times[-1] > MAX_NS:
         raise ConfigError(f"request rate(={request_rate_per_s}) is too low: {len(order)} requests outlast the clock")
     arrivals = times.astype(np.int64)
-    counts = {
-        "conversations": len(turns.lengths), "empty_conversations": turns.empty, "unanswered": turns.unanswered,
-        "unasked": turns.unasked, "unknown_speakers": turns.unknown_speakers,
-    }  # fmt: skip
-    origin = {
-        "kind": "sharegpt", "file": path.name, "sha256": sha256_of(path), "requests": len(order), "block_tokens": 0,
-        "tokenizer": tokenizer_name, "request_rate_per_s": request_rate_per_s,
-        "live_conversations": live_conversations, "max_conversations": max_conversations, **counts,
-    }  # fmt: skip
-    return Requests(
-        arrivals - arrivals[0], column(turns.inputs)[order], column(turns.outputs)[order],
-        np.zeros(len(order) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64), 0, origin, _notes(origin),
-        session_id=sessions, turn=places,
-    )  # fmt: skip
+    facts = {
+        "tokenizer": tokenizer_name,
+        "request_rate_per_s": request_rate_per_s,
+        "live_conversations": live_conversations,
+        "max_conversations": max_conversations,
+        "conversations": len(turns.lengths),
+        "empty_conversations": turns.empty,
+        "unanswered": turns.unanswered,
+        "unasked": turns.unasked,
+        "unknown_speakers": turns.unknown_speakers,
+    }
+    origin = origin_of("sharegpt", path, sha256_of(path), len(order), 0, **facts)
+    tokens = column(turns.inputs)[order], column(turns.outputs)[order]
+    notes = _notes(origin)
+    return without_blocks(arrivals - arrivals[0], *tokens, origin, notes, session_id=sessions, turn=places)
 
 
 def _read_turns(path: Path, count: Counter, limit: int | None) -> _Turns:
@@ -193,7 +211,7 @@ def _decode(decoder: msgspec.json.Decoder[_Conversation], part: Any, path: Path,
 
 
 def _interleave(lengths: Ints, live: int, rng: np.random.Generator) -> tuple[Ints, Ints, Ints]:
-    """Return which turn (counted through the file) comes when, its conversation, and its place there."""
+    """Return, in order of arrival, each request's turn (numbered through the file), conversation, and place in that."""
     total = int(lengths.sum())
     firsts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)[:-1]])
     draws = rng.random(total)

@@ -1,4 +1,4 @@
-"""What a trace holds, counted in one pass over its rows, and whether its rows and its objects table can be true.
+"""What a trace holds, counted in one pass over its rows, and whether its rows and its objects table are consistent.
 
 Only the hit ratios are the trace's own claims, made by the simulation.
 """
@@ -54,11 +54,14 @@ def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
         progress(float(ledger.rows))
     cells = [
         {
-            "tier": tier.name, "op": ops[o], "phase": phases[p],
-            "operations": int(counts[t, o, p]), "bytes": int(sizes[t, o, p]),
+            "tier": meta.tiers[t].name,
+            "op": ops[o],
+            "phase": phases[p],
+            "operations": int(counts[t, o, p]),
+            "bytes": int(sizes[t, o, p]),
         }
-        for t, tier in enumerate(meta.tiers) for o in range(len(ops)) for p in range(len(phases)) if counts[t, o, p]
-    ]  # fmt: skip
+        for t, o, p in np.argwhere(counts).tolist()
+    ]
     return {
         "rows": ledger.rows,
         "span_ns": last_ns - first_ns if first_ns is not None and last_ns is not None else None,
@@ -161,8 +164,9 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
         if tier.get("live_bytes") not in (None, live):
             raise TraceError(
                 f"tier {tier['name']} ends with {live} bytes live, but the simulation counted {tier['live_bytes']}: "
-                "rows are missing", path=reader.path,
-            )  # fmt: skip
+                "rows are missing",
+                path=reader.path,
+            )
     beside = objects_path(reader.path)
     if beside.exists():
         check_objects(open_table(beside, OBJECTS), ledger.extents[: ledger.objects], documents)
@@ -176,7 +180,7 @@ def retrieved(batch: pa.RecordBatch) -> set[int]:
 
 
 def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int]) -> None:
-    """Raise TraceError at the first row of the table that the trace contradicts.
+    """Raise TraceError at the first row of the objects table that contradicts the trace.
 
     `extents[o]` are the bytes that object o has in the trace, 0 if it is never written; `documents` are retrieved.
     What the trace never wrote may be listed all the same: no tier took it.
@@ -208,10 +212,8 @@ def _check_sizes(reader: Reader, row: int, batch: pa.RecordBatch, written: NDArr
     if is_wrong.any():
         at = int(np.argmax(is_wrong))
         object_id = batch.column("object_id")[at]
-        _refuse(
-            reader, row + at, "size_bytes",
-            f"object {object_id} is {sizes[at]} bytes here, but {written[at]} in the trace",
-        )  # fmt: skip
+        message = f"object {object_id} is {sizes[at]} bytes here, but {written[at]} in the trace"
+        _refuse(reader, row + at, "size_bytes", message)
 
 
 def _check_kinds(reader: Reader, row: int, batch: pa.RecordBatch, is_document: NDArray[np.bool_]) -> None:

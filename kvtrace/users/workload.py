@@ -37,15 +37,15 @@ class ServingMode(StrEnum):
 
 
 class Popularity(StrEnum):
-    """How often each is asked for."""
+    """How requests are spread over items ranked from 1."""
 
     ZIPF = "zipf"
-    """The n-th a n-th as often as the first."""
+    """Item n is requested 1/n as often as item 1."""
     UNIFORM = "uniform"
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What goes with the turns of synthetic users; the turns themselves are the same with and without."""
+    """What is added to the turns of synthetic users; the turns themselves do not depend on it."""
 
     mode: ServingMode = ServingMode.BOTH
     prompt_share: float = 0.0
@@ -68,7 +68,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def shares(self) -> bool:
-        """Whether anything needs synthetic users in a closed loop."""
+        """Whether it works with synthetic users in a closed loop only."""
         return bool(self.prompt_share or self.rag_share or self.mode is ServingMode.DECODE_ONLY)
 
 
@@ -80,9 +80,12 @@ def check(
         share = getattr(workload, name)
         require(0 <= share <= 1, f"workload.{name}(={share}) must be from 0 to 1")
     for name, most in (
-        ("rag_documents", MAX_ITEMS), ("rag_chunk_tokens", MAX_ITEM_TOKENS), ("rag_top_chunks", MAX_TOP_CHUNKS),
-        ("decode_entries", MAX_ITEMS), ("decode_entry_tokens", MAX_ITEM_TOKENS),
-    ):  # fmt: skip
+        ("rag_documents", MAX_ITEMS),
+        ("rag_chunk_tokens", MAX_ITEM_TOKENS),
+        ("rag_top_chunks", MAX_TOP_CHUNKS),
+        ("decode_entries", MAX_ITEMS),
+        ("decode_entry_tokens", MAX_ITEM_TOKENS),
+    ):
         value = getattr(workload, name)
         require(0 < value <= most, f"workload.{name}(={value}) must be > 0, and at most {most}")
     require(
@@ -153,11 +156,11 @@ class Library:
 
     tokens: NDArray[np.int64]
     prompts: int
-    """The first so many items are system prompts."""
+    """The number of system prompts, which are the first items."""
     document_first: NDArray[np.int64]
     """[documents + 1]: the first item of each document's chunks, and the first user's entry."""
     document_weight: NDArray[np.int64]
-    """[documents]: how often each is asked for, cumulated."""
+    """[documents]: cumulated weights of their popularity."""
 
     @property
     def first_entry(self) -> int:
@@ -177,7 +180,7 @@ class Library:
 def library_of(
     workload: Workload, users: int, layers: int, bytes_per_token: int, *, is_turn: bool, seed: int
 ) -> Library:
-    """Return what the workload has `users` share, and what is there from the start; lengths are drawn from `seed`."""
+    """Return the items that `users` share or that exist from the start; document lengths are drawn from `seed`."""
     parts = [np.array(workload.prompt_tokens if workload.prompt_share else (), dtype=np.int64)]
     prompts = len(parts[0])
     first, weight = [prompts], np.zeros(0, dtype=np.int64)
@@ -206,7 +209,7 @@ def _document_tokens(workload: Workload, layers: int, seed: int) -> list[int]:
 
 
 def _weights(count: int, popularity: Popularity) -> Any:
-    """Return the whole weights of `count` ranks, cumulated: no float, so that every machine draws the same."""
+    """Return the cumulated integer weights of `count` ranks: without floats every machine draws the same."""
     from kvtrace.users.synthetic import ZIPF_WEIGHT
 
     ranks = np.arange(1, count + 1)

@@ -10,10 +10,9 @@ from conftest import run_cli, write_trace
 from run_files import figures, run_file, summary
 
 from kvreplay.config.config import Config
-from kvreplay.run.trials import run_trials
+from kvreplay.run.trials import disagreements, quantities, run_trials
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import RunFile
-from kvtrace.core.run.trials import disagreements, quantities
 
 if TYPE_CHECKING:
     from pathlib import Path
