@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import run_cli, write_trace
+from waiting import wait_for
 
 from kvreplay.config.config import Config
 from kvreplay.engine import ring
@@ -362,11 +363,9 @@ def test_control_c_leaves_a_partial_run_and_a_clean_target(tmp_path: Path, drive
         [sys.executable, "-m", "kvreplay.cli", "run", str(trace), "--tier", f"nvme={drive}", "--speed", "1",
          "-o", str(tmp_path / "run")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 30
-    while not list(drive.glob(f"{SCRATCH}/*/*.kv")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(process, lambda: list(drive.glob(f"{SCRATCH}/*/*.kv")), "no object is written")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate()
     assert process.returncode == 130, err
     assert out.startswith("PARTIAL: ")
     errors = [line for line in err.splitlines() if "error" in line]
@@ -384,9 +383,7 @@ def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, drive: Path) -
         [sys.executable, "-m", "kvreplay.cli", "run", str(trace), "--tier", f"nvme={drive}", "--speed", "1",
          "-o", str(tmp_path / "killed")], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    deadline = time.monotonic() + 30
-    while not list(drive.glob(f"{SCRATCH}/*/*.kv")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(process, lambda: list(drive.glob(f"{SCRATCH}/*/*.kv")), "no object is written")
     busy = run_cli("kvreplay", "run", trace, "--tier", f"nvme={drive}", "-o", tmp_path / "second", check=False)
     assert busy.returncode == 4
     assert "in use by another kvreplay" in busy.stderr
