@@ -14,6 +14,7 @@ class Dense:
     """Numbers from 0 up, negative ones for nothing."""
 
     numbers: Any
+    """int32."""
     count: int
     """One more than the highest can be."""
     named: Any
@@ -32,7 +33,8 @@ def dense(numbers: Any) -> Dense:
 
     count = int(numbers.max()) + 1 if len(numbers) else 0
     if count <= 2 * len(numbers) + _SPARE:
-        return Dense(numbers, max(0, count), None)
+        return Dense(numbers.astype(np.int32, copy=False), max(0, count), None)
     named = np.unique(numbers)
     named = named[np.searchsorted(named, 0) :]
-    return Dense(np.where(numbers < 0, -1, np.searchsorted(named, numbers)), len(named), named)
+    ranks = np.searchsorted(named, numbers).astype(np.int32)
+    return Dense(np.where(numbers < 0, np.int32(-1), ranks), len(named), named)
