@@ -14,7 +14,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count, parse_duration_ns
 
 if TYPE_CHECKING:
-    from kvtrace.sim.preset import Policy
+    from kvtrace.sim.policies.policies import Policy
 
 
 @takes_source
@@ -137,7 +137,7 @@ def mrc(
 
 
 def _named(policy: str) -> Policy:
-    from kvtrace.sim.preset import Policy
+    from kvtrace.sim.policies.policies import Policy
 
     if policy not in list(Policy):
         raise ConfigError(f"unknown policy {policy!r}; known are {', '.join(Policy)}")
@@ -145,7 +145,8 @@ def _named(policy: str) -> Policy:
 
 
 def _policy(name: str, ttl: str | None) -> tuple[Policy, int]:
-    from kvtrace.sim.preset import MAX_TTL_NS, Policy
+    from kvtrace.sim.policies.policies import Policy
+    from kvtrace.sim.preset import MAX_TTL_NS
 
     policy = _named(name)
     if (policy is Policy.TTL) != (ttl is not None):

@@ -75,8 +75,8 @@ def gen(
     from kvtrace.core.statistics import endurance
     from kvtrace.model.shape import find_model
     from kvtrace.sim import output as traceout
+    from kvtrace.sim.output import describer
     from kvtrace.sim.preset import load_preset
-    from kvtrace.sim.provenance import describer
 
     if file is not None and users is not None:
         raise ConfigError(f"--users {users}: requests come from {file}; leave one of the two out")
