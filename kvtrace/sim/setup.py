@@ -91,7 +91,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     world.actors["entry"] = world.actors["prompt"] = NONE
     world.actors["context"] = np.arange(count)
     world.contexts = np.empty(count * WIDTH, np.int32)
-    world.idle = world.idle_contexts = np.arange(count - 1, -1, -1)
+    world.idle, world.idle_contexts = np.arange(count - 1, -1, -1), np.arange(count - 1, -1, -1)
     world.control["idle"] = world.control["idle_contexts"] = count
     world.heap = np.zeros(count + 1, records.EVENT)
     world.users, starts = synthetic.make_users(load.users if requests is None else 0, load.seed)
