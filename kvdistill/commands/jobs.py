@@ -110,7 +110,7 @@ def _runtime_ns(text: str) -> int:
 
 
 def _show(written: StoreJobs, folder: Path, *, json: bool) -> None:
-    """Print the result; what the format cannot say goes to stderr, so that nobody misses it."""
+    """Print the result; what the format cannot express goes to stderr."""
     from kvdistill.report.jobs_document import written_document
     from kvtrace.core.document.terminal import show_documents
 

@@ -84,8 +84,8 @@ def compare(
 ) -> None:
     """Put traces, runs or probes beside each other: ratios to the first, with confidence from trials.
 
-    Every figure of the report is compared: rates, percentiles, hit ratios, sizes. `kvreplay compare` does so for runs
-    by their run.json alone; both define ratios and intervals alike.
+    Every figure of the report is compared: rates, percentiles, hit ratios, sizes; those of simulated tiers are a
+    model's and left out. Runs that fell behind, failed, were verified or whose trials disagree are named first.
 
     \b
     kvdistill compare before after
@@ -101,7 +101,7 @@ def compare(
     if json:
         emit_json(compared)
     else:
-        show_documents([document])
+        show_documents([document], hint="Distributions are in a page: kvdistill report A B -o report.html")
 
 
 def sql(

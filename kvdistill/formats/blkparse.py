@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvdistill.formats.formats import Account, Imported, Options, Rows
-from kvdistill.formats.rows import BLOCKS_FILE
+import duckdb
+
+from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
 from kvdistill.formats.text import first_line, leave_out, load, one
 from kvdistill.queries.database import named, query
 from kvtrace.core.errors import TraceError
+from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, arrow_schema
 from kvtrace.core.statistics import QUANTILES
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-
 
 _EVENT = (
     r"^\s*(\d+,\d+)\s+\d+\s+\d+\s+(\d+)\.(\d{9})\s+(\d+)\s+([A-Za-z]+)\s+([A-Z]+)"
@@ -32,7 +29,7 @@ _GROUPS = ("device", "seconds", "fraction", "pid", "action", "rwbs", "sector", "
 _BATCH_ROWS = 1 << 17
 
 
-def read(files: Sequence[Path], _options: Options, db: duckdb.DuckDBPyConnection) -> Imported:
+def read(files: Sequence[Path], _options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
     """Import the text of one blktrace; of several files, each must be of devices of its own.
 
     Raises:
@@ -51,7 +48,7 @@ def read(files: Sequence[Path], _options: Options, db: duckdb.DuckDBPyConnection
         _leave_out(db, path, account)
         fields = ", ".join(f"'{name}'" for name in _GROUPS)
         db.execute(
-            f"INSERT INTO events SELECT {number}, line, e.device, CAST(e.seconds AS BIGINT) * 1000000000 "  # noqa: S608 - ours
+            f"INSERT INTO events SELECT {number}, line, e.device, CAST(e.seconds AS BIGINT) * 1000000000 "
             "+ CAST(e.fraction AS BIGINT), CAST(e.pid AS INTEGER), e.action, e.rwbs, "
             "coalesce(TRY_CAST(e.sector AS BIGINT), 0), coalesce(TRY_CAST(e.sectors AS BIGINT), 0), e.said "
             f"FROM (SELECT line, regexp_extract(text, '{_EVENT}', [{fields}]) AS e FROM raw)"
@@ -66,30 +63,34 @@ def read(files: Sequence[Path], _options: Options, db: duckdb.DuckDBPyConnection
 
 def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> None:
     """Delete lines that are no events: what follows the last event is blkparse's own summary."""
-    (last,) = one(db, f"SELECT max(line) FROM raw WHERE regexp_matches(text, '{_EVENT}')")  # noqa: S608 - ours
+    (last,) = one(db, f"SELECT max(line) FROM raw WHERE regexp_matches(text, '{_EVENT}')")
     after, messages = one(
-        db, f"SELECT count(*) FILTER (line > {-1 if last is None else last}), "  # noqa: S608 - ours
-            r"count(*) FILTER (regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')) FROM raw",
-    )  # fmt: skip
+        db,
+        f"SELECT count(*) FILTER (line > {-1 if last is None else last}), "
+        r"count(*) FILTER (regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')) FROM raw",
+    )
     account.rows -= after + messages
     if last is None:
         raise TraceError("holds no event in blkparse's default form (`blkparse -i NAME` writes it)", path=path)
     db.execute(r"DELETE FROM raw WHERE regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')")
-    db.execute(f"DELETE FROM raw WHERE line > {last}")  # noqa: S608 - ours
+    db.execute(f"DELETE FROM raw WHERE line > {last}")
     leave_out(db, path, account, "no event in blkparse's default form", f"NOT regexp_matches(text, '{_EVENT}')")
 
 
 def _about(db: duckdb.DuckDBPyConnection) -> list[str]:
     merged, again, endless, unseen = one(
-        db, "SELECT (SELECT count(*) FROM events WHERE action IN ('M', 'F')), "
-            "(SELECT count(*) FROM events WHERE action = 'R'), count(*) FILTER (complete_ns IS NULL), "
-            "count(*) FILTER (issue_ns IS NULL) FROM blocks",
-    )  # fmt: skip
+        db,
+        "SELECT (SELECT count(*) FROM events WHERE action IN ('M', 'F')), "
+        "(SELECT count(*) FROM events WHERE action = 'R'), count(*) FILTER (complete_ns IS NULL), "
+        "count(*) FILTER (issue_ns IS NULL) FROM blocks",
+    )
     notes = ["rows are requests, made of several events each; devices are major,minor numbers"]
     for count, what in (
-        (merged, "I/Os were merged into requests"), (again, "times a request was given back and issued again"),
-        (endless, "requests have no completion in the text"), (unseen, "requests have no issue in the text"),
-    ):  # fmt: skip
+        (merged, "I/Os were merged into requests"),
+        (again, "times a request was given back and issued again"),
+        (endless, "requests have no completion in the text"),
+        (unseen, "requests have no issue in the text"),
+    ):
         if count:
             notes.append(f"{count:,} {what}")
     return notes
@@ -106,9 +107,17 @@ def _batches(db: duckdb.DuckDBPyConnection) -> Iterator[Any]:
 
 
 _UNKNOWN = (
-    "requeues", "requests_merged", "bios", "bio_bytes", "bios_merged", "splits", "lost_events", "lost_requests",
-    "ends_not_seen", "lost_zones",
-)  # fmt: skip
+    "requeues",
+    "requests_merged",
+    "bios",
+    "bio_bytes",
+    "bios_merged",
+    "splits",
+    "lost_events",
+    "lost_requests",
+    "ends_not_seen",
+    "lost_zones",
+)
 _DEFINITIONS = {
     "q2d": "from when a request was inserted into the scheduler's queue to its last issue",
     "d2c": "from the last issue of a request to its completion",
@@ -124,27 +133,33 @@ def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, Any]:
     for view, text in (("requests", "import_requests"), ("times", "import_times")):
         db.execute(f"CREATE VIEW {view} AS {named(text)}")
     span = "max(greatest(insert_ns, issue_ns, complete_ns)) - min(least(insert_ns, issue_ns, complete_ns))"
-    (duration,) = db.sql(f"SELECT {span} FROM blocks").fetchall()[0]  # noqa: S608 - ours
+    (duration,) = db.sql(f"SELECT {span} FROM blocks").fetchall()[0]
     sizes = db.sql(
         "SELECT op, bytes, count(*) AS count FROM requests WHERE issue_ns IS NOT NULL GROUP BY ALL ORDER BY ALL"
     )
-    found = {"block_sizes": _by(sizes.to_arrow_table().to_pylist()),
-             "in_flight_at_dispatch": _by(query(db, "import_depths"))}  # fmt: skip
+    found = {
+        "block_sizes": _by(sizes.to_arrow_table().to_pylist()),
+        "in_flight_at_dispatch": _by(query(db, "import_depths")),
+    }
     times = _times(db)
     directions = {
         row["op"]: {
-            **dict.fromkeys(_UNKNOWN), **{name: value for name, value in row.items() if name != "op"},
+            **dict.fromkeys(_UNKNOWN),
+            **{name: value for name, value in row.items() if name != "op"},
             **{layer: times[layer, row["op"]] for layer in ("q2d", "d2c")},
             **{name: rows[row["op"]] for name, rows in found.items()},
-            "per_second": [], "heat": [],
+            "per_second": [],
+            "heat": [],
         }
         for row in query(db, "import_totals")
-    }  # fmt: skip
+    }
     return {
-        "duration_ns": duration, "event_rows": None,
+        "duration_ns": duration,
+        "event_rows": None,
         "block": {"directions": directions, "zone_bytes": None, "in_flight_at_end": None},
-        "application": None, "definitions": _DEFINITIONS,
-    }  # fmt: skip
+        "application": None,
+        "definitions": _DEFINITIONS,
+    }
 
 
 def _by(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -162,9 +177,12 @@ def _times(db: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], dict[str, Any
     for row in query(db, "run_times"):
         # A bound, as the probe gives: the longest is below it.
         found[row["measure"], row["op"]] = nothing | {
-            "count": row["count"], "mean_ns": row["mean_ns"], "longest_below_ns": row["max_ns"] + 1,
-            "log2_ns": [], "fine_ns": [],
-        }  # fmt: skip
+            "count": row["count"],
+            "mean_ns": row["mean_ns"],
+            "longest_below_ns": row["max_ns"] + 1,
+            "log2_ns": [],
+            "fine_ns": [],
+        }
     names = {part / 10_000: f"{name}_ns" for name, part in QUANTILES.items()}
     for row in query(db, "run_distributions", parts=list(QUANTILES.values())):
         found[row["measure"], row["op"]][names[row["share"]]] = row["time_ns"]

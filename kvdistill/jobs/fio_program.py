@@ -1,4 +1,4 @@
-"""Which fio there is, what its version gets wrong, and how to run it and read its JSON."""
+"""The installed fio: its version and known bugs, how to run it and read its JSON."""
 
 from __future__ import annotations
 

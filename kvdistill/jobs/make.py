@@ -15,7 +15,7 @@ from kvdistill.formats.oplog_source import can_log
 from kvdistill.jobs import job as fio
 from kvdistill.jobs import sai3, warp
 from kvdistill.jobs.check import Closeness, check
-from kvdistill.jobs.job import Mode
+from kvdistill.jobs.job import FioMode
 from kvdistill.jobs.write import Wanted, to_json, write_job
 from kvdistill.profile.distil import Distilled
 from kvdistill.profile.profile import Profile
@@ -29,7 +29,7 @@ CLOSENESS = "closeness.json"
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written; `closeness` is null without `--check`."""
+    """Files of the fio jobs that were written; `closeness` is null without `--check`."""
 
     files: list[str]
     space_bytes: dict[str, int]
@@ -40,7 +40,7 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
     closeness: Closeness | None = None
 
 
-def modes_of(distilled: Distilled, wanted: Sequence[Mode]) -> list[Mode]:
+def modes_of(distilled: Distilled, wanted: Sequence[FioMode]) -> list[FioMode]:
     """Return the jobs to write: those asked for, or those the source can tell.
 
     Raises:
@@ -48,13 +48,17 @@ def modes_of(distilled: Distilled, wanted: Sequence[Mode]) -> list[Mode]:
 
     """
     if wanted:
-        if Mode.REPLAY in wanted and distilled.ios is None:
+        if FioMode.REPLAY in wanted and distilled.ios is None:
             raise ConfigError(
                 f"--mode replay: {distilled.profile.origin.file} holds no single operations; take a trace, a run or "
                 "block events"
             )
         return list(dict.fromkeys(wanted))
-    known = [(Mode.REPLAY, distilled.ios is not None), (Mode.STAT, True), (Mode.REUSE, _has_reuse(distilled.profile))]
+    known = [
+        (FioMode.REPLAY, distilled.ios is not None),
+        (FioMode.STAT, True),
+        (FioMode.REUSE, _has_reuse(distilled.profile)),
+    ]
     return [mode for mode, is_known in known if is_known]
 
 
@@ -95,8 +99,9 @@ def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, wante
         files=[*names, fio.PROFILE, *([CLOSENESS] if closeness else [])],
         space_bytes={mode: job.space_bytes for mode, job in written.items()},
         logs={mode: job.log for mode, job in written.items() if job.log is not None},
-        profile=distilled.profile, closeness=closeness,
-    )  # fmt: skip
+        profile=distilled.profile,
+        closeness=closeness,
+    )
 
 
 PROFILE = "profile.json"
@@ -104,7 +109,7 @@ MAX_HOSTS = 1024
 
 
 class StoreJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written; `lost` is what the format cannot say, `log` the op logs, null if none were asked for."""
+    """Files written for warp or sai3-bench; `lost` is what the format cannot express, `log` null without op logs."""
 
     files: list[str]
     lost: list[str]
@@ -172,9 +177,16 @@ def _distil(source: Path, tier: str | None, outdir: Path, limit: Limit) -> Profi
 
 
 def _log(
-    source: Path, profile: Profile, outdir: Path, style: Style, *, endpoint: str, hosts: int, limit: Limit,
+    source: Path,
+    profile: Profile,
+    outdir: Path,
+    style: Style,
+    *,
+    endpoint: str,
+    hosts: int,
+    limit: Limit,
     argv: Sequence[str],
-) -> tuple[OpLog | None, list[str]]:  # fmt: skip
+) -> tuple[OpLog | None, list[str]]:
     """Write op logs, or say why there are none."""
     if not can_log(source):
         return None, [f"single operations on objects: {source.name} holds none, so there is no op log"]

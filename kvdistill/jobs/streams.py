@@ -1,4 +1,4 @@
-"""Read back what fio did: its per-I/O logs and the iologs it writes, as `Stream`s in order of issue."""
+"""The I/O that fio did, from its latency logs and the iologs it writes, as `Stream`s in order of issue."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvdistill.formats.fio_log import logged_latencies
+from kvdistill.formats.iolog import logged_ios
 from kvdistill.profile.profile import Profile
 
 _US_PER_MS = 1000
@@ -39,9 +41,13 @@ class Stream:
     def head(self, count: int) -> Stream:
         """Return the first `count` I/Os."""
         return Stream(
-            self.us[:count], self.is_read[:count], self.offset[:count], self.length[:count],
-            self.arrival[:count], self.resolution_us,
-        )  # fmt: skip
+            self.us[:count],
+            self.is_read[:count],
+            self.offset[:count],
+            self.length[:count],
+            self.arrival[:count],
+            self.resolution_us,
+        )
 
     @property
     def arrivals_us(self) -> NDArray[np.int64]:
@@ -52,7 +58,7 @@ class Stream:
 
 
 def asked_stream(parts: Iterable[dict[str, Any]], *, by_instant: bool) -> Stream:
-    """Return what fio is asked to issue, from the parts that `iolog.split_ios` yields.
+    """Return the I/Os that fio is to issue, from the parts that `iolog.split_ios` yields.
 
     An arrival is what is due at one instant, or one operation.
     """
@@ -74,7 +80,7 @@ def profile_stream(profile: Profile) -> Stream:
 
 
 def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool) -> Stream:
-    """Return what fio's latency logs, one a job, say of a replay of `source`, in order of issue.
+    """Return the I/Os of a replay of `source` from fio's latency logs, one a job, in order of issue.
 
     Submission logs have the time of issue in whole milliseconds; completion logs that of completion, and the
     latency in nanoseconds. Within a millisecond the order is the source's.
@@ -82,7 +88,7 @@ def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool
     jobs = len(logs)
     us = np.full(len(source.us), -1, dtype=np.int64)
     for index, log in enumerate(logs):
-        time_ms, latency_ns, direction, length, offset = _columns(log, ",", 5)
+        time_ms, latency_ns, direction, length, offset = logged_latencies(log)
         mine = slice(index, None, jobs)
         same = (direction == 0, source.is_read[mine]), (length, source.length[mine]), (offset, source.offset[mine])
         if not all(np.array_equal(a, b) for a, b in same):
@@ -90,14 +96,18 @@ def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool
         us[mine] = time_ms * _US_PER_MS - (0 if is_submission else latency_ns // _NS_PER_US)
     order = np.argsort(us // _US_PER_MS, kind="stable")
     return Stream(
-        us[order], source.is_read[order], source.offset[order], source.length[order], source.arrival[order],
+        us[order],
+        source.is_read[order],
+        source.offset[order],
+        source.length[order],
+        source.arrival[order],
         resolution_us=_US_PER_MS,
-    )  # fmt: skip
+    )
 
 
 def _unlike(logs: Sequence[Path]) -> Stream:
-    """Return the I/Os in `logs` of a replay that did others than asked."""
-    columns = [np.concatenate(column) for column in zip(*(_columns(log, ",", 5) for log in logs), strict=True)]
+    """Return the I/Os in `logs` of a replay that differ from the source's."""
+    columns = [np.concatenate(column) for column in zip(*(logged_latencies(log) for log in logs), strict=True)]
     order = np.argsort(columns[0], kind="stable")
     time_ms, _latency, direction, length, offset = (column[order] for column in columns)
     return Stream(time_ms * _US_PER_MS, direction == 0, offset, length, np.arange(len(order)), _US_PER_MS)
@@ -105,27 +115,8 @@ def _unlike(logs: Sequence[Path]) -> Stream:
 
 def drawn_stream(logs: Sequence[Path], span_us: int | None) -> Stream:
     """Return the I/Os of all jobs' written iologs, merged by time."""
-    us, is_read, offset, length = [], [], [], []
-    for log in logs:
-        fields = [f for f in (line.split() for line in log.read_text().splitlines()[1:]) if len(f) == 5]  # noqa: PLR2004
-        us.append(np.array([int(f[0]) for f in fields], dtype=np.int64))
-        is_read.append(np.array([f[2] == "read" for f in fields], dtype=bool))
-        offset.append(np.array([int(f[3]) for f in fields], dtype=np.int64))
-        length.append(np.array([int(f[4]) for f in fields], dtype=np.int64))
-    times = np.concatenate(us)
-    order = np.argsort(times, kind="stable")
-    return Stream(
-        times[order], np.concatenate(is_read)[order], np.concatenate(offset)[order],
-        np.concatenate(length)[order], np.arange(len(order)), span_us=span_us,
-    )  # fmt: skip
-
-
-def _columns(path: Path, separator: str, count: int) -> list[Any]:
-    import polars as pl
-
-    if path.stat().st_size == 0:
-        return [np.empty(0, dtype=np.int64) for _ in range(count)]
-    frame = pl.read_csv(path, has_header=False, separator=separator, infer_schema=False)
-    names = frame.columns[:count]
-    frame = frame.select(pl.col(name).str.strip_chars().cast(pl.Int64) for name in names)
-    return [frame[name].to_numpy() for name in names]
+    parts = [logged_ios(log) for log in logs]
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    order = np.argsort(whole["us"], kind="stable")
+    us, is_read, offset, length = (whole[name][order] for name in ("us", "is_read", "offset", "length"))
+    return Stream(us, is_read, offset, length, np.arange(len(order)), span_us=span_us)

@@ -1,11 +1,11 @@
-"""Write the files of one fio job: a pure function of what was distilled and of the options."""
+"""Write the files of one fio job from a distilled profile and the user's options."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,15 +14,17 @@ from kvdistill.formats.iolog import LogOptions, LogSummary
 from kvdistill.jobs import fio_replay
 from kvdistill.jobs import job as fio
 from kvdistill.jobs.fio_stat import stat_job
-from kvdistill.jobs.job import JobOptions, Mode
+from kvdistill.jobs.job import FioMode, JobOptions
+from kvdistill.jobs.reuse_model import draw
 from kvdistill.profile.distil import Distilled
+from kvdistill.profile.profile import Profile
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """How much a check runs."""
+    """Limits of a check."""
 
     seconds: float = 10.0
     max_bytes: int = 4 << 30
@@ -31,7 +33,7 @@ class CheckOptions:
     """Whether fio's null engine takes the I/O: what is late then is fio's, not a target's."""
 
     def __post_init__(self) -> None:
-        """Refuse what runs nothing."""
+        """Raise ConfigError for a check of no time."""
         if self.seconds <= 0:
             raise ConfigError(f"--check-seconds {self.seconds}: it must be more than 0")
 
@@ -40,7 +42,7 @@ class CheckOptions:
 class Wanted:
     """Which jobs, and how."""
 
-    modes: Sequence[Mode]
+    modes: Sequence[FioMode]
     options: JobOptions
     logs: LogOptions
     seed: int = 42
@@ -59,37 +61,67 @@ class WrittenJob:
     """What the logs hold, as `iolog.split_ios` yields it."""
 
 
-def write_job(mode: Mode, distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+def write_job(mode: FioMode, distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
     """Write the job of one mode and what it needs into `folder`."""
-    profile, options = distilled.profile, wanted.options
-    if mode is Mode.STAT:
-        write_text(folder / mode.job, stat_job(profile, options))
-        return WrittenJob([mode.job], fio.stat_space_bytes(profile, options))
+    return _WRITERS[mode](distilled, folder, wanted)
+
+
+def _write_stat(distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+    profile, job = distilled.profile, FioMode.STAT.job
+    write_text(folder / job, stat_job(profile, wanted.options))
+    return WrittenJob([job], fio.stat_space_bytes(profile, wanted.options))
+
+
+def _write_replay(distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+    profile, ios = distilled.profile, distilled.ios
+    if ios is None:
+        raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
+
+    def parts() -> Iterator[dict[str, Any]]:
+        return iolog.split_ios(ios, wanted.logs.max_io_bytes)
+
+    def text(logs: LogSummary) -> str:
+        return fio_replay.replay_job(profile, logs, wanted.options)
+
+    return _write_logs(FioMode.REPLAY, profile, folder, wanted, profile.placed.span_bytes, parts, text)
+
+
+def _write_reuse(distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+    profile = distilled.profile
+    drawn = draw(profile, min(profile.span_ns, wanted.options.runtime_cap_ns), wanted.seed)
+
+    def parts() -> Iterator[dict[str, Any]]:
+        return iolog.split(drawn.us, drawn.is_read, drawn.offset, drawn.length, wanted.logs.max_io_bytes)
+
+    def text(logs: LogSummary) -> str:
+        return fio_replay.reuse_job(profile, logs, drawn.span_bytes, wanted.seed, wanted.options)
+
+    return _write_logs(FioMode.REUSE, profile, folder, wanted, drawn.span_bytes, parts, text)
+
+
+def _write_logs(
+    mode: FioMode,
+    profile: Profile,
+    folder: Path,
+    wanted: Wanted,
+    span_bytes: int,
+    parts: Callable[[], Iterator[dict[str, Any]]],
+    text: Callable[[LogSummary], str],
+) -> WrittenJob:
+    """Write iologs of `parts`, the job that fills `span_bytes` of the target, and the job `text` that runs the logs."""
+    options, space = wanted.options, fio.whole_mib(span_bytes)
     jobs = fio_replay.default_jobs(wanted.logs)
-    if mode is Mode.REPLAY:
-        ios = distilled.ios
-        assert ios is not None
-
-        def parts() -> Iterator[dict[str, Any]]:
-            return iolog.split_ios(ios, wanted.logs.max_io_bytes)
-
-        logs = iolog.write_iologs(folder, mode, parts, options.target, jobs, wanted.logs)
-        space = fio.whole_mib(profile.placed.span_bytes)
-        text = fio_replay.replay_job(profile, logs, options)
-    else:
-        from kvdistill.jobs.reuse_model import draw
-
-        drawn = draw(profile, min(profile.span_ns, options.runtime_cap_ns), wanted.seed)
-
-        def parts() -> Iterator[dict[str, Any]]:
-            return iolog.split(drawn.us, drawn.is_read, drawn.offset, drawn.length, wanted.logs.max_io_bytes)
-
-        logs = iolog.write_iologs(folder, mode, parts, options.target, jobs, wanted.logs)
-        space = fio.whole_mib(drawn.span_bytes)
-        text = fio_replay.reuse_job(profile, logs, drawn.span_bytes, wanted.seed, options)
+    logs = iolog.write_iologs(folder, mode, parts, options.target, jobs, wanted.logs)
     write_text(folder / mode.prefill, fio_replay.prefill_job(profile, mode, space, options))
-    write_text(folder / mode.job, text)
+    write_text(folder / mode.job, text(logs))
     return WrittenJob([mode.prefill, mode.job, *logs.files], space, logs, parts)
+
+
+_WRITERS: Final[dict[FioMode, Callable[[Distilled, Path, Wanted], WrittenJob]]] = {
+    FioMode.REPLAY: _write_replay,
+    FioMode.STAT: _write_stat,
+    FioMode.REUSE: _write_reuse,
+}
 
 
 def to_json(value: msgspec.Struct) -> str:

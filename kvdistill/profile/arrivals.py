@@ -1,19 +1,15 @@
-"""The arrival process of a stream that passes by in order: instants, bursts, gaps, and the rate over time."""
+"""The arrival process of a stream in order of time: instants, bursts, gaps, the rate over time, and its phases."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kvdistill.profile.profile import Arrivals
+from kvdistill.profile.profile import ArrivalProfile
 from kvtrace.core.statistics import SLOTS, count, to_slots
-
-if TYPE_CHECKING:
-    # Heavy.
-    from numpy.typing import NDArray
-
 
 BUCKETS = 240
 """Stretches of equal time that the rate is given for."""
@@ -55,7 +51,7 @@ class ArrivalCounter:
         self._instants += 1
         self._burst = 0
 
-    def result(self, rates: list[dict[str, Any]], bucket_ns: int) -> Arrivals | None:
+    def result(self, rates: list[dict[str, Any]], bucket_ns: int) -> ArrivalProfile | None:
         """Return what was counted, with `rates` (bucket, ops and bytes by direction); null if all is one instant.
 
         It ends the count.
@@ -68,11 +64,16 @@ class ArrivalCounter:
         mean = self._sum / self._gap_count
         variance = max(0.0, self._squares / self._gap_count - mean**2)
         ops = np.array(lists["read_ops"]) + np.array(lists["write_ops"])
-        return Arrivals(
-            bucket_ns=bucket_ns, **lists, instants=self._instants, bursts=to_slots(self._bursts),
-            gaps=to_slots(self._gaps), gap_mean_ns=mean, gap_cv=variance**0.5 / mean if mean else None,
+        return ArrivalProfile(
+            bucket_ns=bucket_ns,
+            **lists,
+            instants=self._instants,
+            bursts=to_slots(self._bursts),
+            gaps=to_slots(self._gaps),
+            gap_mean_ns=mean,
+            gap_cv=variance**0.5 / mean if mean else None,
             dispersion=float(ops.var() / ops.mean()) if len(ops) > 1 and ops.any() else None,
-        )  # fmt: skip
+        )
 
 
 def _filled(rates: list[dict[str, Any]], name: str) -> list[int]:
@@ -92,7 +93,7 @@ _PENALTY = 0.02
 """Share of the whole deviance that one more phase must explain: bursts are no phases."""
 
 
-def cut(arrivals: Arrivals) -> list[tuple[int, int]]:
+def cut(arrivals: ArrivalProfile) -> list[tuple[int, int]]:
     """Return the first bucket of each phase and the first one after it, in order; phases cover all buckets."""
     counts = np.array([arrivals.read_ops, arrivals.write_ops], dtype=np.float64)
     n = counts.shape[1]

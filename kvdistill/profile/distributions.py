@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from kvdistill.profile.profile import Direction, SizeCount, Zone
+from kvdistill.profile.profile import AddressZone, DirectionProfile, SizeCount
 from kvtrace.core.statistics import nearest_rank
-
-if TYPE_CHECKING:
-    # Heavy.
-    from numpy.typing import NDArray
-
 
 PERCENT = 100
 
 
-def equal_mass_zones(starts: NDArray[np.int64], moved_bytes: NDArray[np.int64], granule_bytes: int) -> list[Zone]:
+def equal_mass_zones(
+    starts: NDArray[np.int64], moved_bytes: NDArray[np.int64], granule_bytes: int
+) -> list[AddressZone]:
     """Return zones from address 0 on, about 1 % of the bytes each, whole percent that sum to 100.
 
     `starts` are ascending granule-aligned addresses, `moved_bytes` what is moved by operations that start in
@@ -31,16 +29,16 @@ def equal_mass_zones(starts: NDArray[np.int64], moved_bytes: NDArray[np.int64], 
     done = np.cumsum(moved_bytes)
     marks = np.searchsorted(done * PERCENT, np.arange(1, PERCENT + 1) * done[-1])
     hits = np.bincount(marks, minlength=len(starts))
-    zones: list[Zone] = []
+    zones: list[AddressZone] = []
     end, counted = 0, 0
     for i in np.flatnonzero(hits):
         start, percent = int(starts[i]), int(hits[i])
         if percent > 1 and start > end:
             before = int(done[i - 1]) - counted if i else 0
             cold = min(round(before * PERCENT / int(done[-1])), percent - 1)
-            zones.append(Zone(cold, start - end))
+            zones.append(AddressZone(cold, start - end))
             end, percent = start, percent - cold
-        zones.append(Zone(percent, start + granule_bytes - end))
+        zones.append(AddressZone(percent, start + granule_bytes - end))
         end, counted = start + granule_bytes, int(done[i])
     return zones
 
@@ -88,7 +86,7 @@ class Split:
         return ":".join(f"{size}/{percent}" for size, percent in self.entries)
 
 
-def split_sizes(direction: Direction) -> Split:
+def split_sizes(direction: DirectionProfile) -> Split:
     """Return the closest split to the exact sizes of `direction`, which must have operations."""
     sizes = direction.sizes
     if len(sizes) <= MAX_ENTRIES:
@@ -128,7 +126,7 @@ def _slices(sizes: list[SizeCount], count: int) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(entries.items()))
 
 
-def cut_long(direction: Direction, max_io_bytes: int) -> Direction:
+def cut_long(direction: DirectionProfile, max_io_bytes: int) -> DirectionProfile:
     """Return `direction` with operations longer than `max_io_bytes` as several, as a replay splits them."""
     counts: dict[int, int] = {}
     for size in direction.sizes:

@@ -1,4 +1,4 @@
-"""What needs a trace's rows in order: how many bytes live in each tier, and how far apart reads of an object are.
+"""Locality of a trace or of placed operations: live bytes by tier, reuse distances, hot blocks.
 
 One pass, compiled by numba; memory is bounded by the number of objects and by how many accesses are looked at.
 """
@@ -6,10 +6,11 @@ One pass, compiled by numba; memory is bounded by the number of objects and by h
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kvdistill.profile import reuse
 from kvdistill.profile.operations import DELETE, READ
@@ -20,11 +21,6 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import OPS, TRACE, enum_code
 from kvtrace.core.statistics import SLOTS, count, nearest_rank, to_slots
 from kvtrace.core.tables import Reader
-
-if TYPE_CHECKING:
-    # Heavy.
-    from numpy.typing import NDArray
-
 
 MAX_ACCESSES = 4_000_000
 """Reads and writes of a tier whose reuse is looked at; a longer trace is cut here, which bounds time and memory."""
@@ -61,7 +57,7 @@ class ObjectReuse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceLocality(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pass over the rows tells of each tier, by index; null where the tier has no such rows."""
+    """Live bytes and reuse of each tier, by index; null where the tier has no such rows."""
 
     live: list[LiveBytes | None]
     reuse: list[ObjectReuse | None]
@@ -93,11 +89,9 @@ def trace_locality(reader: Reader, tiers: int, path: Path) -> TraceLocality:
         _live(op, tier, objects, reach, sizes, live, peak, is_written)
         _keep(kept, counts, op, tier, objects, length, op != _DELETE)
     return TraceLocality(
-        live=[
-            LiveBytes(peak=int(peak[i]), end=int(live[i])) if is_written[i] else None for i in range(tiers)
-        ],
+        live=[LiveBytes(peak=int(peak[i]), end=int(live[i])) if is_written[i] else None for i in range(tiers)],
         reuse=[_reuse(kept[i], counts[i]) for i in range(tiers)],
-    )  # fmt: skip
+    )
 
 
 def run_reuse(reader: Reader, tiers: int) -> list[ObjectReuse | None]:
@@ -115,9 +109,14 @@ def run_reuse(reader: Reader, tiers: int) -> list[ObjectReuse | None]:
 
 
 def _keep(
-    kept: list[list[tuple[Any, Any, Any]]], counts: list[int], op: Any, tier: Any, objects: Any, length: Any,
+    kept: list[list[tuple[Any, Any, Any]]],
+    counts: list[int],
+    op: Any,
+    tier: Any,
+    objects: Any,
+    length: Any,
     is_access: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Append the accesses of each tier to `kept` until there are enough; count them all."""
     for index in range(len(kept)):
         rest = MAX_ACCESSES - counts[index]
@@ -158,14 +157,18 @@ def _reuse(parts: list[tuple[Any, Any, Any]], accesses: int) -> ObjectReuse | No
     things = np.unique(objects, return_inverse=True)[1].astype(np.int64)
     distances = reuse_distances(things, length.astype(np.int64), int(things.max()) + 1)[is_read]
     known = np.sort(distances[distances >= 0])
-    exponents, ops = np.unique(np.where(known > 0, np.log2(np.maximum(known, 1)).astype(np.int64), -1),
-                               return_counts=True)  # fmt: skip
+    exponents, ops = np.unique(
+        np.where(known > 0, np.log2(np.maximum(known, 1)).astype(np.int64), -1), return_counts=True
+    )
     return ObjectReuse(
-        reads=len(distances), first_reads=len(distances) - len(known), is_whole=accesses <= MAX_ACCESSES,
-        p50_bytes=_percentile(known, 5000), p95_bytes=_percentile(known, 9500),
+        reads=len(distances),
+        first_reads=len(distances) - len(known),
+        is_whole=accesses <= MAX_ACCESSES,
+        p50_bytes=_percentile(known, 5000),
+        p95_bytes=_percentile(known, 9500),
         max_bytes=int(known[-1]) if len(known) else None,
         bins=[(0 if e < 0 else 1 << int(e), int(n)) for e, n in zip(exponents, ops, strict=True)],
-    )  # fmt: skip
+    )
 
 
 def reuse_rows(names: list[str], found: list[ObjectReuse | None]) -> list[dict[str, Any]]:
@@ -173,8 +176,9 @@ def reuse_rows(names: list[str], found: list[ObjectReuse | None]) -> list[dict[s
     return [
         {"tier": name, **msgspec.structs.asdict(reuse)}
         | {"bins": [{"low_bytes": low, "reads": reads} for low, reads in reuse.bins]}
-        for name, reuse in zip(names, found, strict=True) if reuse is not None
-    ]  # fmt: skip
+        for name, reuse in zip(names, found, strict=True)
+        if reuse is not None
+    ]
 
 
 def _percentile(ascending: NDArray[Any], part: int) -> int | None:
@@ -199,9 +203,13 @@ def place_locality(ios: Path) -> Locality | None:
     distances = reuse.reuse_distances(place.astype(np.int64), length, len(places))
     is_read = op == READ
     return Locality(
-        ops=len(op), is_whole=is_whole, hot10_share=hot, reuse_p50_blocks=reuse.median_reuse(blocks),
-        read=_curve(distances[is_read]), write=_curve(distances[~is_read]),
-    )  # fmt: skip
+        ops=len(op),
+        is_whole=is_whole,
+        hot10_share=hot,
+        reuse_p50_blocks=reuse.median_reuse(blocks),
+        read=_curve(distances[is_read]),
+        write=_curve(distances[~is_read]),
+    )
 
 
 def _head(ios: Path) -> tuple[Any, Any, Any, bool]:

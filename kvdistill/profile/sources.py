@@ -1,4 +1,4 @@
-"""What a job can be distilled from: a trace, a run or its operations, block events, a probe's result, a profile."""
+"""Distil any source: a trace, a run or its ops, block events, a probe's result, a profile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IN_FOLDER = ("ops.parquet", "blocks.parquet", "trace.parquet", "probe.json", "p
 
 
 def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> Distilled:
-    """Distil whatever lies at `path`; `tier` may be null where there is only one.
+    """Distil the source at `path`; `tier` may be null where there is only one.
 
     Raises:
         ConfigError: there is no such tier, several to choose from, or an option that the source has no use for.

@@ -1,18 +1,16 @@
-"""What a run's `ops` come to: its warm-up left out as in its own summary, counts, rates and times by tier and kind."""
+"""Figures of a run's `ops` by tier and operation: counts, rates, times; the warm-up is left out, as in run.json."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import duckdb
 
 from kvdistill.queries.database import query
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
 
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
 _TIMES = """
@@ -29,7 +27,7 @@ WHERE outcome = 'ok' AND engine <> 'sim' AND time_ns IS NOT NULL
 
 
 def measured_views(db: duckdb.DuckDBPyConnection, warmup: str | None) -> None:
-    """Make of the view `ops` the views `measured`, without the warm-up, and `times`, one row a latency or lateness.
+    """Create over the view `ops` the views `measured` (without the warm-up) and `times` (a row a latency or lateness).
 
     `warmup` is what the run was told, as `--warmup` takes it: rows or a duration.
     """
@@ -39,7 +37,7 @@ def measured_views(db: duckdb.DuckDBPyConnection, warmup: str | None) -> None:
         started = "coalesce(scheduled_ns, submitted_ns)"
         lasts = "" if rows else f"({started} IS NULL OR {started} >= {parse_duration_ns(warmup)})"
         condition = f"row >= {int(rows.group(1))}" if rows else lasts
-    db.execute(f"CREATE VIEW measured AS SELECT * FROM ops WHERE {condition}")  # noqa: S608 - whole numbers
+    db.execute(f"CREATE VIEW measured AS SELECT * FROM ops WHERE {condition}")
     db.execute(_TIMES)
 
 

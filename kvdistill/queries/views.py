@@ -16,6 +16,7 @@ import msgspec
 from kvdistill.queries.database import literal
 from kvtrace.core import parquet, tables
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, find_run
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TRACE, Table, arrow_schema
 
 if TYPE_CHECKING:
@@ -23,47 +24,25 @@ if TYPE_CHECKING:
     import duckdb
 
 
-RUN, PROBE = "run.json", "probe.json"
 _PATTERN = set("*?[")
 _OF_A_RUN = (OPS, SERVED, SERIES, BLOCKS)
 _COUNTS = (
-    "queued",
-    "issued",
-    "issued_bytes",
-    "completed",
-    "completed_bytes",
-    "errors",
-    "requeues",
-    "requests_merged",
-    "bios",
-    "bio_bytes",
-    "bios_merged",
-    "splits",
-    "lost_events",
-    "lost_requests",
+    "queued int64, issued int64, issued_bytes int64, completed int64, completed_bytes int64, errors int64, "
+    "requeues int64, requests_merged int64, bios int64, bio_bytes int64, bios_merged int64, splits int64, "
+    "lost_events int64, lost_requests int64"
+)
+_RUNS = (
+    "origin string, trace string, status string, verdict string, started string, wall_ns int64, operations int64, "
+    "errors int64, in_flight_mean float64, loop string, speed float64, engine string, queue_depth int64, "
+    "io_bytes int64, kernel string, cpu_model string, version string"
 )
 FACTS: dict[str, dict[str, str]] = {
-    "runs": {
-        "origin": "string",
-        "trace": "string",
-        "status": "string",
-        "verdict": "string",
-        "started": "string",
-        "wall_ns": "int64",
-        "operations": "int64",
-        "errors": "int64",
-        "in_flight_mean": "float64",
-        "loop": "string",
-        "speed": "float64",
-        "engine": "string",
-        "queue_depth": "int64",
-        "io_bytes": "int64",
-        "kernel": "string",
-        "cpu_model": "string",
-        "version": "string",
-    },
-    "tiers": {"origin": "string", "tier": "int8", "name": "string", "capacity_bytes": "int64"},
-    "probes": {"origin": "string", "direction": "string"} | dict.fromkeys(_COUNTS, "int64"),
+    view: dict(column.split() for column in columns.split(", "))
+    for view, columns in (
+        ("runs", _RUNS),
+        ("tiers", "origin string, tier int8, name string, capacity_bytes int64"),
+        ("probes", f"origin string, direction string, {_COUNTS}"),
+    )
 }
 """Columns of the views that no table of the contract is behind, with their Arrow types."""
 
@@ -100,7 +79,7 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
     tiers: dict[str, list[dict[str, Any]]] = {}
     folders: dict[Path, None] = {}
     for path in dict.fromkeys(file for given in paths for file in files_in(Path(given))):
-        if path.name in (RUN, PROBE):
+        if path.name in (RUN_FILE, PROBE_FILE):
             folders[path.parent] = None
             continue
         reader = tables.open_table(path)
@@ -147,12 +126,12 @@ def files_in(path: Path) -> list[Path]:
 
 
 def _is_ours(path: Path) -> bool:
-    return path.name in (RUN, PROBE) or path.name.endswith(tables.SUFFIXES)
+    return path.name in (RUN_FILE, PROBE_FILE) or path.name.endswith(tables.SUFFIXES)
 
 
 def _view(name: str, files: dict[Path, str]) -> View:
     parts = [
-        f"SELECT *{f', {literal(origin)} AS origin' if origin else ''} FROM read_parquet({literal(file)})"  # noqa: S608 - quoted
+        f"SELECT *{f', {literal(origin)} AS origin' if origin else ''} FROM read_parquet({literal(file)})"
         for file, origin in files.items()
     ]
     return View(name, f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}", list(files))
@@ -194,29 +173,37 @@ def _facts_file(name: str, rows: list[dict[str, Any]], scratch: Path) -> Path:
 
 
 def _run_facts(folder: Path) -> Iterable[dict[str, Any]]:
-    run = read_json(folder / RUN)
-    if run is None or run.get("program") != "kvreplay":
+    run = find_run(folder)
+    if run is None or run.program != "kvreplay":
         return
-    summary, engine, host = (_dict(run.get(name)) for name in ("summary", "engine", "host"))
-    trace, pacing = _dict(run.get("trace")), _dict(run.get("pacing"))
+    summary = run.summary
     yield {
         "origin": str(folder),
-        "trace": trace.get("file"),
-        "status": run.get("status"),
-        "started": run.get("started_utc"),
-        "version": run.get("version"),
-        **{name: summary.get(name) for name in ("verdict", "wall_ns", "operations", "errors", "in_flight_mean")},
-        **{name: pacing.get(name) for name in ("loop", "speed")},
-        "engine": engine.get("name"),
-        **{name: engine.get(name) for name in ("queue_depth", "io_bytes")},
-        **{name: host.get(name) for name in ("kernel", "cpu_model")},
+        "trace": run.trace.file,
+        "status": run.status,
+        "started": run.started_utc,
+        "version": run.version,
+        "verdict": summary.verdict,
+        "wall_ns": summary.wall_ns,
+        "operations": summary.operations,
+        "errors": summary.errors,
+        "in_flight_mean": summary.in_flight_mean,
+        "loop": run.pacing.loop,
+        "speed": run.pacing.speed,
+        "engine": run.engine.name,
+        "queue_depth": run.engine.queue_depth,
+        "io_bytes": run.engine.io_bytes,
+        "kernel": run.host.get("kernel"),
+        "cpu_model": run.host.get("cpu_model"),
     }
 
 
 def _probe_facts(folder: Path) -> Iterable[dict[str, Any]]:
-    directions = _dict(_dict((read_json(folder / PROBE) or {}).get("block")).get("directions"))
+    directions = _dict(_dict((read_json(folder / PROBE_FILE) or {}).get("block")).get("directions"))
     for direction, counts in directions.items():
-        yield {"origin": str(folder), "direction": direction, **{name: counts.get(name) for name in _COUNTS}}
+        yield {"origin": str(folder), "direction": direction} | {
+            name: counts.get(name) for name in FACTS["probes"] if name not in ("origin", "direction")
+        }
 
 
 def _dict(value: Any) -> dict[str, Any]:

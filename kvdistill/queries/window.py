@@ -1,9 +1,11 @@
-"""Which part of a trace is distilled: one tier's rows, from its first operation, up to a limit."""
+"""One tier's rows of a trace, from its first operation up to a limit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit
@@ -27,11 +29,9 @@ def tier_rows(reader: Reader, tier: int, limit: Limit, columns: Sequence[str]) -
 
     `op` is its code in the contract; nulls of `request_id` and `stage` are -1. TraceError if time goes back.
     """
-    import numpy as np
-
     wanted = ["ts_ns", "op", "tier", "length_bytes", *columns]
     names = [name for name in TRACE.names if name in wanted]
-    window, last, row = Window(limit), None, 0
+    window, last, row = RowWindow(limit), None, 0
     for batch in reader.batches(names):
         ts = batch.column(names.index("ts_ns")).to_numpy()
         keep = np.flatnonzero(batch.column(names.index("tier")).to_numpy() == tier)
@@ -46,7 +46,7 @@ def tier_rows(reader: Reader, tier: int, limit: Limit, columns: Sequence[str]) -
             return
 
 
-class Window:
+class RowWindow:
     """Takes rows in order of time up to a limit."""
 
     def __init__(self, limit: Limit) -> None:
@@ -57,9 +57,7 @@ class Window:
         self.is_over = False
 
     def take(self, part: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what of `part` (ts_ns, op, length_bytes and more) is within the limit; null if nothing is."""
-        import numpy as np
-
+        """Return the rows of `part` (ts_ns, op, length_bytes and more) within the limit; null if there are none."""
         limit, count = self._limit, len(part["op"])
         if self._first is None and count:
             self._first = int(part["ts_ns"][0])
@@ -67,18 +65,17 @@ class Window:
         stop = min(
             count,
             count if limit.rows is None else limit.rows - self._seen,
-            count if limit.span_ns is None or self._first is None
+            count
+            if limit.span_ns is None or self._first is None
             else int(np.searchsorted(part["ts_ns"], self._first + limit.span_ns)),
             count if limit.moved_bytes is None else int(np.searchsorted(total, limit.moved_bytes, "right")),
-        )  # fmt: skip
+        )
         self.is_over = stop < count
         self._seen, self._moved = self._seen + stop, int(total[-1]) if count else self._moved
         return {name: values[:stop] for name, values in part.items()} if stop else None
 
 
 def _check_order(ts: Any, last: Any, row: int) -> None:
-    import numpy as np
-
     back = np.flatnonzero(np.diff(ts) < 0)
     if last is not None and len(ts) and ts[0] < last:
         raise TraceError("time goes back here; sort the trace by ts_ns", row=row, column="ts_ns")

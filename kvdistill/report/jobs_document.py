@@ -1,4 +1,4 @@
-"""Jobs as documents: what was distilled and written, and how close what fio did comes to its source."""
+"""Jobs as documents: what was distilled and written, and how close fio's I/O comes to the source."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
+    columns_of,
     headed,
     parameters,
 )
@@ -66,12 +67,12 @@ def written_document(written: Jobs | StoreJobs, folder: Path) -> Document:
 
 
 def profile_document(profile: Profile) -> Document:
-    """Return the document of what a profile holds, in short."""
+    """Return the document of a profile's main figures."""
     return Document("", "", [_profile_chapter(profile)])
 
 
 def _jobs(written: Jobs) -> ReportTable:
-    columns = [ReportColumn("job", "job"), ReportColumn("space_bytes", "needs", Unit.BYTES), ReportColumn("log", "log")]
+    columns = columns_of("text: job; bytes: space_bytes = needs; text: log")
     logs = {
         mode: f"{format_count(log.read_ios + log.write_ios)} lines over {len(log.files)} jobs"
         for mode, log in written.logs.items()
@@ -98,7 +99,7 @@ def _profile_chapter(profile: Profile) -> Chapter:
 
 
 def _facts(profile: Profile) -> dict[str, Any]:
-    """Return what a profile says in one figure each; what its source cannot tell is left out."""
+    """Return the profile's single figures by name; those that its source cannot tell are left out."""
     facts: dict[str, Any] = {"operations a second": Cell(profile.per_second(profile.ops), Unit.PER_S)}
     if profile.arrivals is not None:
         facts["gaps between arrivals: deviation by mean"] = Cell(profile.arrivals.gap_cv, Unit.NUMBER)
@@ -153,7 +154,7 @@ def _sides(comparisons: list[dict[str, Any]], note: str) -> ReportTable:
 
 
 def _resolutions(comparisons: list[dict[str, Any]]) -> list[str]:
-    """Return what the distances of gaps leave out, for jobs whose times fio logged more coarsely than microseconds."""
+    """Return a line for each job whose gap distance is beyond the resolution of fio's times."""
     jobs = {c["fio"]["name"]: c["fio"].get("gap_resolution_us") or 0 for c in comparisons if at(c, "fio", "gap_ks")}
     return [
         f"gap KS of {name}: between arrivals (what is due at one time is one), beyond the "
@@ -180,7 +181,7 @@ def _unit(name: str) -> Unit:
 
 
 def _verdicts(comparisons: list[dict[str, Any]]) -> ReportTable:
-    columns = [*headed(job="job", target="target", wanted="wanted", reached="reached", verdict="verdict")]
+    columns = columns_of("text: job, target, wanted, reached, verdict")
     rows = []
     for comparison in comparisons:
         job = at(comparison, "fio", "name") or comparison.get("job")

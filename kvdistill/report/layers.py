@@ -1,30 +1,26 @@
-"""Where the time of a run's operations went: the object's latency beside the calls and block requests inside it."""
+"""A run's operations beside the calls and block requests beneath: where the time of an operation goes."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import duckdb
 import msgspec
+import numpy as np
 
 from kvdistill.queries.database import connect, query, query_table
-from kvdistill.queries.views import PROBE, RUN, read_json, register
+from kvdistill.queries.views import read_json, register
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RunFile, find_run
 from kvtrace.core.units import format_bytes, format_duration
 
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-    import numpy as np
-
-
-OPS_FILE, BLOCKS_FILE = "ops.parquet", "blocks.parquet"
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
 
 
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's operations on storage and what lay beneath; rows by direction, null where not measured.
+    """A run's operations on storage, the calls and block requests beneath; rows by direction, null where not measured.
 
     The whole measured part counts, its warm-up included, because the probes do not tell it apart.
     """
@@ -41,13 +37,13 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def layers(run_directory: Path) -> Layers | None:
-    """Return the layers of the run in `run_directory`; None unless it was probed.
+    """Return the layers of the run in `run_directory`; null unless it was probed.
 
     Raises:
         ConfigError: probe.json is not of this version.
 
     """
-    probe, ops = read_json(run_directory / PROBE), run_directory / OPS_FILE
+    probe, ops = read_json(run_directory / PROBE_FILE), run_directory / OPS_FILE
     if probe is None or not ops.is_file():
         return None
     blocks = run_directory / BLOCKS_FILE
@@ -60,9 +56,9 @@ def layers(run_directory: Path) -> Layers | None:
         moved = [_moved(row, probe) for row in objects]
         times = [time for row in objects for time in _times(row, probe)]
         calls = (probe.get("application") or {}).get("calls") or []
-        said = findings(moved, inside, calls, probe, read_json(run_directory / RUN) or {})
+        said = findings(moved, inside, calls, probe, find_run(run_directory))
     except (KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{run_directory / PROBE}: not of this version of kvreplay; measure again") from None
+        raise ConfigError(f"{run_directory / PROBE_FILE}: not of this version of kvreplay; measure again") from None
     return Layers(findings=said, moved=moved, times=times, inside=inside)
 
 
@@ -134,8 +130,6 @@ def _time_within(db: duckdb.DuckDBPyConnection, op: str, *, is_queued: bool) -> 
 
 def _until(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Return how much of the stretches, which do not overlap and are in order, lies before each time of `at`."""
-    import numpy as np
-
     before = np.concatenate(([0], np.cumsum(end - start)))
     index = np.searchsorted(start, at, side="right")
     current = np.maximum(index - 1, 0)
@@ -159,10 +153,10 @@ def findings(
     inside: list[dict[str, Any]],
     calls: list[dict[str, Any]],
     probe: dict[str, Any],
-    run: dict[str, Any],
+    run: RunFile | None,
 ) -> list[str]:
     """Return one sentence a finding, of the rows of `Layers`, the probes' result and the run's own summary."""
-    is_buffered = bool((run.get("config") or {}).get("is_buffered"))
+    is_buffered = run is not None and bool(run.config.get("is_buffered"))
     said = [_touched(row, is_buffered=is_buffered) for row in moved if row["object_bytes"]]
     said += [_answered(calls)]
     said += [_dominant(row) for row in inside if row["latency_ns"]]

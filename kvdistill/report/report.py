@@ -1,4 +1,4 @@
-"""Say what a trace holds or what a run measured, by the named queries: numbers first, for people or as JSON."""
+"""The report of a trace or of a folder: figures by the named queries, as JSON or for a document."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import LiveBytes, reuse_rows, trace_locality
 from kvdistill.queries.database import connect, query
 from kvdistill.queries.measured import named_tiers
-from kvdistill.queries.views import PROBE, RUN, read_json, register
+from kvdistill.queries.views import read_json, register
 from kvdistill.report.probe import ProbeReport, probe_report
 from kvdistill.report.run import CLOSENESS, RunReport, run_report
 from kvdistill.report.subject import Subject, subject_of, writes_per_day
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.run.run_file import OPS_FILE, PROBE_FILE, RunFile, find_run
 from kvtrace.core.schema import TRACE
 
-__all__ = ["BUCKETS", "RUN_OPS", "JobsReport", "ProbeReport", "Report", "RunReport", "TraceReport", "report"]
+__all__ = ["BUCKETS", "JobsReport", "ProbeReport", "Report", "RunReport", "TraceReport", "report"]
 
-RUN_OPS = "ops.parquet"
 PROFILE = "profile.json"
 TRACE_FILE = "trace.parquet"
 """What an import of an op log or an iolog leaves in its folder."""
@@ -76,17 +76,17 @@ def report(path: Path, buckets: int = BUCKETS) -> Report:
         reader = tables.open_table(path, TRACE)
     except TraceError as error:
         if "holds the table 'ops'" in str(error):
-            return run_report(path, path.with_name(RUN), buckets)
+            return run_report(path, buckets)
         raise
     return _trace_report(path, reader.meta, buckets)
 
 
 def _folder_report(path: Path, buckets: int) -> Report:
-    if (path / RUN_OPS).is_file():
-        return run_report(path / RUN_OPS, path / RUN, buckets)
-    run = read_json(path / RUN)
+    if (path / OPS_FILE).is_file():
+        return run_report(path / OPS_FILE, buckets)
+    run = find_run(path)
     if run is not None:
-        return summary_report(path, run)
+        return summary_report(run)
     probe = probe_report(path, buckets)
     if probe is not None:
         return probe
@@ -96,7 +96,8 @@ def _folder_report(path: Path, buckets: int) -> Report:
     if (path / TRACE_FILE).is_file():
         return report(path / TRACE_FILE, buckets)
     raise ConfigError(
-        f"{path}: no run of kvreplay in this folder ({RUN_OPS} is missing), no {PROBE}, {CLOSENESS} or {TRACE_FILE}"
+        f"{path}: no run of kvreplay in this folder ({OPS_FILE} is missing), no {PROBE_FILE}, {CLOSENESS} or "
+        f"{TRACE_FILE}"
     )
 
 
@@ -155,62 +156,30 @@ def _tiers(meta: Metadata, live: list[LiveBytes | None]) -> list[dict[str, Any]]
     ]
 
 
-_FIGURES = (
-    "tier",
-    "op",
-    "engine",
-    "operations",
-    "errors",
-    "corrupt",
-    "bytes",
-    "io_bytes",
-    "span_ns",
-    "bandwidth_bytes_per_s",
-    "operations_per_s",
-)
+_FIGURES = ("tier", "op", "engine", "operations", "errors", "corrupt", "bytes", "io_bytes", "span_ns")
+_RATES = ("bandwidth_bytes_per_s", "operations_per_s")
 
 
-def summary_report(folder: Path, run: dict[str, Any]) -> RunReport:
-    """Return the report of `run`, the run.json in `folder`: its figures, and nothing that would need its operations.
-
-    Raises:
-        ConfigError: it has no figures, or not those of this version.
-
-    """
-    try:
-        found, trace = run["summary"]["figures"], run["trace"]
-        latency = [{"tier": f["tier"], "op": f["op"]} | f["latency"] for f in found if f["latency"]["count"]]
-        return RunReport(
-            subject=Subject(
-                file=trace["file"],
-                table="run",
-                rows=None,
-                program=run["program"],
-                version=run["version"],
-                argv=run["argv"],
-                preset=None,
-                seed=None,
-                config_sha256=run["config_sha256"],
-                model=None,
-                source=trace["metadata"]["source"],
-                is_simulated=False,
-                notes=run["notes"],
-            ),
-            run=run,
-            figures=[{n: f[n] for n in _FIGURES} | {"rows": None, "skipped": None} for f in found],
-            latency=latency,
-            lateness=[],
-            distributions=[],
-            sizes=[],
-            size_bins=[],
-            bucket_ns=None,
-            over_time=[],
-            heat=[],
-            writes_per_day=[],
-            reuse=[],
-            probe=None,
-            layers=None,
-            closeness=None,
-        )
-    except (KeyError, TypeError):
-        raise ConfigError(f"{folder}: its run.json has no figures that this version knows, and no operations") from None
+def summary_report(run: RunFile) -> RunReport:
+    """Return the report of a run whose operations were not kept: an import of figures alone, such as fio's JSON."""
+    found = [msgspec.to_builtins(figures) for figures in run.summary.figures]
+    return RunReport(
+        subject=Subject(
+            file=run.trace.file,
+            table="run",
+            rows=None,
+            program=run.program,
+            version=run.version,
+            argv=run.argv,
+            preset=None,
+            seed=None,
+            config_sha256=run.config_sha256,
+            model=None,
+            source=run.trace.metadata.source,
+            is_simulated=False,
+            notes=run.notes,
+        ),
+        run=run,
+        figures=[{n: f[n] for n in (*_FIGURES, *_RATES)} | {"rows": None, "skipped": None} for f in found],
+        latency=[{"tier": f["tier"], "op": f["op"]} | f["latency"] for f in found if f["latency"]["count"]],
+    )

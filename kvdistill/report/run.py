@@ -1,10 +1,10 @@
-"""What a replay measured, by the named queries over its `ops`, its warm-up left out as in its own summary."""
+"""The report of a run: figures by the named queries over its `ops`, the warm-up left out as in run.json."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -16,14 +16,9 @@ from kvdistill.queries.views import read_json, register
 from kvdistill.report.layers import Layers, layers
 from kvdistill.report.probe import ProbeReport, probe_report
 from kvdistill.report.subject import Subject, subject_of, writes_per_day
-from kvdistill.report.tables import at
 from kvtrace.core import tables
+from kvtrace.core.run.run_file import RunFile, find_run
 from kvtrace.core.schema import OPS
-
-if TYPE_CHECKING:
-    # Heavy.
-    pass
-
 
 CLOSENESS = "closeness.json"
 PARTS = [100, 200, *range(500, 9501, 500), 9700, 9800, 9900, 9950, 9990, 9999, 10_000]
@@ -31,44 +26,47 @@ PARTS = [100, 200, *range(500, 9501, 500), 9700, 9800, 9900, 9950, 9990, 9999, 1
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay measured; rows of its tables as the named queries return them, with `tier` a name."""
+    """What a replay measured; rows of its tables as the named queries return them, with `tier` a name.
+
+    What needs single operations is empty for an import of figures alone.
+    """
 
     subject: Subject
-    run: dict[str, Any] | None
+    run: RunFile | None
     """The run's own summary, `run.json`; null if it is missing."""
     figures: list[dict[str, Any]]
     latency: list[dict[str, Any]]
-    lateness: list[dict[str, Any]]
-    distributions: list[dict[str, Any]]
+    lateness: list[dict[str, Any]] = []
+    distributions: list[dict[str, Any]] = []
     """Latency and lateness at chosen shares of the operations."""
-    sizes: list[dict[str, Any]]
-    size_bins: list[dict[str, Any]]
-    bucket_ns: int | None
+    sizes: list[dict[str, Any]] = []
+    size_bins: list[dict[str, Any]] = []
+    bucket_ns: int | None = None
     """How long one stretch of `over_time` and `heat` is; null if nothing took time."""
-    over_time: list[dict[str, Any]]
+    over_time: list[dict[str, Any]] = []
     """What completed in each stretch, from the first submission that counts."""
-    heat: list[dict[str, Any]]
+    heat: list[dict[str, Any]] = []
     """Operations by when they completed and by latency, in powers of two."""
-    writes_per_day: list[dict[str, Any]]
-    reuse: list[dict[str, Any]]
+    writes_per_day: list[dict[str, Any]] = []
+    reuse: list[dict[str, Any]] = []
     """By tier: how far apart accesses to an object were, in bytes of others; `bins` by powers of two."""
-    probe: ProbeReport | None
+    probe: ProbeReport | None = None
     """What the block layer saw; null without probes."""
-    layers: Layers | None
+    layers: Layers | None = None
     """The operations beside the calls and block requests beneath; null without probes."""
-    closeness: dict[str, Any] | None
+    closeness: dict[str, Any] | None = None
     """How close jobs distilled from this come, if `kvdistill fio --check` ran here; null otherwise."""
 
 
-def run_report(ops: Path, manifest: Path, buckets: int) -> RunReport:
-    """Return the report of the run whose table is `ops` and whose summary is at `manifest`."""
+def run_report(ops: Path, buckets: int) -> RunReport:
+    """Return the report of the run whose table is `ops`, with run.json beside it if there is one."""
     meta = tables.open_table(ops, OPS).meta
     names = [tier.name for tier in meta.tiers]
-    run = read_json(manifest)
+    run = find_run(ops.parent)
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
         register(db, [ops], Path(scratch))
-        asked = at(run or {}, "summary", "warmup", "asked")
-        measured_views(db, asked if isinstance(asked, str) else None)
+        warmup = None if run is None else run.summary.warmup
+        measured_views(db, None if warmup is None else warmup.asked)
         span = query(db, "run_span")[0]
         span_ns = None if span["first_ns"] is None else span["last_ns"] - span["first_ns"]
         bucket_ns = span_ns // buckets + 1 if span_ns else None
@@ -98,10 +96,9 @@ def run_report(ops: Path, manifest: Path, buckets: int) -> RunReport:
         )
 
 
-def _is_probed(run: dict[str, Any] | None) -> bool:
+def _is_probed(run: RunFile | None) -> bool:
     """Return whether the run itself started the probes: others' times are by another clock, which tells nothing."""
-    probes = (run or {}).get("probes")
-    return isinstance(probes, dict) and probes.get("is_measured") is True
+    return run is not None and run.probes is not None and run.probes.is_measured
 
 
 def _wears(figures: dict[str, Any]) -> bool:

@@ -1,8 +1,8 @@
 """What the submitting thread and those beside it say to each other, in memory that both see: no lock, no interpreter.
 
 Whoever waits for the interpreter's lock while another thread takes and gives it back all the time waits for
-milliseconds. So the submitting thread asks for data, takes what was made, and sleeps without it. `q` are the places
-of the arrays.
+milliseconds. So the submitting thread asks for data, takes what was made, and sleeps without it. All functions take
+the address of a `tables.JOB`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,15 @@ from typing import Any
 
 from numba.core import types
 
-from kvreplay.engine import order
-from kvreplay.engine.order import ASKED_END, ASKED_START
-from kvtrace.core.compiled import holding, int64s, intrinsic, table
+from kvreplay.engine import fills
+from kvreplay.engine.tables import ASKED, asked_ring_at, job_at, mail_at
+from kvtrace.core.compiled import holding, int64s, intrinsic
 
-FLAGS, ASKED, MADE = range(3)
-"""The arrays, int64: counters, buffers asked for (a row each, as `order.take_fill` answers) and buffers made; rings."""
-(ASKED_TAIL, ASKED_HEAD, MADE_TAIL, MADE_HEAD, SLEEPS, WAKES, MAKERS_FD, ASLEEP, HAS_MAIL, FLAG_WORDS) = range(10)
-"""Places of `FLAGS`: threads that make data add one to `SLEEPS` before they sleep, `WAKES` counts what woke them."""
 TOGETHER = 32
 """Buffers that a thread makes at a time, at most."""
 AWAKE, FULL, HUNGRY = range(3)
-"""What `ASLEEP` says of the submitting thread: asleep with a full queue, data need not wake it."""
+"""What `asleep` says of the submitting thread: asleep with a full queue, data need not wake it."""
+_ASKED_BYTES = ASKED.itemsize
 
 _eventfd_write: Any = types.ExternalFunction("eventfd_write", types.int32(types.int32, types.int64))
 
@@ -39,98 +36,105 @@ def fence(typing: Any) -> Any:  # noqa: ARG001 - the form that numba asks for
 
 
 @holding
-def ask(q: Any, p: Any, now: int, is_urgent: bool) -> None:
+def ask(address: int, now: int, is_urgent: bool) -> None:
     """Ask for data that may be made now; wake threads that sleep, if it is urgent or there is much to make.
 
     Each time a thread must be woken costs as much as an I/O.
     """
-    flags, asked = int64s(q, FLAGS), table(q, ASKED)
-    tail = flags[ASKED_TAIL]
-    while order.take_fill(p, now, asked[tail % len(asked)]):
+    job = job_at(address)
+    mail = mail_at(job.mail)
+    tail = mail.asked_tail
+    while fills.take_fill(address, now, mail.asked + tail % mail.slots * _ASKED_BYTES):
         tail += 1
     fence()
-    flags[ASKED_TAIL] = tail
-    count = tail - flags[ASKED_HEAD]
-    spare = len(asked) - int64s(p, order.COUNTERS)[order.DEPTH]
+    mail.asked_tail = tail
+    count = tail - mail.asked_head
+    spare = mail.slots - job.depth
     if not count or (not is_urgent and count < min(TOGETHER, spare // 2)):
         return
     fence()
-    idle = min(count, flags[SLEEPS] - flags[WAKES])
+    idle = min(count, mail.sleeps - mail.wakes)
     if idle > 0:
-        flags[WAKES] += idle
-        _eventfd_write(flags[MAKERS_FD], idle)
+        mail.wakes += idle
+        _eventfd_write(mail.makers_fd, idle)
 
 
 @holding
-def next_asked(q: Any, fills: Any, most_bytes: int) -> int:
-    """Take up to len(`fills`) buffers to fill, with about `most_bytes`; called with the interpreter's lock held."""
-    flags, asked = int64s(q, FLAGS), table(q, ASKED)
-    count, size, tail = 0, 0, flags[ASKED_TAIL]
+def next_asked(address: int, answer: int, most: int, most_bytes: int) -> int:
+    """Copy up to `most` buffers to fill to `answer` (ASKED), with about `most_bytes`; return how many.
+
+    Called with the interpreter's lock held.
+    """
+    mail = mail_at(job_at(address).mail)
+    asked, answers = asked_ring_at(mail.asked), asked_ring_at(answer)
+    count, size, tail = 0, 0, mail.asked_tail
     fence()
-    while count < len(fills) and size < most_bytes and flags[ASKED_HEAD] + count != tail:
-        fill = asked[(flags[ASKED_HEAD] + count) % len(asked)]
-        fills[count] = fill
-        size += fill[ASKED_END] - fill[ASKED_START]
+    while count < most and size < most_bytes and mail.asked_head + count != tail:
+        fill, copy = asked[(mail.asked_head + count) % mail.slots], answers[count]
+        copy.flight, copy.row, copy.piece, copy.slot = fill.flight, fill.row, fill.piece, fill.slot
+        copy.start, copy.end, copy.object_end = fill.start, fill.end, fill.object_end
+        size += fill.end - fill.start
         count += 1
-    flags[ASKED_HEAD] += count
+    mail.asked_head += count
     return count
 
 
 @holding
-def may_sleep(q: Any) -> bool:
+def may_sleep(address: int) -> bool:
     """Return whether a thread that makes data has nothing to do; then it must sleep, and will be woken."""
-    flags = int64s(q, FLAGS)
-    flags[SLEEPS] += 1
+    mail = mail_at(job_at(address).mail)
+    mail.sleeps += 1
     fence()
     # If not, it will be woken once in vain.
-    return bool(flags[ASKED_HEAD] == flags[ASKED_TAIL])
+    return mail.asked_head == mail.asked_tail
 
 
 @holding
-def made(q: Any, slots: Any) -> None:
-    """Hand over buffers that hold their data; called with the interpreter's lock held.
+def made(address: int, slots: int, count: int) -> None:
+    """Hand over `count` buffers that hold their data, whose numbers (int64) lie at `slots`.
 
-    Whoever sees them sees mail that was posted before.
+    Called with the interpreter's lock held. Whoever sees them sees mail that was posted before.
     """
-    flags, ring = int64s(q, FLAGS), int64s(q, MADE)
-    for i in range(len(slots)):
-        ring[(flags[MADE_TAIL] + i) % len(ring)] = slots[i]
+    mail = mail_at(job_at(address).mail)
+    ring, numbers = int64s(mail.made), int64s(slots)
+    for i in range(count):
+        ring[(mail.made_tail + i) % mail.slots] = numbers[i]
     fence()
-    flags[MADE_TAIL] += len(slots)
+    mail.made_tail += count
 
 
 @holding
-def must_wake(q: Any, least: int) -> bool:
+def must_wake(address: int, least: int) -> bool:
     """Return whether the submitting thread sleeps at least so deeply; if so, the caller must wake it."""
-    flags = int64s(q, FLAGS)
+    mail = mail_at(job_at(address).mail)
     fence()
-    if flags[ASLEEP] < least:
+    if mail.asleep < least:
         return False
-    flags[ASLEEP] = AWAKE
+    mail.asleep = AWAKE
     return True
 
 
 @holding
-def take_made(q: Any, p: Any) -> bool:
+def take_made(address: int) -> bool:
     """Take the buffers that hold their data; return False, and do not, if Python has mail, which may be of them."""
-    flags, ring = int64s(q, FLAGS), int64s(q, MADE)
-    tail = flags[MADE_TAIL]
+    mail = mail_at(job_at(address).mail)
+    ring, tail = int64s(mail.made), mail.made_tail
     fence()
-    if flags[HAS_MAIL]:
+    if mail.has_mail:
         return False
-    while flags[MADE_HEAD] != tail:
-        order.filled(p, ring[flags[MADE_HEAD] % len(ring)])
-        flags[MADE_HEAD] += 1
+    while mail.made_head != tail:
+        fills.filled(address, ring[mail.made_head % mail.slots])
+        mail.made_head += 1
     return True
 
 
 @holding
-def fall_asleep(q: Any, depth: int) -> bool:
+def fall_asleep(address: int, depth: int) -> bool:
     """Say that the submitting thread sleeps; return False, and do not, if there is something for it."""
-    flags = int64s(q, FLAGS)
-    flags[ASLEEP] = depth
+    mail = mail_at(job_at(address).mail)
+    mail.asleep = depth
     fence()
-    if flags[HAS_MAIL] or (depth == HUNGRY and flags[MADE_HEAD] != flags[MADE_TAIL]):
-        flags[ASLEEP] = AWAKE
+    if mail.has_mail or (depth == HUNGRY and mail.made_head != mail.made_tail):
+        mail.asleep = AWAKE
         return False
     return True

@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 _SETUP, ENTER, _REGISTER = 425, 426, 427
 SETUP_SINGLE_ISSUER, SETUP_DEFER_TASKRUN, SETUP_CLAMP = 1 << 12, 1 << 13, 1 << 4
@@ -201,17 +201,12 @@ class Ring:
         """Say how long a timed wait may take."""
         _TIMESPEC.pack_into(self._timeout, 0, timeout_ns // _NS_PER_S, timeout_ns % _NS_PER_S)
 
-    def arrays(self) -> tuple[Any, Any, Any, Any]:
-        """Return requests, words (uint32), completions and timeout as arrays, int64 else, that end with the ring."""
-        import numpy as np
-
-        # By address: an array on the mapping itself would not let it be closed.
-        at, words = address(self._rings), len(self._rings) // 4
-        completions = (ctypes.c_int64 * (2 * (self.cq_mask + 1))).from_address(at + 8 * self._cqes)
-        requests = (ctypes.c_int64 * (_SQE_BYTES // 8 * self.entries)).from_address(address(self._sqes))
-        shared = (ctypes.c_uint32 * words).from_address(at)
-        timeout = (ctypes.c_int64 * 2).from_address(address(self._timeout))
-        return tuple(np.ctypeslib.as_array(a) for a in (requests, shared, completions, timeout))  # type: ignore[return-value]
+    def places(self) -> dict[str, int]:
+        """Return by the names of `tables.LANES` where what the kernel shares lies; it ends with the ring."""
+        rings, heads = address(self._rings), (self.sq_tail_at, self.cq_head_at, self.cq_tail_at)
+        found = dict(zip(("sq_tail", "cq_head", "cq_tail"), (rings + 4 * at for at in heads), strict=True))
+        found |= {"requests": address(self._sqes), "completions": rings + 8 * self._cqes}
+        return found | {"timeout": address(self._timeout), "timeout_argument": self.argument_address}
 
     def enter(self, wait: int, timeout_ns: int | None = None) -> None:
         """Submit what was put; wait for `wait` completions or the time; a signal ends the wait."""

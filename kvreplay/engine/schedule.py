@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kvreplay.data.buffers import fills_ahead, pieces_a_fill
-from kvreplay.engine import order
-from kvtrace.core.compiled import compile_announced
+from kvreplay.engine import fills, order, ready
+from kvreplay.engine.tables import ANSWER, ASKED, BARRIER, FILL, FLIGHT, MOST_FLIGHTS, NONE, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from kvreplay.engine.job import Job
     from kvreplay.plan.plan import Plan
 
+_SEEN = ["row", "op", "first", "end", "needed_end", "pieces", "has_io", "needs_data"]
+"""What Python sees of an operation under way, in the order of `Flight`."""
 _READY_FLIGHTS = 1 << 16
 """Rows that waited and wait no more, taken up together; others stay where they were until there is room."""
 
@@ -100,39 +102,38 @@ class Schedule:
         """
         import numpy as np
 
-        from kvtrace.core.compiled import places_of
-
-        self.rows, self.slots = len(plan), 2 * ahead + 2
-        flights = max(1, min(self.rows, 2 * self.slots + depth + _READY_FLIGHTS, order.MOST_FLIGHTS))
-        none = np.zeros(0, np.int64)
-        counters: Any = np.zeros(order.COUNTER_WORDS, np.int64)
-        for place, value in (
-            (order.ROWS, self.rows), (order.DEPTH, depth), (order.AHEAD, ahead), (order.IO_BYTES, io_bytes),
-            (order.A_FILL, pieces_a_fill), (order.SLOTS, self.slots), (order.FREE_SLOTS, self.slots),
-            (order.FREE_FLIGHTS, flights),
-        ):  # fmt: skip
-            counters[place] = value
-        of_rows = [plan.op, plan.tier, plan.offset, plan.length]
-        of_rows += [none if times is None else times for times in (due_ns, ready_ns)]
-        # Memory that is not touched is not taken: of heaps and flights, few places are used at a time.
-        arrays = [
-            counters, *(np.ascontiguousarray(column) for column in of_rows), plan.unmet.astype(np.int8),
-            np.array(moves, np.int64), np.array(paddings, np.int64), np.zeros((flights, order.FLIGHT_WORDS), np.int64),
-            np.arange(flights, dtype=np.int64)[::-1].copy(), np.arange(self.slots, dtype=np.int64),
-            np.zeros(self.slots, np.int64), np.zeros((self.slots, order.FILL_WORDS), np.int64),
-            np.empty(self.rows, np.int64), *(np.empty(flights, np.int64) for _ in range(4)),
-            np.zeros(order.ANSWER_WORDS, np.int64),
-        ]  # fmt: skip
-        for barriers in plan.barriers:
-            remaining = np.diff(barriers.starts).astype(np.int32)
-            arrays += [barriers.group, barriers.members, barriers.starts, remaining, barriers.continues]
-        self._arrays = arrays
-        self.places = places_of(arrays)
+        self.rows, self.slots, self.depth = len(plan), 2 * ahead + 2, depth
+        flights = max(1, min(self.rows, 2 * self.slots + depth + _READY_FLIGHTS, MOST_FLIGHTS))
+        self.tables = tables = Tables()
         """For compiled code."""
-        self.counters = memoryview(counters)
-        """By the names of `order`."""
-        self._table, self._fill = arrays[order.FLIGHTS], np.zeros(order.ASKED_WORDS, np.int64)
-        self._answer = memoryview(arrays[order.ANSWER])
+        self._job = job = tables.job
+        job.rows, job.depth, job.ahead, job.io_bytes = self.rows, depth, ahead, io_bytes
+        job.pieces_a_fill, job.slots, job.flights_size = pieces_a_fill, self.slots, flights
+        for name in ("op", "tier", "object_id", "offset", "length"):
+            setattr(job, name, tables.at(np.ascontiguousarray(getattr(plan, name))))
+        job.due = 0 if due_ns is None else tables.at(np.ascontiguousarray(due_ns))
+        job.ready_ns = 0 if ready_ns is None else tables.at(ready_ns)
+        job.unmet = tables.at(plan.unmet.astype(np.int8))
+        job.moves, job.paddings = tables.at(np.array(moves, np.int64)), tables.at(np.array(paddings, np.int64))
+        # Memory that is not touched is not taken: of heaps and flights, few places are used at a time.
+        for name, size in (("ready", self.rows), ("to_fill", flights), ("to_start", flights), ("hungry", flights)):
+            setattr(job, name, tables.numbers(np.empty(size, np.int64), 0))
+        job.running_ring = tables.at(np.empty(flights, np.int64))
+        job.free_flights = tables.numbers(np.arange(flights, dtype=np.int64)[::-1].copy(), flights)
+        job.free_slots = tables.numbers(np.arange(self.slots, dtype=np.int64), self.slots)
+        job.held, job.fills = tables.at(np.zeros(self.slots, np.int64)), tables.at(np.zeros(self.slots, FILL))
+        table: Any = np.zeros(flights, FLIGHT)
+        job.flights, self._seen = tables.at(table), table[_SEEN]
+        self._next_piece, self._is_failed = memoryview(table["next_piece"]), memoryview(table["is_failed"])
+        answer: Any = np.zeros(1, ANSWER)
+        self._asked = np.zeros(1, ASKED)
+        job.answer, self._asked_at = tables.at(answer), tables.at(self._asked)
+        self._answer = memoryview(answer.view(np.int64))
+        barriers = [
+            (b.group, b.members, b.starts, np.diff(b.starts).astype(np.int32), b.continues) for b in plan.barriers
+        ]
+        job.barriers = tables.at(np.array([tuple(map(tables.at, arrays)) for arrays in barriers], BARRIER))
+        self._address = tables.address
         self._flights: dict[int, Flight] = {}
 
     @classmethod
@@ -147,106 +148,86 @@ class Schedule:
     @property
     def completed(self) -> int:
         """How many rows have completed."""
-        return self.counters[order.COMPLETED]
+        return int(self._job.completed)
 
     @property
     def is_over(self) -> bool:
         """Whether no piece will be offered any more."""
-        return self.counters[order.IS_STOPPED] != 0 or self.completed == self.rows
+        return bool(self._job.is_stopped or self._job.completed == self.rows)
 
     @property
     def fills_in_flight(self) -> int:
         """Writes that were submitted before all their data was made."""
-        return self.counters[order.SHORT_STARTS]
+        return int(self._job.short_starts)
 
     def stop(self) -> None:
         """Offer nothing more; what is in flight may still complete."""
-        self.counters[order.IS_STOPPED] = 1
+        self._job.is_stopped = True
 
     def flight(self, number: int) -> Flight:
         """Return the operation under way that has this number."""
         found = self._flights.get(number)
         if found is None:
-            row, op, start, end, needed_end, pieces, has_io, needs_data = self._table[
-                number, : order.FILLED_PIECES
-            ].tolist()
-            found = Flight(number, row, op, start, end, needed_end, pieces, has_io == 1, needs_data == 1)
+            found = Flight(number, *self._seen.item(number))
             self._flights[number] = found
         return found
 
     def next_due(self, now_ns: int) -> int | None:
         """Return when the next piece may be submitted; None if that depends on what is in flight."""
-        due: int = order.next_due(self.places, now_ns)
-        return None if due == order.NONE else due
+        due: int = order.next_due(self._address, now_ns)
+        return None if due == NONE else due
 
     def take(self, now_ns: int) -> Submission | None:
         """Return a piece to submit now, if any: of a running operation first, else of the lowest row."""
-        if not order.take(self.places, now_ns):
+        if not order.take(self._address, now_ns):
             return None
         number, piece, slot, is_first, start, length, at = self._answer
         return Submission(self.flight(number), piece, None if slot < 0 else slot, is_first == 1, start, length, at)
 
     def begun(self, flight: Flight) -> None:
         """Note that the operation is open, so that its other pieces may go."""
-        order.begun(self.places, flight.number)
+        order.begun(self._address, flight.number)
 
     def make_lane(self, flight: Flight, file: int) -> None:
         """Let compiled code submit what is left of an operation; `file` are the flags and file of its requests."""
-        order.make_lane(self.places, flight.number, file, flight.base, False)
+        order.make_lane(self._address, flight.number, file, flight.base, False)
 
     def fill_due(self, now_ns: int) -> int | None:
         """Return when the next buffer may be filled; None if that depends on what is in flight."""
-        due: int = order.fill_due(self.places, now_ns)
-        return None if due == order.NONE else due
+        due: int = fills.fill_due(self._address, now_ns)
+        return None if due == NONE else due
 
     def take_fill(self, now_ns: int) -> Fill | None:
         """Return the next buffer to fill, if one is free for it."""
-        return Fill._make(self._fill.tolist()) if order.take_fill(self.places, now_ns, self._fill) else None
+        is_taken = fills.take_fill(self._address, now_ns, self._asked_at)
+        return Fill._make(self._asked.item()) if is_taken else None
 
     def filled(self, fill: Fill) -> None:
         """Note that a buffer holds its data."""
-        order.filled(self.places, fill.slot)
+        fills.filled(self._address, fill.slot)
 
     def fail(self, flight: Flight) -> None:
         """Note that an operation has failed: its other pieces are passed over."""
         flight.is_failed = True
-        self._table[flight.number, order.IS_FAILED] = 1
+        self._is_failed[flight.number] = True
 
     def is_starved(self, now_ns: int) -> bool:
-        """Return whether an operation that is due could go on if only its data were there."""
-        return bool(order.is_starved(self.places, now_ns))
+        """Return whether a started or due write lacks data."""
+        return bool(fills.is_starved(self._address, now_ns))
 
     def piece_done(self, submission: Submission) -> bool:
         """Give back the piece's buffer; return whether the operation has no other piece out or to come."""
         slot = submission.slot
-        return bool(order.piece_done(self.places, submission.flight.number, order.NONE if slot is None else slot))
+        return bool(order.piece_done(self._address, submission.flight.number, NONE if slot is None else slot))
 
     def is_cut_short(self, flight: Flight) -> bool:
         """Return whether the run was stopped between two of the operation's pieces."""
-        return flight.pieces > 1 and bool(self._table[flight.number, order.NEXT_PIECE] < flight.pieces)
+        return flight.pieces > 1 and self._next_piece[flight.number] < flight.pieces
 
     def done(self, flight: Flight, now_ns: int) -> None:
         """Note that an operation has completed, well or not, and release what waited for it."""
         del self._flights[flight.number]
-        order.done(self.places, flight.number, now_ns)
-
-
-def warm() -> None:
-    """Compile before anything is measured, or load what an earlier run has compiled."""
-    with compile_announced():
-        schedule = Schedule(two_writes(), None, [True], [1], depth=1, ahead=1, io_bytes=1)
-        schedule.fill_due(0)
-        while not schedule.is_over:
-            schedule.is_starved(0)
-            while (fill := schedule.take_fill(0)) is not None:
-                schedule.filled(fill)
-            schedule.next_due(0)
-            submission = schedule.take(0)
-            assert submission is not None, "nothing is in flight"
-            if submission.is_first:
-                schedule.begun(submission.flight)
-            if schedule.piece_done(submission):
-                schedule.done(submission.flight, 0)
+        ready.done(self._address, flight.number, now_ns)
 
 
 def two_writes() -> Plan:

@@ -61,11 +61,9 @@ class Submitter:
         self._read_at = [address for address, _ in engine.reads.places]
         self._write_at = [address for address, _ in engine.writes.places]
         self._free_files = list(range(engine.depth))
-        self._mail = Mail(self._schedule.slots)
-        self._pump = Pump(
-            ring, self._schedule, job, self._way, self._mail, engine.depth, engine.io_bytes,
-            self._read_at + self._write_at, is_registered=is_registered,
-        )  # fmt: skip
+        self._mail = Mail(self._schedule)
+        buffers = self._read_at + self._write_at
+        self._pump = Pump(ring, self._schedule, job, self._way, self._mail, buffers, is_registered=is_registered)
         self._has_own_lanes = loop.BY_EXTENT in self._way or loop.BY_NOBODY in self._way
         # What a request belongs to, by the high bits of its user data.
         self._tokens: list[Submission] = [None] * (2 * engine.depth)  # type: ignore[list-item]
@@ -147,16 +145,16 @@ class Submitter:
     def _run(self, until_ns: int) -> None:
         """Submit, and go on until something is for us or it is `until_ns`; take what came."""
         self._stamp()
-        pump, state = self._pump, self._pump.state
+        pump, lanes = self._pump, self._pump.lanes
         self._out = pump.run(self._out, until_ns)
         now = monotonic_ns() - self._start_ns
-        if state[loop.BAD]:
+        if lanes.bad_count:
             for flight, start, length, result in pump.bad():
                 self._judge(flight, start, length, result)
-        if state[loop.OTHERS]:
+        if lanes.other_count:
             for data, result in pump.others():
                 self._completion(data, result, now)
-        if state[loop.OVER]:
+        if lanes.over_count:
             for flight in pump.over():
                 part = Submission(flight, 0, None, False, 0, 0)
                 if self._schedule.piece_done(part):

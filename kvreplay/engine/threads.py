@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvreplay.data.buffers import arenas, buffer_bytes
 from kvreplay.engine.job import CORRUPT, ERROR, OK, SHORT, Driven, Failure, Job
-from kvreplay.engine.schedule import Fill, Flight, Schedule, Submission, warm
+from kvreplay.engine.pump import compile_all
+from kvreplay.engine.schedule import Fill, Flight, Schedule, Submission
 from kvreplay.engine.workers import generators, no_thread, precise_timers
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import DeviceTier, modelled
@@ -36,7 +37,7 @@ class ThreadEngine:
     def __init__(self, depth: int, io_bytes: int) -> None:
         """Allocate the buffers."""
         self.depth, self.io_bytes, self.generators = depth, io_bytes, generators(depth)
-        warm()
+        compile_all()
         self.arenas = self._reads, self._writes = arenas(depth, io_bytes)
         self.buffer_bytes = buffer_bytes(depth, io_bytes)
 

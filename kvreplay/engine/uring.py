@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kvreplay.data.buffers import arenas, buffer_bytes
 from kvreplay.engine import ring as r
 from kvreplay.engine.loop import SPIN_NS
-from kvreplay.engine.pump import warm
+from kvreplay.engine.pump import compile_all
 from kvreplay.engine.submitter import Submitter
 from kvreplay.engine.workers import generators, precise_timers
 
@@ -37,7 +37,7 @@ class UringEngine:
         with self.open_ring() as probe:
             self.is_deferred = bool(probe.flags & r.SETUP_DEFER_TASKRUN)
             self.unregistered = self.register(probe)
-            warm(probe)
+        compile_all()
 
     def open_ring(self) -> r.Ring:
         """Return a ring for one job; RingRefused if the kernel gives none."""

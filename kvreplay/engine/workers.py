@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvreplay.engine import mailbox, order
+from kvreplay.engine import mailbox
 from kvreplay.engine.job import CORRUPT, ERROR, SHORT
-from kvreplay.engine.schedule import Fill
+from kvreplay.engine.schedule import Fill, Schedule
+from kvreplay.engine.tables import ASKED, MAIL
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import DeviceTier, RingExtents, modelled, place
-from kvtrace.core.compiled import places_of
 from kvtrace.core.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -52,56 +52,50 @@ def no_thread(error: RuntimeError, count: int) -> DeviceError:
 class Mail:
     """Between a submitting thread and those beside it: compiled code's rings, and what only Python understands."""
 
-    def __init__(self, slots: int) -> None:
-        """Have room for `slots` buffers of data."""
+    def __init__(self, schedule: Schedule) -> None:
+        """Serve the job of `schedule`, with room for all its buffers of data."""
         self.items: deque[Any] = deque()
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Becomes readable if something comes while the submitting thread sleeps."""
-        self._makers_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
-        flags: Any = np.zeros(mailbox.FLAG_WORDS, np.int64)
-        self._arrays = [flags, np.zeros((slots, order.ASKED_WORDS), np.int64), np.zeros(slots, np.int64)]
-        self.places = places_of(self._arrays)
+        tables, slots = schedule.tables, schedule.slots
+        self.address = tables.address
         """For `mailbox`."""
-        self._flags = memoryview(flags)
-        self._flags[mailbox.MAKERS_FD] = self._makers_fd
-
-    def warm(self) -> None:
-        """Compile what is called here."""
-        mailbox.may_sleep(self.places)
-        self.take_asked(_answer())
-        self.give_made(np.zeros(0, np.int64))
-        self._wake(mailbox.FULL)
+        self._mail = mail = tables.record(MAIL)
+        self._makers_fd = mail.makers_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
+        mail.asked, mail.made = tables.at(np.zeros(slots, ASKED)), tables.at(np.zeros(slots, np.int64))
+        mail.slots = slots
+        tables.job.mail = ctypes.addressof(mail)
 
     def post(self, item: object) -> None:
         """Add something for Python; called from any thread."""
         self.items.append(item)
-        self._flags[mailbox.HAS_MAIL] = 1
+        self._mail.has_mail = True
         self._wake(mailbox.FULL)
 
     def answers(self) -> Iterator[Any]:
         """Take what was posted; only for the submitting thread."""
-        if self._flags[mailbox.HAS_MAIL]:
-            self._flags[mailbox.HAS_MAIL] = 0
+        if self._mail.has_mail:
+            self._mail.has_mail = False
             while self.items:
                 yield self.items.popleft()
 
     def take_asked(self, answer: Any) -> list[Fill]:
-        """Take some buffers that are to be filled; `answer` is from `_answer`."""
-        count = mailbox.next_asked(self.places, answer, _FILL_BYTES)
+        """Take up to len(`answer`) buffers that are to be filled; `answer` (ASKED) is room for what is to go there."""
+        count = mailbox.next_asked(self.address, answer.ctypes.data, len(answer), _FILL_BYTES)
         return [Fill._make(row) for row in answer[:count].tolist()]
 
     def sleep_until_asked(self) -> None:
         """Wait for buffers to be filled."""
-        if mailbox.may_sleep(self.places):
+        if mailbox.may_sleep(self.address):
             os.eventfd_read(self._makers_fd)
 
     def give_made(self, slots: Any) -> None:
-        """Hand over buffers that hold their data."""
-        mailbox.made(self.places, slots)
+        """Hand over buffers (int64) that hold their data."""
+        mailbox.made(self.address, slots.ctypes.data, len(slots))
         self._wake(mailbox.HUNGRY)
 
     def _wake(self, depth: int) -> None:
-        if mailbox.must_wake(self.places, depth):
+        if mailbox.must_wake(self.address, depth):
             os.eventfd_write(self.fd, 1)
 
     def wake_makers(self, count: int) -> None:
@@ -112,10 +106,6 @@ class Mail:
         """Close the descriptors."""
         os.close(self.fd)
         os.close(self._makers_fd)
-
-
-def _answer() -> Any:
-    return np.zeros((mailbox.TOGETHER, order.ASKED_WORDS), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +232,7 @@ class Beside:
         return tier
 
     def _generate(self) -> None:
-        mail, answer = self.mail, _answer()
+        mail, answer = self.mail, np.zeros(mailbox.TOGETHER, ASKED)
         while not self._is_stopping:
             fills = mail.take_asked(answer)
             if not fills:

@@ -171,7 +171,7 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
     return Point(
         value=value, run=run, verdict=summary.verdict,
         throughput_bytes_per_s=sum(f.bytes or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
-        operations_per_s=sum(f.operations for f in moved) * NS_PER_S / span if span > 0 else None,
+        operations_per_s=sum(f.operations or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
         read_p99_ns=read_p99_ns, is_within_target=None if read_p99_target_ns is None else is_within,
         write_p99_ns=_slowest(summary, "write"),
         kept_pace=pace.kept_pace if pace else None, late_p99_ns=pace.lateness.p99_ns if pace else None,

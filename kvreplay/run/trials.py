@@ -11,10 +11,12 @@ from kvreplay.config.config import check, make_tiers
 from kvreplay.result import tables
 from kvreplay.run.run import replay
 from kvtrace import __version__
+from kvtrace.core import statistics
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 from kvtrace.core.run.run_file import TRIALS_FILE, RunFile
 from kvtrace.core.schema import TRACE
+from kvtrace.core.statistics import MAX_SPREAD
 from kvtrace.core.tables import open_table
 
 if TYPE_CHECKING:
@@ -26,11 +28,8 @@ if TYPE_CHECKING:
     from kvtrace.core.errors import KvError
 
 MAX_TRIALS = 100
-MAX_SPREAD = 0.1
-"""Above it, trials disagree."""
 RATES = ("bandwidth_bytes_per_s", "operations_per_s")
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
-SHOWN_WORST = 3
 JUDGED = (*RATES, "mean_ns", "p50_ns")
 """Those that should repeat; tails are shown, not judged."""
 
@@ -95,14 +94,8 @@ def _quantity(tier: str, op: str, name: str, values: list[float | None]) -> Quan
 
 def disagreements(found: Iterable[Quantity]) -> list[str]:
     """Return a line that names the figures that should repeat and do not, the worst first; none if all do."""
-    judged = [(q.spread, f"{q.tier} {q.op} {q.name}") for q in found if q.name in JUDGED and q.spread is not None]
-    bad = sorted((pair for pair in judged if pair[0] > MAX_SPREAD), reverse=True)
-    if not bad:
-        return []
-    worst = ", ".join(f"{name} {spread:.0%}" for spread, name in bad[:SHOWN_WORST])
-    more = ", …" if len(bad) > SHOWN_WORST else ""
-    share = f"{len(bad)} of {len(judged)} figures that should repeat spread by more than {MAX_SPREAD:.0%}"
-    return [f"TRIALS DISAGREE: {share}: {worst}{more}"]
+    judged = [(f"{q.tier} {q.op} {q.name}", q.spread) for q in found if q.name in JUDGED and q.spread is not None]
+    return statistics.disagreements(judged)
 
 
 def run_trials(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from kvtrace.core.errors import ConfigError, ProbeUnavailable
 from kvtrace.core.files import aside
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SUFFIXES = (".svg", ".png", ".pdf")
 _DATES = {".svg": "Date", ".pdf": "CreationDate"}

@@ -37,7 +37,7 @@ SLOTS: Final = (64 - _SUB_BITS) << _SUB_BITS
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """So many values lay from `low` on and under `below`."""
+    """The number of values from `low` on and below `below`."""
 
     low: int
     below: int
@@ -149,6 +149,33 @@ def _student(freedom: int) -> float:
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     terms = ((z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
     return float(z + sum(term / freedom**power for power, term in enumerate(terms, 1)))
+
+
+MAX_SPREAD: Final = 0.1
+"""Above it, trials disagree."""
+_SHOWN_WORST = 3
+
+
+def spread(values: Sequence[float | None]) -> float | None:
+    """Return (greatest - least) / median; null with one trial, one that is not known, or a median of 0."""
+    known = [value for value in values if value is not None]
+    if len(known) < max(len(values), 2) or not median(known):
+        return None
+    return (max(known) - min(known)) / median(known)
+
+
+def disagreements(spreads: Sequence[tuple[str, float]]) -> list[str]:
+    """Return a line that names the figures whose spread is above MAX_SPREAD, the worst first; none if there are none.
+
+    `spreads` has the name and the spread of each figure that should repeat.
+    """
+    bad = sorted(((found, name) for name, found in spreads if found > MAX_SPREAD), reverse=True)
+    if not bad:
+        return []
+    worst = ", ".join(f"{name} {found:.0%}" for found, name in bad[:_SHOWN_WORST])
+    more = ", …" if len(bad) > _SHOWN_WORST else ""
+    share = f"{len(bad)} of {len(spreads)} figures that should repeat spread by more than {MAX_SPREAD:.0%}"
+    return [f"TRIALS DISAGREE: {share}: {worst}{more}"]
 
 
 def differing(sides: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

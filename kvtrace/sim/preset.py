@@ -10,7 +10,7 @@ import msgspec
 
 from kvtrace.core.config import load_toml, override, to_struct
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.metadata import Tier
+from kvtrace.core.metadata import TierFacts
 from kvtrace.core.units import parse_bytes, parse_duration_ns
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.users.workload import Workload
@@ -160,9 +160,9 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     workload: Workload = Workload()
     """What synthetic users share, and whether only prefill or only decode is here."""
 
-    def tier_list(self) -> list[Tier]:
+    def tier_list(self) -> list[TierFacts]:
         """Return the tiers as the metadata holds them."""
-        return [Tier(t.name, t.capacity_bytes) for t in self.tiers]
+        return [TierFacts(t.name, t.capacity_bytes) for t in self.tiers]
 
 
 def preset_names() -> list[str]:

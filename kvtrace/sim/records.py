@@ -166,7 +166,7 @@ class Knobs(Structure):
     """Objects that a row of World.contexts holds."""
 
 
-class Rows(Structure):
+class RowColumns(Structure):
     """Trace rows, a table a column; request and stage NONE for background work."""
 
     ts_ns = table("i8")
@@ -191,7 +191,7 @@ class World(Structure):
     knobs = part(Knobs)
     control = record(CONTROL)
     total = record(TOTAL)
-    rows = part(Rows)
+    rows = part(RowColumns)
     tiers = table(TIER)
     queues = table(QUEUE)
     """[tiers, QUEUES]"""

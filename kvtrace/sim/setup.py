@@ -15,7 +15,7 @@ from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.preset import BYTES_PER_US, Entry, Match, Placement, Preset, Promotion
 from kvtrace.sim.records import NONE, Knobs, World
 from kvtrace.users import synthetic
-from kvtrace.users.workload import Library, Mode, Popularity
+from kvtrace.users.workload import Library, Popularity, ServingMode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,7 +154,7 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
     knobs.bytes_per_token = sizes.bytes_per_token
     knobs.max_context_tokens = model.max_context_tokens
     knobs.seed, knobs.until_ns, knobs.max_requests = load.seed, load.until_ns, load.max_requests
-    knobs.mode = list(Mode).index(w.mode)
+    knobs.mode = list(ServingMode).index(w.mode)
     knobs.prompt_ppm = round(w.prompt_share * 1_000_000)
     knobs.prompts = library.prompts
     knobs.retrieve_ppm = round(w.rag_share * 1_000_000)

@@ -35,7 +35,7 @@ class Flush:
     """What the simulation made since the last flush; the arrays are only valid while it is being taken."""
 
     rows: dict[str, Any]
-    """Trace rows, an array a column of records.Rows; request and stage NONE for background work."""
+    """Trace rows, an array a column of records.RowColumns; request and stage NONE for background work."""
     object_bytes: Any
     """int64: sizes of the next objects, one rank's bytes each, `ranks` objects a slot."""
     log: Any

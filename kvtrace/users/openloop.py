@@ -14,7 +14,7 @@ from kvtrace.core.compiled import njit
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_duration
 from kvtrace.requests.requests import NONE, Requests
-from kvtrace.users.arrivals import Arrivals, Process
+from kvtrace.users.arrivals import ArrivalProcess, Process
 from kvtrace.users.synthetic import CONTINUE_PER_MILLE, MAX_TURNS, draw, make_users, next_turn
 
 LIVE_CONVERSATIONS: Final = 64
@@ -28,7 +28,7 @@ _LOT = -1
 
 
 def make(
-    arrivals: Arrivals, until_ns: int, max_context_tokens: int, seed: int, *,
+    arrivals: ArrivalProcess, until_ns: int, max_context_tokens: int, seed: int, *,
     live_conversations: int = LIVE_CONVERSATIONS, max_requests: int | None = None,
 ) -> Requests:  # fmt: skip
     """Return the requests that arrive before `until_ns`, each the next turn of one of `live_conversations`.
@@ -105,7 +105,7 @@ def _take_turns(turns: Any, places: Any, progress: Any, users: Any, seed: int, m
     return is_done
 
 
-def _notes(arrivals: Arrivals, origin: dict[str, Any], max_context_tokens: int) -> tuple[str, ...]:
+def _notes(arrivals: ArrivalProcess, origin: dict[str, Any], max_context_tokens: int) -> tuple[str, ...]:
     live, generator = origin["live_conversations"], origin["generator"]
     pause = f"{live / arrivals.rate_per_s:g} s"
     cut = (

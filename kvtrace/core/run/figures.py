@@ -30,8 +30,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     is_simulated: bool
     """Nothing moved: bytes, rates and latencies are those of the tier's model, null if it has none."""
     planned: int | None = None
-    operations: int
-    """Those that completed well."""
+    operations: int | None
+    """Those that completed well; null where an import counts none."""
     errors: int | None
     """Those that failed, came up short, or brought corrupt blocks."""
     corrupt: int
@@ -98,8 +98,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     wall_ns: int | None
     """Null if the run ended before its first operation."""
-    operations: int
-    """Completed well, those of the warm-up not counted."""
+    operations: int | None
+    """Completed well, those of the warm-up not counted; null where an import counts none."""
     errors: int | None
     """In the whole run, its warm-up included."""
     not_reached: int | None

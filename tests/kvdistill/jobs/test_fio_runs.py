@@ -13,7 +13,7 @@ from kvdistill_rows import distil_rows, io, write_hand
 
 from kvdistill.jobs.fio_program import run_fio
 from kvdistill.jobs.fio_stat import stat_job
-from kvdistill.jobs.job import JobOptions, Mode
+from kvdistill.jobs.job import FioMode, JobOptions
 from kvtrace.core.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
 
     usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
-    wanted = Wanted([Mode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions())
+    wanted = Wanted([FioMode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions())
     with pytest.raises(DeviceError, match=r"--check needs .* are free; check less"):
         write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", Limit(), wanted)
     assert not (tmp_path / "out" / "closeness.json").exists()

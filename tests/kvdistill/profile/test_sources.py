@@ -9,7 +9,7 @@ import sys
 import pyarrow as pa
 import pytest
 from conftest import ROOT, run_cli, trace_meta
-from kvdistill_rows import HAND, MS, distil_rows, io, write_hand, write_run
+from kvdistill_rows import HAND, MS, change_run, data_note, distil_rows, io, write_hand, write_run
 
 from kvdistill.jobs.write import to_json
 from kvdistill.profile.profile import Idle, InFlight, SizeCount, Slot, SourceKind
@@ -111,8 +111,7 @@ def test_a_run_is_distilled_from_what_was_timed(tmp_path):
     assert profile.idle == Idle(stretches=9, total_ns=9 * MS // 2, p50_ns=500_000)
     assert any("no offsets" in note for note in profile.origin.notes)
     assert profile.data is None
-    content = json.loads((run / "run.json").read_text()) | {"data": {"shape": {"dedup_ratio": 2, "compress_ratio": 4}}}
-    (run / "run.json").write_text(json.dumps(content))
+    change_run(run, data=data_note(2, 4))
     run_cli("kvdistill", "fio", run, "-o", tmp_path / "jobs", "--mode", "stat")
     job = (tmp_path / "jobs" / "stat.fio").read_text()
     assert "buffer_compress_percentage=75\ndedupe_percentage=50\n" in job

@@ -15,6 +15,7 @@ from kvreplay.data.generate import filler
 from kvreplay.engine import mailbox
 from kvreplay.engine.job import ERROR, OK, Job, Record
 from kvreplay.engine.schedule import Schedule
+from kvreplay.engine.tables import ASKED
 from kvreplay.engine.uring import UringEngine
 from kvreplay.engine.workers import Mail
 from kvreplay.plan.plan import DELETE, READ, WRITE, Plan, build_plan
@@ -169,21 +170,21 @@ def test_an_interrupt_ends_a_run_that_compiled_code_alone_does(space: ExtentTier
 def test_the_mailbox_hands_over_each_buffer_once_and_trouble_before_data() -> None:
     schedule = Schedule(plan_of([(0, WRITE, i, 4096, -1, -1) for i in range(6)]), None, [True], [4096], depth=2,
                         ahead=2, io_bytes=IO)  # fmt: skip
-    mail = Mail(schedule.slots)
+    mail = Mail(schedule)
     try:
-        answer = np.zeros((4, 7), np.int64)
+        answer = np.zeros(4, ASKED)
         assert mail.take_asked(answer) == []
-        mailbox.ask(mail.places, schedule.places, 0, True)
+        mailbox.ask(mail.address, 0, True)
         # Six buffers, one of which is kept for a write that has started.
         fills = mail.take_asked(answer) + mail.take_asked(answer)
         assert [fill.row for fill in fills] == [0, 1, 2, 3, 4]
         assert len({fill.slot for fill in fills}) == 5
         mail.post("trouble with row 1")
         mail.give_made(np.array([fill.slot for fill in fills[:2]]))
-        assert not mailbox.take_made(mail.places, schedule.places)
+        assert not mailbox.take_made(mail.address)
         assert list(mail.answers()) == ["trouble with row 1"]
         assert schedule.take(0) is None
-        assert mailbox.take_made(mail.places, schedule.places)
+        assert mailbox.take_made(mail.address)
         assert [submission.flight.row for _ in range(2) if (submission := schedule.take(0))] == [0, 1]
     finally:
         mail.close()
@@ -191,10 +192,10 @@ def test_the_mailbox_hands_over_each_buffer_once_and_trouble_before_data() -> No
 
 def test_whoever_sleeps_is_woken_once() -> None:
     schedule = Schedule(plan_of([(0, WRITE, 0, 4096, -1, -1)]), None, [True], [4096], depth=1, ahead=1, io_bytes=IO)
-    mail = Mail(schedule.slots)
+    mail = Mail(schedule)
     try:
         # Asleep with a full queue: data does not wake it, mail does.
-        assert mailbox.fall_asleep(mail.places, mailbox.FULL)
+        assert mailbox.fall_asleep(mail.address, mailbox.FULL)
         mail.give_made(np.zeros(0, np.int64))
         with pytest.raises(BlockingIOError):
             os.eventfd_read(mail.fd)
@@ -202,14 +203,14 @@ def test_whoever_sleeps_is_woken_once() -> None:
         mail.post(2)
         assert os.eventfd_read(mail.fd) == 1
         # With mail there it does not fall asleep.
-        assert not mailbox.fall_asleep(mail.places, mailbox.FULL)
+        assert not mailbox.fall_asleep(mail.address, mailbox.FULL)
         assert list(mail.answers()) == [1, 2]
-        assert mailbox.fall_asleep(mail.places, mailbox.HUNGRY)
+        assert mailbox.fall_asleep(mail.address, mailbox.HUNGRY)
         mail.give_made(np.zeros(0, np.int64))
         assert os.eventfd_read(mail.fd) == 1
         # A maker that goes to sleep is woken by what is asked for next.
-        assert mailbox.may_sleep(mail.places)
-        mailbox.ask(mail.places, schedule.places, 0, True)
+        assert mailbox.may_sleep(mail.address)
+        mailbox.ask(mail.address, 0, True)
         mail.sleep_until_asked()
     finally:
         mail.close()

@@ -7,7 +7,7 @@ import typer
 
 from kvtrace.core.app import emit_json, emit_table, make_app, progress, run
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, TraceError
-from kvtrace.core.metadata import Tier
+from kvtrace.core.metadata import TierFacts
 
 ERRORS = {
     "config": (ConfigError("an option\nof two lines"), 2, "an option of two lines"),
@@ -97,7 +97,7 @@ def test_tables_are_aligned_and_null_is_a_dash(capsys):
 
 
 def test_json_takes_structs(capsys):
-    emit_json({"tiers": [Tier("gpu", 5), Tier("nvme")], "none": None})
+    emit_json({"tiers": [TierFacts("gpu", 5), TierFacts("nvme")], "none": None})
     assert json.loads(capsys.readouterr().out) == {
         "tiers": [{"name": "gpu", "capacity_bytes": 5}, {"name": "nvme", "capacity_bytes": None}], "none": None,
     }  # fmt: skip

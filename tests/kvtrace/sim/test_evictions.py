@@ -19,7 +19,8 @@ from test_oracle import SEMANTICS, fault, presets, request_lists
 from kvtrace.core.errors import ConfigError
 from kvtrace.curves.sampling import estimate
 from kvtrace.curves.stack import lru_curve, policy_hits
-from kvtrace.model.shape import bytes_per_token_per_rank, find_model, stored_ranks
+from kvtrace.model.catalogue import find_model
+from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.chains import Chains
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.preset import Placement, Policy, TierSetting, load_preset

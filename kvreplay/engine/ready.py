@@ -1,0 +1,157 @@
+"""Which rows are ready: their barriers are met, and they become operations under way ("flights"). Compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kvreplay.engine import heap
+from kvreplay.engine.tables import BARRIER_KINDS, FLIGHT_BITS, MOST_FLIGHTS, NONE, barriers_at, flights_at, job_at
+from kvreplay.plan.plan import DELETE, WRITE
+from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s
+
+
+@inner
+def is_over(address: int) -> bool:
+    """Return whether no piece will be offered any more."""
+    job = job_at(address)
+    return job.is_stopped or job.completed == job.rows
+
+
+@inner
+def entry_of(row: int, number: int) -> int:
+    """Return what stands for an operation in heaps, the lowest row first."""
+    return row << FLIGHT_BITS | number
+
+
+@inner
+def number_of(entry: int) -> int:
+    """Return the operation's number."""
+    return entry & (MOST_FLIGHTS - 1)
+
+
+@inner
+def due_of(address: int, entry: int, now: int) -> int:
+    """Return when the operation is due; `now` in a closed loop."""
+    due = job_at(address).due
+    return int64s(due)[entry >> FLIGHT_BITS] if due else now
+
+
+@inner
+def offer(address: int, number: int) -> None:
+    """Let an operation start when its turn comes."""
+    job = job_at(address)
+    flight = flights_at(job.flights)[number]
+    if not flight.is_offered:
+        flight.is_offered = True
+        heap.push(job.to_start, entry_of(flight.row, number))
+
+
+@inner
+def has_piece(address: int, number: int) -> bool:
+    """Return whether a piece of a started operation may go."""
+    flight = flights_at(job_at(address).flights)[number]
+    if flight.needs_data:
+        return flight.first_fill != NONE
+    return flight.next_piece < flight.pieces
+
+
+@inner
+def resume(address: int, number: int) -> None:
+    """Let an open operation's pieces go, if there are any."""
+    job = job_at(address)
+    flight = flights_at(job.flights)[number]
+    if flight.is_begun and not flight.is_running and has_piece(address, number):
+        flight.is_running = True
+        int64s(job.running_ring)[(job.running_first + job.running) % job.flights_size] = number
+        job.running += 1
+
+
+@inner
+def bounds(address: int, number: int, piece: int) -> tuple[int, int]:
+    """Return a piece's first byte and the one after its last; pieces end at multiples of the I/O size."""
+    job = job_at(address)
+    flight = flights_at(job.flights)[number]
+    start = (flight.first // job.io_bytes + piece) * job.io_bytes
+    return max(flight.first, start), min(flight.end, start + job.io_bytes)
+
+
+@inner
+def admit(address: int, row: int) -> None:
+    """Make a ready row an operation under way, which waits for data or for its turn."""
+    job = job_at(address)
+    tier, op, offset = int8s(job.tier)[row], int8s(job.op)[row], int64s(job.offset)[row]
+    padding = int64s(job.paddings)[tier]
+    start = offset // padding * padding
+    needed_end = offset + int64s(job.length)[row]
+    end = -(-needed_end // padding) * padding
+    pieces = 0
+    if int64s(job.moves)[tier] and op != DELETE and end > start and needed_end > offset:
+        pieces = (end - 1) // job.io_bytes - start // job.io_bytes + 1
+    number = heap.take(job.free_flights)
+    flight = flights_at(job.flights)[number]
+    flight.row, flight.op = row, op
+    flight.first, flight.end, flight.needed_end = start, end, needed_end
+    flight.pieces, flight.has_io = max(1, pieces), pieces > 0
+    flight.needs_data = flight.has_io and op == WRITE
+    flight.filled_pieces = flight.next_fill = flight.next_piece = flight.outstanding = 0
+    flight.first_fill = flight.last_fill = NONE
+    flight.is_offered = flight.is_started = flight.is_begun = flight.is_running = False
+    flight.is_reserved = flight.is_failed = flight.is_lane = flight.is_own = False
+    if flight.needs_data:
+        heap.push(job.to_fill, entry_of(row, number))
+    else:
+        offer(address, number)
+
+
+@inner
+def advance(address: int) -> None:
+    """Make ready rows operations, a bounded number ahead."""
+    job = job_at(address)
+    while heap.count(job.ready) and heap.count(job.free_flights):
+        admit(address, heap.pop(job.ready))
+    unmet, ahead = int8s(job.unmet), 2 * job.slots
+    while (
+        job.cursor < job.rows
+        and heap.count(job.to_start) + heap.count(job.to_fill) < ahead
+        and heap.count(job.free_flights)
+    ):
+        if unmet[job.cursor] == 0:
+            admit(address, job.cursor)
+        job.cursor += 1
+
+
+@holding
+def done(address: int, number: int, now: int) -> None:
+    """Note that an operation has completed, well or not, and release what waited for it."""
+    job = job_at(address)
+    row = flights_at(job.flights)[number].row
+    job.in_flight -= 1
+    job.completed += 1
+    heap.put(job.free_flights, number)
+    for kind in range(BARRIER_KINDS):
+        barrier: Any = barriers_at(job.barriers)[kind]
+        group = int32s(barrier.group)[row]
+        if group < 0:
+            continue
+        remaining = int32s(barrier.remaining)
+        remaining[group] -= 1
+        if remaining[group] == 0 and int8s(barrier.continues)[group]:
+            starts, members = int32s(barrier.starts), int32s(barrier.members)
+            for i in range(starts[group + 1], starts[group + 2]):
+                _release(address, np.int64(members[i]), now)
+
+
+@inner
+def _release(address: int, row: int, now: int) -> None:
+    """Note that a row has to wait for one group less."""
+    job = job_at(address)
+    unmet = int8s(job.unmet)
+    unmet[row] -= 1
+    if unmet[row] == 0:
+        if job.ready_ns:
+            int64s(job.ready_ns)[row] = now
+        # Rows that the cursor has not reached are found when it gets there.
+        if row < job.cursor:
+            heap.push(job.ready, row)

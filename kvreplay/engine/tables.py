@@ -1,0 +1,143 @@
+"""One job's tables, shared by Python and compiled code: records by name, all reached from one address.
+
+A field whose comment says "address" holds where a vector, a record or a list of numbers lies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kvtrace.core.compiled import array_at, fields_of, record_at
+
+NONE = -1
+FLIGHT_BITS = 22
+MOST_FLIGHTS = 1 << FLIGHT_BITS
+"""Operations under way at most: in heaps, one is its row, then its number among them."""
+BARRIER_KINDS = 2
+
+
+def record(integers: str, booleans: str = "") -> np.dtype[Any]:
+    """Return the type of a record with int64 and boolean fields of these names."""
+    names = [(name, np.int64) for name in integers.split()] + [(name, np.bool_) for name in booleans.split()]
+    return np.dtype(names, align=True)
+
+
+JOB = record(
+    # Addresses of columns of the plan; `due` and `ready_ns` are 0 in a closed loop.
+    "op tier object_id offset length unmet due ready_ns "
+    # Addresses of what is known of each tier: whether data moves, its padding.
+    "moves paddings "
+    # Addresses of records.
+    "barriers flights fills answer mail lanes "
+    # Addresses of stacks of free numbers, and of how many pieces each buffer of data still serves.
+    "free_flights free_slots held "
+    # Addresses of heaps: rows that wait no more, operations that lack data, may start, or started short of data.
+    "ready to_fill to_start hungry "
+    # Address of a ring of started operations with pieces that may go; how many they are, and where the first is.
+    "running_ring running running_first flights_size "
+    # What the engine is given, and how far it has come.
+    "rows depth ahead io_bytes pieces_a_fill slots cursor completed in_flight short_starts "
+    # Pieces of lanes that may go.
+    "available",
+    "is_stopped",
+)
+"""What `order` works on."""
+LIST = record("count items")
+"""A stack or a heap of numbers: how many there are, and the address of the first."""
+BARRIER = record("group members starts remaining continues")
+"""One kind of barrier: the addresses of a plan's `Barriers`, and of how many of each group have not completed."""
+FLIGHT = record(
+    "row op first end needed_end pieces "
+    # Pieces whose data is made, asked for, submitted; pieces out (all those of a lane are one).
+    "filled_pieces next_fill next_piece outstanding "
+    # Its first and its last buffer of data.
+    "first_fill last_fill "
+    # As a lane: flags and file of its requests, where the object begins in that file, requests out.
+    "file base lane_out",
+    "has_io needs_data is_offered is_started is_begun is_running is_reserved is_failed is_lane is_own",
+)
+"""An operation between becoming ready and completing.
+
+A lane is one whose pieces compiled code submits; it is `is_own` if compiled code finishes with it, too.
+"""
+FILL = record("flight piece end at next")
+"""A buffer of data: whose it is, its next piece and the one after its last, where the next begins, the next buffer."""
+ASKED = record("flight row piece slot start end object_end")
+"""A buffer to be filled: the fields of `schedule.Fill`."""
+ANSWER = record("flight piece slot is_first start length at")
+"""What `order.take` answers."""
+MAIL = record(
+    # Addresses of the rings of buffers asked for (ASKED) and made (their numbers); `slots` in each.
+    "asked made slots asked_tail asked_head made_tail made_head "
+    # Threads that make data add one to `sleeps` before they sleep, `wakes` counts what woke them.
+    "sleeps wakes makers_fd asleep",
+    "has_mail",
+)
+"""What the submitting thread and those beside it say to each other."""
+LANES = record(
+    # Addresses: of pieces in flight, buffers (reads, then data), lanes (oldest first), what the ring shares.
+    "tokens buffers order requests completions sq_tail cq_head cq_tail timeout clock "
+    # Addresses: what a call of `loop.run` leaves for Python, and the rows put since the last stamp.
+    "others over bad fresh "
+    # Addresses by tier: how its operations are done, and (an address again) where its objects lie.
+    "ways places "
+    # Addresses of columns of the record.
+    "submitted_ns completed_ns outcome "
+    # Addresses of stacks.
+    "free_reads free_tokens "
+    # How many are in the order, and in what is left for Python.
+    "count other_count over_count bad_count fresh_count "
+    # Requests put and submitted, completions taken, requests in flight.
+    "tail submitted head out starved_ns "
+    # What stays as it is.
+    "start_ns fd mail_fd sq_mask cq_mask timeout_argument read_op write_op",
+    "is_error",
+)
+"""What `loop` works on."""
+TOKEN = record("flight start length buffer slot")
+"""A piece in flight: a read has a buffer, a write a slot of data; the other is NONE."""
+OTHER = record("data result")
+"""A completion that is not of a lane."""
+BAD = record("flight start length result")
+"""A piece of a lane that went wrong."""
+
+job_at, lanes_at, mail_at, answer_at, list_at = (record_at(kind) for kind in (JOB, LANES, MAIL, ANSWER, LIST))
+asked_at = record_at(ASKED)
+flights_at, fills_at, barriers_at = (array_at(kind) for kind in (FLIGHT, FILL, BARRIER))
+asked_ring_at, tokens_at, others_at, bad_at = (array_at(kind) for kind in (ASKED, TOKEN, OTHER, BAD))
+
+
+class Tables:
+    """Keeps the arrays whose addresses are in a job's records, and the records themselves."""
+
+    def __init__(self) -> None:
+        """Make a job of nothing."""
+        self._kept: list[Any] = []
+        self.job = self.record(JOB)
+        """The job's own record: its fields are attributes."""
+        self.address = self.at(self._kept[0])
+        """What compiled functions take."""
+
+    def record(self, kind: np.dtype[Any]) -> Any:
+        """Return a new record of zeros, its fields as attributes."""
+        self._kept.append(np.zeros(1, kind))
+        return fields_of(self._kept[-1])
+
+    def at(self, array: Any) -> int:
+        """Return where `array`, which must be contiguous, lies; it is kept."""
+        if not array.flags.c_contiguous:
+            raise ValueError("the array must be contiguous")
+        self._kept.append(array)
+        return int(array.ctypes.data)
+
+    def stack(self, items: Any) -> Any:
+        """Return a full stack (LIST) in the int64 array `items`, its fields as attributes."""
+        found = self.record(LIST)
+        found.count, found.items = len(items), self.at(items)
+        return found
+
+    def numbers(self, items: Any, count: int) -> int:
+        """Return the address of a stack or a heap in the int64 array `items`, of which `count` are there."""
+        return self.at(np.array([(count, self.at(items))], LIST))
