@@ -30,7 +30,6 @@ from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
-SPEEDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 GAIN = 0.05
 """A step that gains less has saturated."""
 KNEE_SHARE = 0.9
