@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from kvreplay.engine import heap, mailbox
+from kvreplay.engine import heap, mailbox, order
 from kvreplay.engine import ring as r
 from kvreplay.engine.fills import fill_due, free_data, is_starved, use_fill
 from kvreplay.engine.job import OK
@@ -53,6 +53,12 @@ def _now(address: int) -> int:
 
 
 @njit
+def take(address: int) -> bool:
+    """Start the operations that come next, up to one that needs Python; put its next piece into `answer`, if any."""
+    return begin(address) and order.take(address, _now(address))
+
+
+@inner
 def begin(address: int) -> bool:
     """Start the operations that come next, up to one that needs Python; return whether there is one and room for it."""
     job = job_at(address)
@@ -83,7 +89,7 @@ def begin(address: int) -> bool:
             return True
         start_next(address)
         make_lane(address, number, place >> FD_SHIFT << 32, place & _OFFSET_MASK, way == BY_EXTENT)
-        int64s(lanes.order)[lanes.count] = number
+        int64s(lanes.sequence)[lanes.count] = number
         lanes.count += 1
     return False
 
@@ -150,11 +156,13 @@ def _put_pieces(address: int) -> int:
     """
     job = job_at(address)
     lanes, passed = lanes_at(job.lanes), 0
-    order = int64s(lanes.order)
+    sequence = int64s(lanes.sequence)
     for i in range(lanes.count):
-        while lanes.out < job.depth and lanes.tail - lanes.submitted <= lanes.sq_mask and has_piece(address, order[i]):
+        while (
+            lanes.out < job.depth and lanes.tail - lanes.submitted <= lanes.sq_mask and has_piece(address, sequence[i])
+        ):
             job.available -= 1
-            if not _put_next(address, order[i]):
+            if not _put_next(address, sequence[i]):
                 passed += 1
     return passed
 
@@ -284,13 +292,13 @@ def _retire(address: int) -> None:
     """Take lanes with nothing out and nothing to come out of the order; finish with our own that went well."""
     job = job_at(address)
     lanes = lanes_at(job.lanes)
-    order, kept, now = int64s(lanes.order), 0, _now(address)
+    sequence, kept, now = int64s(lanes.sequence), 0, _now(address)
     for i in range(lanes.count):
-        number = order[i]
+        number = sequence[i]
         flight = flights_at(job.flights)[number]
         is_put = flight.next_piece == flight.pieces
         if flight.lane_out or not (is_put or job.is_stopped):
-            order[kept] = number
+            sequence[kept] = number
             kept += 1
             continue
         flight.is_lane = False

@@ -11,15 +11,15 @@ import numpy as np
 from kvreplay.engine import loop, mailbox, order, ready
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import Job
-from kvreplay.engine.schedule import Flight, Schedule
+from kvreplay.engine.schedule import Flight, Schedule, Submission
 from kvreplay.engine.tables import BAD, LANES, OTHER, TOKEN
 from kvreplay.engine.workers import Mail
 from kvreplay.tiers.tier import RingExtents
 from kvtrace.core.compiled import compile_announced
 
 _COMPILED = {
-    "(int64,)": (loop.begin, mailbox.may_sleep),
-    "(int64, int64)": (loop.run, order.take, order.begun, mailbox.must_wake),
+    "(int64,)": (loop.take, mailbox.may_sleep),
+    "(int64, int64)": (loop.run, order.begun, mailbox.must_wake),
     "(int64, int64, int64)": (order.piece_done, ready.done, mailbox.made),
     "(int64, int64, int64, int64)": (mailbox.next_asked,),
     "(int64, int64, int64, int64, boolean)": (order.make_lane,),
@@ -67,9 +67,9 @@ class Pump:
         lanes.tokens = tables.at(np.zeros(depth, TOKEN))
         self._others, self._bad = np.zeros(ring.cq_mask + 1, OTHER), np.zeros(depth, BAD)
         lanes.others, lanes.bad = tables.at(self._others), tables.at(self._bad)
-        order: Any
-        fresh, order, self._over = np.zeros((3, depth), np.int64)
-        lanes.fresh, lanes.order, lanes.over = tables.at(fresh), tables.at(order), tables.at(self._over)
+        sequence: Any
+        fresh, sequence, self._over = np.zeros((3, depth), np.int64)
+        lanes.fresh, lanes.sequence, lanes.over = tables.at(fresh), tables.at(sequence), tables.at(self._over)
         lanes.clock = tables.at(np.zeros(2, np.int64))
         for name in ("submitted_ns", "completed_ns", "outcome"):
             setattr(lanes, name, tables.at(getattr(record, name)))
@@ -82,7 +82,7 @@ class Pump:
         self._free_reads = tables.stack(reads)
         lanes.free_reads = ctypes.addressof(self._free_reads)
         lanes.free_tokens = tables.numbers(np.arange(depth), depth)
-        self._read_buffers, self._lane_order = memoryview(reads), memoryview(order)
+        self._read_buffers, self._sequence = memoryview(reads), memoryview(sequence)
         self._schedule, self._ring, self._job = schedule, ring, tables.job
 
     @property
@@ -107,20 +107,20 @@ class Pump:
         self._read_buffers[free.count] = buffer
         free.count += 1
 
-    def begin(self, out: int) -> bool:
-        """Start the operations that come next, up to one that needs Python; return whether there is one, and room.
+    def take(self, out: int) -> Submission | None:
+        """Start what needs no Python and comes next; return a piece of what does, if there is one, and room for it.
 
         `out` requests are in flight.
         """
         self.lanes.out = out
-        return bool(loop.begin(self._address))
+        return self._schedule.taken() if loop.take(self._address) else None
 
     def adopt(self, flight: Flight) -> None:
         """Submit the pieces of `flight` that are left; its own file lies open at its handle's place in the ring."""
         # The flags and the file of a request, in its first word.
         file = r.FIXED_FILE << 8 | flight.handle << 32 if flight.fd < 0 else flight.fd << 32
         self._schedule.make_lane(flight, file)
-        self._lane_order[self.lanes.count] = flight.number
+        self._sequence[self.lanes.count] = flight.number
         self.lanes.count += 1
 
     @property

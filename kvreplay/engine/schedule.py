@@ -179,8 +179,10 @@ class Schedule:
 
     def take(self, now_ns: int) -> Submission | None:
         """Return a piece to submit now, if any: of a running operation first, else of the lowest row."""
-        if not order.take(self._address, now_ns):
-            return None
+        return self.taken() if order.take(self._address, now_ns) else None
+
+    def taken(self) -> Submission:
+        """Return the piece that compiled code has just taken."""
         number, piece, slot, is_first, start, length, at = self._answer
         return Submission(self.flight(number), piece, None if slot < 0 else slot, is_first == 1, start, length, at)
 

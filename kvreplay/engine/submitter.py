@@ -64,7 +64,6 @@ class Submitter:
         self._mail = Mail(self._schedule)
         buffers = self._read_at + self._write_at
         self._pump = Pump(ring, self._schedule, job, self._way, self._mail, buffers, is_registered=is_registered)
-        self._has_own_lanes = loop.BY_EXTENT in self._way or loop.BY_NOBODY in self._way
         # What a request belongs to, by the high bits of its user data.
         self._tokens: list[Submission] = [None] * (2 * engine.depth)  # type: ignore[list-item]
         self._free_tokens = list(range(2 * engine.depth))
@@ -91,7 +90,7 @@ class Submitter:
                     progress(schedule.completed)
                     next_poll_ns = now + _POLL_NS
                 was_idle = self._out == 0
-                self._submit(now)
+                self._submit()
                 if was_idle and ring.queued:
                     self._flush()
                 if schedule.is_over and not self._out:
@@ -108,14 +107,12 @@ class Submitter:
     def _arm(self) -> None:
         self._ring.put(r.POLL_ADD, 0, self._mail.fd, 0, 0, 0, r.POLLIN, loop.WOKEN)
 
-    def _submit(self, now_ns: int) -> None:
+    def _submit(self) -> None:
         """Put what may go now, as far as the depth reaches, and at most a batch of new operations."""
-        take, way_of, tier_of, pump = self._schedule.take, self._way, self._tier_of, self._pump
+        way_of, tier_of, pump = self._way, self._tier_of, self._pump
         firsts = 0
         while self._out + pump.available < self._depth:
-            if self._has_own_lanes and not pump.begin(self._out):
-                return
-            submission = take(now_ns)
+            submission = pump.take(self._out)
             if submission is None:
                 return
             way = way_of[tier_of[submission.flight.row]]

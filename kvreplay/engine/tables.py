@@ -78,7 +78,7 @@ MAIL = record(
 """What the submitting thread and those beside it say to each other."""
 LANES = record(
     # Addresses: of pieces in flight, buffers (reads, then data), lanes (oldest first), what the ring shares.
-    "tokens buffers order requests completions sq_tail cq_head cq_tail timeout clock "
+    "tokens buffers sequence requests completions sq_tail cq_head cq_tail timeout clock "
     # Addresses: what a call of `loop.run` leaves for Python, and the rows put since the last stamp.
     "others over bad fresh "
     # Addresses by tier: how its operations are done, and (an address again) where its objects lie.
@@ -87,7 +87,7 @@ LANES = record(
     "submitted_ns completed_ns outcome "
     # Addresses of stacks.
     "free_reads free_tokens "
-    # How many are in the order, and in what is left for Python.
+    # How many lanes there are, and what in what is left for Python.
     "count other_count over_count bad_count fresh_count "
     # Requests put and submitted, completions taken, requests in flight.
     "tail submitted head out starved_ns "

@@ -38,16 +38,11 @@ class Barriers:
         import numpy as np
 
         found = dense(key)
-        keys = found.numbers
-        # Of each key, where its rows begin; of the last, where they end.
+        keys, rows = found.numbers, int(np.count_nonzero(found.numbers >= 0))
+        members, group = np.empty(rows, np.int32), np.full(len(keys), NO_GROUP, np.int32)
+        starts, continues = np.empty(rows + 1, np.int32), np.zeros(rows, np.uint8)
         places = np.zeros(found.count + 1, np.int64)
-        _count(keys, places)
-        np.cumsum(places, out=places)
-        members = np.empty(int(places[-1]), np.int32)
-        group = np.full(len(key), NO_GROUP, np.int32)
-        starts, continues = np.empty(len(members) + 1, np.int32), np.zeros(len(members), np.uint8)
-        _place(keys, places, members)
-        groups = _group(keys, label, members, group, starts, continues)
+        groups = _group(keys, label.astype(np.int32, copy=False), places, members, group, starts, continues)
         return cls(group, members, starts[: groups + 1].copy(), continues[:groups].copy())
 
     def waits(self) -> Any:
@@ -60,26 +55,21 @@ class Barriers:
 
 
 @njit
-def _count(keys: Any, counts: Any) -> None:
-    """Count the rows of each key, one place further on."""
+def _group(keys: Any, label: Any, places: Any, members: Any, group: Any, starts: Any, continues: Any) -> int:
+    """Sort the rows of each key into `members` and give their groups numbers; return how many there are.
+
+    `places` (zeros, one more than there are keys) takes where each key's rows end.
+    """
     for row in range(len(keys)):
         if keys[row] >= 0:
-            counts[keys[row] + 1] += 1
-
-
-@njit
-def _place(keys: Any, places: Any, members: Any) -> None:
-    """Put the rows of each key where `places` says; it is left as where the next key's begin."""
+            places[keys[row] + 1] += 1
+    for key in range(1, len(places)):
+        places[key] += places[key - 1]
     for row in range(len(keys)):
         key = keys[row]
         if key >= 0:
             members[places[key]] = row
             places[key] += 1
-
-
-@njit
-def _group(keys: Any, label: Any, members: Any, group: Any, starts: Any, continues: Any) -> int:
-    """Give the groups of `members` numbers; return how many there are."""
     groups, before = 0, -1
     for at in range(len(members)):
         row = members[at]
@@ -104,6 +94,7 @@ class Dense:
     """Numbers from 0 up, negative ones for nothing."""
 
     numbers: Any
+    """int32."""
     count: int
     """One more than the highest can be."""
     named: Any
@@ -122,7 +113,8 @@ def dense(numbers: Any) -> Dense:
 
     count = int(numbers.max()) + 1 if len(numbers) else 0
     if count <= 2 * len(numbers) + _SPARE:
-        return Dense(numbers, max(0, count), None)
+        return Dense(numbers.astype(np.int32, copy=False), max(0, count), None)
     named = np.unique(numbers)
     named = named[np.searchsorted(named, 0) :]
-    return Dense(np.where(numbers < 0, -1, np.searchsorted(named, numbers)), len(named), named)
+    ranks = np.searchsorted(named, numbers).astype(np.int32)
+    return Dense(np.where(numbers < 0, np.int32(-1), ranks), len(named), named)

@@ -252,7 +252,7 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         del stage, request
         # Reads of an object may run together; any other pair on it keeps its order, in whatever tiers they are.
         objects = dense(object_id)
-        hazards = Barriers.build(objects.numbers, np.where(op == READ, np.int8(0), np.int8(ALONE)))
+        hazards = Barriers.build(objects.numbers, np.where(op == READ, np.int32(0), np.int32(ALONE)))
         version = rows["version"] if "version" in rows else _versions(op, tier, objects, rows.pop("phase", None))
     return Plan(
         row=rows["row"],

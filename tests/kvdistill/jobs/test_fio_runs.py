@@ -58,7 +58,14 @@ def test_the_replay_does_what_the_log_says(jobs):
         assert (replay[name]["total_ios"], replay[name]["io_bytes"]) == (ios, profile[name]["io_bytes"])
 
 
-@pytest.mark.parametrize("options", [("--jobs", "1"), ("--log-version", "3"), ("--jobs", "1", "--log-version", "3")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("--jobs", "1"), marks=pytest.mark.full),
+        pytest.param(("--log-version", "3"), marks=pytest.mark.full),
+        ("--jobs", "1", "--log-version", "3"),
+    ],
+)
 def test_every_form_of_the_replay_does_the_same(tmp_path, options):
     run_cli("kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out", "--mode", "replay",
             "--mode", "reuse", *options)  # fmt: skip
@@ -137,6 +144,7 @@ def test_a_job_that_fio_refuses_is_one_line(tmp_path):
         run_fio(tmp_path / "bad.fio", 60)
 
 
+@pytest.mark.full
 @pytest.mark.traces
 def test_the_conversation_trace_under_fio(tmp_path):
     trace = tmp_path / "conv.parquet"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import pyarrow as pa
 import pytest
-from conftest import ROOT, run_cli, trace_meta
+from conftest import run_cli, trace_meta
 from kvdistill_rows import HAND, MS, change_run, data_note, distil_rows, io, write_hand, write_run
 
 from kvdistill.jobs.write import to_json
@@ -187,11 +186,11 @@ def test_what_cannot_be_distilled_is_one_line(tmp_path):
         distil_source(tmp_path / "x.json", None, parse_limit("5s"), tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.root
 @pytest.mark.bcc
 @pytest.mark.fio
 def test_a_known_fio_job_comes_back_from_its_own_block_events(tmp_path):
-    sys.path.insert(0, str(ROOT / "tests" / "kvreplay" / "probes"))
     from probe_load import FILE_BYTES, LOAD, place_on_disk, probed
 
     with place_on_disk() as (folder, disk):

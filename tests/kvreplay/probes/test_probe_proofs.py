@@ -90,6 +90,7 @@ def wait_until_blocked(pid):
     raise AssertionError("the process does not come back to its standard input")
 
 
+@pytest.mark.full
 def test_other_engines_of_fio_are_counted_exactly(place, tmp_path):
     directory, disk = place
     with probed(tmp_path / "out", "--comm", LOAD, "--dev", disk) as found:
@@ -103,6 +104,7 @@ def test_other_engines_of_fio_are_counted_exactly(place, tmp_path):
         assert sum(e["bytes"] for e in found["events"] if e["rwbs"] == rwbs) == FILE_BYTES
 
 
+@pytest.mark.full
 def test_a_requeue_does_not_leak(place, tmp_path):
     directory, disk = place
     dd = f"dd if=/dev/zero of={directory / 'other'} bs=4M count=16 oflag=direct conv=notrunc"
@@ -127,6 +129,7 @@ def test_a_requeue_does_not_leak(place, tmp_path):
         pytest.skip("this disk gave no request back: its queue is deep enough")
 
 
+@pytest.mark.full
 def test_only_a_cgroups_processes_are_counted(place, tmp_path):
     directory, disk = place
     root = next(
@@ -153,6 +156,7 @@ def test_only_a_cgroups_processes_are_counted(place, tmp_path):
         group.rmdir()
 
 
+@pytest.mark.full
 def test_bpftrace_agrees_on_the_same_load(place, tmp_path):
     if shutil.which("bpftrace") is None:
         pytest.skip("bpftrace is not installed (apt-get install bpftrace)")
@@ -181,7 +185,7 @@ def test_bpftrace_agrees_on_the_same_load(place, tmp_path):
                 break
         done = fio(directory, "write", 1 << 20, 8)
         other.send_signal(signal.SIGINT)
-        out, err = other.communicate(timeout=30)
+        out, err = other.communicate()
     assert "@bios[WS]" in out, err
 
     def said(name):
@@ -217,6 +221,7 @@ def partition(tmp_path):
         subprocess.run(["losetup", "-d", loop], check=True)
 
 
+@pytest.mark.full
 def test_a_partitions_requests_are_its_disks(partition, tmp_path):
     path, disk = partition
     with probed(tmp_path / "out", "--dev", path) as found:

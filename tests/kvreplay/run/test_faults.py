@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pytest
 from conftest import run_cli, write_trace
 from run_files import run_file, summary
+from waiting import wait_for
 
 from kvreplay.config.config import Config
 from kvreplay.engine import ring
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 IO = 16384
+ROWS = 30_000
 
 
 def row(op: str, obj: int, length: int = IO, ts: int = 0, stage: int | None = None) -> Any:
@@ -48,16 +49,9 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def wait_for(condition: Any, what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def start(tmp_path: Path, target: Path, name: str = "run") -> subprocess.Popen[str]:
-    """Start a replay that writes an object every 10 ms for a quarter of an hour."""
-    trace = write_trace(tmp_path / "t.parquet", [row("write", i, ts=i * 10**7) for i in range(100_000)])
+    """Start a replay that writes an object every 10 ms for minutes."""
+    trace = write_trace(tmp_path / "t.parquet", [row("write", i, ts=i * 10**7) for i in range(ROWS)])
     return subprocess.Popen(
         [
             sys.executable,
@@ -82,7 +76,7 @@ def start(tmp_path: Path, target: Path, name: str = "run") -> subprocess.Popen[s
 def kill_with_rows(tmp_path: Path, process: subprocess.Popen[str]) -> Path:
     """Kill `process` when its journal has at least a batch of rows; return the run's directory."""
     kept = tmp_path / "run" / PARTIAL_OPS_FILE
-    wait_for(lambda: kept.is_file() and kept.stat().st_size > 1000, "the journal has no rows")
+    wait_for(process, lambda: kept.is_file() and kept.stat().st_size > 1000, "the journal has no rows")
     process.send_signal(signal.SIGKILL)
     process.communicate()
     return tmp_path / "run"
@@ -92,7 +86,7 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
     (tmp_path / "d").mkdir()
     process = start(tmp_path, tmp_path / "d")
     output = tmp_path / "run"
-    wait_for((output / PARTIAL_RUN_FILE).is_file, "the journal does not begin")
+    wait_for(process, (output / PARTIAL_RUN_FILE).is_file, "the journal does not begin")
     with pytest.raises(DeviceError, match="that run is still going on"):
         recover(output)
     kill_with_rows(tmp_path, process)
@@ -120,7 +114,7 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
     # An object every 10 ms, in order; what was in flight at the last note is missing.
     assert ok[-1]["row"] + 1 - len(ok) < 8
     assert all(o["completed_ns"] >= o["submitted_ns"] >= o["scheduled_ns"] == o["row"] * 10**7 for o in ok)
-    assert manifest["summary"]["not_reached"] == 100_000 - len(ok)
+    assert manifest["summary"]["not_reached"] == ROWS - len(ok)
     assert manifest["summary"]["wall_ns"] == max(o["completed_ns"] for o in ok)
     assert manifest["summary"]["generation"] is None, "what it cost is not known"
     assert sorted(p.name for p in output.iterdir()) == ["ops.parquet", "requests.parquet", "run.json", "series.parquet"]
@@ -196,9 +190,9 @@ def test_a_journal_that_cannot_be_written_stops_no_run(tmp_path: Path, monkeypat
 def test_a_signal_ends_the_run_with_what_it_has(tmp_path: Path) -> None:
     target = tmp_path / "space.dat"
     process = start(tmp_path, target)
-    wait_for((tmp_path / "run" / PARTIAL_RUN_FILE).is_file, "the run does not begin")
+    wait_for(process, (tmp_path / "run" / PARTIAL_RUN_FILE).is_file, "the run does not begin")
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert (process.returncode, out.startswith("PARTIAL: ")) == (130, True), err
     assert "interrupted by SIGTERM" in err
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "partial"

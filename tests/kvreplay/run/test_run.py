@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import run_cli, write_trace
+from waiting import wait_for
 
 from kvreplay.config.config import Config
 from kvreplay.engine import ring
@@ -387,28 +388,12 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
 def test_control_c_leaves_a_partial_run_and_a_clean_target(tmp_path: Path, drive: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)])
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "kvreplay.cli",
-            "run",
-            str(trace),
-            "--tier",
-            f"nvme={drive}",
-            "--speed",
-            "1",
-            "-o",
-            str(tmp_path / "run"),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 30
-    while not list(drive.glob(f"{SCRATCH}/*/*.kv")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+        [sys.executable, "-m", "kvreplay.cli", "run", str(trace), "--tier", f"nvme={drive}", "--speed", "1",
+         "-o", str(tmp_path / "run")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for(process, lambda: list(drive.glob(f"{SCRATCH}/*/*.kv")), "no object is written")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate()
     assert process.returncode == 130, err
     assert out.startswith("PARTIAL: ")
     errors = [line for line in err.splitlines() if "error" in line]
@@ -423,25 +408,10 @@ def test_control_c_leaves_a_partial_run_and_a_clean_target(tmp_path: Path, drive
 def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, drive: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)])
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "kvreplay.cli",
-            "run",
-            str(trace),
-            "--tier",
-            f"nvme={drive}",
-            "--speed",
-            "1",
-            "-o",
-            str(tmp_path / "killed"),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    deadline = time.monotonic() + 30
-    while not list(drive.glob(f"{SCRATCH}/*/*.kv")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+        [sys.executable, "-m", "kvreplay.cli", "run", str(trace), "--tier", f"nvme={drive}", "--speed", "1",
+         "-o", str(tmp_path / "killed")], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    wait_for(process, lambda: list(drive.glob(f"{SCRATCH}/*/*.kv")), "no object is written")
     busy = run_cli("kvreplay", "run", trace, "--tier", f"nvme={drive}", "-o", tmp_path / "second", check=False)
     assert busy.returncode == 4
     assert "in use by another kvreplay" in busy.stderr

@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import typer
 from conftest import run_process, write_trace
 from simulated import kvtrace
+from waiting import wait_for
 
 from kvtrace.cli import app
 
@@ -246,14 +246,10 @@ def test_an_interrupt_leaves_no_file(tmp_path):
     ) as process:  # fmt: skip
         try:
             # Its temporary files are there while it works.
-            for _ in range(1200):
-                if names(tmp_path) or process.poll() is not None:
-                    break
-                time.sleep(0.1)
-            assert names(tmp_path)
+            wait_for(process, lambda: names(tmp_path), "no file is begun")
             assert not [name for name in names(tmp_path) if not name.startswith(".")]
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate()
         finally:
             process.kill()
     assert process.returncode == 130
