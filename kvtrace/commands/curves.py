@@ -57,11 +57,10 @@ def sim(
         counts = {"requests": len(requests), "references": references, "results": results}
         emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts})
         return
-    from kvtrace.core.document.document import Cell, ReportTable, Sheet, Unit, headed
+    from kvtrace.core.document.document import Cell, ReportTable, Sheet, Unit, columns_of
     from kvtrace.core.document.terminal import show_tables
 
-    columns = [*headed(Unit.COUNT, capacity_blocks="capacity, blocks", hits="hits")]
-    columns += headed(Unit.SHARE, hit_ratio="hit ratio")
+    columns = columns_of("count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio")
     rows = [
         [Cell("unlimited", Unit.TEXT) if c is None else c, h, h / references if references else None]
         for c, h in zip(capacities, hits, strict=True)
@@ -125,7 +124,7 @@ def mrc(
 
 def _document(found: HitCurve, policy: str) -> Document:
     """Return the curve as a document: a row a capacity, with bars for the hits, and how much is enough."""
-    from kvtrace.core.document.document import Cell, Chapter, Document, ReportTable, Sheet, Unit, headed
+    from kvtrace.core.document.document import Cell, Chapter, Document, ReportTable, Sheet, Unit, columns_of
 
     is_exact = found.sampling_rate == 1
     sampled = "" if is_exact else f", estimated from samples of {percent(found.sampling_rate)} of the objects"
@@ -133,12 +132,12 @@ def _document(found: HitCurve, policy: str) -> Document:
         f"{policy}: {format_count(found.references)} references of {format_count(found.requests)} requests, "
         f"objects of {found.object_tokens} tokens, {format_bytes(found.object_bytes)}{sampled}"
     )
-    columns = [
-        *headed(Unit.BYTES, capacity_bytes="capacity"),
-        *headed(Unit.COUNT, capacity_objects="objects", hits="hits"),
-        *headed(Unit.SHARE, hit_ratio="hit ratio"),
-        *headed(Unit.BYTES, read_bytes="read", passed_bytes="passed on", written_bytes="written"),
-    ]
+    columns = columns_of("""
+        bytes: capacity_bytes = capacity
+        count: capacity_objects = objects, hits
+        share: hit_ratio = hit ratio
+        bytes: read_bytes = read, passed_bytes = passed on, written_bytes = written
+    """)
     rows = [[getattr(point, column.name) for column in columns] for point in found.points]
     if not is_exact:
         for row, point in zip(rows, found.points, strict=True):
