@@ -103,8 +103,8 @@ def mrc(
     kvtrace mrc conversation.jsonl --source mooncake --policy s3fifo --sample 0.1
     """
     from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.document.plots import check_plot
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.plots import check_plot
     from kvtrace.curves import mrc as curves
     from kvtrace.model.catalogue import find_model
 
