@@ -19,10 +19,10 @@ from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.run.run import replay
 from kvtrace import __version__
+from kvtrace.core.document.plots import panels
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.plots import panels
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import SWEEP_FILE
 from kvtrace.core.schema import TRACE

@@ -5,7 +5,7 @@ import json
 import pytest
 import typer
 
-from kvtrace.core.app import emit_json, emit_table, make_app, progress, run
+from kvtrace.core.app import emit_json, make_app, progress, run
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, TraceError
 from kvtrace.core.metadata import TierFacts
 
@@ -89,11 +89,6 @@ def test_without_arguments_the_help_is_shown(monkeypatch, capsys):
     assert "Usage: kvx" in shown.err
     assert leave(monkeypatch, ["-h"]) == 0
     assert "First steps." in capsys.readouterr().out
-
-
-def test_tables_are_aligned_and_null_is_a_dash(capsys):
-    emit_table("what", ["name", "count"], [["a", 1], ["longer", None]])
-    assert capsys.readouterr().out == "what\nname    count\n------  -----\na           1\nlonger      -\n\n"
 
 
 def test_json_takes_structs(capsys):
