@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HOST_REASON = "host and device time are one call here; run --probes measures the device's share at the block layer"
+MEMORY_TIERS = ("gpu", "cpu")
+"""The names that presets give tiers that are memory."""
 QOS_REASON = "the trace does not say which class a request is of; name its requests table with --requests"
 
 
@@ -61,6 +63,8 @@ def _throughput(setting: Setting, summary: Summary, storage: list[Figures], stat
         reason = "the trace does not say how many tokens its requests generated"
     elif not setting.window.is_whole or summary.warmup is not None or summary.not_reached or summary.errors:
         tokens, reason = None, "only a part of the trace was measured, and the trace counts tokens as a whole"
+    elif lacking := _storage_left_out(setting, summary):
+        tokens, reason = None, f"storage tiers of the trace whose data did not move: {', '.join(lacking)}"
     io_ns = round(sum(f.latency.mean_ns * f.latency.count for f in storage if f.latency.mean_ns is not None))
     return TokenThroughput(
         tokens=tokens,
@@ -69,6 +73,13 @@ def _throughput(setting: Setting, summary: Summary, storage: list[Figures], stat
         storage_throughput_tokens_per_s=_per_second(tokens, io_ns),
         wall_clock_throughput_tokens_per_s=_per_second(tokens, summary.wall_ns),
     )
+
+
+def _storage_left_out(setting: Setting, summary: Summary) -> list[str]:
+    """Return the storage tiers of the trace that have rows but moved none; all but GPU and CPU memory are storage."""
+    simulated = {f.tier for f in summary.figures if f.is_simulated}
+    has_rows = simulated | set(summary.skipped_rows)
+    return [t.name for t in setting.reader.meta.tiers if t.name in has_rows and t.name not in MEMORY_TIERS]
 
 
 def _per_second(count: int | None, time_ns: int | None) -> float | None:
