@@ -187,12 +187,14 @@ def summarize(
     judged = pace(record, due_ns, is_measured)
     failed = int(_is_failed(record.outcome).sum())
     busy = float((record.completed_ns[done] - record.submitted_ns[done]).sum())
+    sent = int((record.submitted_ns != NOT_DONE).sum())
+    verdict = _verdict(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth)
     return Summary(
-        verdict=_verdict(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth),
+        verdict=f"{failed:,} of {sent:,} operations FAILED; {verdict}" if failed else verdict,
         wall_ns=wall_ns,
         operations=int(done.sum()),
         errors=failed,
-        not_reached=int((record.submitted_ns == NOT_DONE).sum()),
+        not_reached=len(record.submitted_ns) - sent,
         figures=figures(plan, record, due_ns, tiers, is_measured),
         drives=drive_figures(plan, record, due_ns, tiers, is_measured),
         pace=judged,

@@ -42,7 +42,7 @@ _OPERATIONS = columns_of("""
 def run_document(finished: FinishedRun) -> Document:
     """Return the figures of a run; the headline is its verdict."""
     run, summary = finished.run, finished.run.summary
-    partial = "" if finished.error is None else "PARTIAL: "
+    partial = "PARTIAL: " if run.status == "partial" else ""
     tables = [
         _operations("Operations", summary.figures),
         *([_operations("Operations by drive", summary.drives)] if summary.drives else []),
@@ -62,15 +62,14 @@ def run_document(finished: FinishedRun) -> Document:
 
 
 def _totals(summary: Summary) -> str:
-    failed = f", {summary.errors:,} FAILED" if summary.errors else ""
     missed = f", {summary.not_reached:,} not reached" if summary.not_reached else ""
-    return f"{summary.operations:,} operations in {format_duration(summary.wall_ns)}{failed}{missed}"
+    return f"{summary.operations:,} operations in {format_duration(summary.wall_ns)}{missed}"
 
 
 def _window(finished: FinishedRun) -> str:
     window = finished.run.window
     part = "the whole trace" if window.is_whole_trace else f"the trace's start, --limit {window.limit}"
-    done = "replayed" if finished.error is None else "was to replay"
+    done = "was to replay" if finished.run.status == "partial" else "replayed"
     return f"{done} {part}: {window.rows:,} rows, {format_duration(window.span_ns)} of trace time"
 
 

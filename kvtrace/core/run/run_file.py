@@ -230,9 +230,9 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
     config_sha256: str
     started_utc: str | None
     status: str
-    """complete, or partial if the run was cut short; running while it goes on."""
+    """running, complete, partial if the run was cut short, or failed operations if it was whole but some failed."""
     reason: str | None
-    """Why it is partial."""
+    """Why it is not complete."""
     host: dict[str, Any]
     """kernel, cpu_model, cpus and more."""
     trace: TraceNote

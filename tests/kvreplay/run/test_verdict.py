@@ -10,7 +10,8 @@ from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.run.run import replay
-from kvtrace.core.errors import ConfigError
+from kvreplay.tiers.ram import RamTier
+from kvtrace.core.errors import ConfigError, FailedOperations
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,3 +48,34 @@ def test_tokens_a_second_need_every_storage_tier(tmp_path: Path) -> None:
         assert (lacking["tokens"], lacking["wall_clock_throughput_tokens_per_s"]) == (None, None)
         assert lacking["reason"] == "storage tiers of the trace whose data did not move: nvme"
     assert (found[2]["tokens"], found[2]["reason"]) == (500, None)
+
+
+class Full(RamTier):
+    """Memory that is full for objects from number 16 on."""
+
+    def begin(self, op: int, object_id: int) -> Any:
+        if object_id >= 16:
+            raise OSError(28, "No space left on device")
+        return super().begin(op, object_id)
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvreplay.config.tiers.RamTier", Full)
+
+
+@pytest.mark.usefixtures("full")
+def test_a_run_that_went_on_says_what_failed(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row("write", 1, i) for i in range(41)])
+    how = ["--tier", "cpu=ram", "--on-error", "continue"]
+    done = run_cli("kvreplay", "run", trace, *how, "-o", tmp_path / "run", check=False)
+    assert done.returncode == FailedOperations.exit_code == 6
+    assert done.stdout.startswith("25 of 41 operations FAILED; closed loop at queue depth 8; 16 operations in ")
+    assert "25 of 41 operations failed, the first at row 16: write of object 16: No space left on device" in done.stderr
+    kept = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert kept["status"] == "failed operations"
+    assert kept["reason"].startswith("25 of 41 operations failed")
+    # Trials go on as well, and say it.
+    done = run_cli("kvreplay", "run", trace, *how, "--trials", "2", "-o", tmp_path / "trials", check=False)
+    assert done.returncode == 6
+    assert json.loads((tmp_path / "trials" / "trials.json").read_text())["status"] == "failed operations"
