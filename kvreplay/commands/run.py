@@ -99,7 +99,11 @@ class ReplayArguments:
         ),
     ] = None
     is_verified: Annotated[
-        bool, typer.Option("--verify", help="Stamp each 4 KiB block written and check each one read; slows reads down.")
+        bool,
+        typer.Option(
+            "--verify",
+            help="Stamp each 4 KiB block written and check each one read; every wrong one is listed. Slows reads down.",
+        ),
     ] = False
     dedup_ratio: Annotated[
         float, typer.Option(help="4 KiB blocks written for each distinct one; 1: no 512 bytes occur twice.")

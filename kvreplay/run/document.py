@@ -25,7 +25,7 @@ from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigur
 from kvtrace.core.run.run_file import Preconditioned, RunFile, Verification
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
-SHOWN_BAD_BLOCKS = 10
+SHOWN_BAD_BLOCKS = 1000
 _TIER_OP = columns_of("text: tier, op")
 _TIMES = columns_of("ns: mean, p50, p95, p99, p99_9 = p99.9, p99_99 = p99.99, max")
 _OPERATIONS = columns_of("""
@@ -55,7 +55,7 @@ def run_document(finished: FinishedRun) -> Document:
     ]
     return Document(
         name="",
-        headline=f"{partial}{summary.verdict}; {_totals(summary)}",
+        headline=f"{partial}{summary.verdict}; {_totals(summary)}{_checked(run.verification)}",
         chapters=[Chapter("", tables, list(_after(run)))],
         notes=[_window(finished), *_before(run), *run.notes, *_beneath(run), *_verified(run.verification)],
     )
@@ -64,6 +64,14 @@ def run_document(finished: FinishedRun) -> Document:
 def _totals(summary: Summary) -> str:
     missed = f", {summary.not_reached:,} not reached" if summary.not_reached else ""
     return f"{summary.operations:,} operations in {format_duration(summary.wall_ns)}{missed}"
+
+
+def _checked(found: Verification | None) -> str:
+    if found is None:
+        return ""
+    if found.corrupt_blocks:
+        return f"; CORRUPT: {found.corrupt_blocks:,} of {found.checked_blocks:,} blocks"
+    return f"; verified {found.checked_blocks:,} blocks"
 
 
 def _window(finished: FinishedRun) -> str:
@@ -121,7 +129,7 @@ def _verified(found: Verification | None) -> list[str]:
     lines = [f"CORRUPT: {found.corrupt_blocks:,} of {found.checked_blocks:,} blocks of 4 KiB read"]
     lines += [f"  row {bad.row}: {describe(bad)}" for bad in found.located[:SHOWN_BAD_BLOCKS]]
     if found.corrupt_blocks > SHOWN_BAD_BLOCKS:
-        lines.append(f"  … run.json lists the first {len(found.located):,}")
+        lines.append(f"  … run.json lists {len(found.located):,}")
     return lines
 
 

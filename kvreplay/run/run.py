@@ -225,7 +225,8 @@ class _Run:
     def _error(self, driven: Driven, summary: Summary, *, is_populating: bool, output: Path) -> KvError | None:
         kept = f"what was measured is kept in {output} (partial)"
         plan = self.setting.window.plan
-        if driven.failure is not None and (is_populating or self.setting.config.on_error == "stop"):
+        stops = driven.failure is not None and not driven.failure.is_corrupt
+        if driven.failure is not None and (is_populating or (stops and self.setting.config.on_error == "stop")):
             place = "while populating" if is_populating else f"row {int(plan.row[driven.failure.row])}"
             return DeviceError(f"{place}: {driven.failure.message}; {kept}")
         if driven.interrupted_by is not None and (is_populating or driven.completed < len(plan)):
