@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvreplay.data.verify import describe
-from kvreplay.result.figures import percent
+from kvreplay.result.pace import percent
 from kvreplay.run.discover import Discovery
 from kvreplay.run.run import FinishedRun
 from kvreplay.run.sweep import LoadSweep
@@ -46,9 +46,11 @@ def run_document(finished: FinishedRun) -> Document:
     tables = [
         _operations("Operations", summary.figures),
         *([_operations("Operations by drive", summary.drives)] if summary.drives else []),
-        *([_latencies("Latency by drive", summary.drives)] if summary.drives else []),
-        _latencies("Latency", summary.figures),
-        _times("Latency per MiB", [(f, d) for f in summary.figures if (d := f.latency_per_mib) and d.count]),
+        *([_services("Service time by drive", summary.drives)] if summary.drives else []),
+        *([_responses("Response time by drive", summary.drives)] if summary.drives and summary.pace else []),
+        _services("Service time", summary.figures),
+        *([_responses("Response time", summary.figures)] if summary.pace else []),
+        _times("Service time per MiB", [(f, d) for f in summary.figures if (d := f.latency_per_mib) and d.count]),
         *_lateness(summary),
         *([] if run.requests is None else _requests(run.requests)),
         *([] if run.mlperf is None else [_criteria(run.mlperf)]),
@@ -143,8 +145,12 @@ def _name(figures: Figures) -> list[str]:
     return [figures.tier, f"{figures.op} (simulated)" if figures.is_simulated else figures.op]
 
 
-def _latencies(title: str, figures: list[Figures]) -> ReportTable:
+def _services(title: str, figures: list[Figures]) -> ReportTable:
     return _times(title, [(f, f.latency) for f in figures])
+
+
+def _responses(title: str, figures: list[Figures]) -> ReportTable:
+    return _times(title, [(f, f.response) for f in figures if f.response is not None])
 
 
 def _times(title: str, found: list[tuple[Figures, Distribution]]) -> ReportTable:
@@ -166,7 +172,12 @@ def _lateness(summary: Summary) -> list[ReportTable]:
 
 def _requests(found: RequestFigures) -> list[ReportTable]:
     times = [("storage, all", found.storage)]
-    times += [(f"storage, {c.qos} ({c.verdict})", c.storage) for c in found.classes]
+    if found.response is not None:
+        times.append(("response, all", found.response))
+    times += [
+        (f"{'storage' if c.response is None else 'response'}, {c.qos} ({c.verdict})", c.response or c.storage)
+        for c in found.classes
+    ]
     if found.first_token is not None:
         times.append(("first token (computing modelled)", found.first_token))
     columns = [*columns_of("text: time; count: count = requests"), *_TIMES]

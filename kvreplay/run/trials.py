@@ -73,6 +73,8 @@ def quantities(runs: Iterable[RunFile]) -> list[Quantity]:
                 continue
             known = [(name, getattr(figures, name)) for name in RATES]
             known += [(name, getattr(figures.latency, name)) for name in TIMES]
+            if figures.response is not None:
+                known += [(f"response_{name}", getattr(figures.response, name)) for name in TIMES]
             for name, value in known:
                 values = found.setdefault((figures.tier, figures.op, name), [])
                 values += [None] * (at - len(values)) + [value]

@@ -440,7 +440,7 @@ def test_the_table_and_the_json_say_the_same(tmp_path: Path) -> None:
     assert table.stdout.startswith("closed loop at queue depth 8; 25 operations in ")
     # 25 operations are enough for p95 (20), too few for p99 (100).
     latency = next(
-        line for line in table.stdout.split("Latency")[1].splitlines() if line.split()[:2] == ["cpu", "write"]
+        line for line in table.stdout.split("Service time")[1].splitlines() if line.split()[:2] == ["cpu", "write"]
     )
     assert latency.split()[-5:-2] == ["-", "-", "-"]
     shown = json.loads(run_cli("kvreplay", *arguments, "--json").stdout)
