@@ -159,7 +159,9 @@ def run(
         typer.Option(help="Run so many times, into trial-1 … below the output: median and spread of every figure."),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the object files; the next run removes them.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write the run into a non-empty directory.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write into a directory that is not empty; replaces a run there.")
+    ] = False,
     as_json: RunAsJson = False,
 ) -> None:
     """Replay a trace on real tiers and write run.json and its tables.

@@ -80,7 +80,9 @@ def sweep(
     load: LoadArguments,
     plot_to: Annotated[Path | None, typer.Option("--plot", help="Draw it: *.svg, *.png or *.pdf.")] = None,
     same: SweptArguments,
-    force: Annotated[bool, typer.Option("--force", help="Write into a non-empty directory.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write into a directory that is not empty; replaces runs there.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the sweep as JSON.")] = False,
 ) -> None:
     """Replay a trace at rising queue depths, speeds or users until it saturates; name the knee.

@@ -52,6 +52,7 @@ class Preparation:
     data: DataSource
     smart: dict[str, Smart]
     """By drive."""
+    trace_sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def opening(setting: Setting, begun: Preparation) -> RunBegun:
         status="running",
         reason=None,
         host=host_facts(),
-        trace=TraceNote(file=setting.trace.name, metadata=meta),
+        trace=TraceNote(file=setting.trace.name, metadata=meta, sha256=begun.trace_sha256),
         tiers={t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in setting.tiers if t},
         pacing=PacingNote(loop=setting.pacer.name, speed=setting.pacer.speed),
         engine=_engine(setting, begun.chosen),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import signal
 import sys
 import threading
@@ -169,8 +170,12 @@ class _Run:
             preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
             lay_out_all(setting, self.data.unstamped, interrupted, self.show)
             populated, stopped = self._populate(engine, interrupted)
+            with setting.trace.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
             end_probes = stack.enter_context(beside(setting, output))
-            begun = Preparation(chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting))
+            begun = Preparation(
+                chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
+            )
             before = read_device_bytes(setting)
             verifier = setting.verifier(self.data)
             job = Job(

@@ -32,6 +32,8 @@ class TraceNote(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str
     metadata: Metadata
+    sha256: str | None = None
+    """Of the file's bytes; null in runs of earlier versions, and of what was imported."""
 
 
 class PacingNote(msgspec.Struct, frozen=True, kw_only=True):

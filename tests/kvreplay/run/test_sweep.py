@@ -74,7 +74,7 @@ def test_a_sweep_keeps_its_runs_and_says_its_rule(tmp_path: Path) -> None:
     shown = run_cli("kvreplay", *arguments)
     assert shown.stdout.startswith("knee: queue depth ")
     assert "rule: the least queue depth with 90% of the greatest throughput" in shown.stdout
-    found = json.loads(run_cli("kvreplay", *arguments, "--json").stdout)
+    found = json.loads(run_cli("kvreplay", *arguments, "--force", "--json").stdout)
     assert [(p["value"], p["run"]) for p in found["points"]] == [(1, "qd-1"), (2, "qd-2")]
     assert found["is_saturated"] is False
     depths = [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import platform
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -79,3 +82,27 @@ def test_a_run_that_went_on_says_what_failed(tmp_path: Path) -> None:
     done = run_cli("kvreplay", "run", trace, *how, "--trials", "2", "-o", tmp_path / "trials", check=False)
     assert done.returncode == 6
     assert json.loads((tmp_path / "trials" / "trials.json").read_text())["status"] == "failed operations"
+
+
+def test_a_run_says_what_was_replayed_and_on_what(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i) for i in range(4)])
+    (tmp_path / "drive").mkdir()
+    arguments = ["run", trace, "--tier", f"nvme={tmp_path / 'drive'}", "--buffered", "-o", tmp_path / "run"]
+    run_cli("kvreplay", *arguments)
+    kept = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert kept["trace"]["sha256"] == hashlib.sha256(trace.read_bytes()).hexdigest()
+    host = kept["host"]
+    assert (host["hostname"], host["memory_bytes"] > 1 << 26) == (platform.node(), True)
+    assert {name: host["libraries"][name] for name in ("numpy", "dgen-py")} == {
+        name: version(name) for name in ("numpy", "dgen-py")
+    }
+    facts = kept["tiers"]["nvme"]
+    if facts["device"] is not None:
+        assert facts["device_bytes"] > 0
+        assert "[" not in (facts["scheduler"] or "")
+    # What it measured is not lost to the next run.
+    again = run_cli("kvreplay", *arguments, check=False)
+    assert again.returncode == 4
+    assert "holds a finished run; name another directory with -o, or say --force to replace it" in again.stderr
+    assert json.loads((tmp_path / "run" / "run.json").read_text()) == kept
+    assert run_cli("kvreplay", *arguments, "--force").returncode == 0
