@@ -21,7 +21,7 @@ from kvreplay.run.run import replay
 from kvtrace import __version__
 from kvtrace.core.document.plots import panels
 from kvtrace.core.errors import ConfigError, KvError
-from kvtrace.core.files import write_text
+from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import SWEEP_FILE
@@ -152,7 +152,7 @@ def sweep(
         simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated],
     )
     content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(found)
-    write_text(output / SWEEP_FILE, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
+    write_json(output / SWEEP_FILE, content)
     return found, error
 
 
