@@ -181,16 +181,6 @@ class _Inner(compiler.Compiler):
         return super().define_pipelines()
 
 
-def inner(function: Any) -> Any:
-    """Compile a function into those compiled functions that call it, once, whatever integers it is given."""
-    return _inner(function)
-
-
-def forced(function: Any) -> Any:
-    """Do the same for a few lines in a hot loop, which must not cost a call."""
-    return _inner(function, forceinline=True)
-
-
 def callback(signature: Any) -> Any:
     """Return a decorator that compiles a function of `signature` at once, so that compiled code may call its address.
 
@@ -199,7 +189,8 @@ def callback(signature: Any) -> Any:
     return numba.cfunc(signature, cache=_IS_KEPT, _nrt=False, error_model="numpy")
 
 
-def _inner(function: Any, **options: bool) -> Any:
+def inner(function: Any, **options: bool) -> Any:
+    """Compile a function into those compiled functions that call it, once, whatever integers it is given."""
     options |= {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     dispatcher = numba.njit(pipeline_class=_Inner, error_model="numpy", **options)(function)
     template = dispatcher.get_call_template
@@ -207,18 +198,17 @@ def _inner(function: Any, **options: bool) -> Any:
     def one_signature(args: Any, kws: Any) -> Any:
         return template([_widened(a) for a in args], {name: _widened(a) for name, a in kws.items()})
 
+    def refuse(*_: Any, **__: Any) -> None:
+        raise TypeError("this function is only there for compiled code")
+
     dispatcher.get_call_template = one_signature
     # It has no code of its own that Python could call.
-    dispatcher._insert, dispatcher._compile_for_args = _forget, _refuse
+    dispatcher._insert, dispatcher._compile_for_args = lambda *_, **__: None, refuse
     return dispatcher
 
 
-def _forget(*_: Any, **__: Any) -> None:
-    pass
-
-
-def _refuse(*_: Any, **__: Any) -> None:
-    raise TypeError("this function is only there for compiled code")
+forced = functools.partial(inner, forceinline=True)
+"""The same for a few lines in a hot loop, which must not cost a call."""
 
 
 def _widened(kind: Any) -> Any:
@@ -311,18 +301,6 @@ class _Uninterrupted(event.Listener):
         self._is_held = True
 
 
-class _Loader(event.Listener):
-    """Has numba load what compiling needs, when something has to be compiled."""
-
-    def on_start(self, _event: event.Event) -> None:
-        _load_numba()
-
-    def on_end(self, _event: event.Event) -> None:
-        pass
-
-
-event.register("numba:compile", _Loader())
-
 # Held by numba from before it looks for what an earlier run left until that is loaded, or compiled.
 event.register("numba:compiler_lock", _Uninterrupted())
 
@@ -340,6 +318,9 @@ class _Once(event.Listener):
 
     def on_end(self, _event: event.Event) -> None:
         pass
+
+
+event.register("numba:compile", _Once(_load_numba))
 
 
 @contextmanager
