@@ -15,7 +15,7 @@ from kvtrace.core.units import format_bytes, format_count, parse_duration_ns
 if TYPE_CHECKING:
     from kvtrace.core.document.document import Document
     from kvtrace.curves.mrc import HitCurve
-    from kvtrace.sim.preset import Policy
+    from kvtrace.sim.policies.policies import Policy
 
 
 @takes_groups
@@ -103,8 +103,8 @@ def mrc(
     kvtrace mrc conversation.jsonl --source mooncake --policy s3fifo --sample 0.1
     """
     from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.document.plots import check_plot
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.plots import check_plot
     from kvtrace.curves import mrc as curves
     from kvtrace.model.catalogue import find_model
 
@@ -152,7 +152,7 @@ def _document(found: HitCurve, policy: str) -> Document:
 
 
 def _named(policy: str) -> Policy:
-    from kvtrace.sim.preset import Policy
+    from kvtrace.sim.policies.policies import Policy
 
     if policy not in list(Policy):
         raise ConfigError(f"unknown policy {policy!r}; known are {', '.join(Policy)}")
@@ -160,7 +160,8 @@ def _named(policy: str) -> Policy:
 
 
 def _policy(name: str, ttl: str | None) -> tuple[Policy, int]:
-    from kvtrace.sim.preset import MAX_TTL_NS, Policy
+    from kvtrace.sim.policies.policies import Policy
+    from kvtrace.sim.preset import MAX_TTL_NS
 
     policy = _named(name)
     if (policy is Policy.TTL) != (ttl is not None):

@@ -87,7 +87,7 @@ def gen(
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.statistics import endurance
     from kvtrace.sim import output as trace_output
-    from kvtrace.sim.provenance import describer
+    from kvtrace.sim.output import describer
 
     simulation, config = _prepare(file, stack, users, run, source)
     requests, span_ns = simulation.load.requests, config["duration_ns"]
