@@ -199,6 +199,8 @@ def test_odd_runs_have_every_form(tmp_path, latencies, outcome):
 def test_a_folder_of_nothing_is_one_line(tmp_path):
     done = run_cli("kvdistill", "report", tmp_path, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    (tmp_path / "run.partial.json").write_text("{}")
+    assert "kvreplay recover" in run_cli("kvdistill", "compare", tmp_path, tmp_path, check=False).stderr
     (tmp_path / "ops.parquet").write_bytes(b"PAR1")
     done = run_cli("kvdistill", "report", tmp_path, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (3, 1)
