@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from kvdistill.jobs.check import Closeness, find_closeness
 from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import LiveBytes, reuse_rows, trace_locality
 from kvdistill.queries.database import connect, query
@@ -34,7 +35,7 @@ class JobsReport(msgspec.Struct, frozen=True, kw_only=True):
     """How close jobs that `kvdistill fio --check` ran come to their source: the content of its files."""
 
     name: str
-    closeness: dict[str, Any]
+    closeness: Closeness
     profile: dict[str, Any] | None
 
 
@@ -90,7 +91,7 @@ def _folder_report(path: Path, buckets: int) -> Report:
     probe = probe_report(path, buckets)
     if probe is not None:
         return probe
-    closeness = read_json(path / CLOSENESS)
+    closeness = find_closeness(path / CLOSENESS)
     if closeness is not None:
         return JobsReport(name=path.resolve().name, closeness=closeness, profile=read_json(path / PROFILE))
     if (path / TRACE_FILE).is_file():
