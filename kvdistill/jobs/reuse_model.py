@@ -174,14 +174,12 @@ def _place(classes: Any, distance: Any, reserved: Any, sizes: Any) -> Any:
     base = np.zeros(kinds + 1, dtype=np.int64)
     for c in range(kinds):
         base[c + 1] = base[c] + sizes[c] + 1
-    # Of the arrays' type, since numba compiles a function anew for each literal.
-    zero, one = base[0], base[0] + 1
+    zero, one = base[0], base[0] + 1  # of the arrays' type: numba compiles a function anew for each literal
     # By class: which uses, in order, are the last ones of their places, and at what step they were.
     last = np.zeros(base[kinds], dtype=np.int64)
     steps = np.zeros(base[kinds], dtype=np.int64)
     used, alive = np.zeros(kinds, dtype=np.int64), np.zeros(kinds, dtype=np.int64)
-    stack = np.zeros(n + 1, dtype=np.int64)
-    place = np.zeros(n, dtype=np.int64)
+    stack, place = np.zeros(n + 1, dtype=np.int64), np.zeros(n, dtype=np.int64)
     # Distances that were beyond the stack when their turn came; a later operation without a distance takes them.
     owed, debts = np.zeros(n, dtype=np.int64), 0
     total, end = 0, 0
