@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvdistill.profile.profile import AddressSpace
-from kvtrace.core.allocator import GRANULE_BYTES, SPAN, allocate, new_space, release
+from kvtrace.core.allocator import GRANULE_BYTES, FreeSpace, give, new_space, take
 from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import TRACE, enum_code
@@ -108,10 +108,10 @@ def place(
     `sink` gets the rows' arrays plus `address` (bytes; -1 for deletes) and `io_bytes` (the length widened to
     whole sectors; 0 for deletes).
     """
-    nodes, scalars = new_space(min(objects.deletes, len(objects.reserved_bytes)) + 2)
+    free = new_space(min(objects.deletes, len(objects.reserved_bytes)) + 2)
     base = np.full(len(objects.reserved_bytes), -1, dtype=np.int64)
     counters = np.zeros(_COUNTERS, dtype=np.int64)
-    _place_prior(objects.prior, objects.reserved_bytes, base, nodes, scalars, counters)
+    _place_prior(objects.prior, objects.reserved_bytes, base, free, counters)
     prior_bytes = int(counters[_LIVE])
     for part in rows():
         address = np.empty(len(part["op"]), dtype=np.int64)
@@ -123,15 +123,14 @@ def place(
             part["length_bytes"],
             objects.reserved_bytes,
             base,
-            nodes,
-            scalars,
+            free,
             counters,
             address,
             io_bytes,
         )
         sink(part | {"address": address, "io_bytes": io_bytes})
     space = AddressSpace(
-        span_bytes=int(scalars[SPAN]),
+        span_bytes=free.span_bytes,
         peak_live_bytes=int(counters[_PEAK]),
         prior_objects=len(objects.prior),
         prior_bytes=prior_bytes,
@@ -141,10 +140,10 @@ def place(
 
 
 @allocating
-def _place_prior(prior: Any, reserved: Any, base: Any, nodes: Any, scalars: Any, counters: Any) -> None:
+def _place_prior(prior: Any, reserved: Any, base: Any, free: FreeSpace, counters: Any) -> None:
     for o in prior:
         if reserved[o] > 0:
-            base[o] = allocate(nodes, scalars, reserved[o])
+            base[o] = take(free, reserved[o])
             counters[_LIVE] += reserved[o]
     counters[_PEAK] = counters[_LIVE]
 
@@ -157,8 +156,7 @@ def _place(
     lengths: Any,
     reserved: Any,
     base: Any,
-    nodes: Any,
-    scalars: Any,
+    free: FreeSpace,
     counters: Any,
     address: Any,
     io_bytes: Any,
@@ -168,14 +166,14 @@ def _place(
         if ops[i] == _DELETE:
             address[i], io_bytes[i] = -1, 0
             if o < len(base) and base[o] >= 0:
-                release(nodes, scalars, base[o], reserved[o])
+                give(free, base[o], reserved[o])
                 counters[_LIVE] -= reserved[o]
                 base[o] = -1
             else:
                 counters[_STRAY_DELETES] += 1
             continue
         if base[o] < 0 and reserved[o] > 0:
-            base[o] = allocate(nodes, scalars, reserved[o])
+            base[o] = take(free, reserved[o])
             counters[_LIVE] += reserved[o]
             counters[_PEAK] = max(counters[_PEAK], counters[_LIVE])
         low = offsets[i] // SECTOR_BYTES * SECTOR_BYTES

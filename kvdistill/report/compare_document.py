@@ -21,7 +21,6 @@ from kvtrace.core.document.document import (
     Sheet,
     Unit,
     columns_of,
-    headed,
 )
 
 _MARKS = {True: "yes", False: "no", None: "-"}
@@ -88,7 +87,7 @@ def _detail(side: ComparedSide) -> str:
 def _figures(compared: Comparison, numbers: list[str]) -> list[ReportTable]:
     has_intervals = any(side.ratio.low is not None for line in compared.lines for side in line.sides[1:])
     columns = [
-        *headed(op="op", figure="figure"),
+        *columns_of("text: op, figure"),
         *(ReportColumn(f"side{i}", n, Unit.NUMBER) for i, n in enumerate(numbers)),
     ]
     for i, number in list(enumerate(numbers))[1:]:

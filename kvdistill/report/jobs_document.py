@@ -21,7 +21,6 @@ from kvtrace.core.document.document import (
     Sheet,
     Unit,
     columns_of,
-    headed,
     parameters,
 )
 from kvtrace.core.units import format_count, format_duration
@@ -85,7 +84,7 @@ def _profile_chapter(profile: Profile) -> Chapter:
     columns = [
         ReportColumn("op", ""),
         ReportColumn("operations", "operations", Unit.COUNT),
-        *headed(Unit.BYTES, object_bytes="object bytes", io_bytes="I/O bytes"),
+        *columns_of("bytes: object_bytes = object bytes, io_bytes = I/O bytes"),
         ReportColumn("sizes", "distinct sizes", Unit.COUNT),
     ]
     rows: list[list[Any]] = [

@@ -94,8 +94,8 @@ def sweep(
     from kvreplay.config.config import Config
     from kvreplay.run import sweep as sweeping
     from kvreplay.run.document import sweep_document
+    from kvtrace.core.document.plots import check_plot
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.plots import check_plot
 
     axis, values = load.axis()
     if plot_to is not None:

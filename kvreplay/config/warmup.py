@@ -48,11 +48,10 @@ def check_warmup(warmup: Warmup | None, text: str | None, rows: int, plan: Plan,
     """Raise ConfigError if the warm-up is known beforehand to leave nothing to measure."""
     if warmup is None or not len(plan):
         return
-    is_all = (
-        int(plan.row[-1]) < warmup.rows
-        if warmup.rows is not None
-        else (due_ns is not None and int(due_ns[-1]) < (warmup.time_ns or 0))
-    )
+    if warmup.rows is not None:
+        is_all = int(plan.row[-1]) < warmup.rows
+    else:
+        is_all = due_ns is not None and int(due_ns[-1]) < (warmup.time_ns or 0)
     if is_all:
         raise ConfigError(f"--warmup {text} leaves nothing to measure of the {rows:,} rows replayed; make it shorter")
 

@@ -1,22 +1,100 @@
-"""Which engine a run takes: what was asked for, else io_uring where files and the kernel allow it; always said."""
+"""The engines, and which one a run takes: what was asked for, else io_uring where files and the kernel allow it."""
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Any
 
+from kvreplay.data.buffers import arenas, buffer_bytes
 from kvreplay.engine import ring
-from kvreplay.engine.threads import ThreadEngine
-from kvreplay.engine.uring import UringEngine
-from kvreplay.tiers.tier import DeviceTier, RingExtents, RingTier, has_times
+from kvreplay.engine.job import Driven, IoEngine, Job
+from kvreplay.engine.loop import SPIN_NS
+from kvreplay.engine.pump import compile_all
+from kvreplay.engine.submitter import Submitter
+from kvreplay.engine.uring import RingSubmitter
+from kvreplay.engine.workers import generators, precise_timers
+from kvreplay.tiers.tier import DeviceTier, RingExtents, RingTier, Tier, has_times
 from kvtrace.core.errors import ConfigError, DeviceError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+MAX_ENTRIES = 4096
+"""Of a ring."""
 
-    from kvreplay.engine.job import IoEngine
-    from kvreplay.tiers.tier import Tier
+
+class ThreadEngine:
+    """The engine that works everywhere: a thread an I/O in flight, a few that make data, and one that submits."""
+
+    name = "threads"
+
+    def __init__(self, depth: int, io_bytes: int) -> None:
+        """Allocate the buffers."""
+        self.depth, self.io_bytes, self.generators = depth, io_bytes, generators(depth)
+        self.arenas = arenas(depth, io_bytes)
+        self.buffer_bytes = buffer_bytes(depth, io_bytes)
+        compile_all()
+
+    def facts(self) -> dict[str, Any]:
+        """Say nothing more: a thread has one system call in flight."""
+        return {}
+
+    def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
+        """Do the job; the calling thread submits."""
+        before = precise_timers()
+        try:
+            return self._drive(job, interrupted, progress)
+        finally:
+            precise_timers(before)
+
+    def _drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
+        return Submitter(self, job, ring.NoRing()).drive(interrupted, progress)
+
+
+class UringEngine(ThreadEngine):
+    """The engine for Linux with io_uring: the kernel opens, moves and closes, threads do what is in no file."""
+
+    name = "uring"
+
+    def __init__(self, depth: int, io_bytes: int) -> None:
+        """Allocate the buffers."""
+        super().__init__(depth, io_bytes)
+        with self._open_ring() as probe:
+            self.is_deferred = bool(probe.flags & ring.SETUP_DEFER_TASKRUN)
+            self.unregistered = self._register(probe)
+
+    def _open_ring(self) -> ring.Ring:
+        """Return a ring for one job; RingRefused if the kernel gives none."""
+        entries = 64
+        while entries < 4 * self.depth:
+            entries *= 2
+        return ring.Ring(min(entries, MAX_ENTRIES), files=self.depth)
+
+    def _register(self, to: ring.Ring) -> str | None:
+        """Pin the buffers; return why they are not, or None."""
+        reads, writes = self.arenas
+        try:
+            to.register_buffers(reads.places + writes.places)
+        except OSError as error:
+            if error.errno == errno.ENOMEM:
+                return f"the locked-memory limit is below {self.buffer_bytes >> 20} MiB (ulimit -l)"
+            return f"the kernel refused to register the buffers: {error.strerror}"
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """Return which path I/O takes, for run.json."""
+        return {
+            "is_deferred_taskrun": self.is_deferred,
+            "has_registered_buffers": self.unregistered is None,
+            "unregistered_because": self.unregistered,
+            "spin_ns": SPIN_NS,
+        }
+
+    def _drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
+        with self._open_ring() as own:
+            is_registered = self.unregistered is None and self._register(own) is None
+            own.allow_workers(max(self.depth, 4))
+            return RingSubmitter(self, job, own, is_registered=is_registered).drive(interrupted, progress)
 
 
 class EngineName(StrEnum):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+import numpy as np
 
-    from kvreplay.data.buffers import Arena
-    from kvreplay.engine.schedule import Flight
-    from kvreplay.plan.plan import Plan
-    from kvreplay.tiers.tier import Tier
+from kvreplay.data.buffers import Arena
+from kvreplay.plan.plan import Plan
+from kvreplay.tiers.tier import Tier
 
 NOT_DONE = -1
 OK, ERROR, SHORT, SKIPPED, CORRUPT = 0, 1, 2, 3, 4
@@ -33,11 +32,9 @@ class Record:
     @classmethod
     def empty(cls, rows: int, *, is_open_loop: bool) -> Record:
         """Return a record of nothing for `rows` rows."""
-        import numpy as np
-
         ready = np.zeros(rows, np.int64) if is_open_loop else None
-        return cls(np.full(rows, NOT_DONE, np.int64), np.full(rows, NOT_DONE, np.int64),
-                   np.full(rows, SKIPPED, np.int8), ready)  # fmt: skip
+        submitted, completed = np.full((2, rows), NOT_DONE, np.int64)
+        return cls(submitted, completed, np.full(rows, SKIPPED, np.int8), ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +52,33 @@ class Job:
     stops_on_error: bool = True
     check: Callable[[memoryview, int, int], str | None] | None = None
     """Takes what a read brought (buffer, planned row, offset), says what is wrong: outcome CORRUPT; with --verify."""
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One operation between becoming ready and completing, where Python has to do with it."""
+
+    number: int
+    """Its own while it is under way."""
+    row: int
+    op: int
+    start: int
+    """First byte, aligned."""
+    end: int
+    """Byte after the last, aligned."""
+    needed_end: int
+    """Byte after the last that the trace asks for."""
+    pieces: int
+    has_io: bool
+    """Whether bytes move; a delete, an empty range and a simulated tier have one piece without any."""
+    needs_data: bool
+    """Whether it writes generated data."""
+    is_failed: bool = False
+    handle: Any = None
+    fd: int = -1
+    """The open file that the object is an extent of; -1 if it has a file of its own, or none."""
+    base: int = 0
+    """Where in that file the object begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +121,11 @@ class IoEngine(Protocol):
 
     name: str
     buffer_bytes: int
+    depth: int
+    """I/Os in flight at most."""
+    io_bytes: int
+    generators: int
+    """Threads that make data."""
 
     @property
     def arenas(self) -> tuple[Arena, Arena]:

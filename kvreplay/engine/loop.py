@@ -25,7 +25,7 @@ from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import FD_SHIFT
 from kvtrace.core.compiled import inner, int8s, int32s, int64s, njit, uint32s
 
-WOKEN, MOVED_IN_LANE = 6, 7
+WOKEN, MOVED_IN_LANE = r.WOKEN, 7
 """What a completion tells, beside the submitter's own kinds: a thread woke us, a piece of a lane has come."""
 KIND_BITS = 3
 SPIN_NS = 50_000
@@ -40,6 +40,7 @@ _NS_PER_S = 10**9
 
 _syscall: Any = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
 _eventfd_read: Any = types.ExternalFunction("eventfd_read", types.int32(types.int32, types.int64))
+_ppoll: Any = types.ExternalFunction("ppoll", types.int32(*[types.int64] * 4))
 _clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 
 
@@ -169,7 +170,10 @@ def _put_pieces(address: int) -> int:
 
 @inner
 def _enter(address: int, wait: int, rest: int) -> None:
-    """Submit what was put and wait for `wait` completions, for `rest` ns if it is not 0; note an error."""
+    """Submit what was put and wait for `wait` completions, for `rest` ns if it is not 0; note an error.
+
+    Without a ring, wait for the mail.
+    """
     lanes, now = lanes_at(job_at(address).lanes), 0
     if lanes.fresh_count or rest:
         now = _now(address)
@@ -178,12 +182,18 @@ def _enter(address: int, wait: int, rest: int) -> None:
         for i in range(lanes.fresh_count):
             submitted[rows[i]] = now
         lanes.fresh_count = 0
+    if rest:
+        timeout = int64s(lanes.timeout)
+        timeout[0], timeout[1] = rest // _NS_PER_S, rest % _NS_PER_S
+    if lanes.fd == r.NO_FD:
+        if wait:
+            lanes.is_error = _ppoll(lanes.poll, 1, lanes.timeout, 0) < 0
+            _eventfd_read(lanes.mail_fd, lanes.clock)
+        return
     uint32s(lanes.sq_tail)[0] = lanes.tail & 0xFFFFFFFF
     queued = lanes.tail - lanes.submitted
     flags, argument, size = r.GETEVENTS, 0, 0
     if rest:
-        timeout = int64s(lanes.timeout)
-        timeout[0], timeout[1] = rest // _NS_PER_S, rest % _NS_PER_S
         flags, argument, size = r.GETEVENTS | r.EXT_ARG, lanes.timeout_argument, r.ARGUMENT_BYTES
     done = _syscall(r.ENTER, lanes.fd, queued, wait, flags, argument, size)
     if done >= 0:
@@ -203,7 +213,7 @@ def _sleep(address: int, rest: int) -> None:
     if not is_asleep and lanes.tail == lanes.submitted and lanes.head != np.int64(uint32s(lanes.cq_tail)[0]):
         return
     # With a full queue a completion will come, whatever else happens.
-    limit = 0 if is_full or not is_asleep else rest
+    limit = 0 if (is_full and lanes.fd != r.NO_FD) or not is_asleep else rest
     started, lacks_data = 0, False
     if limit:
         started = _now(address)

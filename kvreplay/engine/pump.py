@@ -10,8 +10,8 @@ import numpy as np
 
 from kvreplay.engine import loop, mailbox, order, ready
 from kvreplay.engine import ring as r
-from kvreplay.engine.job import Job
-from kvreplay.engine.schedule import Flight, Schedule, Submission
+from kvreplay.engine.job import Flight, Job
+from kvreplay.engine.schedule import Schedule, Submission
 from kvreplay.engine.tables import BAD, LANES, OTHER, TOKEN
 from kvreplay.engine.workers import Mail
 from kvreplay.tiers.tier import RingExtents
@@ -40,25 +40,26 @@ class Pump:
 
     def __init__(
         self,
-        ring: r.Ring,
+        ring: r.Ring | r.NoRing,
         schedule: Schedule,
         job: Job,
         ways: Sequence[int],
         mail: Mail,
         buffers: list[int],
         *,
+        extents: Sequence[RingExtents | None],
         is_registered: bool,
     ) -> None:
         """Serve `ring`: `buffers` are the addresses of those for reads, one an I/O in flight, then of those for data.
 
-        `ways` say by tier how its operations are done.
+        `ways` say by tier how its operations are done, `extents` are those whose objects the ring reads in place.
         """
         tables, depth = schedule.tables, schedule.depth
         record, objects = job.record, int(job.plan.object_id.max()) + 1 if len(job.plan) else 0
         none = np.zeros(0, np.int64)
-        places: list[Any] = [t.ring_places(objects) if isinstance(t, RingExtents) else none for t in job.tiers]
-        self.extents = [memoryview(of_tier) for of_tier in places]
-        """By tier of extents: where each object lies; NOWHERE if it does not."""
+        places: list[Any] = [none if t is None else t.ring_places(objects) for t in extents]
+        self.places = [memoryview(of_tier) for of_tier in places]
+        """By tier of `extents`: where each object lies; NOWHERE if it does not."""
         self.lanes = lanes = tables.record(LANES)
         """The counters named in `tables`."""
         tables.job.lanes, self._address = ctypes.addressof(lanes), tables.address

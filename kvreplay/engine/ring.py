@@ -13,6 +13,8 @@ import struct
 from pathlib import Path
 from typing import Literal, Self
 
+NO_FD = -1
+"""In place of a ring's descriptor: there is none."""
 _SETUP, ENTER, _REGISTER = 425, 426, 427
 SETUP_SINGLE_ISSUER, SETUP_DEFER_TASKRUN, SETUP_CLAMP = 1 << 12, 1 << 13, 1 << 4
 _FEAT_SINGLE_MMAP, _FEAT_EXT_ARG, _FEAT_CQE_SKIP = 1 << 0, 1 << 8, 1 << 11
@@ -24,6 +26,8 @@ ARGUMENT_BYTES = 24
 _REGISTER_BUFFERS, _REGISTER_FILES2, _REGISTER_IOWQ_MAX_WORKERS = 0, 13, 19
 _RSRC_SPARSE = 1 << 0
 POLLIN = 1
+WOKEN = 6
+"""The user data of a completion that tells that a thread woke us."""
 FSYNC, READ_FIXED, WRITE_FIXED, POLL_ADD, FALLOCATE, OPENAT, CLOSE = 3, 4, 5, 6, 17, 18, 19
 READ, WRITE, UNLINKAT = 22, 23, 36
 FIXED_FILE, LINK, HARDLINK, SKIP_SUCCESS = 1 << 0, 1 << 2, 1 << 3, 1 << 6
@@ -201,6 +205,10 @@ class Ring:
         """Say how long a timed wait may take."""
         _TIMESPEC.pack_into(self._timeout, 0, timeout_ns // _NS_PER_S, timeout_ns % _NS_PER_S)
 
+    def arm(self, fd: int) -> None:
+        """Let a completion tell when `fd` becomes readable."""
+        self.put(POLL_ADD, 0, fd, 0, 0, 0, POLLIN, WOKEN)
+
     def places(self) -> dict[str, int]:
         """Return by the names of `tables.LANES` where what the kernel shares lies; it ends with the ring."""
         rings, heads = address(self._rings), (self.sq_tail_at, self.cq_head_at, self.cq_tail_at)
@@ -255,6 +263,32 @@ class Ring:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class NoRing:
+    """What a submitter without a ring has in its place: nothing is put, and only a descriptor wakes it."""
+
+    fd = NO_FD
+    tail = submitted = head = queued = sq_mask = cq_mask = 0
+
+    def __init__(self) -> None:
+        """Have nothing to wait for yet."""
+        self._poll, self._timeout = bytearray(struct.calcsize("=ihh")), (ctypes.c_int64 * 2)()
+        self._words = (ctypes.c_uint32 * 2)()
+
+    def arm(self, fd: int) -> None:
+        """Wait for `fd` from now on."""
+        struct.pack_into("=ihh", self._poll, 0, fd, POLLIN, 0)
+
+    def places(self) -> dict[str, int]:
+        """Return what `tables.LANES` needs: a queue that stays empty, what is polled and for how long."""
+        empty = ctypes.addressof(self._words)
+        polled = ctypes.addressof(ctypes.c_char.from_buffer(self._poll))
+        found = {"poll": polled, "timeout": ctypes.addressof(self._timeout)}
+        return found | {"sq_tail": empty + 4, "cq_head": empty, "cq_tail": empty}
+
+    def enter(self, wait: int) -> None:
+        """Do nothing: what ended a wait was a signal."""
 
 
 def address(mapped: mmap.mmap) -> int:

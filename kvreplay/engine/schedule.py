@@ -8,18 +8,16 @@ there is always something that can go on. The machine itself is compiled, in `or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from kvreplay.data.buffers import fills_ahead, pieces_a_fill
 from kvreplay.engine import fills, order, ready
+from kvreplay.engine.job import Flight, Job
 from kvreplay.engine.tables import ANSWER, ASKED, BARRIER, FILL, FLIGHT, MOST_FLIGHTS, NONE, Tables
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvreplay.engine.job import Job
-    from kvreplay.plan.plan import Plan
+from kvreplay.plan.plan import Plan
 
 _SEEN = ["row", "op", "first", "end", "needed_end", "pieces", "has_io", "needs_data"]
 """What Python sees of an operation under way, in the order of `Flight`."""
@@ -42,33 +40,6 @@ class Fill(NamedTuple):
     """The one after the last that the operation writes, aligned."""
 
 
-@dataclass(slots=True, eq=False)
-class Flight:
-    """One operation between becoming ready and completing, where Python has to do with it."""
-
-    number: int
-    """Its own while it is under way."""
-    row: int
-    op: int
-    start: int
-    """First byte, aligned."""
-    end: int
-    """Byte after the last, aligned."""
-    needed_end: int
-    """Byte after the last that the trace asks for."""
-    pieces: int
-    has_io: bool
-    """Whether bytes move; a delete, an empty range and a simulated tier have one piece without any."""
-    needs_data: bool
-    """Whether it writes generated data."""
-    is_failed: bool = False
-    handle: Any = None
-    fd: int = -1
-    """The open file that the object is an extent of; -1 if it has a file of its own, or none."""
-    base: int = 0
-    """Where in that file the object begins."""
-
-
 class Submission:
     """A piece to be submitted now."""
 
@@ -77,7 +48,7 @@ class Submission:
 
     def __init__(
         self, flight: Flight, piece: int, slot: int | None, is_first: bool, start: int, length: int, at: int = 0
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Name the piece `piece` of `flight`: `length` bytes from `start`; `slot` is its data's buffer, or None."""
         self.flight, self.piece, self.slot, self.is_first = flight, piece, slot, is_first
         self.start, self.length = start, length
@@ -91,17 +62,24 @@ class Schedule:
     """The order in which the rows of a plan go to the tiers."""
 
     def __init__(
-        self, plan: Plan, due_ns: Any, moves: Sequence[bool], paddings: Sequence[int], *, depth: int, ahead: int,
-        io_bytes: int, pieces_a_fill: int = 1, ready_ns: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        plan: Plan,
+        due_ns: Any,
+        moves: Sequence[bool],
+        paddings: Sequence[int],
+        *,
+        depth: int,
+        ahead: int,
+        io_bytes: int,
+        pieces_a_fill: int = 1,
+        ready_ns: Any = None,
+    ) -> None:
         """Prepare to run `plan`: `due_ns` (int64) a row or None; by tier, whether data `moves` and its padding.
 
         Up to twice `ahead` buffers hold data before their operation is submitted, half of them for rows not yet
         due; a buffer holds up to `pieces_a_fill` pieces of one operation. `ready_ns` (int64 a row) takes when the
         last operation that a row had to wait for completed.
         """
-        import numpy as np
-
         self.rows, self.slots, self.depth = len(plan), 2 * ahead + 2, depth
         flights = max(1, min(self.rows, 2 * self.slots + depth + _READY_FLIGHTS, MOST_FLIGHTS))
         self.tables = tables = Tables()
@@ -140,10 +118,16 @@ class Schedule:
     def of(cls, job: Job, depth: int, io_bytes: int) -> Self:
         """Return the order of `job` for an engine of `depth` and `io_bytes`."""
         return cls(
-            job.plan, job.due_ns, [t is not None and not t.is_simulated for t in job.tiers],
-            [1 if t is None else t.alignment for t in job.tiers], depth=depth, ahead=fills_ahead(depth, io_bytes),
-            io_bytes=io_bytes, pieces_a_fill=pieces_a_fill(depth, io_bytes), ready_ns=job.record.ready_ns,
-        )  # fmt: skip
+            job.plan,
+            job.due_ns,
+            [tier is not None and not tier.is_simulated for tier in job.tiers],
+            [1 if tier is None else tier.alignment for tier in job.tiers],
+            depth=depth,
+            ahead=fills_ahead(depth, io_bytes),
+            io_bytes=io_bytes,
+            pieces_a_fill=pieces_a_fill(depth, io_bytes),
+            ready_ns=job.record.ready_ns,
+        )
 
     @property
     def completed(self) -> int:
@@ -230,19 +214,3 @@ class Schedule:
         """Note that an operation has completed, well or not, and release what waited for it."""
         del self._flights[flight.number]
         ready.done(self._address, flight.number, now_ns)
-
-
-def two_writes() -> Plan:
-    """Return a plan to be compiled with: two writes of two bytes, one after the other."""
-    from pathlib import Path
-
-    import numpy as np
-
-    from kvreplay.plan.plan import WRITE, build_plan
-
-    zeros, none = np.zeros(2, np.int64), np.full(2, -1, np.int64)
-    rows = {
-        "row": np.arange(2), "ts_ns": zeros, "op": zeros + WRITE, "tier": zeros, "object_id": zeros,
-        "offset_bytes": zeros, "length_bytes": zeros + 2, "request_id": none, "stage": none,
-    }  # fmt: skip
-    return build_plan(rows, [1], Path())

@@ -78,7 +78,7 @@ MAIL = record(
 """What the submitting thread and those beside it say to each other."""
 LANES = record(
     # Addresses: of pieces in flight, buffers (reads, then data), lanes (oldest first), what the ring shares.
-    "tokens buffers sequence requests completions sq_tail cq_head cq_tail timeout clock "
+    "tokens buffers sequence requests completions sq_tail cq_head cq_tail timeout poll clock "
     # Addresses: what a call of `loop.run` leaves for Python, and the rows put since the last stamp.
     "others over bad fresh "
     # Addresses by tier: how its operations are done, and (an address again) where its objects lie.

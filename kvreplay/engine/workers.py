@@ -10,28 +10,22 @@ import ctypes
 import os
 import threading
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from kvreplay.data.buffers import Arena
 from kvreplay.engine import mailbox
-from kvreplay.engine.job import CORRUPT, ERROR, SHORT
-from kvreplay.engine.schedule import Fill, Schedule
+from kvreplay.engine.job import CORRUPT, ERROR, SHORT, Flight, Job
+from kvreplay.engine.schedule import Fill, Schedule, Submission
 from kvreplay.engine.tables import ASKED, MAIL
 from kvreplay.plan.plan import DELETE
-from kvreplay.tiers.tier import DeviceTier, RingExtents, modelled, place
+from kvreplay.tiers.tier import DeviceTier, RingExtents, Tier, modelled, place
 from kvtrace.core.errors import DeviceError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from kvreplay.data.buffers import Arena
-    from kvreplay.engine.job import Job
-    from kvreplay.engine.schedule import Flight, Submission
-    from kvreplay.tiers.tier import Tier
 
 _MAX_GENERATORS = 4
 _FILL_BYTES = 256 << 10
@@ -149,7 +143,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class Opened:
     """An operation's other pieces may go."""
 
     flight: Flight
@@ -170,13 +164,19 @@ def precise_timers(slack_ns: int = 1) -> int:
     return before
 
 
-class Beside:
-    """The threads of one job."""
+class Workers:
+    """The threads of one job: some make data, others do what a tier does: begin, move, end."""
 
     def __init__(
-        self, job: Job, mail: Mail, reads: Arena, writes: Arena, extents: Sequence[memoryview],
-    ) -> None:  # fmt: skip
-        """Start no thread yet; `extents` have by tier where objects lie, if they are extents of open files."""
+        self,
+        job: Job,
+        mail: Mail,
+        reads: Arena,
+        writes: Arena,
+        extents: Sequence[RingExtents | None],
+        places: Sequence[memoryview],
+    ) -> None:
+        """Start no thread yet; `extents` are the tiers whose objects a ring finds by their `places`."""
         self.mail = mail
         self.generation_ns = self.reserve_ns = 0
         self.start_ns = 0
@@ -187,15 +187,15 @@ class Beside:
         self._version = memoryview(job.plan.version)
         self._models = [modelled(t) for t in job.tiers]
         self._submitted = memoryview(job.record.submitted_ns)
-        self._extents = extents
+        self._extents, self._places = extents, places
         # Whether a tier has a form takes longer to find out than to make 4 KiB of data.
-        self._extent_tiers = [t if isinstance(t, RingExtents) else None for t in job.tiers]
         self._device_tiers = [t if isinstance(t, DeviceTier) else None for t in job.tiers]
         self._steps: SimpleQueue[Step | Check | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._is_stopping = False
-        self.step = self._steps.put
+        self.give = self._steps.put
+        """Have a thread do something."""
 
     def start(self, generators: int, workers: int) -> None:
         """Start threads of both kinds."""
@@ -257,9 +257,9 @@ class Beside:
         except (OSError, MemoryError) as error:
             self.mail.post(Trouble(fill, f"no room: {error}"))
             return False
-        tier = self._extent_tiers[at]
+        tier = self._extents[at]
         if tier is not None:
-            self._extents[at][object_id] = place(*tier.ring_extent(object_id))
+            self._places[at][object_id] = place(*tier.ring_extent(object_id))
         return True
 
     def _make(self, fill: Fill) -> None:
@@ -274,24 +274,24 @@ class Beside:
             self.mail.post(Trouble(fill, error.strerror or str(error)))
 
     def _work(self) -> None:
-        while (step := self._steps.get()) is not None:
-            if isinstance(step, Check):
-                self._check(step)
-                continue
-            try:
-                self._perform(step)
-            except OSError as error:
-                step.outcome, step.trouble = ERROR, error.strerror or str(error)
-                if step.begins_more:
-                    self.mail.post(Begun(step.flight))
-            step.done_ns = step.done_ns or monotonic_ns() - self.start_ns
-            self.mail.post(step)
+        while (item := self._steps.get()) is not None:
+            self.do(item)
+            self.mail.post(item)
 
-    def _check(self, check: Check) -> None:
-        assert self._job.check is not None, "only then is it asked"
-        part = check.submission
-        check.trouble = self._job.check(self._reads[check.slot][: part.length], part.flight.row, part.start)
-        self.mail.post(check)
+    def do(self, item: Step | Check) -> None:
+        """Do something, and note in `item` how it went."""
+        if isinstance(item, Check):
+            assert self._job.check is not None, "only then is it asked"
+            part = item.submission
+            item.trouble = self._job.check(self._reads[item.slot][: part.length], part.flight.row, part.start)
+            return
+        try:
+            self._perform(item)
+        except OSError as error:
+            item.outcome, item.trouble = ERROR, error.strerror or str(error)
+            if item.begins_more:
+                self.mail.post(Opened(item.flight))
+        item.done_ns = item.done_ns or monotonic_ns() - self.start_ns
 
     def _perform(self, step: Step) -> None:
         flight, submission = step.flight, step.submission
@@ -307,7 +307,7 @@ class Beside:
                     flight.handle = tier.begin(flight.op, object_id)
                 if step.begins_more:
                     step.begins_more = False
-                    self.mail.post(Begun(flight))
+                    self.mail.post(Opened(flight))
             if flight.has_io and not flight.is_failed:
                 self._move(step, submission, tier)
             elif (model := self._models[self._tier_of[flight.row]]) is not None:

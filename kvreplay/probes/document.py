@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvreplay.probes.histogram import Histogram
 from kvreplay.probes.result import Application, BlockFigures, DirectionFigures
 from kvreplay.probes.session import Found
-from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, Unit, headed
+from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of
 from kvtrace.core.units import format_bytes, format_duration
 
 MOST_SIZES = 12
@@ -15,9 +15,10 @@ MOST_SIZES = 12
 MOST_ZONES = 8
 _UNSEEN = "this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS): the application is unseen"
 _NO_REQUEST = "no block request was seen; is the filter right, or was all served from the page cache?"
-_TIMES = headed(Unit.NS, mean_ns="mean", p50_ns="p50", p95_ns="p95", p99_ns="p99", p99_9_ns="p99.9") + headed(
-    Unit.NS, p99_99_ns="p99.99", longest_below_ns="below"
-)
+_TIMES = columns_of("""
+    ns: mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99,
+        longest_below_ns = below
+""")
 
 
 def probe_document(found: Found) -> Document:
@@ -52,23 +53,23 @@ def _unseen(calls: Application | None) -> Iterator[str]:
 
 
 def _calls(found: Application) -> ReportTable:
-    columns = [
-        *headed(kind="kind", call="call"),
-        *headed(Unit.COUNT, count="count"),
-        *headed(Unit.BYTES, bytes="bytes"),
-        *headed(Unit.COUNT, errors="errors", without_io="queued no I/O"),
-    ]
+    columns = columns_of("""
+        text: kind, call
+        count: count
+        bytes: bytes
+        count: errors, without_io = queued no I/O
+    """)
     rows = [[getattr(call, column.name) for column in columns] for call in found.calls]
     return ReportTable("Application calls", Sheet.DEVICE, columns, rows, keys=2)
 
 
 def _requests(directions: dict[str, DirectionFigures]) -> ReportTable:
-    columns = [
-        *headed(direction="direction"),
-        *headed(Unit.COUNT, issued="requests", completed="completed"),
-        *headed(Unit.BYTES, completed_bytes="bytes"),
-        *headed(Unit.COUNT, bios="bios", splits="splits", merges="merges", requeues="requeues", errors="errors"),
-    ]
+    columns = columns_of("""
+        text: direction
+        count: issued = requests, completed
+        bytes: completed_bytes = bytes
+        count: bios, splits, merges, requeues, errors
+    """)
     rows = []
     for name, d in directions.items():
         merges = d.bios_merged + d.requests_merged
@@ -77,13 +78,13 @@ def _requests(directions: dict[str, DirectionFigures]) -> ReportTable:
 
 
 def _times(timed: list[tuple[str, Histogram]]) -> ReportTable:
-    columns = [*headed(time="time"), *headed(Unit.COUNT, count="count"), *_TIMES]
+    columns = [*columns_of("text: time; count: count"), *_TIMES]
     rows = [[name, times.count, *(getattr(times, column.name) for column in _TIMES)] for name, times in timed]
     return ReportTable("Times", Sheet.DEVICE, columns, rows)
 
 
 def _histogram(name: str, times: Histogram) -> ReportTable:
-    columns = [*headed(Unit.NS, from_ns="from", below_ns="below"), *headed(Unit.COUNT, count="count")]
+    columns = columns_of("ns: from_ns = from, below_ns = below; count: count")
     rows = [[bucket.from_, bucket.below, bucket.count] for bucket in times.log2_ns]
     return ReportTable(name, Sheet.HISTOGRAMS, columns, rows, bars="count")
 
@@ -92,7 +93,7 @@ def _sizes(name: str, d: DirectionFigures) -> ReportTable:
     common = sorted(d.block_sizes, key=lambda s: -s.count)[:MOST_SIZES]
     others = len(d.block_sizes) - len(common)
     more = f" (the most frequent; {others} more in probe.json)" if others else ""
-    columns = [*headed(Unit.BYTES, bytes="bytes"), *headed(Unit.COUNT, count="requests")]
+    columns = columns_of("bytes: bytes; count: count = requests")
     rows = [[size.bytes, size.count] for size in sorted(common, key=lambda s: s.bytes)]
     return ReportTable(f"{name} block size{more}", Sheet.HISTOGRAMS, columns, rows)
 
@@ -101,12 +102,12 @@ def _places(name: str, d: DirectionFigures, zone_bytes: int) -> ReportTable:
     hottest = sorted(d.heat, key=lambda z: -z.bytes)[:MOST_ZONES]
     others = len(d.heat) - len(hottest)
     more = f" (the hottest; {others} more in probe.json)" if others else ""
-    columns = [
-        *headed(device="disk"),
-        *headed(Unit.BYTES, from_bytes="from"),
-        *headed(Unit.COUNT, requests="requests"),
-        *headed(Unit.BYTES, bytes="bytes"),
-    ]
+    columns = columns_of("""
+        text: device = disk
+        bytes: from_bytes = from
+        count: requests
+        bytes: bytes
+    """)
     places = sorted(hottest, key=lambda z: (z.device, z.from_bytes))
     rows = [[getattr(place, column.name) for column in columns] for place in places]
     title = f"{name} by place, in stretches of {format_bytes(zone_bytes)}{more}"

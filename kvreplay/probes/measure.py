@@ -11,14 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kvreplay.probes.program import Filter
 from kvreplay.probes.result import DEFINITIONS
 from kvreplay.probes.session import Found, Session
 from kvreplay.tiers.host import host_facts
 from kvtrace.core.errors import DeviceError
-from kvtrace.core.files import write_text
+from kvtrace.core.files import write_json
 from kvtrace.core.metadata import describe
 from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE
 from kvtrace.core.schema import BLOCKS
@@ -102,7 +100,7 @@ def measure(
             "definitions": DEFINITIONS,
             "host": host_facts(),
         }
-        write_text(output / PROBE_FILE, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
+        write_json(output / PROBE_FILE, content)
     return Measurement(content, found)
 
 

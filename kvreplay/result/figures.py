@@ -201,17 +201,20 @@ def summarize(
         skipped_rows=skipped_rows,
         absent_deletes=absent_deletes,
         definitions=DEFINITIONS,
-        generation=None
-        if driven is None
-        else Generation(
-            generation_ns=driven.generation_ns,
-            reserve_ns=driven.reserve_ns,
-            threads=driven.generation_threads,
-            share_of_threads=driven.generation_ns / (driven.wall_ns * driven.generation_threads),
-            reserve_share=driven.reserve_ns / (driven.wall_ns * driven.generation_threads),
-            starved_share=driven.starved_ns / (driven.wall_ns * queue_depth),
-            writes_generated_in_flight=driven.writes_generated_in_flight,
-        ),
+        generation=None if driven is None else _generation(driven, queue_depth),
+    )
+
+
+def _generation(driven: Driven, queue_depth: int) -> Generation:
+    threads_ns = driven.wall_ns * driven.generation_threads
+    return Generation(
+        generation_ns=driven.generation_ns,
+        reserve_ns=driven.reserve_ns,
+        threads=driven.generation_threads,
+        share_of_threads=driven.generation_ns / threads_ns,
+        reserve_share=driven.reserve_ns / threads_ns,
+        starved_share=driven.starved_ns / (driven.wall_ns * queue_depth),
+        writes_generated_in_flight=driven.writes_generated_in_flight,
     )
 
 

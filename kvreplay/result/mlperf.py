@@ -66,11 +66,13 @@ def _throughput(setting: Setting, summary: Summary, storage: list[Figures], stat
         tokens=tokens,
         storage_io_ns=io_ns,
         reason=reason,
-        storage_throughput_tokens_per_s=tokens * NS_PER_S / io_ns if tokens is not None and io_ns else None,
-        wall_clock_throughput_tokens_per_s=tokens * NS_PER_S / summary.wall_ns
-        if tokens is not None and summary.wall_ns
-        else None,
+        storage_throughput_tokens_per_s=_per_second(tokens, io_ns),
+        wall_clock_throughput_tokens_per_s=_per_second(tokens, summary.wall_ns),
     )
+
+
+def _per_second(count: int | None, time_ns: int | None) -> float | None:
+    return count * NS_PER_S / time_ns if count is not None and time_ns else None
 
 
 def _criteria(wanted: Criteria, moved: list[Figures], kinds: dict[str, str], stats: dict[str, Any]) -> list[Criterion]:

@@ -18,7 +18,7 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
-    headed,
+    columns_of,
     parameters,
 )
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
@@ -26,18 +26,17 @@ from kvtrace.core.run.run_file import Preconditioned, RunFile, Verification
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
 SHOWN_BAD_BLOCKS = 10
-_TIER_OP = headed(tier="tier", op="op")
-_TIMES = headed(Unit.NS, mean="mean", p50="p50", p95="p95", p99="p99", p99_9="p99.9", p99_99="p99.99", max="max")
-_OPERATIONS = [
-    *_TIER_OP,
-    *headed(engine="engine"),
-    *headed(Unit.COUNT, operations="operations", errors="errors"),
-    *headed(Unit.BYTES, bytes="bytes"),
-    *headed(Unit.BYTES_PER_S, bandwidth_bytes_per_s="bandwidth"),
-    *headed(Unit.PER_S, operations_per_s="op/s"),
-    *headed(Unit.NUMBER, in_flight_mean="in flight"),
-    *headed(Unit.COUNT, in_flight_max="at most"),
-]
+_TIER_OP = columns_of("text: tier, op")
+_TIMES = columns_of("ns: mean, p50, p95, p99, p99_9 = p99.9, p99_99 = p99.99, max")
+_OPERATIONS = columns_of("""
+    text: tier, op, engine
+    count: operations, errors
+    bytes: bytes
+    bytes_per_s: bandwidth_bytes_per_s = bandwidth
+    per_s: operations_per_s = op/s
+    number: in_flight_mean = in flight
+    count: in_flight_max = at most
+""")
 
 
 def run_document(finished: FinishedRun) -> Document:
@@ -163,13 +162,13 @@ def _requests(found: RequestFigures) -> list[ReportTable]:
     times += [(f"storage, {c.qos} ({c.verdict})", c.storage) for c in found.classes]
     if found.first_token is not None:
         times.append(("first token (computing modelled)", found.first_token))
-    columns = [*headed(time="time"), *headed(Unit.COUNT, count="requests"), *_TIMES]
+    columns = [*columns_of("text: time; count: count = requests"), *_TIMES]
     rows = [[name, each.count, *_nanoseconds(each)] for name, each in times if each.count]
     return [ReportTable("Requests", Sheet.QOS, columns, rows)] if rows else []
 
 
 def _criteria(found: Mlperf) -> ReportTable:
-    columns = headed(name="criterion", shown="measured and threshold", verdict="verdict")
+    columns = columns_of("text: name = criterion, shown = measured and threshold, verdict")
     rows = [[c.name, c.shown, c.verdict] for c in found.criteria]
     return ReportTable("MLPerf health criteria", Sheet.QOS, columns, rows)
 
@@ -204,9 +203,10 @@ def trials_document(found: TrialSet) -> Document:
     """Return the median and spread of every figure."""
     count = len(found.runs)
     is_agreed = not found.warnings and count > 1 and found.quantities
-    columns = headed(tier="tier", op="op", name="figure", median="median", low="least", high="greatest") + headed(
-        Unit.SHARE, spread="spread"
-    )
+    columns = columns_of("""
+        text: tier, op, name = figure, median, low = least, high = greatest
+        share: spread
+    """)
     rows = []
     for q in found.quantities:
         unit = _unit(q.name)
@@ -241,10 +241,9 @@ def sweep_document(found: LoadSweep) -> Document:
         headline = f"knee: {name} {found.knee:g}{beyond}"
     columns = [
         ReportColumn("value", name, Unit.NUMBER),
-        *headed(Unit.BYTES_PER_S, throughput_bytes_per_s="throughput"),
-        *headed(Unit.PER_S, operations_per_s="op/s"),
-        *headed(Unit.NS, read_p99_ns="read p99", write_p99_ns="write p99", late_p99_ns="late p99"),
-        *headed(kept_pace="kept pace"),
+        *columns_of("bytes_per_s: throughput_bytes_per_s = throughput; per_s: operations_per_s = op/s"),
+        *columns_of("ns: read_p99_ns = read p99, write_p99_ns = write p99, late_p99_ns = late p99"),
+        *columns_of("text: kept_pace = kept pace"),
     ]
     rows = [[*(getattr(p, c.name) for c in columns), "knee" if p.value == found.knee else ""] for p in found.points]
     table = ReportTable("Sweep", Sheet.PERFORMANCE, [*columns, ReportColumn("knee", "")], rows)
@@ -269,15 +268,18 @@ def machine_document(found: Discovery) -> Document:
         **{name: path or "not installed" for name, path in (found.programs | found.gpu_libraries).items()},
         "probes": found.probes,
     }
-    columns = [
-        *headed(name="drive", model="model", firmware="firmware"),
-        *headed(Unit.BYTES, bytes="size"),
-        *headed(scheduler="scheduler"),
-        *headed(Unit.COUNT, queue_requests="requests"),
-    ]
+    columns = columns_of("""
+        text: name = drive, model, firmware
+        bytes: bytes = size
+        text: scheduler
+        count: queue_requests = requests
+    """)
     rows = [[getattr(drive, column.name) for column in columns] for drive in found.drives]
     drives = ReportTable("Drives", Sheet.DEVICE, columns, rows)
-    columns = [*headed(mount_point="mounted at", device="device", kind="type"), *headed(Unit.BYTES, free_bytes="free")]
+    columns = columns_of("""
+        text: mount_point = mounted at, device, kind = type
+        bytes: free_bytes = free
+    """)
     rows = [[getattr(system, column.name) for column in columns] for system in found.filesystems]
     systems = ReportTable("Filesystems", Sheet.DEVICE, columns, rows)
     good = found.recommended

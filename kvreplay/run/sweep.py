@@ -19,10 +19,10 @@ from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.run.run import replay
 from kvtrace import __version__
+from kvtrace.core.document.plots import panels
 from kvtrace.core.errors import ConfigError, KvError
-from kvtrace.core.files import write_text
+from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.plots import panels
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import SWEEP_FILE
 from kvtrace.core.schema import TRACE
@@ -30,7 +30,6 @@ from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
-SPEEDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 GAIN = 0.05
 """A step that gains less has saturated."""
 KNEE_SHARE = 0.9
@@ -153,7 +152,7 @@ def sweep(
         simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated],
     )
     content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(found)
-    write_text(output / SWEEP_FILE, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
+    write_json(output / SWEEP_FILE, content)
     return found, error
 
 

@@ -16,7 +16,7 @@ from kvreplay.run.run import FinishedRun, replay
 from kvtrace import __version__
 from kvtrace.core import statistics
 from kvtrace.core.errors import ConfigError, KvError
-from kvtrace.core.files import write_text
+from kvtrace.core.files import write_json
 from kvtrace.core.run.run_file import TRIALS_FILE, RunFile
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import MAX_SPREAD
@@ -147,5 +147,5 @@ def run_trials(
         simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated],
     )
     content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(trials)
-    write_text(output / TRIALS_FILE, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
+    write_json(output / TRIALS_FILE, content)
     return trials, error

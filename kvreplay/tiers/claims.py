@@ -103,15 +103,25 @@ def claim_file(path: Path, flags: int) -> int:
             # The kernel makes the file before it finds that O_DIRECT does not go.
             path.unlink(missing_ok=True)
         raise refused(str(path), error) from None
+    if not _is_locked(fd, path):
+        raise DeviceError(f"{path} is in use by another kvreplay; wait for it or name another file")
+    return fd
+
+
+def _is_locked(fd: int, path: Path) -> bool:
+    """Lock the open file `path`; return False, with `fd` closed, if another run holds it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The run before us may have removed the file between our open and our lock.
-        if not path.exists() or os.fstat(fd).st_ino != path.stat().st_ino:
-            raise BlockingIOError  # noqa: TRY301 - the same refusal as the lock's
+        is_ours = path.exists() and os.fstat(fd).st_ino == path.stat().st_ino
     except BlockingIOError:
+        is_ours = False
+    except OSError as error:
         os.close(fd)
-        raise DeviceError(f"{path} is in use by another kvreplay; wait for it or name another file") from None
-    return fd
+        raise DeviceError(f"{path}: cannot be locked: {error.strerror}") from None
+    if not is_ours:
+        os.close(fd)
+    return is_ours
 
 
 def claim(path: Path) -> Claim:
@@ -132,16 +142,11 @@ def claim(path: Path) -> Claim:
         lock = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise DeviceError(f"{scratch}: {error.strerror}") from None
+    if not _is_locked(lock, marker):
+        raise DeviceError(f"{path} is in use by another kvreplay; wait for it or name another directory")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The run before us may have removed the marker between our open and our lock.
-        if not marker.exists() or os.fstat(lock).st_ino != marker.stat().st_ino:
-            raise BlockingIOError  # noqa: TRY301 - the same refusal as the lock's
         os.pwrite(lock, _MARKER_TEXT, 0)
         leftovers = clean(scratch)
-    except BlockingIOError:
-        os.close(lock)
-        raise DeviceError(f"{path} is in use by another kvreplay; wait for it or name another directory") from None
     except OSError as error:
         os.close(lock)
         raise DeviceError(f"{scratch}: {error.strerror}") from None

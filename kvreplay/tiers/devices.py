@@ -6,6 +6,7 @@ device is opened exclusively, which the kernel refuses while anything else holds
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -159,7 +160,7 @@ def _open_exclusively(path: Path, flags: int) -> int:
     try:
         fd = os.open(path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC | flags)
     except OSError as error:
-        if error.errno == 16:  # noqa: PLR2004 - EBUSY
+        if error.errno == errno.EBUSY:
             raise DeviceError(
                 f"{path} is in use: a mount, a RAID, another replay or the like holds it (lsblk {path})"
             ) from None

@@ -115,7 +115,7 @@ class ExtentTier:
         self._filled_bytes = filled_bytes
 
     @contextmanager
-    def region(self, peak_bytes: int) -> Iterator[Region]:  # noqa: ARG002 - a directory's size follows it
+    def region(self, peak_bytes: int) -> Iterator[Region]:
         """Yield all of the file or device, behind our own block, to be written full."""
         yield Region(self._fd, self.alignment, self._size_bytes - self.alignment)
 
@@ -148,7 +148,7 @@ class ExtentTier:
         starts = self._space.starts(objects)
         return np.where(starts < 0, NOWHERE, place(self._fd, starts))
 
-    def begin(self, op: int, object_id: int) -> tuple[int, int]:  # noqa: ARG002 - the protocol's
+    def begin(self, op: int, object_id: int) -> tuple[int, int]:
         """Return the object's extent."""
         return self.ring_extent(object_id)
 

@@ -92,7 +92,7 @@ class FileTier:
         """Return how to open an object's file, for a ring."""
         return (self._write_flags if op == _WRITE else self._read_flags) & ~os.O_CLOEXEC
 
-    def reserve(self, object_id: int, end: int) -> None:  # noqa: ARG002 - files grow as they are written
+    def reserve(self, object_id: int, end: int) -> None:
         """Make the object's directory if the layout has too many to make them all at first."""
         if self._directories is not None:
             self._directories.make_for(self.path(object_id))

@@ -157,7 +157,7 @@ class GpuTier:
             self._device.copy(grown.ptr, held[0].ptr, held[1], Copy.D2D)
         self._objects[object_id] = (grown, end)
 
-    def begin(self, op: int, object_id: int) -> tuple[Memory, int]:  # noqa: ARG002 - the protocol's
+    def begin(self, op: int, object_id: int) -> tuple[Memory, int]:
         """Return the object's memory and its length."""
         held = self._objects.get(object_id)
         if held is None:

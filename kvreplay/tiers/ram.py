@@ -70,7 +70,7 @@ class RamTier:
         fresh[::PAGE_BYTES] = 0
         return fresh
 
-    def begin(self, op: int, object_id: int) -> Any:  # noqa: ARG002 - the protocol's
+    def begin(self, op: int, object_id: int) -> Any:
         """Return the object's buffer."""
         held = self._objects.get(object_id)
         if held is None:

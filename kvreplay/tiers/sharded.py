@@ -72,7 +72,7 @@ class SeveralDrives:
             drive.expect(Holding(holding.peak_bytes[at : at + 1], grown, holding.ahead_bytes))
         self._peaks = holding.together_bytes
 
-    def open(self, peak_bytes: int) -> None:  # noqa: ARG002 - each drive has its own
+    def open(self, peak_bytes: int) -> None:
         """Open all drives."""
         for drive, peak in zip(self._drives, self._peaks, strict=True):
             drive.open(peak)

@@ -31,7 +31,7 @@ class Space:
         if unit_bytes % allocator.GRANULE_BYTES:
             raise ValueError(f"unit_bytes(={unit_bytes}) must be a multiple of {allocator.GRANULE_BYTES}")
         self._allocator, self._size_bytes, self._unit_bytes = allocator, size_bytes, unit_bytes
-        self._nodes, self._scalars = allocator.new_space(_FEW)
+        self._free = allocator.new_space(_FEW)
         self._lock = threading.Lock()
         # By object id: 16 bytes each, where a dictionary takes 150.
         self._starts, self._lengths = array("q"), array("q")
@@ -39,11 +39,11 @@ class Space:
         self.highest_bytes = 0
         """The end of the highest byte that was ever handed out."""
         # Both are compiled at their first call, which must not lie in a run.
-        allocator.release(self._nodes, self._scalars, self._allocate(unit_bytes), unit_bytes)
+        allocator.release(self._free, self._allocate(unit_bytes), unit_bytes)
         self._allocate(reserved_bytes)
 
     def _allocate(self, length: int) -> int:
-        return int(self._allocator.allocate(self._nodes, self._scalars, length))
+        return int(self._allocator.allocate(self._free, length))
 
     def start(self, object_id: int) -> int:
         """Return where an object begins; FileNotFoundError if it is not there."""
@@ -82,7 +82,7 @@ class Space:
                 return
             start = self._allocate(length)
             if start + length > self._size_bytes:
-                self._allocator.release(self._nodes, self._scalars, start, length)
+                self._allocator.release(self._free, start, length)
                 raise OSError(errno.ENOSPC, self._full(length))
             self._starts[object_id], self._lengths[object_id] = start, length
             self._objects += 1
@@ -90,15 +90,13 @@ class Space:
             self.highest_bytes = max(self.highest_bytes, start + length)
 
     def _make_room(self, object_id: int) -> None:
-        import numpy as np
-
         if object_id >= len(self._starts):
             more = array("q", [_NOWHERE]) * (object_id + 1 - len(self._starts) + len(self._starts) // 2)
             self._starts.extend(more)
             self._lengths.extend(more)
         # There can be one free extent more than objects, and the allocator takes two for itself on the way.
-        if self._objects + 4 > len(self._nodes):
-            self._nodes = np.concatenate([self._nodes, np.zeros_like(self._nodes)])
+        if self._objects + 4 > self._free.room:
+            self._free.grow()
 
     def _full(self, length: int) -> str:
         return (
@@ -111,7 +109,7 @@ class Space:
         with self._lock:
             start, length = self.extent(object_id)
             self._starts[object_id] = _NOWHERE
-            self._allocator.release(self._nodes, self._scalars, start, length)
+            self._allocator.release(self._free, start, length)
             self._objects -= 1
             self._live_bytes -= length
 

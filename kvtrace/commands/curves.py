@@ -15,7 +15,7 @@ from kvtrace.core.units import format_bytes, format_count, parse_duration_ns
 if TYPE_CHECKING:
     from kvtrace.core.document.document import Document
     from kvtrace.curves.mrc import HitCurve
-    from kvtrace.sim.preset import Policy
+    from kvtrace.sim.policies.policies import Policy
 
 
 @takes_groups
@@ -57,11 +57,10 @@ def sim(
         counts = {"requests": len(requests), "references": references, "results": results}
         emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts})
         return
-    from kvtrace.core.document.document import Cell, ReportTable, Sheet, Unit, headed
+    from kvtrace.core.document.document import Cell, ReportTable, Sheet, Unit, columns_of
     from kvtrace.core.document.terminal import show_tables
 
-    columns = [*headed(Unit.COUNT, capacity_blocks="capacity, blocks", hits="hits")]
-    columns += headed(Unit.SHARE, hit_ratio="hit ratio")
+    columns = columns_of("count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio")
     rows = [
         [Cell("unlimited", Unit.TEXT) if c is None else c, h, h / references if references else None]
         for c, h in zip(capacities, hits, strict=True)
@@ -104,8 +103,8 @@ def mrc(
     kvtrace mrc conversation.jsonl --source mooncake --policy s3fifo --sample 0.1
     """
     from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.document.plots import check_plot
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.plots import check_plot
     from kvtrace.curves import mrc as curves
     from kvtrace.model.catalogue import find_model
 
@@ -125,7 +124,7 @@ def mrc(
 
 def _document(found: HitCurve, policy: str) -> Document:
     """Return the curve as a document: a row a capacity, with bars for the hits, and how much is enough."""
-    from kvtrace.core.document.document import Cell, Chapter, Document, ReportTable, Sheet, Unit, headed
+    from kvtrace.core.document.document import Cell, Chapter, Document, ReportTable, Sheet, Unit, columns_of
 
     is_exact = found.sampling_rate == 1
     sampled = "" if is_exact else f", estimated from samples of {percent(found.sampling_rate)} of the objects"
@@ -133,12 +132,12 @@ def _document(found: HitCurve, policy: str) -> Document:
         f"{policy}: {format_count(found.references)} references of {format_count(found.requests)} requests, "
         f"objects of {found.object_tokens} tokens, {format_bytes(found.object_bytes)}{sampled}"
     )
-    columns = [
-        *headed(Unit.BYTES, capacity_bytes="capacity"),
-        *headed(Unit.COUNT, capacity_objects="objects", hits="hits"),
-        *headed(Unit.SHARE, hit_ratio="hit ratio"),
-        *headed(Unit.BYTES, read_bytes="read", passed_bytes="passed on", written_bytes="written"),
-    ]
+    columns = columns_of("""
+        bytes: capacity_bytes = capacity
+        count: capacity_objects = objects, hits
+        share: hit_ratio = hit ratio
+        bytes: read_bytes = read, passed_bytes = passed on, written_bytes = written
+    """)
     rows = [[getattr(point, column.name) for column in columns] for point in found.points]
     if not is_exact:
         for row, point in zip(rows, found.points, strict=True):
@@ -153,7 +152,7 @@ def _document(found: HitCurve, policy: str) -> Document:
 
 
 def _named(policy: str) -> Policy:
-    from kvtrace.sim.preset import Policy
+    from kvtrace.sim.policies.policies import Policy
 
     if policy not in list(Policy):
         raise ConfigError(f"unknown policy {policy!r}; known are {', '.join(Policy)}")
@@ -161,7 +160,8 @@ def _named(policy: str) -> Policy:
 
 
 def _policy(name: str, ttl: str | None) -> tuple[Policy, int]:
-    from kvtrace.sim.preset import MAX_TTL_NS, Policy
+    from kvtrace.sim.policies.policies import Policy
+    from kvtrace.sim.preset import MAX_TTL_NS
 
     policy = _named(name)
     if (policy is Policy.TTL) != (ttl is not None):

@@ -87,7 +87,7 @@ def gen(
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.statistics import endurance
     from kvtrace.sim import output as trace_output
-    from kvtrace.sim.provenance import describer
+    from kvtrace.sim.output import describer
 
     simulation, config = _prepare(file, stack, users, run, source)
     requests, span_ns = simulation.load.requests, config["duration_ns"]
@@ -175,21 +175,19 @@ def _requests(
 
 def _document(summary: dict[str, Any]) -> Document:
     """Return what the simulation counted as a document."""
-    from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, Unit, headed, select
+    from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 
     stats, first = summary["stats"], summary["stats"]["first_token"]
-    columns = [
-        *headed(name="tier"),
-        *headed(Unit.SHARE, hit_ratio="hits"),
-        *headed(
-            Unit.BYTES, read_bytes="read", written_bytes="written", deleted_bytes="deleted", live_bytes="live at end"
-        ),
-    ]
-    tables = [ReportTable("simulated", Sheet.SUMMARY, columns, select(stats["tiers"], columns))]
+    spec = """
+        text: name = tier
+        share: hit_ratio = hits
+        bytes: read_bytes = read, written_bytes = written, deleted_bytes = deleted, live_bytes = live at end
+    """
+    tables = [table_of("simulated", Sheet.SUMMARY, spec, stats["tiers"])]
     if first is not None:
-        columns = [*headed(kind=""), *headed(Unit.NS, p50_ns="p50", p95_ns="p95", p99_ns="p99", p99_9_ns="p99.9")]
         rows = [first[kind] | {"kind": kind.replace("_", " ")} for kind in ("with_cache", "without_cache")]
-        tables.append(ReportTable("modelled time to first token", Sheet.SUMMARY, columns, select(rows, columns)))
+        spec = "text: kind =; ns: p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9"
+        tables.append(table_of("modelled time to first token", Sheet.SUMMARY, spec, rows))
     worn = []
     for tier in summary["endurance"]:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"

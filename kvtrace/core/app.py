@@ -7,7 +7,7 @@ import inspect
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import wraps
@@ -141,18 +141,6 @@ def emit_json(value: Any) -> None:
     import msgspec
 
     typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
-
-
-def emit_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print an aligned table on stdout: the first column left, all others right."""
-    cells = [[str(c) for c in columns], *[["-" if v is None else str(v) for v in row] for row in rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    lines = [
-        "  ".join(v.ljust(w) if i == 0 else v.rjust(w) for i, (v, w) in enumerate(zip(row, widths, strict=True)))
-        for row in cells
-    ]
-    lines.insert(1, "  ".join("-" * w for w in widths))
-    typer.echo(f"{title}\n" + "\n".join(line.rstrip() for line in lines) + "\n")
 
 
 def log(message: str) -> None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvtrace.core.document.plots import panels
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.plots import panels
 from kvtrace.curves.sampling import Estimate, estimate
 from kvtrace.curves.stack import lru_curve
 from kvtrace.model.shape import bytes_per_token
 from kvtrace.sim.chains import block_chains, chunk_chains
-from kvtrace.sim.preset import Policy
+from kvtrace.sim.policies.policies import Policy
 
 if TYPE_CHECKING:
     from pathlib import Path

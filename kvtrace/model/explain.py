@@ -13,7 +13,7 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
-    headed,
+    columns_of,
     select,
 )
 from kvtrace.core.errors import ConfigError
@@ -199,7 +199,7 @@ def _layers(d: dict[str, Any], suffix: str) -> ReportTable:
     if sum(token in g for g in d["groups"]) > 1:
         rows.append(["together", "", d[token], None])
     columns = [
-        *headed(layers="layers", formula="bytes"),
+        *columns_of("text: layers, formula = bytes"),
         ReportColumn(token, "B a token", Unit.COUNT),
         ReportColumn(state, "B a state", Unit.COUNT),
     ]
@@ -208,7 +208,7 @@ def _layers(d: dict[str, Any], suffix: str) -> ReportTable:
     return ReportTable("", Sheet.SUMMARY, columns, rows)
 
 
-_SIZES: Final = [*headed(Unit.COUNT, size_bytes="bytes"), *headed(Unit.BYTES, size="")]
+_SIZES: Final = columns_of("count: size_bytes = bytes; bytes: size =")
 
 
 def _objects(d: dict[str, Any]) -> ReportTable:
@@ -222,7 +222,7 @@ def _objects(d: dict[str, Any]) -> ReportTable:
         copies = "one rank" if p["copies"] == 1 else f"each of {p['copies']} ranks"
         rows.append([f"{name} on {copies}", size, size, p["object_bytes_per_rank"]])
     rows.append(["all ranks", d["chunk_bytes"], d["chunk_bytes"], None])
-    columns = [*headed(object="object"), *_SIZES, *headed(Unit.COUNT, unpadded_bytes="unpadded")]
+    columns = [*columns_of("text: object"), *_SIZES, *columns_of("count: unpadded_bytes = unpadded")]
     if all(row[1] == row[3] for row in rows[:-1]):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     return ReportTable("", Sheet.SUMMARY, columns, rows)
@@ -234,4 +234,4 @@ def _prefix(d: dict[str, Any]) -> ReportTable:
     if d["stored_windowed_bytes"] == d["stored_dense_bytes"]:
         names.remove("stored_windowed")
     rows = [[name.replace("_", ", "), *[d[f"{name}_bytes"]] * 2] for name in names]
-    return ReportTable("", Sheet.SUMMARY, [*headed(what="all ranks"), *_SIZES], rows)
+    return ReportTable("", Sheet.SUMMARY, [*columns_of("text: what = all ranks"), *_SIZES], rows)

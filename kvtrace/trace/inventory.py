@@ -18,7 +18,7 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
-    headed,
+    columns_of,
     select,
 )
 from kvtrace.core.errors import TraceError
@@ -110,16 +110,12 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
         f"{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'}"
         f"; configuration {meta.config_sha256[:12]}"
     )
-    operations = [
-        *headed(tier="tier", op="op", phase="phase"),
-        *headed(Unit.COUNT, operations="operations"),
-        *headed(Unit.BYTES, bytes="bytes"),
-    ]
-    tiers = [
-        *headed(name="tier"),
-        *headed(Unit.BYTES, capacity_bytes="capacity", peak_live_bytes="peak live", live_bytes_at_end="live at end"),
-        *headed(Unit.SHARE, hit_ratio="hit ratio"),
-    ]
+    operations = columns_of("text: tier, op, phase; count: operations; bytes: bytes")
+    tiers = columns_of("""
+        text: name = tier
+        bytes: capacity_bytes = capacity, peak_live_bytes = peak live, live_bytes_at_end = live at end
+        share: hit_ratio = hit ratio
+    """)
     rows = [
         {
             **tier,

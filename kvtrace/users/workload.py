@@ -201,11 +201,14 @@ def library_of(
 
 
 def _document_tokens(workload: Workload, layers: int, seed: int) -> list[int]:
-    from kvtrace.users.synthetic import LIBRARY, draw
+    from kvtrace.users.synthetic import LIBRARY, draw_all
 
     usual = DOCUMENT_TOKENS_LARGE if layers >= LARGE_LAYERS else DOCUMENT_TOKENS
     low, high = workload.rag_document_tokens or usual
-    return [int(draw(seed, LIBRARY, number, low, high)) for number in range(workload.rag_documents)]
+    found = np.empty(workload.rag_documents, np.int64)
+    draw_all(found, seed, LIBRARY, low, high)
+    tokens: list[int] = found.tolist()
+    return tokens
 
 
 def _weights(count: int, popularity: Popularity) -> Any:

@@ -162,11 +162,6 @@ class Document:
 PARAMETERS: Final = [ReportColumn("parameter", "parameter"), ReportColumn("value", "value")]
 
 
-def headed(unit: Unit = Unit.TEXT, /, **headings: str) -> list[ReportColumn]:
-    """Return a column for each name and its heading, all of `unit`: `headed(Unit.BYTES, read_bytes="read")`."""
-    return [ReportColumn(name, heading, unit) for name, heading in headings.items()]
-
-
 def columns_of(spec: str) -> list[ReportColumn]:
     """Return the columns that `spec` lists by unit, in order: `unit: name, name = heading; unit: ...`.
 
@@ -181,8 +176,8 @@ def columns_of(spec: str) -> list[ReportColumn]:
     for line in joined.split(";"):
         unit, _, names = line.partition(":")
         for column in names.split(","):
-            name, _, heading = (part.strip() for part in column.partition("="))
-            found.append(ReportColumn(name, heading or name, Unit[unit.strip().upper()]))
+            name, is_headed, heading = (part.strip() for part in column.partition("="))
+            found.append(ReportColumn(name, heading if is_headed else name, Unit[unit.strip().upper()]))
     return found
 
 

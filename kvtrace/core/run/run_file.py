@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from kvtrace.core.errors import TraceError
-from kvtrace.core.files import write_text
+from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Mlperf, RequestFigures, Summary
 
@@ -309,7 +309,7 @@ def read_partial_run(folder: Path) -> PartialRunFile:
 def write_run(folder: Path, run: RunFile | PartialRunFile) -> None:
     """Write `run` into `folder` under its name, aside and renamed; DeviceError if the disk refuses."""
     name = RUN_FILE if isinstance(run, RunFile) else PARTIAL_RUN_FILE
-    write_text(folder / name, msgspec.json.format(msgspec.json.encode(run), indent=2).decode() + "\n")
+    write_json(folder / name, run)
 
 
 def _read(path: Path, kind: type[Kind]) -> Kind:

@@ -13,10 +13,10 @@ from rings import IO, SEED, content, needs_uring
 
 from kvreplay.data.generate import filler
 from kvreplay.engine import mailbox
+from kvreplay.engine.choose import UringEngine
 from kvreplay.engine.job import ERROR, OK, Job, Record
 from kvreplay.engine.schedule import Schedule
 from kvreplay.engine.tables import ASKED
-from kvreplay.engine.uring import UringEngine
 from kvreplay.engine.workers import Mail
 from kvreplay.plan.plan import DELETE, READ, WRITE, Plan, build_plan
 from kvreplay.tiers.extents import ExtentTier

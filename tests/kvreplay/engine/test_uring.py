@@ -18,9 +18,8 @@ from rings import IO, SEED, content, needs_uring
 from kvreplay.config.config import Config
 from kvreplay.data.generate import filler
 from kvreplay.engine import choose, ring
-from kvreplay.engine.choose import EngineName, check_name
+from kvreplay.engine.choose import EngineName, UringEngine, check_name
 from kvreplay.engine.job import ERROR, OK, SHORT, Job, Record
-from kvreplay.engine.uring import UringEngine
 from kvreplay.plan.plan import DELETE, READ, WRITE, Plan, build_plan
 from kvreplay.run.run import replay
 from kvreplay.tiers.files import FileTier
