@@ -14,7 +14,7 @@ from kvreplay.engine.job import CORRUPT, ERROR, OK, Driven, Failure, Flight, IoE
 from kvreplay.engine.pump import Pump
 from kvreplay.engine.ring import NoRing, Ring
 from kvreplay.engine.schedule import Schedule, Submission
-from kvreplay.engine.workers import Opened, Check, Died, Mail, Step, Trouble, Workers
+from kvreplay.engine.workers import Check, Died, Mail, Opened, Step, Trouble, Workers
 from kvreplay.tiers.tier import RingExtents, Tier, has_times
 
 _POLL_NS = 100_000_000
