@@ -5,7 +5,12 @@ BIN := $(VENV)/bin
 DEMO := demo
 SOURCES := kvtrace kvreplay kvdistill tests docs bench
 
-.PHONY: demo test check lint fix bench docs clean
+# `make test` in so many processes; `make fuzz` for so long.
+WORKERS ?= 2
+FUZZ_SECONDS ?= 600
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+.PHONY: demo test check fuzz lint fix bench docs clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvtrace needs Python 3.11 or later: make PYTHON=python3.x")'
@@ -18,8 +23,9 @@ $(VENV)/.ready: pyproject.toml
 demo: $(VENV)/.ready
 	@BIN=$(BIN) DEMO=$(DEMO) sh docs/demo.sh
 
+# The same in every run, and within minutes: without what is marked `full`.
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff format --check $(SOURCES)
@@ -30,8 +36,17 @@ fix: $(VENV)/.ready
 	$(BIN)/ruff check --fix --quiet $(SOURCES) || true
 	$(BIN)/ruff format $(SOURCES)
 
-# What CI runs.
-check: lint test
+# Everything, as CI runs it.
+check: lint
+	$(PYTEST) --full
+	$(BIN)/python -m pytest --full -m alone
+
+# A random search: the property tests with other examples in each round. FUZZ_SEED=N FUZZ_SECONDS=0 repeats a round.
+fuzz: $(VENV)/.ready
+	@end=$$(($$(date +%s) + $(FUZZ_SECONDS))); while \
+		seed=$(FUZZ_SEED); seed=$${seed:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; echo "FUZZ_SEED=$$seed"; \
+		$(PYTEST) -q --full -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$$seed || exit 1; \
+		[ "$$(date +%s)" -lt "$$end" ]; do :; done
 
 bench: $(VENV)/.ready
 	@for b in bench/bench_*.py; do $(BIN)/python $$b || exit 1; done

@@ -20,7 +20,7 @@ from bench_replay import DEPTHS, RUNS, Side, device_share, drive, plan_of, show
 from kvreplay.engine.choose import EngineName, choose
 from kvreplay.plan.plan import READ, WRITE
 from kvreplay.tiers.extents import ExtentTier
-from kvreplay.tiers.tier import Holding, Options
+from kvreplay.tiers.tier import Holding, StorageOptions
 
 SPACE_BYTES = 1 << 30
 MIB_BY_SIZE = {4 << 10: 128, 16 << 10: 256, 64 << 10: 512, 256 << 10: 1024}
@@ -81,7 +81,7 @@ def main() -> None:
         for io_bytes in sizes:
             path = Path(name) / "space"
             path.touch()
-            tier = ExtentTier("nvme", path, Options())
+            tier = ExtentTier("nvme", path, StorageOptions())
             tier.expect(Holding([SPACE_BYTES]))
             tier.open(SPACE_BYTES)
             try:

@@ -33,7 +33,7 @@ from kvreplay.run.run import _quiet_interpreter
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_bytes
 from kvreplay.tiers.modelled import SimulatedTier
-from kvreplay.tiers.tier import Options
+from kvreplay.tiers.tier import StorageOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,7 +200,7 @@ def bench_ceiling(directory: Path) -> None:
         driven, *_ = drive(engine, SimulatedTier("null"), plan_of(READ, np.arange(count), 4096, 0))
         rates.append(count / driven.wall_ns * 1e9)
     print(f"ceiling, null tier: {statistics.median(rates):,.0f} operations/s (target >= 500,000)")
-    cached = FileTier("cached", directory, Options(is_direct=False))
+    cached = FileTier("cached", directory, StorageOptions(is_direct=False))
     cached.open(0)
     try:
         engine = choose(EngineName.AUTO, [cached], 32, 4096).engine
@@ -261,7 +261,7 @@ def main() -> None:
         directory, cached = Path(name) / "drive", Path(name) / "cached"
         directory.mkdir()
         cached.mkdir()
-        tier = FileTier("nvme", directory, Options())
+        tier = FileTier("nvme", directory, StorageOptions())
         tier.open(FILES * FILE_BYTES)
         chosen = choose(EngineName.AUTO, [tier], 8, 1 << 20)
         print(f"replay with {chosen.engine.name} ({chosen.because}), {chosen.engine.facts()}")

@@ -116,10 +116,9 @@ def commands_in(text: str) -> list[str]:
 
 def help_of(program: str, *command: str) -> str:
     """Return the help of a program or of one of its commands, 80 columns wide."""
-    done = subprocess.run(  # noqa: S603 - our own programs
-        [sys.executable, "-m", f"{program}.cli", *command, "--help"],
-        capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"},
-    )  # fmt: skip
+    argv = [sys.executable, "-m", f"{program}.cli", *command, "--help"]
+    narrow = {**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=narrow)  # noqa: S603 - our own programs
     return done.stdout.replace("python -m ", "").replace(f"{program}.cli", program)
 
 
@@ -134,10 +133,8 @@ def pages() -> dict[Path, str]:
 
 def main() -> int:
     """Write the files, or with --check return 1 if any differs."""
-    stale = [
-        path for path, text in pages().items()
-        if not (ROOT / path).exists() or (ROOT / path).read_text(encoding="utf-8") != text
-    ]  # fmt: skip
+    kept = {path: (ROOT / path).read_text(encoding="utf-8") for path in pages() if (ROOT / path).exists()}
+    stale = [path for path, text in pages().items() if kept.get(path) != text]
     if "--check" in sys.argv:
         for path in stale:
             sys.stderr.write(f"{path} is out of date; run make docs\n")

@@ -13,10 +13,8 @@ app = make_app(
 
 app.command()(fio.profile)
 app.command()(fio.fio)
-for command in (jobs.warp, jobs.sai3, jobs.elbencho, jobs.vdbench):
-    app.command()(command)
-
-
+app.command()(jobs.warp)
+app.command()(jobs.sai3)
 app.command("import")(importing.import_)
 app.command()(reports.report)
 app.command()(reports.sql)

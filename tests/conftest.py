@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pyarrow as pa
 import pytest
+from programs import run_cli, run_process
 
-from kvtrace.core.metadata import Metadata, Tier, describe
+from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Table, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create, objects_path
 
+__all__ = ["ROOT", "TRACES", "Row", "run_cli", "run_process", "trace_batch", "trace_meta", "write_trace"]
+
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT.parent / "shared" / "traces"
+
+# The same examples in every run; `make fuzz` draws others, and says by which seed.
+hypothesis.settings.register_profile("test", derandomize=True, database=None, deadline=None)
+hypothesis.settings.register_profile("fuzz", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("test")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the tests marked `full`, too, as make check does")
 
 
 def bcc_reason() -> str | None:
@@ -44,33 +55,47 @@ def gpu_reason() -> str | None:
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    no_gpu = gpu_reason() if any("gpu" in item.keywords for item in items) else None
-    no_bcc = bcc_reason() if any("bcc" in item.keywords for item in items) else None
-    for item in items:
-        if "bcc" in item.keywords and no_bcc is not None:
-            item.add_marker(pytest.mark.skip(reason=no_bcc))
-        if "gpu" in item.keywords and no_gpu is not None:
-            item.add_marker(pytest.mark.skip(reason=no_gpu))
-        if "root" in item.keywords and os.geteuid() != 0:
-            item.add_marker(pytest.mark.skip(reason="needs root"))
-        if "fio" in item.keywords and shutil.which("fio") is None:
-            item.add_marker(pytest.mark.skip(reason="fio is not installed (apt-get install fio)"))
-        if "chromium" in item.keywords and shutil.which("chromium") is None:
-            item.add_marker(pytest.mark.skip(reason="chromium is not installed (apt-get install chromium)"))
-        if "traces" in item.keywords and not TRACES.is_dir():
-            item.add_marker(pytest.mark.skip(reason=f"the real traces are absent ({TRACES})"))
+def program_reason(program: str) -> str | None:
+    return None if shutil.which(program) else f"{program} is not installed (apt-get install {program})"
 
 
-def run_cli(program: str, *args: object, check: bool = True, **kwargs: object) -> subprocess.CompletedProcess[str]:
-    """Run one of the three programs as a user would; return its code, stdout and stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"{program}.cli", *map(str, args)],
-        capture_output=True, text=True, check=False, **kwargs,  # type: ignore[call-overload]
-    )  # fmt: skip
-    if check and done.returncode != 0:
-        raise AssertionError(f"{program} {args} left with {done.returncode}:\n{done.stdout}\n{done.stderr}")
-    return done
+REASONS = {
+    "gpu": gpu_reason,
+    "bcc": bcc_reason,
+    "root": lambda: None if os.geteuid() == 0 else "needs root",
+    "fio": lambda: program_reason("fio"),
+    "chromium": lambda: program_reason("chromium"),
+    "traces": lambda: None if TRACES.is_dir() else f"the real traces are absent ({TRACES})",
+}
+"""Why tests with a marker are skipped here, None if they can run."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_out(config, items)
+    for marker, why in REASONS.items():
+        marked = [item for item in items if marker in item.keywords]
+        reason = why() if marked else None
+        for item in marked:
+            if reason is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            # One after the other: probes compile for seconds each, and two may not look for a free loop device at once.
+            if "bcc" in item.keywords or {"loop", "partition"} & set(getattr(item, "fixturenames", ())):
+                item.add_marker(pytest.mark.xdist_group("the machine"))
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests marked `full` without --full, and those marked `alone` where tests run beside each other."""
+    if any("::" in argument for argument in config.args):
+        return
+    is_shared = hasattr(config, "workerinput")
+    left = [
+        item for item in items
+        if ("full" in item.keywords and not config.option.full) or ("alone" in item.keywords and is_shared)
+    ]  # fmt: skip
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in left]
 
 
 Row = tuple[int, str, int, str, int, int, int, int | None, int | None, int]
@@ -92,7 +117,7 @@ def trace_batch(rows: list[Row]) -> pa.RecordBatch:
 
 def trace_meta(table: Table = TRACE, **fields: object) -> Metadata:
     """Return plausible metadata with a bounded nvme tier below gpu and cpu."""
-    tiers = [Tier("gpu", 1 << 30), Tier("cpu", 1 << 30), Tier("nvme", 1 << 30)]
+    tiers = [TierFacts("gpu", 1 << 30), TierFacts("cpu", 1 << 30), TierFacts("nvme", 1 << 30)]
     return describe(table, "kvtrace", ["kvtrace", "gen"], {"test": True}, **({"tiers": tiers, "seed": 42} | fields))
 
 

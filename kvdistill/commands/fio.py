@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kvdistill.commands.jobs import Json
+from kvdistill.jobs.job import FioMode
 from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from kvdistill.jobs.job import Mode
 
 Source = Annotated[
     Path,
     typer.Argument(
-        metavar="INPUT", show_default=False,
+        metavar="INPUT",
+        show_default=False,
         help="A trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json.",
     ),
-]  # fmt: skip
+]
 Tier = Annotated[
     str | None,
     typer.Option("--tier", help="The tier, or the disk, to take I/O from; needed where there are several."),
@@ -50,9 +49,10 @@ def profile(
 
     from kvdistill.jobs.write import to_json
     from kvdistill.profile.sources import distil_source
-    from kvdistill.report.present import show_profile
+    from kvdistill.report.jobs_document import profile_document
     from kvtrace.core.app import progress
     from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.files import write_text
     from kvtrace.core.limit import parse_limit
 
@@ -64,9 +64,10 @@ def profile(
     if json:
         emit_json(found)
     else:
-        show_profile(found)
+        show_documents([profile_document(found)])
 
 
+# Long: a parameter an option.
 def fio(
     source: Source,
     output: Annotated[
@@ -86,8 +87,12 @@ def fio(
     io_bytes: Annotated[str, typer.Option("--io-bytes", help="Split longer operations of replay and reuse.")] = "1MiB",
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", min=1, help="Deal replay and reuse over so many jobs; 1 is one asynchronous job "
-                     "[default: 32, or what fits 256 MiB of buffers]."),
+        typer.Option(
+            "--jobs",
+            min=1,
+            help="Deal replay and reuse over so many jobs; 1 is one asynchronous job "
+            "[default: 32, or what fits 256 MiB of buffers].",
+        ),
     ] = None,
     log_version: Annotated[
         int,
@@ -109,7 +114,7 @@ def fio(
         bool, typer.Option("--check-null", help="--check on fio's null engine: fio's own times, without a target.")
     ] = False,
     json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write fio jobs: an exact replay, a statistical job, and a drawn one that keeps how soon places are used again.
 
     Each job's head says where it comes from, how to run it, what space it needs and what it lost. With --check,
@@ -122,42 +127,45 @@ def fio(
     cd jobs && fio replay.prefill.fio && fio replay.fio
     """
     from kvdistill.formats.iolog import LogOptions
-    from kvdistill.jobs.check import CheckOptions
     from kvdistill.jobs.fio_program import installed, parse_version
     from kvdistill.jobs.job import JobOptions
-    from kvdistill.jobs.write import Wanted, write_jobs
-    from kvdistill.report.present import show_jobs
+    from kvdistill.jobs.make import write_jobs
+    from kvdistill.jobs.write import CheckOptions, Wanted
+    from kvdistill.report.jobs_document import written_document
     from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.limit import parse_limit
     from kvtrace.core.units import parse_bytes, parse_duration_ns
 
     options = JobOptions(
-        target=target, version=parse_version(fio_version) if fio_version else installed(),
+        target=target,
+        version=parse_version(fio_version) if fio_version else installed(),
         runtime_cap_ns=_positive(parse_duration_ns(max_runtime), f"--max-runtime {max_runtime}"),
         space_bytes=None if space is None else _positive(parse_bytes(space), f"--space {space}"),
-    )  # fmt: skip
+    )
     most = _positive(parse_bytes(check_bytes), f"--check-bytes {check_bytes}")
     checks = CheckOptions(check_seconds, most, is_null=check_null)
     wanted = Wanted(
-        _modes(mode or []), options, LogOptions(parse_bytes(io_bytes), jobs, log_version), seed,
+        _modes(mode or []),
+        options,
+        LogOptions(parse_bytes(io_bytes), jobs, log_version),
+        seed,
         checks if check or check_null else None,
-    )  # fmt: skip
+    )
     with compile_announced():
         result = write_jobs(source, tier, output, parse_limit(limit), wanted)
     if json:
         emit_json(result)
     else:
-        show_jobs(result, output)
+        show_documents([written_document(result, output)])
 
 
-def _modes(names: list[str]) -> list[Mode]:
-    from kvdistill.jobs.job import Mode
-
-    known = [str(mode) for mode in Mode]
+def _modes(names: list[str]) -> list[FioMode]:
+    known = [str(mode) for mode in FioMode]
     for name in names:
         if name not in known:
             raise ConfigError(f"--mode {name}: it must be one of {', '.join(known)}")
-    return [Mode(name) for name in names]
+    return [FioMode(name) for name in names]
 
 
 def _positive(value: int, option: str) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kvdistill.formats.formats import Format
-from kvtrace.core.app import emit_json, emit_table, log
+from kvtrace.core.app import emit_json, log
 
 
 def import_(
@@ -42,13 +42,14 @@ def import_(
     kvdistill report imported
     kvdistill fio imported/trace.parquet --tier s3 -o jobs
     """
-    from kvdistill.formats.formats import Options
+    from kvdistill.formats.formats import ImportOptions
     from kvdistill.formats.importing import import_files
+    from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, parameters
+    from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.metadata import without_outputs
-    from kvtrace.core.units import format_count
 
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
-    result = import_files(files, Options(format_, tier), output, argv)
+    result = import_files(files, ImportOptions(format_, tier), output, argv)
     for note in result.notes:
         log(f"note: {note}")
     for reason, count in result.left_out.items():
@@ -56,5 +57,6 @@ def import_(
     if json:
         emit_json(result)
         return
-    rows = [["read", format_count(result.rows_read)], ["kept", format_count(result.rows_kept)]]
-    emit_table(f"Imported to {output}: {', '.join(result.files)}", ["rows", ""], rows)
+    counts = {"rows read": Cell(result.rows_read, Unit.COUNT), "rows kept": Cell(result.rows_kept, Unit.COUNT)}
+    chapter = Chapter("", [parameters("", Sheet.SUMMARY, counts)])
+    show_documents([Document("", f"Imported to {output}: {', '.join(result.files)}", [chapter])])

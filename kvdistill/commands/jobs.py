@@ -1,4 +1,4 @@
-"""The commands that write jobs for warp, sai3-bench, elbencho and Vdbench."""
+"""The commands that write jobs for warp and sai3-bench."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kvdistill.jobs.store_write import Written
+    # Loads numba.
+    from kvdistill.jobs.make import StoreJobs
 
 Source = Annotated[
     Path,
@@ -51,7 +52,7 @@ def warp(
     kvdistill warp conv.parquet --tier nvme -o jobs --host 10.0.0.1:9000
     warp run jobs/mixed.yml
     """
-    from kvdistill.jobs.store_write import write_warp
+    from kvdistill.jobs.make import write_warp
     from kvdistill.jobs.warp import WarpOptions
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.limit import parse_limit
@@ -86,8 +87,8 @@ def sai3(
     sai3-bench replay --op-log jobs/populate-1-of-4.tsv.zst
     sai3-bench replay --op-log jobs/oplog-1-of-4.tsv.zst
     """
+    from kvdistill.jobs.make import write_sai3
     from kvdistill.jobs.sai3 import Sai3Options
-    from kvdistill.jobs.store_write import write_sai3
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.limit import parse_limit
     from kvtrace.core.metadata import without_outputs
@@ -96,55 +97,6 @@ def sai3(
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
     with compile_announced():
         written = write_sai3(source, tier, output, options, parse_limit(limit), hosts=hosts, argv=argv)
-    _show(written, output, json=json)
-
-
-def elbencho(
-    source: Source,
-    output: Output,
-    tier: Tier = None,
-    limit: Limited = None,
-    max_runtime: MaxRuntime = "300s",
-    json: Json = False,
-) -> None:
-    """Write configurations for elbencho: one fills a file or device, one reads and writes it at random.
-
-    \b
-    kvdistill elbencho conv.parquet --tier nvme -o jobs
-    elbencho -c jobs/prefill.elbencho /mnt/x/file && elbencho -c jobs/mixed.elbencho /mnt/x/file
-    """
-    from kvdistill.jobs.store_write import write_elbencho
-    from kvtrace.core.compiled import compile_announced
-    from kvtrace.core.limit import parse_limit
-
-    with compile_announced():
-        written = write_elbencho(source, tier, output, _runtime_ns(max_runtime), parse_limit(limit))
-    _show(written, output, json=json)
-
-
-def vdbench(
-    source: Source,
-    output: Output,
-    tier: Tier = None,
-    target: Annotated[
-        str, typer.Option("--target", help="File or block device that the job overwrites.")
-    ] = "kvdistill.scratch",
-    limit: Limited = None,
-    max_runtime: MaxRuntime = "300s",
-    json: Json = False,
-) -> None:
-    """Write a parameter file for Vdbench: sizes, mix, rate and hot places of reads and writes on a file or device.
-
-    \b
-    kvdistill vdbench conv.parquet --tier nvme -o jobs --target /dev/nvme0n1
-    vdbench -f jobs/job.vdbench
-    """
-    from kvdistill.jobs.store_write import write_vdbench
-    from kvtrace.core.compiled import compile_announced
-    from kvtrace.core.limit import parse_limit
-
-    with compile_announced():
-        written = write_vdbench(source, tier, output, target, _runtime_ns(max_runtime), parse_limit(limit))
     _show(written, output, json=json)
 
 
@@ -157,13 +109,14 @@ def _runtime_ns(text: str) -> int:
     return value
 
 
-def _show(written: Written, folder: Path, *, json: bool) -> None:
-    """Print the result; what the format cannot say goes to stderr, so that nobody misses it."""
-    from kvdistill.report.present import show_written
+def _show(written: StoreJobs, folder: Path, *, json: bool) -> None:
+    """Print the result; what the format cannot express goes to stderr."""
+    from kvdistill.report.jobs_document import written_document
+    from kvtrace.core.document.terminal import show_documents
 
     for line in (*written.lost, *(written.log.lost if written.log else [])):
         log(f"lost: {line}")
     if json:
         emit_json(written)
     else:
-        show_written(written, folder)
+        show_documents([written_document(written, folder)])

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvdistill.report.library import NamedQuery, named_queries, named_query
+from kvdistill.queries.sql import NamedQuery, named_queries, named_query
 from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
 
 if TYPE_CHECKING:
     # Heavy.
     import pyarrow as pa
+
 
 _LIBRARY_WIDTH = 110
 
@@ -83,8 +84,8 @@ def compare(
 ) -> None:
     """Put traces, runs or probes beside each other: ratios to the first, with confidence from trials.
 
-    Every figure of the report is compared: rates, percentiles, hit ratios, sizes. `kvreplay compare` does so for runs
-    by their run.json alone; both define ratios and intervals alike.
+    Every figure of the report is compared: rates, percentiles, hit ratios, sizes; those of simulated tiers are a
+    model's and left out. Runs that fell behind, failed, were verified or whose trials disagree are named first.
 
     \b
     kvdistill compare before after
@@ -100,7 +101,7 @@ def compare(
     if json:
         emit_json(compared)
     else:
-        show_documents([document])
+        show_documents([document], hint="Distributions are in a page: kvdistill report A B -o report.html")
 
 
 def sql(
@@ -132,7 +133,7 @@ def sql(
     kvdistill sql run --query slowest_operations
     kvdistill sql 'runs/*' --query runs_at_a_glance --csv
     """
-    from kvdistill.report.sql import answer, open_shell, split_query
+    from kvdistill.queries.sql import answer, open_shell, split_query
 
     if json and csv:
         raise ConfigError("choose one of --json and --csv")
@@ -175,8 +176,14 @@ def _write_csv(batches: pa.RecordBatchReader) -> None:
         out.writerows(zip(*(c.to_pylist() for c in batch.columns), strict=True))
 
 
+def _is_number(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
 def _show_answer(batches: pa.RecordBatchReader, max_rows: int) -> None:
-    from kvtrace.core.document.document import ReportColumn, ReportTable, Sheet
+    from kvtrace.core.document.document import ReportColumn, ReportTable, Sheet, Unit
     from kvtrace.core.document.terminal import show_tables
 
     rows: list[list[object]] = []
@@ -184,7 +191,10 @@ def _show_answer(batches: pa.RecordBatchReader, max_rows: int) -> None:
         rows += [list(row.values()) for row in batch.to_pylist()]
         if len(rows) > max_rows:
             break
-    columns = [ReportColumn(name, name) for name in batches.schema.names]
+    columns = [
+        ReportColumn(field.name, field.name, Unit.EXACT if _is_number(field.type) else Unit.TEXT)
+        for field in batches.schema
+    ]
     show_tables([ReportTable("", Sheet.SUMMARY, columns, rows[:max_rows])])
     if len(rows) > max_rows:
         log(f"only the first {max_rows} rows; --csv gives all")

@@ -7,19 +7,15 @@ the map's name says which. A percentile within a bucket is not known, and null: 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from kvdistill.formats.formats import Account, Imported
+import duckdb
+
+from kvdistill.formats.formats import Account, Imported, ImportOptions
 from kvtrace.core.errors import TraceError
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import duckdb
-
-    from kvdistill.formats.formats import Options
 
 _MAP = re.compile(r"@(\w+):\s*")
 _SCALAR = re.compile(r"@(\w+)(?:\[[^\]]*\])?:\s+-?\d+\s*")
@@ -33,15 +29,31 @@ _US, _KIB, _GIB = 1000, 1 << 10, 1 << 30
 _LAYERS = {"q2d": "q2d", "d2c": "d2c", "bssplit": "block_size_bins", "qd": "in_flight_bins", "lba": "heat"}
 _BLOCK = re.compile(r"(q2d|d2c|bssplit|qd|lba)_(read|write)(?:_us|_kb|_gb)?")
 _CALLS = {
-    "vfs_read_us": "read", "vfs_write_us": "write", "fsync_us": "fsync", "write_to_fsync_us": "write_to_fsync",
+    "vfs_read_us": "read",
+    "vfs_write_us": "write",
+    "fsync_us": "fsync",
+    "write_to_fsync_us": "write_to_fsync",
     "fadvise_to_read_us": "fadvise_to_read",
-}  # fmt: skip
+}
 _SCALES = {"q2d": _US, "d2c": _US, "bssplit": _KIB, "qd": 1, "lba": _GIB}
 _ZONE_BYTES = 10 * _GIB
 _UNKNOWN = (
-    "queued", "issued_bytes", "completed", "completed_bytes", "errors", "requeues", "requests_merged", "bios",
-    "bio_bytes", "bios_merged", "splits", "lost_events", "lost_requests", "ends_not_seen", "lost_zones",
-)  # fmt: skip
+    "queued",
+    "issued_bytes",
+    "completed",
+    "completed_bytes",
+    "errors",
+    "requeues",
+    "requests_merged",
+    "bios",
+    "bio_bytes",
+    "bios_merged",
+    "splits",
+    "lost_events",
+    "lost_requests",
+    "ends_not_seen",
+    "lost_zones",
+)
 DEFINITIONS = {
     "q2d": "from when a request was inserted into the scheduler's queue to its issue; nothing without a scheduler",
     "d2c": "from the issue of a request to its completion, matched by device and sector",
@@ -52,7 +64,7 @@ DEFINITIONS = {
 }
 
 
-def read(files: Sequence[Path], _options: Options, _db: duckdb.DuckDBPyConnection) -> Imported:
+def read(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
     """Import the text of one tracing session; of several files, all must hold different histograms.
 
     Raises:
@@ -82,11 +94,12 @@ def read(files: Sequence[Path], _options: Options, _db: duckdb.DuckDBPyConnectio
     ]
     application = {kind: _times(maps[name]) for name, kind in _CALLS.items() if name in maps}
     probe: dict[str, Any] = {
-        "duration_ns": None, "event_rows": None,
+        "duration_ns": None,
+        "event_rows": None,
         "block": {"directions": _directions(maps), "zone_bytes": _ZONE_BYTES, "in_flight_at_end": None},
         "application": {"times": application, "calls": [], "not_followed": None} if application else None,
         "definitions": DEFINITIONS,
-    }  # fmt: skip
+    }
     return Imported(account, [], [], probe=probe)
 
 
@@ -136,10 +149,10 @@ def _number(digits: str, suffix: str) -> int:
 def _scaled(buckets: list[dict[str, Any]], scale: int) -> list[dict[str, Any]]:
     """Return `buckets` in another unit, without the empty ones."""
     return [
-        {"from": b["from"] * scale,
-         "below": None if b["below"] is None else b["below"] * scale, "count": b["count"]}
-        for b in buckets if b["count"]
-    ]  # fmt: skip
+        {"from": b["from"] * scale, "below": None if b["below"] is None else b["below"] * scale, "count": b["count"]}
+        for b in buckets
+        if b["count"]
+    ]
 
 
 def _directions(maps: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
@@ -176,10 +189,14 @@ def _times(buckets: list[dict[str, Any]]) -> dict[str, Any]:
     count = sum(b["count"] for b in scaled)
     ranks = {name: nearest_rank(count, part) for name, part in QUANTILES.items()}
     return {
-        "count": count, "mean_ns": None, **{f"{name}_ns": None for name in QUANTILES},
-        "longest_below_ns": scaled[-1]["below"] if scaled else None, "log2_ns": scaled, "fine_ns": [],
+        "count": count,
+        "mean_ns": None,
+        **{f"{name}_ns": None for name in QUANTILES},
+        "longest_below_ns": scaled[-1]["below"] if scaled else None,
+        "log2_ns": scaled,
+        "fine_ns": [],
         "percentiles_within": {name: None if rank is None else _within(scaled, rank) for name, rank in ranks.items()},
-    }  # fmt: skip
+    }
 
 
 def _within(buckets: list[dict[str, Any]], rank: int) -> dict[str, Any]:

@@ -6,27 +6,22 @@ fio keeps histograms, not I/Os: percentiles are those that it printed or, with j
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import duckdb
 import msgspec
 
-from kvdistill.formats.formats import Account, Imported
+from kvdistill.formats.formats import Account, Imported, ImportOptions
 from kvtrace.core.errors import TraceError
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import duckdb
-
-    from kvdistill.formats.formats import Options
 
 _NS_PER_MS = 1_000_000
 _WHOLE = 100
 
 
-def read(files: Sequence[Path], options: Options, _db: duckdb.DuckDBPyConnection) -> Imported:
+def read(files: Sequence[Path], options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
     """Import the results of one run of fio; each job is a tier of its name.
 
     Raises:
@@ -54,9 +49,7 @@ def read(files: Sequence[Path], options: Options, _db: duckdb.DuckDBPyConnection
         raise TraceError("holds no job that read or wrote", path=files[0])
     account.notes += _about(kinds)
     tiers = list(dict.fromkeys(f["tier"] for f in figures))
-    return Imported(
-        account, [], tiers, summary=_summary(figures, contents), facts=_facts(contents, errors)
-    )  # fmt: skip
+    return Imported(account, [], tiers, summary=_summary(figures, contents), facts=_facts(contents, errors))
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -91,14 +84,23 @@ def _figures(job: dict[str, Any], op: str, tier: str, kinds: set[str], path: Pat
     found = job[op]
     try:
         return {
-            "tier": tier, "op": op, "engine": "other", "is_simulated": False, "planned": None,
-            "operations": found["total_ios"], "errors": None if job.get("error") or job.get("total_err") else 0,
+            "tier": tier,
+            "op": op,
+            "engine": "other",
+            "is_simulated": False,
+            "planned": None,
+            "operations": found["total_ios"],
+            "errors": None if job.get("error") or job.get("total_err") else 0,
             "corrupt": 0,
-            "bytes": found["io_bytes"], "io_bytes": found["io_bytes"], "span_ns": found["runtime"] * _NS_PER_MS,
+            "bytes": found["io_bytes"],
+            "io_bytes": found["io_bytes"],
+            "span_ns": found["runtime"] * _NS_PER_MS,
             "bandwidth_bytes_per_s": float(found["bw_bytes"]) if found["runtime"] else None,
             "operations_per_s": float(found["iops"]) if found["runtime"] else None,
-            "in_flight_mean": None, "latency": _latency(found, kinds), "lateness": None,
-        }  # fmt: skip
+            "in_flight_mean": None,
+            "latency": _latency(found, kinds),
+            "lateness": None,
+        }
     except (KeyError, TypeError) as error:
         raise TraceError(f"not of fio 3 or later: {op} of a job lacks {error}", path=path) from None
 
@@ -110,8 +112,10 @@ def _latency(found: dict[str, Any], kinds: set[str]) -> dict[str, Any]:
     times = found[kind]
     count = int(times.get("N", found["total_ios"]))
     result: dict[str, Any] = {
-        "count": count, "mean_ns": times["mean"] if count else None, "max_ns": times["max"] if count else None,
-    }  # fmt: skip
+        "count": count,
+        "mean_ns": times["mean"] if count else None,
+        "max_ns": times["max"] if count else None,
+    }
     for name, part in QUANTILES.items():
         rank = nearest_rank(count, part)
         result[f"{name}_ns"] = None if rank is None else _at(times, part, rank)
@@ -135,8 +139,9 @@ def _not_kept(job: dict[str, Any], path: Path) -> list[str]:
     counts = {"trims": job.get("trim", {}).get("total_ios", 0), "syncs": job.get("sync", {}).get("total_ios", 0)}
     return [
         f"{count:,} {what} of job {job.get('jobname')} in {path.name} have no place in our figures"
-        for what, count in counts.items() if count
-    ]  # fmt: skip
+        for what, count in counts.items()
+        if count
+    ]
 
 
 def _about(kinds: set[str]) -> list[str]:
@@ -156,15 +161,25 @@ def _summary(figures: list[dict[str, Any]], contents: list[dict[str, Any]]) -> d
     # A job that ended with an error had one at least; only continue_on_error counts them.
     failed = sum(job.get("total_err") or bool(job.get("error")) for c in contents for job in c["jobs"])
     return {
-        "verdict": "imported from fio-json", "wall_ns": max(known) * _NS_PER_MS if known else None,
-        "operations": sum(f["operations"] for f in figures), "errors": failed, "not_reached": None, "pace": None,
-        "in_flight_mean": None, "warmup": None, "skipped_rows": {}, "figures": figures,
-    }  # fmt: skip
+        "verdict": "imported from fio-json",
+        "wall_ns": max(known) * _NS_PER_MS if known else None,
+        "operations": sum(f["operations"] for f in figures),
+        "errors": failed,
+        "not_reached": None,
+        "pace": None,
+        "in_flight_mean": None,
+        "warmup": None,
+        "skipped_rows": {},
+        "figures": figures,
+    }
 
 
 def _facts(contents: list[dict[str, Any]], errors: list[str]) -> dict[str, Any]:
-    options = [content.get("global options", {}) | job.get("job options", {}) for content in contents
-               for job in content["jobs"]]  # fmt: skip
+    options = [
+        content.get("global options", {}) | job.get("job options", {})
+        for content in contents
+        for job in content["jobs"]
+    ]
 
     def same(name: str) -> Any:
         """Return the option that all jobs share, else null."""
@@ -173,10 +188,12 @@ def _facts(contents: list[dict[str, Any]], errors: list[str]) -> dict[str, Any]:
 
     depth = same("iodepth")
     return {
-        "status": "partial" if errors else "complete", "reason": "; ".join(errors) or None,
+        "status": "partial" if errors else "complete",
+        "reason": "; ".join(errors) or None,
         "engine": {
-            "name": same("ioengine") or "other", "queue_depth": int(depth) if str(depth).isdigit() else None,
+            "name": same("ioengine") or "other",
+            "queue_depth": int(depth) if str(depth).isdigit() else None,
             "io_bytes": None,
         },
         "fio": {"version": contents[0].get("fio version"), "options": options},
-    }  # fmt: skip
+    }

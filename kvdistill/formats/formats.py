@@ -1,4 +1,4 @@
-"""Logs and results of other tools, read into our tables: one format a file.
+"""Every foreign format by name, and what its reader returns: one format a file.
 
 What a format does not carry is null; what does not fit is counted and told. Each module has `read(files, options, db)
 -> Imported`; the connection is the import's own, and stays open until its rows are written.
@@ -6,18 +6,18 @@ What a format does not carry is null; what does not fit is counted and told. Eac
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvtrace.core.schema import Table
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
+    # Heavy.
     import duckdb
-
-    from kvtrace.core.schema import Table
 
 
 class Format(StrEnum):
@@ -33,14 +33,19 @@ class Format(StrEnum):
 
 
 _MODULES = {
-    Format.SAI3: "oplog", Format.WARP: "oplog", Format.FIO_JSON: "fiojson", Format.FIO_LOG: "fiolog",
-    Format.FIO_IOLOG: "iolog", Format.BPFTRACE: "bpftrace", Format.BLKPARSE: "blkparse",
-}  # fmt: skip
+    Format.SAI3: "oplog",
+    Format.WARP: "oplog",
+    Format.FIO_JSON: "fio_json",
+    Format.FIO_LOG: "fio_log",
+    Format.FIO_IOLOG: "iolog",
+    Format.BPFTRACE: "bpftrace",
+    Format.BLKPARSE: "blkparse",
+}
 
 
 @dataclass(slots=True)
 class Account:
-    """What an import met: rows that it read, and those that it had to leave out, by reason."""
+    """Rows that an import read, kept and left out, by reason."""
 
     rows: int = 0
     kept: int = 0
@@ -75,7 +80,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import found; a null is what the format does not carry."""
+    """The result of a reader; null is what the format does not carry."""
 
     account: Account
     rows: list[Rows]
@@ -91,15 +96,15 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ImportOptions:
     """What a user chooses; a null name is the format's own."""
 
     format: Format
     tier: str | None = None
 
 
-def reader(format_: Format) -> Callable[[Sequence[Path], Options, duckdb.DuckDBPyConnection], Imported]:
-    """Return what reads `format_`; heavy libraries are loaded only now."""
-    module = import_module(f"kvdistill.importers.{_MODULES[format_]}")
-    read: Callable[[Sequence[Path], Options, duckdb.DuckDBPyConnection], Imported] = module.read
+def reader(format_: Format) -> Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported]:
+    """Return the `read` function of the module of `format_`, which is imported only now."""
+    module = import_module(f"kvdistill.formats.{_MODULES[format_]}")
+    read: Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported] = module.read
     return read

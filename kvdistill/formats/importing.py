@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from kvdistill.formats.formats import Format, Imported, Options, reader
-from kvdistill.formats.rows import BLOCKS_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, TRACE_FILE
-from kvdistill.profile.database import connect
+from kvdistill.formats.formats import Format, Imported, ImportOptions, reader
+from kvdistill.formats.rows import OBJECTS_FILE, TRACE_FILE
+from kvdistill.queries.database import connect
+from kvdistill.queries.measured import distributions, figures, measured_views
+from kvdistill.queries.views import register
 from kvtrace import __version__
 from kvtrace.core.app import progress
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, TraceError
 from kvtrace.core.files import write_text
-from kvtrace.core.metadata import Tier, describe
+from kvtrace.core.metadata import Metadata, TierFacts, describe
+from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RUN_FILE, SERIES_FILE
 from kvtrace.core.schema import OBJECTS, OPS, TRACE
+from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.tables import create, open_table
 from kvtrace.core.units import NS_PER_S
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvtrace.core.metadata import Metadata
-
-RUN, PROBE = "run.json", "probe.json"
-_FILES = (RUN, PROBE, TRACE_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, BLOCKS_FILE)
+_FILES = (RUN_FILE, PROBE_FILE, TRACE_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, BLOCKS_FILE)
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What an import wrote and met."""
+    """The result of an import: files written, rows read, kept and left out."""
 
     files: list[str]
     rows_read: int
@@ -44,7 +43,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def import_files(files: Sequence[Path], options: Options, outdir: Path, argv: list[str]) -> Result:
+def import_files(files: Sequence[Path], options: ImportOptions, outdir: Path, argv: list[str]) -> Result:
     """Import `files` of one format into the folder `outdir`, made if missing.
 
     Raises:
@@ -64,16 +63,20 @@ def import_files(files: Sequence[Path], options: Options, outdir: Path, argv: li
         config = {"import": str(options.format), "files": [path.name for path in files], "tier": options.tier}
         written = [_write_table(outdir, found, rows, config, argv) for rows in found.rows]
     if found.probe is not None:
-        _write_json(outdir / PROBE, _head(found, config, argv) | found.probe)
-        written.append(PROBE)
+        _write_json(outdir / PROBE_FILE, _head(found, config, argv) | found.probe)
+        written.append(PROBE_FILE)
     elif OPS_FILE in written or found.summary is not None:
-        _write_json(outdir / RUN, _manifest(outdir, found, config, argv, files))
-        written.append(RUN)
+        _write_json(outdir / RUN_FILE, _manifest(outdir, found, config, argv, files))
+        written.append(RUN_FILE)
     account = found.account
     return Result(
-        files=written, rows_read=account.rows, rows_kept=account.kept, left_out=account.left_out,
-        examples=account.examples, notes=account.notes,
-    )  # fmt: skip
+        files=written,
+        rows_read=account.rows,
+        rows_kept=account.kept,
+        left_out=account.left_out,
+        examples=account.examples,
+        notes=account.notes,
+    )
 
 
 def _check_output(outdir: Path) -> None:
@@ -87,7 +90,7 @@ def _check_output(outdir: Path) -> None:
 
 def _is_import(outdir: Path) -> bool:
     for path in outdir.iterdir():
-        if path.name in (RUN, PROBE):
+        if path.name in (RUN_FILE, PROBE_FILE):
             try:
                 return bool(msgspec.json.decode(path.read_bytes(), type=dict[str, Any]).get("program") == "kvdistill")
             except msgspec.MsgspecError:
@@ -111,29 +114,36 @@ def _metadata(found: Imported, table: Any, config: dict[str, Any], argv: list[st
     source = {"kind": config["import"], "file": config["files"][0], "files": config["files"]}
     if found.first_unix_ns is not None:
         source["first_unix_ns"] = found.first_unix_ns
-    tiers = [Tier(name) for name in found.tiers] if table in (TRACE, OBJECTS, OPS) else []
+    tiers = [TierFacts(name) for name in found.tiers] if table in (TRACE, OBJECTS, OPS) else []
     return describe(table, "kvdistill", argv, config, tiers=tiers, source=source, notes=found.account.lines())
 
 
 def _head(found: Imported, config: dict[str, Any], argv: list[str]) -> dict[str, Any]:
-    """Return what every result says first, as those of kvreplay do."""
+    """Return the fields that run.json and probe.json begin with, as kvreplay writes them."""
     started = None
     if found.first_unix_ns is not None:
         started = datetime.fromtimestamp(found.first_unix_ns / NS_PER_S, UTC).isoformat()
     return {
-        "program": "kvdistill", "version": __version__, "argv": argv, "config": config,
-        "config_sha256": sha256(config), "started_utc": started, "notes": found.account.lines(),
-    }  # fmt: skip
+        "program": "kvdistill",
+        "version": __version__,
+        "argv": argv,
+        "config": config,
+        "config_sha256": sha256(config),
+        "started_utc": started,
+        "notes": found.account.lines(),
+    }
 
 
 def _manifest(
     outdir: Path, found: Imported, config: dict[str, Any], argv: list[str], files: Sequence[Path]
 ) -> dict[str, Any]:
-    """Return a run.json: the fields that kvreplay's has, null where an import cannot know them."""
-    summary = found.summary or _summary_of_ops(outdir, str(config["import"]))
+    """Return the content of run.json; null where an import does not know a field."""
+    summary = found.summary or _summary_of_ops(outdir / OPS_FILE, str(config["import"]))
     head = _head(found, config, argv)
     return head | {
-        "status": "complete", "reason": None, "host": {},
+        "status": "complete",
+        "reason": None,
+        "host": {},
         "trace": {
             "file": files[0].name,
             "metadata": msgspec.to_builtins(_metadata(found, TRACE, config, argv)) | {"rows": found.account.kept},
@@ -142,33 +152,42 @@ def _manifest(
         "pacing": {"loop": None, "speed": None},
         "engine": {"name": "other", "queue_depth": None, "io_bytes": None},
         "window": {"rows": found.account.kept, "is_whole_trace": None, "span_ns": None, "limit": None},
-        "device_io": {}, "mlperf": None, "verification": None,
+        "device_io": {},
+        "mlperf": None,
+        "verification": None,
         **found.facts,
         "summary": summary,
-    }  # fmt: skip
+    }
 
 
-def _summary_of_ops(outdir: Path, source: str) -> dict[str, Any]:
-    """Return the summary of the ops that were just written, by the queries that a report of them uses."""
-    from kvdistill.report.run import run_report
-
-    report = run_report(outdir / OPS_FILE, outdir / "absent.json", 1)
-    times = {(row["tier"], row["op"]): row for row in report.latency}
+def _summary_of_ops(ops: Path, source: str) -> dict[str, Any]:
+    """Return the summary of the `ops` that were just written, by the queries that a report of them uses."""
+    tiers = [tier.name for tier in open_table(ops, OPS).meta.tiers]
+    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
+        register(db, [ops], Path(scratch))
+        measured_views(db, None)
+        counted = figures(db, tiers)
+        _points, times = distributions(db, tiers, list(QUANTILES.values()))
+    latencies = {(row["tier"], row["op"]): row for row in times["latency"]}
     return {
-        "verdict": f"imported from {source}", "wall_ns": None,
-        "operations": sum(f["operations"] for f in report.figures),
-        "errors": sum(f["errors"] + f["corrupt"] for f in report.figures), "not_reached": 0, "pace": None,
-        "warmup": None, "skipped_rows": {},
+        "verdict": f"imported from {source}",
+        "wall_ns": None,
+        "operations": sum(f["operations"] for f in counted),
+        "errors": sum(f["errors"] + f["corrupt"] for f in counted),
+        "not_reached": 0,
+        "pace": None,
+        "warmup": None,
+        "skipped_rows": {},
         "figures": [
             {name: value for name, value in f.items() if name not in ("rows", "skipped")}
-            | {"is_simulated": False, "latency": latency(times.get((f["tier"], f["op"]))), "lateness": None}
-            for f in report.figures
+            | {"is_simulated": False, "latency": latency(latencies.get((f["tier"], f["op"]))), "lateness": None}
+            for f in counted
         ],
-    }  # fmt: skip
+    }
 
 
 def latency(row: dict[str, Any] | None, **known: float | None) -> dict[str, Any]:
-    """Return a distribution of times with the figures of `row` and what else is `known`; null for the rest."""
+    """Return a distribution of times from `row` and `known`; null for the figures that neither has."""
     names = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
     found = {**(row or {}), **known}
     return {"count": found.get("count", 0)} | {name: found.get(name) for name in names}
@@ -178,4 +197,4 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     write_text(path, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
 
 
-__all__ = ["Format", "Options", "Result", "import_files", "latency"]
+__all__ = ["Format", "ImportOptions", "Result", "import_files", "latency"]

@@ -1,26 +1,38 @@
-"""Write placed operations as fio's iologs: one target, long operations split, lines dealt to several jobs in turn.
+"""fio's iolog, both ways: placed operations written as one, and one read into our tables.
 
-Version 2 holds absolute times, so that lateness is caught up with; version 3 holds delays from the last issue.
-fio knows no delete, so deletes only free space.
+Written: one target, long operations split, lines dealt to several jobs in turn; deletes only free space, since fio
+knows none. Read: a file is an object, and an operation keeps its offset; trims and syncs have no place in our tables,
+since a trim frees a part of a file, where our delete frees an object.
+
+Version 2 holds no times but those of its `wait` lines, in ms from the start; version 3 begins each line with a time in
+microseconds. Replayed, the lateness of version 2 is caught up with, that of version 3 only grows.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
+import duckdb
 import msgspec
+import numpy as np
 
-from kvtrace.core.errors import ConfigError
+from kvdistill.formats.formats import Account, Imported, ImportOptions
+from kvdistill.formats.rows import INPUT, OK, READ, WRITE, finish
+from kvdistill.formats.text import first_line, leave_out, load, one
+from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
-from kvtrace.core.schema import TRACE, enum_code
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from typing import BinaryIO
-
+TIER = "fio"
+_HEAD = re.compile(r"fio version ([23]) iolog\s*")
+_FILE_ACTIONS = "'add', 'open', 'close'"
+_IO = "'read', 'write'"
+_IO_FIELDS = 5
+"""Time, file, action, offset and length; lines of other actions have fewer."""
 FIRST_US = 1
 """fio drops the gap after timestamp 0."""
 MAX_NAME = 256
@@ -29,7 +41,6 @@ ABSOLUTE, RELATIVE = 2, 3
 MAX_JOBS = 1024
 _US_PER_MS = 1000
 _NS_PER_US = 1000
-_READ = enum_code(TRACE, "op", "read")
 _GRANULE_BYTES = 4096
 _MAX_IO_BYTES = (1 << 32) - _GRANULE_BYTES
 # A row may become many lines: 32 MiB objects are 32 each.
@@ -39,7 +50,7 @@ _START_MS, _LINES_PER_MS = 1000, 200
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """How operations become logs; `jobs` null leaves it to `default_jobs`."""
+    """Options of written logs; null `jobs` is the number that `default_jobs` chooses."""
 
     max_io_bytes: int = 1 << 20
     """Longer operations are split at this."""
@@ -47,7 +58,7 @@ class LogOptions:
     version: int = ABSOLUTE
 
     def __post_init__(self) -> None:
-        """Refuse what fio cannot take."""
+        """Raise ConfigError for values that fio does not take."""
         if not _GRANULE_BYTES <= self.max_io_bytes <= _MAX_IO_BYTES or self.max_io_bytes % _GRANULE_BYTES:
             raise ConfigError(f"--io-bytes {self.max_io_bytes}: it must be a multiple of 4096 below 4 GiB")
         if self.jobs is not None and not 1 <= self.jobs <= MAX_JOBS:
@@ -57,7 +68,7 @@ class LogOptions:
 
 
 class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the logs hold, as fio will count it."""
+    """Counts of the written logs, in fio's terms: each line is one I/O."""
 
     files: list[str]
     """One a job; line i of the whole is in file i modulo their number."""
@@ -80,11 +91,10 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
-    """Yield the operations of `ios` as fio will see them, in order, as numpy arrays.
+    """Yield the operations of the Parquet file `ios` as the I/Os that fio issues, in order, as numpy arrays.
 
     `us` (timestamp), `is_read`, `offset`, `length`, and `part` (0 for the first of a split operation).
     """
-    import numpy as np
     import pyarrow.parquet as pq
 
     first = None
@@ -97,13 +107,11 @@ def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
             continue
         ts, op = ts[kept], op[kept]
         first = ts[0] if first is None else first
-        yield from split(FIRST_US + (ts - first) // _NS_PER_US, op == _READ, address[kept], length[kept], max_io_bytes)
+        yield from split(FIRST_US + (ts - first) // _NS_PER_US, op == READ, address[kept], length[kept], max_io_bytes)
 
 
 def split(us: Any, is_read: Any, offset: Any, length: Any, max_io_bytes: int) -> Iterator[dict[str, Any]]:
     """Yield operations as `split_ios` does."""
-    import numpy as np
-
     for start in range(0, len(us), _BATCH_ROWS):
         part_of = slice(start, start + _BATCH_ROWS)
         longer = length[part_of]
@@ -152,9 +160,14 @@ def write_iologs(
         for log in logs:
             log.close()
     return LogSummary(
-        files=files, version=options.version, target=target, max_io_bytes=options.max_io_bytes, start_ms=start_ms,
-        **counts.total, max_burst_ios=counts.max_burst_ios,
-    )  # fmt: skip
+        files=files,
+        version=options.version,
+        target=target,
+        max_io_bytes=options.max_io_bytes,
+        start_ms=start_ms,
+        **counts.total,
+        max_burst_ios=counts.max_burst_ios,
+    )
 
 
 class _Log:
@@ -169,7 +182,6 @@ class _Log:
 
     def write(self, part: dict[str, Any]) -> None:
         """Append lines."""
-        import numpy as np
         import polars as pl
 
         us = part["us"]
@@ -208,8 +220,6 @@ class _Counts:
 
     def add(self, part: dict[str, Any]) -> None:
         """Count the lines of `part`."""
-        import numpy as np
-
         for name, chosen in (("read", part["is_read"]), ("write", ~part["is_read"])):
             self.total[f"{name}_ios"] += int(chosen.sum())
             self.total[f"{name}_bytes"] += int(part["length"][chosen].sum())
@@ -220,3 +230,83 @@ class _Counts:
         self._burst_us, self._burst = int(times[-1]), int(lines[-1])
         self.max_burst_ios = max(self.max_burst_ios, int(lines.max()))
         self.total["last_us"] = self._burst_us
+
+
+def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
+    """Import one log, or the logs of jobs that ran at the same time, merged by time.
+
+    Raises:
+        TraceError: a file is no iolog, is damaged, or has no read or write.
+
+    """
+    account = Account()
+    db.execute(INPUT)
+    for number, path in enumerate(files):
+        version = _version(path)
+        names = ["name", "action", "offset_bytes", "length_bytes"]
+        load(db, path, ["us", *names] if version == RELATIVE else names, account, delimiter=" ", skip=1)
+        actions, waits = one(
+            db,
+            f"SELECT count(*) FILTER (action IN ({_FILE_ACTIONS})), count(*) FILTER (action = 'wait') FROM raw",
+        )
+        account.rows -= actions + waits
+        _leave_out(db, path, account, version)
+        db.execute(
+            f"INSERT INTO input SELECT {number}, line, CASE action WHEN 'read' THEN {READ} ELSE {WRITE} END, name, "
+            "CAST(offset_bytes AS BIGINT), CAST(length_bytes AS BIGINT), us * 1000, NULL, "
+            f"{OK}, NULL FROM ({_timed(version)}) WHERE action IN ({_IO})"
+        )
+        if version == ABSOLUTE:
+            account.notes.append(
+                f"{path.name} is of version 2: "
+                + (
+                    "its times are those of its wait lines, in ms from the start"
+                    if waits
+                    else "it has no times, so all operations share one instant"
+                )
+            )
+    rows, _first_ns = finish(db, files, is_measured=False)
+    (account.kept,) = one(db, "SELECT count(*) FROM input")
+    account.notes.append("requests, stages and phases are not in the log; the size of a file is the furthest byte used")
+    return Imported(account, rows, [options.tier or TIER])
+
+
+def logged_ios(path: Path) -> dict[str, Any]:
+    """Return the I/Os of a log of version 3, as fio writes one, in order: numpy arrays as `split_ios` yields them."""
+    fields = [line.split() for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    lines = [f for f in fields if len(f) == _IO_FIELDS]
+    return {
+        "us": np.array([int(f[0]) for f in lines], dtype=np.int64),
+        "is_read": np.array([f[2] == "read" for f in lines], dtype=bool),
+        "offset": np.array([int(f[3]) for f in lines], dtype=np.int64),
+        "length": np.array([int(f[4]) for f in lines], dtype=np.int64),
+    }
+
+
+def _version(path: Path) -> int:
+    found = _HEAD.fullmatch(first_line(path))
+    if found is None:
+        raise TraceError("its first line is not 'fio version 2 iolog' or 'fio version 3 iolog'", path=path, row=1)
+    return int(found[1])
+
+
+def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account, version: int) -> None:
+    no_place = " OR ".join(f"coalesce(TRY_CAST({n} AS BIGINT), -1) < 0" for n in ("offset_bytes", "length_bytes"))
+    conditions = [
+        ("syncs have no place in our tables", "action IN ('sync', 'datasync', 'sync_file_range')"),
+        ("trims free a part of a file, not an object", "action = 'trim'"),
+        ("an action that is not known", f"coalesce(action, '') NOT IN ('wait', 'read', 'write', {_FILE_ACTIONS})"),
+        ("no offset and length in whole bytes", f"action IN ({_IO}) AND ({no_place})"),
+    ]
+    if version == RELATIVE:
+        conditions.append(("no time in whole microseconds", "coalesce(TRY_CAST(us AS BIGINT), -1) < 0"))
+    for reason, condition in conditions:
+        leave_out(db, path, account, reason, condition)
+
+
+def _timed(version: int) -> str:
+    """Return SQL for `raw` with `us`, the time in microseconds."""
+    if version == RELATIVE:
+        return "SELECT * REPLACE (CAST(us AS BIGINT) AS us) FROM raw"
+    waited = "CASE WHEN action = 'wait' THEN TRY_CAST(offset_bytes AS BIGINT) END"
+    return f"SELECT *, 1000 * coalesce(max({waited}) OVER (ORDER BY line), 0) AS us FROM raw"

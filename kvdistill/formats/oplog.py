@@ -1,52 +1,52 @@
-"""Write a trace or run as the log of operations that sai3-bench replays, or as the per-request CSV of MinIO's warp.
+"""The op log of sai3-bench and s3dlio, and the per-request CSV of MinIO's warp, both ways.
 
-Both are zstd TSV of one row an operation, and differ by warp's `last_byte` and `cat`. Their first line must be the
-header; what else there is to say stands in `#` lines at the end, as warp writes them. What was not measured is empty.
+Both are zstd TSV of one row an operation, known by the header in the first line, and differ by warp's `last_byte` and
+`cat`; what else there is to say stands in `#` lines. Times are RFC 3339 with up to nanoseconds; empty is what was not
+measured. Read, GET, PUT and DELETE become reads, writes and deletes; LIST and STAT have no place in our tables.
 """
 
 from __future__ import annotations
 
 import io
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import duckdb
 import msgspec
+import numpy as np
 
-from kvdistill.formats.oplog_source import operations
-from kvdistill.formats.store_survey import DELETE, READ, WRITE, survey
+from kvdistill.formats.formats import Account, Format, Imported, ImportOptions
+from kvdistill.formats.oplog_source import losses, named_objects, operations, origin_lines, surveyed
+from kvdistill.formats.rows import DELETE, ERROR, INPUT, OK, READ, WRITE, finish
+from kvdistill.formats.text import first_line, leave_out, load, one
 from kvtrace import __version__
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import aside
-from kvtrace.core.schema import OBJECTS
-from kvtrace.core.tables import open_table
-from kvtrace.core.units import format_bytes, format_count
+from kvtrace.core.limit import Limit
+from kvtrace.core.units import NS_PER_S
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from kvdistill.formats.oplog_source import Operations
-    from kvdistill.formats.store_survey import Survey
-    from kvtrace.core.limit import Limit
-
-COMMON = (
-    "idx", "thread", "op", "client_id", "n_objects", "bytes", "endpoint", "file", "error", "start", "first_byte",
-    "end", "duration_ns",
-)  # fmt: skip
-WARP_ONLY = ("last_byte", "cat")
+TIER = "s3"
+"""What an import calls the store, unless it is told."""
+COMMON = tuple(
+    "idx thread op client_id n_objects bytes endpoint file error start first_byte end duration_ns".split()  # noqa: SIM905 - thirteen names
+)
 CLIENT = "kvdistill"
 ZSTD_LEVEL = 3
 _BATCH_ROWS = 1 << 17
 _VERBS = {READ: "GET", WRITE: "PUT", DELETE: "DELETE"}
+NEEDED = ("op", "bytes", "file", "start")
+_ALIASES = {"operation": "op", "t_start": "start"}
+_TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:?\d{2})$"
 _SPREAD = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio: multiplying by it scatters consecutive numbers."""
-_FORBIDDEN = '[\t\n\r"]'
 
 
 class Style(StrEnum):
-    """Whose log it is."""
+    """The tool that reads the log."""
 
     SAI3 = "sai3"
     WARP = "warp"
@@ -89,10 +89,10 @@ def write_oplogs(
     """
     with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch, ExitStack() as stack:
         done = operations(source, tier, limit, Path(scratch))
-        found = _survey(done)
+        found = surveyed(done)
         if not sum(found.rows.values()):
             raise TraceError(f"tier {tier!r} has no operations: there is nothing to log", path=done.file)
-        keys, sizes = _objects(done.objects, found.extent)
+        keys, sizes = named_objects(done.objects, found.extent)
         lines = _Lines(endpoint, keys, done.first_unix_ns)
         logs = [_Log(stack, outdir / name, style) for name in file_names("oplog", style, hosts)]
         partial, partial_bytes = 0, 0
@@ -106,22 +106,20 @@ def write_oplogs(
         before = [_Log(stack, outdir / name, style) for name in names]
         for host, log in enumerate(before):
             log.write(lines.populating(prior[_shard(prior, hosts) == host], sizes))
-        lost = _lost(found, (partial, partial_bytes), style, done)
+        lost = losses(found, (partial, partial_bytes), done)
+        if style is Style.WARP and not done.is_measured:
+            lost.append("warp analyze refuses rows without ends; what replays warp's CSV needs only starts")
         for log in (*logs, *before):
-            log.comment([f"{CLIENT} {__version__}: {' '.join(argv)}", *_origin(done, tier, limit), *lost])
+            log.comment([f"{CLIENT} {__version__}: {' '.join(argv)}", *origin_lines(done, tier, limit), *lost])
     return OpLog(
-        files=[log.path.name for log in logs], populate_files=names,
-        gets=found.rows[READ], puts=found.rows[WRITE], deletes=found.rows[DELETE], populated=len(prior), lost=lost,
-    )  # fmt: skip
-
-
-def _survey(done: Operations) -> Survey:
-    try:
-        return survey(done.parts())
-    except TraceError as error:
-        if error.path is None:
-            raise TraceError(str(error), path=done.file) from None
-        raise
+        files=[log.path.name for log in logs],
+        populate_files=names,
+        gets=found.rows[READ],
+        puts=found.rows[WRITE],
+        deletes=found.rows[DELETE],
+        populated=len(prior),
+        lost=lost,
+    )
 
 
 def file_names(stem: str, style: Style, hosts: int) -> list[str]:
@@ -132,39 +130,12 @@ def file_names(stem: str, style: Style, hosts: int) -> list[str]:
 
 def _shard(object_id: Any, hosts: int) -> Any:
     """Return the host of each object: scattered, so that no pattern of the numbers lands on one."""
-    import numpy as np
-
     scattered = object_id.astype(np.uint64) * np.uint64(_SPREAD)
     return (scattered >> np.uint64(32)) % np.uint64(hosts)
 
 
-def _objects(path: Path, extent: Any) -> tuple[Any, Any]:
-    """Return the names (polars; `object/ID` where `path` has none) and sizes of objects that reach to `extent`."""
-    import numpy as np
-    import polars as pl
-
-    count = len(extent)
-    known = pl.DataFrame({"object_id": [], "key": [], "size_bytes": []}, schema={
-        "object_id": pl.Int64, "key": pl.String, "size_bytes": pl.Int64,
-    })  # fmt: skip
-    if path.exists():
-        parts = [pl.DataFrame(pl.from_arrow(b)) for b in open_table(path, OBJECTS).batches(known.columns)]
-        known = pl.concat([known, *parts]).filter(pl.col("object_id") < count)
-    bad = known.filter(pl.col("key").str.contains(_FORBIDDEN))
-    if len(bad):
-        raise TraceError(
-            f"the name of object {bad['object_id'][0]} has a tab, line break or quote: no log can hold it",
-            path=path, column="key",
-        )  # fmt: skip
-    sizes = np.zeros(count, dtype=np.int64)
-    sizes[known["object_id"].to_numpy()] = known["size_bytes"].fill_null(0).to_numpy()
-    every = pl.DataFrame({"object_id": pl.int_range(count, eager=True)})
-    joined = every.join(known, on="object_id", how="left", maintain_order="left")
-    return joined.select(pl.coalesce("key", pl.format("object/{}", "object_id")))["key"], np.maximum(sizes, extent)
-
-
 class _Lines:
-    """Makes the rows of a log from rows of a trace or run."""
+    """Makes rows of a log from rows of a trace or run."""
 
     def __init__(self, endpoint: str, keys: Any, first_unix_ns: int) -> None:
         self._endpoint, self._keys, self._first_unix_ns = endpoint, keys, first_unix_ns
@@ -178,13 +149,15 @@ class _Lines:
 
     def populating(self, objects: Any, sizes: Any) -> Any:
         """Return a PUT of each of `objects`, all at the first instant."""
-        import numpy as np
-
         count = len(objects)
-        return self._frame({
-            "ts_ns": np.zeros(count, np.int64), "op": np.full(count, WRITE, np.int8), "object_id": objects,
-            "length_bytes": sizes[objects],
-        })  # fmt: skip
+        return self._frame(
+            {
+                "ts_ns": np.zeros(count, np.int64),
+                "op": np.full(count, WRITE, np.int8),
+                "object_id": objects,
+                "length_bytes": sizes[objects],
+            }
+        )
 
     def _frame(self, part: dict[str, Any]) -> Any:
         import polars as pl
@@ -200,12 +173,21 @@ class _Lines:
             took = pl.when(is_known).then((pl.col("end_ns") - pl.col("ts_ns")).cast(pl.String)).otherwise(empty)
             error = pl.col("error")
         return frame.select(
-            pl.lit(0).alias("thread"), pl.col("op").cast(pl.Int8).replace_strict(_VERBS, return_dtype=pl.String),
-            pl.lit(CLIENT).alias("client_id"), pl.lit(1).alias("n_objects"), pl.col("length_bytes").alias("bytes"),
-            pl.lit(self._endpoint).alias("endpoint"), self._keys.gather(part["object_id"]).alias("file"),
-            error.alias("error"), self._time("ts_ns").alias("start"), empty.alias("first_byte"),
-            empty.alias("last_byte"), ended.alias("end"), took.alias("duration_ns"), pl.lit(0).alias("cat"),
-        )  # fmt: skip
+            pl.lit(0).alias("thread"),
+            pl.col("op").cast(pl.Int8).replace_strict(_VERBS, return_dtype=pl.String),
+            pl.lit(CLIENT).alias("client_id"),
+            pl.lit(1).alias("n_objects"),
+            pl.col("length_bytes").alias("bytes"),
+            pl.lit(self._endpoint).alias("endpoint"),
+            self._keys.gather(part["object_id"]).alias("file"),
+            error.alias("error"),
+            self._time("ts_ns").alias("start"),
+            empty.alias("first_byte"),
+            empty.alias("last_byte"),
+            ended.alias("end"),
+            took.alias("duration_ns"),
+            pl.lit(0).alias("cat"),
+        )
 
     def _time(self, name: str) -> Any:
         import polars as pl
@@ -241,51 +223,113 @@ def _zstd(path: Path) -> Iterator[Any]:
     import zstandard
 
     with (
-        aside(path) as temporary, temporary.open("wb") as file,
+        aside(path) as temporary,
+        temporary.open("wb") as file,
         zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(file) as out,
-    ):  # fmt: skip
+    ):
         yield out
 
 
-def _origin(done: Operations, tier: str, limit: Limit) -> list[str]:
-    meta = done.meta
-    made = f"written by {meta.program} {meta.version}, configuration SHA-256 {meta.config_sha256 or 'unknown'}"
-    lines = [f"tier {tier} of {done.file.name}, {made}"]
-    if str(limit):
-        lines.append(f"only part of the tier: the first {limit}")
-    if meta.is_simulated:
-        lines.append("its times are a simulation's, not a device's")
-    return lines
+def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
+    """Import one log, or the logs of several hosts that ran at the same time, merged by time.
+
+    Raises:
+        TraceError: a file has no such header, is damaged, or has no operation that our tables hold.
+
+    """
+    account = Account()
+    db.execute(INPUT)
+    has_ends = False
+    for number, path in enumerate(files):
+        columns = _header(path)
+        account.notes += _about_columns(path, columns)
+        quote = '"' if options.format is Format.WARP else ""
+        load(db, path, columns, account, delimiter="\t", skip=1, quote=quote, comment="#")
+        _parse(db, columns)
+        _leave_out(db, path, account)
+        has_ends |= _insert(db, number)
+        account.notes += _about_rows(db)
+    rows, first_ns = finish(db, files, is_measured=has_ends)
+    account.kept, endless = one(db, "SELECT count(*), count(*) FILTER (end_ns IS NULL) FROM input")
+    if has_ends and endless:
+        account.notes.append(f"{endless:,} operations have no end: their times are null")
+    if not has_ends:
+        account.notes.append("no operation has an end: nothing was measured, so there is a trace and no run")
+    account.notes += [
+        "deletes free the largest operation on their object: the log does not say how large it was",
+        "requests, stages, phases and ranks are not in the log; threads and times to the first byte are not kept",
+    ]
+    return Imported(account, rows, [options.tier or TIER], first_unix_ns=first_ns)
 
 
-def _lost(found: Survey, partial: tuple[int, int], style: Style, done: Operations) -> list[str]:
-    lost = []
-    if found.requests:
-        lost.append(
-            f"the request and stage of {format_count(found.requests)} operations: each is issued by its time, none "
-            "waits for another"
+def _header(path: Path) -> list[str]:
+    names = [_ALIASES.get(name.strip().lower(), name.strip().lower()) for name in first_line(path).split("\t")]
+    missing = [name for name in NEEDED if name not in names]
+    if missing:
+        raise TraceError(
+            f"its first line is no header of an op log: {', '.join(missing)} is missing; "
+            "the columns are parted by tabs",
+            path=path,
+            row=1,
         )
-    if partial[0]:
-        lost.append(
-            f"{format_count(partial[0])} reads of a part: a GET reads the whole object, {format_bytes(partial[1])} more"
-        )
-    if found.partial_writes:
-        lost.append(
-            f"{format_count(found.partial_writes)} writes that do not start at 0: a PUT of their length replaces the "
-            "object"
-        )
-    if found.gone_reads:
-        lost.append(f"{format_count(found.gone_reads)} reads of deleted objects will fail")
-    if found.gone_deletes:
-        lost.append(f"{format_count(found.gone_deletes)} deletes of objects that are not there")
-    if found.ranks:
-        lost.append(f"the rank of {format_count(found.ranks)} operations")
-    if not done.objects.exists():
-        lost.append("names: objects are called object/ID, since the source does not name them")
-    if done.is_measured:
-        lost.append("phases, and where in its object an operation began")
-    else:
-        lost.append("phases; and ends, which a trace does not have")
-    if style is Style.WARP and not done.is_measured:
-        lost.append("warp analyze refuses rows without ends; what replays warp's CSV needs only starts")
-    return lost
+    if len(set(names)) < len(names):
+        raise TraceError("a column is named twice", path=path, row=1)
+    return names
+
+
+def _about_columns(path: Path, columns: Sequence[str]) -> list[str]:
+    unknown = [name for name in columns if name not in Style.WARP.columns]
+    return [f"{path.name}: unknown columns are left out: {', '.join(unknown)}"] if unknown else []
+
+
+def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
+    """Replace the text columns of `raw` by typed ones; null where the text has no such value."""
+
+    def column(name: str) -> str:
+        return f'"{name}"' if name in columns else "NULL"
+
+    took, count = (f"TRY_CAST({column(name)} AS BIGINT)" for name in ("duration_ns", "n_objects"))
+    db.execute(
+        "CREATE OR REPLACE TABLE raw AS SELECT line, upper(op) AS op, nullif(file, '') AS file, "
+        f"TRY_CAST(coalesce(nullif(bytes, ''), '0') AS BIGINT) AS bytes, {_ns('start')} AS start_ns, "
+        f"coalesce({_ns('end') if 'end' in columns else 'NULL'}, {_ns('start')} + {took}) AS end_ns, "
+        f"coalesce({column('error')}, '') <> '' AS is_failed, {count} AS n_objects FROM raw"
+    )
+
+
+def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> None:
+    """Delete rows of `raw` that are no read, write or delete, and count them."""
+    for reason, condition in (
+        ("no operation", "coalesce(op, '') = ''"),
+        ("LIST and STAT have no place in our tables", "op IN ('LIST', 'STAT', 'HEAD')"),
+        ("an operation that is not known", "op NOT IN ('GET', 'PUT', 'DELETE')"),
+        ("no object name", "file IS NULL"),
+        ("a start that is no RFC 3339 time", "start_ns IS NULL"),
+        ("bytes that are no whole number", "bytes IS NULL OR bytes < 0"),
+    ):
+        leave_out(db, path, account, reason, condition)
+
+
+def _insert(db: duckdb.DuckDBPyConnection, number: int) -> bool:
+    """Append `raw` to `input`; return whether it says when operations ended."""
+    db.execute(
+        f"INSERT INTO input SELECT {number}, line, CASE op WHEN 'GET' THEN {READ} WHEN 'PUT' THEN {WRITE} "
+        f"ELSE {DELETE} END, file, 0, bytes, start_ns, if(end_ns >= start_ns, end_ns, NULL), "
+        f"if(is_failed, {ERROR}, {OK}), NULL FROM raw"
+    )
+    (ended,) = one(db, "SELECT count(*) FROM raw WHERE end_ns >= start_ns")
+    return bool(ended)
+
+
+def _ns(name: str) -> str:
+    """Return SQL for the Unix ns of a time, null if it is none: DuckDB's own types hold its zone or its nanoseconds."""
+    seconds = f'epoch_us(TRY_CAST("{name}" AS TIMESTAMPTZ)) // 1000000'
+    fraction = f"CAST(rpad(regexp_extract(\"{name}\", '\\.(\\d+)', 1), 9, '0') AS BIGINT)"
+    return f"if(regexp_matches(\"{name}\", '{_TIME}'), {seconds} * {NS_PER_S} + {fraction}, NULL)"
+
+
+def _about_rows(db: duckdb.DuckDBPyConnection) -> list[str]:
+    (several,) = one(db, "SELECT count(*) FROM raw WHERE n_objects > 1")
+    if not several:
+        return []
+    return [f"{several:,} rows are operations on several objects: each counts as one, on the object that it names"]

@@ -1,26 +1,25 @@
-"""From operations of any log to our tables: objects numbered by first appearance, a trace, and what was measured.
+"""From the operations of a log to our tables: objects numbered by first appearance, a trace, and ops if it was timed.
 
 A format fills the table `input`; what follows is the same for all.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
 
 from kvdistill.formats.formats import Rows
 from kvdistill.formats.text import one
-from kvdistill.profile.database import named
+from kvdistill.queries.database import named
 from kvtrace.core.errors import TraceError
+from kvtrace.core.run.run_file import OPS_FILE
 from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, enum_array, enum_code
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    import duckdb
-
-TRACE_FILE, OBJECTS_FILE, OPS_FILE = "trace.parquet", "trace.objects.parquet", "ops.parquet"
-SERIES_FILE, BLOCKS_FILE = "series.parquet", "blocks.parquet"
+TRACE_FILE, OBJECTS_FILE = "trace.parquet", "trace.objects.parquet"
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))
 OK, ERROR = (enum_code(OPS, "outcome", value) for value in ("ok", "error"))
 ENGINE = "other"
@@ -30,14 +29,15 @@ INPUT = (
 )
 """One row an operation: codes of `op` and `outcome`; `end_ns` and `io_bytes` null where the log has none."""
 _CODES = {
-    "phase": enum_code(TRACE, "phase", "other"), "kind": enum_code(OBJECTS, "kind", "other"),
+    "phase": enum_code(TRACE, "phase", "other"),
+    "kind": enum_code(OBJECTS, "kind", "other"),
     "engine": enum_code(OPS, "engine", ENGINE),
-}  # fmt: skip
+}
 _BATCH_ROWS = 1 << 17
 
 
 def finish(db: duckdb.DuckDBPyConnection, files: Sequence[Path], *, is_measured: bool) -> tuple[list[Rows], int]:
-    """Return the tables that `input` makes, and its first start; times in them run from there.
+    """Return the tables made of `input`, and its first start in Unix ns, which is their time 0.
 
     Names that our tables cannot hold (with white space) get `%20` and the like instead.
 
@@ -48,7 +48,7 @@ def finish(db: duckdb.DuckDBPyConnection, files: Sequence[Path], *, is_measured:
     count, first_ns = one(db, "SELECT count(*), min(start_ns) FROM input")
     if not count:
         raise TraceError("holds no operation that our tables can hold", path=files[0])
-    db.execute(f"UPDATE input SET start_ns = start_ns - {first_ns}, end_ns = end_ns - {first_ns}")  # noqa: S608 - a number
+    db.execute(f"UPDATE input SET start_ns = start_ns - {first_ns}, end_ns = end_ns - {first_ns}")
     for name in ("import_objects", "import_ordered"):
         db.execute(named(name))
     rows = [
@@ -70,8 +70,7 @@ def _batches(db: duckdb.DuckDBPyConnection, query: str, table: Table) -> Iterato
 
 
 def _column(batch: Any, table: Table, name: str, type_: Any) -> Any:
-    """Return a column; those of a log that has no such thing are null, or the one value that says so."""
-    import numpy as np
+    """Return a column; one that the log lacks is null, or the enum value that stands for none."""
     import pyarrow as pa
 
     if table.column(name).type == "enum":

@@ -1,19 +1,16 @@
-"""Delimited text into a table of DuckDB, all columns as text, with what cannot be split into columns counted."""
+"""Delimited text into a table of DuckDB, all columns as text; lines that do not split into the columns are counted."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from kvdistill.profile.database import literal
+import duckdb
+
+from kvdistill.formats.formats import Account
+from kvdistill.queries.database import literal
 from kvtrace.core.errors import TraceError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import duckdb
-
-    from kvdistill.formats.formats import Account
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _HEAD_BYTES = 1 << 16
@@ -51,9 +48,16 @@ def is_zstd(path: Path) -> bool:
 
 
 def load(
-    db: duckdb.DuckDBPyConnection, path: Path, columns: Sequence[str], account: Account, *,
-    delimiter: str, skip: int = 0, quote: str = "", comment: str = "",
-) -> None:  # fmt: skip
+    db: duckdb.DuckDBPyConnection,
+    path: Path,
+    columns: Sequence[str],
+    account: Account,
+    *,
+    delimiter: str,
+    skip: int = 0,
+    quote: str = "",
+    comment: str = "",
+) -> None:
     """Make the table `raw` of the lines of `path` after `skip`: `line` (from 0) and `columns`, as text.
 
     Missing columns at the end of a line are null; lines with too many, or that are no text, are left out and counted.
@@ -62,20 +66,23 @@ def load(
         TraceError: the file cannot be read to its end.
 
     """
-    import duckdb
-
     types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
     options = {
-        "delim": delimiter, "quote": quote, "escape": quote, "comment": comment, "columns": f"{{{types}}}",
-        "skip": skip, "compression": "zstd" if is_zstd(path) else "none",
-    }  # fmt: skip
+        "delim": delimiter,
+        "quote": quote,
+        "escape": quote,
+        "comment": comment,
+        "columns": f"{{{types}}}",
+        "skip": skip,
+        "compression": "zstd" if is_zstd(path) else "none",
+    }
     shown = ", ".join(
         f"{name}={value if name in ('columns', 'skip') else literal(value)}" for name, value in options.items()
     )
     for table in ("raw", "reject_errors", "reject_scans"):
         db.execute(f"DROP TABLE IF EXISTS {table}")
     settings = f"header=false, auto_detect=false, all_varchar=true, null_padding=true, store_rejects=true, {shown}"
-    query = f"SELECT row_number() OVER () - 1 AS line, * FROM read_csv({_unpatterned(path)}, {settings})"  # noqa: S608 - quoted
+    query = f"SELECT row_number() OVER () - 1 AS line, * FROM read_csv({_unpatterned(path)}, {settings})"
     try:
         db.execute(f"CREATE TABLE raw AS {query}")
     except duckdb.Error as error:
@@ -90,10 +97,10 @@ def load(
 
 def leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account, reason: str, condition: str) -> None:
     """Delete the rows of `raw` where `condition` holds, and count them in `account` under `reason`."""
-    count, line = one(db, f"SELECT count(*), min(line) FROM raw WHERE {condition}")  # noqa: S608 - ours
+    count, line = one(db, f"SELECT count(*), min(line) FROM raw WHERE {condition}")
     account.leave_out(reason, count, f"{path.name}, row {line}")
     if count:
-        db.execute(f"DELETE FROM raw WHERE {condition}")  # noqa: S608 - ours
+        db.execute(f"DELETE FROM raw WHERE {condition}")
 
 
 def _unpatterned(path: Path) -> str:

@@ -1,32 +1,28 @@
-"""Run the jobs briefly with fio on a scratch file, and compare what fio did with what the source says."""
+"""Run the jobs briefly with fio on a scratch file, and compare the I/O that fio did with the source's."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from kvdistill.formats.fio_logs import asked_stream, drawn_stream, profile_stream, replayed_stream
 from kvdistill.formats.iolog import split_ios
 from kvdistill.jobs import fio_program
 from kvdistill.jobs import job as fio
-from kvdistill.jobs.closeness import Figures, Verdict, job_figures, source_figures, verdicts
-from kvdistill.jobs.job import Mode
+from kvdistill.jobs.closeness import StreamFigures, Verdict, job_figures, source_figures, verdicts
+from kvdistill.jobs.job import FioMode
+from kvdistill.jobs.streams import Stream, asked_stream, drawn_stream, profile_stream, replayed_stream
+from kvdistill.jobs.write import CheckOptions, Wanted, WrittenJob, write_job
+from kvdistill.profile.distil import Distilled
 from kvdistill.profile.sources import distil_source
-from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
+from kvtrace.core.errors import DeviceError, ProbeUnavailable
 from kvtrace.core.limit import Limit
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvdistill.jobs.closeness import Stream
-    from kvdistill.jobs.write import Wanted, Written
-    from kvdistill.profile.distil import Distilled
 
 _SPARE_BYTES = 256 << 20
 """Free space that a check leaves alone."""
@@ -36,45 +32,29 @@ _NOT_KEEPING_UP_US = 100_000
 """Lateness of the median I/O beyond which the target is said not to keep up."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckOptions:
-    """How much a check runs."""
-
-    seconds: float = 10.0
-    max_bytes: int = 4 << 30
-    """The most bytes that a check's part of the source moves, and its scratch file takes."""
-    is_null: bool = False
-    """Whether fio's null engine takes the I/O: what is late then is fio's, not a target's."""
-
-    def __post_init__(self) -> None:
-        """Refuse what runs nothing."""
-        if self.seconds <= 0:
-            raise ConfigError(f"--check-seconds {self.seconds}: it must be more than 0")
-
-
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class ClosenessPair(msgspec.Struct, frozen=True, kw_only=True):
     """One job beside the source over the same window."""
 
     job: str
     window: str
-    source: Figures
-    fio: Figures
+    source: StreamFigures
+    fio: StreamFigures
     verdicts: list[Verdict]
 
 
 class Closeness(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--check` found; `closeness.json` holds it."""
+    """The result of `--check`, the content of `closeness.json`."""
 
     fio_version: str
-    comparisons: list[Comparison]
+    comparisons: list[ClosenessPair]
     notes: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One job to run: what of the source it is of, and where."""
+    """One job to run: the part of the source it is made of, and its folder."""
 
-    mode: Mode
+    mode: FioMode
     distilled: Distilled
     window: str
     place: Path
@@ -82,9 +62,15 @@ class _Run:
 
 
 def check(
-    source: Path, tier: str | None, limit: Limit, whole: Distilled, outdir: Path, modes: Sequence[Mode], wanted: Wanted
+    source: Path,
+    tier: str | None,
+    limit: Limit,
+    whole: Distilled,
+    outdir: Path,
+    modes: Sequence[FioMode],
+    wanted: Wanted,
 ) -> Closeness:
-    """Run the jobs of `modes`, as far as they are brief, on a scratch file in `outdir`; return how close they come.
+    """Run the jobs of `modes` on a scratch file in `outdir`, cut to a brief part; return how close they come.
 
     They are of the source's first `seconds` or `max_bytes`; the statistical job is of all of `whole` if its file is
     small enough.
@@ -111,12 +97,12 @@ def check(
             is_whole = (
                 part is whole
                 or part.profile.ops == whole.profile.ops
-                or (mode is Mode.STAT and _is_brief(whole, wanted, options))
+                or (mode is FioMode.STAT and _is_brief(whole, wanted, options))
             )
             chosen = whole if is_whole else part
             window = "the whole window" if is_whole else f"the first {format_duration(chosen.profile.span_ns)}"
             run = _Run(mode, chosen, window, place, wanted)
-            comparisons.append(_check_drawn(run) if mode is Mode.STAT else _check_logs(run, notes))
+            comparisons.append(_check_drawn(run) if mode is FioMode.STAT else _check_logs(run, notes))
     return Closeness(fio_version=str(version), comparisons=comparisons, notes=notes)
 
 
@@ -132,9 +118,7 @@ def _depth_note(whole: Distilled) -> str:
     return f"the source's depth is {depth.mean:.3g} over all of it, weighted by time"
 
 
-def _write(run: _Run) -> Written:
-    from kvdistill.jobs.write import write_job
-
+def _write(run: _Run) -> WrittenJob:
     written = write_job(run.mode, run.distilled, run.place, run.wanted)
     if _is_null(run):
         return written
@@ -148,9 +132,9 @@ def _write(run: _Run) -> Written:
     return written
 
 
-def _check_logs(run: _Run, notes: list[str]) -> Comparison:
+def _check_logs(run: _Run, notes: list[str]) -> ClosenessPair:
     """Run the job of iologs in `run`."""
-    written, is_replay = _write(run), run.mode is Mode.REPLAY
+    written, is_replay = _write(run), run.mode is FioMode.REPLAY
     log, ios = written.log, run.distilled.ios
     assert log is not None
     assert written.parts is not None
@@ -185,7 +169,7 @@ def _the_log(place: Path, pattern: str) -> Path:
     return path
 
 
-def _check_drawn(run: _Run) -> Comparison:
+def _check_drawn(run: _Run) -> ClosenessPair:
     """Run the statistical job in `run`."""
     written = _write(run)
     profile = run.distilled.profile
@@ -235,13 +219,16 @@ def _with_options(job: str, per_job: str, shared: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _compare(run: _Run, source: Figures, figures: Figures) -> Comparison:
+def _compare(run: _Run, source: StreamFigures, figures: StreamFigures) -> ClosenessPair:
     depth = run.distilled.profile.depth
     shown = msgspec.structs.replace(source, mean_depth=None if depth is None else depth.mean)
-    return Comparison(
-        job=run.mode.job, window=run.window, source=shown, fio=figures,
-        verdicts=verdicts(figures, source, is_replay=run.mode is Mode.REPLAY),
-    )  # fmt: skip
+    return ClosenessPair(
+        job=run.mode.job,
+        window=run.window,
+        source=shown,
+        fio=figures,
+        verdicts=verdicts(figures, source, is_replay=run.mode is FioMode.REPLAY),
+    )
 
 
 def _mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:
@@ -251,6 +238,7 @@ def _mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:
         return None
     busy_ns = sum(
         job[direction]["lat_ns"]["mean"] * job[direction]["lat_ns"].get("N", job[direction]["total_ios"])
-        for job in jobs for direction in ("read", "write")
-    )  # fmt: skip
+        for job in jobs
+        for direction in ("read", "write")
+    )
     return float(busy_ns) / NS_PER_S / seconds

@@ -1,17 +1,15 @@
-"""How close what fio did is to what the trace asks: one row of figures for each, null where not measured."""
+"""How close the I/O that fio did is to the source's: figures of both, their distances, and targets."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from kvdistill.jobs.streams import Stream
 from kvdistill.profile import reuse
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SIZE_TV_TARGET = 0.015
 RATE_TARGET = 0.015
@@ -23,42 +21,7 @@ _SIGMAS = 2
 """Standard deviations that a drawn count may be off by chance."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """I/Os in order of issue; `us` are issue times in microseconds, true to `resolution_us`."""
-
-    us: NDArray[np.int64]
-    is_read: NDArray[np.bool_]
-    offset: NDArray[np.int64]
-    length: NDArray[np.int64]
-    arrival: NDArray[np.int64]
-    """Which arrival each I/O belongs to, from 0: gaps are between arrivals, each at its first I/O's time."""
-    resolution_us: int = 1
-    span_us: int | None = None
-    """How long it went on, where that is known better than from its first and last I/O."""
-
-    @property
-    def seconds(self) -> float | None:
-        """The span in seconds; null if it is 0."""
-        span = self.span_us if self.span_us is not None else int(self.us[-1] - self.us[0]) if len(self.us) else 0
-        return span / 1e6 if span else None
-
-    def head(self, count: int) -> Stream:
-        """Return the first `count` I/Os."""
-        return Stream(
-            self.us[:count], self.is_read[:count], self.offset[:count], self.length[:count],
-            self.arrival[:count], self.resolution_us,
-        )  # fmt: skip
-
-    @property
-    def arrivals_us(self) -> NDArray[np.int64]:
-        """When each arrival began, by its number."""
-        first = np.full(int(self.arrival.max()) + 1 if len(self.arrival) else 0, np.iinfo(np.int64).max)
-        np.minimum.at(first, self.arrival, self.us)
-        return first
-
-
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the closeness table; distances are from the source and null for the source itself."""
 
     name: str
@@ -105,27 +68,34 @@ class Verdict(msgspec.Struct, frozen=True):
     passes: bool | None
 
 
-def source_figures(name: str, stream: Stream, window: Stream | None = None) -> Figures:
+def source_figures(name: str, stream: Stream, window: Stream | None = None) -> StreamFigures:
     """Return the figures of the source; locality over `window`, a part as long as what it is compared with."""
     return _figures(name, stream, window if window is not None else stream)
 
 
-def job_figures(name: str, stream: Stream, source: Stream, *, is_replay: bool, mean_depth: float | None) -> Figures:
+def job_figures(
+    name: str, stream: Stream, source: Stream, *, is_replay: bool, mean_depth: float | None
+) -> StreamFigures:
     """Return the figures of what fio did and its distances from `source`."""
     figures = _figures(name, stream, stream)
     resolution_us = max(stream.resolution_us, source.resolution_us)
     same = _has_same_ios(stream, source) if is_replay else None
     return msgspec.structs.replace(
-        figures, size_tv=size_tv(stream, source), size_tv_by_chance=_tv_by_chance(source, len(stream.us)),
+        figures,
+        size_tv=size_tv(stream, source),
+        size_tv_by_chance=_tv_by_chance(source, len(stream.us)),
         size_emd_bytes=size_emd_bytes(stream, source),
         gap_ks=ks_distance(gaps_us(stream), gaps_us(source), resolution_us if resolution_us > 1 else 0)
-        if source.seconds else None,
-        gap_resolution_us=resolution_us, mean_depth=mean_depth, has_same_ios=same,
+        if source.seconds
+        else None,
+        gap_resolution_us=resolution_us,
+        mean_depth=mean_depth,
+        has_same_ios=same,
         **(_lateness(stream, source) if is_replay and same else {}),
-    )  # fmt: skip
+    )
 
 
-def verdicts(figures: Figures, source: Figures, *, is_replay: bool) -> list[Verdict]:
+def verdicts(figures: StreamFigures, source: StreamFigures, *, is_replay: bool) -> list[Verdict]:
     """Return each defined target against what was reached.
 
     What a job that draws misses by no more than chance allows for so few I/Os neither passes nor fails.
@@ -133,25 +103,24 @@ def verdicts(figures: Figures, source: Figures, *, is_replay: bool) -> list[Verd
     n, p = figures.ios, source.read_share
     drawn = float("inf") if is_replay or not n else n**0.5
     chance = _SIGMAS / drawn
+    reads, rate, moved, reuse_ = (
+        _relative(getattr(figures, field), getattr(source, field))
+        for field in ("read_share", "ios_per_s", "bytes_per_s", "reuse_p50_blocks")
+    )
+    reads_chance = chance * ((1 - p) / p) ** 0.5 if p else 0
+    moved_chance = chance * (1 + (figures.size_cv or 0) ** 2) ** 0.5
+    size_chance = 0 if is_replay else figures.size_tv_by_chance or 0
     rows = [
-        _within("read share", "within 1.5 %", _relative(figures.read_share, p), RATE_TARGET,
-                chance * ((1 - p) / p) ** 0.5 if p else 0),
-        _within("I/Os a second", "within 1.5 %", _relative(figures.ios_per_s, source.ios_per_s), RATE_TARGET, chance),
-        _within("bytes a second", "within 1.5 %", _relative(figures.bytes_per_s, source.bytes_per_s), RATE_TARGET,
-                chance * (1 + (figures.size_cv or 0) ** 2) ** 0.5),
-        _within("size TV", f"<= {SIZE_TV_TARGET}", figures.size_tv, SIZE_TV_TARGET,
-                0 if is_replay else figures.size_tv_by_chance or 0),
-    ]  # fmt: skip
+        _within("read share", "within 1.5 %", reads, RATE_TARGET, reads_chance),
+        _within("I/Os a second", "within 1.5 %", rate, RATE_TARGET, chance),
+        _within("bytes a second", "within 1.5 %", moved, RATE_TARGET, moved_chance),
+        _within("size TV", f"<= {SIZE_TV_TARGET}", figures.size_tv, SIZE_TV_TARGET, size_chance),
+    ]
     if is_replay:
         rows += [
             _within("gap KS", f"<= {GAP_KS_TARGET}", figures.gap_ks, GAP_KS_TARGET),
             _within("end slip", "<= 1 %", figures.end_slip, END_SLIP_TARGET),
-            _within(
-                "reuse distance",
-                "within 1 %",
-                _relative(figures.reuse_p50_blocks, source.reuse_p50_blocks),
-                REUSE_TARGET,
-            ),
+            _within("reuse distance", "within 1 %", reuse_, REUSE_TARGET),
             Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios),
         ]
     return rows
@@ -171,17 +140,20 @@ def _relative(value: float | None, source: float | None) -> float | None:
     return value / source - 1
 
 
-def _figures(name: str, stream: Stream, locality: Stream) -> Figures:
+def _figures(name: str, stream: Stream, locality: Stream) -> StreamFigures:
     seconds = stream.seconds
     blocks = reuse.block_accesses(locality.offset, locality.length)
-    return Figures(
-        name=name, ios=len(stream.us), read_share=float(stream.is_read.mean()),
+    return StreamFigures(
+        name=name,
+        ios=len(stream.us),
+        read_share=float(stream.is_read.mean()),
         ios_per_s=len(stream.us) / seconds if seconds else None,
         bytes_per_s=float(stream.length.sum()) / seconds if seconds else None,
-        hot10_share=reuse.hot_share(blocks), reuse_p50_blocks=reuse.median_reuse(blocks),
+        hot10_share=reuse.hot_share(blocks),
+        reuse_p50_blocks=reuse.median_reuse(blocks),
         arrivals=int(stream.arrival.max()) + 1 if len(stream.us) else 0,
         size_cv=float(stream.length.std() / stream.length.mean()) if len(stream.us) else None,
-    )  # fmt: skip
+    )
 
 
 def gaps_us(stream: Stream) -> NDArray[np.int64]:
@@ -232,9 +204,11 @@ def _tv_by_chance(source: Stream, draws: int) -> float | None:
 def size_emd_bytes(stream: Stream, source: Stream) -> float | None:
     """Return the earth mover's distance of sizes in bytes, weighted likewise; null if a direction is missing."""
     value = _by_direction(
-        stream, source,
-        lambda a, b, values: float((np.abs(np.cumsum(a - b))[:-1] * np.diff(values)).sum()), missing=float("nan"),
-    )  # fmt: skip
+        stream,
+        source,
+        lambda a, b, values: float((np.abs(np.cumsum(a - b))[:-1] * np.diff(values)).sum()),
+        missing=float("nan"),
+    )
     return None if np.isnan(value) else value
 
 

@@ -1,16 +1,14 @@
-"""Which fio there is, what its version gets wrong, and how to run it and read its JSON."""
+"""The installed fio: its version and known bugs, how to run it and read its JSON."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class FioVersion(NamedTuple):

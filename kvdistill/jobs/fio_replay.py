@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kvdistill.formats.iolog import ABSOLUTE
+from kvdistill.formats.iolog import ABSOLUTE, LogOptions, LogSummary
 from kvdistill.jobs.header import common_losses, header, log_bugs
-from kvdistill.jobs.job import MIB, JobOptions, Mode, bugs_heading, data_lines, job_sections, needs, whole_mib
+from kvdistill.jobs.job import MIB, FioMode, JobOptions, bugs_heading, data_lines, job_sections, needs, whole_mib
+from kvdistill.profile.profile import Profile
 from kvtrace.core.units import format_bytes, format_count, format_duration
-
-if TYPE_CHECKING:
-    from kvdistill.formats.iolog import LogOptions, LogSummary
-    from kvdistill.profile.profile import Profile
 
 BUFFER_BYTES = 256 * MIB
 DEFAULT_JOBS = 32
@@ -20,20 +15,29 @@ _MS = 1_000_000
 
 
 def default_jobs(options: LogOptions) -> int:
-    """Return over how many jobs the lines are dealt: as asked, or so many that their buffers stay small."""
+    """Return the number of jobs that the lines are dealt to: as asked, or as many as 256 MiB of buffers allow."""
     return options.jobs or max(1, min(DEFAULT_JOBS, BUFFER_BYTES // options.max_io_bytes))
 
 
-def prefill_job(profile: Profile, mode: Mode, space: int, options: JobOptions) -> str:
+def prefill_job(profile: Profile, mode: FioMode, space: int, options: JobOptions) -> str:
     """Return the job that writes the whole target, so that every read meets data on the device."""
     text = header(
-        f"Fills the target of {mode.job}", profile,
+        f"Fills the target of {mode.job}",
+        profile,
         [("Run", [f"in this folder, once: fio {mode.prefill}"]), ("Needs", needs(options, space))],
-    )  # fmt: skip
+    )
     lines = [
-        f"filename={options.filename}", "direct=1", "ioengine=libaio", "iodepth=4", "rw=write", "bs=1M",
-        f"size={space}", "refill_buffers=1", *data_lines(profile), "end_fsync=1",
-    ]  # fmt: skip
+        f"filename={options.filename}",
+        "direct=1",
+        "ioengine=libaio",
+        "iodepth=4",
+        "rw=write",
+        "bs=1M",
+        f"size={space}",
+        "refill_buffers=1",
+        *data_lines(profile),
+        "end_fsync=1",
+    ]
     return text + job_sections([("prefill", lines)])
 
 
@@ -46,9 +50,9 @@ def replay_job(profile: Profile, log: LogSummary, options: JobOptions) -> str:
             f"{format_count(space.prior_objects)} objects ({format_bytes(space.prior_bytes)}) are read before they are "
             "written; the prefill writes the whole target, so that every read meets data on the device"
         )
-    ]  # fmt: skip
+    ]
     lost = ["which request and stage an operation serves: all are issued by time, none waits for another to complete"]
-    return _job(profile, log, options, Mode.REPLAY, whole_mib(space.span_bytes), title, does, lost)
+    return _job(profile, log, options, FioMode.REPLAY, whole_mib(space.span_bytes), title, does, lost)
 
 
 def reuse_job(profile: Profile, log: LogSummary, span_bytes: int, seed: int, options: JobOptions) -> str:
@@ -64,39 +68,42 @@ def reuse_job(profile: Profile, log: LogSummary, span_bytes: int, seed: int, opt
         "which operation follows which: each is drawn apart from the others",
         "phases: the rate is the same all along",
     ]
-    return _job(profile, log, options, Mode.REUSE, whole_mib(span_bytes), title, does, lost)
+    return _job(profile, log, options, FioMode.REUSE, whole_mib(span_bytes), title, does, lost)
 
 
 def _job(
-    profile: Profile, log: LogSummary, options: JobOptions, mode: Mode, space: int, title: str, does: list[str],
+    profile: Profile,
+    log: LogSummary,
+    options: JobOptions,
+    mode: FioMode,
+    space: int,
+    title: str,
+    does: list[str],
     lost: list[str],
-) -> str:  # fmt: skip
+) -> str:
     took = format_duration(log.last_us * 1000 + log.start_ms * _MS)
+    run = [
+        f"in this folder: fio {mode.prefill} && fio {mode.job}",
+        f"a second time, without filling the target again: fio {mode.job}",
+        f"it takes {took}{_start_note(log)}",
+    ]
+    need = [*needs(options, space), f"{format_bytes(_memory_bytes(log))} of memory for buffers and logs"]
+    reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
+    writes = f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes"
     split = f"{format_count(log.split_ops)} operations longer than {format_bytes(log.max_io_bytes)} are split"
-    text = header(
-        title, profile,
-        [
-            ("Run", [
-                f"in this folder: fio {mode.prefill} && fio {mode.job}",
-                f"a second time, without filling the target again: fio {mode.job}",
-                f"it takes {took}" + _start_note(log),
-            ]),
-            ("Needs", [*needs(options, space), f"{format_bytes(_memory_bytes(log))} of memory for buffers and logs"]),
-            ("It does", [
-                (
-                    f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes and "
-                    f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes, as fio counts them"
-                ),
-                _jobs_note(log),
-                *does,
-            ]),
-            ("Lost", [
-                *([f"{split}; their parts are issued at once"] if log.split_ops else []),
-                *(["times are whole milliseconds"] if log.version == ABSOLUTE else []), *lost, *common_losses(profile),
-            ]),
-            (bugs_heading(options.version), log_bugs(options.version, log)),
-        ],
-    )  # fmt: skip
+    losses = [
+        *([f"{split}; their parts are issued at once"] if log.split_ops else []),
+        *(["times are whole milliseconds"] if log.version == ABSOLUTE else []),
+        *lost,
+        *common_losses(profile),
+    ]
+    sections = [
+        ("Run", run),
+        ("Needs", need),
+        ("It does", [f"{reads} and {writes}, as fio counts them", _jobs_note(log), *does]),
+        ("Lost", losses),
+        (bugs_heading(options.version), log_bugs(options.version, log)),
+    ]
     engine = ["ioengine=psync"]
     if len(log.files) == 1:
         # Room for what may be in flight, not a claim about the workload: the log's times decide that.
@@ -104,7 +111,7 @@ def _job(
         engine = ["ioengine=libaio", f"iodepth={depth}"]
     shared = ["direct=1", *engine, f"bs={log.max_io_bytes}", "group_reporting=1", *data_lines(profile)]
     jobs = [(file.removesuffix(".iolog"), [f"read_iolog={file}"]) for file in log.files]
-    return text + job_sections([("global", shared), *jobs])
+    return header(title, profile, sections) + job_sections([("global", shared), *jobs])
 
 
 def _start_note(log: LogSummary) -> str:

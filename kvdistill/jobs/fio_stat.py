@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
 
-from kvdistill.jobs.fio_rate import pace
 from kvdistill.jobs.header import common_losses, header, stat_bugs
 from kvdistill.jobs.job import (
     MIB,
     STAT_MAX_IO_BYTES,
+    FioMode,
     JobOptions,
-    Mode,
     bugs_heading,
     data_lines,
     job_sections,
@@ -21,11 +19,8 @@ from kvdistill.jobs.job import (
     stat_space_bytes,
 )
 from kvdistill.profile.distributions import cut_long, split_sizes
-from kvdistill.profile.profile import Phase
+from kvdistill.profile.profile import ArrivalPhase, DirectionProfile, Profile
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
-
-if TYPE_CHECKING:
-    from kvdistill.profile.profile import Direction, Profile
 
 BUFFER_BYTES = 1024 * MIB
 _MAX_DEPTH = 1024
@@ -39,7 +34,7 @@ class _Stretch:
     """A phase as the job runs it."""
 
     name: str
-    phase: Phase
+    phase: ArrivalPhase
     start_ms: int
     runtime_ms: int | None
     """Null if it ends after as many operations as the source has."""
@@ -56,22 +51,29 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
             jobs += _direction_jobs(name, cut_long(direction, STAT_MAX_IO_BYTES), profile, stretch, space)
     jobs += _trim_jobs(profile, options, runtime_ns)
     text = header(
-        "Statistical job of a KV-cache workload: its sizes, rates and hot places, drawn at random", profile,
+        "Statistical job of a KV-cache workload: its sizes, rates and hot places, drawn at random",
+        profile,
         [
-            ("Run", [f"in this folder: fio {Mode.STAT.job}", *_runtime_note(profile, runtime_ns, len(stretches))]),
+            ("Run", [f"in this folder: fio {FioMode.STAT.job}", *_runtime_note(profile, runtime_ns, len(stretches))]),
             ("Needs", needs(options, space)),
             ("Lost", _losses(profile, options)),
             (bugs_heading(options.version), stat_bugs(options.version)),
         ],
-    )  # fmt: skip
+    )
     shared = [
-        f"filename={options.filename}", f"size={space}", "direct=1", "ioengine=libaio",
-        "refill_buffers=1", *data_lines(profile),
+        f"filename={options.filename}",
+        f"size={space}",
+        "direct=1",
+        "ioengine=libaio",
+        "refill_buffers=1",
+        *data_lines(profile),
         "# written in full before the run: a file's unwritten parts would not reach the device",
         "overwrite=1",
         "# without the map, hot places are hit again",
-        "norandommap=1", "bs_unaligned=1", "blockalign=4k",
-    ]  # fmt: skip
+        "norandommap=1",
+        "bs_unaligned=1",
+        "blockalign=4k",
+    ]
     return text + job_sections([("global", shared), *jobs])
 
 
@@ -94,7 +96,9 @@ def _losses(profile: Profile, options: JobOptions) -> list[str]:
 
 def _stretches(profile: Profile, runtime_ns: int) -> list[_Stretch]:
     """Return the phases, shortened in proportion to `runtime_ns` in all."""
-    phases = profile.phases or [Phase(start_ns=0, span_ns=profile.span_ns, read=profile.read, write=profile.write)]
+    phases = profile.phases or [
+        ArrivalPhase(start_ns=0, span_ns=profile.span_ns, read=profile.read, write=profile.write)
+    ]
     if not runtime_ns:
         return [_Stretch("", phases[0], 0, None)]
     edges = [phase.start_ns * runtime_ns // profile.span_ns // _NS_PER_MS for phase in phases]
@@ -106,7 +110,7 @@ def _stretches(profile: Profile, runtime_ns: int) -> list[_Stretch]:
 
 
 def _direction_jobs(
-    name: str, direction: Direction, profile: Profile, stretch: _Stretch, space: int
+    name: str, direction: DirectionProfile, profile: Profile, stretch: _Stretch, space: int
 ) -> list[tuple[str, list[str]]]:
     if not direction.ops:
         return []
@@ -138,7 +142,7 @@ def _time_lines(stretch: _Stretch) -> list[str]:
     return [*start, "time_based=1", f"runtime={stretch.runtime_ms}ms"]
 
 
-def _place_lines(direction: Direction, space: int) -> list[str]:
+def _place_lines(direction: DirectionProfile, space: int) -> list[str]:
     if not direction.zones:
         return ["# no random_distribution: the source does not say where operations lie"]
     zones = [f"{zone.percent}/{zone.span_bytes}" for zone in direction.zones]
@@ -148,7 +152,7 @@ def _place_lines(direction: Direction, space: int) -> list[str]:
     return [f"random_distribution=zoned_abs:{':'.join(zones)}"]
 
 
-def _depth_lines(direction: Direction, profile: Profile) -> list[str]:
+def _depth_lines(direction: DirectionProfile, profile: Profile) -> list[str]:
     room = max(1, min(_MAX_DEPTH, BUFFER_BYTES // direction.sizes[-1].io_bytes))
     depth = profile.depth
     if depth is not None:
@@ -184,11 +188,20 @@ def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[t
     mean = max(1, round(profile.delete_bytes / profile.delete_ops / _ALIGN)) * _ALIGN
     seconds = profile.span_ns / NS_PER_S
     rate = pace(profile.delete_ops / seconds, profile.delete_bytes / seconds)
-    return [("trim", [
-        f"# {format_count(profile.delete_ops)} deletes of {mean} bytes on average, at random places",
-        "rw=randtrim", f"bs={mean}", "iodepth=1", "time_based=1", f"runtime={max(1, runtime_ns // _NS_PER_MS)}ms",
-        *rate.options,
-    ])]  # fmt: skip
+    return [
+        (
+            "trim",
+            [
+                f"# {format_count(profile.delete_ops)} deletes of {mean} bytes on average, at random places",
+                "rw=randtrim",
+                f"bs={mean}",
+                "iodepth=1",
+                "time_based=1",
+                f"runtime={max(1, runtime_ns // _NS_PER_MS)}ms",
+                *rate.options,
+            ],
+        )
+    ]
 
 
 def _runtime_note(profile: Profile, runtime_ns: int, phases: int) -> list[str]:
@@ -197,7 +210,51 @@ def _runtime_note(profile: Profile, runtime_ns: int, phases: int) -> list[str]:
     parts = f", in {phases} phases" if phases > 1 else ""
     if runtime_ns < profile.span_ns:
         how = " (shortened in proportion)" if phases > 1 else ""
-        return [
-            f"it runs {format_duration(runtime_ns)} of the source's {format_duration(profile.span_ns)}{parts}{how}"
-        ]  # fmt: skip
+        return [f"it runs {format_duration(runtime_ns)} of the source's {format_duration(profile.span_ns)}{parts}{how}"]
     return [f"it runs {format_duration(runtime_ns)}, as long as the source{parts}"]
+
+
+MAX_JOBS = 16
+"""Jobs that a fast rate may be split over."""
+TOLERANCE = 0.005
+"""Relative error of the rate that we accept before looking for another form."""
+_US_PER_S = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How one direction is paced: the same `options` in each of `jobs` equal jobs."""
+
+    jobs: int
+    options: tuple[str, ...]
+    per_s: float
+    """Operations a second that fio will aim at, over all jobs."""
+    is_poisson: bool
+
+
+def poisson_per_s(rate_iops: int) -> float:
+    """Return the operations a second that fio makes of `rate_iops` with `rate_process=poisson`."""
+    return _US_PER_S / (_US_PER_S // rate_iops)
+
+
+def pace(ops_per_s: float, bytes_per_s: float) -> Rate:
+    """Return how to keep `ops_per_s`, which carry `bytes_per_s`; both must be positive."""
+    best: Rate | None = None
+    for jobs in range(1, MAX_JOBS + 1):
+        rate_iops = round(ops_per_s / jobs)
+        if not 1 <= rate_iops <= _US_PER_S:
+            continue
+        made = jobs * poisson_per_s(rate_iops)
+        rate = Rate(jobs, (f"rate_iops={rate_iops}", "rate_process=poisson"), made, is_poisson=True)
+        if _error(made, ops_per_s) <= TOLERANCE:
+            return rate
+        if best is None or _error(made, ops_per_s) < _error(best.per_s, ops_per_s):
+            best = rate
+    even = max(1, round(bytes_per_s))
+    linear = Rate(1, (f"rate={even}",), ops_per_s * even / bytes_per_s, is_poisson=False)
+    fast = best is not None and ops_per_s > _US_PER_S / 100
+    return best if best is not None and fast else linear
+
+
+def _error(made: float, wanted: float) -> float:
+    return abs(made / wanted - 1)

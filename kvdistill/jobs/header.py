@@ -1,22 +1,15 @@
-"""The comment that every file for fio starts with: where it came from, how to run it, what it lost."""
+"""The comment at the head of every job file: provenance, how to run it, what the format cannot express."""
 
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from kvdistill.formats.iolog import ABSOLUTE
-from kvdistill.jobs.fio_program import HANGS_IN_IO_URING, MULTIPLIES_RATE_IOPS, REAPS_WHILE_WAITING
-from kvdistill.profile.profile import SourceKind
+from kvdistill.formats.iolog import ABSOLUTE, LogSummary
+from kvdistill.jobs.fio_program import HANGS_IN_IO_URING, MULTIPLIES_RATE_IOPS, REAPS_WHILE_WAITING, FioVersion
+from kvdistill.profile.profile import Profile, SourceKind
 from kvtrace import __version__
 from kvtrace.core.units import format_bytes, format_count, format_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kvdistill.formats.iolog import LogSummary
-    from kvdistill.jobs.fio_program import FioVersion
-    from kvdistill.profile.profile import Profile
 
 _WIDTH = 108
 _BY_FIRST_FIT = " (first fit, 4 KiB aligned)"
@@ -36,9 +29,13 @@ def header(title: str, profile: Profile, sections: Iterable[tuple[str, Iterable[
             lines.append(f"# {heading}:")
         for item in kept:
             lines += textwrap.wrap(
-                item, _WIDTH, initial_indent="#   ", subsequent_indent="#     ",
-                break_long_words=False, break_on_hyphens=False,
-            )  # fmt: skip
+                item,
+                _WIDTH,
+                initial_indent="#   ",
+                subsequent_indent="#     ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -71,7 +68,7 @@ def _provenance(profile: Profile) -> list[str]:
 
 
 def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
-    """Return what no job can carry; deletes only if `has_deletes`, since a device takes discards for them."""
+    """Return what no fio job can express; deletes only if `has_deletes`, since a device takes discards for them."""
     padding = profile.read.io_bytes + profile.write.io_bytes - profile.read.object_bytes - profile.write.object_bytes
     lines = []
     if padding:
@@ -89,7 +86,7 @@ def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
 
 
 def log_bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
-    """Return what fio `version` (any, if null) gets wrong with `log`, that a reader of its results meets."""
+    """Return the bugs of fio `version` (any, if null) that change the results of replaying `log`."""
     is_one, is_absolute = len(log.files) == 1, log.version == ABSOLUTE
     is_old, is_new = version is None or version < REAPS_WHILE_WAITING, version is None or version >= REAPS_WHILE_WAITING
     lines = []
@@ -124,7 +121,7 @@ def log_bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
 
 
 def stat_bugs(version: FioVersion | None) -> list[str]:
-    """Return what fio `version` (any, if null) gets wrong with a statistical job."""
+    """Return the bugs of fio `version` (any, if null) that change the results of a statistical job."""
     lines = []
     if version is None or version < MULTIPLIES_RATE_IOPS:
         lines.append(

@@ -1,24 +1,21 @@
-"""What all fio jobs share: their files' names, what a user chooses about them, the space they need."""
+"""What all fio jobs share: file names, options, the space they need on the target."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from kvdistill.jobs.fio_program import FioVersion
+from kvdistill.profile.profile import Profile
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes
-
-if TYPE_CHECKING:
-    from kvdistill.jobs.fio_program import FioVersion
-    from kvdistill.profile.profile import Profile
 
 SCRATCH = "kvdistill.scratch"
 PROFILE = "profile.json"
 
 
-class Mode(StrEnum):
-    """How a job comes to its operations."""
+class FioMode(StrEnum):
+    """The kind of a fio job: replayed, drawn at random, or drawn by reuse distance."""
 
     REPLAY = "replay"
     STAT = "stat"
@@ -43,7 +40,7 @@ _MAX_TARGET = 256
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What a user chooses about jobs; `version` null is any fio."""
+    """Options of fio jobs; null `version` is any fio."""
 
     target: str = SCRATCH
     version: FioVersion | None = None
@@ -54,7 +51,7 @@ class JobOptions:
     """Whether the target is a block device, which takes discards."""
 
     def __post_init__(self) -> None:
-        """Refuse what fio cannot take."""
+        """Raise ConfigError for values that fio does not take."""
         if not self.target or len(self.target) > _MAX_TARGET or any(c.isspace() or c in "'\"#;" for c in self.target):
             raise ConfigError(
                 f"--target {self.target}: fio's log takes names of at most {_MAX_TARGET} characters without spaces, "
@@ -92,7 +89,7 @@ def longest(profile: Profile) -> int:
 
 
 def needs(options: JobOptions, space: int) -> list[str]:
-    """Return what a job's head says of its target."""
+    """Return the lines of a job's head on its target."""
     return [
         f"{format_bytes(space)} ({space} bytes) on {options.target}, whose former content is overwritten",
         "a filesystem or device that takes O_DIRECT in 512-byte sectors",
@@ -100,7 +97,7 @@ def needs(options: JobOptions, space: int) -> list[str]:
 
 
 def bugs_heading(version: FioVersion | None) -> str:
-    """Return the heading over what is known of fio `version`; null is any."""
+    """Return the heading of the known bugs of fio `version`; null is any."""
     return f"Known of fio {version}" if version else "Known of fio (written for any version)"
 
 

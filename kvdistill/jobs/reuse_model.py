@@ -1,26 +1,22 @@
-"""Draw operations that keep how soon places are used again: an LRU stack model of a `Profile`, for any length of run.
+"""Draw operations with the reuse distances of a `Profile`, by an LRU stack model, for any length of run.
 
 Sizes, mix, bursts, gaps and reuse distances have the profile's distributions; which operation follows which is chance.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kvdistill.profile.profile import DirectionProfile, Profile
 from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import Slot, slot_of
 from kvtrace.core.units import NS_PER_S, format_count
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from kvdistill.profile.profile import Direction, Profile
 
 MAX_OPS = 2_000_000
 """The most operations that are drawn, which bounds memory and the logs."""
@@ -67,8 +63,9 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> Drawn:
     rng.shuffle(is_read)
     length, distance = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     for direction, reuse, which in (
-        (profile.read, profile.locality.read, is_read), (profile.write, profile.locality.write, ~is_read)
-    ):  # fmt: skip
+        (profile.read, profile.locality.read, is_read),
+        (profile.write, profile.locality.write, ~is_read),
+    ):
         n = int(which.sum())
         if n:
             length[which] = _sizes(direction, n, rng)
@@ -80,7 +77,7 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> Drawn:
     return Drawn(_times(profile, count, runtime_ns, rng), is_read, offset, length, int(span_bytes))
 
 
-def _sizes(direction: Direction, count: int, rng: np.random.Generator) -> Any:
+def _sizes(direction: DirectionProfile, count: int, rng: np.random.Generator) -> Any:
     """Return `count` sizes in the exact shares of `direction`, by largest remainder, in random order."""
     weights = np.array([size.ops for size in direction.sizes], dtype=np.float64) * count / direction.ops
     shares = np.floor(weights).astype(np.int64)
@@ -92,7 +89,7 @@ def _sizes(direction: Direction, count: int, rng: np.random.Generator) -> Any:
 
 
 def _distances(first_ops: int, slots: Sequence[Slot], count: int, rng: np.random.Generator) -> Any:
-    """Return `count` reuse distances in bytes; -1 for a place that was not used before."""
+    """Return `count` reuse distances in bytes; -1 for a first use."""
     known = sum(slot.count for slot in slots)
     result = np.full(count, -1, dtype=np.int64)
     again = round(count * known / (known + first_ops))

@@ -7,12 +7,12 @@ operation entry, so each size is an entry of its own with its weight; what repla
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from kvdistill.jobs.header import header
 from kvdistill.jobs.store_mix import (
-    Job,
+    StoreJob,
     bursts_lost,
     classes_lost,
     depth,
@@ -22,14 +22,10 @@ from kvdistill.jobs.store_mix import (
     runtime_ms,
     size_classes,
 )
-from kvdistill.profile.zones import percentages
+from kvdistill.profile.distributions import percentages
+from kvdistill.profile.profile import Profile, SizeCount
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvdistill.profile.profile import Profile, SizeCount
 
 WORKLOAD = "workload.yaml"
 MAX_CLASSES = 64
@@ -40,20 +36,20 @@ _TARGET = re.compile(r"(s3|gs|gcs|az|file|direct)://[A-Za-z0-9._/:@-]+")
 
 @dataclass(frozen=True, slots=True)
 class Sai3Options:
-    """What a user chooses; `target` ends in a slash."""
+    """Options of the workload; `target` ends in a slash."""
 
     target: str = "s3://kvdistill/"
     runtime_cap_ns: int = 300 * NS_PER_S
 
     def __post_init__(self) -> None:
-        """Refuse what is no base URI."""
+        """Raise ConfigError unless the target is a base URI."""
         if not _TARGET.fullmatch(self.target) or not self.target.endswith("/"):
             raise ConfigError(
                 f"--target {self.target}: write a base URI that ends in a slash, such as s3://bucket/ or direct:///mnt/x/"
             )
 
 
-def sai3_workload(profile: Profile, options: Sai3Options) -> Job:
+def sai3_workload(profile: Profile, options: Sai3Options) -> StoreJob:
     """Return the workload of `profile`."""
     gets, puts = (size_classes(d.object_sizes, MAX_CLASSES) for d in (profile.read, profile.write))
     concurrency = depth(profile)
@@ -61,13 +57,16 @@ def sai3_workload(profile: Profile, options: Sai3Options) -> Job:
     span_ms = runtime_ms(profile, options.runtime_cap_ns)
     prepared = _prepared(profile, gets)
     lost = [
-        *classes_lost("GETs", profile.read, gets), *classes_lost("PUTs", profile.write, puts),
-        hot_lost(profile, "hot objects: each prepared object of a size is read as likely as any other, and none that "
-                          "it wrote itself"),
+        *classes_lost("GETs", profile.read, gets),
+        *classes_lost("PUTs", profile.write, puts),
+        hot_lost(
+            profile,
+            "hot objects: each prepared object of a size is read as likely as any other, and none that it wrote itself",
+        ),
         bursts_lost(profile, "bursts: arrivals are Poisson"),
         "object names: sai3-bench makes its own",
         *random_lost(profile),
-    ]  # fmt: skip
+    ]
     if profile.delete_ops:
         lost.append(
             f"what {format_count(profile.delete_ops)} deletes free: they sample prepared objects, not what was "
@@ -76,31 +75,38 @@ def sai3_workload(profile: Profile, options: Sai3Options) -> Job:
     if rate is not None and round(rate) != rate:
         lost.append(f"the rate's fraction: {rate:.6g} operations a second, where whole ones are said")
     text = header(
-        "sai3-bench: random workload of a KV-cache trace", profile,
+        "sai3-bench: random workload of a KV-cache trace",
+        profile,
         [
-            ("Run", [
-                f"sai3-bench run --config {WORKLOAD} --dry-run   # checks this file",
-                f"sai3-bench run --config {WORKLOAD}",
-            ]),
+            (
+                "Run",
+                [
+                    f"sai3-bench run --config {WORKLOAD} --dry-run   # checks this file",
+                    f"sai3-bench run --config {WORKLOAD}",
+                ],
+            ),
             ("Needs", _needs(profile, gets, prepared)),
             ("Lost", lost),
         ],
-    )  # fmt: skip
+    )
     lines = [f'target: "{options.target}"']
     lines += (
-        ["# no duration: all operations of the trace share one instant"] if span_ms is None
+        ["# no duration: all operations of the trace share one instant"]
+        if span_ms is None
         else [f'duration: "{span_ms}ms"']
-    )  # fmt: skip
+    )
     lines += (
-        [f"# no concurrency: {concurrency.comment}"] if concurrency.count is None
+        [f"# no concurrency: {concurrency.comment}"]
+        if concurrency.count is None
         else [f"# {concurrency.comment}", f"concurrency: {concurrency.count}"]
-    )  # fmt: skip
+    )
     lines += (
-        ["# no io_rate: all operations of the trace share one instant"] if rate is None
+        ["# no io_rate: all operations of the trace share one instant"]
+        if rate is None
         else ["io_rate:", f"  iops: {max(1, round(rate))}", "  distribution: exponential"]
-    )  # fmt: skip
+    )
     lines += [*_prepare(gets, prepared, profile, options), *_entries(gets, puts, profile)]
-    return Job(text + "\n".join(lines) + "\n", lost)
+    return StoreJob(text + "\n".join(lines) + "\n", lost)
 
 
 def _needs(profile: Profile, gets: Sequence[SizeCount], prepared: Sequence[int]) -> list[str]:
@@ -131,14 +137,18 @@ def _prepare(gets: Sequence[SizeCount], prepared: Sequence[int], profile: Profil
     if not folders:
         return []
     lines = [
-        "prepare:", "  # estimated: as many objects as lived at once at most, at the mean size of reads",
+        "prepare:",
+        "  # estimated: as many objects as lived at once at most, at the mean size of reads",
         "  ensure_objects:",
-    ]  # fmt: skip
+    ]
     for folder, count, size in folders:
         lines += [
-            f'    - base_uri: "{options.target}{folder}"', f"      count: {count}", f"      min_size: {size}",
-            f"      max_size: {size}", "      fill: random",
-        ]  # fmt: skip
+            f'    - base_uri: "{options.target}{folder}"',
+            f"      count: {count}",
+            f"      min_size: {size}",
+            f"      max_size: {size}",
+            "      fill: random",
+        ]
     return lines
 
 
@@ -151,9 +161,11 @@ def _entries(gets: Sequence[SizeCount], puts: Sequence[SizeCount], profile: Prof
         lines += ["  - op: get", f'    path: "get-{size.io_bytes}/prepared-*.dat"', _weight(size.ops, scale)]
     for size in puts:
         lines += [
-            "  - op: put", f'    path: "put-{size.io_bytes}/"', f"    object_size: {size.io_bytes}",
+            "  - op: put",
+            f'    path: "put-{size.io_bytes}/"',
+            f"    object_size: {size.io_bytes}",
             _weight(size.ops, scale),
-        ]  # fmt: skip
+        ]
     if profile.delete_ops:
         lines += ["  - op: delete", '    path: "delete/prepared-*.dat"', _weight(profile.delete_ops, scale)]
     return lines

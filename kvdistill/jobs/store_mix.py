@@ -1,4 +1,4 @@
-"""What writers of random jobs have in common: how often each operation, how many at once, of which sizes, how long.
+"""What writers of random jobs share: operation mix, depth, sizes and run time, each with what it loses.
 
 A writer gets these from a `Profile`; each comes with what it loses, so that a job's head can say so.
 """
@@ -6,16 +6,11 @@ A writer gets these from a `Profile`; each comes with what it loses, so that a j
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from kvdistill.profile.profile import SizeCount
+from kvdistill.profile.profile import DirectionProfile, Profile, SizeCount
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvdistill.profile.profile import Direction, Profile
 
 _NS_PER_MS = 1_000_000
 _WORTH_TELLING = 0.0005
@@ -23,7 +18,7 @@ _WORTH_TELLING = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class StoreJob:
     """The text of one job, and what the format could not say of the profile."""
 
     text: str
@@ -31,22 +26,22 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Depth:
-    """How many operations run at once; null if the profile does not know."""
+class StoreDepth:
+    """Operations in flight; null if the profile does not tell."""
 
     count: int | None
     comment: str
 
 
-def depth(profile: Profile) -> Depth:
+def depth(profile: Profile) -> StoreDepth:
     """Return the operations in flight: measured if they were timed, else a stage's, which bounds them."""
     if profile.mean_in_flight is not None:
         count = max(1, math.ceil(profile.mean_in_flight))
-        return Depth(count, f"measured: {profile.mean_in_flight:.3g} operations in flight, weighted by time")
+        return StoreDepth(count, f"measured: {profile.mean_in_flight:.3g} operations in flight, weighted by time")
     stages = profile.concurrency
     if stages is None:
-        return Depth(None, "the trace has no stages and no measured times")
-    return Depth(
+        return StoreDepth(None, "the trace has no stages and no measured times")
+    return StoreDepth(
         stages.max_stage_ops,
         f"the most operations of one stage (mean {stages.mean_stage_ops:.2f}): an upper bound, not a measured depth",
     )
@@ -90,7 +85,7 @@ def total_variation(a: Sequence[SizeCount], b: Sequence[SizeCount]) -> float:
     return sum(abs(share[0].get(size, 0) - share[1].get(size, 0)) for size in {*share[0], *share[1]}) / 2
 
 
-def classes_lost(what: str, direction: Direction, classes: Sequence[SizeCount]) -> list[str]:
+def classes_lost(what: str, direction: DirectionProfile, classes: Sequence[SizeCount]) -> list[str]:
     """Return what `classes` lose of the sizes of `direction`, called `what`; nothing if they are the same."""
     if not direction.ops:
         return []

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from kvdistill.jobs.header import header
 from kvdistill.jobs.store_mix import (
-    Job,
+    StoreDepth,
+    StoreJob,
     bursts_lost,
     classes_lost,
     depth,
@@ -23,15 +24,10 @@ from kvdistill.jobs.store_mix import (
     runtime_ms,
     size_classes,
 )
-from kvdistill.profile.zones import percentages
+from kvdistill.profile.distributions import percentages
+from kvdistill.profile.profile import Profile, SizeCount
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvdistill.jobs.store_mix import Depth
-    from kvdistill.profile.profile import Profile, SizeCount
 
 JOB = "mixed.yml"
 MIX_STEPS = 1000
@@ -43,14 +39,14 @@ _HOST = re.compile(r"[A-Za-z0-9.\[\]:{}_-]+")
 
 @dataclass(frozen=True, slots=True)
 class WarpOptions:
-    """What a user chooses about the job."""
+    """Options of the job."""
 
     host: str = "127.0.0.1:9000"
     bucket: str = "kvdistill"
     runtime_cap_ns: int = 300 * NS_PER_S
 
     def __post_init__(self) -> None:
-        """Refuse what S3 or YAML cannot take."""
+        """Raise ConfigError for names that S3 or YAML do not take."""
         if not _BUCKET.fullmatch(self.bucket):
             raise ConfigError(f"--bucket {self.bucket}: 3 to 63 of a-z, 0-9, dots and hyphens")
         if not _HOST.fullmatch(self.host):
@@ -67,7 +63,7 @@ class _Mix:
     lost: list[str]
 
 
-def warp_job(profile: Profile, options: WarpOptions) -> Job:
+def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
     """Return the benchmark of `profile`."""
     classes = _classes(profile)
     mix = _mix(profile)
@@ -87,24 +83,33 @@ def warp_job(profile: Profile, options: WarpOptions) -> Job:
     size = _mean(classes)
     held = f"{format_count(objects)} objects of {format_bytes(size)} on average ({format_bytes(objects * size)})"
     text = header(
-        "warp: mixed benchmark of a KV-cache trace, objects drawn at random", profile,
+        "warp: mixed benchmark of a KV-cache trace, objects drawn at random",
+        profile,
         [
-            ("Run", [
-                f"export WARP_ACCESS_KEY=... WARP_SECRET_KEY=...; warp run {JOB}",
-                f"WARNING: warp deletes everything in the bucket {options.bucket}, before and after",
-                *_upload_note(objects, rate),
-            ]),
+            (
+                "Run",
+                [
+                    f"export WARP_ACCESS_KEY=... WARP_SECRET_KEY=...; warp run {JOB}",
+                    f"WARNING: warp deletes everything in the bucket {options.bucket}, before and after",
+                    *_upload_note(objects, rate),
+                ],
+            ),
             ("Needs", [f"room for {held}, and for what it writes beyond that"]),
             ("Lost", lost),
         ],
-    )  # fmt: skip
-    return Job(text + _yaml(options, mix, classes, concurrent, objects, rate, span_ms), lost)
+    )
+    return StoreJob(text + _yaml(options, mix, classes, concurrent, objects, rate, span_ms), lost)
 
 
 def _yaml(
-    options: WarpOptions, mix: _Mix, classes: Sequence[SizeCount], concurrent: Depth, objects: int,
-    rate: float | None, span_ms: int | None,
-) -> str:  # fmt: skip
+    options: WarpOptions,
+    mix: _Mix,
+    classes: Sequence[SizeCount],
+    concurrent: StoreDepth,
+    objects: int,
+    rate: float | None,
+    span_ms: int | None,
+) -> str:
     lines = [
         "warp:",
         "  api: v1",
@@ -113,10 +118,14 @@ def _yaml(
         f'    host: ["{options.host}"]',
         f'    bucket: "{options.bucket}"',
         "  params:",
-        "    # no duration: all operations of the trace share one instant" if span_ms is None
+        "    # no duration: all operations of the trace share one instant"
+        if span_ms is None
         else f'    duration: "{span_ms}ms"',
-        *([f"    # no concurrent: {concurrent.comment}"] if concurrent.count is None
-          else [f"    # {concurrent.comment}", f"    concurrent: {concurrent.count}"]),
+        *(
+            [f"    # no concurrent: {concurrent.comment}"]
+            if concurrent.count is None
+            else [f"    # {concurrent.comment}", f"    concurrent: {concurrent.count}"]
+        ),
         "    # estimated: the most bytes that lived at once, over the mean size; warp needs more than concurrent",
         f"    objects: {objects}",
         "    # one record a request, which kvdistill import warp reads",
@@ -126,7 +135,7 @@ def _yaml(
         f"    # {format_count(len(classes))} sizes, in bytes, by how often they occur; those of weight 0 only bound",
         "    obj:",
         f'      size: "{size_histogram(classes)}"',
-    ]  # fmt: skip
+    ]
     if rate is not None:
         lines += ["  advanced:", "    # requests a second, of each warp client", f"    rps-limit: {_number(rate)}"]
     else:
@@ -176,7 +185,7 @@ def _mix(profile: Profile) -> _Mix:
     return _Mix(get, put, delete, lost)
 
 
-def _objects(profile: Profile, concurrent: Depth) -> int:
+def _objects(profile: Profile, concurrent: StoreDepth) -> int:
     sizes = [*profile.read.object_sizes, *profile.write.object_sizes]
     mean = sum(s.io_bytes * s.ops for s in sizes) / sum(s.ops for s in sizes)
     # Without a number of its own, warp runs 20 at once.

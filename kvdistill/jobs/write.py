@@ -1,54 +1,48 @@
-"""Distil a source and write its fio jobs into a folder, whole or not at all, file by file."""
+"""Write the files of one fio job from a distilled profile and the user's options."""
 
 from __future__ import annotations
 
-import tempfile
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import msgspec
 
 from kvdistill.formats import iolog
-from kvdistill.formats.iolog import LogSummary
+from kvdistill.formats.iolog import LogOptions, LogSummary
 from kvdistill.jobs import fio_replay
 from kvdistill.jobs import job as fio
-from kvdistill.jobs.check import CheckOptions, Closeness, check
 from kvdistill.jobs.fio_stat import stat_job
-from kvdistill.jobs.job import JobOptions, Mode
+from kvdistill.jobs.job import FioMode, JobOptions
+from kvdistill.jobs.reuse_model import draw
+from kvdistill.profile.distil import Distilled
 from kvdistill.profile.profile import Profile
-from kvdistill.profile.sources import distil_source
-from kvtrace.core.app import log, progress
-from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
-    from kvdistill.formats.iolog import LogOptions
-    from kvdistill.profile.distil import Distilled
-    from kvtrace.core.limit import Limit
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """Limits of a check."""
 
-CLOSENESS = "closeness.json"
+    seconds: float = 10.0
+    max_bytes: int = 4 << 30
+    """The most bytes that a check's part of the source moves, and its scratch file takes."""
+    is_null: bool = False
+    """Whether fio's null engine takes the I/O: what is late then is fio's, not a target's."""
 
-
-class Jobs(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written; `closeness` is null without `--check`."""
-
-    files: list[str]
-    space_bytes: dict[str, int]
-    """What each job needs on its target."""
-    logs: dict[str, LogSummary]
-    """Of the jobs that run iologs."""
-    profile: Profile
-    closeness: Closeness | None = None
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a check of no time."""
+        if self.seconds <= 0:
+            raise ConfigError(f"--check-seconds {self.seconds}: it must be more than 0")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which jobs, and how."""
 
-    modes: Sequence[Mode]
+    modes: Sequence[FioMode]
     options: JobOptions
     logs: LogOptions
     seed: int = 42
@@ -57,7 +51,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenJob:
     """One job's files in their folder."""
 
     files: list[str]
@@ -67,96 +61,67 @@ class Written:
     """What the logs hold, as `iolog.split_ios` yields it."""
 
 
-def modes_of(distilled: Distilled, wanted: Sequence[Mode]) -> list[Mode]:
-    """Return the jobs to write: those asked for, or those the source can tell.
-
-    Raises:
-        ConfigError: the source cannot tell one that is asked for.
-
-    """
-    if wanted:
-        if Mode.REPLAY in wanted and distilled.ios is None:
-            raise ConfigError(
-                f"--mode replay: {distilled.profile.origin.file} holds no single operations; take a trace, a run or "
-                "block events"
-            )
-        return list(dict.fromkeys(wanted))
-    known = [(Mode.REPLAY, distilled.ios is not None), (Mode.STAT, True), (Mode.REUSE, _has_reuse(distilled.profile))]
-    return [mode for mode, is_known in known if is_known]
-
-
-def _has_reuse(profile: Profile) -> bool:
-    return profile.locality is not None and profile.arrivals is not None
-
-
-def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, wanted: Wanted) -> Jobs:
-    """Write the jobs of `source` into `outdir`, and check them if that is wanted.
-
-    Raises:
-        ConfigError, TraceError, DeviceError: as the parts say.
-        ProbeUnavailable: a check is wanted, but there is no fio; the jobs are written all the same.
-
-    """
-    target = outdir / wanted.options.target
-    if target.is_dir():
-        raise ConfigError(f"--target {wanted.options.target} is a folder; name a file or a block device")
-    try:
-        outdir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DeviceError(f"cannot make the folder {outdir}: {error.strerror}") from None
-    wanted = replace(wanted, options=replace(wanted.options, is_device=target.is_block_device()))
-    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch:
-        with progress(f"distil {source.name}"):
-            distilled = distil_source(source, tier, limit, Path(scratch))
-        modes = modes_of(distilled, wanted.modes)
-        with progress("write the jobs"):
-            written = {mode: write_job(mode, distilled, outdir, wanted) for mode in modes}
-        write_text(outdir / fio.PROFILE, to_json(distilled.profile))
-        closeness = None
-        if wanted.checks is not None:
-            log(f"checking: running {', '.join(mode.job for mode in modes)} with fio")
-            closeness = check(source, tier, limit, distilled, outdir, modes, wanted)
-            write_text(outdir / CLOSENESS, to_json(closeness))
-    names = [name for job in written.values() for name in job.files]
-    return Jobs(
-        files=[*names, fio.PROFILE, *([CLOSENESS] if closeness else [])],
-        space_bytes={mode: job.space_bytes for mode, job in written.items()},
-        logs={mode: job.log for mode, job in written.items() if job.log is not None},
-        profile=distilled.profile, closeness=closeness,
-    )  # fmt: skip
-
-
-def write_job(mode: Mode, distilled: Distilled, folder: Path, wanted: Wanted) -> Written:
+def write_job(mode: FioMode, distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
     """Write the job of one mode and what it needs into `folder`."""
-    profile, options = distilled.profile, wanted.options
-    if mode is Mode.STAT:
-        write_text(folder / mode.job, stat_job(profile, options))
-        return Written([mode.job], fio.stat_space_bytes(profile, options))
+    return _WRITERS[mode](distilled, folder, wanted)
+
+
+def _write_stat(distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+    profile, job = distilled.profile, FioMode.STAT.job
+    write_text(folder / job, stat_job(profile, wanted.options))
+    return WrittenJob([job], fio.stat_space_bytes(profile, wanted.options))
+
+
+def _write_replay(distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+    profile, ios = distilled.profile, distilled.ios
+    if ios is None:
+        raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
+
+    def parts() -> Iterator[dict[str, Any]]:
+        return iolog.split_ios(ios, wanted.logs.max_io_bytes)
+
+    def text(logs: LogSummary) -> str:
+        return fio_replay.replay_job(profile, logs, wanted.options)
+
+    return _write_logs(FioMode.REPLAY, profile, folder, wanted, profile.placed.span_bytes, parts, text)
+
+
+def _write_reuse(distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+    profile = distilled.profile
+    drawn = draw(profile, min(profile.span_ns, wanted.options.runtime_cap_ns), wanted.seed)
+
+    def parts() -> Iterator[dict[str, Any]]:
+        return iolog.split(drawn.us, drawn.is_read, drawn.offset, drawn.length, wanted.logs.max_io_bytes)
+
+    def text(logs: LogSummary) -> str:
+        return fio_replay.reuse_job(profile, logs, drawn.span_bytes, wanted.seed, wanted.options)
+
+    return _write_logs(FioMode.REUSE, profile, folder, wanted, drawn.span_bytes, parts, text)
+
+
+def _write_logs(
+    mode: FioMode,
+    profile: Profile,
+    folder: Path,
+    wanted: Wanted,
+    span_bytes: int,
+    parts: Callable[[], Iterator[dict[str, Any]]],
+    text: Callable[[LogSummary], str],
+) -> WrittenJob:
+    """Write iologs of `parts`, the job that fills `span_bytes` of the target, and the job `text` that runs the logs."""
+    options, space = wanted.options, fio.whole_mib(span_bytes)
     jobs = fio_replay.default_jobs(wanted.logs)
-    if mode is Mode.REPLAY:
-        ios = distilled.ios
-        assert ios is not None
-
-        def parts() -> Iterator[dict[str, Any]]:
-            return iolog.split_ios(ios, wanted.logs.max_io_bytes)
-
-        logs = iolog.write_iologs(folder, mode, parts, options.target, jobs, wanted.logs)
-        space = fio.whole_mib(profile.placed.span_bytes)
-        text = fio_replay.replay_job(profile, logs, options)
-    else:
-        from kvdistill.jobs.reuse_model import draw
-
-        drawn = draw(profile, min(profile.span_ns, options.runtime_cap_ns), wanted.seed)
-
-        def parts() -> Iterator[dict[str, Any]]:
-            return iolog.split(drawn.us, drawn.is_read, drawn.offset, drawn.length, wanted.logs.max_io_bytes)
-
-        logs = iolog.write_iologs(folder, mode, parts, options.target, jobs, wanted.logs)
-        space = fio.whole_mib(drawn.span_bytes)
-        text = fio_replay.reuse_job(profile, logs, drawn.span_bytes, wanted.seed, options)
+    logs = iolog.write_iologs(folder, mode, parts, options.target, jobs, wanted.logs)
     write_text(folder / mode.prefill, fio_replay.prefill_job(profile, mode, space, options))
-    write_text(folder / mode.job, text)
-    return Written([mode.prefill, mode.job, *logs.files], space, logs, parts)
+    write_text(folder / mode.job, text(logs))
+    return WrittenJob([mode.prefill, mode.job, *logs.files], space, logs, parts)
+
+
+_WRITERS: Final[dict[FioMode, Callable[[Distilled, Path, Wanted], WrittenJob]]] = {
+    FioMode.REPLAY: _write_replay,
+    FioMode.STAT: _write_stat,
+    FioMode.REUSE: _write_reuse,
+}
 
 
 def to_json(value: msgspec.Struct) -> str:

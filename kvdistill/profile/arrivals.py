@@ -1,16 +1,15 @@
-"""The arrival process of a stream that passes by in order: instants, bursts, gaps, and the rate over time."""
+"""The arrival process of a stream in order of time: instants, bursts, gaps, the rate over time, and its phases."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kvdistill.profile.profile import Arrivals
+from kvdistill.profile.profile import ArrivalProfile
 from kvtrace.core.statistics import SLOTS, count, to_slots
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 BUCKETS = 240
 """Stretches of equal time that the rate is given for."""
@@ -52,7 +51,7 @@ class ArrivalCounter:
         self._instants += 1
         self._burst = 0
 
-    def result(self, rates: list[dict[str, Any]], bucket_ns: int) -> Arrivals | None:
+    def result(self, rates: list[dict[str, Any]], bucket_ns: int) -> ArrivalProfile | None:
         """Return what was counted, with `rates` (bucket, ops and bytes by direction); null if all is one instant.
 
         It ends the count.
@@ -65,11 +64,16 @@ class ArrivalCounter:
         mean = self._sum / self._gap_count
         variance = max(0.0, self._squares / self._gap_count - mean**2)
         ops = np.array(lists["read_ops"]) + np.array(lists["write_ops"])
-        return Arrivals(
-            bucket_ns=bucket_ns, **lists, instants=self._instants, bursts=to_slots(self._bursts),
-            gaps=to_slots(self._gaps), gap_mean_ns=mean, gap_cv=variance**0.5 / mean if mean else None,
+        return ArrivalProfile(
+            bucket_ns=bucket_ns,
+            **lists,
+            instants=self._instants,
+            bursts=to_slots(self._bursts),
+            gaps=to_slots(self._gaps),
+            gap_mean_ns=mean,
+            gap_cv=variance**0.5 / mean if mean else None,
             dispersion=float(ops.var() / ops.mean()) if len(ops) > 1 and ops.any() else None,
-        )  # fmt: skip
+        )
 
 
 def _filled(rates: list[dict[str, Any]], name: str) -> list[int]:
@@ -78,3 +82,45 @@ def _filled(rates: list[dict[str, Any]], name: str) -> list[int]:
     for row in rates:
         values[row["bucket"]] = row[name]
     return values
+
+
+MAX_PHASES = 8
+MIN_SHARE = 0.04
+"""The shortest phase, of the whole span: fio starts a phase some milliseconds late."""
+_MIN_INSTANTS = 20
+"""Arrivals that a phase needs on average: of fewer no rate is known."""
+_PENALTY = 0.02
+"""Share of the whole deviance that one more phase must explain: bursts are no phases."""
+
+
+def cut(arrivals: ArrivalProfile) -> list[tuple[int, int]]:
+    """Return the first bucket of each phase and the first one after it, in order; phases cover all buckets."""
+    counts = np.array([arrivals.read_ops, arrivals.write_ops], dtype=np.float64)
+    n = counts.shape[1]
+    shortest = max(1, round(n * MIN_SHARE))
+    done = np.concatenate([np.zeros((2, 1)), np.cumsum(counts, axis=1)], axis=1)
+    cost = np.full((n + 1, n + 1), np.inf)
+    for start in range(n):
+        ends = np.arange(start + shortest, n + 1)
+        cost[start, ends] = _deviance(done[:, ends] - done[:, [start]], ends - start)
+    best, came = [cost[0]], [np.zeros(n + 1, dtype=np.int64)]
+    most = max(1, min(MAX_PHASES, arrivals.instants // _MIN_INSTANTS))
+    for _phase in range(1, most):
+        through = best[-1][:, None] + cost
+        came.append(through.argmin(axis=0))
+        best.append(through.min(axis=0))
+    floor = min(float(b[n]) for b in best)
+    penalty = max(_PENALTY * (float(best[0][n]) - floor), 3 * float(np.log(n)) if n > 1 else 0.0)
+    phases = min(range(most), key=lambda k: float(best[k][n]) + k * penalty)
+    cuts, end = [n], n
+    for phase in range(phases, 0, -1):
+        end = int(came[phase][end])
+        cuts.append(end)
+    edges = [0, *sorted(cuts)]
+    return list(pairwise(edges))
+
+
+def _deviance(counts: Any, lengths: Any) -> Any:
+    """Return minus the log-likelihood of Poisson counts over `lengths` buckets, but for what no cut changes."""
+    rate = counts / lengths
+    return -np.where(counts > 0, counts * np.log(np.maximum(rate, 1e-300)), 0).sum(axis=0)

@@ -5,40 +5,35 @@ Each source becomes one file of placed operations in order of time (`ios.IoWrite
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from kvdistill.profile.arrivals import BUCKETS
-from kvdistill.profile.database import connect, literal, query, query_table
+from kvdistill.profile.arrivals import BUCKETS, ArrivalCounter, cut
 from kvdistill.profile.operations import READ, WRITE, IoWriter
-from kvdistill.profile.phases import cut
+from kvdistill.profile.placement import ObjectPlacement
 from kvdistill.profile.profile import (
+    AddressSpace,
+    ArrivalPhase,
     Concurrency,
-    Data,
-    Depth,
-    Direction,
+    DataProfile,
+    DepthProfile,
+    DirectionProfile,
     Idle,
     InFlight,
     Origin,
-    Phase,
     Profile,
     SizeCount,
     SourceKind,
-    Space,
 )
-from kvdistill.profile.window import tier_index, tier_rows
+from kvdistill.queries.database import connect, literal, query, query_table
+from kvdistill.queries.window import tier_index, tier_rows
 from kvtrace.core import tables
 from kvtrace.core.errors import TraceError
+from kvtrace.core.limit import Limit
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from kvdistill.profile.arrivals import ArrivalCounter
-    from kvdistill.profile.placement import Placement
-    from kvtrace.core.limit import Limit
-    from kvtrace.core.metadata import Metadata
 
 _COLUMNS = ("object_id", "offset_bytes", "length_bytes", "request_id", "stage")
 _FOREVER = (1 << 62, -(1 << 62))
@@ -54,14 +49,14 @@ class Distilled:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Operations in one address space, and what else their source says."""
+    """Operations in one address space, and the facts of their source."""
 
     origin: Origin
     tier: str
     arrivals: ArrivalCounter
-    space: Space
+    space: AddressSpace
     stray_deletes: int = 0
-    data: Data | None = None
+    data: DataProfile | None = None
 
 
 def distil(trace: Path, tier: str, limit: Limit, scratch: Path) -> Distilled:
@@ -89,7 +84,7 @@ def distil(trace: Path, tier: str, limit: Limit, scratch: Path) -> Distilled:
 
 def place_objects(
     rows: Callable[[], Iterator[dict[str, Any]]], ios: Path, source: Path, tier: str
-) -> tuple[Placement, ArrivalCounter]:
+) -> tuple[ObjectPlacement, ArrivalCounter]:
     """Place the objects of `rows` by first fit and write the operations to `ios`.
 
     Raises:
@@ -119,42 +114,52 @@ def require_moving(sink: IoWriter, source: Path, whose: str) -> None:
 
 def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
     """Return the profile of the operations at `ios`, which must hold a read or write."""
-    from kvdistill.profile.place_locality import locality
+    from kvdistill.profile.locality import place_locality
 
     with connect(scratch) as db:
-        db.execute(f"CREATE VIEW ios AS SELECT * FROM read_parquet({literal(ios)})")  # noqa: S608 - quoted
+        db.execute(f"CREATE VIEW ios AS SELECT * FROM read_parquet({literal(ios)})")
         totals = query(db, "profile_totals")[0]
         stages = query(db, "profile_concurrency")[0]
         start, span = totals["start_ns"], totals["end_ns"] - totals["start_ns"]
         bucket_ns = max(1, -(-(span + 1) // BUCKETS))
         arrivals = placed.arrivals.result(query(db, "profile_rates", start_ns=start, bucket_ns=bucket_ns), bucket_ns)
+        cuts = [] if arrivals is None else cut(arrivals)
         depth, idle = _in_flight(db)
         return Profile(
-            origin=placed.origin, tier=placed.tier, start_ns=start, span_ns=span,
-            read=_direction(db, READ), write=_direction(db, WRITE),
-            delete_ops=totals["delete_ops"], delete_bytes=totals["delete_bytes"],
-            stray_delete_ops=placed.stray_deletes, empty_ops=totals["empty_ops"], space=placed.space,
+            origin=placed.origin,
+            tier=placed.tier,
+            start_ns=start,
+            span_ns=span,
+            read=_direction(db, READ),
+            write=_direction(db, WRITE),
+            delete_ops=totals["delete_ops"],
+            delete_bytes=totals["delete_bytes"],
+            stray_delete_ops=placed.stray_deletes,
+            empty_ops=totals["empty_ops"],
+            space=placed.space,
             concurrency=None if stages["max_stage_ops"] is None else Concurrency(**stages),
-            arrivals=arrivals, depth=depth, idle=idle, locality=locality(ios),
-            phases=[] if arrivals is None else [
-                _phase(db, start, first * bucket_ns, min(end * bucket_ns, span + 1), span)
-                for first, end in cut(arrivals)
-            ],
+            arrivals=arrivals,
+            depth=depth,
+            idle=idle,
+            locality=place_locality(ios),
+            phases=[_phase(db, start, a * bucket_ns, min(b * bucket_ns, span + 1), span) for a, b in cuts],
             data=placed.data,
-        )  # fmt: skip
+        )
 
 
-def _phase(db: Any, start_ns: int, from_ns: int, end_ns: int, span_ns: int) -> Phase:
+def _phase(db: Any, start_ns: int, from_ns: int, end_ns: int, span_ns: int) -> ArrivalPhase:
     """Return the phase from `from_ns` to before `end_ns`, both from `start_ns`."""
     times = (start_ns + from_ns, start_ns + end_ns - 1)
-    return Phase(
-        start_ns=from_ns, span_ns=min(end_ns, span_ns) - from_ns, read=_direction(db, READ, *times),
+    return ArrivalPhase(
+        start_ns=from_ns,
+        span_ns=min(end_ns, span_ns) - from_ns,
+        read=_direction(db, READ, *times),
         write=_direction(db, WRITE, *times),
-    )  # fmt: skip
+    )
 
 
-def _direction(db: Any, op: int, from_ns: int = _FOREVER[1], to_ns: int = _FOREVER[0]) -> Direction:
-    from kvdistill.profile.zones import equal_mass_zones
+def _direction(db: Any, op: int, from_ns: int = _FOREVER[1], to_ns: int = _FOREVER[0]) -> DirectionProfile:
+    from kvdistill.profile.distributions import equal_mass_zones
     from kvtrace.core.allocator import GRANULE_BYTES
 
     which = {"op": op, "from_ns": from_ns, "to_ns": to_ns}
@@ -162,7 +167,7 @@ def _direction(db: Any, op: int, from_ns: int = _FOREVER[1], to_ns: int = _FOREV
     is_padded = any(row["io_bytes"] * row["ops"] != row["object_bytes"] for row in sizes)
     lengths = query(db, "profile_lengths", **which) if is_padded else []
     starts = query_table(db, "profile_starts", granule_bytes=GRANULE_BYTES, **which)
-    return Direction(
+    return DirectionProfile(
         ops=sum(row["ops"] for row in sizes),
         object_bytes=sum(row["object_bytes"] for row in sizes),
         io_bytes=sum(row["io_bytes"] * row["ops"] for row in sizes),
@@ -172,19 +177,21 @@ def _direction(db: Any, op: int, from_ns: int = _FOREVER[1], to_ns: int = _FOREV
     )
 
 
-def _in_flight(db: Any) -> tuple[Depth | None, Idle | None]:
+def _in_flight(db: Any) -> tuple[DepthProfile | None, Idle | None]:
     busy = query(db, "profile_busy")[0]
     rows = query(db, "profile_in_flight") if busy["timed"] else []
     total = sum(row["total_ns"] for row in rows)
     if not total:
         return None, None
     idle = next((row for row in rows if row["in_flight"] == 0), None)
-    depth = Depth(
+    depth = DepthProfile(
         mean=sum(row["in_flight"] * row["total_ns"] for row in rows) / total,
-        read_mean=busy["read_ns"] / total, write_mean=busy["write_ns"] / total, max=rows[-1]["in_flight"],
+        read_mean=busy["read_ns"] / total,
+        write_mean=busy["write_ns"] / total,
+        max=rows[-1]["in_flight"],
         shares=[InFlight(row["in_flight"], row["total_ns"] / total) for row in rows],
         timed_share=busy["timed"] / busy["ops"],
-    )  # fmt: skip
+    )
     if idle is None:
         return depth, Idle(stretches=0, total_ns=0, p50_ns=None)
     return depth, Idle(stretches=idle["stretches"], total_ns=idle["total_ns"], p50_ns=idle["p50_ns"])
@@ -194,7 +201,15 @@ def origin_of(meta: Metadata, source: Path, limit: Limit, kind: SourceKind, *not
     """Return where the table at `source` came from."""
     name = (meta.model or {}).get("name")
     return Origin(
-        kind=kind, file=source.name, program=meta.program, version=meta.version, config_sha256=meta.config_sha256,
-        preset=meta.preset, seed=meta.seed, model=name if isinstance(name, str) else None,
-        is_simulated=meta.is_simulated, limit=str(limit), notes=[*meta.notes, *notes],
-    )  # fmt: skip
+        kind=kind,
+        file=source.name,
+        program=meta.program,
+        version=meta.version,
+        config_sha256=meta.config_sha256,
+        preset=meta.preset,
+        seed=meta.seed,
+        model=name if isinstance(name, str) else None,
+        is_simulated=meta.is_simulated,
+        limit=str(limit),
+        notes=[*meta.notes, *notes],
+    )

@@ -1,17 +1,69 @@
-"""A distribution of sizes as fio's `bssplit` can say it: at most 63 sizes in whole percent that sum to 100."""
+"""Distributions: zones of equal mass and size splits as fio takes them, summaries of sizes for people."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from kvdistill.profile.profile import SizeCount
-from kvdistill.profile.zones import PERCENT, percentages
+from kvdistill.profile.profile import AddressZone, DirectionProfile, SizeCount
+from kvtrace.core.statistics import nearest_rank
 
-if TYPE_CHECKING:
-    from kvdistill.profile.profile import Direction
+PERCENT = 100
+
+
+def equal_mass_zones(
+    starts: NDArray[np.int64], moved_bytes: NDArray[np.int64], granule_bytes: int
+) -> list[AddressZone]:
+    """Return zones from address 0 on, about 1 % of the bytes each, whole percent that sum to 100.
+
+    `starts` are ascending granule-aligned addresses, `moved_bytes` what is moved by operations that start in
+    each. A granule that alone holds 2 % or more gets a zone of its own, so that a hot object stays as hot as it is.
+    """
+    if not len(starts):
+        return []
+    done = np.cumsum(moved_bytes)
+    marks = np.searchsorted(done * PERCENT, np.arange(1, PERCENT + 1) * done[-1])
+    hits = np.bincount(marks, minlength=len(starts))
+    zones: list[AddressZone] = []
+    end, counted = 0, 0
+    for i in np.flatnonzero(hits):
+        start, percent = int(starts[i]), int(hits[i])
+        if percent > 1 and start > end:
+            before = int(done[i - 1]) - counted if i else 0
+            cold = min(round(before * PERCENT / int(done[-1])), percent - 1)
+            zones.append(AddressZone(cold, start - end))
+            end, percent = start, percent - cold
+        zones.append(AddressZone(percent, start + granule_bytes - end))
+        end, counted = start + granule_bytes, int(done[i])
+    return zones
+
+
+def percentages(weights: Any, whole: int = PERCENT) -> list[int]:
+    """Return whole shares of `weights` that sum to exactly `whole`, by largest remainder.
+
+    Ties are spread over the weights, so that equal ones do not all gain at one end. Weights must be
+    non-negative and not all 0.
+    """
+    weights = [int(w) for w in weights]
+    total = sum(weights)
+    if total <= 0 or min(weights) < 0:
+        raise ValueError(f"weights(={weights[:8]}…) must be >= 0 and not all 0.")
+    shares = [w * whole // total for w in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda i: (-(weights[i] * whole % total), _spread(i)))
+    for i in by_remainder[: whole - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+def _spread(index: int) -> int:
+    """Return a key that orders indices by halving: 0, 512, 256, 768, … of 1024."""
+    return int(f"{index:010b}"[::-1], 2)
+
 
 MAX_ENTRIES = 63
 """fio takes 64, but complains at the 64th; what is beyond it cuts silently."""
@@ -34,7 +86,7 @@ class Split:
         return ":".join(f"{size}/{percent}" for size, percent in self.entries)
 
 
-def split_sizes(direction: Direction) -> Split:
+def split_sizes(direction: DirectionProfile) -> Split:
     """Return the closest split to the exact sizes of `direction`, which must have operations."""
     sizes = direction.sizes
     if len(sizes) <= MAX_ENTRIES:
@@ -74,7 +126,7 @@ def _slices(sizes: list[SizeCount], count: int) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(entries.items()))
 
 
-def cut_long(direction: Direction, max_io_bytes: int) -> Direction:
+def cut_long(direction: DirectionProfile, max_io_bytes: int) -> DirectionProfile:
     """Return `direction` with operations longer than `max_io_bytes` as several, as a replay splits them."""
     counts: dict[int, int] = {}
     for size in direction.sizes:
@@ -84,3 +136,55 @@ def cut_long(direction: Direction, max_io_bytes: int) -> Direction:
                 counts[length] = counts.get(length, 0) + parts * size.ops
     sizes = [SizeCount(length, ops) for length, ops in sorted(counts.items())]
     return msgspec.structs.replace(direction, sizes=sizes, ops=sum(s.ops for s in sizes))
+
+
+TOP_SIZES = 5
+_SIZE_QUANTILES = {"p50_bytes": 5000, "p99_bytes": 9900}
+
+
+def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Summarise exact distributions: the most common sizes, and percentiles where there are enough operations.
+
+    `rows` have tier, op, length_bytes (ascending within these) and ops.
+    """
+    result = []
+    for (tier, op), group in groupby(rows, key=lambda row: (row["tier"], row["op"])):
+        sizes = [(row["length_bytes"], row["ops"]) for row in group]
+        total = sum(ops for _size, ops in sizes)
+        top = sorted(sizes, key=lambda pair: (-pair[1], pair[0]))[:TOP_SIZES]
+        result.append(
+            {"tier": tier, "op": op, "ops": total, "distinct": len(sizes), "min_bytes": sizes[0][0]}
+            | {name: _percentile(sizes, total, part) for name, part in _SIZE_QUANTILES.items()}
+            | {
+                "max_bytes": sizes[-1][0],
+                "mean_bytes": sum(size * ops for size, ops in sizes) / total,
+                "top": [{"length_bytes": size, "ops": ops, "share": ops / total} for size, ops in top],
+            }
+        )
+    return result
+
+
+def bins(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return operations and bytes by tier, op and power of two: `low_bytes` <= length < 2 * `low_bytes`; 0 for none."""
+    found: dict[tuple[str, str, int], list[int]] = {}
+    for row in rows:
+        size, ops = row["length_bytes"], row["ops"]
+        count = found.setdefault((row["tier"], row["op"], 1 << (size.bit_length() - 1) if size else 0), [0, 0])
+        count[0] += ops
+        count[1] += ops * size
+    return [
+        {"tier": tier, "op": op, "low_bytes": low, "ops": ops, "bytes": total}
+        for (tier, op, low), (ops, total) in found.items()
+    ]
+
+
+def _percentile(sizes: list[tuple[int, int]], total: int, part: int) -> int | None:
+    """Return the nearest-rank percentile (`part` in ten-thousandths) of ascending (size, count) pairs, or null."""
+    rank, done = nearest_rank(total, part), 0
+    if rank is None:
+        return None
+    for size, count in sizes:
+        done += count
+        if done >= rank:
+            return size
+    raise AssertionError

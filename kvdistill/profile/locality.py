@@ -1,27 +1,26 @@
-"""What needs a trace's rows in order: how many bytes live in each tier, and how far apart reads of an object are.
+"""Locality of a trace or of placed operations: live bytes by tier, reuse distances, hot blocks.
 
 One pass, compiled by numba; memory is bounded by the number of objects and by how many accesses are looked at.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from kvdistill.profile import reuse
+from kvdistill.profile.operations import DELETE, READ
+from kvdistill.profile.profile import Locality, Reuse
 from kvdistill.profile.reuse import reuse_distances
 from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import OPS, TRACE, enum_code
-from kvtrace.core.statistics import nearest_rank
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from kvtrace.core.tables import Reader
+from kvtrace.core.statistics import SLOTS, count, nearest_rank, to_slots
+from kvtrace.core.tables import Reader
 
 MAX_ACCESSES = 4_000_000
 """Reads and writes of a tier whose reuse is looked at; a longer trace is cut here, which bounds time and memory."""
@@ -38,7 +37,7 @@ class LiveBytes(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
-class Reuse(msgspec.Struct, frozen=True, kw_only=True):
+class ObjectReuse(msgspec.Struct, frozen=True, kw_only=True):
     """How far apart accesses to an object are in one tier: distinct bytes of others read or written in between.
 
     A read at a distance below a cache's size is a hit there, if that evicts the least recently used.
@@ -57,14 +56,14 @@ class Reuse(msgspec.Struct, frozen=True, kw_only=True):
     """Reads by distance: from these bytes to below twice that; 0 for none in between."""
 
 
-class Locality(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pass over the rows tells of each tier, by index; null where the tier has no such rows."""
+class TraceLocality(msgspec.Struct, frozen=True, kw_only=True):
+    """Live bytes and reuse of each tier, by index; null where the tier has no such rows."""
 
     live: list[LiveBytes | None]
-    reuse: list[Reuse | None]
+    reuse: list[ObjectReuse | None]
 
 
-def locality(reader: Reader, tiers: int, path: Path) -> Locality:
+def trace_locality(reader: Reader, tiers: int, path: Path) -> TraceLocality:
     """Return the locality of the trace that `reader` reads, which has `tiers` tiers.
 
     Raises:
@@ -89,15 +88,13 @@ def locality(reader: Reader, tiers: int, path: Path) -> Locality:
             sizes = grown
         _live(op, tier, objects, reach, sizes, live, peak, is_written)
         _keep(kept, counts, op, tier, objects, length, op != _DELETE)
-    return Locality(
-        live=[
-            LiveBytes(peak=int(peak[i]), end=int(live[i])) if is_written[i] else None for i in range(tiers)
-        ],
+    return TraceLocality(
+        live=[LiveBytes(peak=int(peak[i]), end=int(live[i])) if is_written[i] else None for i in range(tiers)],
         reuse=[_reuse(kept[i], counts[i]) for i in range(tiers)],
-    )  # fmt: skip
+    )
 
 
-def run_reuse(reader: Reader, tiers: int) -> list[Reuse | None]:
+def run_reuse(reader: Reader, tiers: int) -> list[ObjectReuse | None]:
     """Return the reuse of the operations of a run that completed, by tier and in trace order."""
     columns = ("op", "tier", "object_id", "bytes", "outcome")
     kept: list[list[tuple[Any, Any, Any]]] = [[] for _ in range(tiers)]
@@ -112,9 +109,14 @@ def run_reuse(reader: Reader, tiers: int) -> list[Reuse | None]:
 
 
 def _keep(
-    kept: list[list[tuple[Any, Any, Any]]], counts: list[int], op: Any, tier: Any, objects: Any, length: Any,
+    kept: list[list[tuple[Any, Any, Any]]],
+    counts: list[int],
+    op: Any,
+    tier: Any,
+    objects: Any,
+    length: Any,
     is_access: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Append the accesses of each tier to `kept` until there are enough; count them all."""
     for index in range(len(kept)):
         rest = MAX_ACCESSES - counts[index]
@@ -146,7 +148,7 @@ def _live(op: Any, tier: Any, objects: Any, reach: Any, sizes: Any, live: Any, p
         peak[t] = max(peak[t], live[t])
 
 
-def _reuse(parts: list[tuple[Any, Any, Any]], accesses: int) -> Reuse | None:
+def _reuse(parts: list[tuple[Any, Any, Any]], accesses: int) -> ObjectReuse | None:
     if not parts:
         return None
     is_read, objects, length = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -155,25 +157,81 @@ def _reuse(parts: list[tuple[Any, Any, Any]], accesses: int) -> Reuse | None:
     things = np.unique(objects, return_inverse=True)[1].astype(np.int64)
     distances = reuse_distances(things, length.astype(np.int64), int(things.max()) + 1)[is_read]
     known = np.sort(distances[distances >= 0])
-    exponents, ops = np.unique(np.where(known > 0, np.log2(np.maximum(known, 1)).astype(np.int64), -1),
-                               return_counts=True)  # fmt: skip
-    return Reuse(
-        reads=len(distances), first_reads=len(distances) - len(known), is_whole=accesses <= MAX_ACCESSES,
-        p50_bytes=_percentile(known, 5000), p95_bytes=_percentile(known, 9500),
+    exponents, ops = np.unique(
+        np.where(known > 0, np.log2(np.maximum(known, 1)).astype(np.int64), -1), return_counts=True
+    )
+    return ObjectReuse(
+        reads=len(distances),
+        first_reads=len(distances) - len(known),
+        is_whole=accesses <= MAX_ACCESSES,
+        p50_bytes=_percentile(known, 5000),
+        p95_bytes=_percentile(known, 9500),
         max_bytes=int(known[-1]) if len(known) else None,
         bins=[(0 if e < 0 else 1 << int(e), int(n)) for e, n in zip(exponents, ops, strict=True)],
-    )  # fmt: skip
+    )
 
 
-def reuse_rows(names: list[str], found: list[Reuse | None]) -> list[dict[str, Any]]:
+def reuse_rows(names: list[str], found: list[ObjectReuse | None]) -> list[dict[str, Any]]:
     """Return `found` as rows, by the tiers' `names`; tiers without reads have none."""
     return [
         {"tier": name, **msgspec.structs.asdict(reuse)}
         | {"bins": [{"low_bytes": low, "reads": reads} for low, reads in reuse.bins]}
-        for name, reuse in zip(names, found, strict=True) if reuse is not None
-    ]  # fmt: skip
+        for name, reuse in zip(names, found, strict=True)
+        if reuse is not None
+    ]
 
 
 def _percentile(ascending: NDArray[Any], part: int) -> int | None:
     rank = nearest_rank(len(ascending), part)
     return None if rank is None else int(ascending[rank - 1])
+
+
+MAX_OPS = 4_000_000
+"""Operations looked at, which bounds time and memory."""
+
+
+def place_locality(ios: Path) -> Locality | None:
+    """Return the locality of the operations at `ios`; null if there are none."""
+    op, address, length, is_whole = _head(ios)
+    if not len(op):
+        return None
+    blocks = reuse.block_accesses(address, length)
+    hot = reuse.hot_share(blocks)
+    if hot is None:
+        return None
+    places, place = np.unique(address, return_inverse=True)
+    distances = reuse.reuse_distances(place.astype(np.int64), length, len(places))
+    is_read = op == READ
+    return Locality(
+        ops=len(op),
+        is_whole=is_whole,
+        hot10_share=hot,
+        reuse_p50_blocks=reuse.median_reuse(blocks),
+        read=_curve(distances[is_read]),
+        write=_curve(distances[~is_read]),
+    )
+
+
+def _head(ios: Path) -> tuple[Any, Any, Any, bool]:
+    """Return op, address and length of the first operations that move bytes, and whether these are all."""
+    import pyarrow.parquet as pq
+
+    kept: list[tuple[Any, ...]] = []
+    rows = 0
+    for batch in pq.ParquetFile(ios).iter_batches(columns=["op", "address", "io_bytes"], use_threads=False):
+        op, address, length = (column.to_numpy() for column in batch.columns)
+        moving = (length > 0) & (op != DELETE)
+        kept.append((op[moving], address[moving], length[moving]))
+        rows += int(moving.sum())
+        if rows > MAX_OPS:
+            break
+    op, address, length = (np.concatenate(column)[:MAX_OPS] for column in zip(*kept, strict=True))
+    return op, address, length, rows <= MAX_OPS
+
+
+def _curve(distances: Any) -> Reuse:
+    known = distances[distances >= 0]
+    return Reuse(
+        first_ops=len(distances) - len(known),
+        distances=to_slots(count(known) if len(known) else np.zeros(SLOTS, dtype=np.int64)),
+    )

@@ -1,24 +1,21 @@
-"""Distil what was measured: a replay's operations, or block requests, as placed operations with their completions."""
+"""Distil measurements: a replay's operations, or block requests, as placed operations with their completions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-import msgspec
-
-from kvdistill.profile.database import connect, literal, query
 from kvdistill.profile.distil import Distilled, Placed, origin_of, place_objects, profile_of, require_moving
 from kvdistill.profile.operations import IoWriter
-from kvdistill.profile.profile import Data, SourceKind, Space
+from kvdistill.profile.profile import AddressSpace, DataProfile, SourceKind
+from kvdistill.queries.database import connect, literal, named, query
+from kvdistill.queries.window import RowWindow
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.limit import Limit
+from kvtrace.core.run.run_file import RunFile, find_run
 from kvtrace.core.schema import BLOCKS, OPS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kvtrace.core.limit import Limit
 
 _BATCH_ROWS = 1 << 17
 _NO_OFFSETS = "operations are taken from the start of their object: a replay's ops hold no offsets"
@@ -35,7 +32,7 @@ def distil_ops(ops: Path, tier: str | None, limit: Limit, scratch: Path) -> Dist
 
     """
     meta = tables.open_table(ops, OPS).meta
-    run = _run(ops.with_name("run.json"))
+    run = find_run(ops.parent)
     with connect(scratch) as db:
         _view(db, ops)
         used = [row["tier"] for row in query(db, "measured_tiers")]
@@ -45,7 +42,7 @@ def distil_ops(ops: Path, tier: str | None, limit: Limit, scratch: Path) -> Dist
     ios = scratch / "ios.parquet"
     placement, arrivals = place_objects(lambda: _rows(ordered, limit), ios, ops, name)
     ordered.unlink()
-    notes = [_NO_OFFSETS, *([_WARM_UP] if (run.get("summary") or {}).get("warmup") else [])]
+    notes = [_NO_OFFSETS, *([_WARM_UP] if run is not None and run.summary.warmup is not None else [])]
     origin = origin_of(meta, ops, limit, SourceKind.OPS, *notes)
     placed = Placed(origin, name, arrivals, placement.space, placement.stray_deletes, _data(run))
     return Distilled(profile_of(ios, placed, scratch), ios)
@@ -74,7 +71,7 @@ def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path)
             end = max(end, int((part["address"] + part["length_bytes"]).max()))
     ordered.unlink()
     require_moving(sink, blocks, f"device {name!r}")
-    space = Space(span_bytes=end, peak_live_bytes=end, prior_objects=0, prior_bytes=0)
+    space = AddressSpace(span_bytes=end, peak_live_bytes=end, prior_objects=0, prior_bytes=0)
     origin = origin_of(meta, blocks, limit, SourceKind.BLOCKS, _PACKED)
     return Distilled(profile_of(ios, Placed(origin, name, sink.arrivals, space), scratch), ios)
 
@@ -82,14 +79,12 @@ def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path)
 def _view(db: Any, path: Path) -> None:
     if not path.name.endswith(".parquet"):
         raise ConfigError(f"{path}: only Parquet is distilled here; kvtrace convert makes it of CSV")
-    db.execute(f"CREATE VIEW measured AS SELECT * FROM read_parquet({literal(path)})")  # noqa: S608 - quoted
+    db.execute(f"CREATE VIEW measured AS SELECT * FROM read_parquet({literal(path)})")
 
 
 def _order(db: Any, name: str, target: Path, **values: object) -> None:
     """Write the result of the named query to `target`."""
     import pyarrow.parquet as pq
-
-    from kvdistill.profile.database import named
 
     reader = db.sql(named(name), params=values).to_arrow_reader(_BATCH_ROWS)
     with pq.ParquetWriter(target, reader.schema, compression="zstd", compression_level=1) as out:
@@ -112,9 +107,7 @@ def _rows(ordered: Path, limit: Limit) -> Iterator[dict[str, Any]]:
     """Yield the rows of `ordered` within `limit`, as numpy arrays by column name."""
     import pyarrow.parquet as pq
 
-    from kvdistill.profile.window import Window
-
-    window = Window(limit)
+    window = RowWindow(limit)
     for batch in pq.ParquetFile(ordered).iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
         part = {name: _numpy(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
         kept = window.take(part)
@@ -128,18 +121,13 @@ def _numpy(column: Any) -> Any:
     return column.to_numpy(zero_copy_only=False)
 
 
-def _run(path: Path) -> dict[str, Any]:
-    try:
-        content = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _data(run: dict[str, Any]) -> Data | None:
-    """Return what the run says that it wrote; null if it says nothing."""
-    data = run.get("data")
-    if not isinstance(data, dict) or "shape" not in data:
+def _data(run: RunFile | None) -> DataProfile | None:
+    """Return the ratios of the run's data; null if run.json does not tell."""
+    if run is None or run.data is None:
         return None
-    shape = data["shape"] or {"dedup_ratio": 1.0, "compress_ratio": 1.0}
-    return Data(dedup_ratio=float(shape["dedup_ratio"]), compress_ratio=float(shape["compress_ratio"]))
+    shape = run.data.shape
+    return (
+        DataProfile(dedup_ratio=1.0, compress_ratio=1.0)
+        if shape is None
+        else DataProfile(dedup_ratio=shape.dedup_ratio, compress_ratio=shape.compress_ratio)
+    )

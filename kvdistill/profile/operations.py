@@ -1,14 +1,14 @@
-"""Placed operations on their way to a profile: a Parquet file in order of time, whatever they come from."""
+"""Placed operations as a Parquet file in order of time, from any source."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
 
 from kvdistill.profile.arrivals import ArrivalCounter
 from kvtrace.core.schema import TRACE, enum_code
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROW_GROUP_ROWS = 1 << 17
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))
@@ -29,10 +29,17 @@ class IoWriter:
         self.path, self.rows, self.moving_rows = path, 0, 0
         self.arrivals = ArrivalCounter()
         self._schema = pa.schema(
-            [("ts_ns", pa.int64()), ("op", pa.int8()), ("address", pa.int64()), ("io_bytes", pa.int64()),
-             ("length_bytes", pa.int64()), ("request_id", pa.int64()), ("stage", pa.int32()),
-             ("completed_ns", pa.int64())]
-        )  # fmt: skip
+            [
+                ("ts_ns", pa.int64()),
+                ("op", pa.int8()),
+                ("address", pa.int64()),
+                ("io_bytes", pa.int64()),
+                ("length_bytes", pa.int64()),
+                ("request_id", pa.int64()),
+                ("stage", pa.int32()),
+                ("completed_ns", pa.int64()),
+            ]
+        )
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", compression_level=1)
 
     def __enter__(self) -> Self:
@@ -63,7 +70,6 @@ class IoWriter:
 
 
 def _absent(field: Any, rows: int) -> Any:
-    import numpy as np
     import pyarrow as pa
 
     return pa.nulls(rows, field.type) if field.name == "completed_ns" else np.full(rows, -1)

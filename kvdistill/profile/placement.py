@@ -1,4 +1,4 @@
-"""Put a tier's objects into one address space: what each operation reads or writes there, row by row.
+"""Put a tier's objects into one address space by first fit, and each operation at its object's address.
 
 Two passes over the trace: the first learns how long each object gets and which are read before they are
 written (those exist from the start); the second walks the rows through the allocator.
@@ -6,21 +6,18 @@ written (those exist from the start); the second walks the rows through the allo
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kvdistill.profile.profile import Space
-from kvtrace.core.allocator import GRANULE_BYTES, SPAN, allocate, new_space, release
+from kvdistill.profile.profile import AddressSpace
+from kvtrace.core.allocator import GRANULE_BYTES, FreeSpace, give, new_space, take
 from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import TRACE, enum_code
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
 
 SECTOR_BYTES = 512
 """O_DIRECT takes offsets and lengths in multiples of this."""
@@ -33,7 +30,7 @@ _LIVE, _PEAK, _STRAY_DELETES, _COUNTERS = 0, 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """What the first pass learns of the objects of a tier, by object id."""
+    """Facts of a tier's objects after the first pass, by object id."""
 
     reserved_bytes: NDArray[np.int64]
     """Longest extent ever touched, in whole granules; 0 if never read or written."""
@@ -43,16 +40,16 @@ class Objects:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """How the address space came out."""
+class ObjectPlacement:
+    """The address space after the last operation."""
 
-    space: Space
+    space: AddressSpace
     stray_deletes: int
     """Deletes of objects that were not there: nothing to free."""
 
 
 def survey(rows: Callable[[], Iterator[dict[str, Any]]]) -> Objects:
-    """Return what the first pass over `rows` learns."""
+    """Return the facts of the objects in `rows`."""
     ends = np.zeros(1 << 16, dtype=np.int64)
     known = np.zeros(1 << 16, dtype=np.int8)
     prior: list[NDArray[np.int64]] = []
@@ -105,59 +102,78 @@ def _survey(ops: Any, objects: Any, offsets: Any, lengths: Any, ends: Any, known
 
 def place(
     rows: Callable[[], Iterator[dict[str, Any]]], objects: Objects, sink: Callable[[dict[str, Any]], None]
-) -> Placement:
+) -> ObjectPlacement:
     """Walk `rows` through the allocator and hand each batch, with what was placed, to `sink`.
 
     `sink` gets the rows' arrays plus `address` (bytes; -1 for deletes) and `io_bytes` (the length widened to
     whole sectors; 0 for deletes).
     """
-    nodes, scalars = new_space(min(objects.deletes, len(objects.reserved_bytes)) + 2)
+    free = new_space(min(objects.deletes, len(objects.reserved_bytes)) + 2)
     base = np.full(len(objects.reserved_bytes), -1, dtype=np.int64)
     counters = np.zeros(_COUNTERS, dtype=np.int64)
-    _place_prior(objects.prior, objects.reserved_bytes, base, nodes, scalars, counters)
+    _place_prior(objects.prior, objects.reserved_bytes, base, free, counters)
     prior_bytes = int(counters[_LIVE])
     for part in rows():
         address = np.empty(len(part["op"]), dtype=np.int64)
         io_bytes = np.empty(len(part["op"]), dtype=np.int64)
         _place(
-            part["op"], part["object_id"], part["offset_bytes"], part["length_bytes"],
-            objects.reserved_bytes, base, nodes, scalars, counters, address, io_bytes,
-        )  # fmt: skip
+            part["op"],
+            part["object_id"],
+            part["offset_bytes"],
+            part["length_bytes"],
+            objects.reserved_bytes,
+            base,
+            free,
+            counters,
+            address,
+            io_bytes,
+        )
         sink(part | {"address": address, "io_bytes": io_bytes})
-    space = Space(
-        span_bytes=int(scalars[SPAN]), peak_live_bytes=int(counters[_PEAK]), prior_objects=len(objects.prior),
-        prior_bytes=prior_bytes, end_live_bytes=int(counters[_LIVE]),
-    )  # fmt: skip
-    return Placement(space, int(counters[_STRAY_DELETES]))
+    space = AddressSpace(
+        span_bytes=free.span_bytes,
+        peak_live_bytes=int(counters[_PEAK]),
+        prior_objects=len(objects.prior),
+        prior_bytes=prior_bytes,
+        end_live_bytes=int(counters[_LIVE]),
+    )
+    return ObjectPlacement(space, int(counters[_STRAY_DELETES]))
 
 
 @allocating
-def _place_prior(prior: Any, reserved: Any, base: Any, nodes: Any, scalars: Any, counters: Any) -> None:
+def _place_prior(prior: Any, reserved: Any, base: Any, free: FreeSpace, counters: Any) -> None:
     for o in prior:
         if reserved[o] > 0:
-            base[o] = allocate(nodes, scalars, reserved[o])
+            base[o] = take(free, reserved[o])
             counters[_LIVE] += reserved[o]
     counters[_PEAK] = counters[_LIVE]
 
 
 @allocating
 def _place(
-    ops: Any, objects: Any, offsets: Any, lengths: Any, reserved: Any, base: Any, nodes: Any, scalars: Any,
-    counters: Any, address: Any, io_bytes: Any,
-) -> None:  # fmt: skip
+    ops: Any,
+    objects: Any,
+    offsets: Any,
+    lengths: Any,
+    reserved: Any,
+    base: Any,
+    free: FreeSpace,
+    counters: Any,
+    address: Any,
+    io_bytes: Any,
+) -> None:
     for i in range(len(ops)):
         o = objects[i]
         if ops[i] == _DELETE:
             address[i], io_bytes[i] = -1, 0
             if o < len(base) and base[o] >= 0:
-                release(nodes, scalars, base[o], reserved[o])
+                give(free, base[o], reserved[o])
                 counters[_LIVE] -= reserved[o]
                 base[o] = -1
             else:
                 counters[_STRAY_DELETES] += 1
             continue
         if base[o] < 0 and reserved[o] > 0:
-            base[o] = allocate(nodes, scalars, reserved[o])
+            base[o] = take(free, reserved[o])
             counters[_LIVE] += reserved[o]
             counters[_PEAK] = max(counters[_PEAK], counters[_LIVE])
         low = offsets[i] // SECTOR_BYTES * SECTOR_BYTES

@@ -1,16 +1,14 @@
-"""Distil the histograms of `kvreplay probe`, of any process: what they hold becomes a profile, the rest is null."""
+"""Distil the histograms of `kvreplay probe`; what histograms do not tell is null in the profile."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from kvdistill.profile.profile import Depth, Direction, Origin, Profile, SizeCount, SourceKind
+from kvdistill.profile.profile import DepthProfile, DirectionProfile, Origin, Profile, SizeCount, SourceKind
 from kvtrace.core.errors import TraceError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _NOTES = (
     "requests of the block layer, after splits and merges: not the objects that were asked for",
@@ -18,7 +16,7 @@ _NOTES = (
         "histograms hold no order: no arrivals, places, reuse or phases; blocks.parquet does (probe without "
         "--histograms-only)"
     ),
-)  # fmt: skip
+)
 
 
 class _Sized(msgspec.Struct, frozen=True):
@@ -86,33 +84,57 @@ def distil_probe(path: Path) -> Profile:
     devices = probe.config.get("devices") or []
     return Profile(
         origin=Origin(
-            kind=SourceKind.PROBE, file=path.name, program=probe.program, version=probe.version,
-            config_sha256=probe.config_sha256, preset=None, seed=None, model=None, is_simulated=False, limit="",
+            kind=SourceKind.PROBE,
+            file=path.name,
+            program=probe.program,
+            version=probe.version,
+            config_sha256=probe.config_sha256,
+            preset=None,
+            seed=None,
+            model=None,
+            is_simulated=False,
+            limit="",
             notes=list(_NOTES),
         ),
-        tier=", ".join(devices) or "all disks", start_ns=0, span_ns=probe.duration_ns,
-        read=_direction(read), write=_direction(write),
-        delete_ops=discard.issued, delete_bytes=discard.issued_bytes, stray_delete_ops=0, empty_ops=0,
-        space=None, concurrency=None, arrivals=None, depth=_depth(read, write, probe.duration_ns), idle=None,
-        locality=None, phases=[], data=None,
-    )  # fmt: skip
+        tier=", ".join(devices) or "all disks",
+        start_ns=0,
+        span_ns=probe.duration_ns,
+        read=_direction(read),
+        write=_direction(write),
+        delete_ops=discard.issued,
+        delete_bytes=discard.issued_bytes,
+        stray_delete_ops=0,
+        empty_ops=0,
+        space=None,
+        concurrency=None,
+        arrivals=None,
+        depth=_depth(read, write, probe.duration_ns),
+        idle=None,
+        locality=None,
+        phases=[],
+        data=None,
+    )
 
 
-def _direction(moved: _Moved) -> Direction:
+def _direction(moved: _Moved) -> DirectionProfile:
     sizes = [SizeCount(size.bytes, size.count) for size in moved.block_sizes if size.bytes]
     total = sum(size.io_bytes * size.ops for size in sizes)
-    return Direction(
+    return DirectionProfile(
         ops=sum(size.ops for size in sizes), object_bytes=total, io_bytes=total, sizes=sizes, zones=[]
-    )  # fmt: skip
+    )
 
 
-def _depth(read: _Moved, write: _Moved, duration_ns: int) -> Depth | None:
+def _depth(read: _Moved, write: _Moved, duration_ns: int) -> DepthProfile | None:
     """Return the depth by Little's law: mean time in the device times the rate; null where no time was seen."""
     busy = [None if m.issued and m.d2c.mean_ns is None else (m.d2c.mean_ns or 0) * m.d2c.count for m in (read, write)]
     if busy[0] is None or busy[1] is None or not duration_ns:
         return None
     most = max((d.in_flight for m in (read, write) for d in m.in_flight_at_dispatch), default=0)
-    return Depth(
-        mean=(busy[0] + busy[1]) / duration_ns, read_mean=busy[0] / duration_ns, write_mean=busy[1] / duration_ns,
-        max=most, shares=[], timed_share=(read.d2c.count + write.d2c.count) / (read.issued + write.issued),
-    )  # fmt: skip
+    return DepthProfile(
+        mean=(busy[0] + busy[1]) / duration_ns,
+        read_mean=busy[0] / duration_ns,
+        write_mean=busy[1] / duration_ns,
+        max=most,
+        shares=[],
+        timed_share=(read.d2c.count + write.d2c.count) / (read.issued + write.issued),
+    )

@@ -1,4 +1,4 @@
-"""The frozen summary of one tier's I/O that writers of jobs read: a JSON anyone can read, too.
+"""The frozen summary of one tier's I/O: all that a writer of jobs reads, also as JSON.
 
 Every writer of a job is a pure function of it; what a trace does not hold is null here.
 """
@@ -48,20 +48,20 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SizeCount(msgspec.Struct, frozen=True):
-    """So many operations had exactly this length."""
+    """The number of operations of one length."""
 
     io_bytes: int
     ops: int
 
 
-class Zone(msgspec.Struct, frozen=True):
+class AddressZone(msgspec.Struct, frozen=True):
     """A stretch of the address space, and the whole percent of bytes moved by operations that start in it."""
 
     percent: int
     span_bytes: int
 
 
-class Direction(msgspec.Struct, frozen=True, kw_only=True):
+class DirectionProfile(msgspec.Struct, frozen=True, kw_only=True):
     """All reads, or all writes."""
 
     ops: int
@@ -73,7 +73,7 @@ class Direction(msgspec.Struct, frozen=True, kw_only=True):
     """The exact distribution of `io_bytes`, by length."""
     lengths: list[SizeCount] | None = None
     """That of the lengths as the trace has them, where padding changes them; null if they are the same."""
-    zones: list[Zone]
+    zones: list[AddressZone]
     """Where operations start, in order of address from 0; empty if there are none."""
 
     @property
@@ -82,7 +82,7 @@ class Direction(msgspec.Struct, frozen=True, kw_only=True):
         return self.sizes if self.lengths is None else self.lengths
 
 
-class Space(msgspec.Struct, frozen=True, kw_only=True):
+class AddressSpace(msgspec.Struct, frozen=True, kw_only=True):
     """How the objects lie in one file or device under first fit."""
 
     span_bytes: int
@@ -101,7 +101,7 @@ class Concurrency(msgspec.Struct, frozen=True, kw_only=True):
     mean_stage_ops: float
 
 
-class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
+class ArrivalProfile(msgspec.Struct, frozen=True, kw_only=True):
     """When reads and writes are due, or were issued."""
 
     bucket_ns: int
@@ -124,13 +124,13 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InFlight(msgspec.Struct, frozen=True):
-    """For this share of the time, so many operations were in flight."""
+    """The share of time with `in_flight` operations in flight."""
 
     in_flight: int
     share: float
 
 
-class Depth(msgspec.Struct, frozen=True, kw_only=True):
+class DepthProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Operations in flight, weighted by time, from the first submission to the last completion."""
 
     mean: float
@@ -173,17 +173,17 @@ class Locality(msgspec.Struct, frozen=True, kw_only=True):
     write: Reuse
 
 
-class Phase(msgspec.Struct, frozen=True, kw_only=True):
+class ArrivalPhase(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch of time in which operations keep about one rate."""
 
     start_ns: int
     """From the profile's start."""
     span_ns: int
-    read: Direction
-    write: Direction
+    read: DirectionProfile
+    write: DirectionProfile
 
 
-class Data(msgspec.Struct, frozen=True, kw_only=True):
+class DataProfile(msgspec.Struct, frozen=True, kw_only=True):
     """What was written, as the replay made it: 1 is data without repeats, that does not compress."""
 
     dedup_ratio: float
@@ -201,8 +201,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """When its first read or write is due, from the source's start."""
     span_ns: int
     """From its first to its last read or write; 0 if all share one instant: then no rate is known."""
-    read: Direction
-    write: Direction
+    read: DirectionProfile
+    write: DirectionProfile
     delete_ops: int
     """Deletes of objects, or discards of a disk."""
     delete_bytes: int
@@ -210,20 +210,20 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Deletes of objects that were not there."""
     empty_ops: int
     """Reads and writes of no bytes, which no job can hold."""
-    space: Space | None
+    space: AddressSpace | None
     """Null if the source does not know where operations lie."""
     concurrency: Concurrency | None
     """Null if the source has no stages."""
-    arrivals: Arrivals | None
+    arrivals: ArrivalProfile | None
     """Null if the source does not know when operations came, or all share one instant."""
-    depth: Depth | None
+    depth: DepthProfile | None
     """Null unless operations were timed."""
     idle: Idle | None
     """Null unless operations were timed."""
     locality: Locality | None
-    phases: list[Phase]
+    phases: list[ArrivalPhase]
     """Empty if the rate is not known."""
-    data: Data | None
+    data: DataProfile | None
     """Null if the source does not say what was written."""
 
     @property
@@ -237,7 +237,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.depth is None else self.depth.mean
 
     @property
-    def placed(self) -> Space:
+    def placed(self) -> AddressSpace:
         """The address space; ConfigError if the source does not know where operations lie."""
         if self.space is None:
             raise ConfigError(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvtrace.core.compiled import allocating
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 BLOCK_BYTES = 128 * 1024
 MAX_ACCESSES = 8_000_000

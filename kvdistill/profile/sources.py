@@ -1,8 +1,8 @@
-"""What a job can be distilled from: a trace, a run or its operations, block events, a probe's result, a profile."""
+"""Distil any source: a trace, a run or its ops, block events, a probe's result, a profile."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
@@ -10,19 +10,15 @@ from kvdistill.profile.distil import Distilled, distil
 from kvdistill.profile.profile import FORMAT, Profile
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.limit import Limit
 from kvtrace.core.schema import BLOCKS, OPS, TRACE
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.core.limit import Limit
 
 WHAT = "a trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json"
 _IN_FOLDER = ("ops.parquet", "blocks.parquet", "trace.parquet", "probe.json", "profile.json")
 
 
 def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> Distilled:
-    """Distil whatever lies at `path`; `tier` may be null where there is only one.
+    """Distil the source at `path`; `tier` may be null where there is only one.
 
     Raises:
         ConfigError: there is no such tier, several to choose from, or an option that the source has no use for.

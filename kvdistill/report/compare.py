@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from kvdistill.report.probe import TIMES, ProbeReport
 from kvdistill.report.report import JobsReport, Report, RunReport, TraceReport
-from kvdistill.report.tables import at
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import DEFINITION, FEWEST_TRIALS, UNKNOWN, Ratio, differing, ratio
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from kvtrace.core.statistics import DEFINITION, FEWEST_TRIALS, UNKNOWN, Ratio, differing, disagreements, ratio, spread
 
 _RATES = ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors")
 _PERCENTILES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
+_JUDGED = ("bandwidth_bytes_per_s", "operations_per_s", "latency_mean_ns", "latency_p50_ns")
+"""Figures that should repeat; tails are shown, not judged."""
 _FAULTS = ("errors", "requeues", "splits")
 Key = tuple[str, str, str]
 """Tier or layer, operation, figure."""
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
     """One figure on one side; null where not all of its trials know it."""
 
     median: float | None
@@ -34,16 +33,16 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     """To the first side."""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedLine(msgspec.Struct, frozen=True, kw_only=True):
     """One figure on all sides."""
 
     tier: str
     op: str
     name: str
-    sides: list[Side]
+    sides: list[ComparedSide]
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Traces, runs or probes beside each other."""
 
     names: list[str]
@@ -52,19 +51,19 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, list[Any]]
     """Those that differ, one value a side."""
     warnings: list[str]
-    lines: list[Line]
+    lines: list[ComparedLine]
     definition: str = DEFINITION
 
 
 @dataclass(frozen=True, slots=True)
-class Trials:
+class ReportedTrials:
     """The reports of one side: of a trace, of a run, or of each trial of several."""
 
     name: str
     reports: Sequence[Report]
 
 
-def compare(sides: Sequence[Trials]) -> Compared:
+def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     """Return `sides` beside each other.
 
     Raises:
@@ -79,7 +78,9 @@ def compare(sides: Sequence[Trials]) -> Compared:
     found = [_by_figure(side) for side in sides]
     keys = list(dict.fromkeys(key for side in found for key in side))
     lines = [
-        Line(tier=key[0], op=key[1], name=key[2], sides=[_side(side.get(key), found[0].get(key)) for side in found])
+        ComparedLine(
+            tier=key[0], op=key[1], name=key[2], sides=[_side(side.get(key), found[0].get(key)) for side in found]
+        )
         for key in keys
     ]
     kinds = [_kind(side.reports[0]) for side in sides]
@@ -88,33 +89,33 @@ def compare(sides: Sequence[Trials]) -> Compared:
         # A trace has no queue depth and a run no reuse: what only one kind can have is no difference.
         settings = {name: values for name, values in settings.items() if None not in values}
         lines = [line for line in lines if sum(side.median is not None for side in line.sides) > 1]
-    return Compared(
+    return Comparison(
         names=[side.name for side in sides],
         kinds=kinds,
         trials=[len(side.reports) for side in sides],
         settings=settings,
-        warnings=[warning for side in sides for warning in _warnings(side)],
+        warnings=[warning for side, own in zip(sides, found, strict=True) for warning in _warnings(side, own)],
         lines=[line for line in lines if any(_says(line.name, side.median) for side in line.sides)],
     )
 
 
 def _says(name: str, value: float | None) -> bool:
-    """Return whether a figure is worth a line: known, and not the absence of what should not be."""
+    """Return whether a figure is shown: it is known, and no count of faults that is 0."""
     return value is not None and not (name in _FAULTS and value == 0)
 
 
-def _by_figure(side: Trials) -> dict[Key, list[float | None]]:
+def _by_figure(side: ReportedTrials) -> dict[Key, list[float | None]]:
     trials = [dict(_figures(report)) for report in side.reports]
     keys = dict.fromkeys(key for trial in trials for key in trial)
     return {key: [trial.get(key) for trial in trials] for key in keys}
 
 
-def _side(values: list[float | None] | None, first: list[float | None] | None) -> Side:
+def _side(values: list[float | None] | None, first: list[float | None] | None) -> ComparedSide:
     known = [value for value in values or [] if value is not None]
     compared = UNKNOWN if values is None or first is None else ratio(first, values)
     if not known or len(known) < len(values or []):
-        return Side(median=None, low=None, high=None, ratio=compared)
-    return Side(median=median(known), low=min(known), high=max(known), ratio=compared)
+        return ComparedSide(median=None, low=None, high=None, ratio=compared)
+    return ComparedSide(median=median(known), low=min(known), high=max(known), ratio=compared)
 
 
 def _figures(report: Report) -> Iterator[tuple[Key, float | None]]:
@@ -145,9 +146,10 @@ def _of_trace(report: TraceReport) -> Iterator[tuple[Key, float | None]]:
 
 
 def _of_run(report: RunReport) -> Iterator[tuple[Key, float | None]]:
-    yield ("", "", "wall_ns"), at(report.run, "summary", "wall_ns")
+    yield ("", "", "wall_ns"), None if report.run is None else report.run.summary.wall_ns
     for row in report.figures:
-        if row["engine"] != "none":
+        # What nothing moved for has no figures of its own.
+        if row["engine"] not in ("none", "sim"):
             for name in (*_RATES, "bytes"):
                 yield (row["tier"], row["op"], name), row[name]
     for prefix, rows in (("latency", report.latency), ("lateness", report.lateness)):
@@ -197,25 +199,37 @@ def _settings(report: Report) -> dict[str, Any]:
         return facts
     return {
         **{name: value for name, value in facts.items() if name != "config_sha256"},
-        "trace": at(run, "trace", "file"),
-        **(at(run, "config") or {}),
-        "engine.name": at(run, "engine", "name"),
-        "host": at(run, "host"),
-        "window.rows": at(run, "window", "rows"),
+        "trace": run.trace.file,
+        **run.config,
+        "engine.name": run.engine.name,
+        "host": run.host,
+        "window.rows": run.window.rows,
     }
 
 
-def _warnings(side: Trials) -> Iterator[str]:
+def _warnings(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Iterator[str]:
     for number, report in enumerate(side.reports, 1):
-        if not isinstance(report, RunReport):
-            continue
-        which = side.name if len(side.reports) == 1 else f"{side.name}, trial {number}"
-        if at(report.run, "status") == "partial":
-            yield f"{which} is PARTIAL: {at(report.run, 'reason')}"
-        if str(at(report.run, "summary", "verdict")).startswith("FELL BEHIND"):
-            yield f"{which} fell behind the trace: its times are those of an overload"
-        if failed := sum(row["errors"] or 0 for row in report.figures):
-            yield f"{which} had {failed:,} failed operations"
-    if not isinstance(side.reports[0], TraceReport) and len(side.reports) < FEWEST_TRIALS:
+        if isinstance(report, RunReport):
+            yield from _run_warnings(report, side.name if len(side.reports) == 1 else f"{side.name}, trial {number}")
+    first = side.reports[0]
+    if isinstance(first, RunReport) and first.run is not None:
+        for tier in sorted({figures.tier for figures in first.run.summary.figures if figures.is_simulated}):
+            yield f"{side.name}: tier {tier} is simulated: its figures are a model's and not compared"
+    judged = [(f"{tier} {op} {name}", spread(values)) for (tier, op, name), values in found.items() if name in _JUDGED]
+    for line in disagreements([(name, share) for name, share in judged if share is not None]):
+        yield f"{side.name}: {line}"
+    if not isinstance(first, TraceReport) and len(side.reports) < FEWEST_TRIALS:
         many = {1: "is one trial: its spread is unknown", 2: "has two trials: its intervals say little"}
         yield f"{side.name} {many[len(side.reports)]}; run it with --trials {FEWEST_TRIALS} or more"
+
+
+def _run_warnings(report: RunReport, which: str) -> Iterator[str]:
+    run = report.run
+    if run is not None and run.status == "partial":
+        yield f"{which} is PARTIAL: {run.reason}"
+    if run is not None and run.summary.verdict.startswith("FELL BEHIND"):
+        yield f"{which} fell behind the trace: its times are those of an overload"
+    if failed := sum(row["errors"] or 0 for row in report.figures):
+        yield f"{which} had {failed:,} failed operations"
+    if run is not None and run.verification is not None:
+        yield f"{which} was verified, which slows reads down"

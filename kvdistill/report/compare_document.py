@@ -1,9 +1,11 @@
-"""A comparison as a document: what differs first, then every figure, then distributions in one picture."""
+"""A comparison as a document: settings that differ, every figure, distributions in one picture."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from kvdistill.report.compare import ComparedLine, ComparedSide, Comparison, ReportedTrials
 from kvdistill.report.report import RunReport
 from kvdistill.report.tables import by
 from kvtrace.core.document.document import (
@@ -18,13 +20,8 @@ from kvtrace.core.document.document import (
     Series,
     Sheet,
     Unit,
-    headed,
+    columns_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvdistill.report.compare import Compared, Line, Side, Trials
 
 _MARKS = {True: "yes", False: "no", None: "-"}
 _HIGHLIGHTED = ("bandwidth_bytes_per_s", "latency_p50_ns", "latency_p99_ns", "hit_ratio", "capacity_writes_per_day")
@@ -32,11 +29,11 @@ _MOST_HIGHLIGHTS = 6
 _SIDES_HIGHLIGHTED = 2
 
 
-def comparison_document(compared: Compared, sides: Sequence[Trials]) -> Document:
+def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -> Document:
     """Return the document of `compared`, made of `sides`."""
     numbers = [f"[{number}]" for number in range(len(compared.names))]
     rows = [list(row) for row in zip(numbers, compared.names, compared.kinds, compared.trials, strict=True)]
-    columns = [*headed(side="side", name="name", kind="kind"), ReportColumn("trials", "trials", Unit.COUNT)]
+    columns = columns_of("text: side, name, kind; count: trials")
     tables = [ReportTable("What is compared", Sheet.SUMMARY, columns, rows)]
     if compared.settings:
         columns = [ReportColumn("setting", "setting"), *(ReportColumn(f"side{i}", n) for i, n in enumerate(numbers))]
@@ -59,7 +56,7 @@ def _said(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _highlights(compared: Compared) -> list[Highlight]:
+def _highlights(compared: Comparison) -> list[Highlight]:
     """Return the ratios of the last tier's figures, if there are two sides."""
     if len(compared.names) != _SIDES_HIGHLIGHTED:
         return []
@@ -80,17 +77,17 @@ def _short(name: str) -> str:
     return name.removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", " ")
 
 
-def _detail(side: Side) -> str:
+def _detail(side: ComparedSide) -> str:
     found = side.ratio
     if found.low is None or found.high is None:
         return "[1]/[0]; one trial, no interval"
     return f"[1]/[0]; {found.low:.3f} to {found.high:.3f}"
 
 
-def _figures(compared: Compared, numbers: list[str]) -> list[ReportTable]:
+def _figures(compared: Comparison, numbers: list[str]) -> list[ReportTable]:
     has_intervals = any(side.ratio.low is not None for line in compared.lines for side in line.sides[1:])
     columns = [
-        *headed(op="op", figure="figure"),
+        *columns_of("text: op, figure"),
         *(ReportColumn(f"side{i}", n, Unit.NUMBER) for i, n in enumerate(numbers)),
     ]
     for i, number in list(enumerate(numbers))[1:]:
@@ -115,7 +112,7 @@ def _figures(compared: Compared, numbers: list[str]) -> list[ReportTable]:
     ]
 
 
-def _row(line: Line, *, has_intervals: bool) -> list[Any]:
+def _row(line: ComparedLine, *, has_intervals: bool) -> list[Any]:
     cells: list[Any] = [line.op, line.name, *(Cell(side.median, unit_of(line.name)) for side in line.sides)]
     for side in line.sides[1:]:
         found = side.ratio
@@ -136,7 +133,7 @@ def unit_of(name: str) -> Unit:
     return next((unit for ending, unit in endings.items() if name.endswith(ending)), Unit.COUNT)
 
 
-def _distributions(sides: Sequence[Trials]) -> list[ReportTable]:
+def _distributions(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
     """Return the latencies of all runs in one picture a tier and operation, if more than one has them."""
     points = [
         row | {"side": f"[{number}] {side.name}", "place": f"{row['tier']} {row['op']}"}

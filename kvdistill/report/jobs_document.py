@@ -1,9 +1,16 @@
-"""The tables of how close jobs come to their source: `closeness.json`, as `kvdistill fio --check` leaves it."""
+"""Jobs as documents: what was distilled and written, and how close fio's I/O comes to the source."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from kvdistill.jobs.make import Jobs, StoreJobs
+from kvdistill.profile.profile import Profile
+from kvdistill.report.report import JobsReport
 from kvdistill.report.tables import at
 from kvtrace.core.document.document import (
     Cell,
@@ -13,15 +20,14 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
-    headed,
+    columns_of,
     parameters,
 )
-
-if TYPE_CHECKING:
-    from kvdistill.report.report import JobsReport
+from kvtrace.core.units import format_count, format_duration
 
 _UNITS = {"_per_s": Unit.PER_S, "_bytes": Unit.BYTES, "_share": Unit.SHARE, "_us": Unit.NUMBER}
 _MARKS = {True: "pass", False: "FAIL"}
+_NUMBER = re.compile(r"\.[0-9]+\.iolog$")
 
 
 def jobs_document(report: JobsReport) -> Document:
@@ -41,12 +47,83 @@ def jobs_document(report: JobsReport) -> Document:
     )
 
 
+def written_document(written: Jobs | StoreJobs, folder: Path) -> Document:
+    """Return the document of jobs that were just written to `folder`."""
+    # Numbered logs are one.
+    files = dict.fromkeys(_NUMBER.sub(".*.iolog", name) for name in written.files)
+    chapters = [_profile_chapter(written.profile)]
+    if isinstance(written, Jobs):
+        chapters.append(Chapter("Jobs", [_jobs(written)]))
+        if written.closeness is not None:
+            chapters.append(closeness_chapter(msgspec.to_builtins(written.closeness)))
+    elif written.log is not None:
+        log = written.log
+        counts = {"GETs": log.gets, "PUTs": log.puts, "DELETEs": log.deletes, "to populate before": log.populated}
+        columns = [ReportColumn("operation", ""), ReportColumn("operations", "operations", Unit.COUNT)]
+        rows: list[list[Any]] = [[name, count] for name, count in counts.items()]
+        chapters.append(Chapter("Op log", [ReportTable("", Sheet.SUMMARY, columns, rows)]))
+    return Document("", f"Written to {folder}: {', '.join(files)}", chapters)
+
+
+def profile_document(profile: Profile) -> Document:
+    """Return the document of a profile's main figures."""
+    return Document("", "", [_profile_chapter(profile)])
+
+
+def _jobs(written: Jobs) -> ReportTable:
+    columns = columns_of("text: job; bytes: space_bytes = needs; text: log")
+    logs = {
+        mode: f"{format_count(log.read_ios + log.write_ios)} lines over {len(log.files)} jobs"
+        for mode, log in written.logs.items()
+    }
+    rows = [[mode, space, logs.get(mode)] for mode, space in written.space_bytes.items()]
+    return ReportTable("", Sheet.SUMMARY, columns, rows)
+
+
+def _profile_chapter(profile: Profile) -> Chapter:
+    columns = [
+        ReportColumn("op", ""),
+        ReportColumn("operations", "operations", Unit.COUNT),
+        *columns_of("bytes: object_bytes = object bytes, io_bytes = I/O bytes"),
+        ReportColumn("sizes", "distinct sizes", Unit.COUNT),
+    ]
+    rows: list[list[Any]] = [
+        [name, d.ops, d.object_bytes, d.io_bytes, len(d.sizes)]
+        for name, d in (("reads", profile.read), ("writes", profile.write))
+    ]
+    rows.append(["deletes", profile.delete_ops, profile.delete_bytes, None, None])
+    title = f"Tier {profile.tier} of {profile.origin.file}, {format_duration(profile.span_ns)}"
+    made = parameters("What jobs are made of", Sheet.PARAMETERS, _facts(profile))
+    return Chapter(title, [ReportTable("", Sheet.SUMMARY, columns, rows), made])
+
+
+def _facts(profile: Profile) -> dict[str, Any]:
+    """Return the profile's single figures by name; those that its source cannot tell are left out."""
+    facts: dict[str, Any] = {"operations a second": Cell(profile.per_second(profile.ops), Unit.PER_S)}
+    if profile.arrivals is not None:
+        facts["gaps between arrivals: deviation by mean"] = Cell(profile.arrivals.gap_cv, Unit.NUMBER)
+        facts["phases"] = Cell(len(profile.phases), Unit.COUNT)
+    if profile.depth is not None:
+        facts["in flight, weighted by time"] = Cell(profile.depth.mean, Unit.NUMBER)
+    if profile.idle is not None:
+        facts["time with nothing in flight"] = Cell(profile.idle.total_ns, Unit.NS)
+    if profile.space is not None:
+        facts["address space"] = Cell(profile.space.span_bytes, Unit.BYTES)
+        facts["live at most"] = Cell(profile.space.peak_live_bytes, Unit.BYTES)
+    if profile.locality is not None:
+        facts["to the hottest 10 % of blocks"] = Cell(profile.locality.hot10_share, Unit.SHARE)
+        facts["median reuse, in 128 KiB blocks"] = Cell(profile.locality.reuse_p50_blocks, Unit.NUMBER)
+    return facts
+
+
 def closeness_chapter(found: dict[str, Any]) -> Chapter:
     """Return the chapter of what `--check` found."""
     comparisons = [c for c in found.get("comparisons") or [] if isinstance(c, dict)]
     notes = "; ".join(str(note) for note in found.get("notes") or [])
     note = f"fio {found.get('fio_version')}. {f'{notes[:1].upper()}{notes[1:]}.' if notes else ''}".strip()
-    return Chapter("Closeness of the jobs", [_sides(comparisons, note), _verdicts(comparisons)])
+    return Chapter(
+        "Closeness of the jobs", [_sides(comparisons, note), _verdicts(comparisons)], _resolutions(comparisons)
+    )
 
 
 def _sides(comparisons: list[dict[str, Any]], note: str) -> ReportTable:
@@ -75,6 +152,17 @@ def _sides(comparisons: list[dict[str, Any]], note: str) -> ReportTable:
     return ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [], (), note)
 
 
+def _resolutions(comparisons: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each job whose gap distance is beyond the resolution of fio's times."""
+    jobs = {c["fio"]["name"]: c["fio"].get("gap_resolution_us") or 0 for c in comparisons if at(c, "fio", "gap_ks")}
+    return [
+        f"gap KS of {name}: between arrivals (what is due at one time is one), beyond the "
+        f"{format_duration(resolution_us * 1000)} to which fio logs times"
+        for name, resolution_us in jobs.items()
+        if resolution_us > 1
+    ]
+
+
 def _name(comparison: dict[str, Any], side: dict[str, Any]) -> str:
     """Return what to call a side; several jobs may have the source as theirs."""
     is_source = side is comparison.get("source")
@@ -92,7 +180,7 @@ def _unit(name: str) -> Unit:
 
 
 def _verdicts(comparisons: list[dict[str, Any]]) -> ReportTable:
-    columns = [*headed(job="job", target="target", wanted="wanted", reached="reached", verdict="verdict")]
+    columns = columns_of("text: job, target, wanted, reached, verdict")
     rows = []
     for comparison in comparisons:
         job = at(comparison, "fio", "name") or comparison.get("job")

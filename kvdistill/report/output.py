@@ -1,34 +1,31 @@
-"""Write reports to files, in the form that a file's name says."""
+"""Read what a user names into reports and documents, and write them in the form that a file's name tells."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from kvdistill.report.compare import Compared, Trials, compare
+from kvdistill.report.compare import Comparison, ReportedTrials, compare
 from kvdistill.report.compare_document import comparison_document
 from kvdistill.report.jobs_document import jobs_document
 from kvdistill.report.probe_tables import probe_document
-from kvdistill.report.report import BUCKETS, RUN_OPS, JobsReport, ProbeReport, Report, RunReport, TraceReport, report
+from kvdistill.report.report import BUCKETS, JobsReport, ProbeReport, Report, RunReport, TraceReport, report
 from kvdistill.report.run_document import run_document
 from kvdistill.report.trace_document import trace_document
 from kvtrace import __version__
+from kvtrace.core.document.document import Document
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from kvtrace.core.document.document import Document
+from kvtrace.core.run.run_file import OPS_FILE
 
 SUFFIXES = (".html", ".md", ".csv", ".xlsx")
 
 
 def trials_of(path: Path) -> list[Path]:
     """Return the runs in a folder of trials (`trial-1` …) in their order, or `path` itself if it is none."""
-    trials = [] if (path / RUN_OPS).is_file() else [f for f in path.glob("trial-*") if (f / RUN_OPS).is_file()]
+    trials = [] if (path / OPS_FILE).is_file() else [f for f in path.glob("trial-*") if (f / OPS_FILE).is_file()]
     # trial-10 comes after trial-9.
     return sorted(trials, key=lambda folder: (len(folder.name), folder.name)) or [path]
 
@@ -57,16 +54,16 @@ def read_reports(paths: Sequence[Path], buckets: int) -> tuple[list[Report], lis
     return every, documents
 
 
-def read_comparison(paths: Sequence[Path]) -> tuple[Compared, Document]:
+def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
     """Return what is at `paths` beside each other, and its document. Raises what `report` and `compare` raise."""
     sides = _read(paths, BUCKETS)
     compared = compare(sides)
     return compared, comparison_document(compared, sides)
 
 
-def _read(paths: Sequence[Path], buckets: int) -> list[Trials]:
+def _read(paths: Sequence[Path], buckets: int) -> list[ReportedTrials]:
     return [
-        Trials(name, [report(trial, buckets) for trial in trials_of(path)])
+        ReportedTrials(name, [report(trial, buckets) for trial in trials_of(path)])
         for name, path in zip(names_of(paths), paths, strict=True)
     ]
 

@@ -8,27 +8,15 @@ from typing import Any
 
 import msgspec
 
-from kvdistill.profile.database import connect, query
-from kvdistill.report.views import PROBE, read_json, register
+from kvdistill.queries.database import connect, query
+from kvdistill.queries.views import read_json, register
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE
 
-BLOCKS_FILE = "blocks.parquet"
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "longest_below_ns")
 COUNTS = (
-    "queued",
-    "issued",
-    "completed",
-    "errors",
-    "issued_bytes",
-    "completed_bytes",
-    "bios",
-    "bios_merged",
-    "splits",
-    "requests_merged",
-    "requeues",
-    "lost_events",
-    "lost_requests",
-    "ends_not_seen",
+    "queued issued completed errors issued_bytes completed_bytes bios bios_merged splits requests_merged requeues "
+    "lost_events lost_requests ends_not_seen"
 )
 ZONES = 40
 _MIB = 1 << 20
@@ -60,13 +48,13 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
-    """Return what the probes left in `folder`; None if there is nothing of theirs.
+    """Return the report of probe.json in `folder`; null if there is none.
 
     Raises:
         ConfigError: probe.json is not of this version.
 
     """
-    found = read_json(folder / PROBE)
+    found = read_json(folder / PROBE_FILE)
     if found is None:
         return None
     try:
@@ -87,7 +75,7 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
                 for layer, name, h in times
                 for bin_ in h["log2_ns"]
             ],
-            directions=[{"op": name} | {c: d.get(c) for c in COUNTS} for name, d in directions.items()],
+            directions=[{"op": name} | {c: d.get(c) for c in COUNTS.split()} for name, d in directions.items()],
             sizes=[{"op": name, **size} for name, d in directions.items() for size in d["block_sizes"]],
             in_flight=[{"op": name, **depth} for name, d in directions.items() for depth in d["in_flight_at_dispatch"]],
             calls=application.get("calls") or [],
@@ -96,7 +84,7 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
             heat=heat,
         )
     except (KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{folder / PROBE}: not of this version of kvreplay; measure again") from None
+        raise ConfigError(f"{folder / PROBE_FILE}: not of this version of kvreplay; measure again") from None
 
 
 def _times(layer: str, op: str, histogram: dict[str, Any]) -> dict[str, Any]:

@@ -1,31 +1,29 @@
-"""Say what a trace holds or what a run measured, by the named queries: numbers first, for people or as JSON."""
+"""The report of a trace or of a folder: figures by the named queries, as JSON or for a document."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
-from kvdistill.profile.database import connect, query
-from kvdistill.profile.locality import LiveBytes, locality, reuse_rows
-from kvdistill.profile.spread import bins, summarize
+from kvdistill.profile.distributions import bins, summarize
+from kvdistill.profile.locality import LiveBytes, reuse_rows, trace_locality
+from kvdistill.queries.database import connect, query
+from kvdistill.queries.measured import named_tiers
+from kvdistill.queries.views import read_json, register
 from kvdistill.report.probe import ProbeReport, probe_report
 from kvdistill.report.run import CLOSENESS, RunReport, run_report
-from kvdistill.report.subject import Subject, named, subject_of, writes_per_day
-from kvdistill.report.summary_report import summary_report
-from kvdistill.report.views import PROBE, RUN, read_json, register
+from kvdistill.report.subject import Subject, subject_of, writes_per_day
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.run.run_file import OPS_FILE, PROBE_FILE, RunFile, find_run
 from kvtrace.core.schema import TRACE
 
-if TYPE_CHECKING:
-    from kvtrace.core.metadata import Metadata
+__all__ = ["BUCKETS", "JobsReport", "ProbeReport", "Report", "RunReport", "TraceReport", "report"]
 
-__all__ = ["BUCKETS", "RUN_OPS", "JobsReport", "ProbeReport", "Report", "RunReport", "TraceReport", "report"]
-
-RUN_OPS = "ops.parquet"
 PROFILE = "profile.json"
 TRACE_FILE = "trace.parquet"
 """What an import of an op log or an iolog leaves in its folder."""
@@ -78,17 +76,17 @@ def report(path: Path, buckets: int = BUCKETS) -> Report:
         reader = tables.open_table(path, TRACE)
     except TraceError as error:
         if "holds the table 'ops'" in str(error):
-            return run_report(path, path.with_name(RUN), buckets)
+            return run_report(path, buckets)
         raise
     return _trace_report(path, reader.meta, buckets)
 
 
 def _folder_report(path: Path, buckets: int) -> Report:
-    if (path / RUN_OPS).is_file():
-        return run_report(path / RUN_OPS, path / RUN, buckets)
-    run = read_json(path / RUN)
+    if (path / OPS_FILE).is_file():
+        return run_report(path / OPS_FILE, buckets)
+    run = find_run(path)
     if run is not None:
-        return summary_report(path, run)
+        return summary_report(run)
     probe = probe_report(path, buckets)
     if probe is not None:
         return probe
@@ -98,13 +96,14 @@ def _folder_report(path: Path, buckets: int) -> Report:
     if (path / TRACE_FILE).is_file():
         return report(path / TRACE_FILE, buckets)
     raise ConfigError(
-        f"{path}: no run of kvreplay in this folder ({RUN_OPS} is missing), no {PROBE}, {CLOSENESS} or {TRACE_FILE}"
+        f"{path}: no run of kvreplay in this folder ({OPS_FILE} is missing), no {PROBE_FILE}, {CLOSENESS} or "
+        f"{TRACE_FILE}"
     )
 
 
 def _trace_report(path: Path, meta: Metadata, buckets: int) -> TraceReport:
     names = [tier.name for tier in meta.tiers]
-    walked = locality(tables.open_table(path, TRACE), len(names), path)
+    walked = trace_locality(tables.open_table(path, TRACE), len(names), path)
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
         register(db, [path], Path(scratch))
         span = query(db, "trace_span")[0]
@@ -115,7 +114,10 @@ def _trace_report(path: Path, meta: Metadata, buckets: int) -> TraceReport:
         over_time = (
             [] if first is None else query(db, "trace_over_time", first_ns=first, bucket_ns=bucket_ns, buckets=buckets)
         )
-        operations, sizes = named(query(db, "trace_operations"), names), named(query(db, "trace_sizes"), names)
+        operations, sizes = (
+            named_tiers(query(db, "trace_operations"), names),
+            named_tiers(query(db, "trace_sizes"), names),
+        )
         return TraceReport(
             subject=subject_of(path, meta),
             span_ns=span_ns,
@@ -126,7 +128,7 @@ def _trace_report(path: Path, meta: Metadata, buckets: int) -> TraceReport:
             sizes=summarize(sizes),
             size_bins=bins(sizes),
             bucket_ns=bucket_ns if span_ns else None,
-            over_time=named(over_time, names),
+            over_time=named_tiers(over_time, names),
             writes_per_day=writes_per_day(_written(operations), span_ns, meta),
         )
 
@@ -152,3 +154,32 @@ def _tiers(meta: Metadata, live: list[LiveBytes | None]) -> list[dict[str, Any]]
         }
         for tier, found in zip(meta.tiers, live, strict=True)
     ]
+
+
+_FIGURES = ("tier", "op", "engine", "operations", "errors", "corrupt", "bytes", "io_bytes", "span_ns")
+_RATES = ("bandwidth_bytes_per_s", "operations_per_s")
+
+
+def summary_report(run: RunFile) -> RunReport:
+    """Return the report of a run whose operations were not kept: an import of figures alone, such as fio's JSON."""
+    found = [msgspec.to_builtins(figures) for figures in run.summary.figures]
+    return RunReport(
+        subject=Subject(
+            file=run.trace.file,
+            table="run",
+            rows=None,
+            program=run.program,
+            version=run.version,
+            argv=run.argv,
+            preset=None,
+            seed=None,
+            config_sha256=run.config_sha256,
+            model=None,
+            source=run.trace.metadata.source,
+            is_simulated=False,
+            notes=run.notes,
+        ),
+        run=run,
+        figures=[{n: f[n] for n in (*_FIGURES, *_RATES)} | {"rows": None, "skipped": None} for f in found],
+        latency=[{"tier": f["tier"], "op": f["op"]} | f["latency"] for f in found if f["latency"]["count"]],
+    )

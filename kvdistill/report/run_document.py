@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvdistill.report.jobs_document import closeness_chapter
 from kvdistill.report.layer_tables import layer_chapter
 from kvdistill.report.probe_tables import probe_chapter
 from kvdistill.report.request_tables import request_tables
+from kvdistill.report.run import RunReport
 from kvdistill.report.tables import (
-    OP,
-    TIER,
-    at,
+    TIMES,
     distribution_tables,
     heat_tables,
     rate_tables,
@@ -30,74 +29,45 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
-    headed,
+    columns_of,
     parameters,
-    select,
+    table_of,
 )
+from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.units import format_count
 
-if TYPE_CHECKING:
-    from kvdistill.report.run import RunReport
-
-_NS = ("mean", "p50", "p95", "p99", "p99_9", "p99_99", "max")
 _NO_SUMMARY = "run.json is missing: how the run was made, its device and its notes are unknown"
-_TARGET = (
-    "name",
-    "target",
-    "engine",
-    "is_direct",
-    "filesystem",
-    "device",
-    "device_model",
-    "device_firmware",
-    "scheduler",
-)
+_TARGET = "name target engine is_direct filesystem device device_model device_firmware scheduler"
 
 
 def run_document(report: RunReport) -> Document:
     """Return the document of `report`."""
-    run = report.run or {}
-    verdict = str(at(run, "summary", "verdict") or "Run, without its summary")
-    notes = _notes(run) if report.run is not None else [_NO_SUMMARY, *report.subject.notes]
+    run = report.run
+    verdict = "Run, without its summary" if run is None else run.summary.verdict
+    notes = [_NO_SUMMARY, *report.subject.notes] if run is None else _notes(run)
     wear_note = (
         "At this run's rate, which is not the service's unless it kept pace at speed 1. Padding counts; what the drive "
         "writes inside does not."
     )
+    rates = rate_tables(report.over_time, report.bucket_ns, "Counted when operations complete.")
+    maps = heat_tables(report.heat, report.bucket_ns)
+    wear = wear_table(report.writes_per_day, wear_note)
+    facts = parameters("Run", Sheet.PARAMETERS, _known(_facts(report)))
     chapters = [
-        Chapter(
-            "Throughput",
-            [
-                _figures(report),
-                *rate_tables(report.over_time, report.bucket_ns, "Counted when operations complete."),
-                *_throughput(run),
-            ],
-        ),
-        Chapter(
-            "Latency",
-            [
-                _times("Latency", report.latency),
-                *_of(report, "latency"),
-                *heat_tables(report.heat, report.bucket_ns),
-            ],
-        ),
+        Chapter("Throughput", [_figures(report), *rates, *_throughput(run)]),
+        Chapter("Latency", [_times("Latency", report.latency), *_of(report, "latency"), *maps]),
         Chapter("Lateness", [_times("Lateness", report.lateness), *_of(report, "lateness")]),
         *([] if report.layers is None else [layer_chapter(report.layers)]),
         *([] if report.probe is None else [probe_chapter(report.probe)]),
         Chapter("Requests, QoS and criteria", request_tables(run)),
         Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
         Chapter("Reuse", reuse_tables(report.reuse)),
-        Chapter("Tiers and endurance", [*_hits(run), _device(run), wear_table(report.writes_per_day, wear_note)]),
+        Chapter("Tiers and endurance", [*_hits(run), _device(run), wear]),
         *([] if report.closeness is None else [closeness_chapter(report.closeness)]),
-        Chapter(
-            "What was run, and on what",
-            [
-                *_targets(run),
-                parameters("Run", Sheet.PARAMETERS, _known(_facts(report, run))),
-            ],
-        ),
+        Chapter("What was run, and on what", [*_targets(run), facts]),
     ]
     return Document(
-        name=at(run, "trace", "file") or report.subject.file,
+        name=report.subject.file if run is None else run.trace.file,
         headline=verdict,
         notes=notes,
         warnings=_warnings(report),
@@ -107,11 +77,11 @@ def run_document(report: RunReport) -> Document:
 
 
 def _warnings(report: RunReport) -> list[str]:
-    run, failed = report.run or {}, sum(row["errors"] or 0 for row in report.figures)
+    run, failed = report.run, sum(row["errors"] or 0 for row in report.figures)
     found = []
-    if run.get("status") == "partial":
-        found.append(f"PARTIAL: {run.get('reason')}")
-    if str(at(run, "summary", "verdict") or "").startswith("FELL BEHIND"):
+    if run is not None and run.status == "partial":
+        found.append(f"PARTIAL: {run.reason}")
+    if run is not None and run.summary.verdict.startswith("FELL BEHIND"):
         found.append("The replay fell behind the trace: its times are those of an overload")
     if failed:
         found.append(f"{failed:,} operations FAILED")
@@ -155,134 +125,110 @@ def _highlights(report: RunReport) -> list[Highlight]:
     return found
 
 
-def _notes(run: dict[str, Any]) -> list[str]:
-    notes = [str(note) for note in run.get("notes") or []]
-    return notes + [f"trace: {note}" for note in at(run, "trace", "metadata", "notes") or [] if str(note) not in notes]
+def _notes(run: RunFile) -> list[str]:
+    return run.notes + [f"trace: {note}" for note in run.trace.metadata.notes if note not in run.notes]
 
 
-def _facts(report: RunReport, run: dict[str, Any]) -> dict[str, Any]:
-    facts = origin(report.subject) | {"source": at(run, "trace", "file")}
-    if report.run is None:
-        return facts
-    return facts | {
-        "trace made by": " ".join(at(run, "trace", "metadata", "argv") or []) or None,
-        "status": run.get("status"),
-        "started": run.get("started_utc"),
-        "wall time": Cell(at(run, "summary", "wall_ns"), Unit.NS),
-        "loop": at(run, "pacing", "loop"),
-        "speed": at(run, "pacing", "speed"),
-        "kept pace": at(run, "summary", "pace", "kept_pace"),
-        "queue depth": Cell(at(run, "engine", "queue_depth"), Unit.COUNT),
-        "engine": at(run, "engine", "name"),
-        "largest I/O": Cell(at(run, "engine", "io_bytes"), Unit.BYTES),
-        "whole trace": at(run, "window", "is_whole_trace"),
-        "limit": at(run, "window", "limit"),
-        "warm-up": at(run, "config", "warmup"),
-        "data": at(run, "data", "note"),
-        "processor": at(run, "host", "cpu_model"),
-        "processors": Cell(at(run, "host", "cpus"), Unit.COUNT),
-        "kernel": at(run, "host", "kernel"),
+def _facts(report: RunReport) -> dict[str, Any]:
+    run = report.run
+    if run is None:
+        return origin(report.subject) | {"source": None}
+    return origin(report.subject) | {
+        "source": run.trace.file,
+        "trace made by": " ".join(run.trace.metadata.argv) or None,
+        "status": run.status,
+        "started": run.started_utc,
+        "wall time": Cell(run.summary.wall_ns, Unit.NS),
+        "loop": run.pacing.loop,
+        "speed": run.pacing.speed,
+        "kept pace": None if run.summary.pace is None else run.summary.pace.kept_pace,
+        "queue depth": Cell(run.engine.queue_depth, Unit.COUNT),
+        "engine": run.engine.name,
+        "largest I/O": Cell(run.engine.io_bytes, Unit.BYTES),
+        "whole trace": run.window.is_whole_trace,
+        "limit": run.window.limit,
+        "warm-up": run.config.get("warmup"),
+        "data": None if run.data is None else run.data.note,
+        "processor": run.host.get("cpu_model"),
+        "processors": Cell(run.host.get("cpus"), Unit.COUNT),
+        "kernel": run.host.get("kernel"),
     }
 
 
 def _known(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return those facts that the run says; an imported one says few."""
+    """Return the facts that are known; an imported run has few."""
     return {
         name: value for name, value in facts.items() if (value.value if isinstance(value, Cell) else value) is not None
     }
 
 
-def _targets(run: dict[str, Any]) -> list[ReportTable]:
-    tiers = run.get("tiers")
-    if not isinstance(tiers, dict) or not tiers:
+def _targets(run: RunFile | None) -> list[ReportTable]:
+    if run is None or not run.tiers:
         return []
-    columns = [ReportColumn(name, name.removeprefix("is_").replace("_", " ")) for name in _TARGET]
-    drives = [(name, facts | drive) for name, facts in tiers.items() for drive in facts.get("drives") or [{}]]
-    rows = [[{"name": name, **facts}.get(c.name) for c in columns] for name, facts in drives]
+    columns = [ReportColumn(name, name.removeprefix("is_").replace("_", " ")) for name in _TARGET.split()]
+    rows = [[{"name": name, **facts}.get(column.name) for column in columns] for name, facts in run.drives()]
     return [ReportTable("On what it ran", Sheet.PARAMETERS, columns, rows)]
 
 
-def _hits(run: dict[str, Any]) -> list[ReportTable]:
-    tiers = at(run, "trace", "metadata", "stats", "tiers")
-    if not tiers:
+def _hits(run: RunFile | None) -> list[ReportTable]:
+    metadata = None if run is None else run.trace.metadata
+    tiers = ((metadata.stats or {}) if metadata else {}).get("tiers")
+    if metadata is None or not tiers:
         return []
-    capacity = {t["name"]: t.get("capacity_bytes") for t in at(run, "trace", "metadata", "tiers") or []}
-    columns = [
-        ReportColumn("name", "tier"),
-        ReportColumn("capacity_bytes", "capacity", Unit.BYTES),
-        ReportColumn("hits", "hits", Unit.COUNT),
-        ReportColumn("hit_ratio", "hit ratio", Unit.SHARE),
-    ]
-    rows = [[t.get("name"), capacity.get(t.get("name")), t.get("hits"), t.get("hit_ratio")] for t in tiers]
+    capacity = {tier.name: tier.capacity_bytes for tier in metadata.tiers}
+    rows = [{"hits": None, "hit_ratio": None, **t, "capacity_bytes": capacity.get(t.get("name"))} for t in tiers]
+    spec = "text: name = tier; bytes: capacity_bytes = capacity; count: hits; share: hit_ratio = hit ratio"
     note = "Of the simulation that made the whole trace, not of this run."
-    return [ReportTable("Tiers of the trace", Sheet.SUMMARY, columns, rows, (), note)]
+    return [table_of("Tiers of the trace", Sheet.SUMMARY, spec, rows, note)]
 
 
 def _figures(report: RunReport) -> ReportTable:
-    columns = [
-        TIER,
-        OP,
-        ReportColumn("engine", "engine"),
-        *(
-            ReportColumn(n, h, Unit.COUNT)
-            for n, h in (
-                ("rows", "rows"),
-                ("operations", "completed"),
-                ("errors", "errors"),
-                ("corrupt", "corrupt"),
-                ("skipped", "skipped"),
-            )
-        ),
-        *headed(Unit.BYTES, bytes="bytes", io_bytes="with padding"),
-        ReportColumn("span_ns", "in", Unit.NS),
-        ReportColumn("operations_per_s", "ops/s", Unit.PER_S),
-        ReportColumn("bandwidth_bytes_per_s", "bandwidth", Unit.BYTES_PER_S),
-    ]
+    spec = """
+        text: tier, op, engine
+        count: rows, operations = completed, errors, corrupt, skipped
+        bytes: bytes, io_bytes = with padding
+        ns: span_ns = in
+        per_s: operations_per_s = ops/s
+        bytes_per_s: bandwidth_bytes_per_s = bandwidth
+    """
     note = "Rates: completed operations over the time from their first submission to their last completion."
-    return ReportTable("Operations", Sheet.PERFORMANCE, columns, select(report.figures, columns), (), note, 2)
+    return table_of("Operations", Sheet.PERFORMANCE, spec, report.figures, note, keys=2)
 
 
 def _times(title: str, rows: list[dict[str, Any]]) -> ReportTable:
-    columns = [
-        TIER,
-        OP,
-        ReportColumn("count", "operations", Unit.COUNT),
-        *(ReportColumn(f"{name}_ns", name.replace("_", "."), Unit.NS) for name in _NS),
-    ]
+    spec = f"text: tier, op; count: count = operations; ns: {TIMES}, max_ns = max"
     note = {
         "Latency": "From submission to completion, of all completed operations pooled.",
         "Lateness": "From when operations were due to their submission; a closed loop has none.",
     }[title]
-    return ReportTable(title, Sheet.PERFORMANCE, columns, select(rows, columns), (), note, 2)
+    return table_of(title, Sheet.PERFORMANCE, spec, rows, note, keys=2)
 
 
 def _of(report: RunReport, measure: str) -> list[ReportTable]:
     return distribution_tables([row for row in report.distributions if row["measure"] == measure])
 
 
-def _throughput(run: dict[str, Any]) -> list[ReportTable]:
-    found = at(run, "mlperf", "throughput")
-    if not found:
+def _throughput(run: RunFile | None) -> list[ReportTable]:
+    if run is None or run.mlperf is None:
         return []
-    rates = ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s")
+    found = run.mlperf.throughput
     facts = {
-        "tokens": Cell(found.get("tokens"), Unit.COUNT),
-        "storage_io_ns": Cell(found.get("storage_io_ns"), Unit.NS),
+        "tokens": Cell(found.tokens, Unit.COUNT),
+        "storage_io_ns": Cell(found.storage_io_ns, Unit.NS),
+        "storage_throughput_tokens_per_s": Cell(found.storage_throughput_tokens_per_s, Unit.PER_S),
+        "wall_clock_throughput_tokens_per_s": Cell(found.wall_clock_throughput_tokens_per_s, Unit.PER_S),
     }
-    facts |= {name: Cell(found.get(name), Unit.PER_S) for name in rates}
     table = parameters("Throughput by MLPerf's names", Sheet.PERFORMANCE, facts)
-    note = found.get("reason") or (
+    note = found.reason or (
         "Tokens that the trace's requests generated, over the latencies of all operations on storage added up, and "
         "over the wall time of the replay, in which no token is generated."
     )
     return [replace(table, note=note)]
 
 
-def _device(run: dict[str, Any]) -> ReportTable:
-    columns = [TIER, *headed(Unit.BYTES, read_bytes="read", written_bytes="written")]
-    rows = [
-        [name, moved.get("read_bytes"), moved.get("written_bytes")]
-        for name, moved in (run.get("device_io") or {}).items()
-    ]
+def _device(run: RunFile | None) -> ReportTable:
+    columns = columns_of("text: tier; bytes: read_bytes = read, written_bytes = written")
+    moved = {} if run is None else run.device_io
+    rows = [[name, bytes_.read_bytes, bytes_.written_bytes] for name, bytes_ in moved.items()]
     note = "What the device beneath did meanwhile, for all programs."
     return ReportTable("Device", Sheet.DEVICE, columns, rows, (), note)

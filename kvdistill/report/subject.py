@@ -1,21 +1,19 @@
-"""What a report is about, and where that came from."""
+"""The provenance of a report's subject, and what it wears out."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.core.metadata import Metadata
+from kvtrace.core.metadata import Metadata
 
 _NS_PER_DAY = 86_400 * 10**9
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What is reported on, and where it came from; null where the file does not say."""
+    """The table that is reported on and its provenance; null where the file does not tell."""
 
     file: str
     table: str
@@ -33,7 +31,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def subject_of(path: Path, meta: Metadata) -> Subject:
-    """Return what the table at `path` says of itself."""
+    """Return the provenance of the table at `path`."""
     name = (meta.model or {}).get("name")
     return Subject(
         file=path.name,
@@ -52,13 +50,8 @@ def subject_of(path: Path, meta: Metadata) -> Subject:
     )
 
 
-def named(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
-    """Return `rows` with the tier's name in place of its index."""
-    return [row | {"tier": names[row["tier"]] if 0 <= row["tier"] < len(names) else str(row["tier"])} for row in rows]
-
-
 def writes_per_day(written: dict[str, int], span_ns: int | None, meta: Metadata) -> list[dict[str, Any]]:
-    """Return, for each tier that was written, what its rate comes to in a day, kept up; null without a time span.
+    """Return for each tier that was written the bytes a day at this rate; null without a time span.
 
     `capacity_writes_per_day` is in the capacity that the trace gave the tier: drive writes per day of such a drive.
     """

@@ -13,31 +13,25 @@ from kvtrace.core.document.document import (
     Series,
     Sheet,
     Unit,
-    headed,
-    select,
+    columns_of,
+    table_of,
 )
 from kvtrace.core.units import format_duration
 
-TIER = ReportColumn("tier", "tier")
-OP = ReportColumn("op", "op")
+TIMES = "mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99"
+"""Columns of a distribution of times, for `columns_of`."""
 _NS_PER_S = 1e9
 
 
 def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) -> list[ReportTable]:
     """Return the summary of operation sizes, and a histogram by tier."""
-    columns = [
-        TIER,
-        OP,
-        *headed(Unit.COUNT, ops="operations", distinct="distinct"),
-        *(ReportColumn(f"{n}_bytes", n, Unit.BYTES) for n in ("min", "p50", "p99", "max", "mean")),
-    ]
-    tables = [ReportTable("Sizes of operations", Sheet.SUMMARY, columns, select(sizes, columns), keys=2)]
-    columns = [
-        OP,
-        ReportColumn("low_bytes", "from", Unit.BYTES),
-        ReportColumn("ops", "operations", Unit.COUNT),
-        ReportColumn("bytes", "bytes", Unit.BYTES),
-    ]
+    spec = """
+        text: tier, op
+        count: ops = operations, distinct
+        bytes: min_bytes = min, p50_bytes = p50, p99_bytes = p99, max_bytes = max, mean_bytes = mean
+    """
+    tables = [table_of("Sizes of operations", Sheet.SUMMARY, spec, sizes, keys=2)]
+    spec = "text: op; bytes: low_bytes = from; count: ops = operations; bytes: bytes"
     for tier, group in groupby(size_bins, key=lambda row: row["tier"]):
         rows = list(group)
         series = [
@@ -46,11 +40,8 @@ def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) ->
         ]
         chart = Chart(f"Sizes on {tier}", ChartShape.BARS, Unit.BYTES, Unit.COUNT, series)
         note = "Each row holds the sizes from its first up to, but not including, twice that."
-        tables.append(
-            ReportTable(
-                f"Size distribution: {tier}", Sheet.HISTOGRAMS, columns, select(rows, columns), (chart,), note, 2
-            )
-        )
+        title = f"Size distribution: {tier}"
+        tables.append(table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(chart,)))
     return tables
 
 
@@ -59,11 +50,11 @@ def rate_tables(over_time: list[dict[str, Any]], bucket_ns: int | None, note: st
     if bucket_ns is None:
         return []
     seconds = bucket_ns / _NS_PER_S
-    columns = [
-        ReportColumn("start_ns", "from", Unit.NS),
-        *(ReportColumn(f"{n}_per_s", f"{n}/s", Unit.PER_S) for n in ("reads", "writes", "deletes")),
-        *headed(Unit.BYTES_PER_S, read_bytes_per_s="read", written_bytes_per_s="written"),
-    ]
+    columns = columns_of("""
+        ns: start_ns = from
+        per_s: reads_per_s = reads/s, writes_per_s = writes/s, deletes_per_s = deletes/s
+        bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written
+    """)
     counts = ("reads", "writes", "deletes", "read_bytes", "written_bytes")
     tables = []
     for tier, group in groupby(over_time, key=lambda row: row["tier"]):
@@ -87,22 +78,18 @@ def reuse_tables(reuse: list[dict[str, Any]]) -> list[ReportTable]:
     """Return how far apart accesses to an object are, a summary and a distribution a tier."""
     if not reuse:
         return []
-    columns = [
-        TIER,
-        *headed(Unit.COUNT, reads="reads looked at", first_reads="without an access before"),
-        *(ReportColumn(f"{n}_bytes", n, Unit.BYTES) for n in ("p50", "p95", "max")),
-        ReportColumn("is_whole", "all of the trace"),
-    ]
+    spec = """
+        text: tier
+        count: reads = reads looked at, first_reads = without an access before
+        bytes: p50_bytes = p50, p95_bytes = p95, max_bytes = max
+        text: is_whole = all of the trace
+    """
     note = (
         "Bytes of other objects read or written in the tier between two accesses to one: what a cache that evicts "
         "the least recently used must hold for the second to be a hit."
     )
-    tables = [ReportTable("Reuse distance", Sheet.SUMMARY, columns, select(reuse, columns), (), note)]
-    columns = [
-        ReportColumn("low_bytes", "from", Unit.BYTES),
-        ReportColumn("reads", "reads", Unit.COUNT),
-        ReportColumn("share_below", "share up to twice that", Unit.SHARE),
-    ]
+    tables = [table_of("Reuse distance", Sheet.SUMMARY, spec, reuse, note)]
+    columns = columns_of("bytes: low_bytes = from; count: reads; share: share_below = share up to twice that")
     for row in reuse:
         bins = row["bins"]
         if not bins:
@@ -121,16 +108,16 @@ def reuse_tables(reuse: list[dict[str, Any]]) -> list[ReportTable]:
 
 def wear_table(rows: list[dict[str, Any]], note: str) -> ReportTable:
     """Return drive writes per day."""
-    columns = [
-        TIER,
-        ReportColumn("written_bytes", "written", Unit.BYTES),
-        ReportColumn("span_ns", "in", Unit.NS),
-        ReportColumn("written_bytes_per_day", "a day", Unit.BYTES_PER_DAY),
-        ReportColumn("capacity_bytes", "capacity", Unit.BYTES),
-        ReportColumn("capacity_writes_per_day", "capacity writes a day", Unit.NUMBER),
-    ]
+    spec = """
+        text: tier
+        bytes: written_bytes = written
+        ns: span_ns = in
+        bytes_per_day: written_bytes_per_day = a day
+        bytes: capacity_bytes = capacity
+        number: capacity_writes_per_day = capacity writes a day
+    """
     text = f"Extrapolated: the mean rate, kept up for a day, in the capacity that the trace gave the tier. {note}"
-    return ReportTable("Drive writes per day", Sheet.SUMMARY, columns, select(rows, columns), (), text)
+    return table_of("Drive writes per day", Sheet.SUMMARY, spec, rows, text)
 
 
 def distribution_tables(points: list[dict[str, Any]]) -> list[ReportTable]:
@@ -148,21 +135,15 @@ def distribution_tables(points: list[dict[str, Any]]) -> list[ReportTable]:
         ]
         name = measure.capitalize()
         chart = Chart(f"{name} on {tier}", ChartShape.CURVE, Unit.NS, Unit.SHARE, series)
-        tables.append(
-            ReportTable(
-                f"{name} distribution: {tier}",
-                Sheet.HISTOGRAMS,
-                columns,
-                [[share, *(found.get((op, share)) for op in ops)] for share in shares],
-                (chart,),
-                f"{name} that the given share of operations did not exceed, by nearest rank; - with too few of them.",
-            )
-        )
+        title = f"{name} distribution: {tier}"
+        table = [[share, *(found.get((op, share)) for op in ops)] for share in shares]
+        note = f"{name} that the given share of operations did not exceed, by nearest rank; - with too few of them."
+        tables.append(ReportTable(title, Sheet.HISTOGRAMS, columns, table, (chart,), note))
     return tables
 
 
 def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None) -> list[ReportTable]:
-    """Return how many operations of each latency completed when, a map a tier and op."""
+    """Return counts of operations by completion time and latency, a map a tier and op."""
     tables = []
     end = float(max((row["start_ns"] for row in heat), default=0) + (bucket_ns or 0))
     for (tier, op), group in groupby(heat, key=lambda row: (row["tier"], row["op"])):
@@ -177,22 +158,13 @@ def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None) -> list[Repor
             float(bucket_ns or 0),
             x_end=end,
         )
-        columns = [
-            *headed(Unit.NS, start_ns="from", low_ns="latency from"),
-            ReportColumn("operations", "operations", Unit.COUNT),
-        ]
-        tables.append(
-            ReportTable(
-                f"Latency over time: {tier} {op}",
-                Sheet.HISTOGRAMS,
-                columns,
-                select(rows, columns),
-                (chart,),
-                f"The strongest colour is {most:,} in a cell, which spans {format_duration(bucket_ns)} and latencies "
-                "up to twice its first.",
-                2,
-            )
+        title = f"Latency over time: {tier} {op}"
+        spec = "ns: start_ns = from, low_ns = latency from; count: operations"
+        note = (
+            f"The strongest colour is {most:,} in a cell, which spans {format_duration(bucket_ns)} and latencies up to "
+            "twice its first."
         )
+        tables.append(table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(chart,)))
     return tables
 
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvdistill.report.tables import OP, TIER, rate_tables, reuse_tables, size_tables, wear_table
+from kvdistill.report.report import TraceReport
+from kvdistill.report.subject import Subject
+from kvdistill.report.tables import rate_tables, reuse_tables, size_tables, wear_table
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
     Document,
     Highlight,
-    ReportColumn,
     ReportTable,
     Sheet,
     Unit,
-    headed,
     parameters,
-    select,
+    table_of,
 )
 from kvtrace.core.units import format_count
-
-if TYPE_CHECKING:
-    from kvdistill.report.report import TraceReport
-    from kvdistill.report.subject import Subject
 
 _NOT_MEASURED = "not measured: a trace says what is to be done, and holds no times of a device"
 
@@ -101,23 +97,16 @@ def origin(subject: Subject) -> dict[str, Any]:
 
 
 def _tiers(report: TraceReport) -> ReportTable:
-    columns = [
-        ReportColumn("name", "tier"),
-        *headed(Unit.BYTES, capacity_bytes="capacity", peak_live_bytes="peak live", end_live_bytes="live at end"),
-        ReportColumn("hits", "hits", Unit.COUNT),
-        ReportColumn("hit_ratio", "hit ratio", Unit.SHARE),
-    ]
+    spec = """
+        text: name = tier
+        bytes: capacity_bytes = capacity, peak_live_bytes = peak live, end_live_bytes = live at end
+        count: hits
+        share: hit_ratio = hit ratio
+    """
     note = "Hits are those of the simulation that made the trace, over all its lookups."
-    return ReportTable("Tiers", Sheet.SUMMARY, columns, select(report.tiers, columns), (), note)
+    return table_of("Tiers", Sheet.SUMMARY, spec, report.tiers, note)
 
 
 def _operations(report: TraceReport) -> ReportTable:
-    columns = [
-        TIER,
-        OP,
-        ReportColumn("phase", "phase"),
-        ReportColumn("ops", "operations", Unit.COUNT),
-        ReportColumn("bytes", "bytes", Unit.BYTES),
-        ReportColumn("objects", "objects", Unit.COUNT),
-    ]
-    return ReportTable("Operations", Sheet.PERFORMANCE, columns, select(report.operations, columns), keys=3)
+    spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
+    return table_of("Operations", Sheet.PERFORMANCE, spec, report.operations, keys=3)

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from enum import StrEnum
 
 import msgspec
 
+from kvreplay.config.criteria import Criteria
 from kvreplay.config.warmup import parse_warmup
 from kvreplay.data.buffers import buffer_bytes
 from kvreplay.data.shaping import check_ratios
 from kvreplay.engine.choose import EngineName, check_name
 from kvreplay.plan import pacing
-from kvreplay.plan.plan import tier_indices
-from kvreplay.result.mlperf import Criteria
-from kvreplay.run.precondition import Precondition
-from kvreplay.tiers.device import CudaDevice
-from kvreplay.tiers.extents import ExtentTier
-from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.gds import GdsTier
-from kvreplay.tiers.gpu import GpuTier, gpu_options
-from kvreplay.tiers.layout import Layout
-from kvreplay.tiers.modelled import SimulatedTier, service_of
-from kvreplay.tiers.open import paths_of, storage_tier
-from kvreplay.tiers.ram import RamTier, available_bytes
-from kvreplay.tiers.tier import Options, StorageTier, Tier
+from kvreplay.tiers.layout import FileLayout
+from kvreplay.tiers.ram import available_bytes
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.core.metadata import Metadata
 
 PAGE_BYTES = 4096
 MAX_QUEUE_DEPTH = 1024
 MAX_SEED = 2**64 - 1
 NAMED = ("ram", "gpu", "sim", "null")
 """Targets that are no path; a directory of such a name is written ./ram."""
+
+
+class Precondition(StrEnum):
+    """What `--precondition` takes."""
+
+    TWICE = "twice"
+    STEADY = "steady"
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +56,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Write drives full before anything is measured: `twice`, or until `steady`."""
     is_gds: bool = False
     """Move files' data straight to and from GPU memory."""
-    layout: str = Layout.HASHED.value
+    layout: str = FileLayout.HASHED.value
     """How files are named."""
     is_destroying: bool = False
     """Whether block devices may be overwritten."""
@@ -100,7 +92,7 @@ def check(config: Config) -> pacing.Pacer:
     for option, value, allowed in (
         ("--fsync", config.fsync, ("never", "close")),
         ("--on-error", config.on_error, ("stop", "continue")),
-        ("--layout", config.layout, tuple(Layout)),
+        ("--layout", config.layout, tuple(FileLayout)),
     ):
         if value not in allowed:
             raise ConfigError(f"{option} {value}: choose {' or '.join(allowed)}")
@@ -138,56 +130,3 @@ def named(target: str) -> tuple[str, dict[str, str]] | None:
     if options and name in ("ram", "null"):
         raise ConfigError(f"{target}: {name} takes no options")
     return name, options
-
-
-def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> list[Tier | None]:
-    """Return the tiers of the trace, whose metadata is `meta`, in order; None for those without a target."""
-    names = [tier.name for tier in meta.tiers]
-    tiers: list[Tier | None] = [None] * len(names)
-    taken: dict[Path, str] = {}
-    for index, target in tier_indices(names, config.tiers, trace):
-        name = names[index]
-        kind, options = named(target) or (None, {})
-        if kind == "ram":
-            tiers[index] = RamTier(name, config.io_bytes, is_verified=config.is_verified)
-        elif kind == "gpu":
-            number, is_within = gpu_options(options, f"--tier {name}={target}", is_verified=config.is_verified)
-            tiers[index] = GpuTier(name, number, config.io_bytes, CudaDevice, is_within=is_within,
-                                   is_verified=config.is_verified)  # fmt: skip
-        elif kind == "null":
-            tiers[index] = SimulatedTier(name)
-        elif kind == "sim":
-            tiers[index] = SimulatedTier(name, service_of(name, options, meta, f"--tier {name}={target}"))
-        else:
-            for path in paths_of(target):
-                _check_apart(name, target, path.resolve(), taken, output)
-                taken[path.resolve()] = name
-            how = Options(
-                is_direct=not config.is_buffered, fsync=config.fsync, is_kept=config.is_kept,
-                is_destroying=config.is_destroying, is_discarding=config.is_discarding, layout=Layout(config.layout),
-            )  # fmt: skip
-            tier = storage_tier(name, target, how, trace)
-            tiers[index] = _by_gds(config, tier, f"--tier {name}={target}") if config.is_gds else tier
-    _check_meant(config, tiers)
-    return tiers
-
-
-def _by_gds(config: Config, tier: StorageTier, said: str) -> Tier:
-    if not isinstance(tier, FileTier):
-        raise ConfigError(f"{said}: --gds reads and writes files; name one directory")
-    return GdsTier(tier, CudaDevice, is_synced=config.fsync == "close", is_verified=config.is_verified)
-
-
-def _check_apart(name: str, target: str, path: Path, taken: dict[Path, str], output: Path) -> None:
-    if path in taken:
-        raise ConfigError(f"--tier {name}={target}: tier {taken[path]} has this target already; name another")
-    if path == output.resolve() or path in output.resolve().parents:
-        raise ConfigError(f"-o {output} lies in the target of tier {name}; write the run elsewhere")
-
-
-def _check_meant(config: Config, tiers: list[Tier | None]) -> None:
-    drives = [d for t in tiers if isinstance(t, StorageTier) for d in t.drives]
-    if config.is_discarding and not any(isinstance(d, ExtentTier) and d.is_device for d in drives):
-        raise ConfigError("--discard is for block devices, and no --tier names one; leave it out")
-    if config.layout != Layout.HASHED and not any(isinstance(d, FileTier) for d in drives):
-        raise ConfigError(f"--layout {config.layout} names files, but no --tier names a directory; leave it out")

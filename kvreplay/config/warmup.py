@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
-
-from kvreplay.engine.job import NOT_DONE, OK
+from kvreplay.engine.job import NOT_DONE, OK, Record
+from kvreplay.plan.plan import Plan
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.figures import WarmupFacts
 from kvtrace.core.units import parse_duration_ns
-
-if TYPE_CHECKING:
-    from kvreplay.engine.job import Record
-    from kvreplay.plan.plan import Plan
 
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
 
@@ -32,18 +28,6 @@ class Warmup:
             return plan.row >= self.rows
         started = record.submitted_ns if due_ns is None else due_ns
         return (started >= self.time_ns) | (started == NOT_DONE)
-
-
-class WarmupFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was left out."""
-
-    asked: str
-    operations: int
-    """Completed in the warm-up, kept in ops.parquet, in no figure."""
-    first_measured_row: int | None
-    """Of the trace; null if the warm-up was all."""
-    measured_from_ns: int | None
-    """Since the run's start: the first submission that counts; null if none does."""
 
 
 def parse_warmup(text: str | None) -> Warmup | None:
@@ -64,9 +48,10 @@ def check_warmup(warmup: Warmup | None, text: str | None, rows: int, plan: Plan,
     """Raise ConfigError if the warm-up is known beforehand to leave nothing to measure."""
     if warmup is None or not len(plan):
         return
-    is_all = int(plan.row[-1]) < warmup.rows if warmup.rows is not None else (
-        due_ns is not None and int(due_ns[-1]) < (warmup.time_ns or 0)
-    )  # fmt: skip
+    if warmup.rows is not None:
+        is_all = int(plan.row[-1]) < warmup.rows
+    else:
+        is_all = due_ns is not None and int(due_ns[-1]) < (warmup.time_ns or 0)
     if is_all:
         raise ConfigError(f"--warmup {text} leaves nothing to measure of the {rows:,} rows replayed; make it shorter")
 
@@ -77,7 +62,8 @@ def facts(asked: str, is_measured: Any, plan: Plan, record: Record) -> WarmupFac
 
     counted = np.flatnonzero(is_measured & (record.submitted_ns != NOT_DONE))
     return WarmupFacts(
-        asked=asked, operations=int(((record.outcome == OK) & ~is_measured).sum()),
+        asked=asked,
+        operations=int(((record.outcome == OK) & ~is_measured).sum()),
         first_measured_row=int(plan.row[counted].min()) if len(counted) else None,
         measured_from_ns=int(record.submitted_ns[counted].min()) if len(counted) else None,
-    )  # fmt: skip
+    )

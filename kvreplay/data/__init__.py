@@ -1,1 +1,1 @@
-"""What writes carry and reads must find."""
+"""The data: what writes carry, and what reads must find."""

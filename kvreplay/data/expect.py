@@ -6,18 +6,14 @@ several writes, as layers written one by one into an object, get a short list of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvreplay.data.verify import BLOCK_BYTES
-from kvreplay.plan.plan import DELETE, READ, WRITE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvreplay.plan.plan import Plan
-    from kvreplay.plan.residency import Residency
+from kvreplay.data.shaping import BLOCK_BYTES
+from kvreplay.plan.plan import DELETE, READ, WRITE, Plan
+from kvreplay.plan.residency import Residency
 
 _NEVER = -(2**31)
 """No version: nothing was written there."""
@@ -97,8 +93,5 @@ def _walk(plan: Plan, rows: Any, start: Any, end: Any, populated: int) -> dict[i
         elif last > first:
             part = blocks[first:last]
             cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(part)]
-            ranges[row] = [
-                (first + a, first + b, int(part[a])) for a, b in pairwise(cuts)
-                if part[a] != _NEVER
-            ]  # fmt: skip
+            ranges[row] = [(first + a, first + b, int(part[a])) for a, b in pairwise(cuts) if part[a] != _NEVER]
     return ranges

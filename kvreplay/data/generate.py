@@ -1,4 +1,4 @@
-"""Data for writes: incompressible, no 512-byte block twice in a run, the same again for the same seed.
+"""Data for writes: incompressible, no 512-byte block twice in a run, and the same bytes for the same seed.
 
 dgen-py seeds the blocks of an object with seed + MiB index, so near seeds repeat each other's data. Each
 piece of an object therefore has a generator of its own, seeded with a hash of what it stands for.
@@ -8,28 +8,21 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from kvreplay.data.shaping import Shaper
-from kvreplay.data.verify import BLOCK_BYTES, Stamper, new_tag
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from kvreplay.config.config import Config
-    from kvreplay.data.shaping import Fill
+from kvreplay.data.shaping import BLOCK_BYTES, Fill, Shaper
+from kvreplay.data.verify import Stamper, new_tag
+from kvtrace.core.run.run_file import DataNote
 
 PIECE_BYTES = 256 << 10
 """What one seed stands for: for less, starting a generator costs more than it makes; 1 MiB is the most it may be."""
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
-    """What a run writes: the function that fills buffers, and what was asked of it beyond unique bytes."""
+class DataSource:
+    """The data of a run: the function that fills buffers, and its dedup and compress ratios and stamps, if any."""
 
     seed: int
     fill: Fill
@@ -39,30 +32,34 @@ class Data:
     stamper: Stamper | None
 
     @classmethod
-    def of(cls, config: Config, seed: int) -> Data:
-        """Return the data that `config` asks for; without options it is the generator's alone."""
+    def of(
+        cls, seed: int, dedup_ratio: float = 1.0, compress_ratio: float = 1.0, *, is_stamped: bool = False
+    ) -> DataSource:
+        """Return the data of `seed`, of the ratios asked for, each block stamped if `is_stamped`."""
         fill, shaper, stamper = filler(seed), None, None
-        if config.dedup_ratio > 1 or config.compress_ratio > 1:
-            shaper = Shaper.build(config.dedup_ratio, config.compress_ratio, fill)
+        if dedup_ratio > 1 or compress_ratio > 1:
+            shaper = Shaper.build(dedup_ratio, compress_ratio, fill)
             fill = _shaped(seed, fill, shaper)
         unstamped = fill
-        if config.is_verified:
+        if is_stamped:
             stamper = Stamper(new_tag())
             fill = _stamped(fill, stamper)
         return cls(seed, fill, unstamped, shaper, stamper)
 
-    def facts(self) -> dict[str, Any]:
-        """Return what a reader of run.json must know of the data."""
-        shape = None if self.shaper is None else msgspec.to_builtins(self.shaper.facts())
-        repeats = shape is not None and shape["dedup_ratio"] > 1
-        thin = shape is not None and shape["compress_ratio"] > 1
-        return {
-            "generator": "dgen-py", "seed": self.seed,
-            "piece_bytes": PIECE_BYTES,
-            "note": f"{'compressible' if thin else 'incompressible'}; "
-            f"{'blocks repeat' if repeats else 'no 512-byte block twice, but in copies between tiers'}",
-            "shape": shape, "stamped_block_bytes": BLOCK_BYTES if self.stamper else None,
-        }  # fmt: skip
+    def facts(self) -> DataNote:
+        """Return what run.json says of the data."""
+        shape = None if self.shaper is None else self.shaper.facts()
+        packing = "compressible" if shape is not None and shape.compress_ratio > 1 else "incompressible"
+        repeats = shape is not None and shape.dedup_ratio > 1
+        repeating = "blocks repeat" if repeats else "no 512-byte block twice, but in copies between tiers"
+        return DataNote(
+            generator="dgen-py",
+            seed=self.seed,
+            piece_bytes=PIECE_BYTES,
+            note=f"{packing}; {repeating}",
+            shape=shape,
+            stamped_block_bytes=BLOCK_BYTES if self.stamper else None,
+        )
 
 
 def piece_seed(seed: int, object_id: int, version: int, offset: int) -> int:

@@ -8,18 +8,15 @@ no part is all zeros and, unless asked, no part occurs twice. How far zstd gets 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import Any
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.run_file import ShapeNote
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Fill = Callable[[memoryview, int, int, int], None]
-    """Puts data into a buffer: buffer, object id, version, offset."""
+Fill = Callable[[memoryview, int, int, int], None]
+"""Puts data into a buffer: buffer, object id, version, offset."""
 
 BLOCK_BYTES = 4096
 SECTOR_BYTES = 512
@@ -30,23 +27,6 @@ _SAMPLE_BLOCKS = 64
 _MIN_HEAD_BYTES = 16
 _POOL_OBJECT, _SAMPLE_OBJECT = -1, -2
 """Ids that no trace has, whose data is taken for the pool and for measuring."""
-
-
-class ShapeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked of the data and what came of it."""
-
-    dedup_ratio: float
-    """Asked for."""
-    compress_ratio: float
-    block_bytes: int = BLOCK_BYTES
-    made_blocks: int
-    """Whole blocks made for writes, the populated and the preconditioning ones included."""
-    distinct_blocks: int
-    """Of these: made once, plus those of the pool that were used."""
-    measured_dedup_ratio: float | None
-    random_bytes_per_512: int
-    measured_compress_ratio: float
-    """Bytes of a sample / its size after zstd -3, each 4 KiB block by itself."""
 
 
 def check_ratios(dedup_ratio: float, compress_ratio: float, *, is_verified: bool) -> None:
@@ -88,8 +68,9 @@ class Shaper:
         fill(pool.data.cast("B"), _POOL_OBJECT, 0, 0)
         for blocks in (sample, pool):
             _thin(blocks, head)
-        return cls(dedup_ratio, compress_ratio, head, zstd_ratio(sample), pool, threading.Lock(),
-                   np.zeros(POOL_BLOCKS, bool))  # fmt: skip
+        return cls(
+            dedup_ratio, compress_ratio, head, zstd_ratio(sample), pool, threading.Lock(), np.zeros(POOL_BLOCKS, bool)
+        )
 
     def shape(self, buffer: memoryview, piece_seed: int) -> None:
         """Shape the whole blocks of `buffer`, which holds unique data; `piece_seed` chooses which repeat."""
@@ -112,15 +93,20 @@ class Shaper:
             if copies:
                 self._used[source] = True
 
-    def facts(self) -> ShapeFacts:
-        """Return what was made so far."""
+    def facts(self) -> ShapeNote:
+        """Return the ratios asked for, and the blocks made so far."""
         with self._lock:
             distinct = self._single + int(self._used.sum())
-            return ShapeFacts(
-                dedup_ratio=self.dedup_ratio, compress_ratio=self.compress_ratio, made_blocks=self._made,
-                distinct_blocks=distinct, measured_dedup_ratio=self._made / distinct if distinct else None,
-                random_bytes_per_512=self.head_bytes, measured_compress_ratio=self.measured_compress_ratio,
-            )  # fmt: skip
+            return ShapeNote(
+                dedup_ratio=self.dedup_ratio,
+                compress_ratio=self.compress_ratio,
+                block_bytes=BLOCK_BYTES,
+                made_blocks=self._made,
+                distinct_blocks=distinct,
+                measured_dedup_ratio=self._made / distinct if distinct else None,
+                random_bytes_per_512=self.head_bytes,
+                measured_compress_ratio=self.measured_compress_ratio,
+            )
 
 
 def _thin(blocks: Any, head_bytes: int) -> None:

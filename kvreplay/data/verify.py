@@ -1,4 +1,4 @@
-"""`--verify`: every 4 KiB block that is written says what it is, and every block that is read is asked.
+"""`--verify`: stamps every 4 KiB block that is written, and checks every block that is read.
 
 A block starts with five words: the run's tag, object, offset, version and a checksum of the whole block. The
 tag differs from run to run, so that a lost write cannot hide behind an equal block of an earlier run.
@@ -8,78 +8,32 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
+from pathlib import Path
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
+from kvreplay.data.expect import Expected
+from kvreplay.data.shaping import BLOCK_BYTES
+from kvreplay.plan.plan import Plan
+from kvtrace.core.run.run_file import BadBlock, BlockFault, Verification
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.tables import objects_path, open_table
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from kvreplay.data.expect import Expected
-    from kvreplay.plan.plan import Plan
-    from kvreplay.tiers.tier import Tier
-
-BLOCK_BYTES = 4096
 _WORDS = BLOCK_BYTES // 8
 _TAG, _OBJECT, _OFFSET, _VERSION, _SUM = range(5)
 MAX_LOCATED = 1000
 """Bad blocks that are listed; the rest are only counted."""
 
 
-class Fault(StrEnum):
-    """What is wrong with a block."""
+class NamedTier(Protocol):
+    """A tier that reads come from; one of files has `path(object_id)`, too."""
 
-    DAMAGED = "damaged"
-    """Its checksum does not hold: torn, or bytes changed."""
-    FOREIGN = "foreign"
-    """Not written by this run; zeros among them."""
-    MISPLACED = "misplaced"
-    """A block of this run that belongs elsewhere."""
-    STALE = "stale"
-    """The right place, another version."""
-
-
-class Located(msgspec.Struct, frozen=True, kw_only=True):
-    """One bad block."""
-
-    fault: Fault
-    row: int
-    """The trace row that read it."""
-    tier: str
-    object_id: int
-    key: str | None = None
-    """The object's name, from the trace's objects table; null if that is absent."""
-    file: str | None
-    """Null where objects are no files."""
-    offset_bytes: int
-    """Of the block in its object."""
-    expected_version: int
-    found: dict[str, int] | None
-    """What the block says it is; null if its checksum does not hold."""
-
-
-class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """What the checks found."""
-
-    block_bytes: int
-    checked_blocks: int
-    unwritten_blocks: int
-    """Read where the trace never wrote: nothing to check."""
-    corrupt_blocks: int
-    """An operation of several I/Os ends at its first corrupt one: what it has not read by then is not counted."""
-    by_fault: dict[str, int]
-    located: list[Located]
-    """The first 1,000 found."""
-    check_ns: int
-    """Thread time that checking took, inside the measured time of the run."""
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +43,7 @@ class Stamper:
     tag: int
 
     def stamp(self, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
-        """Write into each block of `buffer` (whole blocks, at `offset` of the object) what it is."""
+        """Stamp each block of `buffer`: whole blocks, which begin at `offset` of the object."""
         import numpy as np
 
         blocks = np.frombuffer(buffer, dtype=np.uint64).reshape(-1, _WORDS)
@@ -128,9 +82,9 @@ def checksums(blocks: Any) -> Any:
 
 
 class Verifier:
-    """Checks what reads bring, from many threads, and remembers what was wrong."""
+    """Checks the blocks that reads return, from many threads, and counts and lists the bad ones."""
 
-    def __init__(self, tag: int, plan: Plan, expected: Expected, tiers: Sequence[Tier | None]) -> None:
+    def __init__(self, tag: int, plan: Plan, expected: Expected, tiers: Sequence[NamedTier | None]) -> None:
         """Check reads of `plan` against `expected`; blocks must carry `tag`."""
         self._tag, self._expected, self._tiers = tag, expected, tiers
         self._row, self._tier = memoryview(plan.row), memoryview(plan.tier)
@@ -138,10 +92,10 @@ class Verifier:
         self._lock = threading.Lock()
         self._checked = self._unwritten = self._check_ns = 0
         self._by_fault: dict[str, int] = {}
-        self._located: list[Located] = []
+        self._located: list[BadBlock] = []
 
     def check(self, buffer: memoryview, row: int, offset: int) -> str | None:
-        """Check the whole blocks of `buffer`, read at `offset` for row `row` of the plan; say what is wrong."""
+        """Check the blocks of `buffer`, read at `offset` for row `row` of the plan; return the first fault, or None."""
         import numpy as np
 
         started = monotonic_ns()
@@ -152,9 +106,12 @@ class Verifier:
         sums = checksums(blocks) - _weights()[_SUM] * (found[:, _SUM] ^ (found[:, _SUM] >> np.uint64(32)))
         places = np.arange(offset, offset + count * BLOCK_BYTES, BLOCK_BYTES, dtype=np.uint64)
         is_good = (
-            (sums == found[:, _SUM]) & (found[:, _TAG] == self._tag) & (found[:, _OFFSET] == places)
-            & (found[:, _OBJECT] == self._object[row]) & (found[:, _VERSION].astype(np.int64) == wanted)
-        )  # fmt: skip
+            (sums == found[:, _SUM])
+            & (found[:, _TAG] == self._tag)
+            & (found[:, _OFFSET] == places)
+            & (found[:, _OBJECT] == self._object[row])
+            & (found[:, _VERSION].astype(np.int64) == wanted)
+        )
         bad = np.flatnonzero(~is_good & is_written)
         lines = [self._locate(row, offset, int(at), blocks[at], sums[at], wanted[at]) for at in bad]
         with self._lock:
@@ -169,34 +126,43 @@ class Verifier:
         more = f" and {len(bad) - 1:,} more blocks of this I/O" if len(bad) > 1 else ""
         return f"{describe(lines[0])}{more}"
 
-    def _locate(self, row: int, offset: int, at: int, block: Any, total: Any, wanted: Any) -> Located:
+    def _locate(self, row: int, offset: int, at: int, block: Any, total: Any, wanted: Any) -> BadBlock:
         tag, obj, place, version = (int(block[i]) for i in (_TAG, _OBJECT, _OFFSET, _VERSION))
         version -= (version >> 63) << 64
         here = offset + at * BLOCK_BYTES
         tier = self._tiers[self._tier[row]]
         assert tier is not None, "planned rows have a tier"
         if total != block[_SUM]:
-            fault, is_known = Fault.DAMAGED, False
+            fault, is_known = BlockFault.DAMAGED, False
         elif tag != self._tag:
-            fault, is_known = Fault.FOREIGN, False
+            fault, is_known = BlockFault.FOREIGN, False
         else:
-            fault = Fault.STALE if (obj, place) == (self._object[row], here) else Fault.MISPLACED
+            fault = BlockFault.STALE if (obj, place) == (self._object[row], here) else BlockFault.MISPLACED
             is_known = True
         path: Callable[[int], str] | None = getattr(tier, "path", None)
-        return Located(
-            fault=fault, row=self._row[row], tier=tier.name, object_id=self._object[row],
-            file=path(self._object[row]) if path else None, offset_bytes=here, expected_version=int(wanted),
+        return BadBlock(
+            fault=fault,
+            row=self._row[row],
+            tier=tier.name,
+            object_id=self._object[row],
+            file=path(self._object[row]) if path else None,
+            offset_bytes=here,
+            expected_version=int(wanted),
             found={"object_id": obj, "offset_bytes": place, "version": version} if is_known else None,
-        )  # fmt: skip
+        )
 
     def result(self) -> Verification:
         """Return what was found so far."""
         with self._lock:
             return Verification(
-                block_bytes=BLOCK_BYTES, checked_blocks=self._checked, unwritten_blocks=self._unwritten,
-                corrupt_blocks=sum(self._by_fault.values()), by_fault=dict(sorted(self._by_fault.items())),
-                located=list(self._located), check_ns=self._check_ns,
-            )  # fmt: skip
+                block_bytes=BLOCK_BYTES,
+                checked_blocks=self._checked,
+                unwritten_blocks=self._unwritten,
+                corrupt_blocks=sum(self._by_fault.values()),
+                by_fault=dict(sorted(self._by_fault.items())),
+                located=list(self._located),
+                check_ns=self._check_ns,
+            )
 
 
 def named(verifier: Verifier | None, trace: Path) -> Verification | None:
@@ -219,14 +185,14 @@ def named(verifier: Verifier | None, trace: Path) -> Verification | None:
     return msgspec.structs.replace(found, located=located)
 
 
-def describe(bad: Located) -> str:
+def describe(bad: BadBlock) -> str:
     """Return one line that names a bad block: what is wrong, where, and what lies there instead."""
     name = f"object {bad.object_id}" + (f" ({bad.key})" if bad.key else "")
     place = f"tier {bad.tier}, {name}, offset {bad.offset_bytes}" + (f", file {bad.file}" if bad.file else "")
     if bad.found is None:
         why = {
-            Fault.DAMAGED: "its checksum does not hold: torn or changed",
-            Fault.FOREIGN: "not written by this run",
+            BlockFault.DAMAGED: "its checksum does not hold: torn or changed",
+            BlockFault.FOREIGN: "not written by this run",
         }[bad.fault]
         return f"{bad.fault} block: {place}: {why}"
     f = bad.found

@@ -1,1 +1,1 @@
-"""A trace as arrays that the engine goes through."""
+"""The trace compiled to arrays, which the engine replays."""

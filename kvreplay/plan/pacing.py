@@ -17,7 +17,7 @@ KEPT_PACE_FRACTION = 0.01
 
 
 class Pacer(Protocol):
-    """Says when rows are due."""
+    """Turns trace times into due times of the run."""
 
     @property
     def name(self) -> str:
@@ -38,7 +38,7 @@ class ClosedLoop:
     name: str = "closed"
     speed: float | None = None
 
-    def due_ns(self, ts_ns: Any) -> Any:  # noqa: ARG002 - the protocol's
+    def due_ns(self, ts_ns: Any) -> Any:
         """Return None: nothing is scheduled."""
         return None
 

@@ -1,27 +1,23 @@
-"""A trace compiled to arrays, so that nothing is worked out while operations are being submitted.
+"""A trace compiled to arrays before the run, so that submitting an operation only looks things up.
 
 A planned row takes about 60 bytes, 80 in an open loop, and 95 for a moment while the trace is compiled.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from kvreplay.plan.barriers import ALONE, Barriers
-from kvreplay.plan.dense import Dense, dense
+from kvreplay.plan.barriers import ALONE, Barriers, Dense, dense
 from kvreplay.plan.residency import Residency, trace_residency
 from kvtrace.core.compiled import compile_announced, njit
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE, Phase, enum_code
+from kvtrace.core.tables import Reader
 from kvtrace.core.units import INT64_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from kvtrace.core.limit import Limit
-    from kvtrace.core.tables import Reader
 
 READ, WRITE, DELETE = 0, 1, 2
 """The codes of `op`, in the order of the contract's closed set."""
@@ -64,10 +60,9 @@ class Plan:
     @property
     def nbytes(self) -> int:
         """The bytes that the arrays take."""
-        own = (self.row, self.ts_ns, self.op, self.tier, self.object_id, self.offset, self.length, self.version,
-               self.unmet)  # fmt: skip
+        names = ["row", "ts_ns", "op", "tier", "object_id", "offset", "length", "version", "unmet"]
         parts = [a for b in self.barriers for a in (b.group, b.members, b.starts, b.continues)]
-        return sum(int(a.nbytes) for a in (*own, *parts))
+        return sum(int(a.nbytes) for a in (*(getattr(self, name) for name in names), *parts))
 
     def start(self, rows: Any) -> Any:
         """Return int64 for each of `rows`: the first byte asked of the tier, aligned downwards."""
@@ -76,8 +71,8 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """What of the trace is replayed, and what that asks of the tiers."""
+class TraceWindow:
+    """The part of the trace that is replayed, and the space that it needs on the tiers."""
 
     plan: Plan
     residency: Residency
@@ -93,9 +88,12 @@ class Window:
 
 
 def compile_window(
-    reader: Reader, path: Path, alignments: dict[int, int], limit: Limit,
+    reader: Reader,
+    path: Path,
+    alignments: dict[int, int],
+    limit: Limit,
     shared: Mapping[int, tuple[Any, int]] | None = None,
-) -> Window:  # fmt: skip
+) -> TraceWindow:
     """Compile the prefix of the trace that `limit` admits, for tiers with `alignments` (padding, bytes).
 
     `shared` says, by tier on several drives, which of them an object id lies on and how many there are.
@@ -119,14 +117,16 @@ def compile_window(
         at = int(rows["row"][residency.lost_read])
         raise TraceError(
             f"reads object {rows['object_id'][residency.lost_read]} after it was deleted from its tier; "
-            "run kvtrace validate on this trace", path=path, row=at,
-        )  # fmt: skip
+            "run kvtrace validate on this trace",
+            path=path,
+            row=at,
+        )
     absent = int(residency.absent_delete.sum())
     if absent:
         kept = ~residency.absent_delete
         rows = {name: rows.pop(name)[kept] for name in list(rows)}
     plan = build_plan(rows, padding, path)
-    return Window(plan, residency, taken.rows, not taken.is_full, taken.last_ns, taken.skipped, absent)
+    return TraceWindow(plan, residency, taken.rows, not taken.is_full, taken.last_ns, taken.skipped, absent)
 
 
 def _check_named(rows: dict[str, Any], shared: Mapping[int, tuple[Any, int]], path: Path) -> None:
@@ -138,8 +138,10 @@ def _check_named(rows: dict[str, Any], shared: Mapping[int, tuple[Any, int]], pa
             at = int(np.argmax(unnamed))
             raise TraceError(
                 f"object {rows['object_id'][at]} is not in the objects table, whose keys say on which drive it lies",
-                path=path, row=int(rows["row"][at]), column="object_id",
-            )  # fmt: skip
+                path=path,
+                row=int(rows["row"][at]),
+                column="object_id",
+            )
 
 
 class _Intake:
@@ -209,13 +211,19 @@ class _Intake:
 
         tier, end = values["tier"], values["offset_bytes"]
         fault((tier < 0) | (tier >= self._tiers), "tier", f"the trace names {self._tiers} tiers")
-        fault((values["object_id"] < 0) | (values["object_id"] > MAX_OBJECT_ID), "object_id",
-              f"an object id lies between 0 and {MAX_OBJECT_ID}")  # fmt: skip
+        fault(
+            (values["object_id"] < 0) | (values["object_id"] > MAX_OBJECT_ID),
+            "object_id",
+            f"an object id lies between 0 and {MAX_OBJECT_ID}",
+        )
         fault(end < 0, "offset_bytes", "an offset is not negative")
         fault(values["length_bytes"] < 0, "length_bytes", "a length is not negative")
         # A quarter of the range leaves room to align and add up.
-        fault(values["length_bytes"] > INT64_MAX // 4 - np.minimum(end, INT64_MAX // 4), "length_bytes",
-              "offset and length together are too large")  # fmt: skip
+        fault(
+            values["length_bytes"] > INT64_MAX // 4 - np.minimum(end, INT64_MAX // 4),
+            "length_bytes",
+            "offset and length together are too large",
+        )
         late = np.append(self.last_ns, values["ts_ns"][:-1]) > values["ts_ns"]
         fault(late, "ts_ns", "earlier than the row before it; run kvtrace validate on this trace")
 
@@ -247,10 +255,18 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         hazards = Barriers.build(objects.numbers, np.where(op == READ, np.int32(0), np.int32(ALONE)))
         version = rows["version"] if "version" in rows else _versions(op, tier, objects, rows.pop("phase", None))
     return Plan(
-        row=rows["row"], ts_ns=rows["ts_ns"], op=op, tier=tier, object_id=object_id.astype(np.int32),
-        offset=rows["offset_bytes"], length=rows["length_bytes"], version=version.astype(np.int32),
-        unmet=stages.waits() + hazards.waits(), barriers=(stages, hazards), alignments=np.array(alignments, np.int64),
-    )  # fmt: skip
+        row=rows["row"],
+        ts_ns=rows["ts_ns"],
+        op=op,
+        tier=tier,
+        object_id=object_id.astype(np.int32),
+        offset=rows["offset_bytes"],
+        length=rows["length_bytes"],
+        version=version.astype(np.int32),
+        unmet=stages.waits() + hazards.waits(),
+        barriers=(stages, hazards),
+        alignments=np.array(alignments, np.int64),
+    )
 
 
 def _check_stages(stages: Barriers, stage: Any, request: Any, row: Any, path: Path) -> None:
@@ -261,9 +277,11 @@ def _check_stages(stages: Barriers, stage: Any, request: Any, row: Any, path: Pa
     if falls.any():
         at = int(first[int(np.argmax(falls)) + 1])
         raise TraceError(
-            f"{stage[at]}: request {request[at]} was in a later stage before; "
-            "run kvtrace validate on this trace", path=path, row=int(row[at]), column="stage",
-        )  # fmt: skip
+            f"{stage[at]}: request {request[at]} was in a later stage before; run kvtrace validate on this trace",
+            path=path,
+            row=int(row[at]),
+            column="stage",
+        )
 
 
 def _versions(op: Any, tier: Any, objects: Dense, phase: Any) -> Any:
@@ -304,11 +322,17 @@ def populate_plan(residency: Residency, alignments: dict[int, int], path: Path) 
     zeros, none = np.zeros(count, np.int64), np.full(count, -1, np.int64)
     tier = residency.populate_tier.astype(np.int64)
     rows = {
-        "row": np.arange(count, dtype=np.int64), "ts_ns": zeros, "op": np.full(count, WRITE, np.int64),
-        "tier": tier, "object_id": residency.populate_object, "offset_bytes": zeros,
-        "length_bytes": residency.populate_bytes, "request_id": none, "stage": none,
+        "row": np.arange(count, dtype=np.int64),
+        "ts_ns": zeros,
+        "op": np.full(count, WRITE, np.int64),
+        "tier": tier,
+        "object_id": residency.populate_object,
+        "offset_bytes": zeros,
+        "length_bytes": residency.populate_bytes,
+        "request_id": none,
+        "stage": none,
         "version": zeros,
-    }  # fmt: skip
+    }
     return build_plan(rows, [alignments.get(i, 1) for i in range(max(alignments) + 1)], path)
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import REQUESTS
 from kvtrace.core.tables import open_table
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.core.metadata import Metadata
 
 _COLUMNS = ("request_id", "arrival_ns", "input_tokens", "qos")
 NO_QOS = -1

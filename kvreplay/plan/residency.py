@@ -1,20 +1,18 @@
-"""What lies in each tier as the replayed rows go by: what must be there first, and how much there is at most.
+"""Which objects lie in each tier at each row: what must be written first, and the peak of live bytes.
 
 A replay of a window reads objects written before it; they must be written first, or the tier reads nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvreplay.plan.dense import dense
+from kvreplay.plan.barriers import dense
 from kvtrace.core.compiled import compile_announced, njit
 from kvtrace.core.schema import TRACE, enum_code
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _WRITE, _DELETE = (enum_code(TRACE, "op", name) for name in ("write", "delete"))
 
@@ -42,9 +40,13 @@ class Residency:
 
 
 def trace_residency(
-    tier: Any, op: Any, object_id: Any, end: Any, alignments: list[int],
+    tier: Any,
+    op: Any,
+    object_id: Any,
+    end: Any,
+    alignments: list[int],
     shared: Mapping[int, tuple[Any, int]] | None = None,
-) -> Residency:  # fmt: skip
+) -> Residency:
     """Follow every (tier, object) through the rows.
 
     `op` holds the contract's codes; `end` the byte after the last one touched; `alignments` each tier's padding in
@@ -58,9 +60,8 @@ class _Objects:
     """What is known of each object of each tier, by tier times objects, plus object: int64 bytes, unless it says so."""
 
     def __init__(
-        self, tier: Any, op: Any, object_id: Any, end: Any, alignments: list[int],
-        shared: Mapping[int, tuple[Any, int]],
-    ) -> None:  # fmt: skip
+        self, tier: Any, op: Any, object_id: Any, end: Any, alignments: list[int], shared: Mapping[int, tuple[Any, int]]
+    ) -> None:
         import numpy as np
 
         self._objects = dense(object_id)
@@ -75,7 +76,7 @@ class _Objects:
         return np.zeros(self._tiers * self._count, np.int64)
 
     def follow(self) -> Residency:
-        """Go through the rows: twice, and once more if drives have to be told apart."""
+        """Walk the rows twice, and once more if tiers lie on several drives."""
         import numpy as np
 
         needed = self._bytes()
@@ -92,9 +93,15 @@ class _Objects:
             drive_peaks = self._by_drive(needed, tier_of)
         first = np.flatnonzero(needed)
         return Residency(
-            tier_of[first].astype(np.int8), self._objects.names(first % max(1, self._count)), needed[first],
-            self._absent, None if lost < 0 else lost, peaks, drive_peaks, grown,
-        )  # fmt: skip
+            tier_of[first].astype(np.int8),
+            self._objects.names(first % max(1, self._count)),
+            needed[first],
+            self._absent,
+            None if lost < 0 else lost,
+            peaks,
+            drive_peaks,
+            grown,
+        )
 
     def _peaks(self, needed: Any, place_of: Any, places: int, whole: Any) -> list[int]:
         """Return the most bytes at once in each place, where what is `needed` lies at first."""
@@ -127,7 +134,7 @@ class _Objects:
 @njit
 def _find_needed(
     tier: Any, op: Any, object_id: Any, end: Any, objects: int, written: Any, is_reborn: Any, needed: Any
-) -> int:  # fmt: skip
+) -> int:
     """Fill `needed` with how long each object must be first; return the first row that reads the deleted, or -1."""
     lost = -1
     for row in range(len(op)):
@@ -146,9 +153,19 @@ def _find_needed(
 
 @njit
 def _find_peaks(
-    tier: Any, op: Any, object_id: Any, end: Any, objects: int, paddings: Any, held: Any, place_of: Any, whole: Any,
-    peaks: Any, absent: Any, longest: Any,
-) -> None:  # fmt: skip
+    tier: Any,
+    op: Any,
+    object_id: Any,
+    end: Any,
+    objects: int,
+    paddings: Any,
+    held: Any,
+    place_of: Any,
+    whole: Any,
+    peaks: Any,
+    absent: Any,
+    longest: Any,
+) -> None:
     """Follow the bytes that each place holds, of objects that are given a `whole` length all of it from the first on.
 
     Notes deletes of nothing, and how long objects get that grow.

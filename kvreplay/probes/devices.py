@@ -1,17 +1,14 @@
-"""Which disks do the I/O of a device: a partition's disk, and what lies beneath device mapper and md."""
+"""Which disks serve a device: a partition's disk, and those beneath device mapper and md."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kvtrace.core.errors import DeviceError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MINOR_BITS = 20
 """Of a device number inside the kernel."""
@@ -32,7 +29,7 @@ class Disk:
 
 
 def resolve(device: Path, sys: Path = _SYS) -> list[Disk]:
-    """Return the disks that do the I/O of `device`, a block device's path.
+    """Return the disks that serve `device`, the path of a block device.
 
     Raises:
         DeviceError: there is no such block device, or the system does not describe it.

@@ -1,19 +1,17 @@
-"""Histograms as the probes keep them: fine slots that give percentiles, and the powers of two that they make up.
+"""Histograms of the probes: fine slots for percentiles, summed up into powers of two for display.
 
 A slot is exact below 128 and at most 1/64 of its value wide above, so that its middle is within 0.8 %.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SUB_BITS = 6
 SLOTS = (41 - SUB_BITS) << SUB_BITS
@@ -80,10 +78,13 @@ def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
         for name, part in QUANTILES.items()
     }
     return Histogram(
-        count=count, mean_ns=total_ns / count if count else None,
+        count=count,
+        mean_ns=total_ns / count if count else None,
         longest_below_ns=fine[-1].below if fine and not slots[-1] else None,
-        log2_ns=log2(fine), fine_ns=fine, **ranks,
-    )  # fmt: skip
+        log2_ns=log2(fine),
+        fine_ns=fine,
+        **ranks,
+    )
 
 
 def _at_rank(fine: list[Bucket], rank: int) -> float:
@@ -96,7 +97,7 @@ def _at_rank(fine: list[Bucket], rank: int) -> float:
 
 
 def log2(fine: Sequence[Bucket]) -> list[Bucket]:
-    """Return the power-of-two buckets that `fine` ones make up, those in between included; [0, 1) is the first."""
+    """Return `fine` slots summed into power-of-two buckets, empty ones in between included; [0, 1) is the first."""
     counts: dict[int, int] = {}
     for bucket in fine:
         power = bucket.from_.bit_length()

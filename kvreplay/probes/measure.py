@@ -1,40 +1,34 @@
-"""One standalone measurement: attach, wait, take off, and write `probe.json` and `blocks.parquet`."""
+"""One standalone measurement: attach, wait, detach, and write probe.json and blocks.parquet."""
 
 from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-import msgspec
-
+from kvreplay.probes.program import Filter
 from kvreplay.probes.result import DEFINITIONS
-from kvreplay.probes.session import Session
+from kvreplay.probes.session import Found, Session
 from kvreplay.tiers.host import host_facts
 from kvtrace.core.errors import DeviceError
-from kvtrace.core.files import write_text
+from kvtrace.core.files import write_json
 from kvtrace.core.metadata import describe
+from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.tables import create
 from kvtrace.core.units import NS_PER_S
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from kvreplay.probes.program import Filter
-    from kvreplay.probes.session import Found
-
-RESULT, BLOCKS_FILE = "probe.json", "blocks.parquet"
 ATTACHED = "probes attached"
 """Said once it measures."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """What one measurement found."""
 
     content: dict[str, Any]
@@ -48,14 +42,19 @@ def check_output(path: Path) -> None:
         raise DeviceError(f"{path} is not a directory; name the result's directory with -o")
     if not path.exists() and not path.parent.is_dir():
         raise DeviceError(f"{path.parent}: no such directory; make it first")
-    if path.is_dir() and any(path.iterdir()) and not (path / RESULT).is_file():
+    if path.is_dir() and any(path.iterdir()) and not (path / PROBE_FILE).is_file():
         raise DeviceError(f"{path} is not empty and holds no result of kvreplay probe; name another with -o")
 
 
 def measure(
-    wanted: Filter, output: Path, duration_ns: int | None, argv: list[str], *, has_events: bool,
+    wanted: Filter,
+    output: Path,
+    duration_ns: int | None,
+    argv: list[str],
+    *,
+    has_events: bool,
     tell: Callable[[str], None],
-) -> Measured:  # fmt: skip
+) -> Measurement:
     """Measure for `duration_ns`, or until SIGINT or SIGTERM, and write the result to `output`.
 
     `tell` takes a line when the probes are attached.
@@ -66,10 +65,13 @@ def measure(
     """
     check_output(output)
     configuration = {
-        "comm": wanted.comm, "pid": wanted.pid, "cgroup": None if wanted.cgroup is None else str(wanted.cgroup),
+        "comm": wanted.comm,
+        "pid": wanted.pid,
+        "cgroup": None if wanted.cgroup is None else str(wanted.cgroup),
         "devices": [d.name for d in wanted.disks],
-        "duration_ns": duration_ns, "has_events": has_events,
-    }  # fmt: skip
+        "duration_ns": duration_ns,
+        "has_events": has_events,
+    }
     meta = describe(BLOCKS, "kvreplay", argv, configuration)
     with _directory(output):
         with ExitStack() as stack:
@@ -83,14 +85,23 @@ def measure(
             found = session.finish()
             rows = None if writer is None else writer.rows
         content = {
-            "program": meta.program, "version": meta.version, "argv": meta.argv, "config": configuration,
-            "config_sha256": meta.config_sha256, "started": started.isoformat(),
+            "program": meta.program,
+            "version": meta.version,
+            "argv": meta.argv,
+            "config": configuration,
+            "config_sha256": meta.config_sha256,
+            "started": started.isoformat(),
             "start_monotonic_ns": session.start_ns,
-            "duration_ns": session.duration_ns, "was_stopped": was_stopped, "event_rows": rows,
-            "block": found.block, "application": found.application, "definitions": DEFINITIONS, "host": host_facts(),
-        }  # fmt: skip
-        write_text(output / RESULT, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
-    return Measured(content, found)
+            "duration_ns": session.duration_ns,
+            "was_stopped": was_stopped,
+            "event_rows": rows,
+            "block": found.block,
+            "application": found.application,
+            "definitions": DEFINITIONS,
+            "host": host_facts(),
+        }
+        write_json(output / PROBE_FILE, content)
+    return Measurement(content, found)
 
 
 @contextmanager
@@ -98,7 +109,7 @@ def _directory(path: Path) -> Iterator[None]:
     """Make `path` ready for a result; if none comes, leave no empty directory."""
     path.mkdir(exist_ok=True)
     # An old result must not stand beside new events.
-    (path / RESULT).unlink(missing_ok=True)
+    (path / PROBE_FILE).unlink(missing_ok=True)
     (path / BLOCKS_FILE).unlink(missing_ok=True)
     try:
         yield

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -10,15 +11,12 @@ from kvreplay.probes.devices import SECTOR_BYTES, device_name
 from kvreplay.probes.histogram import SLOTS, Histogram, cells, entries, histogram
 from kvtrace.core.units import NS_PER_S
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 DIRECTIONS = ("read", "write", "discard", "flush", "other")
 COUNTS = (
-    "queued", "issued", "issued_bytes", "completed", "completed_bytes", "errors", "requeues", "requests_merged",
-    "bios", "bio_bytes", "bios_merged", "splits", "d2c_sum", "q2d_sum", "lost_events", "lost_requests",
-    "ends_not_seen", "lost_zones",
-)  # fmt: skip
+    *("queued", "issued", "issued_bytes", "completed", "completed_bytes", "errors", "requeues", "requests_merged"),
+    *("bios", "bio_bytes", "bios_merged", "splits", "d2c_sum", "q2d_sum", "lost_events", "lost_requests"),
+    *("ends_not_seen", "lost_zones"),
+)
 """`enum direction` and `enum count` of block.bpf.c."""
 DEPTHS = 1024
 DEFINITIONS = {
@@ -60,7 +58,7 @@ class Sized(msgspec.Struct, frozen=True):
     count: int
 
 
-class Depth(msgspec.Struct, frozen=True):
+class DepthCount(msgspec.Struct, frozen=True):
     """How many requests found this many in flight, themselves included."""
 
     in_flight: int
@@ -75,7 +73,7 @@ class Second(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Zone(msgspec.Struct, frozen=True):
+class ZoneCount(msgspec.Struct, frozen=True):
     """What was issued to one stretch of a disk, by where a request starts."""
 
     device: str
@@ -84,7 +82,7 @@ class Zone(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Direction(msgspec.Struct, frozen=True, kw_only=True):
+class DirectionFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of one direction."""
 
     queued: int
@@ -110,17 +108,17 @@ class Direction(msgspec.Struct, frozen=True, kw_only=True):
     q2d: Histogram
     d2c: Histogram
     block_sizes: list[Sized]
-    in_flight_at_dispatch: list[Depth]
+    in_flight_at_dispatch: list[DepthCount]
     per_second: list[Second]
     """Seconds without a completion are absent."""
-    heat: list[Zone]
+    heat: list[ZoneCount]
     """Zones without a request are absent."""
 
 
 class BlockFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What the block layer did for those who pass the filter; directions without anything are absent."""
 
-    directions: dict[str, Direction]
+    directions: dict[str, DirectionFigures]
     zone_bytes: int
     """How long a stretch of `heat` is."""
     in_flight_at_end: int
@@ -142,20 +140,89 @@ def block_figures(programs: Any, seconds: Mapping[tuple[int, int], tuple[int, in
         if not any(of.values()):
             continue
         d2c_sum, q2d_sum = of.pop("d2c_sum"), of.pop("q2d_sum")
-        directions[name] = Direction(
+        directions[name] = DirectionFigures(
             q2d=histogram(q2d[index * SLOTS : (index + 1) * SLOTS], q2d_sum),
             d2c=histogram(d2c[index * SLOTS : (index + 1) * SLOTS], d2c_sum),
             block_sizes=[Sized(size, n) for direction, size, n in sizes if direction == index],
             in_flight_at_dispatch=[
-                Depth(depth, n) for depth, n in enumerate(depths[index * DEPTHS : (index + 1) * DEPTHS]) if n
+                DepthCount(depth, n) for depth, n in enumerate(depths[index * DEPTHS : (index + 1) * DEPTHS]) if n
             ],
             per_second=[
                 Second(second * NS_PER_S, *moved) for (of_, second), moved in sorted(seconds.items()) if of_ == index
             ],
             heat=[
-                Zone(device_name(dev), zone * zone_bytes, *moved) for of_, dev, zone, *moved in zones if of_ == index
+                ZoneCount(device_name(dev), zone * zone_bytes, *moved)
+                for of_, dev, zone, *moved in zones
+                if of_ == index
             ],
             **of,
         )
     in_flight = sum(v.value for _, v in entries(programs["in_flight"]))
     return BlockFigures(directions=directions, zone_bytes=zone_bytes, in_flight_at_end=in_flight)
+
+
+KINDS = ("read", "write", "fsync", "fdatasync", "write_to_fsync", "fadvise_to_read")
+CALLS = (
+    *("read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev", "pwritev2"),
+    *("fsync", "fdatasync", "io_submit", "io_uring"),
+)
+_COUNTS = ("count", "bytes", "errors", "without_io", "without_io_bytes")
+"""`enum kind`, `enum call` and `enum call_count` of app.bpf.c."""
+_NEEDS = {"io_submit": {"HAS_AIO"}, "io_uring": {"HAS_URING", "HAS_URING_SQE"}}
+"""Asynchronous calls, and which macro says that they are seen."""
+_MOVES_NOTHING = ("fsync", "fdatasync")
+
+
+class Calls(msgspec.Struct, frozen=True, kw_only=True):
+    """What one interface was asked for, in one direction."""
+
+    kind: str
+    call: str
+    count: int
+    """Those that succeeded."""
+    errors: int
+    bytes: int | None
+    """Read or written; null for a synchronization."""
+    without_io: int | None
+    """Of `count`, those that queued no I/O themselves; null where the call does not wait for its I/O."""
+    without_io_bytes: int | None
+
+
+class Application(msgspec.Struct, frozen=True, kw_only=True):
+    """What the application saw; kinds without anything are absent."""
+
+    times: dict[str, Histogram]
+    """By KINDS."""
+    calls: list[Calls]
+    unseen: list[str]
+    """Interfaces that this kernel has no tracepoints for, so that their calls are in no figure."""
+    not_followed: int
+    """Asynchronous I/Os beyond the first 128 of one io_submit."""
+
+
+def application(programs: Any, has: set[str]) -> Application:
+    """Return the figures in the maps of the attached `programs`; `has` are the macros they were made with."""
+    times, sums, counts = (cells(programs[name]) for name in ("app_times", "app_sums", "app_counts"))
+    found = {name: histogram(times[i * SLOTS : (i + 1) * SLOTS], sums[i]) for i, name in enumerate(KINDS)}
+    return Application(
+        times={name: times for name, times in found.items() if times.count},
+        calls=list(_calls(counts)),
+        unseen=[call for call, macros in _NEEDS.items() if not has & macros],
+        not_followed=cells(programs["app_not_followed"])[0],
+    )
+
+
+def _calls(counts: Sequence[int]) -> list[Calls]:
+    found = []
+    for i, kind in enumerate(KINDS):
+        for j, call in enumerate(CALLS):
+            at = (i * len(CALLS) + j) * len(_COUNTS)
+            of: dict[str, int | None] = dict(zip(_COUNTS, counts[at : at + len(_COUNTS)], strict=True))
+            if not any(of.values()):
+                continue
+            if call in _NEEDS or kind in _MOVES_NOTHING:
+                of |= {"without_io": None, "without_io_bytes": None}
+            if kind in _MOVES_NOTHING:
+                of["bytes"] = None
+            found.append(msgspec.convert({"kind": kind, "call": call, **of}, Calls))
+    return found

@@ -1,24 +1,24 @@
-"""Probes attached, read and taken off: one measurement from its filter to what it found."""
+"""One measurement by the probes: attached, read, and detached."""
 
 from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from kvreplay.probes.application import Application, application
-from kvreplay.probes.devices import zone_shift
-from kvreplay.probes.events import blocks_batch, unfinished
+from kvreplay.probes.devices import device_name, zone_shift
 from kvreplay.probes.histogram import entries
 from kvreplay.probes.program import Filter, load, start, stop, tracepoints
-from kvreplay.probes.result import BlockFigures, block_figures
+from kvreplay.probes.result import Application, BlockFigures, application, block_figures
+from kvtrace.core.schema import BLOCKS, arrow_schema
+from kvtrace.core.tables import Writer
 from kvtrace.core.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from kvtrace.core.tables import Writer
+    import pyarrow as pa
 
 POLL_MS = 100
 FLUSH_EVENTS = 1 << 16
@@ -64,7 +64,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the probes off."""
+        """Detach the probes."""
         self._programs.cleanup()
 
     def _take(self, _context: Any, data: int, size: int) -> int:
@@ -78,7 +78,7 @@ class Session:
         self._events = []
 
     def poll(self) -> None:
-        """Take what events there are, waiting a little for the first."""
+        """Read the pending events, waiting POLL_MS for the first."""
         if time.monotonic_ns() - self._drained_ns > DRAIN_NS:
             self._drain_seconds(is_end=False)
         if self._writer is None:
@@ -100,7 +100,7 @@ class Session:
                     del table[key]
 
     def finish(self) -> Found:
-        """Take the last events and return the figures."""
+        """Read the last events and return the figures."""
         self.duration_ns = time.monotonic_ns() - self.start_ns
         for event in RAW_TRACEPOINTS:
             self._detach(event)
@@ -124,7 +124,84 @@ class Session:
 
 
 RAW_TRACEPOINTS = (
-    b"block_io_start", b"block_rq_insert", b"block_bio_queue", b"block_bio_backmerge", b"block_bio_frontmerge",
-    b"block_split", b"block_rq_merge", b"block_rq_requeue", b"block_rq_issue", b"block_rq_complete",
-)  # fmt: skip
+    b"block_io_start",
+    b"block_rq_insert",
+    b"block_bio_queue",
+    b"block_bio_backmerge",
+    b"block_bio_frontmerge",
+    b"block_split",
+    b"block_rq_merge",
+    b"block_rq_requeue",
+    b"block_rq_issue",
+    b"block_rq_complete",
+)
 """In the order in which they are taken off: what begins a request before what ends it."""
+
+
+EVENT = [
+    ("queue_ns", "<u8"),
+    ("issue_ns", "<u8"),
+    ("complete_ns", "<u8"),
+    ("sector", "<u8"),
+    ("bytes", "<u4"),
+    ("flags", "<u4"),
+    ("dev", "<u4"),
+    ("pid", "<u4"),
+    ("status", "<u4"),
+    ("unused", "<u4"),
+    ("comm", "S16"),
+]
+"""`struct event` of block.bpf.c; 0 for a time that was not seen."""
+ERRNO = {0: 0, 1: 95, 2: 110, 3: 28, 4: 67, 5: 121, 6: 52, 7: 61, 8: 84, 9: 12, 10: 5}
+"""The kernel's block status (blk_status_t) as an error number; its later codes changed between versions."""
+EIO = 5
+_OPERATIONS = {0: "R", 1: "W", 2: "F", 3: "D", 5: "DE", 7: "ZA", 9: "WZ"}
+_FLAGS = (("__REQ_FUA", "F"), ("__REQ_RAHEAD", "A"), ("__REQ_SYNC", "S"), ("__REQ_META", "M"), ("__REQ_ATOMIC", "U"))
+_OPERATION_MASK = 0xFF
+
+
+def rwbs(flags: int, bits: Mapping[str, int]) -> str:
+    """Return the kernel's letters for a request's `flags`, whose `bits` are the running kernel's."""
+    before = "F" if flags >> bits["__REQ_PREFLUSH"] & 1 else ""
+    after = "".join(letter for name, letter in _FLAGS if name in bits and flags >> bits[name] & 1)
+    return before + _OPERATIONS.get(flags & _OPERATION_MASK, "N") + after
+
+
+def unfinished(state: Any) -> bytes:
+    """Return `state`, a `struct request_state` that never completed, as the bytes of an event."""
+    import numpy as np
+
+    event = np.zeros(1, dtype=EVENT)
+    for name in ("queue_ns", "issue_ns", "sector", "bytes", "flags", "dev", "pid", "comm"):
+        event[name] = getattr(state, name)
+    return event.tobytes()
+
+
+def blocks_batch(data: bytes, start_ns: int, bits: Mapping[str, int]) -> pa.RecordBatch:
+    """Return the events in `data`, packed `EVENT` records, as rows of the table blocks.
+
+    Times are from `start_ns`, the monotonic clock's at the start of the run.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    events = np.frombuffer(data, dtype=EVENT)
+    columns: dict[str, Any] = {}
+    for name, source in (("insert_ns", "queue_ns"), ("issue_ns", "issue_ns"), ("complete_ns", "complete_ns")):
+        at = events[source].astype(np.int64)
+        columns[name] = pa.array(at - start_ns, pa.int64(), mask=at == 0)
+    for name, type_ in (("sector", pa.int64()), ("bytes", pa.int64()), ("pid", pa.int32())):
+        columns[name] = pa.array(events[name].astype(np.int64)).cast(type_)
+    columns["device"] = _mapped(events["dev"], device_name)
+    columns["rwbs"] = _mapped(events["flags"], lambda flags: rwbs(flags, bits))
+    columns["comm"] = pa.array([c.decode(errors="replace") for c in events["comm"].tolist()], pa.string())
+    error = np.array([ERRNO.get(s, EIO) for s in events["status"].tolist()], dtype=np.int32)
+    columns["error"] = pa.array(error, pa.int32(), mask=events["complete_ns"] == 0)
+    return pa.RecordBatch.from_arrays([columns[n] for n in BLOCKS.names], schema=arrow_schema(BLOCKS))
+
+
+def _mapped(values: Any, name: Any) -> Any:
+    import pyarrow as pa
+
+    names = {value: name(value) for value in set(values.tolist())}
+    return pa.array([names[value] for value in values.tolist()], pa.string())

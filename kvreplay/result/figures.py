@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-import msgspec
-
-from kvreplay.config.warmup import Warmup, WarmupFacts
+from kvreplay.config.warmup import Warmup
 from kvreplay.config.warmup import facts as warmup_facts
-from kvreplay.engine.job import CORRUPT, ERROR, NOT_DONE, OK, SHORT
+from kvreplay.engine.job import CORRUPT, ERROR, NOT_DONE, OK, SHORT, Driven, Record
 from kvreplay.plan.pacing import KEPT_PACE_FRACTION, LATE_NS
-from kvreplay.plan.plan import DELETE
+from kvreplay.plan.plan import DELETE, Plan
 from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import has_times
+from kvreplay.tiers.tier import Tier, has_times
+from kvtrace.core.run.figures import Distribution, Figures, Generation, Pace, Summary
 from kvtrace.core.schema import Op
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.core.units import NS_PER_S
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvreplay.engine.job import Driven, Record
-    from kvreplay.plan.plan import Plan
-    from kvreplay.tiers.tier import Tier
 
 MIB = 1 << 20
 OPS = tuple(op.value for op in Op)
@@ -37,102 +30,6 @@ DEFINITIONS = {
     "in_flight_max": "the most completed operations of this kind that were in flight at once",
     "percentiles": "nearest rank over all completed operations; null with fewer than 1 / (1 - q) of them",
 }
-
-
-class Distribution(msgspec.Struct, frozen=True):
-    """How a time is distributed over operations, in nanoseconds; null where too few operations tell."""
-
-    count: int
-    mean_ns: float | None
-    p50_ns: int | None
-    p95_ns: int | None
-    p99_ns: int | None
-    p99_9_ns: int | None
-    p99_99_ns: int | None
-    max_ns: int | None
-
-
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operations of one kind on one tier did."""
-
-    tier: str
-    op: str
-    engine: str
-    is_simulated: bool
-    """Nothing moved: bytes, rates and latencies are those of the tier's model, null if it has none."""
-    planned: int
-    operations: int
-    """Those that completed well."""
-    errors: int
-    """Those that failed, came up short, or brought corrupt blocks."""
-    corrupt: int
-    """Of the errors: reads with corrupt blocks; 0 unless verified."""
-    bytes: int | None
-    """Object bytes; for deletes, the bytes freed."""
-    io_bytes: int | None
-    """Bytes asked of the tier, padding included."""
-    span_ns: int | None
-    bandwidth_bytes_per_s: float | None
-    operations_per_s: float | None
-    in_flight_mean: float | None
-    in_flight_max: int | None
-    latency: Distribution
-    latency_per_mib: Distribution
-    """Each operation's latency for 1 MiB of its object bytes."""
-    lateness: Distribution | None
-
-
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether an open loop kept to the trace's times."""
-
-    kept_pace: bool
-    late_fraction: float
-    """Operations submitted more than 1 ms after they were due."""
-    late_by_itself_fraction: float
-    """Of all operations, those late by more than 1 ms after what they had to wait for was done."""
-    lateness: Distribution
-
-
-class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """What making the data cost."""
-
-    generation_ns: int
-    reserve_ns: int
-    """Making room for objects, on the same threads."""
-    threads: int
-    share_of_threads: float
-    """Of the time of the threads that make data."""
-    reserve_share: float
-    starved_share: float
-    """Of the time of the submitting threads: idle because a write's data was not there."""
-    writes_generated_in_flight: int
-    """Writes longer than the buffers: their later data was made while they ran, within their latency."""
-
-
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a whole run."""
-
-    verdict: str
-    wall_ns: int | None
-    """Null if the run ended before its first operation."""
-    operations: int
-    """Completed well, those of the warm-up not counted."""
-    errors: int
-    """In the whole run, its warm-up included."""
-    not_reached: int
-    figures: list[Figures]
-    drives: list[Figures]
-    """The same for each drive of a tier on several, which stands behind the tier's name."""
-    pace: Pace | None
-    in_flight_mean: float | None
-    skipped_rows: dict[str, int]
-    """By tier that had no --tier option."""
-    warmup: WarmupFacts | None = None
-    """What the figures leave out."""
-    absent_deletes: int
-    """Deletes of objects that the window never put there; skipped."""
-    generation: Generation | None
-    definitions: dict[str, str] = msgspec.field(default_factory=DEFINITIONS.copy)
 
 
 def distribution(values: Any) -> Distribution:
@@ -194,7 +91,7 @@ def drive_figures(
 
 def _figures(
     tiers: Sequence[Tier | None], index: int, op: str, rows: Any, plan: Plan, record: Record, due_ns: Any
-) -> Figures:  # fmt: skip
+) -> Figures:
     tier = tiers[index]
     assert tier is not None, "only rows with a target are planned"
     outcome = record.outcome[rows]
@@ -207,8 +104,13 @@ def _figures(
     is_rated = span > 0 and is_timed
     moved = int(plan.length[good].sum())
     return Figures(
-        tier=tier.name, op=op, engine=tier.engine, is_simulated=tier.is_simulated, planned=len(rows),
-        operations=len(good), errors=int(_is_failed(outcome).sum()),
+        tier=tier.name,
+        op=op,
+        engine=tier.engine,
+        is_simulated=tier.is_simulated,
+        planned=len(rows),
+        operations=len(good),
+        errors=int(_is_failed(outcome).sum()),
         corrupt=int((outcome == CORRUPT).sum()),
         bytes=moved if is_timed else None,
         io_bytes=None if tier.is_simulated or op == Op.DELETE else int(io_bytes(plan, tiers, good).sum()),
@@ -220,7 +122,7 @@ def _figures(
         latency=distribution(latency if is_timed else latency[:0]),
         latency_per_mib=distribution(_per_mib(latency, plan.length[good], is_moved=is_timed and op != Op.DELETE)),
         lateness=None if due_ns is None else distribution(submitted - due_ns[good]),
-    )  # fmt: skip
+    )
 
 
 def _most_at_once(submitted: Any, completed: Any) -> int:
@@ -250,15 +152,28 @@ def pace(record: Record, due_ns: Any, is_measured: Any = True) -> Pace | None:
     submitted, due = record.submitted_ns[sent], due_ns[sent]
     late = float(np.mean(submitted - due > LATE_NS))
     own = float(np.mean(submitted - np.maximum(due, record.ready_ns[sent]) > LATE_NS))
-    return Pace(kept_pace=own <= KEPT_PACE_FRACTION, late_fraction=late, late_by_itself_fraction=own,
-                lateness=distribution(submitted - due))  # fmt: skip
+    return Pace(
+        kept_pace=own <= KEPT_PACE_FRACTION,
+        late_fraction=late,
+        late_by_itself_fraction=own,
+        lateness=distribution(submitted - due),
+    )
 
 
-def summarize(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None],
-              driven: Driven | None, *,
-              queue_depth: int, skipped_rows: dict[str, int], absent_deletes: int,
-              warmup: Warmup | None = None, asked: str | None = None, wall_ns: int | None = None,
-              ) -> Summary:  # fmt: skip
+def summarize(
+    plan: Plan,
+    record: Record,
+    due_ns: Any,
+    tiers: Sequence[Tier | None],
+    driven: Driven | None,
+    *,
+    queue_depth: int,
+    skipped_rows: dict[str, int],
+    absent_deletes: int,
+    warmup: Warmup | None = None,
+    asked: str | None = None,
+    wall_ns: int | None = None,
+) -> Summary:
     """Return the summary of a run; `driven` is None if it ended before its first operation, or is not known.
 
     `wall_ns` says how long the run was where `driven` cannot.
@@ -274,21 +189,33 @@ def summarize(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | No
     busy = float((record.completed_ns[done] - record.submitted_ns[done]).sum())
     return Summary(
         verdict=_verdict(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth),
-        wall_ns=wall_ns, operations=int(done.sum()), errors=failed,
+        wall_ns=wall_ns,
+        operations=int(done.sum()),
+        errors=failed,
         not_reached=int((record.submitted_ns == NOT_DONE).sum()),
         figures=figures(plan, record, due_ns, tiers, is_measured),
-        drives=drive_figures(plan, record, due_ns, tiers, is_measured), pace=judged,
-        in_flight_mean=busy / span_ns if span_ns else None, warmup=left_out,
-        skipped_rows=skipped_rows, absent_deletes=absent_deletes,
-        generation=None if driven is None else Generation(
-            generation_ns=driven.generation_ns, reserve_ns=driven.reserve_ns,
-            threads=driven.generation_threads,
-            share_of_threads=driven.generation_ns / (driven.wall_ns * driven.generation_threads),
-            reserve_share=driven.reserve_ns / (driven.wall_ns * driven.generation_threads),
-            starved_share=driven.starved_ns / (driven.wall_ns * queue_depth),
-            writes_generated_in_flight=driven.writes_generated_in_flight,
-        ),
-    )  # fmt: skip
+        drives=drive_figures(plan, record, due_ns, tiers, is_measured),
+        pace=judged,
+        in_flight_mean=busy / span_ns if span_ns else None,
+        warmup=left_out,
+        skipped_rows=skipped_rows,
+        absent_deletes=absent_deletes,
+        definitions=DEFINITIONS,
+        generation=None if driven is None else _generation(driven, queue_depth),
+    )
+
+
+def _generation(driven: Driven, queue_depth: int) -> Generation:
+    threads_ns = driven.wall_ns * driven.generation_threads
+    return Generation(
+        generation_ns=driven.generation_ns,
+        reserve_ns=driven.reserve_ns,
+        threads=driven.generation_threads,
+        share_of_threads=driven.generation_ns / threads_ns,
+        reserve_share=driven.reserve_ns / threads_ns,
+        starved_share=driven.starved_ns / (driven.wall_ns * queue_depth),
+        writes_generated_in_flight=driven.writes_generated_in_flight,
+    )
 
 
 def _verdict(judged: Pace | None, *, is_open_loop: bool, queue_depth: int) -> str:

@@ -1,39 +1,33 @@
-"""What was measured, on disk while the run goes on: if the process is killed, `kvreplay recover` makes a run of it.
+"""The journal: completed operations on disk while the run goes on, so that `kvreplay recover` can make a run of them.
 
-Once a second a thread appends what has ended since to an Arrow stream beside a manifest of what was known at the
-start. Both are removed when the run is written; the lock on the stream tells a run that goes on from a dead one.
+Once a second a thread appends the newly completed operations to an Arrow stream beside run.partial.json. Both are
+removed when the run is written; the lock on the stream tells a run that goes on from a dead one.
 """
 
 from __future__ import annotations
 
 import fcntl
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from kvreplay.engine.job import NOT_DONE, SKIPPED, Record
 from kvtrace.core.errors import ConfigError, DeviceError
-from kvtrace.core.files import write_text
+from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, PartialRunFile, read_partial_run, write_run
 from kvtrace.core.units import NS_PER_S
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-PARTIAL_MANIFEST, PARTIAL_OPS = "run.partial.json", "ops.partial.arrow"
 _PERIOD_S = 1.0
 _MAX_SHARE = 0.01
 """Of the time, at most, goes into looking for what has ended."""
 
 
 class Journal:
-    """Appends what has ended to the stream, from a thread of its own."""
+    """Appends completed operations to the stream, from a thread of its own."""
 
-    def __init__(self, output: Path, record: Record, content: dict[str, Any]) -> None:
-        """Write the manifest `content` to `output`, which exists, and begin the stream.
+    def __init__(self, output: Path, record: Record, content: PartialRunFile) -> None:
+        """Write `content` to `output`, which exists, and begin the stream.
 
         Raises:
             DeviceError: the disk refuses, or another run is being written there.
@@ -52,7 +46,7 @@ class Journal:
             columns["ready_ns"] = pa.int64()
         self._schema = pa.schema(columns)
         try:
-            self._file = (output / PARTIAL_OPS).open("ab")
+            self._file = (output / PARTIAL_OPS_FILE).open("ab")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._file.truncate(0)
             self._stream = pa.ipc.new_stream(self._file, self._schema)
@@ -61,7 +55,7 @@ class Journal:
             raise DeviceError(f"{output}: another kvreplay writes its run there; name another with -o") from None
         except OSError as error:
             raise DeviceError(f"{output}: {error.strerror or error}") from None
-        write_text(output / PARTIAL_MANIFEST, msgspec.json.format(msgspec.json.encode(content), indent=2).decode())
+        write_run(output, content)
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._keep_all, name="journal", daemon=True)
         self._thread.start()
@@ -79,7 +73,7 @@ class Journal:
             pause_s = max(_PERIOD_S, (monotonic_ns() - started) / NS_PER_S / _MAX_SHARE)
 
     def keep(self) -> None:
-        """Append what has ended since the last time."""
+        """Append the operations that completed since the last call."""
         import numpy as np
 
         record, waiting, low = self._record, self._waiting, self._low
@@ -98,24 +92,24 @@ class Journal:
         self._low = low + int(np.argmax(waiting[low:])) if waiting[low:].any() else len(waiting)
 
     def stop(self) -> None:
-        """Keep nothing more."""
+        """Stop appending."""
         self._is_over.set()
         self._thread.join()
 
     def remove(self) -> None:
         """Remove what was kept: the run has been written."""
-        for name in (PARTIAL_MANIFEST, PARTIAL_OPS):
+        for name in (PARTIAL_RUN_FILE, PARTIAL_OPS_FILE):
             (self._output / name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Give up the stream and its lock."""
+        """Close the stream, which releases its lock."""
         self.stop()
         with suppress(OSError):
             self._file.close()
 
 
 @contextmanager
-def journal(output: Path, record: Record, content: dict[str, Any]) -> Iterator[Journal]:
+def journal(output: Path, record: Record, content: PartialRunFile) -> Iterator[Journal]:
     """Keep a journal of `record` in `output` until the run is written there; a failure leaves it for `recover`."""
     kept = Journal(output, record, content)
     try:
@@ -127,28 +121,29 @@ def journal(output: Path, record: Record, content: dict[str, Any]) -> Iterator[J
 
 def is_unrecovered(path: Path) -> bool:
     """Return whether a run in `path` was cut off, or is going on."""
-    return (path / PARTIAL_MANIFEST).is_file()
+    return (path / PARTIAL_RUN_FILE).is_file()
 
 
 @contextmanager
-def unrecovered(path: Path) -> Iterator[dict[str, Any]]:
+def unrecovered(path: Path) -> Iterator[PartialRunFile]:
     """Yield the manifest of the run in `path` that was cut off, and hold its lock.
 
     Raises:
         ConfigError: there is none.
+        TraceError: its file is damaged.
         DeviceError: it is still going on, or cannot be read.
 
     """
     if not is_unrecovered(path):
         raise ConfigError(f"{path}: no run of kvreplay was cut off there; nothing to recover")
     try:
-        content = msgspec.json.decode((path / PARTIAL_MANIFEST).read_bytes(), type=dict[str, Any])
-        with (path / PARTIAL_OPS).open("rb") as file:
+        content = read_partial_run(path)
+        with (path / PARTIAL_OPS_FILE).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield content
     except BlockingIOError:
         raise DeviceError(f"{path}: that run is still going on; wait for it, or stop it first") from None
-    except (OSError, msgspec.MsgspecError) as error:
+    except OSError as error:
         raise DeviceError(f"{path}: cannot be read: {error}") from None
 
 
@@ -157,7 +152,7 @@ def read_record(path: Path, rows: int, *, is_open_loop: bool) -> Record:
     import pyarrow as pa
 
     record = Record.empty(rows, is_open_loop=is_open_loop)
-    with (path / PARTIAL_OPS).open("rb") as file, suppress(pa.ArrowInvalid, OSError, StopIteration):
+    with (path / PARTIAL_OPS_FILE).open("rb") as file, suppress(pa.ArrowInvalid, OSError, StopIteration):
         stream = pa.ipc.open_stream(file)
         while True:
             batch = stream.read_next_batch()

@@ -3,111 +3,63 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 import msgspec
 
-from kvreplay.config.config import MAX_SEED
-from kvreplay.config.warmup import Warmup, parse_warmup
+from kvreplay.config.setting import Setting
 from kvreplay.data.buffers import fills_ahead, pieces_a_fill
-from kvreplay.data.expect import expect
-from kvreplay.data.verify import Verifier
+from kvreplay.data.generate import DataSource
+from kvreplay.engine.choose import Chosen
 from kvreplay.result.mlperf import mlperf
+from kvreplay.result.probed import Probed
 from kvreplay.tiers.extents import FREED_ONLY
 from kvreplay.tiers.host import host_facts
 from kvtrace import __version__
 from kvtrace.core.config import sha256
-from kvtrace.core.metadata import describe
-from kvtrace.core.schema import Op
+from kvtrace.core.errors import KvError
+from kvtrace.core.metadata import Metadata, describe
+from kvtrace.core.run.figures import RequestFigures, Summary
+from kvtrace.core.run.run_file import (
+    DeviceIo,
+    EngineNote,
+    PacingNote,
+    PartialRunFile,
+    Populated,
+    Preconditioned,
+    RunBegun,
+    RunFile,
+    Running,
+    Smart,
+    SmartReadings,
+    TraceNote,
+    Verification,
+    WindowNote,
+)
+from kvtrace.core.schema import Op, Table
 from kvtrace.core.units import format_duration
 
-if TYPE_CHECKING:
-    from datetime import datetime
-    from pathlib import Path
-
-    from kvreplay.config.config import Config
-    from kvreplay.data.generate import Data
-    from kvreplay.data.verify import Verification
-    from kvreplay.engine.choose import Chosen
-    from kvreplay.plan.pacing import Pacer
-    from kvreplay.plan.plan import Window
-    from kvreplay.plan.requests import Asked
-    from kvreplay.result.figures import Summary
-    from kvreplay.result.probed import Probed
-    from kvreplay.result.request_figures import RequestFigures
-    from kvreplay.run.precondition import Preconditioned
-    from kvreplay.tiers.drives import Smart
-    from kvreplay.tiers.tier import Tier
-    from kvtrace.core.errors import KvError
-    from kvtrace.core.metadata import Metadata
-    from kvtrace.core.schema import Table
-    from kvtrace.core.tables import Reader
-
-
-RUNNING = "running"
-"""What run.json holds only until the run is over: where its trace lies."""
-
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What a replay is about to do, settled before it touches anything."""
-
-    config: Config
-    pacer: Pacer
-    reader: Reader
-    window: Window
-    tiers: list[Tier | None]
-    trace: Path
-    argv: list[str]
-    asked: Asked | None = None
-    """The trace's requests; None if their table was not named."""
-
-    @property
-    def seed(self) -> int:
-        """The seed of the data: the option's, else the trace's, else 0."""
-        return self.config.seed if self.config.seed is not None else (self.reader.meta.seed or 0) & MAX_SEED
-
-    @property
-    def warmup(self) -> Warmup | None:
-        """What figures leave out."""
-        return parse_warmup(self.config.warmup)
-
-    def verifier(self, data: Data) -> Verifier | None:
-        """Return what checks the reads; None unless `data` is stamped."""
-        if data.stamper is None:
-            return None
-        window, padding = self.window, [1 if t is None else t.alignment for t in self.tiers]
-        return Verifier(data.stamper.tag, window.plan, expect(window.plan, window.residency, padding), self.tiers)
-
-
-@dataclass(frozen=True, slots=True)
-class Populated:
-    """What was written before the run because the window reads it."""
-
-    objects: int
-    bytes: int
-    wall_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """What is known of a replay when its first operation is about to be submitted."""
+class Preparation:
+    """The state of a replay just before its first operation is submitted."""
 
     chosen: Chosen
     started: datetime
     preconditioned: list[Preconditioned]
     populated: Populated
-    data: Data
+    data: DataSource
     smart: dict[str, Smart]
     """By drive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came of a replay."""
+    """The results of a replay, beside its tables."""
 
-    device_io: dict[str, dict[str, int | None]]
-    """By drive: bytes its device read and wrote meanwhile, for all programs; null if unseen."""
+    device_io: dict[str, DeviceIo]
+    """By drive."""
     summary: Summary
     error: KvError | None
     """Why it is partial; None if it is whole."""
@@ -121,75 +73,109 @@ class Measured:
     """What went wrong beside the operations, for the notes."""
 
 
-def opening(setting: Setting, begun: Begun) -> dict[str, Any]:
-    """Return the content of run.json as far as it is known when the first operation is about to be submitted."""
-    config = msgspec.to_builtins(setting.config) | {"seed": setting.seed}
-    engine = begun.chosen.engine
-    return {
-        "program": "kvreplay", "version": __version__, "argv": setting.argv,
-        "config": config, "config_sha256": sha256(config),
-        "started_utc": begun.started.isoformat(), "status": "running", "reason": None,
-        "host": host_facts(),
-        "trace": {"file": setting.trace.name, "metadata": msgspec.to_builtins(setting.reader.meta)},
-        "tiers": {t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in setting.tiers if t},
-        "pacing": {"loop": setting.pacer.name, "speed": setting.pacer.speed},
-        "engine": {
-            "name": engine.name, "because": begun.chosen.because, **engine.facts(),
-            "queue_depth": setting.config.queue_depth,
-            "io_bytes": setting.config.io_bytes,
-            "buffer_bytes": engine.buffer_bytes, "plan_bytes": setting.window.plan.nbytes,
-        },
-        "window": _window(setting),
-        "preconditioned": msgspec.to_builtins(begun.preconditioned),
-        "populated": msgspec.to_builtins(begun.populated), "data": begun.data.facts(),
-        "smart": {name: {"before": msgspec.to_builtins(found), "after": None} for name, found in begun.smart.items()},
-        RUNNING: {"trace": str(setting.trace.resolve())},
-    }  # fmt: skip
+def opening(setting: Setting, begun: Preparation) -> RunBegun:
+    """Return the part of run.json that is known before the first operation is submitted."""
+    config, meta = msgspec.to_builtins(setting.config) | {"seed": setting.seed}, setting.reader.meta
+    return RunBegun(
+        program="kvreplay",
+        version=__version__,
+        argv=setting.argv,
+        config=config,
+        config_sha256=sha256(config),
+        started_utc=begun.started.isoformat(),
+        status="running",
+        reason=None,
+        host=host_facts(),
+        trace=TraceNote(file=setting.trace.name, metadata=meta),
+        tiers={t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in setting.tiers if t},
+        pacing=PacingNote(loop=setting.pacer.name, speed=setting.pacer.speed),
+        engine=_engine(setting, begun.chosen),
+        window=_window(setting),
+        preconditioned=begun.preconditioned,
+        populated=begun.populated,
+        data=begun.data.facts(),
+        smart={name: SmartReadings(before=found, after=None) for name, found in begun.smart.items()},
+    )
 
 
-def manifest(setting: Setting, begun: dict[str, Any], measured: Measured) -> dict[str, Any]:
-    """Return the content of run.json from what was known at the beginning and what came of it."""
-    error = measured.error
-    smart = {
-        name: {"before": both["before"], "after": msgspec.to_builtins(measured.smart.get(name))}
-        for name, both in begun["smart"].items()
+def running(setting: Setting, begun: Preparation) -> PartialRunFile:
+    """Return the content of run.partial.json."""
+    return PartialRunFile(**_fields(opening(setting, begun)), running=Running(str(setting.trace.resolve())))
+
+
+def finished(setting: Setting, begun: RunBegun, measured: Measured) -> RunFile:
+    """Return the content of run.json: what was known before the run, and its results."""
+    error, known = measured.error, _fields(begun)
+    known["status"] = "complete" if error is None else "partial"
+    known["reason"] = None if error is None else str(error)
+    known["smart"] = {
+        name: SmartReadings(before=readings.before, after=measured.smart.get(name))
+        for name, readings in begun.smart.items()
     }
-    return {name: value for name, value in begun.items() if name != RUNNING} | {
-        "status": "complete" if error is None else "partial", "reason": None if error is None else str(error),
-        "verification": msgspec.to_builtins(measured.verification),
-        "device_io": measured.device_io, "smart": smart,
-        "probes": None if measured.probed is None else measured.probed.facts(),
-        "notes": [*_notes(setting, begun, measured), *measured.trouble],
-        "requests": msgspec.to_builtins(measured.requests),
-        "mlperf": msgspec.to_builtins(mlperf(setting, measured.summary, setting.config.criteria, measured.requests)),
-        "summary": msgspec.to_builtins(measured.summary),
-    }  # fmt: skip
+    return RunFile(
+        **known,
+        verification=measured.verification,
+        device_io=measured.device_io,
+        probes=None if measured.probed is None else measured.probed.facts(),
+        notes=[*_notes(setting, begun, measured), *measured.trouble],
+        requests=measured.requests,
+        mlperf=mlperf(setting, measured.summary, setting.config.criteria, measured.requests),
+        summary=measured.summary,
+    )
 
 
-def table_metadata(table: Table, setting: Setting, content: dict[str, Any]) -> Metadata:
-    """Return the metadata of a table of the run, from the content of run.json."""
+def _fields(begun: RunBegun) -> dict[str, Any]:
+    return {name: getattr(begun, name) for name in RunBegun.__struct_fields__}
+
+
+def table_metadata(table: Table, setting: Setting, run: RunFile) -> Metadata:
+    """Return the metadata of a table of `run`."""
     meta = setting.reader.meta
     return describe(
-        table, "kvreplay", setting.argv, content["config"], tiers=meta.tiers, seed=setting.seed,
-        preset=meta.preset, model=meta.model, source=content["trace"], notes=content["notes"],
-        stats={"status": content["status"], "reason": content["reason"]},
+        table,
+        "kvreplay",
+        setting.argv,
+        run.config,
+        tiers=meta.tiers,
+        seed=setting.seed,
+        preset=meta.preset,
+        model=meta.model,
+        source=msgspec.to_builtins(run.trace),
+        notes=run.notes,
+        stats={"status": run.status, "reason": run.reason},
         is_simulated=all(t is None or t.is_simulated for t in setting.tiers),
-    )  # fmt: skip
+    )
 
 
-def _window(setting: Setting) -> dict[str, Any]:
+def _engine(setting: Setting, chosen: Chosen) -> EngineNote:
+    engine = chosen.engine
+    return EngineNote(
+        name=engine.name,
+        because=chosen.because,
+        **engine.facts(),
+        queue_depth=setting.config.queue_depth,
+        io_bytes=setting.config.io_bytes,
+        buffer_bytes=engine.buffer_bytes,
+        plan_bytes=setting.window.plan.nbytes,
+    )
+
+
+def _window(setting: Setting) -> WindowNote:
     window = setting.window
     names = [tier.name for tier in setting.reader.meta.tiers]
-    return {
-        "rows": window.rows, "is_whole_trace": window.is_whole, "span_ns": window.span_ns,
-        "planned_rows": len(window.plan), "limit": setting.config.limit,
-        "peak_bytes": dict(zip(names, window.residency.peak_bytes, strict=True)),
-    }  # fmt: skip
+    return WindowNote(
+        rows=window.rows,
+        is_whole_trace=window.is_whole,
+        span_ns=window.span_ns,
+        planned_rows=len(window.plan),
+        limit=setting.config.limit,
+        peak_bytes=dict(zip(names, window.residency.peak_bytes, strict=True)),
+    )
 
 
-def _notes(setting: Setting, begun: dict[str, Any], measured: Measured) -> list[str]:
+def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
     summary = measured.summary
-    facts = begun["tiers"]
+    facts = begun.tiers
     notes = [f"tier {t.name} is SIMULATED: {facts[t.name]['note']}" for t in setting.tiers if t and t.is_simulated]
     notes += [
         f"tier {t.name} by --gds: {facts[t.name]['gds']['note']}" for t in setting.tiers if t and t.engine == "gds"
@@ -224,22 +210,22 @@ def _notes(setting: Setting, begun: dict[str, Any], measured: Measured) -> list[
     return notes
 
 
-def _storage_notes(begun: dict[str, Any], deleting: set[str]) -> list[str]:
-    """Return what the facts of storage tiers mean for their figures; `deleting` tiers had deletes."""
-    drives = [drive for tier in begun["tiers"].values() for drive in tier.get("drives", [tier])]
+def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:
+    """Return notes on how the storage beneath affects the figures; `deleting` tiers had deletes."""
+    drives = [facts for _, facts in begun.drives()]
     notes = [
         f"deletes on {name} only free space, and ask nothing of the device: their times are the replay's own"
-        for name, tier in begun["tiers"].items() if name in deleting and tier.get("deletes") == FREED_ONLY
-    ]  # fmt: skip
-    if begun["preconditioned"] and any(
-        # A preallocated file stays; what was written in a directory is removed.
-        "deletes" not in drive and "discard" in (drive.get("mount_options") or "").split(",")
-        for drive in drives
+        for name, tier in begun.tiers.items()
+        if name in deleting and tier.get("deletes") == FREED_ONLY
+    ]
+    # A preallocated file stays; what was written in a directory is removed, which discards its blocks.
+    if begun.preconditioned and any(
+        "deletes" not in drive and "discard" in (drive.get("mount_options") or "").split(",") for drive in drives
     ):
         notes.append(
             "preconditioned in vain, perhaps: a target is mounted with discard, so the file's blocks were freed"
         )
-    devices = [drive.get("device") for drive in drives if drive.get("device") is not None]
+    devices = [str(drive["device"]) for drive in drives if drive.get("device") is not None]
     return notes + [
         f"several drives lie on one device, {device}: their figures, and what it read and wrote, cannot be told apart"
         for device in sorted({d for d in devices if devices.count(d) > 1})

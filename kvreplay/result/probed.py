@@ -1,6 +1,6 @@
 """The probes beside a replay: `kvreplay probe` in a process of its own, attached for the measured part alone.
 
-A process that submits has no time to read events; one that only probes disturbs it least.
+The process that submits has no time to read events; a second one disturbs it least.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,22 +18,19 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from kvreplay.config.setting import Setting
 from kvreplay.probes.devices import beneath
-from kvreplay.probes.measure import ATTACHED, BLOCKS_FILE, RESULT
-from kvreplay.run.prepare import drives_of
+from kvreplay.probes.measure import ATTACHED
 from kvreplay.tiers.host import device_number
+from kvreplay.tiers.tier import Tier, drives_of
 from kvtrace.core.app import log
 from kvtrace.core.errors import DeviceError, ProbeUnavailable
+from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE, ProbesNote
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.tables import open_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     import pyarrow as pa
-
-    from kvreplay.result.manifest import Setting
-    from kvreplay.tiers.tier import Tier
 
 _ERROR = "kvreplay: error: "
 _END_S = 60
@@ -57,17 +55,19 @@ class Probed:
         """Whether there are rows of blocks."""
         return self.started_ns is not None and self.content.get("event_rows") is not None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ProbesNote:
         """Return what run.json says of them."""
         if self.reason is not None:
-            return {"is_measured": False, "reason": self.reason}
+            return ProbesNote(is_measured=False, reason=self.reason)
         start_ns = self.content["start_monotonic_ns"]
-        return {
-            "is_measured": True, "reason": None, "file": RESULT, "event_rows": self.content["event_rows"],
-            "devices": self.content["config"]["devices"],
-            "start_ns": None if self.started_ns is None else start_ns - self.started_ns,
-            "duration_ns": self.content["duration_ns"],
-        }  # fmt: skip
+        return ProbesNote(
+            is_measured=True,
+            file=PROBE_FILE,
+            event_rows=self.content["event_rows"],
+            devices=self.content["config"]["devices"],
+            start_ns=None if self.started_ns is None else start_ns - self.started_ns,
+            duration_ns=self.content["duration_ns"],
+        )
 
     def blocks(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of blocks, with times from the replay's start."""
@@ -87,7 +87,7 @@ class Probed:
     def save(self, output: Path) -> None:
         """Move probe.json to the run's directory, `output`."""
         if self.directory is not None:
-            (self.directory / RESULT).replace(output / RESULT)
+            (self.directory / PROBE_FILE).replace(output / PROBE_FILE)
 
 
 @contextmanager
@@ -169,7 +169,7 @@ def _end(process: subprocess.Popen[str], directory: Path, started_ns: int | None
         return _left_out(f"the probes did not end within {_END_S} s")
     if process.returncode:
         return _left_out(_stderr(process).read().strip())
-    return Probed(None, msgspec.json.decode((directory / RESULT).read_bytes()), directory, started_ns)
+    return Probed(None, msgspec.json.decode((directory / PROBE_FILE).read_bytes()), directory, started_ns)
 
 
 def _left_out(said: str) -> Probed:

@@ -1,21 +1,23 @@
-"""What storage did for each request: the table `served`, which a run holds as requests.parquet."""
+"""The storage time of each request: the table `served`, which a run holds as requests.parquet.
+
+A replay computes nothing. The time to the first token is what storage took in the replay, plus the computing time
+that the trace models: each token of the prompt that the trace did not load takes what its preset says.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvreplay.engine.job import NOT_DONE, OK
+from kvreplay.config.setting import Setting
+from kvreplay.engine.job import NOT_DONE, OK, Record
 from kvreplay.plan.plan import READ, WRITE
-from kvreplay.plan.requests import NO_QOS
-from kvreplay.result import first_token
+from kvreplay.plan.requests import NO_QOS, Asked
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import SERVED, TRACE, Phase, arrow_schema, enum_array, enum_code
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from kvreplay.engine.job import Record
-    from kvreplay.result.manifest import Setting
 
 _LOADS = (Phase.LOAD, Phase.RETRIEVE)
 _COLUMNS = ("request_id", "phase", "op", "length_bytes")
@@ -88,16 +90,20 @@ def served_batch(setting: Setting, record: Record, due_ns: Any) -> pa.RecordBatc
         "completed_ns": requests.greatest(row[done], record.completed_ns[done]),
         "storage_ns": np.where(operations > 0, busy, NOT_DONE),
         "first_token_ns": _first_token_ns(setting, requests, record, due_ns),
-        "operations": operations, "unfinished": requests.count(row[planned]) - operations,
+        "operations": operations,
+        "unfinished": requests.count(row[planned]) - operations,
         "not_replayed": in_window - requests.count(row[planned]),
-        "hits": requests.count(row[loaded]), "hit_bytes": requests.total(row[loaded]),
-        "read_bytes": requests.total(row[reads]), "written_bytes": requests.total(row[writes]),
-    }  # fmt: skip
+        "hits": requests.count(row[loaded]),
+        "hit_bytes": requests.total(row[loaded]),
+        "read_bytes": requests.total(row[reads]),
+        "written_bytes": requests.total(row[writes]),
+    }
     arrays = [
-        _qos(setting, requests) if c.name == "qos"
+        _qos(setting, requests)
+        if c.name == "qos"
         else pa.array(values[c.name], pa.int64(), mask=values[c.name] == NOT_DONE if c.nullable else None)
         for c in SERVED.columns
-    ]  # fmt: skip
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(SERVED))
 
 
@@ -138,7 +144,7 @@ def _first_token_ns(setting: Setting, requests: _Requests, record: Record, due_n
     import numpy as np
 
     meta, asked, plan = setting.reader.meta, setting.asked, setting.window.plan
-    if asked is None or first_token.not_modelled(meta, asked) is not None or not len(asked.request_id):
+    if asked is None or not_modelled(meta, asked) is not None or not len(asked.request_id):
         return np.full(len(requests.ids), NOT_DONE)
     wanted = np.flatnonzero(requests.is_load)
     planned = np.flatnonzero(requests.is_load[plan.row])
@@ -151,7 +157,7 @@ def _first_token_ns(setting: Setting, requests: _Requests, record: Record, due_n
         start = setting.pacer.due_ns(asked.arrival_ns[at])
     end = requests.greatest(plan.row[done], record.completed_ns[done])
     storage = np.where(loads > 0, end - start, 0)
-    compute = first_token.compute_ns(meta, asked.input_tokens[at], loads, requests.total(wanted))
+    compute = compute_ns(meta, asked.input_tokens[at], loads, requests.total(wanted))
     is_known = (at >= 0) & (requests.count(plan.row[done]) == loads)
     if not setting.window.is_whole and len(wanted) and wanted[-1] == setting.window.rows - 1:
         # The window may end within this request's loads.
@@ -183,3 +189,40 @@ def _running_max(values: Any, segment: Any) -> Any:
     ladder, rank = np.unique(values, return_inverse=True)
     step = len(ladder)
     return ladder[np.maximum.accumulate(rank + segment * step) - segment * step]
+
+
+TTFT_DEFINITION = (
+    "the loads of a request, from its arrival (closed loop: from its first load's submission) to the last completion, "
+    "as replayed, + tokens that were not loaded * prefill_ns_per_token of the trace"
+)
+NO_REQUESTS = "name the requests table with --requests (kvtrace gen --requests-out writes it)"
+NO_RATE = "the trace models no computing time (kvtrace gen --set prefill_ns_per_token=50000)"
+
+
+def not_modelled(meta: Metadata, asked: Asked | None) -> str | None:
+    """Return why there is no time to the first token; None if there is."""
+    if not _prefill_ns(meta):
+        return NO_RATE
+    return NO_REQUESTS if asked is None else None
+
+
+def _prefill_ns(meta: Metadata) -> int:
+    hierarchy = meta.config.get("hierarchy")
+    is_whole = isinstance(hierarchy, dict) and bool((meta.model or {}).get("bytes_per_token"))
+    return int(hierarchy.get("prefill_ns_per_token") or 0) if is_whole and isinstance(hierarchy, dict) else 0
+
+
+def compute_ns(meta: Metadata, input_tokens: Any, loads: Any, loaded_bytes: Any) -> Any:
+    """Return int64 a request: what computing the rest of its prompt takes by the trace's model.
+
+    `loads` and `loaded_bytes` are the rows of the trace that load for it, and their bytes, on all tiers.
+    """
+    import numpy as np
+
+    hierarchy, model = meta.config["hierarchy"], meta.model or {}
+    hit_tokens = (
+        loads // int(model.get("objects_per_chunk") or 1) * int(hierarchy["chunk_tokens"])
+        if hierarchy.get("entry") == "chunk"
+        else loaded_bytes // int(model["bytes_per_token"])
+    )
+    return np.maximum(0, input_tokens - hit_tokens) * _prefill_ns(meta)

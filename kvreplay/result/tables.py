@@ -1,42 +1,47 @@
-"""What a run leaves behind: `ops.parquet`, one row a replayed trace row, and `run.json`, written last.
+"""The files of a run: its tables (`ops`, one row a replayed trace row, and `series`), and run.json, written last.
 
 A directory without `run.json` is no run, so a run that died is not taken for a whole one; see journal.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvreplay.engine.job import NOT_DONE, OK, SKIPPED
-from kvreplay.plan.plan import DELETE
-from kvreplay.probes.measure import BLOCKS_FILE, RESULT
+from kvreplay.config.setting import Setting
+from kvreplay.engine.job import NOT_DONE, OK, SKIPPED, Record
+from kvreplay.plan.plan import DELETE, Plan
 from kvreplay.result.figures import io_bytes
 from kvreplay.result.journal import is_unrecovered
+from kvreplay.result.probed import Probed
+from kvreplay.tiers.sharded import SeveralDrives
+from kvreplay.tiers.tier import Tier
 from kvtrace.core.errors import DeviceError
-from kvtrace.core.files import write_text
-from kvtrace.core.schema import OPS, TABLES, arrow_schema, enum_array, enum_code
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.run.run_file import (
+    BLOCKS_FILE,
+    OPS_FILE,
+    PROBE_FILE,
+    RUN_FILE,
+    SERIES_FILE,
+    SERVED_FILE,
+    SWEEP_FILE,
+    TRIALS_FILE,
+    RunFile,
+)
+from kvtrace.core.run.run_file import write_run as write_run_file
+from kvtrace.core.schema import OPS, SERIES, TABLES, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create
+from kvtrace.core.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-    from pathlib import Path
-
     import pyarrow as pa
 
-    from kvreplay.engine.job import Record
-    from kvreplay.plan.plan import Plan
-    from kvreplay.result.manifest import Setting
-    from kvreplay.result.probed import Probed
-    from kvreplay.tiers.tier import Tier
-    from kvtrace.core.metadata import Metadata
-
-MANIFEST, OPS_FILE = "run.json", "ops.parquet"
-TRIALS_FILE, SWEEP_FILE = "trials.json", "sweep.json"
-SERVED_FILE, SERIES_FILE = "requests.parquet", "series.parquet"
 _FROM_TRACE = ("op", "tier", "phase", "object_id", "request_id")
 
 
@@ -62,7 +67,7 @@ def _is_run(path: Path) -> bool:
     """Return whether `path` holds a run, finished or not, or nothing but directories of runs."""
     if is_unrecovered(path):
         return True
-    for name in (MANIFEST, TRIALS_FILE, SWEEP_FILE):
+    for name in (RUN_FILE, TRIALS_FILE, SWEEP_FILE):
         with suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
             if msgspec.json.decode((path / name).read_bytes())["program"] == "kvreplay":
                 return True
@@ -76,16 +81,16 @@ def remove_stale(path: Path, kept: Collection[str]) -> None:
     Only files that a run consists of go; a directory goes if nothing is left in it.
     """
     for entry in sorted(path.glob("*/")):
-        if entry.name in kept or entry.is_symlink() or not (entry / MANIFEST).is_file() or not _is_run(entry):
+        if entry.name in kept or entry.is_symlink() or not (entry / RUN_FILE).is_file() or not _is_run(entry):
             continue
-        for name in (MANIFEST, OPS_FILE, SERVED_FILE, SERIES_FILE):
+        for name in (RUN_FILE, OPS_FILE, SERVED_FILE, SERIES_FILE):
             (entry / name).unlink(missing_ok=True)
         with suppress(OSError):
             entry.rmdir()
 
 
 def make_directory(path: Path, manifest: str) -> None:
-    """Make `path`; an old `manifest` in it must not stand beside new results."""
+    """Make `path`, and remove an old `manifest` from it: it must not stand beside new results."""
     try:
         path.mkdir(exist_ok=True)
         (path / manifest).unlink(missing_ok=True)
@@ -102,10 +107,10 @@ class Output:
     batches: Iterable[pa.RecordBatch]
 
 
-def write_run(path: Path, outputs: list[Output], manifest: dict[str, Any], probed: Probed | None) -> None:
-    """Write the run to `path`, the manifest last; files of an earlier run are replaced, its probes' removed."""
-    make_directory(path, MANIFEST)
-    for name in (RESULT, BLOCKS_FILE):
+def write_run(path: Path, outputs: list[Output], run: RunFile, probed: Probed | None) -> None:
+    """Write the run to `path`, run.json last; files of an earlier run are replaced, its probes' removed."""
+    make_directory(path, RUN_FILE)
+    for name in (PROBE_FILE, BLOCKS_FILE):
         (path / name).unlink(missing_ok=True)
     if probed is not None:
         probed.save(path)
@@ -113,8 +118,7 @@ def write_run(path: Path, outputs: list[Output], manifest: dict[str, Any], probe
         with create(path / output.file, TABLES[output.meta.table], output.meta) as out:
             for batch in output.batches:
                 out.write(batch)
-    text = msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode()
-    write_text(path / MANIFEST, text + "\n")
+    write_run_file(path, run)
 
 
 def ops_batches(setting: Setting, record: Record, due_ns: Any) -> Iterator[pa.RecordBatch]:
@@ -135,9 +139,7 @@ def ops_batches(setting: Setting, record: Record, due_ns: Any) -> Iterator[pa.Re
             return
 
 
-def _measured(
-    plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None], part: slice
-) -> dict[str, Any]:  # fmt: skip
+def _measured(plan: Plan, record: Record, due_ns: Any, tiers: Sequence[Tier | None], part: slice) -> dict[str, Any]:
     """Return the measured columns of a part of the planned rows, -1 where there is nothing."""
     import numpy as np
 
@@ -148,11 +150,12 @@ def _measured(
     moved = np.where(plan.op[part] == DELETE, 0, plan.length[part])
     return {
         "scheduled_ns": np.full(len(outcome), NOT_DONE) if due_ns is None else due_ns[part],
-        "submitted_ns": record.submitted_ns[part], "completed_ns": record.completed_ns[part],
+        "submitted_ns": record.submitted_ns[part],
+        "completed_ns": record.completed_ns[part],
         "bytes": np.where(is_done, moved, NOT_DONE),
         "io_bytes": np.where(is_done, io_bytes(plan, tiers, part), NOT_DONE),
         "outcome": outcome,
-    }  # fmt: skip
+    }
 
 
 def _ops_batch(batch: pa.RecordBatch, at: int, measured: dict[str, Any], places: Any, engines: Any) -> pa.RecordBatch:
@@ -175,3 +178,61 @@ def _ops_batch(batch: pa.RecordBatch, at: int, measured: dict[str, Any], places:
     used[places] = engines[batch.column("tier").to_numpy()[places]]
     columns["engine"] = enum_array(OPS, "engine", used)
     return pa.RecordBatch.from_arrays([columns[n] for n in OPS.names], schema=arrow_schema(OPS))
+
+
+_P99_NEEDS = 100
+_OPS = 3
+
+
+def series_batch(plan: Plan, record: Record, tiers: Sequence[Tier | None]) -> pa.RecordBatch:
+    """Return the table `series`: a row for each second, tier, drive and op with a completion, simulated tiers aside."""
+    import numpy as np
+    import pyarrow as pa
+
+    moves = np.array([t is not None and not t.is_simulated for t in tiers])[plan.tier]
+    rows = np.flatnonzero(moves & (record.outcome != SKIPPED) & (record.submitted_ns != NOT_DONE))
+    # What failed has no completion: it counts where it was submitted.
+    ended = np.where(record.completed_ns[rows] == NOT_DONE, record.submitted_ns[rows], record.completed_ns[rows])
+    places = [tier.drives if isinstance(tier, SeveralDrives) else [tier] for tier in tiers]
+    starts = np.cumsum([0, *(len(of_tier) for of_tier in places)])
+    place = starts[plan.tier[rows]]
+    for index, tier in enumerate(tiers):
+        if isinstance(tier, SeveralDrives):
+            here = plan.tier[rows] == index
+            place[here] += tier.drive_of[plan.object_id[rows[here]]]
+    count = int(starts[-1])
+    key = (ended // NS_PER_S * count + place) * _OPS + plan.op[rows]
+    order = np.argsort(key, kind="stable")
+    rows, key = rows[order], key[order]
+    keys, firsts = np.unique(key, return_index=True)
+    groups = np.split(rows, firsts[1:]) if len(keys) else []
+    found: list[tuple[Any, ...]] = [_figures(plan, record, group) for group in groups]
+    columns = [list(c) for c in zip(*found, strict=True)] if found else [[] for _ in range(6)]
+    at = keys // _OPS % count
+    tier_of = np.searchsorted(starts, at, side="right") - 1
+    is_alone = np.array([len(of_tier) == 1 for of_tier in places])[tier_of]
+    arrays = [
+        pa.array(keys // _OPS // count, pa.int64()),
+        pa.array(tier_of, pa.int8()),
+        pa.array(at - starts[tier_of], pa.int16(), mask=is_alone),
+        enum_array(SERIES, "op", (keys % _OPS).astype(np.int8)),
+        *(pa.array(c, pa.int64()) for c in columns),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(SERIES))
+
+
+def _figures(plan: Plan, record: Record, rows: Any) -> tuple[int | None, ...]:
+    import numpy as np
+
+    good = rows[record.outcome[rows] == OK]
+    latency = np.sort(record.completed_ns[good] - record.submitted_ns[good])
+    count = len(good)
+    moved = int(plan.length[good].sum()) if plan.op[rows[0]] != DELETE else 0
+    return (
+        count,
+        len(rows) - count,
+        moved,
+        int(latency.mean()) if count else None,
+        int(latency[-(-count * 99 // 100) - 1]) if count >= _P99_NEEDS else None,
+        int(latency[-1]) if count else None,
+    )

@@ -1,1 +1,1 @@
-"""The verbs: run, trials, sweep, discover."""
+"""What kvreplay does: a run, trials, a sweep, recovery, a look at the machine."""

@@ -1,4 +1,4 @@
-"""What this machine has for a replay, what would spoil one, and settings to start from."""
+"""What this machine has for a replay, what would disturb one, and settings to start from."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     driver: str
 
 
-class Drive(msgspec.Struct, frozen=True, kw_only=True):
+class FoundDrive(msgspec.Struct, frozen=True, kw_only=True):
     """A disk; what the kernel does not tell is null."""
 
     name: str
@@ -61,7 +61,7 @@ class Filesystem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Discovery(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine, and what follows from it."""
+    """The machine, warnings, and recommended settings."""
 
     host: dict[str, Any]
     governor: str | None
@@ -73,7 +73,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     gpus: list[Gpu]
     gpu_reason: str | None
     """Why there are none."""
-    drives: list[Drive]
+    drives: list[FoundDrive]
     filesystems: list[Filesystem]
     limits: dict[str, int | None]
     """memlock_bytes and open_files (soft); null is unlimited."""
@@ -96,17 +96,26 @@ def discover(root: Path = Path("/")) -> Discovery:
     gpus, gpu_reason = _gpus()
     refusal = ring.refusal()
     found = Discovery(
-        host=host_facts(), governor=sys_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        load_1min=os.getloadavg()[0], memory_bytes=memory.get("MemTotal"), available_bytes=available_bytes(),
+        host=host_facts(),
+        governor=sys_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        load_1min=os.getloadavg()[0],
+        memory_bytes=memory.get("MemTotal"),
+        available_bytes=available_bytes(),
         swap_used_bytes=memory["SwapTotal"] - memory["SwapFree"] if "SwapFree" in memory else None,
         huge_pages=_chosen(sys_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
-        gpus=gpus, gpu_reason=gpu_reason, drives=_drives(root / "sys/block"), filesystems=_filesystems(root),
+        gpus=gpus,
+        gpu_reason=gpu_reason,
+        drives=_drives(root / "sys/block"),
+        filesystems=_filesystems(root),
         limits={"memlock_bytes": _limit(resource.RLIMIT_MEMLOCK), "open_files": _limit(resource.RLIMIT_NOFILE)},
-        is_root=os.geteuid() == 0, io_uring="available" if refusal is None else refusal,
+        is_root=os.geteuid() == 0,
+        io_uring="available" if refusal is None else refusal,
         programs={name: shutil.which(name) for name in ("fio", "smartctl", "nvme")},
-        gpu_libraries={name: _version(name) for name in ("cupy", "kvikio")}, probes=_probes(),
-        warnings=[], recommended={},
-    )  # fmt: skip
+        gpu_libraries={name: _version(name) for name in ("cupy", "kvikio")},
+        probes=_probes(),
+        warnings=[],
+        recommended={},
+    )
     return msgspec.structs.replace(found, warnings=warnings(found), recommended=recommended(found))
 
 
@@ -142,7 +151,7 @@ def _number(path: Path) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
 
 
-def _drives(blocks: Path) -> list[Drive]:
+def _drives(blocks: Path) -> list[FoundDrive]:
     if not blocks.is_dir():
         return []
     drives = []
@@ -151,13 +160,18 @@ def _drives(blocks: Path) -> list[Drive]:
         if disk.name.startswith(_NO_DRIVE) or not sectors:
             continue
         rotational = _number(disk / "queue/rotational")
-        drives.append(Drive(
-            name=disk.name, model=sys_text(disk / "device/model") or None,
-            firmware=sys_text(disk / "device/firmware_rev") or sys_text(disk / "device/rev") or None,
-            bytes=sectors * SECTOR_BYTES, is_rotational=None if rotational is None else bool(rotational),
-            scheduler=_chosen(sys_text(disk / "queue/scheduler")), queue_requests=_number(disk / "queue/nr_requests"),
-            write_cache=sys_text(disk / "queue/write_cache"),
-        ))  # fmt: skip
+        drives.append(
+            FoundDrive(
+                name=disk.name,
+                model=sys_text(disk / "device/model") or None,
+                firmware=sys_text(disk / "device/firmware_rev") or sys_text(disk / "device/rev") or None,
+                bytes=sectors * SECTOR_BYTES,
+                is_rotational=None if rotational is None else bool(rotational),
+                scheduler=_chosen(sys_text(disk / "queue/scheduler")),
+                queue_requests=_number(disk / "queue/nr_requests"),
+                write_cache=sys_text(disk / "queue/write_cache"),
+            )
+        )
     return drives
 
 
@@ -175,8 +189,9 @@ def _filesystems(root: Path) -> list[Filesystem]:
             free = space.f_bavail * space.f_frsize
         except OSError:
             free = None
-        found[device] = Filesystem(mount_point=point, device=device, kind=kind, options=options.split(","),
-                                   free_bytes=free)  # fmt: skip
+        found[device] = Filesystem(
+            mount_point=point, device=device, kind=kind, options=options.split(","), free_bytes=free
+        )
     return list(found.values())
 
 
@@ -204,7 +219,7 @@ def _gpus() -> tuple[list[Gpu], str | None]:
 
 
 def warnings(found: Discovery) -> list[str]:
-    """Return what would spoil a run here, each with what mends it."""
+    """Return what would disturb a run here, each with its remedy."""
     return [*_of_machine(found), *_of_limits(found), *_of_storage(found)]
 
 

@@ -1,231 +1,296 @@
-"""How a run is shown on a terminal: a first line that judges it, notes, and three tables."""
+"""Runs, trials, sweeps and machines as documents: a headline that judges them, notes, and tables."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import typer
+from collections.abc import Iterator
 
 from kvreplay.data.verify import describe
 from kvreplay.result.figures import percent
-from kvtrace.core.app import emit_table
-from kvtrace.core.units import format_bytes, format_count, format_duration, format_rate
-
-if TYPE_CHECKING:
-    from kvreplay.result.figures import Distribution, Figures
-    from kvreplay.run.compare import Compared, Side
-    from kvreplay.run.run import Outcome
-    from kvreplay.run.trials import Trials
+from kvreplay.run.discover import Discovery
+from kvreplay.run.run import FinishedRun
+from kvreplay.run.sweep import LoadSweep
+from kvreplay.run.trials import TrialSet
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Document,
+    ReportColumn,
+    ReportTable,
+    Sheet,
+    Unit,
+    columns_of,
+    parameters,
+)
+from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
+from kvtrace.core.run.run_file import Preconditioned, RunFile, Verification
+from kvtrace.core.units import format_bytes, format_count, format_duration
 
 SHOWN_BAD_BLOCKS = 10
+_TIER_OP = columns_of("text: tier, op")
+_TIMES = columns_of("ns: mean, p50, p95, p99, p99_9 = p99.9, p99_99 = p99.99, max")
+_OPERATIONS = columns_of("""
+    text: tier, op, engine
+    count: operations, errors
+    bytes: bytes
+    bytes_per_s: bandwidth_bytes_per_s = bandwidth
+    per_s: operations_per_s = op/s
+    number: in_flight_mean = in flight
+    count: in_flight_max = at most
+""")
 
 
-def show_run(outcome: Outcome) -> None:
-    """Print the figures of a run."""
-    summary, manifest = outcome.summary, outcome.manifest
-    partial = "" if outcome.error is None else "PARTIAL: "
-    typer.echo(f"{partial}{summary.verdict}; {_totals(outcome)}")
-    window, generation = manifest["window"], summary.generation
-    part = "the whole trace" if window["is_whole_trace"] else f"the trace's start, --limit {window['limit']}"
-    done = "replayed" if outcome.error is None else "was to replay"
-    typer.echo(f"{done} {part}: {window['rows']:,} rows, {format_duration(window['span_ns'])} of trace time")
-    _show_before(manifest)
-    for note in manifest["notes"]:
-        typer.echo(note)
-    for name, moved in manifest["device_io"].items():
-        if moved["read_bytes"] is not None:
-            typer.echo(
-                f"device beneath {name} ({_device(manifest, name)}): "
-                f"{format_bytes(moved['read_bytes'])} read, "
-                f"{format_bytes(moved['written_bytes'])} written meanwhile, by all programs"
+def run_document(finished: FinishedRun) -> Document:
+    """Return the figures of a run; the headline is its verdict."""
+    run, summary = finished.run, finished.run.summary
+    partial = "" if finished.error is None else "PARTIAL: "
+    tables = [
+        _operations("Operations", summary.figures),
+        *([_operations("Operations by drive", summary.drives)] if summary.drives else []),
+        *([_latencies("Latency by drive", summary.drives)] if summary.drives else []),
+        _latencies("Latency", summary.figures),
+        _times("Latency per MiB", [(f, d) for f in summary.figures if (d := f.latency_per_mib) and d.count]),
+        *_lateness(summary),
+        *([] if run.requests is None else _requests(run.requests)),
+        *([] if run.mlperf is None else [_criteria(run.mlperf)]),
+    ]
+    return Document(
+        name="",
+        headline=f"{partial}{summary.verdict}; {_totals(summary)}",
+        chapters=[Chapter("", tables, list(_after(run)))],
+        notes=[_window(finished), *_before(run), *run.notes, *_beneath(run), *_verified(run.verification)],
+    )
+
+
+def _totals(summary: Summary) -> str:
+    failed = f", {summary.errors:,} FAILED" if summary.errors else ""
+    missed = f", {summary.not_reached:,} not reached" if summary.not_reached else ""
+    return f"{summary.operations:,} operations in {format_duration(summary.wall_ns)}{failed}{missed}"
+
+
+def _window(finished: FinishedRun) -> str:
+    window = finished.run.window
+    part = "the whole trace" if window.is_whole_trace else f"the trace's start, --limit {window.limit}"
+    done = "replayed" if finished.error is None else "was to replay"
+    return f"{done} {part}: {window.rows:,} rows, {format_duration(window.span_ns)} of trace time"
+
+
+def _before(run: RunFile) -> Iterator[str]:
+    """Yield what was written before anything was measured."""
+    for done in run.preconditioned:
+        written = format_bytes(done.written_bytes)
+        yield f"preconditioned {done.tier}, not measured: {written} written{_steady(done)}"
+    for name in run.tiers:
+        laid_out = sum(facts.get("written_first_bytes") or 0 for tier, facts in run.drives() if tier == name)
+        if laid_out:
+            yield f"laid out {name} first, not measured: {format_bytes(laid_out)} written"
+    if run.populated is not None and run.populated.objects:
+        written = format_bytes(run.populated.bytes)
+        yield f"populated first, not measured: {run.populated.objects:,} objects, {written}"
+
+
+def _steady(done: Preconditioned) -> str:
+    if done.is_steady is None:
+        return ""
+    return f"; {'steady' if done.is_steady else 'NOT STEADY'} after {len(done.rounds_bytes_per_s or [])} rounds"
+
+
+def _beneath(run: RunFile) -> Iterator[str]:
+    """Yield what devices and probes saw meanwhile."""
+    for name, moved in run.device_io.items():
+        if moved.read_bytes is not None:
+            yield (
+                f"device beneath {name} ({_device(run, name)}): {format_bytes(moved.read_bytes)} read, "
+                f"{format_bytes(moved.written_bytes)} written meanwhile, by all programs"
             )
-    if (manifest["probes"] or {}).get("is_measured"):
-        rows = manifest["probes"]["event_rows"]
-        kept = "" if rows is None else f" and {rows:,} block requests in blocks.parquet"
-        typer.echo(f"probed: probe.json{kept}; kvdistill report shows where the time went")
-    _show_verification(outcome)
-    typer.echo("")
-    emit_table("Operations", _OPERATIONS, [_operations(f) for f in summary.figures])
-    if summary.drives:
-        emit_table("Operations by drive", _OPERATIONS, [_operations(f) for f in summary.drives])
-        emit_table("Latency by drive", ("tier op", *_TIMES), [(_name(f), *_times(f.latency)) for f in summary.drives])
-    emit_table("Latency", ("tier op", *_TIMES), [(_name(f), *_times(f.latency)) for f in summary.figures])
-    emit_table("Latency per MiB", ("tier op", *_TIMES), [
-        (_name(f), *_times(f.latency_per_mib)) for f in summary.figures if f.latency_per_mib.count
-    ])  # fmt: skip
-    if summary.pace is not None:
-        rows = [(_name(f), *_times(f.lateness)) for f in summary.figures if f.lateness is not None]
-        emit_table("Lateness", ("tier op", *_TIMES), [*rows, ("all", *_times(summary.pace.lateness))])
-    _show_requests(manifest["requests"])
-    _show_mlperf(manifest["mlperf"])
+    if run.probes is not None and run.probes.is_measured:
+        events = run.probes.event_rows
+        kept = f" and {events:,} block requests in blocks.parquet" if isinstance(events, int) else ""
+        yield f"probed: probe.json{kept}; kvdistill report shows where the time went"
+
+
+def _device(run: RunFile, drive: str) -> str | None:
+    """Return the device beneath a tier, or beneath one of the drives of a tier."""
+    found = [facts["device"] for name, facts in run.drives() if drive in (name, f"{name}:{facts['target']}")]
+    return str(found[0]) if found else None
+
+
+def _verified(found: Verification | None) -> list[str]:
+    if found is None:
+        return []
+    if not found.corrupt_blocks:
+        return [f"verified {found.checked_blocks:,} blocks of 4 KiB: none corrupt"]
+    lines = [f"CORRUPT: {found.corrupt_blocks:,} of {found.checked_blocks:,} blocks of 4 KiB read"]
+    lines += [f"  row {bad.row}: {describe(bad)}" for bad in found.located[:SHOWN_BAD_BLOCKS]]
+    if found.corrupt_blocks > SHOWN_BAD_BLOCKS:
+        lines.append(f"  … run.json lists the first {len(found.located):,}")
+    return lines
+
+
+def _operations(title: str, figures: list[Figures]) -> ReportTable:
+    names = [column.name for column in _OPERATIONS[2:]]
+    rows = [[*_name(f), *(getattr(f, name) for name in names)] for f in figures]
+    return ReportTable(title, Sheet.PERFORMANCE, _OPERATIONS, rows, keys=2)
+
+
+def _name(figures: Figures) -> list[str]:
+    return [figures.tier, f"{figures.op} (simulated)" if figures.is_simulated else figures.op]
+
+
+def _latencies(title: str, figures: list[Figures]) -> ReportTable:
+    return _times(title, [(f, f.latency) for f in figures])
+
+
+def _times(title: str, found: list[tuple[Figures, Distribution]]) -> ReportTable:
+    rows = [[*_name(figures), *_nanoseconds(times)] for figures, times in found]
+    return ReportTable(title, Sheet.PERFORMANCE, [*_TIER_OP, *_TIMES], rows, keys=2)
+
+
+def _nanoseconds(times: Distribution) -> list[float | None]:
+    return [getattr(times, f"{column.name}_ns") for column in _TIMES]
+
+
+def _lateness(summary: Summary) -> list[ReportTable]:
+    if summary.pace is None:
+        return []
+    table = _times("Lateness", [(f, f.lateness) for f in summary.figures if f.lateness is not None])
+    table.rows.append(["all", "", *_nanoseconds(summary.pace.lateness)])
+    return [table]
+
+
+def _requests(found: RequestFigures) -> list[ReportTable]:
+    times = [("storage, all", found.storage)]
+    times += [(f"storage, {c.qos} ({c.verdict})", c.storage) for c in found.classes]
+    if found.first_token is not None:
+        times.append(("first token (computing modelled)", found.first_token))
+    columns = [*columns_of("text: time; count: count = requests"), *_TIMES]
+    rows = [[name, each.count, *_nanoseconds(each)] for name, each in times if each.count]
+    return [ReportTable("Requests", Sheet.QOS, columns, rows)] if rows else []
+
+
+def _criteria(found: Mlperf) -> ReportTable:
+    columns = columns_of("text: name = criterion, shown = measured and threshold, verdict")
+    rows = [[c.name, c.shown, c.verdict] for c in found.criteria]
+    return ReportTable("MLPerf health criteria", Sheet.QOS, columns, rows)
+
+
+def _after(run: RunFile) -> Iterator[str]:
+    """Yield the figures that are read after the tables."""
+    requests, mlperf, generation = run.requests, run.mlperf, run.summary.generation
+    if requests is not None and requests.first_token is not None and requests.first_token_unknown:
+        yield f"{requests.first_token_unknown:,} requests have no time to the first token: a load was not replayed"
+    if mlperf is not None and mlperf.throughput.tokens is not None:
+        rates = mlperf.throughput
+        by_storage, by_wall = rates.storage_throughput_tokens_per_s, rates.wall_clock_throughput_tokens_per_s
+        yield (
+            f"MLPerf throughput: {_whole(by_storage)} tokens a second of storage I/O, "
+            f"{_whole(by_wall)} by the wall clock"
+        )
+    for qos, share in ((mlperf and mlperf.qos_compliance) or {}).items():
+        yield f"MLPerf QoS compliance, {qos}: {'-' if share is None else percent(share)} within the p95 target"
     if generation is not None:
-        typer.echo(
+        yield (
             f"making data took {percent(generation.share_of_threads)} of its threads' time and making room "
             f"{percent(generation.reserve_share)}; submitting threads waited for it "
             f"{percent(generation.starved_share)} of theirs"
         )
 
 
-def _show_mlperf(found: dict[str, Any]) -> None:
-    criteria = [(c["name"], c["shown"], c["verdict"]) for c in found["criteria"]]
-    emit_table("MLPerf health criteria", ("criterion", "measured and threshold", "verdict"), criteria)
-    rates = found["throughput"]
-    if rates["tokens"] is not None:
-        names = ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s")
-        storage, wall = (shown(name, rates[name]) for name in names)
-        typer.echo(f"MLPerf throughput: {storage} tokens a second of storage I/O, {wall} by the wall clock")
-    for qos, share in (found["qos_compliance"] or {}).items():
-        typer.echo(f"MLPerf QoS compliance, {qos}: {'-' if share is None else percent(share)} within the p95 target")
-
-
-def _show_requests(found: dict[str, Any]) -> None:
-    names = [f"p{name}" for name in ("50", "95", "99", "99_9", "99_99")]
-    columns = ("mean_ns", *(f"{name}_ns" for name in names), "max_ns")
-    rows = [("storage, all", found["storage"])]
-    rows += [(f"storage, {c['qos']} ({c['verdict']})", c["storage"]) for c in found["classes"]]
-    if found["first_token"] is not None:
-        rows.append(("first token (computing modelled)", found["first_token"]))
-    shown = [
-        (name, format_count(d["count"]), *(format_duration(d[c]) for c in columns)) for name, d in rows if d["count"]
-    ]
-    if shown:
-        emit_table("Requests", ("time", "requests", *_TIMES), shown)
-    if found["first_token"] is not None and found["first_token_unknown"]:
-        typer.echo(
-            f"{found['first_token_unknown']:,} requests have no time to the first token: a load was not replayed"
-        )
-
-
-def _show_before(manifest: dict[str, Any]) -> None:
-    """Print what was written before anything was measured."""
-    populated = manifest["populated"]
-    for done in manifest["preconditioned"]:
-        typer.echo(
-            f"preconditioned {done['tier']}, not measured: {format_bytes(done['written_bytes'])} written{_steady(done)}"
-        )
-    for name, tier in manifest["tiers"].items():
-        laid_out = sum(drive.get("written_first_bytes") or 0 for drive in tier.get("drives", [tier]))
-        if laid_out:
-            typer.echo(f"laid out {name} first, not measured: {format_bytes(laid_out)} written")
-    if populated["objects"]:
-        typer.echo(
-            f"populated first, not measured: {populated['objects']:,} objects, {format_bytes(populated['bytes'])}"
-        )
-
-
-def _steady(done: dict[str, Any]) -> str:
-    if done["is_steady"] is None:
-        return ""
-    rounds = len(done["rounds_bytes_per_s"])
-    return f"; {'steady' if done['is_steady'] else 'NOT STEADY'} after {rounds} rounds"
-
-
-def _device(manifest: dict[str, Any], drive: str) -> str | None:
-    """Return the device beneath a tier, or beneath one of the drives of a tier."""
-    for name, tier in manifest["tiers"].items():
-        for each in tier.get("drives", []):
-            if f"{name}:{each['target']}" == drive:
-                return str(each["device"])
-    return str(manifest["tiers"][drive]["device"])
-
-
-def show_trials(trials: Trials) -> None:
-    """Print the median and spread of every figure."""
-    for warning in trials.warnings:
-        typer.echo(warning)
-    for tier in trials.simulated_tiers:
-        typer.echo(f"tier {tier} is SIMULATED: no figure counts it")
-    if not trials.warnings and len(trials.runs) > 1 and trials.quantities:
-        typer.echo(f"{len(trials.runs)} trials agree")
-    rows = [
-        (f"{q.tier} {q.op} {q.name}", shown(q.name, q.median), shown(q.name, q.low), shown(q.name, q.high),
-         None if q.spread is None else f"{q.spread:.1%}")
-        for q in trials.quantities if q.median is not None
-    ]  # fmt: skip
-    typer.echo("")
-    emit_table(
-        f"{len(trials.runs)} of {trials.asked} trials", ("figure", "median", "least", "greatest", "spread"), rows
-    )
-
-
-def show_comparison(compared: Compared) -> None:
-    """Print runs beside each other, ratios to the first."""
-    for warning in compared.warnings:
-        typer.echo(f"warning: {warning}")
-    names = [f"[{i}] {name}" for i, name in enumerate(compared.runs)]
-    for name, count in zip(names, compared.trials, strict=True):
-        typer.echo(f"{name}: {count} trial{'s' if count > 1 else ''}")
-    typer.echo("")
-    columns = [f"[{i}]" for i in range(len(names))]
-    differing = [(name, *map(str, values)) for name, values in compared.settings.items()]
-    if differing:
-        emit_table("Settings that differ", ("setting", *columns), differing)
-    rows = []
-    for line in compared.lines:
-        cells = [None if s is None else shown(line.name, s.median) for s in line.sides]
-        rows.append((f"{line.tier} {line.op} {line.name}", *cells, *[_ratio(s) for s in line.sides[1:]]))
-    ratios = [f"[{i}]/[0]" for i in range(1, len(names))]
-    emit_table("Medians, and ratios to the first", ("figure", *columns, *ratios), rows)
-    typer.echo("! the trials' 95 % interval, in brackets, does not hold 1   = it does   ? one trial cannot tell")
-
-
-def _ratio(side: Side | None) -> str | None:
-    if side is None or side.ratio.value is None:
-        return None
-    found = side.ratio
-    if found.low is None or found.high is None:
-        return f"{found.value:.3f} ?"
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}] {'!' if found.differs else '='}"
-
-
-def shown(name: str, value: float | None) -> str:
-    """Return a figure in the unit that its name ends in."""
-    if name.endswith("_ns"):
-        return format_duration(value)
-    if name.endswith("bytes_per_s"):
-        return format_rate(value)
+def _whole(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
-def _show_verification(outcome: Outcome) -> None:
-    found = outcome.verification
-    if found is None:
-        return
-    if not found.corrupt_blocks:
-        typer.echo(f"verified {found.checked_blocks:,} blocks of 4 KiB: none corrupt")
-        return
-    typer.echo(f"CORRUPT: {found.corrupt_blocks:,} of {found.checked_blocks:,} blocks of 4 KiB read")
-    for bad in found.located[:SHOWN_BAD_BLOCKS]:
-        typer.echo(f"  row {bad.row}: {describe(bad)}")
-    if found.corrupt_blocks > SHOWN_BAD_BLOCKS:
-        typer.echo(f"  … run.json lists the first {len(found.located):,}")
+def trials_document(found: TrialSet) -> Document:
+    """Return the median and spread of every figure."""
+    count = len(found.runs)
+    is_agreed = not found.warnings and count > 1 and found.quantities
+    columns = columns_of("""
+        text: tier, op, name = figure, median, low = least, high = greatest
+        share: spread
+    """)
+    rows = []
+    for q in found.quantities:
+        unit = _unit(q.name)
+        if q.median is not None:
+            rows.append([q.tier, q.op, q.name, *(Cell(v, unit) for v in (q.median, q.low, q.high)), q.spread])
+    table = ReportTable(f"{count} of {found.asked} trials", Sheet.PERFORMANCE, columns, rows, keys=3)
+    return Document(
+        name="",
+        headline=f"{count} trials agree" if is_agreed else "",
+        chapters=[Chapter("", [table])],
+        notes=_simulated(found.simulated_tiers),
+        warnings=found.warnings,
+    )
 
 
-def _totals(outcome: Outcome) -> str:
-    summary = outcome.summary
-    failed = f", {summary.errors:,} FAILED" if summary.errors else ""
-    missed = f", {summary.not_reached:,} not reached" if summary.not_reached else ""
-    return f"{summary.operations:,} operations in {format_duration(summary.wall_ns)}{failed}{missed}"
+def _unit(name: str) -> Unit:
+    if name.endswith("_ns"):
+        return Unit.NS
+    return Unit.BYTES_PER_S if name.endswith("bytes_per_s") else Unit.PER_S
 
 
-_OPERATIONS = ("tier op", "engine", "operations", "errors", "bytes", "bandwidth", "op/s", "in flight", "at most")
-_TIMES = ("mean", "p50", "p95", "p99", "p99.9", "p99.99", "max")
+def _simulated(tiers: list[str]) -> list[str]:
+    return [f"tier {tier} is SIMULATED: no figure counts it" for tier in tiers]
 
 
-def _name(figures: Figures) -> str:
-    return f"{figures.tier} {figures.op}{' (simulated)' if figures.is_simulated else ''}"
+def sweep_document(found: LoadSweep) -> Document:
+    """Return the points of a sweep; the headline is its knee."""
+    name = found.axis.replace("_", " ")
+    beyond = "" if found.is_saturated else "; the sweep did not saturate, so it may lie beyond"
+    headline = f"no knee: no point of the sweep qualifies ({name})"
+    if found.knee is not None:
+        headline = f"knee: {name} {found.knee:g}{beyond}"
+    columns = [
+        ReportColumn("value", name, Unit.NUMBER),
+        *columns_of("bytes_per_s: throughput_bytes_per_s = throughput; per_s: operations_per_s = op/s"),
+        *columns_of("ns: read_p99_ns = read p99, write_p99_ns = write p99, late_p99_ns = late p99"),
+        *columns_of("text: kept_pace = kept pace"),
+    ]
+    rows = [[*(getattr(p, c.name) for c in columns), "knee" if p.value == found.knee else ""] for p in found.points]
+    table = ReportTable("Sweep", Sheet.PERFORMANCE, [*columns, ReportColumn("knee", "")], rows)
+    notes = [f"rule: {found.rule}", *_simulated(found.simulated_tiers)]
+    return Document(name="", headline=headline, chapters=[Chapter("", [table])], notes=notes)
 
 
-def _operations(figures: Figures) -> tuple[object, ...]:
-    rate, depth = figures.operations_per_s, figures.in_flight_mean
-    return (
-        _name(figures), figures.engine, format_count(figures.operations), format_count(figures.errors),
-        format_bytes(figures.bytes), format_rate(figures.bandwidth_bytes_per_s),
-        None if rate is None else f"{rate:,.0f}", None if depth is None else f"{depth:.2f}",
-        format_count(figures.in_flight_max),
-    )  # fmt: skip
-
-
-def _times(d: Distribution) -> tuple[str, ...]:
-    times = (d.mean_ns, d.p50_ns, d.p95_ns, d.p99_ns, d.p99_9_ns, d.p99_99_ns, d.max_ns)
-    return tuple(format_duration(t) for t in times)
+def machine_document(found: Discovery) -> Document:
+    """Return a machine, what would spoil a replay first."""
+    host, limits = found.host, found.limits
+    gpus = ", ".join(f"{g.name} {format_bytes(g.memory_bytes)}" for g in found.gpus)
+    memlock, files = limits["memlock_bytes"], limits["open_files"]
+    facts = {
+        "processor": f"{host['cpu_model'] or '-'}, {host['cpus']} CPUs, governor {found.governor or '-'}",
+        "kernel": host["kernel"],
+        "memory": f"{format_bytes(found.memory_bytes)}, {format_bytes(found.available_bytes)} available",
+        "huge pages": found.huge_pages,
+        "GPUs": gpus or f"none: {found.gpu_reason}",
+        "io_uring": found.io_uring,
+        "memlock": "unlimited" if memlock is None else format_bytes(memlock),
+        "open files": "unlimited" if files is None else format_count(files),
+        **{name: path or "not installed" for name, path in (found.programs | found.gpu_libraries).items()},
+        "probes": found.probes,
+    }
+    columns = columns_of("""
+        text: name = drive, model, firmware
+        bytes: bytes = size
+        text: scheduler
+        count: queue_requests = requests
+    """)
+    rows = [[getattr(drive, column.name) for column in columns] for drive in found.drives]
+    drives = ReportTable("Drives", Sheet.DEVICE, columns, rows)
+    columns = columns_of("""
+        text: mount_point = mounted at, device, kind = type
+        bytes: free_bytes = free
+    """)
+    rows = [[getattr(system, column.name) for column in columns] for system in found.filesystems]
+    systems = ReportTable("Filesystems", Sheet.DEVICE, columns, rows)
+    good = found.recommended
+    start = (
+        f"start from: --engine {good['engine']} --queue-depth {good['queue_depth']} --io-bytes 1MiB "
+        f"--trials {good['trials']}, a CPU tier of at most {format_bytes(good['cpu_tier_bytes'])}"
+    )
+    tables = [parameters("Machine", Sheet.PARAMETERS, facts), drives, systems]
+    return Document(
+        name="",
+        headline="",
+        chapters=[Chapter("", tables, [start, good["next"]])],
+        warnings=[f"warning: {line}" for line in found.warnings],
+    )

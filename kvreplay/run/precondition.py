@@ -1,27 +1,24 @@
-"""`--precondition`: write the drive full before it is measured, as long use would have.
+"""`--precondition`: write the drive full before it is measured, as after long use.
 
 A fresh or trimmed drive writes faster than it will a day later. `twice` writes it from end to end, then once more
-in random order; `steady` goes on at random places until its bandwidth changes no more, by the rule stated here.
+in random order; `steady` goes on at random places until its bandwidth is steady by the rule stated here.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
-
-from kvreplay.run.bulk import BulkWriter
+from kvreplay.config.config import Precondition
+from kvreplay.data.shaping import Fill
+from kvreplay.tiers.tier import Drive, Region
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.run.run_file import Preconditioned
 from kvtrace.core.units import NS_PER_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from kvreplay.data.shaping import Fill
-    from kvreplay.tiers.tier import Drive, Region
 
 RANDOM_BYTES = 64 << 10
 ROUND_NS = 60 * NS_PER_S
@@ -35,37 +32,18 @@ RULE = (
 )
 
 
-class Precondition(StrEnum):
-    """What `--precondition` takes."""
-
-    TWICE = "twice"
-    STEADY = "steady"
-
-
-class Preconditioned(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written before the run to bring the drive into a lasting state."""
-
-    tier: str
-    """With the drive's path behind it where the tier has several."""
-    rule: str
-    file_bytes: int
-    """What was written full: a file as large as the tier's peak, or all of a preallocated file or device."""
-    written_bytes: int
-    sequential_io_bytes: int
-    random_io_bytes: int
-    wall_ns: int
-    is_whole: bool
-    """False if it was interrupted."""
-    rounds_bytes_per_s: list[float] | None
-    """Bandwidth of each round of random writes; null for `twice`."""
-    is_steady: bool | None
-    """Whether the rule was met; null for `twice`."""
-
-
 def precondition(
-    drive: Drive, peak_bytes: int, wanted: Precondition, io_bytes: int, depth: int, fill: Fill, stream: int, *,
-    interrupted: Callable[[], str | None], progress: Callable[[float], None],
-) -> tuple[Preconditioned, Region]:  # fmt: skip
+    drive: Drive,
+    peak_bytes: int,
+    wanted: Precondition,
+    io_bytes: int,
+    depth: int,
+    fill: Fill,
+    stream: int,
+    *,
+    interrupted: Callable[[], str | None],
+    progress: Callable[[float], None],
+) -> tuple[Preconditioned, Region]:
     """Write `drive` full as `wanted` says: all of it, or `peak_bytes` in a directory; return what was written where.
 
     Raises:
@@ -86,11 +64,17 @@ def precondition(
         raise DeviceError(f"--precondition: {drive.target}: {error.strerror or error}") from None
     reason = interrupted()
     return Preconditioned(
-        tier=drive.name, rule=RULE if rates is not None else "twice: once from end to end, once in random order",
-        file_bytes=region.length, written_bytes=state.done, sequential_io_bytes=io_bytes, random_io_bytes=state.small,
-        wall_ns=monotonic_ns() - started, is_whole=reason is None, rounds_bytes_per_s=rates,
+        tier=drive.name,
+        rule=RULE if rates is not None else "twice: once from end to end, once in random order",
+        file_bytes=region.length,
+        written_bytes=state.done,
+        sequential_io_bytes=io_bytes,
+        random_io_bytes=state.small,
+        wall_ns=monotonic_ns() - started,
+        is_whole=reason is None,
+        rounds_bytes_per_s=rates,
         is_steady=None if rates is None else is_steady(rates),
-    ), region  # fmt: skip
+    ), region
 
 
 def is_steady(rates: Sequence[float]) -> bool:
@@ -143,7 +127,7 @@ class _Conditioning:
             yield from (self._rng.integers(0, blocks, min(_BATCH, count - start)) * self.small).tolist()
 
     def until_steady(self) -> list[float]:
-        """Write at random places, round by round, until the rule is met or may no longer be; return bandwidths."""
+        """Write at random places in rounds until the rule is met, at most MAX_ROUNDS; return the bandwidth of each."""
         rates: list[float] = []
         while len(rates) < MAX_ROUNDS and not is_steady(rates):
             started = monotonic_ns()
@@ -153,3 +137,66 @@ class _Conditioning:
                 break
             rates.append(written * NS_PER_S / (monotonic_ns() - started))
         return rates
+
+
+MAX_THREADS = 8
+
+
+class BulkWriter:
+    """Writes blocks of a region, from several threads."""
+
+    def __init__(
+        self, region: Region, threads: int, fill: Fill, stream: int, interrupted: Callable[[], str | None]
+    ) -> None:
+        """Write data of `fill`; each drive has a `stream` number of its own, so that no two hold the same data."""
+        self._region, self._threads, self._fill = region, min(threads, MAX_THREADS), fill
+        # An id that no object has.
+        self._object = -1 - stream
+        self._interrupted = interrupted
+
+    def write(self, places: Iterable[int], step: int, turn: int) -> Iterator[int]:
+        """Write up to `step` bytes at each of `places` in the region, unless interrupted; yield how much was written.
+
+        What is written differs from `turn` to `turn`.
+        """
+        waiting = iter(places)
+        with ThreadPoolExecutor(self._threads) as pool:
+            buffers = [mmap.mmap(-1, step) for _ in range(self._threads)]
+            # One round at a time, so that an interruption is seen soon.
+            while not self._interrupted():
+                jobs = [(buffer, at, turn) for buffer, at in zip(buffers, waiting, strict=False)]
+                yield sum(pool.map(self._one, jobs))
+                if len(jobs) < self._threads:
+                    break
+
+    def _one(self, job: tuple[mmap.mmap, int, int]) -> int:
+        buffer, at, turn = job
+        block = memoryview(buffer)[: min(len(buffer), self._region.length - at)]
+        self._fill(block, self._object, turn, self._region.start + at)
+        done = os.pwritev(self._region.fd, [block], self._region.start + at)
+        if done != len(block):
+            raise OSError(5, "the device takes no more bytes")
+        return done
+
+
+def lay_out(
+    region: Region,
+    threads: int,
+    fill: Fill,
+    stream: int,
+    *,
+    interrupted: Callable[[], str | None],
+    progress: Callable[[float], None],
+) -> int:
+    """Write all of `region` once, from its start; return how much was written; OSError if the drive refuses."""
+    done = 0
+    for more in BulkWriter(region, threads, fill, stream, interrupted).write(
+        range(0, region.length, LAY_OUT_BYTES), LAY_OUT_BYTES, 0
+    ):
+        done += more
+        progress(done)
+    os.fdatasync(region.fd)
+    return done
+
+
+LAY_OUT_BYTES = 1 << 20

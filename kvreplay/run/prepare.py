@@ -1,40 +1,30 @@
-"""What happens to the storage of a replay before anything is measured: claimed, written full, its state noted."""
+"""The storage of a replay before anything is measured: claimed, written full, its health and counters read."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kvreplay.config.config import Precondition
+from kvreplay.config.setting import Setting
 from kvreplay.data.buffers import buffer_bytes, write_slots
-from kvreplay.run.bulk import lay_out
-from kvreplay.run.precondition import Precondition, Preconditioned, precondition
-from kvreplay.tiers.drives import Smart, smart
+from kvreplay.data.shaping import Fill
+from kvreplay.run.precondition import lay_out, precondition
+from kvreplay.tiers.devices import smart
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import device_bytes
-from kvreplay.tiers.tier import Holding, StorageTier
+from kvreplay.tiers.tier import Holding, StorageTier, Tier, drives_of
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.run.run_file import DeviceIo, Preconditioned, Smart
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import ExitStack
-
-    from kvreplay.data.shaping import Fill
-    from kvreplay.result.manifest import Setting
-    from kvreplay.tiers.tier import Drive, Tier
-
-    Show = Callable[[str, int], Any]
-    Interrupted = Callable[[], str | None]
-
-
-def drives_of(tiers: list[Tier | None]) -> Iterator[Drive]:
-    """Yield every directory, file and device that the tiers lie on."""
-    for tier in tiers:
-        if isinstance(tier, StorageTier):
-            yield from tier.drives
+Show = Callable[[str, int], Any]
+Interrupted = Callable[[], str | None]
 
 
 def open_tiers(setting: Setting, stack: ExitStack) -> None:
-    """Claim all tiers, to be given up by `stack`; DeviceError if one refuses or the peak does not fit."""
+    """Open all tiers, which `stack` closes; DeviceError if one refuses or the peak does not fit."""
     residency = setting.window.residency
     spaces = [_spaces(tier) for tier in setting.tiers]
     need: dict[object, int] = {}
@@ -47,9 +37,11 @@ def open_tiers(setting: Setting, stack: ExitStack) -> None:
             continue
         together = [need[space] for space in spaces[index]]
         if isinstance(tier, StorageTier):
-            tier.expect(Holding(
-                residency.drive_peak_bytes[index], residency.grown[index], _ahead_bytes(setting, index), together
-            ))  # fmt: skip
+            tier.expect(
+                Holding(
+                    residency.drive_peak_bytes[index], residency.grown[index], _ahead_bytes(setting, index), together
+                )
+            )
         stack.callback(tier.close)
         tier.open(max(together))
 
@@ -83,15 +75,24 @@ def precondition_all(setting: Setting, fill: Fill, interrupted: Interrupted, sho
     peaks = setting.window.residency.drive_peak_bytes
     pairs = [
         (drive, peak)
-        for tier, of_tier in zip(setting.tiers, peaks, strict=True) if isinstance(tier, StorageTier)
-        for drive, peak in zip(tier.drives, of_tier, strict=True) if peak
-    ]  # fmt: skip
+        for tier, of_tier in zip(setting.tiers, peaks, strict=True)
+        if isinstance(tier, StorageTier)
+        for drive, peak in zip(tier.drives, of_tier, strict=True)
+        if peak
+    ]
     for stream, (drive, peak) in enumerate(pairs):
         with show(f"preconditioning {drive.name}", 2 * peak) as progress:
             found, region = precondition(
-                drive, peak, Precondition(config.precondition), config.io_bytes, config.queue_depth, fill, stream,
-                interrupted=interrupted, progress=progress,
-            )  # fmt: skip
+                drive,
+                peak,
+                Precondition(config.precondition),
+                config.io_bytes,
+                config.queue_depth,
+                fill,
+                stream,
+                interrupted=interrupted,
+                progress=progress,
+            )
         if isinstance(drive, ExtentTier) and found.is_whole:
             drive.note_written(region)
         done.append(found)
@@ -99,7 +100,7 @@ def precondition_all(setting: Setting, fill: Fill, interrupted: Interrupted, sho
 
 
 def lay_out_all(setting: Setting, fill: Fill, interrupted: Interrupted, show: Show) -> None:
-    """Write what of preallocated files and devices was never written, so that no read is answered without the drive.
+    """Write the unwritten parts of preallocated files and devices: reads of them would not reach the drive.
 
     Raises:
         DeviceError: a drive refuses.
@@ -112,8 +113,9 @@ def lay_out_all(setting: Setting, fill: Fill, interrupted: Interrupted, show: Sh
         try:
             with show(f"laying out {drive.name}", region.length) as progress:
                 # Other data than preconditioning writes.
-                done = lay_out(region, setting.config.queue_depth, fill, 1000 + stream, interrupted=interrupted,
-                               progress=progress)  # fmt: skip
+                done = lay_out(
+                    region, setting.config.queue_depth, fill, 1000 + stream, interrupted=interrupted, progress=progress
+                )
         except OSError as error:
             raise DeviceError(f"{drive.target}: cannot be laid out: {error.strerror or error}") from None
         drive.written_first_bytes += done
@@ -133,11 +135,11 @@ def read_device_bytes(setting: Setting) -> dict[str, tuple[int, int] | None]:
 
 def device_io(
     before: dict[str, tuple[int, int] | None], after: dict[str, tuple[int, int] | None]
-) -> dict[str, dict[str, int | None]]:
+) -> dict[str, DeviceIo]:
     """Return what devices read and wrote between two readings; null where one is missing."""
-    result: dict[str, dict[str, int | None]] = {}
+    result = {}
     for name, start in before.items():
         end = after[name]
         moved = (None, None) if start is None or end is None else (end[0] - start[0], end[1] - start[1])
-        result[name] = dict(zip(("read_bytes", "written_bytes"), moved, strict=True))
+        result[name] = DeviceIo(read_bytes=moved[0], written_bytes=moved[1])
     return result

@@ -1,4 +1,4 @@
-"""One replay from its options to its run directory: compile, claim the tiers, populate, drive, write down."""
+"""One replay: compile the trace, open the tiers, populate, run the engine, write the results."""
 
 from __future__ import annotations
 
@@ -6,44 +6,49 @@ import gc
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvreplay.config.config import Config, check, make_tiers
+from kvreplay.config.config import Config, check
+from kvreplay.config.setting import Setting, settle
 from kvreplay.config.warmup import check_warmup
-from kvreplay.data.generate import Data
+from kvreplay.data.generate import DataSource
 from kvreplay.data.verify import named
 from kvreplay.engine.choose import check_name, choose
 from kvreplay.engine.job import Driven, IoEngine, Job, Record
-from kvreplay.plan.plan import compile_window, populate_plan
-from kvreplay.plan.requests import read_asked
-from kvreplay.probes.measure import BLOCKS_FILE
+from kvreplay.plan.plan import populate_plan
 from kvreplay.result import tables as results
-from kvreplay.result.figures import Summary, summarize
+from kvreplay.result.figures import summarize
 from kvreplay.result.journal import journal
-from kvreplay.result.manifest import Begun, Measured, Populated, Setting, manifest, opening, table_metadata
+from kvreplay.result.manifest import Measured, Preparation, finished, opening, running, table_metadata
+from kvreplay.result.mlperf import request_figures
 from kvreplay.result.probed import beside
-from kvreplay.result.request_figures import request_figures
 from kvreplay.result.requests import served_batch
-from kvreplay.result.series import series_batch
+from kvreplay.result.tables import series_batch
 from kvreplay.run.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_device_bytes, read_smart
-from kvreplay.tiers.sharded import SeveralDrives
+from kvreplay.tiers.tier import Tier
 from kvtrace.core.app import INTERRUPTED
-from kvtrace.core.errors import ConfigError, DeviceError, KvError
-from kvtrace.core.limit import parse_limit
-from kvtrace.core.schema import BLOCKS, OPS, SERIES, SERVED, TRACE
-from kvtrace.core.tables import open_table
+from kvtrace.core.errors import DeviceError, KvError
+from kvtrace.core.run.figures import Summary
+from kvtrace.core.run.run_file import (
+    BLOCKS_FILE,
+    OPS_FILE,
+    RUN_FILE,
+    SERIES_FILE,
+    SERVED_FILE,
+    Populated,
+    RunBegun,
+    RunFile,
+    Verification,
+)
+from kvtrace.core.schema import BLOCKS, OPS, SERIES, SERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     import pyarrow as pa
-
-    from kvreplay.data.verify import Verification
-    from kvreplay.tiers.tier import Tier
 
 SWITCH_INTERVAL_S = 5e-5
 """How long one Python thread may hold the others up; the default, 5 ms, is longer than an I/O takes."""
@@ -56,21 +61,34 @@ class Interrupted(KvError):  # noqa: N818 - the user's wish, not a fault
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FinishedRun:
     """A finished run, whole or partial."""
 
-    manifest: dict[str, Any]
-    summary: Summary
+    run: RunFile
     error: KvError | None
     """Why it is partial; None if it is whole."""
-    verification: Verification | None = None
-    """What the checks found; None unless asked to check."""
+
+    @property
+    def summary(self) -> Summary:
+        """Its figures."""
+        return self.run.summary
+
+    @property
+    def verification(self) -> Verification | None:
+        """What the checks found; None unless asked to check."""
+        return self.run.verification
 
 
 def replay(
-    config: Config, trace: Path, output: Path, argv: list[str], *, is_forced: bool = False,
-    show: Callable[[str, int], Any] | None = None, tiers: list[Tier | None] | None = None,
-) -> Outcome:  # fmt: skip
+    config: Config,
+    trace: Path,
+    output: Path,
+    argv: list[str],
+    *,
+    is_forced: bool = False,
+    show: Callable[[str, int], Any] | None = None,
+    tiers: list[Tier | None] | None = None,
+) -> FinishedRun:
     """Replay `trace` as `config` says and write the run to `output`.
 
     `show(label, rows)` gives a context manager that yields a function taking the rows done; `tiers`, in the
@@ -83,30 +101,8 @@ def replay(
     check(config)
     results.check_output(output, is_forced=is_forced)
     setting = settle(config, trace, output, argv, tiers)
-    return _Run(setting, show or _no_show, Data.of(config, setting.seed)).perform(output)
-
-
-def settle(
-    config: Config, trace: Path, output: Path, argv: list[str], tiers: list[Tier | None] | None = None
-) -> Setting:
-    """Return what a replay is about to do; nothing is touched yet; `tiers` replace the configured ones.
-
-    Raises:
-        ConfigError, TraceError: it cannot be done.
-
-    """
-    pacer = check(config)
-    reader = open_table(trace, TRACE)
-    if tiers is None:
-        tiers = make_tiers(config, reader.meta, trace, output)
-    alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
-    shared = {i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)}
-    window = compile_window(reader, trace, alignments, parse_limit(config.limit), shared)
-    if window.rows == 0:
-        reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
-        raise ConfigError(f"{trace}: nothing to replay: {reason}")
-    asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
-    return Setting(config, pacer, reader, window, tiers, trace, argv, asked)
+    data = DataSource.of(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
+    return _Run(setting, show or _no_show, data).perform(output)
 
 
 @contextmanager
@@ -135,7 +131,7 @@ def _stop_signals() -> Iterator[Callable[[], str | None]]:
 
 @contextmanager
 def _quiet_interpreter() -> Iterator[None]:
-    """Keep the garbage collector away and let threads change quickly."""
+    """Disable the garbage collector and shorten the interpreter's thread switch interval."""
     interval = sys.getswitchinterval()
     gc.collect()
     gc.freeze()
@@ -155,9 +151,9 @@ class _Run:
 
     setting: Setting
     show: Callable[[str, int], Any]
-    data: Data
+    data: DataSource
 
-    def perform(self, output: Path) -> Outcome:
+    def perform(self, output: Path) -> FinishedRun:
         setting = self.setting
         plan = setting.window.plan
         due_ns = setting.pacer.due_ns(plan.ts_ns)
@@ -174,13 +170,20 @@ class _Run:
             lay_out_all(setting, self.data.unstamped, interrupted, self.show)
             populated, stopped = self._populate(engine, interrupted)
             end_probes = stack.enter_context(beside(setting, output))
-            begun = Begun(chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting))
+            begun = Preparation(chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting))
             before = read_device_bytes(setting)
             verifier = setting.verifier(self.data)
-            job = Job(plan, due_ns, setting.tiers, record, self.data.fill, setting.config.on_error == "stop",
-                      verifier.check if verifier else None)  # fmt: skip
-            results.make_directory(output, results.MANIFEST)
-            with journal(output, record, opening(setting, begun)) as kept:
+            job = Job(
+                plan,
+                due_ns,
+                setting.tiers,
+                record,
+                self.data.fill,
+                setting.config.on_error == "stop",
+                verifier.check if verifier else None,
+            )
+            results.make_directory(output, RUN_FILE)
+            with journal(output, record, running(setting, begun)) as kept:
                 driven = stopped or self._drive(engine, job, interrupted, "replaying")
                 kept.stop()
                 moved = device_io(before, read_device_bytes(setting))
@@ -188,11 +191,15 @@ class _Run:
                 served = served_batch(setting, record, due_ns)
                 trouble = [f"would not have outlived a kill: {kept.trouble}"] if kept.trouble else []
                 measured = Measured(
-                    moved, summary_of(setting, record, due_ns, None if stopped else driven),
+                    moved,
+                    summary_of(setting, record, due_ns, None if stopped else driven),
                     self._error(driven, is_populating=stopped is not None, output=output),
-                    named(verifier, setting.trace), read_smart(setting),
-                    request_figures(setting, record, due_ns, served, setting.config.criteria.targets), probed, trouble,
-                )  # fmt: skip
+                    named(verifier, setting.trace),
+                    read_smart(setting),
+                    request_figures(setting, record, due_ns, served, setting.config.criteria.targets),
+                    probed,
+                    trouble,
+                )
                 return write_down(setting, opening(setting, begun), measured, record, due_ns, served, output)
 
     def _drive(self, engine: IoEngine, job: Job, interrupted: Callable[[], str | None], label: str) -> Driven:
@@ -200,7 +207,7 @@ class _Run:
             return engine.drive(job, interrupted, progress)
 
     def _populate(self, engine: IoEngine, interrupted: Callable[[], str | None]) -> tuple[Populated, Driven | None]:
-        """Write what the window reads but never wrote; return that, and how it was cut short or None."""
+        """Write the objects that the window reads but never writes; return them, and how it was cut short or None."""
         setting = self.setting
         residency, tiers = setting.window.residency, setting.tiers
         moves = [t is not None and not t.is_simulated for t in tiers]
@@ -228,30 +235,45 @@ class _Run:
 def summary_of(
     setting: Setting, record: Record, due_ns: Any, driven: Driven | None, wall_ns: int | None = None
 ) -> Summary:
-    """Return the summary of `record`; `driven` and `wall_ns` as `summarize` takes them."""
+    """Return the summary of `record`; `driven` and `wall_ns` are as in `summarize`."""
     names = [t.name for t in setting.reader.meta.tiers]
     return summarize(
-        setting.window.plan, record, due_ns, setting.tiers, driven, queue_depth=setting.config.queue_depth,
+        setting.window.plan,
+        record,
+        due_ns,
+        setting.tiers,
+        driven,
+        queue_depth=setting.config.queue_depth,
         skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
-        absent_deletes=setting.window.absent_deletes, warmup=setting.warmup, asked=setting.config.warmup,
+        absent_deletes=setting.window.absent_deletes,
+        warmup=setting.warmup,
+        asked=setting.config.warmup,
         wall_ns=wall_ns,
-    )  # fmt: skip
+    )
 
 
 def write_down(
-    setting: Setting, begun: dict[str, Any], measured: Measured, record: Record, due_ns: Any, served: pa.RecordBatch,
+    setting: Setting,
+    begun: RunBegun,
+    measured: Measured,
+    record: Record,
+    due_ns: Any,
+    served: pa.RecordBatch,
     output: Path,
-) -> Outcome:  # fmt: skip
-    """Write tables and manifest of a run to `output`, and return what came of it."""
-    content = manifest(setting, begun, measured)
+) -> FinishedRun:
+    """Write the tables and run.json of a run to `output`; return the run."""
+    content = finished(setting, begun, measured)
     tables = [
-        (results.OPS_FILE, OPS, results.ops_batches(setting, record, due_ns)),
-        (results.SERVED_FILE, SERVED, [served]),
-        (results.SERIES_FILE, SERIES, [series_batch(setting.window.plan, record, setting.tiers)]),
+        (OPS_FILE, OPS, results.ops_batches(setting, record, due_ns)),
+        (SERVED_FILE, SERVED, [served]),
+        (SERIES_FILE, SERIES, [series_batch(setting.window.plan, record, setting.tiers)]),
     ]
     if measured.probed is not None and measured.probed.has_events:
         tables.append((BLOCKS_FILE, BLOCKS, measured.probed.blocks()))
-    results.write_run(output, [
-        results.Output(file, table_metadata(table, setting, content), rows) for file, table, rows in tables
-    ], content, measured.probed)  # fmt: skip
-    return Outcome(content, measured.summary, measured.error, measured.verification)
+    results.write_run(
+        output,
+        [results.Output(file, table_metadata(table, setting, content), rows) for file, table, rows in tables],
+        content,
+        measured.probed,
+    )
+    return FinishedRun(content, measured.error)

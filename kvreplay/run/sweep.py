@@ -5,34 +5,31 @@ The rule is fixed and stated with the result, so that two people who sweep find 
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from kvreplay.config.config import check, make_tiers
+from kvreplay.config.config import Config, check
+from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
-from kvreplay.result.tables import SWEEP_FILE
 from kvreplay.run.run import replay
-from kvreplay.run.users import check_users, generate
 from kvtrace import __version__
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import write_text
-from kvtrace.core.plots import panels
+from kvtrace.core.document.plots import panels
+from kvtrace.core.errors import ConfigError, KvError
+from kvtrace.core.files import write_json
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.run.figures import Summary
+from kvtrace.core.run.run_file import SWEEP_FILE
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from kvreplay.config.config import Config
-    from kvreplay.result.figures import Summary
-    from kvtrace.core.errors import KvError
-
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
-SPEEDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 GAIN = 0.05
 """A step that gains less has saturated."""
 KNEE_SHARE = 0.9
@@ -42,7 +39,7 @@ WIDE = 20
 
 
 class Axis(StrEnum):
-    """What rises."""
+    """What rises from run to run."""
 
     QUEUE_DEPTH = "queue_depth"
     SPEED = "speed"
@@ -66,7 +63,7 @@ RULES = {
 }
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
+class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a sweep."""
 
     value: float
@@ -85,11 +82,11 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     late_p99_ns: int | None
 
 
-class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+class LoadSweep(msgspec.Struct, frozen=True, kw_only=True):
     """The points and the knee."""
 
     axis: Axis
-    points: list[Point]
+    points: list[SweepPoint]
     knee: float | None
     """Null if no point qualifies."""
     is_saturated: bool
@@ -101,10 +98,18 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sweep(
-    config: Config, trace: Path, output: Path, argv: list[str], axis: Axis, values: list[float], *,
+    config: Config,
+    trace: Path,
+    output: Path,
+    argv: list[str],
+    axis: Axis,
+    values: list[float],
+    *,
     read_p99_target_ns: int | None = None,
-    is_forced: bool = False, show: Callable[[str, int], Any] | None = None, done: Callable[[Point], None] | None = None,
-) -> tuple[Sweep, KvError | None]:  # fmt: skip
+    is_forced: bool = False,
+    show: Callable[[str, int], Any] | None = None,
+    done: Callable[[SweepPoint], None] | None = None,
+) -> tuple[LoadSweep, KvError | None]:
     """Replay at each of `values`, rising, until saturated; keep the runs below `output`.
 
     Returns:
@@ -121,7 +126,7 @@ def sweep(
     if axis is Axis.USERS:
         check_users(trace, meta)
     tables.make_directory(output, SWEEP_FILE)
-    points: list[Point] = []
+    points: list[SweepPoint] = []
     error = None
     for value in values:
         name = f"{'qd' if axis is Axis.QUEUE_DEPTH else axis}-{value:g}"
@@ -137,11 +142,17 @@ def sweep(
             done(points[-1])
         if is_saturated(axis, points):
             break
-    found = Sweep(axis=axis, points=points, knee=knee(axis, points), is_saturated=is_saturated(axis, points),
-                  rule=RULES[axis], read_p99_target_ns=read_p99_target_ns,
-                  simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated])  # fmt: skip
+    found = LoadSweep(
+        axis=axis,
+        points=points,
+        knee=knee(axis, points),
+        is_saturated=is_saturated(axis, points),
+        rule=RULES[axis],
+        read_p99_target_ns=read_p99_target_ns,
+        simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated],
+    )
     content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(found)
-    write_text(output / SWEEP_FILE, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
+    write_json(output / SWEEP_FILE, content)
     return found, error
 
 
@@ -161,21 +172,25 @@ def _at(config: Config, axis: Axis, value: float) -> Config:
     return msgspec.structs.replace(config, speed=value if axis is Axis.SPEED else 1.0)
 
 
-def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | None = None) -> Point:
-    """Return the point of a finished run."""
+def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | None = None) -> SweepPoint:
+    """Return the point of the sweep that a finished run makes."""
     moved = [f for f in summary.figures if not f.is_simulated and f.op != "delete"]
     started = (summary.warmup.measured_from_ns if summary.warmup else 0) or 0
     span = (summary.wall_ns or 0) - started
     pace, read_p99_ns = summary.pace, _slowest(summary, "read")
     is_within = read_p99_ns is not None and read_p99_ns <= (read_p99_target_ns or 0)
-    return Point(
-        value=value, run=run, verdict=summary.verdict,
+    return SweepPoint(
+        value=value,
+        run=run,
+        verdict=summary.verdict,
         throughput_bytes_per_s=sum(f.bytes or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
-        operations_per_s=sum(f.operations for f in moved) * NS_PER_S / span if span > 0 else None,
-        read_p99_ns=read_p99_ns, is_within_target=None if read_p99_target_ns is None else is_within,
+        operations_per_s=sum(f.operations or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
+        read_p99_ns=read_p99_ns,
+        is_within_target=None if read_p99_target_ns is None else is_within,
         write_p99_ns=_slowest(summary, "write"),
-        kept_pace=pace.kept_pace if pace else None, late_p99_ns=pace.lateness.p99_ns if pace else None,
-    )  # fmt: skip
+        kept_pace=pace.kept_pace if pace else None,
+        late_p99_ns=pace.lateness.p99_ns if pace else None,
+    )
 
 
 def _slowest(summary: Summary, op: str) -> int | None:
@@ -184,12 +199,12 @@ def _slowest(summary: Summary, op: str) -> int | None:
     return max(known) if known and len(known) == len(found) else None
 
 
-def _is_held(found: Point) -> bool:
+def _is_held(found: SweepPoint) -> bool:
     return bool(found.kept_pace) and found.is_within_target is not False
 
 
-def plot(found: Sweep, path: Path, title: str) -> None:
-    """Draw throughput and p99 latencies against what rises to `path` (svg, png or pdf), the knee marked."""
+def plot(found: LoadSweep, path: Path, title: str) -> None:
+    """Plot throughput and p99 latencies against the axis to `path` (svg, png or pdf), the knee marked."""
     values = [p.value for p in found.points]
     known = {
         name: [(p.value, ns / NS_PER_MS) for p in found.points if (ns := getattr(p, f"{name}_p99_ns")) is not None]
@@ -197,8 +212,11 @@ def plot(found: Sweep, path: Path, title: str) -> None:
     }
     heights = [ms for line in known.values() for _, ms in line if ms > 0]
     with panels(path, title) as (rate, times):
-        rate.plot(values, [None if p.throughput_bytes_per_s is None else p.throughput_bytes_per_s / 1e9
-                           for p in found.points], marker="o")  # fmt: skip
+        rate.plot(
+            values,
+            [None if p.throughput_bytes_per_s is None else p.throughput_bytes_per_s / 1e9 for p in found.points],
+            marker="o",
+        )
         rate.set(ylabel="GB/s, read and written", ylim=(0, None))
         for name, line in known.items():
             if line:
@@ -215,8 +233,8 @@ def plot(found: Sweep, path: Path, title: str) -> None:
             times.legend()
 
 
-def is_saturated(axis: Axis, points: list[Point]) -> bool:
-    """Return whether the last of `points` needs no further one."""
+def is_saturated(axis: Axis, points: list[SweepPoint]) -> bool:
+    """Return whether the sweep may end at the last of `points`."""
     if axis is not Axis.QUEUE_DEPTH:
         return bool(points) and not _is_held(points[-1])
     rates = [p.throughput_bytes_per_s or 0.0 for p in points]
@@ -225,7 +243,7 @@ def is_saturated(axis: Axis, points: list[Point]) -> bool:
     return all(rates[at] < max(rates[:at]) * (1 + GAIN) for at in (-2, -1))
 
 
-def knee(axis: Axis, points: list[Point]) -> float | None:
+def knee(axis: Axis, points: list[SweepPoint]) -> float | None:
     """Return the knee by the rule of `axis`; None if no point qualifies."""
     if axis is not Axis.QUEUE_DEPTH:
         best = None
@@ -237,3 +255,35 @@ def knee(axis: Axis, points: list[Point]) -> float | None:
     rates = [(p.value, p.throughput_bytes_per_s or 0.0) for p in points]
     greatest = max((rate for _, rate in rates), default=0.0)
     return next((value for value, rate in rates if rate and rate >= KNEE_SHARE * greatest), None)
+
+
+def check_users(trace: Path, meta: Metadata) -> None:
+    """Raise ConfigError unless `trace` is one of synthetic users, which can be made with more of them."""
+    if meta.program != "kvtrace" or meta.argv[1:2] != ["gen"] or not isinstance(meta.config.get("users"), int):
+        raise ConfigError(
+            f"--users: {trace} has no synthetic users, so there cannot be more of them; sweep its speed with --speeds"
+        )
+
+
+def generate(meta: Metadata, users: int, path: Path) -> None:
+    """Write to `path` the trace that the command of `meta` makes with so many users.
+
+    Raises:
+        ConfigError: kvtrace refuses; the message is its own.
+
+    """
+    argv = [*with_users(meta.argv[1:], users), "-o", str(path)]
+    done = subprocess.run([sys.executable, "-m", "kvtrace.cli", *argv], capture_output=True, text=True, check=False)  # noqa: S603 - our own program
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[-1:] or [f"it left with {done.returncode}"]
+        raise ConfigError(f"--users {users}: {' '.join(['kvtrace', *argv])}: {said[0]}")
+
+
+def with_users(argv: list[str], users: int) -> list[str]:
+    """Return `argv` with --users `users`, where it stands already or at the end: all else must stay the same."""
+    found = [
+        str(users) if before == "--users" else f"--users={users}" if argument.startswith("--users=") else argument
+        for before, argument in zip(["", *argv], argv, strict=False)
+    ]
+    is_there = any(argument == "--users" or argument.startswith("--users=") for argument in argv)
+    return found if is_there else [*found, "--users", str(users)]

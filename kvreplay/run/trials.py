@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from kvreplay.config.config import check, make_tiers
+from kvreplay.config.config import Config, check
+from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
-from kvreplay.result.tables import TRIALS_FILE
-from kvreplay.run.run import replay
+from kvreplay.run.run import FinishedRun, replay
 from kvtrace import __version__
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import write_text
+from kvtrace.core import statistics
+from kvtrace.core.errors import ConfigError, KvError
+from kvtrace.core.files import write_json
+from kvtrace.core.run.run_file import TRIALS_FILE, RunFile
 from kvtrace.core.schema import TRACE
+from kvtrace.core.statistics import MAX_SPREAD
 from kvtrace.core.tables import open_table
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from kvreplay.config.config import Config
-    from kvreplay.run.run import Outcome
-    from kvtrace.core.errors import KvError
-
 MAX_TRIALS = 100
-MAX_SPREAD = 0.1
-"""Above it, trials disagree."""
 RATES = ("bandwidth_bytes_per_s", "operations_per_s")
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
-SHOWN_WORST = 3
 JUDGED = (*RATES, "mean_ns", "p50_ns")
 """Those that should repeat; tails are shown, not judged."""
 
@@ -51,7 +45,7 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
     """(high - low) / median; null with one trial."""
 
 
-class Trials(msgspec.Struct, frozen=True, kw_only=True):
+class TrialSet(msgspec.Struct, frozen=True, kw_only=True):
     """What several trials came to."""
 
     asked: int
@@ -67,47 +61,55 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
     definition: str = f"spread = (greatest - least) / median; trials disagree above {MAX_SPREAD:.0%}"
 
 
-def quantities(manifests: Iterable[dict[str, Any]]) -> list[Quantity]:
-    """Return every figure of runs, given by the content of their run.json; tiers where nothing moved have none."""
+def quantities(runs: Iterable[RunFile]) -> list[Quantity]:
+    """Return every figure of `runs`; tiers where nothing moved have none."""
     found: dict[tuple[str, str, str], list[float | None]] = {}
     count = 0
-    for at, manifest in enumerate(manifests):
+    for at, run in enumerate(runs):
         count = at + 1
-        for figures in manifest["summary"]["figures"]:
-            if figures["is_simulated"]:
+        for figures in run.summary.figures:
+            if figures.is_simulated:
                 continue
-            both = {name: figures[name] for name in RATES} | {name: figures["latency"][name] for name in TIMES}
-            for name, value in both.items():
-                values = found.setdefault((figures["tier"], figures["op"], name), [])
+            known = [(name, getattr(figures, name)) for name in RATES]
+            known += [(name, getattr(figures.latency, name)) for name in TIMES]
+            for name, value in known:
+                values = found.setdefault((figures.tier, figures.op, name), [])
                 values += [None] * (at - len(values)) + [value]
     return [_quantity(*key, values + [None] * (count - len(values))) for key, values in found.items()]
 
 
 def _quantity(tier: str, op: str, name: str, values: list[float | None]) -> Quantity:
     known = [v for v in values if v is not None]
-    if len(known) < len(values) or not known:
-        return Quantity(tier=tier, op=op, name=name, values=values, median=None, low=None, high=None, spread=None)
-    middle, low, high = median(known), min(known), max(known)
-    spread = (high - low) / middle if len(known) > 1 and middle else None
-    return Quantity(tier=tier, op=op, name=name, values=values, median=middle, low=low, high=high, spread=spread)
+    is_known = len(known) == len(values) > 0
+    return Quantity(
+        tier=tier,
+        op=op,
+        name=name,
+        values=values,
+        median=median(known) if is_known else None,
+        low=min(known) if is_known else None,
+        high=max(known) if is_known else None,
+        spread=statistics.spread(values),
+    )
 
 
 def disagreements(found: Iterable[Quantity]) -> list[str]:
     """Return a line that names the figures that should repeat and do not, the worst first; none if all do."""
-    judged = [(q.spread, f"{q.tier} {q.op} {q.name}") for q in found if q.name in JUDGED and q.spread is not None]
-    bad = sorted((pair for pair in judged if pair[0] > MAX_SPREAD), reverse=True)
-    if not bad:
-        return []
-    worst = ", ".join(f"{name} {spread:.0%}" for spread, name in bad[:SHOWN_WORST])
-    more = ", …" if len(bad) > SHOWN_WORST else ""
-    share = f"{len(bad)} of {len(judged)} figures that should repeat spread by more than {MAX_SPREAD:.0%}"
-    return [f"TRIALS DISAGREE: {share}: {worst}{more}"]
+    judged = [(f"{q.tier} {q.op} {q.name}", q.spread) for q in found if q.name in JUDGED and q.spread is not None]
+    return statistics.disagreements(judged)
 
 
 def run_trials(
-    config: Config, trace: Path, output: Path, argv: list[str], count: int, *, is_forced: bool = False,
-    show: Callable[[str, int], Any] | None = None, done: Callable[[Path, Outcome], None] | None = None,
-) -> tuple[Trials, KvError | None]:  # fmt: skip
+    config: Config,
+    trace: Path,
+    output: Path,
+    argv: list[str],
+    count: int,
+    *,
+    is_forced: bool = False,
+    show: Callable[[str, int], Any] | None = None,
+    done: Callable[[Path, FinishedRun], None] | None = None,
+) -> tuple[TrialSet, KvError | None]:
     """Replay `count` times into `output`/trial-1 and on; stop at the first trial that is cut short.
 
     Returns:
@@ -120,26 +122,30 @@ def run_trials(
     # What a replay would refuse must not leave a directory behind.
     check(config)
     tiers = make_tiers(config, open_table(trace, TRACE).meta, trace, output)
-    manifests, error = [], None
+    done_runs: list[RunFile] = []
+    error = None
     for number in range(1, count + 1):
         run = output / f"trial-{number}"
         if number == 1:
             tables.make_directory(output, TRIALS_FILE)
             tables.remove_stale(output, {f"trial-{i + 1}" for i in range(count)})
         outcome = replay(config, trace, run, argv, is_forced=is_forced, show=show)
-        manifests.append(outcome.manifest)
+        done_runs.append(outcome.run)
         if done is not None:
             done(run, outcome)
         error = outcome.error
         if error is not None:
             break
-    found = quantities(manifests)
-    trials = Trials(
-        asked=count, runs=[f"trial-{i + 1}" for i in range(len(manifests))], quantities=found,
+    found = quantities(done_runs)
+    trials = TrialSet(
+        asked=count,
+        runs=[f"trial-{i + 1}" for i in range(len(done_runs))],
+        quantities=found,
         status="complete" if error is None else "partial",
-        verdicts=[m["summary"]["verdict"] for m in manifests], warnings=disagreements(found),
+        verdicts=[r.summary.verdict for r in done_runs],
+        warnings=disagreements(found),
         simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated],
-    )  # fmt: skip
+    )
     content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(trials)
-    write_text(output / TRIALS_FILE, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
+    write_json(output / TRIALS_FILE, content)
     return trials, error

@@ -1,7 +1,7 @@
-"""Which directories a replay may use: empty ones and our own, one replay at a time; removes only our files.
+"""Which directories a replay may use: empty ones and its own, one replay at a time; only its own files are removed.
 
-Everything we write lies in one scratch directory with a marker file in it. By the marker a later run knows
-the leftovers of a killed one, and on it two runs exclude each other.
+All objects lie in one scratch directory with a marker file. By the marker a later run knows the leftovers of a killed
+one; a lock on it keeps two runs apart.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvreplay.tiers import header
 from kvreplay.tiers.directio import refused
 from kvreplay.tiers.layout import DIRECTORY_NAME, FILE_NAME
+from kvreplay.tiers.space import read_header
 from kvtrace.core.errors import DeviceError
 
 SCRATCH = "kvreplay-scratch"
@@ -22,25 +22,12 @@ MARKER = "KVREPLAY"
 _OTHER_FILES = frozenset({"probe.kv", "precondition.kv"})
 _MARKER_TEXT = b"Written by kvreplay: everything in this directory is its own and will be deleted.\n"
 # Nothing in or below these is a place for benchmark data …
-_SYSTEM_TREES = (
-    "/bin",
-    "/boot",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/proc",
-    "/run",
-    "/sbin",
-    "/sys",
-    "/usr",
-)
+_SYSTEM_TREES = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
 # … and these hold others' files, but a directory below may be ours.
-_SYSTEM_PATHS = frozenset({
-    "/", "/dev/shm", "/home", "/media", "/mnt", "/opt", "/root", "/srv",  # noqa: S108 - to be refused
-    "/tmp", "/var", "/var/cache", "/var/lib", "/var/log", "/var/tmp",  # noqa: S108 - to be refused
-})  # fmt: skip
+_SYSTEM_PATHS = {
+    *("/", "/dev/shm", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/tmp"),  # noqa: S108 - to be refused
+    *("/var", "/var/cache", "/var/lib", "/var/log", "/var/tmp"),  # noqa: S108 - to be refused
+}
 _MEMORY_FILES = "/dev/shm/"  # noqa: S108 - a directory below it is no device
 _NOT_DATA = frozenset({"lost+found", SCRATCH})
 
@@ -94,7 +81,7 @@ def check_file(path: Path) -> None:
         raise DeviceError(f"{path} lies in a system path; name a file in a directory made for the replay")
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise DeviceError(f"{path} is not a regular file; name a new one")
-    if path.exists() and path.stat().st_size and header.read(path) is None:
+    if path.exists() and path.stat().st_size and read_header(path) is None:
         raise DeviceError(f"{path} is not ours (it does not begin as kvreplay's files do); name a new file")
     if not os.access(path if path.exists() else parent, os.W_OK):
         raise DeviceError(f"{path}: no permission to write there")
@@ -116,15 +103,25 @@ def claim_file(path: Path, flags: int) -> int:
             # The kernel makes the file before it finds that O_DIRECT does not go.
             path.unlink(missing_ok=True)
         raise refused(str(path), error) from None
+    if not _is_locked(fd, path):
+        raise DeviceError(f"{path} is in use by another kvreplay; wait for it or name another file")
+    return fd
+
+
+def _is_locked(fd: int, path: Path) -> bool:
+    """Lock the open file `path`; return False, with `fd` closed, if another run holds it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The run before us may have removed the file between our open and our lock.
-        if not path.exists() or os.fstat(fd).st_ino != path.stat().st_ino:
-            raise BlockingIOError  # noqa: TRY301 - the same refusal as the lock's
+        is_ours = path.exists() and os.fstat(fd).st_ino == path.stat().st_ino
     except BlockingIOError:
+        is_ours = False
+    except OSError as error:
         os.close(fd)
-        raise DeviceError(f"{path} is in use by another kvreplay; wait for it or name another file") from None
-    return fd
+        raise DeviceError(f"{path}: cannot be locked: {error.strerror}") from None
+    if not is_ours:
+        os.close(fd)
+    return is_ours
 
 
 def claim(path: Path) -> Claim:
@@ -145,16 +142,11 @@ def claim(path: Path) -> Claim:
         lock = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise DeviceError(f"{scratch}: {error.strerror}") from None
+    if not _is_locked(lock, marker):
+        raise DeviceError(f"{path} is in use by another kvreplay; wait for it or name another directory")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The run before us may have removed the marker between our open and our lock.
-        if not marker.exists() or os.fstat(lock).st_ino != marker.stat().st_ino:
-            raise BlockingIOError  # noqa: TRY301 - the same refusal as the lock's
         os.pwrite(lock, _MARKER_TEXT, 0)
         leftovers = clean(scratch)
-    except BlockingIOError:
-        os.close(lock)
-        raise DeviceError(f"{path} is in use by another kvreplay; wait for it or name another directory") from None
     except OSError as error:
         os.close(lock)
         raise DeviceError(f"{scratch}: {error.strerror}") from None

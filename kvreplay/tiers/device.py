@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from kvtrace.core.errors import DeviceError, ProbeUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 INSTALL = "pip install 'kvtrace[gpu]'"
 

@@ -1,4 +1,4 @@
-"""Which block devices a replay may destroy: those that nobody uses, and only if the user says so.
+"""Block devices: which of them a replay may destroy, and what a drive says of its firmware and health.
 
 What the kernel knows of a device is read first (`examine`) and judged apart from it (`refusal`). At last the
 device is opened exclusively, which the kernel refuses while anything else holds it.
@@ -6,13 +6,20 @@ device is opened exclusively, which the kernel refuses while anything else holds
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import stat
+import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from kvreplay.tiers.host import SECTOR_BYTES, block_device, mounts, sys_text
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.run.run_file import Smart
 
 _MBR_SIGNATURE, _MBR_AT = b"\x55\xaa", 510
 _GPT_SIGNATURE, _GPT_AT = b"EFI PART", (512, 4096)
@@ -49,12 +56,15 @@ def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) 
     ours = {number} | {text for part in parts if (text := sys_text(at / part / "dev"))}
     disk = at if (at / "queue").is_dir() else at.parent
     return BlockDevice(
-        name=at.name, size_bytes=int(sys_text(at / "size") or 0) * SECTOR_BYTES,
-        is_read_only=sys_text(at / "ro") == "1", partitions=parts,
+        name=at.name,
+        size_bytes=int(sys_text(at / "size") or 0) * SECTOR_BYTES,
+        is_read_only=sys_text(at / "ro") == "1",
+        partitions=parts,
         holders=tuple(sorted(h for part in (at, *(at / p for p in parts)) for h in _entries(part / "holders"))),
         mounted_at=tuple(m.point for m in mounts(proc) if m.device in ours),
-        is_swap=any(s in ours for s in _swaps(proc)), is_root_disk=disk.name in _disks_below_root(sysfs),
-    )  # fmt: skip
+        is_swap=any(s in ours for s in _swaps(proc)),
+        is_root_disk=disk.name in _disks_below_root(sysfs),
+    )
 
 
 def logical_block_bytes(path: Path) -> int:
@@ -111,7 +121,7 @@ def refusal(device: BlockDevice, path: Path, *, is_destroying: bool) -> str | No
         (device.is_read_only, "read-only; name another device"),
         (device.size_bytes == 0, "empty: no medium or no file behind it"),
         (not is_destroying, "the replay overwrites all that is on this device; say --destroy-data if that is meant"),
-    )  # fmt: skip
+    )
     return next((f"{path} ({device.name}): {why}" for is_so, why in checks if is_so), None)
 
 
@@ -150,7 +160,7 @@ def _open_exclusively(path: Path, flags: int) -> int:
     try:
         fd = os.open(path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC | flags)
     except OSError as error:
-        if error.errno == 16:  # noqa: PLR2004 - EBUSY
+        if error.errno == errno.EBUSY:
             raise DeviceError(
                 f"{path} is in use: a mount, a RAID, another replay or the like holds it (lsblk {path})"
             ) from None
@@ -159,3 +169,50 @@ def _open_exclusively(path: Path, flags: int) -> int:
         os.close(fd)
         raise DeviceError(f"{path} is no longer a block device")
     return fd
+
+
+_TIMEOUT_S = 10
+
+
+def firmware(target: Path) -> str | None:
+    """Return the firmware revision of the drive beneath `target`; null where the kernel does not tell."""
+    disk = block_device(target)
+    if disk is None:
+        return None
+    return next((text for name in ("firmware_rev", "rev") if (text := sys_text(disk / "device" / name))), None)
+
+
+def smart(target: Path) -> Smart:
+    """Read the SMART data of the drive beneath `target`, by smartctl or nvme-cli."""
+    disk = block_device(target) if target.exists() else None
+    if disk is None:
+        return Smart(values=None, source=None, reason="no block device is seen beneath it")
+    tools = (
+        ("smartctl", ["--json", "--all", f"/dev/{disk.name}"]),
+        ("nvme", ["smart-log", f"/dev/{disk.name}", "--output-format=json"]),
+    )
+    reason = "neither smartctl nor nvme is installed"
+    for name, arguments in tools:
+        program = shutil.which(name)
+        if program is None:
+            continue
+        values, reason = _ask([program, *arguments])
+        if values is not None:
+            return Smart(values=values, source=name, reason=None)
+    return Smart(values=None, source=None, reason=reason)
+
+
+def _ask(command: list[str]) -> tuple[dict[str, Any] | None, str]:
+    name = command[0].rsplit("/", maxsplit=1)[-1]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603 - fixed names
+        answer = msgspec.json.decode(done.stdout, type=dict[str, Any])
+    except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError) as error:
+        return None, f"{name} gave nothing: {str(error)[:100]}"
+    if name == "nvme":
+        return answer, ""
+    for key in ("nvme_smart_health_information_log", "ata_smart_attributes"):
+        if key in answer:
+            return answer[key], ""
+    messages = [str(m.get("string")) for m in answer.get("smartctl", {}).get("messages", [])]
+    return None, f"smartctl: {'; '.join(messages) or 'the drive has no SMART data'}"

@@ -1,4 +1,4 @@
-"""Direct I/O: whether it is really in force on a target (tried, never assumed), and whole reads and writes with it."""
+"""Direct I/O: confirmed on each target by trying it, and whole reads and writes with it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ import fcntl
 import mmap
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kvtrace.core.errors import DeviceError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ALIGNMENT = 4096
 # linux/stat.h, since Linux 6.1: where struct statx holds the mask and the two alignments.

@@ -1,6 +1,6 @@
-"""One preallocated file or block device: objects are extents of it, so nothing is opened, made or removed on the way.
+"""One preallocated file or block device: objects are extents of it, so no operation opens or creates a file.
 
-All its space is written before the replay begins: what was never written is answered without asking the drive.
+All its space is written before the replay begins: a drive answers reads of unwritten blocks without its medium.
 """
 
 from __future__ import annotations
@@ -9,25 +9,20 @@ import fcntl
 import mmap
 import os
 import struct
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from kvreplay.tiers import claims, directio, header
-from kvreplay.tiers.devices import claim_device, logical_block_bytes
-from kvreplay.tiers.drives import firmware
+from kvreplay.tiers import claims, directio
+from kvreplay.tiers.devices import claim_device, firmware, logical_block_bytes
 from kvreplay.tiers.host import filesystem_facts
-from kvreplay.tiers.space import Space
-from kvreplay.tiers.tier import NOWHERE, Holding, Region, place
+from kvreplay.tiers.space import Header, Space, decode_header, encode_header
+from kvreplay.tiers.tier import NOWHERE, Holding, Region, StorageOptions, place
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kvreplay.tiers.tier import Options
 
 SPARE_SHARE = 0.25
 """Space beyond what the replay holds at most, because free extents lie scattered."""
@@ -44,7 +39,7 @@ class ExtentTier:
 
     is_simulated = False
 
-    def __init__(self, name: str, path: Path, options: Options) -> None:
+    def __init__(self, name: str, path: Path, options: StorageOptions) -> None:
         """Store the tier `name` in the file or device at `path`."""
         self.engine = "threads"
         self.name, self.target, self._options, self._path = name, str(path), options, path
@@ -105,14 +100,14 @@ class ExtentTier:
             raise DeviceError(f"{self.target}: cannot be made {size} long: {error.strerror}") from None
 
     def _read_filled(self) -> int:
-        """Return how far an earlier run of ours has written the target; what is discarded counts as never written."""
+        """Return how far an earlier run has written the target; discarded blocks count as unwritten."""
         with mmap.mmap(-1, self.alignment) as block:
             os.preadv(self._fd, [block], 0)
-            found = header.decode(block[:])
+            found = decode_header(block[:])
         return 0 if found is None or self.is_discarding else found.filled_bytes
 
     def _note_filled(self, filled_bytes: int) -> None:
-        block = header.encode(header.Header(filled_bytes=filled_bytes), self.alignment)
+        block = encode_header(Header(filled_bytes=filled_bytes), self.alignment)
         if self._options.is_direct:
             self._direct = directio.confirm(self._fd, self.target, block)
         else:
@@ -120,7 +115,7 @@ class ExtentTier:
         self._filled_bytes = filled_bytes
 
     @contextmanager
-    def region(self, peak_bytes: int) -> Iterator[Region]:  # noqa: ARG002 - a directory's size follows it
+    def region(self, peak_bytes: int) -> Iterator[Region]:
         """Yield all of the file or device, behind our own block, to be written full."""
         yield Region(self._fd, self.alignment, self._size_bytes - self.alignment)
 
@@ -153,8 +148,8 @@ class ExtentTier:
         starts = self._space.starts(objects)
         return np.where(starts < 0, NOWHERE, place(self._fd, starts))
 
-    def begin(self, op: int, object_id: int) -> tuple[int, int]:  # noqa: ARG002 - the protocol's
-        """Look up where the object lies."""
+    def begin(self, op: int, object_id: int) -> tuple[int, int]:
+        """Return the object's extent."""
         return self.ring_extent(object_id)
 
     def write(self, handle: tuple[int, int], offset: int, data: memoryview) -> None:

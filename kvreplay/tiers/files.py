@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from kvreplay.tiers import claims, directio
-from kvreplay.tiers.drives import firmware
+from kvreplay.tiers.devices import firmware
 from kvreplay.tiers.host import filesystem_facts
 from kvreplay.tiers.layout import MEANINGS, Directories, path_function
-from kvreplay.tiers.tier import Holding, Region
+from kvreplay.tiers.tier import Holding, Region, StorageOptions
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kvreplay.tiers.tier import Options
 
 _WRITE = 1
 
@@ -31,7 +27,7 @@ class FileTier:
     alignment = directio.ALIGNMENT
     is_simulated = False
 
-    def __init__(self, name: str, directory: Path, options: Options) -> None:
+    def __init__(self, name: str, directory: Path, options: StorageOptions) -> None:
         """Store the tier `name` below `directory`."""
         self.engine = "threads"
         self.name, self.target, self._options = name, str(directory), options
@@ -96,7 +92,7 @@ class FileTier:
         """Return how to open an object's file, for a ring."""
         return (self._write_flags if op == _WRITE else self._read_flags) & ~os.O_CLOEXEC
 
-    def reserve(self, object_id: int, end: int) -> None:  # noqa: ARG002 - files grow as they are written
+    def reserve(self, object_id: int, end: int) -> None:
         """Make the object's directory if the layout has too many to make them all at first."""
         if self._directories is not None:
             self._directories.make_for(self.path(object_id))

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-from kvreplay.tiers.device import Copy
+from kvreplay.data.buffers import Arena
+from kvreplay.tiers.device import Copy, Device
+from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.gpu import Pins, address_of
+from kvreplay.tiers.tier import Holding
 from kvtrace.core.errors import DeviceError, ProbeUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kvreplay.data.buffers import Arena
-    from kvreplay.tiers.device import Device
-    from kvreplay.tiers.files import FileTier
-    from kvreplay.tiers.tier import Holding
 
 _WRITE = 1
 WANTED = "--gds needs kvikio ({}): pip install 'kvtrace[gds]', and NVIDIA's driver with nvidia-fs for direct I/O"
@@ -95,9 +91,14 @@ class GdsTier:
     is_simulated = False
 
     def __init__(
-        self, files: FileTier, make_device: Callable[[int], Device], make_library: Callable[[], Any] = Kvikio, *,
-        is_synced: bool, is_verified: bool,
-    ) -> None:  # fmt: skip
+        self,
+        files: FileTier,
+        make_device: Callable[[int], Device],
+        make_library: Callable[[], Any] = Kvikio,
+        *,
+        is_synced: bool,
+        is_verified: bool,
+    ) -> None:
         """Move the objects of `files` to and from GPU 0."""
         self._files, self.name, self.target, self.alignment = files, files.name, files.target, files.alignment
         self._make_device, self._make_library = make_device, make_library

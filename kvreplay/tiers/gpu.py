@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import itertools
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from kvreplay.tiers.device import Copy
+from kvreplay.data.buffers import Arena
+from kvreplay.tiers.device import Copy, Device, Memory
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.units import NS_PER_S, format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from kvreplay.data.buffers import Arena
-    from kvreplay.tiers.device import Device, Memory
 
 PAGE_BYTES = 4096
 TURN_BYTES = 256 << 20
@@ -47,11 +43,14 @@ class Transfers:
         """Return, by direction, counts and the rate while the copies ran, one at a time; populating is among them."""
         return {
             kind.name.lower(): {
-                "copies": copies, "bytes": nbytes, "device_ns": ns,
+                "copies": copies,
+                "bytes": nbytes,
+                "device_ns": ns,
                 "device_bytes_per_s": nbytes * NS_PER_S / ns if ns else None,
             }
-            for kind, (copies, nbytes, ns) in self._totals.items() if copies
-        }  # fmt: skip
+            for kind, (copies, nbytes, ns) in self._totals.items()
+            if copies
+        }
 
 
 def address_of(buffer: memoryview) -> int:
@@ -96,9 +95,15 @@ class GpuTier:
     is_simulated = False
 
     def __init__(
-        self, name: str, number: int, io_bytes: int, make_device: Callable[[int], Device], *,
-        is_within: bool = False, is_verified: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        number: int,
+        io_bytes: int,
+        make_device: Callable[[int], Device],
+        *,
+        is_within: bool = False,
+        is_verified: bool = False,
+    ) -> None:
         """Hold objects for the tier `name` on GPU `number`; `is_within`: copies stay on the device.
 
         A verified tier holds whole blocks.
@@ -152,7 +157,7 @@ class GpuTier:
             self._device.copy(grown.ptr, held[0].ptr, held[1], Copy.D2D)
         self._objects[object_id] = (grown, end)
 
-    def begin(self, op: int, object_id: int) -> tuple[Memory, int]:  # noqa: ARG002 - the protocol's
+    def begin(self, op: int, object_id: int) -> tuple[Memory, int]:
         """Return the object's memory and its length."""
         held = self._objects.get(object_id)
         if held is None:
@@ -191,11 +196,14 @@ class GpuTier:
     def facts(self) -> dict[str, Any]:
         """Return the GPU, how data moves, and what the device's events say of it."""
         return {
-            "is_simulated": False, "device": self._device.name, "device_bytes": self._total_bytes,
-            "copy": "device" if self._is_within else "host", "pinned_bytes": self._pins.nbytes if self._pins else 0,
+            "is_simulated": False,
+            "device": self._device.name,
+            "device_bytes": self._total_bytes,
+            "copy": "device" if self._is_within else "host",
+            "pinned_bytes": self._pins.nbytes if self._pins else 0,
             "transfers": self._transfers.facts(),
             "note": "latencies are the host's, launch and wait included; transfers has the device's own times",
-        }  # fmt: skip
+        }
 
     def close(self) -> None:
         """Unpin the buffers and free everything."""

@@ -42,8 +42,14 @@ def sys_text(path: Path) -> str | None:
 
 def filesystem_facts(target: Path) -> dict[str, Any]:
     """Return the filesystem that holds `target`, its mount options, and the device beneath; null if there is none."""
-    facts: dict[str, Any] = {"filesystem": None, "mount_point": None, "mount_options": None, "device": None,
-                             "device_model": None, "scheduler": None}  # fmt: skip
+    facts: dict[str, Any] = {
+        "filesystem": None,
+        "mount_point": None,
+        "mount_options": None,
+        "device": None,
+        "device_model": None,
+        "scheduler": None,
+    }
     mount = None if target.is_block_device() else _mount_of(target.resolve())
     if mount is not None:
         facts |= {"filesystem": mount.kind, "mount_point": mount.point, "mount_options": mount.options}

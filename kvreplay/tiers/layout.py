@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _MASK = (1 << 64) - 1
 # SplitMix64's multiplier: odd, so that no two ids meet, and neighbours part in their first digits.
@@ -23,7 +20,7 @@ DIRECTORY_NAME = re.compile(r"[0-9a-f]{2,3}|[0-9a-f]{2}_g0|" + _VLLM_ROOT)
 FILE_NAME = re.compile(r"[0-9a-f]{16}\.kv|[0-9a-f]{64}\.bin|kvreplay@1@0@[0-9a-f]{16}@bfloat16\.pt")
 
 
-class Layout(StrEnum):
+class FileLayout(StrEnum):
     """What `--layout` takes."""
 
     HASHED = "hashed"
@@ -33,11 +30,11 @@ class Layout(StrEnum):
 
 
 MEANINGS = {
-    Layout.HASHED: "256 subdirectories by a hash of the object: 3f/000000000000002a.kv",
-    Layout.FLAT: "one directory: 000000000000002a.kv",
-    Layout.VLLM: "as vLLM's file tier: <model>_<digest>_r<rank>/<hhh>/<hh>_g<group>/<hash, 64 digits>.bin; directories "
-    "are made before the write, not measured",
-    Layout.LMCACHE: "as LMCache's disk backend, one directory: <model>@<world size>@<worker>@<hash>@<dtype>.pt",
+    FileLayout.HASHED: "256 subdirectories by a hash of the object: 3f/000000000000002a.kv",
+    FileLayout.FLAT: "one directory: 000000000000002a.kv",
+    FileLayout.VLLM: "as vLLM's file tier: <model>_<digest>_r<rank>/<hhh>/<hh>_g<group>/<hash, 64 digits>.bin; "
+    "directories are made before the write, not measured",
+    FileLayout.LMCACHE: "as LMCache's disk backend, one directory: <model>@<world size>@<worker>@<hash>@<dtype>.pt",
 }
 
 
@@ -47,13 +44,13 @@ def mixed(object_id: int) -> int:
     return product ^ (product >> 32)
 
 
-def path_function(layout: Layout, root: str) -> Callable[[int], str]:
+def path_function(layout: FileLayout, root: str) -> Callable[[int], str]:
     """Return the function that gives an object's path below `root`."""
-    if layout is Layout.FLAT:
+    if layout is FileLayout.FLAT:
         return lambda object_id: f"{root}/{object_id:016x}.kv"
-    if layout is Layout.LMCACHE:
+    if layout is FileLayout.LMCACHE:
         return lambda object_id: f"{root}/kvreplay@1@0@{mixed(object_id):016x}@bfloat16.pt"
-    if layout is Layout.VLLM:
+    if layout is FileLayout.VLLM:
 
         def vllm(object_id: int) -> str:
             name = f"{mixed(object_id):016x}{object_id:048x}"
@@ -67,11 +64,11 @@ def path_function(layout: Layout, root: str) -> Callable[[int], str]:
 class Directories:
     """The directories of a layout below `root`: made at once where they are few, else when an object needs one."""
 
-    def __init__(self, layout: Layout, root: str) -> None:
+    def __init__(self, layout: FileLayout, root: str) -> None:
         """Make those that are few; `root` exists."""
-        self._is_deep = layout is Layout.VLLM
+        self._is_deep = layout is FileLayout.VLLM
         self._made: set[str] = set()
-        if layout is Layout.HASHED:
+        if layout is FileLayout.HASHED:
             for index in range(_SUBDIRECTORIES):
                 os.mkdir(f"{root}/{index:02x}")  # noqa: PTH102 - beside the paths of objects
 

@@ -1,4 +1,4 @@
-"""Tiers where nothing moves: `sim` takes the time that a model says, `null` takes none; marked in every output.
+"""Tiers that move no data: `sim` takes the time of a service model, `null` takes none; every output marks them.
 
 The model is the one by which `kvtrace gen` gives a tier's operations their times.
 """
@@ -6,19 +6,16 @@ The model is the one by which `kvtrace gen` gives a tier's operations their time
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from time import monotonic_ns, sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from kvreplay.plan.plan import DELETE, WRITE
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.units import NS_PER_S, format_duration, format_rate, parse_bytes, parse_duration_ns
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kvtrace.core.metadata import Metadata
 
 OPTIONS = ("bandwidth", "read_bandwidth", "write_bandwidth", "latency", "concurrency")
 
@@ -50,16 +47,24 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ASSUMED = {
-    "gpu": Service(read_bytes_per_s=1_500 * 10**9, write_bytes_per_s=1_500 * 10**9, latency_ns=10_000,
-                   source="assumed: copies within HBM3"),
-    "cpu": Service(read_bytes_per_s=50 * 10**9, write_bytes_per_s=50 * 10**9, latency_ns=10_000,
-                   source="assumed: copies over PCIe 5.0 x16"),
-}  # fmt: skip
+    "gpu": Service(
+        read_bytes_per_s=1_500 * 10**9,
+        write_bytes_per_s=1_500 * 10**9,
+        latency_ns=10_000,
+        source="assumed: copies within HBM3",
+    ),
+    "cpu": Service(
+        read_bytes_per_s=50 * 10**9,
+        write_bytes_per_s=50 * 10**9,
+        latency_ns=10_000,
+        source="assumed: copies over PCIe 5.0 x16",
+    ),
+}
 """By tier name, where neither the option nor the trace says."""
 
 
 class SimulatedTier:
-    """Takes its place in the order of operations; without a service, every operation is done at once."""
+    """Operations that move nothing: they take the time of `service`, or none without it."""
 
     engine = "sim"
     alignment = 1
@@ -102,8 +107,8 @@ class SimulatedTier:
     def write(self, handle: Any, offset: int, data: memoryview) -> None:
         """Do nothing."""
 
-    def read(self, handle: Any, offset: int, into: memoryview) -> int:  # noqa: ARG002 - the protocol's
-        """Claim that everything came."""
+    def read(self, handle: Any, offset: int, into: memoryview) -> int:
+        """Report the whole length as read."""
         return len(into)
 
     def end(self, op: int, handle: Any) -> None:
@@ -113,13 +118,14 @@ class SimulatedTier:
         """Do nothing."""
 
     def facts(self) -> dict[str, Any]:
-        """Say that nothing moved, and what the times are."""
+        """Return that nothing moved, and the model of its times."""
         if self.service is None:
             return {"is_simulated": True, "note": "no data moved; its times are only moments in the replay"}
         return {
-            "is_simulated": True, "service": msgspec.to_builtins(self.service),
+            "is_simulated": True,
+            "service": msgspec.to_builtins(self.service),
             "note": f"no data moved; its times are a model's: {self.service}",
-        }  # fmt: skip
+        }
 
     def close(self) -> None:
         """Do nothing."""
@@ -162,8 +168,13 @@ def _stated(options: Mapping[str, str], said: str) -> Service:
         raise ConfigError(f"{said}: {error}") from None
     if min(rates) <= 0 or concurrency < 0:
         raise ConfigError(f"{said}: a bandwidth must be > 0, and concurrency >= 0")
-    return Service(read_bytes_per_s=rates[0], write_bytes_per_s=rates[1], latency_ns=latency_ns,
-                   concurrency=concurrency, source="--tier")  # fmt: skip
+    return Service(
+        read_bytes_per_s=rates[0],
+        write_bytes_per_s=rates[1],
+        latency_ns=latency_ns,
+        concurrency=concurrency,
+        source="--tier",
+    )
 
 
 def _of_trace(tier: str, meta: Metadata) -> Service | None:
@@ -175,10 +186,12 @@ def _of_trace(tier: str, meta: Metadata) -> Service | None:
     if not all(rates):
         return None
     return Service(
-        read_bytes_per_s=rates[0], write_bytes_per_s=rates[1],
+        read_bytes_per_s=rates[0],
+        write_bytes_per_s=rates[1],
         latency_ns=parse_duration_ns(found["latency"]) if found.get("latency") else 0,
-        concurrency=found.get("concurrency") or 0, source="the trace's service model",
-    )  # fmt: skip
+        concurrency=found.get("concurrency") or 0,
+        source="the trace's service model",
+    )
 
 
 def _bytes(value: str | int | None) -> int:

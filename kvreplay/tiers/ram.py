@@ -1,11 +1,11 @@
-"""Host memory: objects are buffers, and every operation copies, so that memory really moves."""
+"""Host memory: objects are buffers, and every operation is a copy."""
 
 from __future__ import annotations
 
 import itertools
 from typing import Any
 
-from kvreplay.data.hugepages import HUGE_PAGE_BYTES, huge_bytes, map_aligned
+from kvreplay.data.buffers import HUGE_PAGE_BYTES, huge_bytes, map_aligned
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 
@@ -70,7 +70,7 @@ class RamTier:
         fresh[::PAGE_BYTES] = 0
         return fresh
 
-    def begin(self, op: int, object_id: int) -> Any:  # noqa: ARG002 - the protocol's
+    def begin(self, op: int, object_id: int) -> Any:
         """Return the object's buffer."""
         held = self._objects.get(object_id)
         if held is None:
@@ -99,15 +99,17 @@ class RamTier:
             raise FileNotFoundError(2, f"object {object_id} is not in tier {self.name}")
 
     def facts(self) -> dict[str, Any]:
-        """Say how reads and writes are done."""
+        """Return how reads and writes are done."""
         sink = None if self._is_verified else SINK_BYTES
         pages = (
             "objects from 2 MiB up on huge pages" if self._is_huge else "on small pages: the kernel gives no huge ones"
         )
         return {
-            "is_simulated": False, "read_sink_bytes": sink, "has_huge_pages": self._is_huge,
+            "is_simulated": False,
+            "read_sink_bytes": sink,
+            "has_huge_pages": self._is_huge,
             "note": f"copies between DRAM buffers, {pages}",
-        }  # fmt: skip
+        }
 
     def close(self) -> None:
         """Free everything."""

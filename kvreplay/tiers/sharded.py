@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from kvreplay.tiers.tier import NOWHERE, Holding
+from kvreplay.tiers.extents import ExtentTier
+from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.tier import NOWHERE, Drive, Holding
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.tables import objects_path, open_table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from kvreplay.tiers.extents import ExtentTier
-    from kvreplay.tiers.files import FileTier
-    from kvreplay.tiers.tier import Drive
 
 MAX_DRIVES = 255
 PLACEMENT = "by the object's key: blake2b of it, 8 bytes, little-endian, modulo the number of drives"
@@ -76,7 +72,7 @@ class SeveralDrives:
             drive.expect(Holding(holding.peak_bytes[at : at + 1], grown, holding.ahead_bytes))
         self._peaks = holding.together_bytes
 
-    def open(self, peak_bytes: int) -> None:  # noqa: ARG002 - each drive has its own
+    def open(self, peak_bytes: int) -> None:
         """Open all drives."""
         for drive, peak in zip(self._drives, self._peaks, strict=True):
             drive.open(peak)

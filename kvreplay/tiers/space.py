@@ -1,11 +1,19 @@
-"""The space of one file or device, handed out as extents: the lowest free one that is long enough."""
+"""The space of one file or device: its header block, and extents, the lowest free one that is long enough.
+
+The header says that the target is ours and how far it has been written: by it a later run knows the leftovers of a
+killed one, and need not write again what is already written.
+"""
 
 from __future__ import annotations
 
 import errno
 import threading
+import zlib
 from array import array
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from kvtrace.core.units import format_bytes
 
@@ -23,7 +31,7 @@ class Space:
         if unit_bytes % allocator.GRANULE_BYTES:
             raise ValueError(f"unit_bytes(={unit_bytes}) must be a multiple of {allocator.GRANULE_BYTES}")
         self._allocator, self._size_bytes, self._unit_bytes = allocator, size_bytes, unit_bytes
-        self._nodes, self._scalars = allocator.new_space(_FEW)
+        self._free = allocator.new_space(_FEW)
         self._lock = threading.Lock()
         # By object id: 16 bytes each, where a dictionary takes 150.
         self._starts, self._lengths = array("q"), array("q")
@@ -31,11 +39,11 @@ class Space:
         self.highest_bytes = 0
         """The end of the highest byte that was ever handed out."""
         # Both are compiled at their first call, which must not lie in a run.
-        allocator.release(self._nodes, self._scalars, self._allocate(unit_bytes), unit_bytes)
+        allocator.release(self._free, self._allocate(unit_bytes), unit_bytes)
         self._allocate(reserved_bytes)
 
     def _allocate(self, length: int) -> int:
-        return int(self._allocator.allocate(self._nodes, self._scalars, length))
+        return int(self._allocator.allocate(self._free, length))
 
     def start(self, object_id: int) -> int:
         """Return where an object begins; FileNotFoundError if it is not there."""
@@ -74,7 +82,7 @@ class Space:
                 return
             start = self._allocate(length)
             if start + length > self._size_bytes:
-                self._allocator.release(self._nodes, self._scalars, start, length)
+                self._allocator.release(self._free, start, length)
                 raise OSError(errno.ENOSPC, self._full(length))
             self._starts[object_id], self._lengths[object_id] = start, length
             self._objects += 1
@@ -82,15 +90,13 @@ class Space:
             self.highest_bytes = max(self.highest_bytes, start + length)
 
     def _make_room(self, object_id: int) -> None:
-        import numpy as np
-
         if object_id >= len(self._starts):
             more = array("q", [_NOWHERE]) * (object_id + 1 - len(self._starts) + len(self._starts) // 2)
             self._starts.extend(more)
             self._lengths.extend(more)
         # There can be one free extent more than objects, and the allocator takes two for itself on the way.
-        if self._objects + 4 > len(self._nodes):
-            self._nodes = np.concatenate([self._nodes, np.zeros_like(self._nodes)])
+        if self._objects + 4 > self._free.room:
+            self._free.grow()
 
     def _full(self, length: int) -> str:
         return (
@@ -103,6 +109,45 @@ class Space:
         with self._lock:
             start, length = self.extent(object_id)
             self._starts[object_id] = _NOWHERE
-            self._allocator.release(self._nodes, self._scalars, start, length)
+            self._allocator.release(self._free, start, length)
             self._objects -= 1
             self._live_bytes -= length
+
+
+_MAGIC = b"Written by kvreplay: this file or device is its own and will be overwritten.\n"
+_CRC_BYTES = 4
+HEADER_BYTES = 4096
+"""Of a file's header; a device's is one of its blocks if those are longer."""
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What a target of ours says of itself."""
+
+    filled_bytes: int
+    """From the start on, all of it has been written since it was allocated or discarded."""
+
+
+def encode_header(header: Header, block_bytes: int) -> bytes:
+    """Return `header` as a block of `block_bytes`; a checksum over all of it ends it."""
+    body = (_MAGIC + msgspec.json.encode(header) + b"\n").ljust(block_bytes - _CRC_BYTES, b"\0")
+    return body + zlib.crc32(body).to_bytes(_CRC_BYTES, "little")
+
+
+def read_header(path: Path, block_bytes: int = HEADER_BYTES) -> Header | None:
+    """Return the header of the file at `path`; None if it has none of ours."""
+    try:
+        with path.open("rb") as file:
+            return decode_header(file.read(block_bytes))
+    except OSError:
+        return None
+
+
+def decode_header(block: bytes) -> Header | None:
+    """Return the header in `block`; None if it is not ours, or changed since."""
+    body, crc = block[:-_CRC_BYTES], block[-_CRC_BYTES:]
+    if not body.startswith(_MAGIC) or zlib.crc32(body) != int.from_bytes(crc, "little"):
+        return None
+    try:
+        return msgspec.json.decode(body[len(_MAGIC) :].rstrip(b"\0"), type=Header)
+    except msgspec.MsgspecError:
+        return None

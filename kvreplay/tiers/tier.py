@@ -1,22 +1,19 @@
-"""The tiers a trace can be replayed on: one a file, all of one form."""
+"""The protocols of tiers: what an engine asks of any tier, and of storage, io_uring and GPU tiers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from kvreplay.tiers.layout import Layout
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from kvreplay.data.buffers import Arena
+from kvreplay.data.buffers import Arena
+from kvreplay.tiers.layout import FileLayout
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """How tiers do their work."""
+class StorageOptions:
+    """How storage tiers do I/O."""
 
     is_direct: bool = True
     """O_DIRECT for files; false only for `--buffered`."""
@@ -28,7 +25,7 @@ class Options:
     """Whether block devices may be overwritten; only for `--destroy-data`."""
     is_discarding: bool = False
     """Whether a delete discards its extent of a block device; only for `--discard`."""
-    layout: Layout = Layout.HASHED
+    layout: FileLayout = FileLayout.HASHED
     """How files are named."""
 
 
@@ -99,7 +96,7 @@ class Tier(Protocol):
         """Remove the object and free what it took."""
 
     def facts(self) -> dict[str, Any]:
-        """Return what a reader of the run must know about this tier, for run.json."""
+        """Return what run.json says of this tier."""
 
     def close(self) -> None:
         """Give up the target and remove our own files."""
@@ -114,7 +111,7 @@ class StorageTier(Tier, Protocol):
         """What it lies on: itself, unless it is several."""
 
     def expect(self, holding: Holding) -> None:
-        """Note, before `open`, what the replay will hold there."""
+        """Take note, before `open`, of what the replay will store there."""
 
 
 @runtime_checkable
@@ -122,7 +119,14 @@ class Drive(StorageTier, Protocol):
     """A tier on one directory, file or device."""
 
     def region(self, peak_bytes: int) -> AbstractContextManager[Region]:
-        """Give something to be written full: `peak_bytes` in a directory, else all there is."""
+        """Return the region to be written full: a file of `peak_bytes` in a directory, else all there is."""
+
+
+def drives_of(tiers: list[Tier | None]) -> Iterator[Drive]:
+    """Yield every directory, file and device that the tiers lie on."""
+    for tier in tiers:
+        if isinstance(tier, StorageTier):
+            yield from tier.drives
 
 
 @runtime_checkable
@@ -162,13 +166,13 @@ class RingTier(Protocol):
 
 @runtime_checkable
 class DeviceTier(Protocol):
-    """A tier whose data passes a GPU."""
+    """A tier whose data passes through a GPU."""
 
     def pin(self, arenas: Sequence[Arena]) -> None:
         """Make the engine's buffers ready for the GPU, before anything runs; DeviceError if that fails."""
 
     def stage(self, data: memoryview) -> None:
-        """Bring generated data to where a write of it starts from; not measured."""
+        """Copy generated data to where its write starts from, such as the GPU; not measured."""
 
 
 class ModelledTier(Protocol):
@@ -184,5 +188,5 @@ def modelled(tier: Tier | None) -> ModelledTier | None:
 
 
 def has_times(tier: Tier) -> bool:
-    """Return whether the times of its operations mean anything: measured, or said by a model."""
+    """Return whether its operations have times: measured ones, or a model's."""
     return not tier.is_simulated or modelled(tier) is not None

@@ -1,24 +1,27 @@
-"""Change the form of a table: any source into requests, Parquet into CSV and back, MLPerf traces."""
+"""Convert tables: any source to a requests table, Parquet to CSV and back, MLPerf traces both ways."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from kvtrace.commands.options import AsJson, Seed
-from kvtrace.commands.source_options import SourceArguments, takes_source
-from kvtrace.core.app import emit_json, log, progress
+from kvtrace.commands.options import AsJson, MaxRequests, Seed, SourceArguments
+from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.schema import OBJECTS, TRACE
+from kvtrace.core.tables import create, objects_path, open_table
 
 
-@takes_source
+@takes_groups
 def import_(
     file: Annotated[Path, typer.Argument(help="A file of real requests; for some sources a directory or a glob.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The requests table: *.parquet or *.csv.zst.")],
-    max_requests: Annotated[int | None, typer.Option(min=1, max=10**12, help="Stop after so many requests.")] = None,
+    max_requests: MaxRequests = None,
     seed: Seed = 42,
     as_json: AsJson = False,
     *,
@@ -32,18 +35,18 @@ def import_(
     kvtrace import azure_2023_code.csv -o azure.parquet
     kvtrace import BurstGPT_1.csv --source burstgpt --time-scale 0.1 -o burst.csv.zst --json
     """
-    from kvtrace.requests import importing
+    from kvtrace.requests import account
 
     requests = source.read(file, seed, max_requests)
     with progress("writing", len(requests)) as tick:
-        figures = importing.write(output, requests, ["kvtrace", *sys.argv[1:]], seed, tick)
+        figures = account.write(output, requests, ["kvtrace", *sys.argv[1:]], seed, tick)
     if as_json:
         emit_json({"file": str(output), "source": requests.origin, "notes": requests.notes, **figures})
         return
     for note in requests.notes:
         log(f"note: {note}")
     typer.echo(f"{output}: requests of {file}\n")
-    for what, how_much in importing.lines(figures):
+    for what, how_much in account.lines(figures):
         typer.echo(f"{what:<25}  {how_much}")
 
 
@@ -80,12 +83,7 @@ def convert(
             _convert_native(source, target, tick)
 
 
-def _convert_native(source: Path, target: Path, tick: Any) -> None:
-    from contextlib import ExitStack
-
-    from kvtrace.core.schema import OBJECTS, TRACE
-    from kvtrace.core.tables import create, objects_path, open_table
-
+def _convert_native(source: Path, target: Path, tick: Callable[[float], None]) -> None:
     reader = open_table(source)
     with ExitStack() as stack:
         if reader.table == TRACE and objects_path(source).exists():

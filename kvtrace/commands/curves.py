@@ -1,4 +1,4 @@
-"""Ask what one cache does with a file of requests: its hits at some capacities, and the curve over all."""
+"""One cache over a file of requests: its hits at given capacities (sim), and the curve over all of them (mrc)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvtrace.commands.options import AsJson, Seed, percent
-from kvtrace.commands.source_options import SourceArguments, takes_source
-from kvtrace.core.app import emit_json, emit_table
+from kvtrace.commands.options import AsJson, KvDtype, RequestFile, Seed, SourceArguments, percent
+from kvtrace.core.app import emit_json, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count, parse_duration_ns
 
 if TYPE_CHECKING:
-    from kvtrace.sim.preset import Policy
+    from kvtrace.core.document.document import Document
+    from kvtrace.curves.mrc import HitCurve
+    from kvtrace.sim.policies.policies import Policy
 
 
-@takes_source
+@takes_groups
 def sim(
-    file: Annotated[Path, typer.Argument(help="A file of real requests.")],
+    file: RequestFile,
     capacity_blocks: Annotated[str, typer.Option(help="Capacities in blocks, with commas; `unlimited` is one.")],
     policy: Annotated[
         str, typer.Option(help="Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, or ttl.")
@@ -51,31 +52,28 @@ def sim(
         chains = block_chains(requests)
         hits = policy_hits(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
     references = len(chains.slots)
-    results = [{"capacity_blocks": c, "hits": h} for c, h in zip(capacities, hits, strict=True)]
     if as_json:
-        emit_json({
-            "policy": policy, "ttl_ns": ttl_ns or None, "requests": len(requests), "references": references,
-            "results": results,
-        })  # fmt: skip
+        results = [{"capacity_blocks": c, "hits": h} for c, h in zip(capacities, hits, strict=True)]
+        counts = {"requests": len(requests), "references": references, "results": results}
+        emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts})
         return
-    emit_table(
-        f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests",
-        ["capacity, blocks", "hits", "hit ratio"],
-        [
-            [
-                "unlimited" if c is None else format_count(c),
-                format_count(h), percent(h / references if references else None),
-            ]
-            for c, h in zip(capacities, hits, strict=True)
-        ],
-    )  # fmt: skip
+    from kvtrace.core.document.document import Cell, ReportTable, Sheet, Unit, columns_of
+    from kvtrace.core.document.terminal import show_tables
+
+    columns = columns_of("count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio")
+    rows = [
+        [Cell("unlimited", Unit.TEXT) if c is None else c, h, h / references if references else None]
+        for c, h in zip(capacities, hits, strict=True)
+    ]
+    title = f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests"
+    show_tables([ReportTable(title, Sheet.SUMMARY, columns, rows)])
 
 
-@takes_source
+@takes_groups
 def mrc(
-    file: Annotated[Path, typer.Argument(help="A file of real requests.")],
+    file: RequestFile,
     model: Annotated[str, typer.Option(help="The model whose KV cache it is.")] = "llama3.1-8b",
-    kv_dtype: Annotated[str | None, typer.Option(help="Element type of the cache, such as fp8.")] = None,
+    kv_dtype: KvDtype = None,
     chunk_tokens: Annotated[
         int | None, typer.Option(min=1, max=2**31 - 1, help="Tokens an object.  [default: the source's blocks]")
     ] = None,
@@ -105,9 +103,10 @@ def mrc(
     kvtrace mrc conversation.jsonl --source mooncake --policy s3fifo --sample 0.1
     """
     from kvtrace.core.compiled import compile_announced
-    from kvtrace.core.plots import check_plot
+    from kvtrace.core.document.plots import check_plot
+    from kvtrace.core.document.terminal import show_documents
     from kvtrace.curves import mrc as curves
-    from kvtrace.model.shape import find_model
+    from kvtrace.model.catalogue import find_model
 
     shape, chosen = find_model(model, kv_dtype), _named(policy)
     if plot_to is not None:
@@ -120,24 +119,40 @@ def mrc(
     if as_json:
         emit_json({"model": model, "source": requests.origin, **curves.as_json(found)})
         return
-    rate = found.sampling_rate
-    sampled = "" if rate == 1 else f", estimated from samples of {percent(rate)} of the objects"
-    emit_table(
+    show_documents([_document(found, policy)])
+
+
+def _document(found: HitCurve, policy: str) -> Document:
+    """Return the curve as a document: a row a capacity, with bars for the hits, and how much is enough."""
+    from kvtrace.core.document.document import Cell, Chapter, Document, ReportTable, Sheet, Unit, columns_of
+
+    is_exact = found.sampling_rate == 1
+    sampled = "" if is_exact else f", estimated from samples of {percent(found.sampling_rate)} of the objects"
+    title = (
         f"{policy}: {format_count(found.references)} references of {format_count(found.requests)} requests, "
-        f"objects of {found.object_tokens} tokens, {format_bytes(found.object_bytes)}{sampled}",
-        ["capacity", "objects", "hits", "read", "passed on", "written", ""],
-        curves.rows(found),
+        f"objects of {found.object_tokens} tokens, {format_bytes(found.object_bytes)}{sampled}"
     )
-    for enough in found.enough:
-        size = enough["capacity_bytes"]
-        typer.echo(
-            f"{100 * enough['share_of_hits']:.0f} % of all possible hits: "
-            + ("more than all objects" if size is None else format_bytes(size))
-        )
+    columns = columns_of("""
+        bytes: capacity_bytes = capacity
+        count: capacity_objects = objects, hits
+        share: hit_ratio = hit ratio
+        bytes: read_bytes = read, passed_bytes = passed on, written_bytes = written
+    """)
+    rows = [[getattr(point, column.name) for column in columns] for point in found.points]
+    if not is_exact:
+        for row, point in zip(rows, found.points, strict=True):
+            row[3] = Cell(f"{percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", Unit.TEXT)
+    enough = [
+        f"{100 * e['share_of_hits']:.0f} % of all possible hits: "
+        + ("more than all objects" if e["capacity_bytes"] is None else format_bytes(e["capacity_bytes"]))
+        for e in found.enough
+    ]
+    table = ReportTable(title, Sheet.SUMMARY, columns, rows, bars="hits")
+    return Document("", "", [Chapter("", [table], enough)])
 
 
 def _named(policy: str) -> Policy:
-    from kvtrace.sim.preset import Policy
+    from kvtrace.sim.policies.policies import Policy
 
     if policy not in list(Policy):
         raise ConfigError(f"unknown policy {policy!r}; known are {', '.join(Policy)}")
@@ -145,7 +160,8 @@ def _named(policy: str) -> Policy:
 
 
 def _policy(name: str, ttl: str | None) -> tuple[Policy, int]:
-    from kvtrace.sim.preset import MAX_TTL_NS, Policy
+    from kvtrace.sim.policies.policies import Policy
+    from kvtrace.sim.preset import MAX_TTL_NS
 
     policy = _named(name)
     if (policy is Policy.TTL) != (ttl is not None):

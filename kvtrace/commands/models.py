@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.commands.options import AsJson
-from kvtrace.core.app import emit_json, emit_table
+from kvtrace.commands.options import AsJson, TensorParallel
+from kvtrace.core.app import emit_json
 
 
 def models(
     model: Annotated[str | None, typer.Argument(help="A model, or a path to a config.json; without it, all.")] = None,
-    tensor_parallel: Annotated[int, typer.Option("--tp", min=1, max=1024, help="Tensor-parallel ranks.")] = 1,
+    tensor_parallel: TensorParallel = 1,
     kv_dtype: Annotated[
         str | None, typer.Option(help="Dtype of the cache: fp32, fp16, bf16, fp8, int8, fp8_ds_mla.")
     ] = None,
@@ -29,18 +29,17 @@ def models(
     kvtrace models gpt-oss-120b --tokens 100000 --chunk 16 --page 4KiB
     kvtrace models ./config.json --kv-dtype fp8
     """
+    from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.units import parse_bytes
     from kvtrace.model import explain
 
     if model is None:
         listing = explain.listing()
-        if as_json:
-            emit_json({"models": listing})
-        else:
-            emit_table("models, before any tensor-parallel split", explain.COLUMNS, explain.listing_rows(listing))
-        return
-    found = explain.describe_model(model, kv_dtype, tensor_parallel, tokens, chunk, parse_bytes(page))
+        found, shown = {"models": listing}, explain.listing_document(listing)
+    else:
+        found = explain.describe_model(model, kv_dtype, tensor_parallel, tokens, chunk, parse_bytes(page))
+        shown = explain.document(found)
     if as_json:
         emit_json(found)
     else:
-        typer.echo("\n".join(explain.arithmetic(found)))
+        show_documents([shown])

@@ -6,14 +6,10 @@ first fit, allocation and release are logarithmic however fragmented the space g
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
-from kvtrace.core.compiled import allocating
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from kvtrace.core.compiled import inner, njit
+from kvtrace.core.structures import Structure, record, table
 
 GRANULE_BYTES = 4096
 """Addresses and reserved lengths are multiples of this: a page, and the largest common sector."""
@@ -21,96 +17,144 @@ GRANULE_BYTES = 4096
 SPACE_BYTES = 1 << 62
 """The space starts as one free extent of this length, so that growing is allocating like any other."""
 
-# Columns of the node table, and of the row of scalars.
-_LEFT, _RIGHT, _START, _LENGTH, _LONGEST, _PRIORITY, _COLUMNS = 0, 1, 2, 3, 4, 5, 6
-_ROOT, _SPARE, _USED, SPAN = 0, 1, 2, 3
+_DEEPEST = 512
+"""Of a treap of 2^32 nodes no path is nearly as long."""
 _NONE = -1
 
+_NODE = np.dtype([(name, "i8") for name in ("left", "right", "start", "length", "longest", "priority")])
+_STATE = np.dtype([(name, "i8") for name in ("root", "spare", "used", "span", "low", "high")])
 
-def new_space(max_free_extents: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return an empty space (nodes, scalars) with room for `max_free_extents` free extents at once.
 
-    One more extent than objects live at once can ever be free. `scalars[SPAN]` is the end of the highest
-    byte ever allocated.
+class FreeSpace(Structure):
+    """The free extents of one file or device; see new_space."""
+
+    state = record(_STATE)
+    """The root, the first spare node (the next are on its left), nodes ever used, the end of the highest byte that was
+    ever allocated; and the two trees of a split."""
+    nodes = table(_NODE)
+    path = table("i4")
+    """Scratch."""
+
+    @property
+    def span_bytes(self) -> int:
+        """The end of the highest byte that was ever allocated."""
+        return int(self.state["span"])
+
+    @property
+    def room(self) -> int:
+        """How many extents may be free at once, and one more."""
+        return len(self.nodes)
+
+    def grow(self) -> None:
+        """Make room for twice as many free extents."""
+        self.nodes = np.concatenate([self.nodes, np.zeros_like(self.nodes)])
+
+
+def new_space(max_free_extents: int) -> FreeSpace:
+    """Return an empty space with room for `max_free_extents` free extents at once.
+
+    One more extent than objects live at once can ever be free.
     """
     if max_free_extents < 1:
         raise ValueError(f"max_free_extents(={max_free_extents}) must be > 0.")
     # Freeing inserts before it coalesces with the extent above: one spare.
-    nodes = np.zeros((max_free_extents + 1, _COLUMNS), dtype=np.int64)
-    scalars = np.array([_NONE, _NONE, 0, 0], dtype=np.int64)
-    _add(nodes, scalars, 0, SPACE_BYTES)
-    return nodes, scalars
+    space = FreeSpace(nodes=np.zeros(max_free_extents + 1, _NODE), path=np.zeros(_DEEPEST, np.int32))
+    space.state["root"] = space.state["spare"] = _NONE
+    _begin(space)
+    return space
 
 
-@allocating
-def allocate(nodes: Any, scalars: Any, length: int) -> int:
+@njit
+def allocate(space: FreeSpace, length: int) -> int:
     """Return the lowest address at which `length` bytes (a positive multiple of the granule) are free."""
-    node = scalars[_ROOT]
+    return take(space, length)
+
+
+@njit
+def release(space: FreeSpace, start: int, length: int) -> None:
+    """Free `length` bytes at `start`, which must be allocated; join them with the free extents beside them."""
+    give(space, start, length)
+
+
+@njit
+def _begin(space: FreeSpace) -> None:
+    _add(space, 0, SPACE_BYTES)
+
+
+@inner
+def take(space: FreeSpace, length: int) -> int:
+    """Do what `allocate` does, for compiled code."""
+    nodes, state = space.nodes, space.state
+    at = state.root
     while True:
-        left = nodes[node, _LEFT]
-        if left != _NONE and nodes[left, _LONGEST] >= length:
-            node = left
-        elif nodes[node, _LENGTH] >= length:
+        left = nodes[at].left
+        if left != _NONE and nodes[left].longest >= length:
+            at = left
+        elif nodes[at].length >= length:
             break
         else:
-            node = nodes[node, _RIGHT]
-    start = nodes[node, _START]
-    if nodes[node, _LENGTH] == length:
-        _remove(nodes, scalars, start)
+            at = nodes[at].right
+    node = nodes[at]
+    start = node.start
+    if node.length == length:
+        _remove(space, start)
     else:
-        nodes[node, _START] += length
-        nodes[node, _LENGTH] -= length
-        _refresh(nodes, scalars[_ROOT], start + length)
-    scalars[SPAN] = max(scalars[SPAN], start + length)
+        node.start += length
+        node.length -= length
+        _refresh(space, start + length)
+    state.span = max(state.span, start + length)
     return start
 
 
-@allocating
-def release(nodes: Any, scalars: Any, start: int, length: int) -> None:
-    """Free `length` bytes at `start`, which must be allocated; join them with the free extents beside them."""
-    below, above = _NONE, _NONE
-    node = scalars[_ROOT]
-    while node != _NONE:
-        if nodes[node, _START] < start:
-            below, node = node, nodes[node, _RIGHT]
+@inner
+def give(space: FreeSpace, start: int, length: int) -> None:
+    """Do what `release` does, for compiled code."""
+    nodes = space.nodes
+    below, above, at = _NONE, _NONE, space.state.root
+    while at != _NONE:
+        if nodes[at].start < start:
+            below, at = at, nodes[at].right
         else:
-            above, node = node, nodes[node, _LEFT]
-    joins_below = below != _NONE and nodes[below, _START] + nodes[below, _LENGTH] == start
-    if above != _NONE and nodes[above, _START] == start + length:
-        length += nodes[above, _LENGTH]
-        _remove(nodes, scalars, nodes[above, _START])
+            above, at = at, nodes[at].left
+    joins_below = below != _NONE and nodes[below].start + nodes[below].length == start
+    if above != _NONE and nodes[above].start == start + length:
+        length += nodes[above].length
+        _remove(space, nodes[above].start)
     if joins_below:
-        nodes[below, _LENGTH] += length
-        _refresh(nodes, scalars[_ROOT], nodes[below, _START])
+        nodes[below].length += length
+        _refresh(space, nodes[below].start)
     else:
-        _add(nodes, scalars, start, length)
+        _add(space, start, length)
 
 
-@allocating
-def _pull(nodes: Any, node: int) -> None:
-    longest = nodes[node, _LENGTH]
-    for side in (nodes[node, _LEFT], nodes[node, _RIGHT]):
-        if side != _NONE:
-            longest = max(longest, nodes[side, _LONGEST])
-    nodes[node, _LONGEST] = longest
-
-
-@allocating
-def _refresh(nodes: Any, root: int, start: int) -> None:
-    """Recompute the longest extents on the way from `root` to the extent at `start`."""
-    path = np.empty(256, dtype=np.int64)
-    depth, node = 0, root
-    while True:
-        path[depth] = node
-        depth += 1
-        if nodes[node, _START] == start:
-            break
-        node = nodes[node, _LEFT] if start < nodes[node, _START] else nodes[node, _RIGHT]
+@inner
+def _pull(space: FreeSpace, depth: int) -> None:
+    """Recompute the longest extents below each of the first `depth` nodes of the path, from its end."""
+    nodes = space.nodes
     for i in range(depth - 1, -1, -1):
-        _pull(nodes, path[i])
+        node = nodes[space.path[i]]
+        longest = node.length
+        if node.left != _NONE:
+            longest = max(longest, nodes[node.left].longest)
+        if node.right != _NONE:
+            longest = max(longest, nodes[node.right].longest)
+        node.longest = longest
 
 
-@allocating
+@inner
+def _refresh(space: FreeSpace, start: int) -> None:
+    """Recompute the longest extents on the way from the root to the extent at `start`."""
+    nodes, depth, at = space.nodes, 0, space.state.root
+    while True:
+        space.path[depth] = at
+        depth += 1
+        if nodes[at].start == start:
+            break
+        at = nodes[at].left if start < nodes[at].start else nodes[at].right
+    _pull(space, depth)
+
+
+@inner
 def _priority(number: int) -> int:
     # SplitMix64's mixing: the same tree on every run, yet balanced whatever the order of addresses.
     z = np.uint64(number) + np.uint64(0x9E3779B97F4A7C15)
@@ -119,84 +163,88 @@ def _priority(number: int) -> int:
     return int((z ^ (z >> np.uint64(31))) >> np.uint64(1))
 
 
-@allocating
-def _merge(nodes: Any, low: int, high: int) -> int:
+@inner
+def _merge(space: FreeSpace, low: int, high: int) -> int:
     """Return the root of the tree of `low` and `high`, where every address of `low` lies before `high`."""
-    path = np.empty(512, dtype=np.int64)
-    depth = 0
-    root, parent, side = _NONE, _NONE, _LEFT
+    nodes, depth = space.nodes, 0
+    root, parent, is_left = _NONE, _NONE, False
     while low != _NONE or high != _NONE:
-        takes_low = high == _NONE or (low != _NONE and nodes[low, _PRIORITY] > nodes[high, _PRIORITY])
+        takes_low = high == _NONE or (low != _NONE and nodes[low].priority > nodes[high].priority)
         top = low if takes_low else high
         if parent == _NONE:
             root = top
+        elif is_left:
+            nodes[parent].left = top
         else:
-            nodes[parent, side] = top
+            nodes[parent].right = top
         if _NONE in (low, high):
             break
-        path[depth] = top
+        space.path[depth] = top
         depth += 1
-        parent = top
+        parent, is_left = top, not takes_low
         if takes_low:
-            side, low = _RIGHT, nodes[top, _RIGHT]
+            low = nodes[top].right
         else:
-            side, high = _LEFT, nodes[top, _LEFT]
-    for i in range(depth - 1, -1, -1):
-        _pull(nodes, path[i])
+            high = nodes[top].left
+    _pull(space, depth)
     return root
 
 
-@allocating
-def _split(nodes: Any, node: int, start: int) -> tuple[int, int]:
-    """Return the roots of the trees below and from `start` on."""
-    path = np.empty(256, dtype=np.int64)
-    depth = 0
-    low, high, low_end, high_end = _NONE, _NONE, _NONE, _NONE
-    while node != _NONE:
-        path[depth] = node
+@inner
+def _split(space: FreeSpace, at: int, start: int) -> None:
+    """Put the roots of the trees below and from `start` on into state.low and state.high."""
+    nodes, state, depth = space.nodes, space.state, 0
+    state.low, state.high = _NONE, _NONE
+    low_end, high_end = _NONE, _NONE
+    while at != _NONE:
+        space.path[depth] = at
         depth += 1
-        if nodes[node, _START] < start:
+        node = nodes[at]
+        if node.start < start:
             if low_end == _NONE:
-                low = node
+                state.low = at
             else:
-                nodes[low_end, _RIGHT] = node
-            low_end, node = node, nodes[node, _RIGHT]
+                nodes[low_end].right = at
+            low_end, at = at, node.right
         else:
             if high_end == _NONE:
-                high = node
+                state.high = at
             else:
-                nodes[high_end, _LEFT] = node
-            high_end, node = node, nodes[node, _LEFT]
+                nodes[high_end].left = at
+            high_end, at = at, node.left
     if low_end != _NONE:
-        nodes[low_end, _RIGHT] = _NONE
+        nodes[low_end].right = _NONE
     if high_end != _NONE:
-        nodes[high_end, _LEFT] = _NONE
-    for i in range(depth - 1, -1, -1):
-        _pull(nodes, path[i])
-    return low, high
+        nodes[high_end].left = _NONE
+    _pull(space, depth)
 
 
-@allocating
-def _add(nodes: Any, scalars: Any, start: int, length: int) -> None:
+@inner
+def _add(space: FreeSpace, start: int, length: int) -> None:
     """Add the free extent; it touches no other."""
-    node = scalars[_SPARE]
-    if node == _NONE:
-        node = scalars[_USED]
-        scalars[_USED] += 1
+    nodes, state = space.nodes, space.state
+    at = state.spare
+    if at == _NONE:
+        at = state.used
+        state.used += 1
     else:
-        scalars[_SPARE] = nodes[node, _LEFT]
-    nodes[node, _LEFT] = nodes[node, _RIGHT] = _NONE
-    nodes[node, _START], nodes[node, _LENGTH], nodes[node, _LONGEST] = start, length, length
-    nodes[node, _PRIORITY] = _priority(node)
-    low, high = _split(nodes, scalars[_ROOT], start)
-    scalars[_ROOT] = _merge(nodes, _merge(nodes, low, node), high)
+        state.spare = nodes[at].left
+    node = nodes[at]
+    node.left = node.right = _NONE
+    node.start, node.length, node.longest, node.priority = start, length, length, _priority(at)
+    _split(space, state.root, start)
+    high = state.high
+    state.root = _merge(space, _merge(space, state.low, at), high)
 
 
-@allocating
-def _remove(nodes: Any, scalars: Any, start: int) -> None:
+@inner
+def _remove(space: FreeSpace, start: int) -> None:
     """Remove the free extent at `start`."""
-    low, rest = _split(nodes, scalars[_ROOT], start)
-    gone, high = _split(nodes, rest, start + 1)
-    nodes[gone, _LEFT] = scalars[_SPARE]
-    scalars[_SPARE] = gone
-    scalars[_ROOT] = _merge(nodes, low, high)
+    nodes, state = space.nodes, space.state
+    _split(space, state.root, start)
+    low = state.low
+    _split(space, state.high, start + 1)
+    gone, high = state.low, state.high
+    nodes[gone].left = state.spare
+    state.spare = gone
+    state.root = _merge(space, low, high)

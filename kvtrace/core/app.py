@@ -1,31 +1,39 @@
-"""Command-line plumbing that the three programs share: errors in one line, tables, JSON, progress."""
+"""What the command lines of the three programs share: groups of options, errors in one line, JSON, progress."""
 
 from __future__ import annotations
 
+import gc
+import inspect
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from dataclasses import is_dataclass
+from functools import wraps
+from typing import Any, NoReturn, cast
 
 import typer
 
 from kvtrace import __version__
 from kvtrace.core.errors import KvError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
 INTERRUPTED = 130
 TERMINATED = 143
+_GARBAGE_OBJECTS = 100_000
 
 
 def make_app(program: str, summary: str, epilog: str) -> typer.Typer:
     """Return the Typer application of `program`: plain help, shell completion, `--version`."""
     app = typer.Typer(
-        name=program, help=summary, epilog=epilog, no_args_is_help=True, rich_markup_mode=None,
-        pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
-    )  # fmt: skip
+        name=program,
+        help=summary,
+        epilog=epilog,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
 
     def show_version(value: bool) -> None:
         if value:
@@ -44,11 +52,48 @@ def make_app(program: str, summary: str, epilog: str) -> typer.Typer:
     return app
 
 
+def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Let `command` take its options in groups: an argument whose type is a dataclass stands for that class's fields.
+
+    Each field is `Annotated[type, typer.Option(...)]`, with its default. `--help` lists the fields in the place of the
+    argument, and the command gets one instance. So a group is written once, whichever commands take it:
+
+        @dataclass(frozen=True, slots=True)
+        class ModelArguments:
+            model: Annotated[str, typer.Option(help="The model whose KV cache it is.")] = "llama3.1-8b"
+            kv_dtype: Annotated[str | None, typer.Option(help="Element type of the cache.")] = None
+
+        @takes_groups
+        def size(file: TraceFile, as_json: AsJson = False, *, model: ModelArguments) -> None: ...
+    """
+    groups: dict[str, tuple[type, list[str]]] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        if is_dataclass(parameter.annotation) and isinstance(parameter.annotation, type):
+            of_group = inspect.signature(parameter.annotation, eval_str=True).parameters
+            groups[name] = (parameter.annotation, list(of_group))
+            parameters.extend(of_group.values())
+        else:
+            parameters.append(parameter)
+
+    @wraps(command)
+    def run_command(**values: Any) -> None:
+        made = {name: group(**{field: values.pop(field) for field in own}) for name, (group, own) in groups.items()}
+        command(**values, **made)
+
+    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    run_command.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+    run_command.__annotations__ = {p.name: p.annotation for p in keyword_only}
+    return run_command
+
+
 def run(app: typer.Typer, program: str) -> NoReturn:
     """Run `app` and leave with its exit code; every error a user can cause is one line on stderr."""
     # typer's root of usage errors has no public name.
     usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
     signal.signal(signal.SIGTERM, _terminated)
+    # Python looks for garbage whenever it has made 700 more objects: 0.1 s and more of a start that loads numba.
+    gc.set_threshold(_GARBAGE_OBJECTS)
     try:
         code = app(standalone_mode=False, prog_name=program)
     except KvError as error:
@@ -98,20 +143,8 @@ def emit_json(value: Any) -> None:
     typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
-def emit_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print an aligned table on stdout: the first column left, all others right."""
-    cells = [[str(c) for c in columns], *[["-" if v is None else str(v) for v in row] for row in rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    lines = [
-        "  ".join(v.ljust(w) if i == 0 else v.rjust(w) for i, (v, w) in enumerate(zip(row, widths, strict=True)))
-        for row in cells
-    ]
-    lines.insert(1, "  ".join("-" * w for w in widths))
-    typer.echo(f"{title}\n" + "\n".join(line.rstrip() for line in lines) + "\n")
-
-
 def log(message: str) -> None:
-    """Print a line for the person watching, on stderr."""
+    """Print a line on stderr."""
     typer.echo(message, err=True)
 
 
@@ -131,9 +164,14 @@ def progress(label: str, total: float | None = None) -> Iterator[Callable[[float
         TimeRemainingColumn,
     )
 
-    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(),
-               TextColumn("{task.percentage:>3.0f} %" if total else "{task.completed:,.0f}"),
-               TimeElapsedColumn(), TimeRemainingColumn()]  # fmt: skip
+    columns = [
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %" if total else "{task.completed:,.0f}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    ]
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
         yield lambda done: bar.update(task, completed=done)

@@ -12,7 +12,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import signal
+import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numba.extending
 import numpy as np
-from numba.core import event, types
+from numba.core import compiler, event, types
+from numba.core.codegen import JITCodeLibrary
+from numba.core.registry import cpu_target
 from numba.np.arrayobj import populate_array
 
 from kvtrace.core.app import log
@@ -31,17 +35,26 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parents[2]
 _PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
-_CONSTANTS = (
-    "kvtrace/core/compiled.py", "kvtrace/core/schema.py", "kvtrace/sim/records.py", "kvtrace/sim/world.py",
-    "kvreplay/plan/plan.py", "kvreplay/engine/ring.py", "kvreplay/tiers/tier.py", "kvreplay/engine/job.py",
-)  # fmt: skip
-"""What the compiled files take constants from."""
+_IMPORT = re.compile(rb"^(?:from|import) (kv[\w.]+)(?: import (.*))?", re.MULTILINE)
 
 
 def _sources() -> list[Path]:
-    every = sorted(path for program in _PROGRAMS for path in (_ROOT / program).rglob("*.py"))
-    users = [p for p in every if b"\nfrom kvtrace.core.compiled import" in p.read_bytes()]
-    return users + [_ROOT / name for name in _CONSTANTS]
+    """Return the files with compiled code, and all that they import, which they may take constants from."""
+    names = {}
+    for path in (p for program in _PROGRAMS for p in (_ROOT / program).rglob("*.py")):
+        names[".".join(path.relative_to(_ROOT).with_suffix("").parts)] = path
+    imported = {name: _IMPORT.findall(path.read_bytes()) for name, path in names.items()}
+    waiting = [name for name, found in imported.items() if any(of == __name__.encode() for of, _ in found)]
+    wanted: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in wanted:
+            wanted.add(name)
+            for of, what in imported[name]:
+                module = of.decode()
+                within = [f"{module}.{part.strip()}" for part in what.decode().split(",")]
+                waiting += [n for n in (module, *within) if n in names]
+    return [names[name] for name in sorted(wanted)]
 
 
 def _cache_directory() -> Path | None:
@@ -63,6 +76,25 @@ if CACHE is not None:
     numba.config.CACHE_DIR = str(CACHE)
 _IS_KEPT = CACHE is not None
 
+
+def _load_numba() -> None:
+    """Have numba load what it needs at the first call, but for scipy: 0.15 s of each start, where it is installed.
+
+    It is for linear algebra, which we compile none of.
+    """
+    is_hidden = "scipy.linalg" not in sys.modules
+    if is_hidden:
+        sys.modules["scipy.linalg"] = None  # type: ignore[assignment]  # as if it were not installed
+    try:
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
+    finally:
+        if is_hidden:
+            del sys.modules["scipy.linalg"]
+
+
+_load_numba()
+
 njit = numba.njit(cache=_IS_KEPT, nogil=True, _nrt=False)
 """Compile a function when it is first called, and keep the result on the disk. It can make no array.
 
@@ -76,11 +108,97 @@ allocating = numba.njit(cache=_IS_KEPT, nogil=True)
 holding = numba.njit(cache=_IS_KEPT, _nrt=False)
 """As `njit`, for a function shorter than it would take a thread to get the interpreter's lock back."""
 
-inner = numba.njit(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-"""As `njit`, for a function that only compiled code calls: half the time to compile, kept with its callers."""
-
 inlined = numba.njit(inline="always")
 """The same for a few lines in a hot loop: copied into each caller, which a call with this many arrays is not worth."""
+
+
+class _Unset:
+    """numba's code generator, but for the environment: only code that runs by itself has one."""
+
+    def __init__(self, codegen: Any) -> None:
+        self._codegen = codegen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._codegen, name)
+
+    def set_env(self, *_: object) -> None:
+        pass
+
+
+class _Library(JITCodeLibrary):
+    """The code of a function that only compiled code calls: LLVM optimizes it where it is called, and only there."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        self._ensure_finalized()
+        return 0
+
+    @property
+    def codegen(self) -> Any:
+        return _Unset(self._codegen)
+
+
+class _Inner(compiler.Compiler):
+    def define_pipelines(self) -> Any:
+        self.state.library = _Library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        self.state.library.enable_object_caching()
+        return super().define_pipelines()
+
+
+def inner(function: Any) -> Any:
+    """Compile a function into those compiled functions that call it, once, whatever integers it is given."""
+    return _inner(function)
+
+
+def forced(function: Any) -> Any:
+    """Do the same for a few lines in a hot loop, which must not cost a call."""
+    return _inner(function, forceinline=True)
+
+
+def callback(signature: Any) -> Any:
+    """Return a decorator that compiles a function of `signature` at once, so that compiled code may call its address.
+
+    Compiled functions can so be told which function to call, without that function being compiled into them.
+    """
+    return numba.cfunc(signature, cache=_IS_KEPT, _nrt=False, error_model="numpy")
+
+
+def _inner(function: Any, **options: bool) -> Any:
+    options |= {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    dispatcher = numba.njit(pipeline_class=_Inner, error_model="numpy", **options)(function)
+    template = dispatcher.get_call_template
+
+    def one_signature(args: Any, kws: Any) -> Any:
+        return template([_widened(a) for a in args], {name: _widened(a) for name, a in kws.items()})
+
+    dispatcher.get_call_template = one_signature
+    # It has no code of its own that Python could call.
+    dispatcher._insert, dispatcher._compile_for_args = _forget, _refuse
+    return dispatcher
+
+
+def _forget(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise TypeError("this function is only there for compiled code")
+
+
+def _widened(kind: Any) -> Any:
+    """Return the type that stands for `kind`: of integers int64, so that a literal makes no second signature."""
+    kind = numba.types.unliteral(kind)
+    return numba.types.int64 if isinstance(kind, numba.types.Integer) and kind != numba.types.uint64 else kind
+
 
 intrinsic = numba.extending.intrinsic
 """A function that says, by the types of its arguments, what to compile in its place."""
@@ -91,8 +209,8 @@ def record_at(dtype: np.dtype[Any]) -> Any:
     record = numba.from_dtype(dtype)
 
     @intrinsic
-    def at(typing: Any, address: Any) -> Any:  # noqa: ARG001 - the form that numba asks for
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 - the same
+    def at(typing: Any, address: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.inttoptr(arguments[0], context.get_value_type(record))
 
         return record(types.int64), code
@@ -106,13 +224,13 @@ def array_at(dtype: Any) -> Any:
     item_bytes = np.dtype(dtype).itemsize
 
     @intrinsic
-    def at(typing: Any, address: Any) -> Any:  # noqa: ARG001 - the form that numba asks for
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 - the same
+    def at(typing: Any, address: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             array = context.make_array(found)(context, builder)
             data = builder.inttoptr(arguments[0], context.get_data_type(found.dtype).as_pointer())
             count, step = (context.get_constant(types.intp, n) for n in (2**62 // item_bytes, item_bytes))
             populate_array(array, data=data, shape=[count], strides=[step], itemsize=step, meminfo=None)
-            return array._getvalue()  # noqa: SLF001 - numba's form
+            return array._getvalue()
 
         return found(types.int64), code
 
@@ -135,7 +253,7 @@ def _structure(dtype: np.dtype[Any]) -> Any:
     return np.ctypeslib.as_ctypes_type(dtype)
 
 
-class _Uninterrupted(event.Listener):  # type: ignore[misc]
+class _Uninterrupted(event.Listener):
     """Holds Ctrl-C back while code is compiled or loaded, and lets it through then.
 
     LLVM calls back into Python: an exception raised there is lost, and the run goes on, or the process crashes.
@@ -170,7 +288,7 @@ class _Uninterrupted(event.Listener):  # type: ignore[misc]
 event.register("numba:compiler_lock", _Uninterrupted())
 
 
-class _Once(event.Listener):  # type: ignore[misc]
+class _Once(event.Listener):
     """Calls `say` when the first function starts to be compiled."""
 
     def __init__(self, say: Callable[[], None]) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
 from kvtrace.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 T = TypeVar("T")
 

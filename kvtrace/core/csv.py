@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.core import metadata
 from kvtrace.core.errors import TraceError
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.parquet import conform, table_of
-from kvtrace.core.schema import SCHEMA_VERSION, arrow_schema
+from kvtrace.core.schema import SCHEMA_VERSION, Table, arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     import pyarrow as pa
-
-    from kvtrace.core.metadata import Metadata
-    from kvtrace.core.schema import Table
 
 HEAD = b"# kvtrace "
 END = b"# end "
@@ -52,6 +49,7 @@ class CsvEncoder:
         for start in range(0, table.num_rows, _WRITE_ROWS):
             part = table.slice(start, _WRITE_ROWS)
             text = io.BytesIO()
+            # pyarrow's writer would put quotes around every text.
             pl.DataFrame(pl.from_arrow(_lists_as_text(part, self._table))).write_csv(text, include_header=False)
             self._stream.write(text.getbuffer())
 
@@ -94,8 +92,9 @@ class CsvReader:
         if not first.startswith(HEAD):
             raise TraceError(
                 "not a kvtrace CSV: its first line is no '# kvtrace' line "
-                "(an MLPerf trace? `kvtrace convert` reads that)", path=path,
-            )  # fmt: skip
+                "(an MLPerf trace? `kvtrace convert` reads that)",
+                path=path,
+            )
         self.meta = metadata.decode(_with_defaults(first.removeprefix(HEAD)), path)
         self.table = table_of(self.meta, table, path)
         if header.decode(errors="replace").split(",") != self.table.names:
@@ -129,11 +128,7 @@ class CsvReader:
         import pyarrow as pa
         from pyarrow import csv
 
-        types = {
-            f.name: pa.dictionary(pa.int32(), pa.string()) if pa.types.is_dictionary(f.type)
-            else pa.string() if pa.types.is_list(f.type) else f.type
-            for f in arrow_schema(self.table)
-        }  # fmt: skip
+        types = {f.name: _text_type(f.type) for f in arrow_schema(self.table)}
         try:
             yield from csv.read_csv(
                 io.BytesIO(block),
@@ -167,6 +162,15 @@ class CsvReader:
                     f"{text!r} is no list of whole numbers", path=self.path, row=row + index, column=name
                 ) from None
         return pa.array(lists, pa.list_(pa.int64()))
+
+
+def _text_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type as which the text of a column of `type_` is parsed."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(type_):
+        return pa.dictionary(pa.int32(), pa.string())
+    return pa.string() if pa.types.is_list(type_) else type_
 
 
 def csv_fault(error: Exception, columns: Sequence[str], path: Path, row: int) -> TraceError:

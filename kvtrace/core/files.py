@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+
+import msgspec
 
 from kvtrace.core.errors import DeviceError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @contextmanager
@@ -42,3 +42,8 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` to `path`, aside and renamed."""
     with aside(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value`, which may hold msgspec structs, to `path` as indented JSON, aside and renamed."""
+    write_text(path, msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")

@@ -1,4 +1,4 @@
-"""How much of a trace a command takes: a prefix by rows, trace time or bytes moved."""
+"""A prefix of a trace: so many rows, so much trace time, or so many bytes moved."""
 
 from __future__ import annotations
 
@@ -26,10 +26,8 @@ class Limit:
 
     def within(self, other: Limit) -> Limit:
         """Return the stricter of both limits, bound by bound."""
-        return Limit(
-            _least(self.rows, other.rows), _least(self.span_ns, other.span_ns),
-            _least(self.moved_bytes, other.moved_bytes),
-        )  # fmt: skip
+        names = ("rows", "span_ns", "moved_bytes")
+        return Limit(*(_least(getattr(self, name), getattr(other, name)) for name in names))
 
 
 def _least(a: int | None, b: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""What every output carries about where it came from: versions, argv, seed, configuration, tiers, counts."""
+"""The provenance that every output carries: versions, argv, seed, configuration, tiers, counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvtrace.core.schema import SCHEMA_VERSION, Table
 _OUTPUT_OPTIONS = ("-o", "--output", "--requests-out")
 
 
-class Tier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tier of the hierarchy, fastest first; `capacity_bytes` is null if it has no bound."""
 
     name: str
@@ -35,11 +35,11 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
     config_sha256: str = ""
     model: dict[str, Any] | None = None
-    tiers: list[Tier] = []
+    tiers: list[TierFacts] = []
     source: dict[str, Any] | None = None
     """Where requests came from: kind, file name, its SHA-256, block_tokens, counts."""
     notes: list[str] = []
-    """What the reader must know: what is assumed, approximated, or absent in the source."""
+    """What is assumed, approximated, or absent in the source."""
     stats: dict[str, Any] | None = None
     """Counters of the simulation or the run; null where there was none."""
     clock_unit: str = "ns"
@@ -50,10 +50,9 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe(table: Table, program: str, argv: list[str], config: dict[str, Any], **fields: Any) -> Metadata:
     """Return the metadata of a new `table` that `program` writes under `config`."""
-    return Metadata(
-        table=table.name, program=program, argv=without_outputs(argv), config=config,
-        config_sha256=sha256(config), **fields,
-    )  # fmt: skip
+    argv = without_outputs(argv)
+    digest = sha256(config)
+    return Metadata(table=table.name, program=program, argv=argv, config=config, config_sha256=digest, **fields)
 
 
 def without_outputs(argv: list[str]) -> list[str]:
@@ -80,10 +79,8 @@ def decode(data: bytes, path: object) -> Metadata:
     try:
         version = msgspec.json.decode(data).get("schema_version")
         if version != SCHEMA_VERSION:
-            raise TraceError(
-                f"schema version {version}, but this program reads version {SCHEMA_VERSION}; "
-                "use the kvtrace that wrote it", path=path,
-            )  # fmt: skip
+            known = f"but this program reads version {SCHEMA_VERSION}; use the kvtrace that wrote it"
+            raise TraceError(f"schema version {version}, {known}", path=path)
         return msgspec.json.decode(data, type=Metadata)
     except (msgspec.MsgspecError, AttributeError) as error:
         raise TraceError(f"its kvtrace metadata is damaged: {error}", path=path) from None

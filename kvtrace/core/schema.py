@@ -118,6 +118,8 @@ def _values(enum: type[StrEnum]) -> tuple[str, ...]:
     return tuple(member.value for member in enum)
 
 
+# Laid out as tables: a column a line.
+# fmt: off
 REQUESTS: Final = Table("requests", "What users asked, one row a request, in order of arrival.", (
     Column("arrival_ns", "int64", "ns", "when the request arrived, from the start of the source"),
     Column("request_id", "int64", "id", "dense number of the request, from 0"),
@@ -130,7 +132,7 @@ REQUESTS: Final = Table("requests", "What users asked, one row a request, in ord
            "null where the source has none", nullable=True),
     Column("qos", "enum", "class", "the service class; null if unknown", nullable=True, values=_values(Qos)),
     Column("kind", "enum", "class", "the kind of user", values=_values(RequestKind)),
-))  # fmt: skip
+))
 
 TRACE: Final = Table("trace", "One row an operation on an object, in the order in which they happen.", (
     Column("ts_ns", "int64", "ns", "when the operation is due, from the start of the trace; never decreases"),
@@ -145,14 +147,14 @@ TRACE: Final = Table("trace", "One row an operation on an object, in the order i
            "operations of one request with the same stage may run together; a stage starts when the one "
            "before it has completed; null for background work", nullable=True),
     Column("rank", "int16", "index", "tensor-parallel rank or node"),
-))  # fmt: skip
+))
 
 OBJECTS: Final = Table("objects", "What each object_id of a trace stands for, in order of object_id.", (
     Column("object_id", "int64", "id", "dense number of the object, from 0"),
     Column("key", "string", "name", "the object's name in a store; unique within a trace, no spaces"),
     Column("kind", "enum", "class", "what it holds", values=("chunk", "turn", "layer", "document", "other", "prompt")),
     Column("size_bytes", "int64", "bytes", "its full size; null if unknown", nullable=True),
-))  # fmt: skip
+))
 
 OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace order.", (
     Column("row", "int64", "index", "the trace row it replays, from 0"),
@@ -172,7 +174,7 @@ OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace
     Column("engine", "enum", "class", "which path did it; sim: nothing moved, times are a model's; "
            "other: a program that is not ours, imported",
            values=("threads", "uring", "memory", "gpu", "sim", "none", "other", "gds")),
-))  # fmt: skip
+))
 
 SERVED: Final = Table("served", "What storage did for each request of a replay: requests.parquet of a run.", (
     Column("request_id", "int64", "id", "the request, from the trace"),
@@ -195,7 +197,7 @@ SERVED: Final = Table("served", "What storage did for each request of a replay: 
     Column("hit_bytes", "int64", "bytes", "what these read"),
     Column("read_bytes", "int64", "bytes", "all that completed reads brought"),
     Column("written_bytes", "int64", "bytes", "all that completed writes took"),
-))  # fmt: skip
+))
 
 SERIES: Final = Table("series", "What a replay did in each second, one row a second, tier, drive and op.", (
     Column("second", "int64", "s", "whole seconds from the start of the run; seconds without an end have no row"),
@@ -210,7 +212,7 @@ SERIES: Final = Table("series", "What a replay did in each second, one row a sec
     Column("mean_ns", "int64", "ns", "their mean latency; null if there are none", nullable=True),
     Column("p99_ns", "int64", "ns", "their p99 by nearest rank; null with fewer than 100", nullable=True),
     Column("max_ns", "int64", "ns", "their longest; null if there are none", nullable=True),
-))  # fmt: skip
+))
 
 BLOCKS: Final = Table("blocks", "Requests as the block layer saw them, one row a request.", (
     Column("insert_ns", "int64", "ns", "queued, from the start of the run; null if no insert was seen", nullable=True),
@@ -223,7 +225,8 @@ BLOCKS: Final = Table("blocks", "Requests as the block layer saw them, one row a
     Column("pid", "int32", "id", "the process that queued it; null if unknown", nullable=True),
     Column("comm", "string", "name", "that process's name; null if unknown", nullable=True),
     Column("error", "int32", "errno", "the completion's error, 0 for success; null if none came", nullable=True),
-))  # fmt: skip
+))
+# fmt: on
 
 TABLES: Final[dict[str, Table]] = {t.name: t for t in (REQUESTS, TRACE, OBJECTS, OPS, SERVED, SERIES, BLOCKS)}
 
@@ -234,10 +237,11 @@ def arrow_schema(table: Table) -> pa.Schema:
     import pyarrow as pa
 
     types: dict[str, Any] = {
-        "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(),
-        "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
+        **{f"int{bits}": getattr(pa, f"int{bits}")() for bits in (8, 16, 32, 64)},
+        "string": pa.string(),
+        "list<int64>": pa.list_(pa.int64()),
         "enum": pa.dictionary(pa.int8(), pa.string()),
-    }  # fmt: skip
+    }
     return pa.schema([pa.field(c.name, types[c.type], nullable=c.nullable) for c in table.columns])
 
 
@@ -258,9 +262,7 @@ def table_json(table: Table) -> dict[str, Any]:
     """Return the generated description of `table`, as `schemas/<name>.json` holds it."""
     columns = []
     for c in table.columns:
-        entry: dict[str, Any] = {
-            "name": c.name, "type": c.type, "unit": c.unit, "nullable": c.nullable, "meaning": c.meaning,
-        }  # fmt: skip
+        entry = {name: getattr(c, name) for name in ("name", "type", "unit", "nullable", "meaning")}
         if c.values:
             entry["values"] = list(c.values)
         columns.append(entry)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
+import math
 from collections.abc import Sequence
-from statistics import median
+from functools import cache
+from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -36,7 +37,7 @@ SLOTS: Final = (64 - _SUB_BITS) << _SUB_BITS
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """So many values lay from `low` on and under `below`."""
+    """The number of values from `low` on and below `below`."""
 
     low: int
     below: int
@@ -74,14 +75,16 @@ def count(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.bincount(slot_of(values), minlength=SLOTS)
 
 
-CONFIDENCE = 0.95
-FEWEST_TRIALS = 3
+CONFIDENCE: Final = 0.95
+FEWEST_TRIALS: Final = 3
 """With fewer, an interval says little; with one there is none."""
-DEFINITION = (
-    "ratio: of the medians; its interval: 95 % confidence of the ratio of the trials' geometric means, by Welch's t "
-    "over their logarithms; differs: the interval does not hold 1"
+RESAMPLES: Final = 10_000
+SEED: Final = 42
+DEFINITION: Final = (
+    "ratio: of the medians; its interval: 95 % confidence of that ratio, by a bootstrap over the trials with the tails "
+    "widened for few of them: up to 5 trials a side it spans the ratios of all pairs of trials, which holds the true "
+    "one for 67 % (2 trials), 90 % (3), 97 % (4) and 99 % (5) of pairs of runs; differs: the interval does not hold 1"
 )
-_EQUAL = 1e-9
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +101,13 @@ UNKNOWN = Ratio(value=None, low=None, high=None, differs=None)
 
 
 def ratio(first: Sequence[float | None], other: Sequence[float | None]) -> Ratio:
-    """Return how the trials of `other` compare with those of `first`, whose nulls are trials that do not know."""
+    """Return how the trials of `other` compare with those of `first`, a figure a trial, null where it is not known.
+
+    The interval holds the ratio. There is none if a side has one trial or a figure that is not above 0.
+
+    >>> ratio([100.0, 101.0, 99.0], [120.0, 118.0, 122.0]).value
+    1.2
+    """
     a, b = ([value for value in values if value is not None] for values in (first, other))
     if not a or not b or len(a) < len(first) or len(b) < len(other) or not median(a):
         return UNKNOWN
@@ -108,21 +117,65 @@ def ratio(first: Sequence[float | None], other: Sequence[float | None]) -> Ratio
 
 
 def _interval(a: list[float], b: list[float]) -> tuple[float | None, float | None]:
-    if min(len(a), len(b)) == 1 or min(*a, *b) <= 0:
+    """Return the expanded percentile interval of median(b) / median(a) (Hesterberg 2015, section 5.3)."""
+    fewest = min(len(a), len(b))
+    if fewest == 1 or min(*a, *b) <= 0:
         return None, None
     import numpy as np
-    from scipy import stats
 
-    logs_a, logs_b = np.log(a), np.log(b)
-    if np.ptp(logs_a) < _EQUAL and np.ptp(logs_b) < _EQUAL:
-        # Trials that agree to the last digit: there is nothing to be uncertain of, and no t.
-        exact = float(np.exp(logs_b.mean() - logs_a.mean()))
-        return exact, exact
-    with warnings.catch_warnings():
-        # One side may well agree to the last digit, which scipy suspects of lost precision.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        found = stats.ttest_ind(logs_b, logs_a, equal_var=False).confidence_interval(CONFIDENCE)
-    return float(np.exp(found.low)), float(np.exp(found.high))
+    estimate = median(b) / median(a)
+    drawn = [np.median(np.asarray(side)[_resamples(len(side), number)], axis=1) for number, side in enumerate((a, b))]
+    # A percentile interval is too short as z is below t and as n - 1 is below n.
+    tail = NormalDist().cdf(-_student(fewest - 1) * math.sqrt(fewest / (fewest - 1)))
+    ratios = np.sort(drawn[1] / drawn[0])
+    outside = int(tail * RESAMPLES)
+    low, high = float(ratios[outside]), float(ratios[-1 - outside])
+    return min(low, estimate), max(high, estimate)
+
+
+@cache
+def _resamples(count: int, side: int) -> NDArray[np.int64]:
+    """Return RESAMPLES draws, with replacement, of which of `count` trials count; each side draws its own."""
+    import numpy as np
+
+    return np.random.default_rng((SEED, side, count)).integers(count, size=(RESAMPLES, count))
+
+
+def _student(freedom: int) -> float:
+    """Return Student's t at the upper end of CONFIDENCE, by its expansion around the normal's (Cornish and Fisher).
+
+    From 4 degrees of freedom on within 1 %. With fewer it is too small, and still reaches beyond the last resample.
+    """
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    terms = ((z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
+    return float(z + sum(term / freedom**power for power, term in enumerate(terms, 1)))
+
+
+MAX_SPREAD: Final = 0.1
+"""Above it, trials disagree."""
+_SHOWN_WORST = 3
+
+
+def spread(values: Sequence[float | None]) -> float | None:
+    """Return (greatest - least) / median; null with one trial, one that is not known, or a median of 0."""
+    known = [value for value in values if value is not None]
+    if len(known) < max(len(values), 2) or not median(known):
+        return None
+    return (max(known) - min(known)) / median(known)
+
+
+def disagreements(spreads: Sequence[tuple[str, float]]) -> list[str]:
+    """Return a line that names the figures whose spread is above MAX_SPREAD, the worst first; none if there are none.
+
+    `spreads` has the name and the spread of each figure that should repeat.
+    """
+    bad = sorted(((found, name) for name, found in spreads if found > MAX_SPREAD), reverse=True)
+    if not bad:
+        return []
+    worst = ", ".join(f"{name} {found:.0%}" for found, name in bad[:_SHOWN_WORST])
+    more = ", …" if len(bad) > _SHOWN_WORST else ""
+    share = f"{len(bad)} of {len(spreads)} figures that should repeat spread by more than {MAX_SPREAD:.0%}"
+    return [f"TRIALS DISAGREE: {share}: {worst}{more}"]
 
 
 def differing(sides: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

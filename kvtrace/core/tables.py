@@ -5,6 +5,7 @@ Both hold the same content. A reader yields Arrow record batches of the exact sc
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,14 +15,11 @@ import msgspec
 from kvtrace.core import csv, parquet
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.schema import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     import pyarrow as pa
-
-    from kvtrace.core.metadata import Metadata
-    from kvtrace.core.schema import Table
 
 SUFFIXES = (".parquet", ".csv.zst")
 ROW_GROUP_ROWS = 1 << 20

@@ -7,16 +7,23 @@ from typing import Final
 
 from kvtrace.core.errors import ConfigError
 
-BYTES: Final = {
-    "": 1, "b": 1,
-    "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4,
-    "kib": 1024, "mib": 1024**2, "gib": 1024**3, "tib": 1024**4, "pib": 1024**5,
-    "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4, "pb": 1000**5,
-}  # fmt: skip
+BYTES: Final = (
+    {"": 1, "b": 1}
+    | {prefix: 1024**n for n, prefix in enumerate("kmgt", 1)}
+    | {f"{prefix}ib": 1024**n for n, prefix in enumerate("kmgtp", 1)}
+    | {f"{prefix}b": 1000**n for n, prefix in enumerate("kmgtp", 1)}
+)
 DURATIONS_NS: Final = {
-    "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9,
-    "m": 60 * 10**9, "min": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9,
-}  # fmt: skip
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "min": 60 * 10**9,
+    "h": 3_600 * 10**9,
+    "d": 86_400 * 10**9,
+}
 NS_PER_S: Final = 10**9
 INT64_MAX: Final = 2**63 - 1
 _RATE = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(?:/\s*([A-Za-zµ]+))?\s*")
@@ -51,7 +58,7 @@ def parse_duration_ns(text: str) -> int:
 
 
 def parse_rate_per_s(text: str) -> float:
-    """Return how often a second `text` says, such as `20/s`, `90/min`, `0.5`; a bare number is a second's."""
+    """Return the rate per second that `text` names, such as `20/s`, `90/min`, `0.5`; a bare number is per second."""
     match = _RATE.fullmatch(text)
     if match is None:
         raise ConfigError(f"{text!r} is not a rate; write for example 20/s, 90/min or 0.5")

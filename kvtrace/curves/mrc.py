@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvtrace.core.document.plots import panels
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.plots import panels
-from kvtrace.core.units import format_bytes
 from kvtrace.curves.sampling import Estimate, estimate
 from kvtrace.curves.stack import lru_curve
 from kvtrace.model.shape import bytes_per_token
 from kvtrace.sim.chains import block_chains, chunk_chains
-from kvtrace.sim.preset import Policy
+from kvtrace.sim.policies.policies import Policy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +28,7 @@ SHARES = (0.5, 0.9, 0.95, 0.99, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CurvePoint:
     """What one tier of `capacity_bytes` does with the whole trace; errors are estimates, 0 where all is exact."""
 
     capacity_objects: int
@@ -47,7 +46,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class HitCurve:
     """A curve of points, and the capacity at which given shares of all possible hits are reached.
 
     LRU is known at every capacity, so that these are exact; of another policy they are the first points that do,
@@ -61,14 +60,14 @@ class Sweep:
     object_bytes: int
     requests: int
     references: int
-    points: list[Point]
+    points: list[CurvePoint]
     enough: list[dict[str, Any]]
 
 
 def sweep(
     requests: Requests, model: ModelShape, chunk_tokens: int | None, points: int, policy: Policy = Policy.LRU,
     sample: float | None = None,
-) -> Sweep:  # fmt: skip
+) -> HitCurve:  # fmt: skip
     """Return `points` points from one object to all of them, log-spaced.
 
     LRU is exact, in one pass. Another policy is simulated at each point, with samples of a share `sample` of the
@@ -99,7 +98,7 @@ def sweep(
     most = int(curve.hits[-1])
     made = [_point(e, curve.references, most, size) for e in found]
     enough = [_enough(curve, made, share, size, policy) for share in SHARES]
-    return Sweep(
+    return HitCurve(
         policy, found[0].sampling_rate, tokens, size, len(requests), curve.references, made, enough,
     )  # fmt: skip
 
@@ -109,15 +108,15 @@ def _of_lru(curve: LruCurve, capacity: int) -> Estimate:
     return Estimate(capacity, hits, inserts, 0.0, 0.0, 1.0, curve.references)
 
 
-def _point(found: Estimate, references: int, most: int, size: int) -> Point:
+def _point(found: Estimate, references: int, most: int, size: int) -> CurvePoint:
     hits = round(found.hits)
-    return Point(
+    return CurvePoint(
         found.capacity, found.capacity * size, hits, hits / references, found.hits_error / references, hits * size,
         (most - hits) * size, round(found.inserts) * size, round(found.inserts_error) * size,
     )  # fmt: skip
 
 
-def _enough(curve: LruCurve, points: list[Point], share: float, size: int, policy: Policy) -> dict[str, Any]:
+def _enough(curve: LruCurve, points: list[CurvePoint], share: float, size: int, policy: Policy) -> dict[str, Any]:
     wanted = int(np.ceil(share * int(curve.hits[-1])))
     if policy is Policy.LRU:
         capacity: int | None = int(np.searchsorted(curve.hits, wanted))
@@ -129,7 +128,7 @@ def _enough(curve: LruCurve, points: list[Point], share: float, size: int, polic
     }  # fmt: skip
 
 
-def plot(found: Sweep, path: Path, title: str) -> None:
+def plot(found: HitCurve, path: Path, title: str) -> None:
     """Draw hit ratio and bytes against capacity to `path` (svg, png or pdf), with matplotlib."""
     gib = [p.capacity_bytes / 2**30 for p in found.points]
     with panels(path, title) as (ratio, moved):
@@ -149,19 +148,6 @@ def plot(found: Sweep, path: Path, title: str) -> None:
         moved.legend()
 
 
-def rows(found: Sweep) -> list[list[str]]:
-    """Return the points as rows of a table, with a bar for the hit ratio."""
-    return [
-        [
-            format_bytes(p.capacity_bytes), f"{p.capacity_objects:,}",
-            f"{100 * p.hit_ratio:.1f} %" + (f" ± {100 * p.hit_ratio_error:.1f}" if found.sampling_rate < 1 else ""),
-            format_bytes(p.read_bytes), format_bytes(p.passed_bytes), format_bytes(p.written_bytes),
-            ("█" * round(20 * p.hits / max(1, found.points[-1].hits))).ljust(20),
-        ]
-        for p in found.points
-    ]  # fmt: skip
-
-
-def as_json(found: Sweep) -> dict[str, Any]:
+def as_json(found: HitCurve) -> dict[str, Any]:
     """Return the sweep as plain values."""
     return asdict(found)

@@ -13,7 +13,7 @@ import numpy as np
 
 from kvtrace.curves.stack import Uses, policy_uses
 from kvtrace.sim.chains import Chains
-from kvtrace.sim.preset import Policy
+from kvtrace.sim.policies.policies import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

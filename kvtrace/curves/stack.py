@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.core.compiled import allocating, inlined, njit
-from kvtrace.sim.policies.policies import first_expiry, on_hit, on_insert, on_remove, victim
-from kvtrace.sim.preset import Policy
-from kvtrace.sim.records import LIMIT, LIVE, NONE, SIZE, TAIL, TTL_NS, UNBOUNDED, USED, new_slots, new_tiers
+from kvtrace.core.compiled import allocating, inner, njit
+from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies.queues import first_expiry, on_hit, on_insert, on_remove, queue_of, victim
+from kvtrace.sim.records import NONE, UNBOUNDED, World, new_links, new_slots, new_tiers
+from kvtrace.sim.setup import set_policies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,10 +68,12 @@ def policy_uses(
         if policy is Policy.LRU:
             found.append(Uses(*_lru(chains.offsets, chains.slots, sizes, limit, np.full(count, NONE))))
             continue
-        tiers = new_tiers([limit], [limit], [list(Policy).index(policy)])
-        tiers[0, TTL_NS] = ttl_ns
-        slots = new_slots(sizes, tiers)
-        found.append(Uses(*_uses(chains.offsets, chains.slots, arrival_ns, tiers, slots)))
+        world = World(offsets=chains.offsets, chains=chains.slots, arrival_ns=arrival_ns, slots=new_slots(sizes))
+        world.tiers, world.queues = new_tiers([limit], [limit])
+        world.links, world.notes = new_links(count, 1, has_policies=True)
+        world.tiers["ttl_ns"] = ttl_ns
+        set_policies(world, [policy])
+        found.append(Uses(*_uses(world)))
     return found
 
 
@@ -106,45 +109,45 @@ def _lru(offsets: Any, chain: Any, sizes: Any, limit: int, last: Any) -> tuple[i
     return hits, inserts
 
 
-@inlined
-def _take_out(tiers: Any, slots: Any, slot: int, is_evicted: int) -> None:
-    on_remove(tiers, slots, 0, slot, is_evicted)
-    slots[slot, LIVE] = 0
-    tiers[0, USED] -= slots[slot, SIZE]
+@inner
+def _take_out(world: World, slot: int, is_evicted: int) -> None:
+    on_remove(world, 0, slot, is_evicted)
+    world.slots[slot].live = 0
+    world.tiers[0].used -= world.slots[slot].size
 
 
 @njit
-def _uses(offsets: Any, chain: Any, arrival_ns: Any, tiers: Any, slots: Any) -> tuple[int, int]:
-    hits, inserts = 0, 0
-    for request in range(len(offsets) - 1):
-        now = arrival_ns[request]
-        _expire(tiers, slots, now)
-        is_leading = True
-        for i in range(offsets[request], offsets[request + 1]):
-            slot = chain[i]
-            if slots[slot, LIVE]:
-                on_hit(tiers, slots, 0, slot)
+def _uses(world: World) -> tuple[int, int]:
+    """Return hits and inserts of the one tier, which all chains go through in order."""
+    hits, inserts, tier = 0, 0, world.tiers[0]
+    for request in range(len(world.offsets) - 1):
+        now, is_leading = world.arrival_ns[request], True
+        _expire(world, now)
+        for i in range(world.offsets[request], world.offsets[request + 1]):
+            slot = world.chains[i]
+            what = world.slots[slot]
+            if what.live:
+                on_hit(world, 0, slot)
                 hits += is_leading
                 continue
             is_leading = False
-            size = slots[slot, SIZE]
-            if size > tiers[0, LIMIT]:
+            if what.size > tier.limit:
                 continue
-            while tiers[0, USED] + size > tiers[0, LIMIT]:
-                _take_out(tiers, slots, victim(tiers, slots, 0, slot), 1)
-            on_insert(tiers, slots, 0, slot, now)
-            slots[slot, LIVE] = 1
-            tiers[0, USED] += size
+            while tier.used + what.size > tier.limit:
+                _take_out(world, victim(world, 0, slot), 1)
+            on_insert(world, 0, slot, now)
+            what.live = 1
+            tier.used += what.size
             inserts += 1
     return hits, inserts
 
 
-@njit
-def _expire(tiers: Any, slots: Any, now: int) -> None:
-    t, when = first_expiry(tiers, slots)
+@inner
+def _expire(world: World, now: int) -> None:
+    t, when = first_expiry(world)
     while t != NONE and when <= now:
-        _take_out(tiers, slots, tiers[0, TAIL], 0)
-        t, when = first_expiry(tiers, slots)
+        _take_out(world, queue_of(world, 0, 0).tail, 0)
+        t, when = first_expiry(world)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,33 @@
-"""What `kvtrace models` prints: the list, and one model's arithmetic line by line."""
+"""What `kvtrace models` shows: the list of models, and the arithmetic of one, as values and as documents."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import msgspec
 
+from kvtrace.core.document.document import (
+    Chapter,
+    Document,
+    ReportColumn,
+    ReportTable,
+    Sheet,
+    Unit,
+    columns_of,
+    select,
+)
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count
+from kvtrace.model.catalogue import find_model, load_models
 from kvtrace.model.layers import Indexer, Latent, Recurrent, share
 from kvtrace.model.shape import (
+    ModelShape,
     PieceKind,
     Store,
     bytes_per_token,
     bytes_per_token_per_rank,
     chunk_bytes,
-    find_model,
     growing_bytes_per_token,
-    load_models,
     pad,
     pieces,
     read_bytes,
@@ -28,13 +38,9 @@ from kvtrace.model.shape import (
     windowed_bytes_per_token,
 )
 
-if TYPE_CHECKING:
-    from kvtrace.model.shape import ModelShape
-
 # Prefixes and pages longer than these are mistakes, and their products would not fit 64 bits.
 MOST_TOKENS = 2**31
 MOST_PAGE_BYTES = 2**30
-COLUMNS = ("model", "layers", "dtype", "growing, B/token", "windowed, B/token", "state, B", "context, tokens")
 
 
 def listing() -> list[dict[str, Any]]:
@@ -56,17 +62,20 @@ def listing() -> list[dict[str, Any]]:
     ]
 
 
-def listing_rows(models: list[dict[str, Any]]) -> list[list[str | None]]:
-    """Return `listing` as rows under COLUMNS; a dash where a model has no such layers."""
-    return [
-        [
-            m["name"], format_count(m["layers"]), m["kv_dtype"],
-            *(format_count(m[f]) if m[f] else None for f in
-              ("growing_bytes_per_token", "windowed_bytes_per_token", "state_bytes")),
-            format_count(m["max_context_tokens"]),
-        ]
-        for m in models
-    ]  # fmt: skip
+def listing_document(models: list[dict[str, Any]]) -> Document:
+    """Return `listing` as a document of one table; null where a model has no such layers."""
+    columns = [
+        ReportColumn("name", "model"),
+        ReportColumn("layers", "layers", Unit.COUNT),
+        ReportColumn("kv_dtype", "dtype"),
+        ReportColumn("growing_bytes_per_token", "growing, B/token", Unit.COUNT),
+        ReportColumn("windowed_bytes_per_token", "windowed, B/token", Unit.COUNT),
+        ReportColumn("state_bytes", "state, B", Unit.COUNT),
+        ReportColumn("max_context_tokens", "context, tokens", Unit.COUNT),
+    ]
+    rows = [[cell or None for cell in row] for row in select(models, columns)]
+    table = ReportTable("models, before any tensor-parallel split", Sheet.SUMMARY, columns, rows)
+    return Document("", "", [Chapter("", [table])])
 
 
 def describe_model(
@@ -76,8 +85,12 @@ def describe_model(
 
     Sizes are for all ranks together unless a name says otherwise. ConfigError for what cannot be.
     """
-    for option, value, most in (("--tokens", tokens, MOST_TOKENS), ("--chunk", chunk_tokens, MOST_TOKENS),
-                                ("--page", page_bytes, MOST_PAGE_BYTES)):  # fmt: skip
+    limits = {
+        "--tokens": (tokens, MOST_TOKENS),
+        "--chunk": (chunk_tokens, MOST_TOKENS),
+        "--page": (page_bytes, MOST_PAGE_BYTES),
+    }
+    for option, (value, most) in limits.items():
         if not 0 < value <= most:
             raise ConfigError(f"{option} {value}: must be > 0, and at most {most}")
     model = find_model(name, kv_dtype)
@@ -114,10 +127,8 @@ def describe_model(
 def _group(model: ModelShape, group: Any, ranks: int) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.to_builtins(group)
     if isinstance(group, Recurrent):
-        one, each = group.state_bytes(1), group.state_bytes(ranks)
-        formulas = group.formula(1), group.formula(ranks)
-        return {**tree, "state_bytes": one, "state_bytes_per_rank": each, "formula": formulas[0],
-                "formula_per_rank": formulas[1]}  # fmt: skip
+        sizes = {"state_bytes": group.state_bytes(1), "state_bytes_per_rank": group.state_bytes(ranks)}
+        return {**tree, **sizes, "formula": group.formula(1), "formula_per_rank": group.formula(ranks)}
     return {
         **tree,
         "bytes_per_token": group.token_bytes(model.kv_dtype, 1),
@@ -154,73 +165,73 @@ def _split_notes(model: ModelShape, ranks: int) -> list[str]:
     ]
 
 
-def arithmetic(d: dict[str, Any]) -> list[str]:
-    """Return `describe_model` as lines to read."""
-    lines = [
-        f"{d['model']}: KV cache in {d['kv_dtype']}, context up to {format_count(d['max_context_tokens'])} tokens",
-        f"from {d['source']}",
-        *(f"note: {note}" for note in d["notes"]),
-        "",
-        "A token, before any tensor-parallel split",
-        *_group_lines(d["groups"], ""),
-        _sum(d["groups"], "bytes_per_token", d["bytes_per_token"]),
-    ]
+def document(d: dict[str, Any]) -> Document:
+    """Return `describe_model` as a document: a token's bytes, a chunk's, and a prefix's."""
+    chapters = [Chapter("A token, before any tensor-parallel split", [_layers(d, "")])]
     if d["ranks"] > 1:
-        lines += [
-            "", f"A token on each of {d['ranks']} tensor-parallel ranks",
-            *_group_lines(d["groups"], "_per_rank"),
-            _sum(d["groups"], "bytes_per_token_per_rank", d["bytes_per_token_per_rank"]),
-        ]  # fmt: skip
         total = d["bytes_per_token_per_rank"] * d["stored_ranks"]
         who = "rank 0 stores, the same latent on all" if d["stored_ranks"] < d["ranks"] else f"{d['ranks']} ranks store"
-        lines.append(f"  {who}: {format_count(total)} B a token, replication factor {d['replication_factor']:g}")
-    return [*(line for line in lines if line is not None), "", *_chunk_lines(d), "", *_prefix_lines(d)]
-
-
-def _group_lines(groups: list[dict[str, Any]], suffix: str) -> list[str]:
-    lines = []
-    for g in groups:
-        window = f", window {format_count(g['window_tokens'])} tokens" if "window_tokens" in g else ""
-        name, size = f"{g['kind']}{window}", g.get(f"bytes_per_token{suffix}")
-        if size is None:
-            state = g[f"state_bytes{suffix}"]
-            lines.append(f"  {name}: {g[f'formula{suffix}']} = {format_count(state)} B a state, not a token")
-        else:
-            lines.append(f"  {name}: {g[f'formula{suffix}']} = {format_count(size)} B")
-    return lines
-
-
-def _sum(groups: list[dict[str, Any]], field: str, total: int) -> str | None:
-    parts = [g[field] for g in groups if field in g]
-    return f"  together {format_count(total)} B" if len(parts) > 1 else None
-
-
-def _chunk_lines(d: dict[str, Any]) -> list[str]:
+        stored = f"{who}: {format_count(total)} B a token, replication factor {d['replication_factor']:g}"
+        chapters.append(
+            Chapter(f"A token on each of {d['ranks']} tensor-parallel ranks", [_layers(d, "_per_rank")], [stored])
+        )
     page = "" if d["page_bytes"] == 1 else f", padded to pages of {format_bytes(d['page_bytes'])}"
-    lines = [f"A chunk of {format_count(d['chunk_tokens'])} tokens{page}"]
+    rest = d["tokens"] - d["chunks"] * d["chunk_tokens"]
+    left = f"; {format_count(rest)} tokens fill no chunk and are not stored" if rest else ""
+    prefix = f"A prefix of {format_count(d['tokens'])} tokens: {format_count(d['chunks'])} chunks{left}"
+    needs = ", ".join(f"{p['kind']} {format_count(p['needed_chunks'])}" for p in d["pieces"])
+    is_windowed = d["read_bytes"] != d["stored_dense_bytes"]
+    chapters += [
+        Chapter(f"A chunk of {format_count(d['chunk_tokens'])} tokens{page}", [_objects(d)]),
+        Chapter(prefix, [_prefix(d)], [f"chunks that a read needs: {needs}"] if is_windowed else []),
+    ]
+    headline = f"KV cache in {d['kv_dtype']}, context up to {format_count(d['max_context_tokens'])} tokens"
+    return Document(d["model"], f"{headline}\nfrom {d['source']}", chapters, d["notes"])
+
+
+def _layers(d: dict[str, Any], suffix: str) -> ReportTable:
+    """Return the groups of layers, what each keeps of a token or as a state, and their sum."""
+    token, state = f"bytes_per_token{suffix}", f"state_bytes{suffix}"
+    rows = []
+    for g in d["groups"]:
+        window = f", window {format_count(g['window_tokens'])} tokens" if "window_tokens" in g else ""
+        rows.append([f"{g['kind']}{window}", g[f"formula{suffix}"], g.get(token), g.get(state)])
+    if sum(token in g for g in d["groups"]) > 1:
+        rows.append(["together", "", d[token], None])
+    columns = [
+        *columns_of("text: layers, formula = bytes"),
+        ReportColumn(token, "B a token", Unit.COUNT),
+        ReportColumn(state, "B a state", Unit.COUNT),
+    ]
+    if not any(state in g for g in d["groups"]):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return ReportTable("", Sheet.SUMMARY, columns, rows)
+
+
+_SIZES: Final = columns_of("count: size_bytes = bytes; bytes: size =")
+
+
+def _objects(d: dict[str, Any]) -> ReportTable:
+    """Return the objects that a chunk is stored as, with padding, and their sum over all ranks."""
+    rows: list[list[Any]] = []
     for p in d["pieces"]:
         size = p["padded_object_bytes_per_rank"]
-        padding = "" if size == p["object_bytes_per_rank"] else f" ({format_count(p['object_bytes_per_rank'])} B of it)"
-        copies = "one rank" if p["copies"] == 1 else f"each of {p['copies']} ranks"
         name = "object" if p["kind"] == PieceKind.GROWING else f"object of {p['kind']}"
         if p["kind"] in (PieceKind.SLIDING, PieceKind.CHUNKED):
             name += " layers"
-        lines.append(f"  {name} on {copies}: {format_count(size)} B = {format_bytes(size)}{padding}")
-    lines.append(f"  all ranks: {format_count(d['chunk_bytes'])} B = {format_bytes(d['chunk_bytes'])}")
-    return lines
+        copies = "one rank" if p["copies"] == 1 else f"each of {p['copies']} ranks"
+        rows.append([f"{name} on {copies}", size, size, p["object_bytes_per_rank"]])
+    rows.append(["all ranks", d["chunk_bytes"], d["chunk_bytes"], None])
+    columns = [*columns_of("text: object"), *_SIZES, *columns_of("count: unpadded_bytes = unpadded")]
+    if all(row[1] == row[3] for row in rows[:-1]):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return ReportTable("", Sheet.SUMMARY, columns, rows)
 
 
-def _prefix_lines(d: dict[str, Any]) -> list[str]:
-    rest = d["tokens"] - d["chunks"] * d["chunk_tokens"]
-    left = f"; {format_count(rest)} tokens fill no chunk and are not stored" if rest else ""
-    lines = [f"A prefix of {format_count(d['tokens'])} tokens: {format_count(d['chunks'])} chunks{left}"]
-    names = ["stored, dense", "read"]
-    if d["stored_windowed_bytes"] != d["stored_dense_bytes"]:
-        names.insert(1, "stored, windowed")
-    for name in names:
-        size = d["read_bytes" if name == "read" else f"{name.replace(', ', '_')}_bytes"]
-        lines.append(f"  {name}: {format_count(size)} B = {format_bytes(size)}, all ranks")
-    if d["read_bytes"] != d["stored_dense_bytes"]:
-        needs = ", ".join(f"{p['kind']} {format_count(p['needed_chunks'])}" for p in d["pieces"])
-        lines.append(f"  chunks that a read needs: {needs}")
-    return lines
+def _prefix(d: dict[str, Any]) -> ReportTable:
+    """Return what all ranks together store and read of the prefix."""
+    names = ["stored_dense", "stored_windowed", "read"]
+    if d["stored_windowed_bytes"] == d["stored_dense_bytes"]:
+        names.remove("stored_windowed")
+    rows = [[name.replace("_", ", "), *[d[f"{name}_bytes"]] * 2] for name in names]
+    return ReportTable("", Sheet.SUMMARY, [*columns_of("text: what = all ranks"), *_SIZES], rows)

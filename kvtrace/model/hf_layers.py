@@ -1,14 +1,75 @@
-"""Which kind each layer of a config.json is: the many ways in which models say so, one function a way."""
+"""Which kind each layer of a Hugging Face config.json is, and what its recurrent layers keep.
+
+Models say it in many ways: one function a way.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from kvtrace.core.errors import ConfigError
+from kvtrace.model.layers import KvDtype, Recurrent, parse_dtype
 
-    from kvtrace.model.hf_fields import Fields
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """An object of a JSON file that records which fields were read, so that unread ones can be refused."""
+
+    tree: dict[str, Any]
+    where: str
+    used: set[str] = field(default_factory=set)
+
+    def error(self, name: str, message: str) -> ConfigError:
+        """Return the error that says what is wrong with the field `name`."""
+        return ConfigError(f"{self.where}: {name}: {message}")
+
+    def use(self, *names: str) -> None:
+        """Record `names` as read."""
+        self.used.update(names)
+
+    def get(self, name: str) -> Any:
+        """Return the value of `name`; None if it is null or absent."""
+        self.used.add(name)
+        return self.tree.get(name)
+
+    def integer(self, name: str, least: int = 1) -> int:
+        """Return the whole number `name`; ConfigError if it is absent, something else, or less than `least`."""
+        value = self.get(name)
+        if value is None:
+            raise self.error(name, "is missing")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self.error(name, f"must be a whole number >= {least}, not {value!r}")
+        return value
+
+    def count(self, name: str) -> int:
+        """Return the whole number `name`, 0 if it is absent or null."""
+        return 0 if self.get(name) is None else self.integer(name, least=0)
+
+    def text(self, name: str) -> str | None:
+        """Return the text `name`, None if it is absent or null; ConfigError if it is something else."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, str):
+            raise self.error(name, f"must be text, not {value!r}")
+        return value
+
+    def nested(self, name: str) -> Fields | None:
+        """Return the object `name`, None if it is absent or null; ConfigError if it is something else."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(name, f"must be an object, not {value!r}")
+        return Fields(value, f"{self.where}: {name}")
+
+    def numbers(self, name: str) -> list[int]:
+        """Return the list of whole numbers `name`; ConfigError if it is something else."""
+        value = self.get(name)
+        if not isinstance(value, list) or not all(isinstance(v, int) and not isinstance(v, bool) for v in value):
+            raise self.error(name, f"must be a list of whole numbers, not {value!r}")
+        return value
 
 
 class LayerKind(StrEnum):
@@ -23,10 +84,12 @@ class LayerKind(StrEnum):
 
 
 _NAMED = {
-    "full_attention": LayerKind.FULL, "attention": LayerKind.FULL, "sliding_attention": LayerKind.SLIDING,
-    "chunked_attention": LayerKind.CHUNKED, "linear_attention": LayerKind.RECURRENT, "mamba": LayerKind.RECURRENT,
-    "moe": LayerKind.NONE, "mlp": LayerKind.NONE,
-}  # fmt: skip
+    **dict.fromkeys(("full_attention", "attention"), LayerKind.FULL),
+    "sliding_attention": LayerKind.SLIDING,
+    "chunked_attention": LayerKind.CHUNKED,
+    **dict.fromkeys(("linear_attention", "mamba"), LayerKind.RECURRENT),
+    **dict.fromkeys(("moe", "mlp"), LayerKind.NONE),
+}
 _LETTERS = {"*": LayerKind.FULL, "M": LayerKind.RECURRENT, "-": LayerKind.NONE, "E": LayerKind.NONE}
 # Classes in which `sliding_window` is for every layer, and those in which every n-th layer is full.
 _ALL_SLIDE = {"mistral", "mixtral", "phi3", "starcoder2"}
@@ -138,9 +201,9 @@ def _sliding(text: Fields, layers: int) -> list[LayerKind]:
     if is_used:
         first = text.integer("max_window_layers", least=0)
         return [LayerKind.FULL if n < first else LayerKind.SLIDING for n in range(layers)]
-    for field in ("sliding_window_pattern", "_sliding_window_pattern"):
-        if text.get(field) is not None:
-            return _every(text.integer(field), layers, LayerKind.SLIDING)
+    for name in ("sliding_window_pattern", "_sliding_window_pattern"):
+        if text.get(name) is not None:
+            return _every(text.integer(name), layers, LayerKind.SLIDING)
     if kind in _PATTERN:
         return _every(_PATTERN[kind], layers, LayerKind.SLIDING)
     if kind in _ALL_SLIDE:
@@ -151,3 +214,54 @@ def _sliding(text: Fields, layers: int) -> list[LayerKind]:
 def _every(interval: int, layers: int, other: LayerKind) -> list[LayerKind]:
     """Return every `interval`-th layer full, the rest `other`."""
     return [LayerKind.FULL if (n + 1) % interval == 0 else other for n in range(layers)]
+
+
+# num_heads, head_dim, state, groups, convolution kernel: as Nemotron-H names them, and as Bamba and Granite do.
+_MAMBA2 = (
+    ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel"),
+    ("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv"),
+)
+
+
+def recurrent_layers(text: Fields, layers: int, model_dtype: KvDtype | None, notes: list[str]) -> Recurrent:
+    """Return the group of `layers` recurrent layers; ConfigError if it is of a kind not known here."""
+    conv_dtype = model_dtype or KvDtype.BF16
+    if model_dtype is None:
+        notes.append("the convolution's state is taken as bf16: config.json gives no dtype")
+    if text.get("linear_num_value_heads") is not None:
+        heads, width = text.integer("linear_num_value_heads"), text.integer("linear_value_head_dim")
+        groups, state = text.integer("linear_num_key_heads"), text.integer("linear_key_head_dim")
+        taps = text.integer("linear_conv_kernel_dim") - 1
+        dtype = _state_dtype(text, conv_dtype, notes)
+    elif (kda := text.nested("linear_attn_config")) is not None:
+        heads = groups = kda.integer("num_heads")
+        width = state = kda.integer("head_dim")
+        taps = kda.integer("short_conv_kernel_size") - 1
+        dtype = _state_dtype(text, KvDtype.FP32, notes, default="as vLLM keeps KDA's")
+    else:
+        names = next((n for n in _MAMBA2 if text.get(n[0]) is not None), None)
+        if names is None:
+            raise text.error("layer_types", "what its recurrent layers keep is not said in a form known here")
+        if text.get(names[1]) == "auto":
+            raise text.error(names[1], "must be a whole number, not 'auto'")
+        heads, width, state, groups = (text.integer(n) for n in names[:4])
+        taps = text.integer(names[4]) - 1
+        dtype = _state_dtype(text, conv_dtype, notes)
+    return Recurrent(
+        layers=layers,
+        heads=heads,
+        head_elements=width * state,
+        conv_head_elements=width * taps,
+        groups=groups,
+        conv_group_elements=2 * state * taps,
+        state_dtype=dtype,
+        conv_dtype=conv_dtype,
+    )
+
+
+def _state_dtype(text: Fields, otherwise: KvDtype, notes: list[str], default: str = "vLLM's default") -> KvDtype:
+    for name in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"):
+        if (said := text.text(name)) is not None:
+            return parse_dtype(said, f"{text.where}: {name}")
+    notes.append(f"recurrent states are taken as {otherwise}, {default}: config.json does not say (mamba_ssm_dtype)")
+    return otherwise

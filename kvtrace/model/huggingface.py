@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.model.hf_fields import Fields
-from kvtrace.model.hf_layers import LayerKind, layer_kinds
-from kvtrace.model.hf_state import recurrent_layers
+from kvtrace.model.hf_layers import Fields, LayerKind, layer_kinds, recurrent_layers
 from kvtrace.model.layers import (
     INDEX_SCALE_VALUES,
     Chunked,
@@ -30,17 +29,14 @@ from kvtrace.model.layers import (
 )
 from kvtrace.model.shape import ModelShape, check
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 # Classes of transformers in which a missing num_key_value_heads means one for each attention head.
 _MULTI_HEAD_DEFAULT = {"llama", "phi3", "olmo", "olmo2"}
+_PLAIN_NAMES = """
+llama mistral mixtral qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text phi3 phi starcoder2 granite
+granitemoe granitemoehybrid bamba olmo olmo2 olmoe stablelm cohere cohere2 smollm3
+"""
 # Classes in which a missing head_dim means hidden_size / num_attention_heads.
-_PLAIN_HEAD_DIM = {
-    "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text",
-    "phi3", "phi", "starcoder2", "granite", "granitemoe", "granitemoehybrid", "bamba", "olmo", "olmo2", "olmoe",
-    "stablelm", "cohere", "cohere2", "smollm3",
-}  # fmt: skip
+_PLAIN_HEAD_DIM = frozenset(_PLAIN_NAMES.split())
 # What a set field of such a name says may change the cache; those we read are struck off first.
 _SUSPECT = re.compile(
     r"^(swa_|index|indexer|mamba_|ssm_|linear_|lightning|rwkv|kda_|gdn_|conv_|compress|cla_|use_cla|cross_attention_l"
@@ -74,16 +70,15 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
     if text.count("num_nextn_predict_layers") or text.count("mtp_num_hidden_layers"):
         notes.append("multi-token-prediction layers are not counted")
     kind = text.text("model_type") or config.text("model_type") or "unnamed"
+    is_named_so = text.get("max_position_embeddings") is None and "model_max_length" in text.tree
+    context = "model_max_length" if is_named_so else "max_position_embeddings"
     model = ModelShape(
         source=f"config.json, model_type {kind}, SHA-256 {digest[:16]}",
         groups=groups,
-        max_context_tokens=text.integer(
-            "model_max_length" if text.get("max_position_embeddings") is None and "model_max_length" in text.tree
-            else "max_position_embeddings"
-        ),
+        max_context_tokens=text.integer(context),
         kv_dtype=_kv_dtype(kv_dtype, config, text, model_dtype),
         notes=tuple(notes),
-    )  # fmt: skip
+    )
     check(model, str(path))
     return model
 
@@ -156,8 +151,10 @@ def _heads(text: Fields, *, is_full: bool) -> tuple[int, int, int | None]:
 
 def _plain_head_dim(text: Fields, kind: str) -> int:
     if kind not in _PLAIN_HEAD_DIM:
-        raise text.error("head_dim", f"is missing, and what a {kind or 'model without model_type'} means by that is "
-                         "not known here; add it")  # fmt: skip
+        raise text.error(
+            "head_dim",
+            f"is missing, and what a {kind or 'model without model_type'} means by that is not known here; add it",
+        )
     hidden, heads = text.integer("hidden_size"), text.integer("num_attention_heads")
     if hidden % heads:
         raise text.error("head_dim", f"is missing, and hidden_size(={hidden}) is no multiple of {heads} heads; add it")

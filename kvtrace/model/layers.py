@@ -28,10 +28,11 @@ class KvDtype(StrEnum):
 
 _ELEMENT_BYTES = {KvDtype.FP32: 4, KvDtype.FP16: 2, KvDtype.BF16: 2, KvDtype.FP8: 1, KvDtype.INT8: 1}
 _ALIASES = {
-    "float32": KvDtype.FP32, "float": KvDtype.FP32, "float16": KvDtype.FP16, "half": KvDtype.FP16,
-    "bfloat16": KvDtype.BF16, "fp8_e4m3": KvDtype.FP8, "fp8_e5m2": KvDtype.FP8,
-    "float8_e4m3fn": KvDtype.FP8, "float8_e5m2": KvDtype.FP8,
-}  # fmt: skip
+    **dict.fromkeys(("float32", "float"), KvDtype.FP32),
+    **dict.fromkeys(("float16", "half"), KvDtype.FP16),
+    "bfloat16": KvDtype.BF16,
+    **dict.fromkeys(("fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "float8_e5m2"), KvDtype.FP8),
+}
 # 512 x 1 B + 4 x 4 B + 64 x 2 B.
 DS_MLA_RECORD_BYTES = 656
 _DS_MLA_SHAPE = (512, 64)

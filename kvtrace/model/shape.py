@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 import msgspec
 
-from kvtrace.core.config import load_toml, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.layers import (
     Chunked,
@@ -24,10 +22,8 @@ from kvtrace.model.layers import (
     Recurrent,
     Sliding,
     TokenLayers,
-    parse_dtype,
 )
 
-_TABLE = Path(__file__).with_name("models.toml")
 # With these, bytes of any prefix on all ranks still fit 64 bits.
 _MOST = 2**24
 _MOST_BYTES_PER_TOKEN = 2**30
@@ -71,7 +67,7 @@ class PieceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of the cache with one rule for what a read needs; sizes are one rank's."""
+    """A part of the cache, of one rank, that reads need by a rule of its own and that is stored as its own objects."""
 
     kind: PieceKind
     bytes_per_token: int
@@ -79,7 +75,7 @@ class Piece:
     """Of a recurrent state, whatever the number of tokens; else 0."""
     window_tokens: int | None
     copies: int
-    """How many ranks store one of their own."""
+    """The number of ranks that store an object of their own."""
 
     def size_bytes(self, tokens: int) -> int:
         """Return the bytes of this piece of `tokens` tokens on one rank."""
@@ -99,29 +95,6 @@ class Piece:
     def needed_tokens(self, tokens: int) -> int:
         """Return how many of a prefix's tokens, its last ones, must be read to resume behind it; 1 for a state."""
         return self.needed_chunks(tokens, 1)
-
-
-def load_models() -> dict[str, ModelShape]:
-    """Return every model we ship, by name."""
-    models = {name: to_struct(tree, ModelShape, f"models.toml: {name}") for name, tree in load_toml(_TABLE).items()}
-    for name, model in models.items():
-        check(model, f"models.toml: {name}")
-    return models
-
-
-def find_model(name: str, kv_dtype: str | None = None) -> ModelShape:
-    """Return the model called `name`, or that of the Hugging Face config.json at that path.
-
-    `kv_dtype` replaces the dtype of the cache. ConfigError, with the known names, if there is no such model.
-    """
-    models, path = load_models(), Path(name)
-    if name in models:
-        return models[name] if kv_dtype is None else with_kv_dtype(models[name], parse_dtype(kv_dtype, "--kv-dtype"))
-    if name.endswith(".json") or path.is_dir():
-        from kvtrace.model.huggingface import read_model
-
-        return read_model(path / "config.json" if path.is_dir() else path, kv_dtype)
-    raise ConfigError(f"unknown model {name!r}; known are {', '.join(models)}, or a path to a config.json")
 
 
 def with_kv_dtype(model: ModelShape, dtype: KvDtype) -> ModelShape:
@@ -236,9 +209,14 @@ def chunk_bytes(model: ModelShape, chunk_tokens: int, ranks: int = 1, page_bytes
 
 
 def stored_bytes(
-    model: ModelShape, tokens: int, *, ranks: int = 1, chunk_tokens: int | None = None,
-    store: Store = Store.DENSE, page_bytes: int = 1,
-) -> int:  # fmt: skip
+    model: ModelShape,
+    tokens: int,
+    *,
+    ranks: int = 1,
+    chunk_tokens: int | None = None,
+    store: Store = Store.DENSE,
+    page_bytes: int = 1,
+) -> int:
     """Return what a prefix of `tokens` tokens takes on disk, for all ranks together.
 
     With `chunk_tokens` only whole chunks are stored, each with a state of its own; without, one entry of all

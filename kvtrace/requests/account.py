@@ -1,23 +1,27 @@
-"""What a source holds, in figures: what `kvtrace import` reports, and what a reader checks first."""
+"""The figures of a source (counts, span, reuse, gaps, oddities), and `kvtrace import`, which writes it as a table."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from kvtrace.requests.requests import NONE
-
-if TYPE_CHECKING:
-    from kvtrace.requests.requests import Ints, Requests
+from kvtrace.core.metadata import describe
+from kvtrace.core.schema import REQUESTS
+from kvtrace.core.tables import create
+from kvtrace.core.units import format_count, format_duration
+from kvtrace.requests.own_table import batches
+from kvtrace.requests.requests import NONE, Ints, Requests
 
 GAP_INTERVALS = 100
 """An interval without arrivals is a gap from this many mean intervals on."""
-COUNTED = (
-    "failures", "out_of_order", "wrong_totals", "unknown_columns", "orphans", "rechained_ids", "unnamed_tokens",
-    "subagents", "empty_conversations", "unanswered", "unasked", "unknown_speakers",
-)  # fmt: skip
-"""Oddities that sources count in their origin."""
+_COUNTED = """
+failures out_of_order wrong_totals unknown_columns orphans rechained_ids unnamed_tokens subagents empty_conversations
+unanswered unasked unknown_speakers
+"""
+"""The fields of an origin that count oddities of the file."""
 
 
 def account(requests: Requests) -> dict[str, Any]:
@@ -43,7 +47,7 @@ def account(requests: Requests) -> dict[str, Any]:
         "distinct_blocks": distinct,
         "block_reuse": 1 - distinct / references if distinct is not None and references else None,
         "gaps": _gaps(requests.arrival_ns),
-        "oddities": {name: requests.origin[name] for name in COUNTED if requests.origin.get(name)},
+        "oddities": {name: requests.origin[name] for name in _COUNTED.split() if requests.origin.get(name)},
         "nulls": _nulls(requests),
     }
 
@@ -54,20 +58,22 @@ def _tokens(values: Ints) -> dict[str, Any]:
 
 
 def _gaps(times: Ints) -> dict[str, Any]:
-    """Return how many intervals are gaps, how long they are together, and the longest with its start."""
+    """Return the number of gaps, their total length, and the longest interval with its start."""
     if len(times) == 1 or times[-1] == times[0]:
         return {"count": 0, "total_ns": 0, "longest_ns": None, "longest_starts_ns": None}
     intervals = np.diff(times)
     is_gap = intervals >= GAP_INTERVALS * (int(times[-1] - times[0]) / len(intervals))
     longest = int(np.argmax(intervals))
     return {
-        "count": int(np.count_nonzero(is_gap)), "total_ns": int(intervals[is_gap].sum()),
-        "longest_ns": int(intervals[longest]), "longest_starts_ns": int(times[longest]),
-    }  # fmt: skip
+        "count": int(np.count_nonzero(is_gap)),
+        "total_ns": int(intervals[is_gap].sum()),
+        "longest_ns": int(intervals[longest]),
+        "longest_starts_ns": int(times[longest]),
+    }
 
 
 def _nulls(requests: Requests) -> dict[str, int]:
-    """Return how many requests have null in each column that may be."""
+    """Return the number of nulls in each nullable column that has any."""
     n = len(requests)
     counts = {
         name: n if values is None else int(np.count_nonzero(values == NONE))
@@ -75,3 +81,54 @@ def _nulls(requests: Requests) -> dict[str, int]:
     }
     counts["block_ids"] = 0 if requests.block_tokens else n
     return {name: count for name, count in counts.items() if count}
+
+
+def write(
+    path: Path, requests: Requests, argv: list[str], seed: int, progress: Callable[[float], None] = lambda _rows: None
+) -> dict[str, Any]:
+    """Write `requests` to `path` and return the account of them; `progress` takes the rows so far."""
+    figures = account(requests)
+    source, notes = requests.origin, list(requests.notes)
+    config = {"source": source, "seed": seed}
+    meta = describe(REQUESTS, "kvtrace", argv, config, seed=seed, source=source, notes=notes, stats=figures)
+    with create(path, REQUESTS, meta) as out:
+        for batch in batches(requests):
+            out.write(batch)
+            progress(out.rows)
+    return figures
+
+
+def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the account as lines for people: (what, how much)."""
+
+    def tokens(name: str) -> str:
+        of = figures[name]
+        return f"mean {of['mean']:,.1f}, p50 {of['p50']:,}, p95 {of['p95']:,}, max {of['max']:,}, sum {of['sum']:,}"
+
+    rate, gaps = figures["requests_per_s"], figures["gaps"]
+    found = [
+        ("requests", format_count(figures["requests"])),
+        ("span", format_duration(figures["span_ns"]) + ("" if rate is None else f", {rate:.3g} requests/s")),
+        ("input tokens", tokens("input_tokens")),
+        ("output tokens", tokens("output_tokens")),
+        ("conversations", "none" if figures["conversations"] is None else format_count(figures["conversations"])),
+        ("blocks", _blocks(figures)),
+        ("longest interval", format_duration(gaps["longest_ns"])),
+        (f"gaps ({GAP_INTERVALS} mean intervals)", f"{gaps['count']}, {format_duration(gaps['total_ns'])} in all"),
+    ]
+    found += [(name.replace("_", " "), _text(value)) for name, value in figures["oddities"].items()]
+    if figures["nulls"]:
+        found.append(("null", ", ".join(f"{name} in {count:,} rows" for name, count in figures["nulls"].items())))
+    return found
+
+
+def _blocks(figures: dict[str, Any]) -> str:
+    if figures["block_tokens"] is None:
+        return "none"
+    reuse = "-" if figures["block_reuse"] is None else f"{100 * figures['block_reuse']:.2f} %"
+    references, distinct = format_count(figures["block_references"]), format_count(figures["distinct_blocks"])
+    return f"{references} of {figures['block_tokens']} tokens, {distinct} distinct, reuse {reuse}"
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else f"{value:,}"

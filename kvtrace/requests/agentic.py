@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -15,13 +15,21 @@ import numpy as np
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.chains import prefix_chains
-from kvtrace.requests.columns import MAX_BLOCK_ID, MAX_NS, BlockId, Count, Seconds, column, dense, place_of, sha256_of
-from kvtrace.requests.requests import Requests
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.requests.requests import Ints
+from kvtrace.requests.requests import (
+    MAX_BLOCK_ID,
+    MAX_NS,
+    BlockId,
+    Count,
+    Ints,
+    Requests,
+    Seconds,
+    Start,
+    column,
+    dense,
+    origin_of,
+    place_of,
+    sha256_of,
+)
 
 LOCAL, GLOBAL = "local", "global"
 SUBAGENT = "subagent"
@@ -43,7 +51,7 @@ class _File(msgspec.Struct):
 
 
 class _Columns:
-    """The requests of all files as they are read, each with its file, conversation and place there."""
+    """The requests of all files in reading order, each with its file, conversation and turn."""
 
     def __init__(self) -> None:
         self.times, self.inputs, self.outputs, self.sessions, self.turns, self.files = (array("q") for _ in range(6))
@@ -75,6 +83,11 @@ class _Columns:
         for inner, place in nested:
             self.subagents += 1
             self.enter(inner, file, path, block_tokens, place)
+
+
+def is_own(start: Start) -> bool:
+    """Return whether the file is a conversation: a JSON object with block_size and requests."""
+    return start.text.startswith(b"{") and b'"block_size"' in start.text and b'"requests"' in start.text
 
 
 def read(path: Path, rng: np.random.Generator, *, conversation_rate_per_s: float = 0.0) -> Requests:
@@ -112,15 +125,15 @@ def read(path: Path, rng: np.random.Generator, *, conversation_rate_per_s: float
     if times.max() > MAX_NS:
         raise ConfigError(f"conversation rate(={conversation_rate_per_s}) is too low: they outlast the clock")
     counts = {
-        "conversations": len(paths), "subagents": columns.subagents, "rechained_ids": ambiguous,
+        "conversations": len(paths),
+        "subagents": columns.subagents,
+        "rechained_ids": ambiguous,
         "out_of_order": columns.out_of_order,
         "unnamed_tokens": int(np.maximum(column(columns.inputs) - np.diff(ends) * block_tokens, 0).sum()),
-    }  # fmt: skip
-    origin = {
-        "kind": "agentic", "file": path.name, "files": [p.name for p in paths], "sha256": sha256_of(*paths),
-        "requests": len(times), "block_tokens": block_tokens, "block_references": len(ids),
-        "conversation_rate_per_s": conversation_rate_per_s, **counts,
-    }  # fmt: skip
+    }
+    facts = {"files": [p.name for p in paths], "block_references": len(ids)}
+    facts |= {"conversation_rate_per_s": conversation_rate_per_s, **counts}
+    origin = origin_of("agentic", path, sha256_of(*paths), len(times), block_tokens, **facts)
     return _ordered(columns, times, ids, block_tokens, origin, _notes(counts, conversation_rate_per_s, scopes))
 
 
@@ -144,10 +157,8 @@ def _decode(path: Path) -> _File:
 def _check(ids: int, tokens: int, block_tokens: int, path: Path, place: str) -> None:
     whole, partial = divmod(tokens, block_tokens)
     if ids not in (whole, whole + (partial > 0)):
-        raise TraceError(
-            f"{ids} ids, but {tokens} input tokens in blocks of {block_tokens} make {whole} whole blocks",
-            path=path, column=f"{place}.hash_ids",
-        )  # fmt: skip
+        why = f"{ids} ids, but {tokens} input tokens in blocks of {block_tokens} make {whole} whole blocks"
+        raise TraceError(why, path=path, column=f"{place}.hash_ids")
 
 
 def _apart(ids: Ints, files: Ints, scopes: list[str]) -> Ints:
@@ -169,11 +180,9 @@ def _ordered(
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
     gather = np.arange(len(ids)) + np.repeat(ends[:-1][order] - offsets[:-1], lengths)
     ordered = times[order]
-    return Requests(
-        ordered - ordered[0], column(columns.inputs)[order], column(columns.outputs)[order], offsets, ids[gather],
-        block_tokens, origin, notes, session_id=dense(column(columns.sessions)[order])[0],
-        turn=column(columns.turns)[order],
-    )  # fmt: skip
+    tokens = column(columns.inputs)[order], column(columns.outputs)[order]
+    place = {"session_id": dense(column(columns.sessions)[order])[0], "turn": column(columns.turns)[order]}
+    return Requests(ordered - ordered[0], *tokens, offsets, ids[gather], block_tokens, origin, notes, **place)
 
 
 def _notes(counts: dict[str, int], rate_per_s: float, scopes: list[str]) -> tuple[str, ...]:

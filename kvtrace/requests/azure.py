@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
 from kvtrace.core.errors import TraceError
-from kvtrace.requests.columns import MAX_NS, sha256_of
 from kvtrace.requests.csvtable import header_of, in_time_order, read_columns
-from kvtrace.requests.requests import Requests
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from kvtrace.requests.requests import MAX_NS, Requests, Start, origin_of, sha256_of, without_blocks
 
 TIME, INPUT, OUTPUT, IMAGES = "TIMESTAMP", "ContextTokens", "GeneratedTokens", "NumImages"
+
+
+def is_own(start: Start) -> bool:
+    """Return whether the file is an Azure CSV: its header has the three columns."""
+    return {TIME, INPUT, OUTPUT} <= start.columns
 
 
 def read(path: Path) -> Requests:
@@ -40,14 +41,9 @@ def read(path: Path) -> Requests:
     if int(times[-1]) - int(times[0]) > MAX_NS:
         raise TraceError("its times span more than a trace's clock can hold", path=path, column=TIME)
     images = int(np.nansum(table.arrays[IMAGES].to_numpy())) if IMAGES in table.arrays else None
-    origin = {
-        "kind": "azure", "file": path.name, "sha256": sha256_of(path), "requests": len(times), "block_tokens": 0,
-        "images": images, "out_of_order": backwards, "unknown_columns": list(table.others),
-    }  # fmt: skip
-    return Requests(
-        times - times[0], inputs, outputs, np.zeros(len(times) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64), 0,
-        origin, _notes(images, backwards, table.others),
-    )  # fmt: skip
+    facts = {"images": images, "out_of_order": backwards, "unknown_columns": list(table.others)}
+    origin = origin_of("azure", path, sha256_of(path), len(times), 0, **facts)
+    return without_blocks(times - times[0], inputs, outputs, origin, _notes(images, backwards, table.others))
 
 
 def _has_zone(path: Path) -> bool:

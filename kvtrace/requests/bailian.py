@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -12,12 +13,8 @@ import numpy as np
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.chains import prefix_chains
-from kvtrace.requests.columns import BlockId, Count, Seconds, column
 from kvtrace.requests.jsonlines import JsonLines
-from kvtrace.requests.requests import Requests
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from kvtrace.requests.requests import BlockId, Count, Requests, Seconds, Start, column, origin_of
 
 BLOCK_TOKENS = 16
 ROOT = -1
@@ -55,6 +52,12 @@ class _Conversations:
         return session
 
 
+def is_own(start: Start) -> bool:
+    """Return whether the file is a Qwen-Bailian trace: its first line is a request with a chat_id."""
+    names = (b'"timestamp"', b'"hash_ids"', b'"chat_id"')
+    return start.text.startswith(b"{") and all(name in start.line for name in names)
+
+
 def read(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
     """Return the requests of the Qwen-Bailian JSONL file at `path`; its times are seconds.
 
@@ -75,11 +78,9 @@ def read(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
     for number, line in lines:
         time_ns = round(line.timestamp * NS_PER_S)
         if times and time_ns < times[-1]:
-            raise TraceError(
-                f"time goes backwards, from {times[-1] / NS_PER_S:g} to {line.timestamp:g} s; "
-                "sort the file by timestamp", path=path, row=number, column="timestamp",
-            )  # fmt: skip
-        _check(line, block_tokens, path, number)
+            when = f"from {times[-1] / NS_PER_S:g} to {line.timestamp:g} s"
+            raise lines.fault(f"time goes backwards, {when}; sort the file by timestamp", number, "timestamp")
+        _check(line, block_tokens, lines, number)
         times.append(time_ns)
         inputs.append(line.input_length)
         outputs.append(line.output_length)
@@ -93,26 +94,24 @@ def read(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
     arrivals, prompt_tokens, ends = column(times), column(inputs), column(offsets)
     chained, ambiguous = prefix_chains(column(ids), ends)
     unnamed = int(np.maximum(prompt_tokens - np.diff(ends) * block_tokens, 0).sum())
-    origin = {
-        "kind": "bailian", "file": path.name, "sha256": lines.sha256, "requests": len(times),
-        "block_tokens": block_tokens, "block_references": len(ids), "conversations": conversations.count,
-        "orphans": conversations.orphans, "types": dict(sorted(types.items())), "rechained_ids": ambiguous,
+    facts = {
+        "block_references": len(ids),
+        "conversations": conversations.count,
+        "orphans": conversations.orphans,
+        "types": dict(sorted(types.items())),
+        "rechained_ids": ambiguous,
         "unnamed_tokens": unnamed,
-    }  # fmt: skip
-    return Requests(
-        arrivals - arrivals[0], prompt_tokens, column(outputs), ends, chained, block_tokens, origin,
-        _notes(conversations, types, ambiguous, unnamed), session_id=column(sessions), turn=column(turns),
-    )  # fmt: skip
+    }
+    origin = origin_of("bailian", path, lines.sha256, len(times), block_tokens, **facts)
+    tokens, notes = (prompt_tokens, column(outputs)), _notes(conversations, types, ambiguous, unnamed)
+    place = {"session_id": column(sessions), "turn": column(turns)}
+    return Requests(arrivals - arrivals[0], *tokens, ends, chained, block_tokens, origin, notes, **place)
 
 
-def _check(line: _Line, block_tokens: int, path: Path, number: int) -> None:
+def _check(line: _Line, block_tokens: int, lines: JsonLines[_Line], number: int) -> None:
     whole, partial = divmod(line.input_length, block_tokens)
     if len(line.hash_ids) not in (whole, whole + (partial > 0)):
-        raise TraceError(
-            f"{len(line.hash_ids)} ids, but {line.input_length} input tokens in blocks of {block_tokens} "
-            f"need {whole + (partial > 0)}; another block size? (--block-tokens)",
-            path=path, row=number, column="hash_ids",
-        )  # fmt: skip
+        raise lines.misfit(len(line.hash_ids), line.input_length, block_tokens, whole + (partial > 0), number)
 
 
 def _notes(conversations: _Conversations, types: Counter[str], ambiguous: int, unnamed: int) -> tuple[str, ...]:

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.columns import dense, need_file, sha256_of
 from kvtrace.requests.csvtable import CsvColumns, in_time_order, read_columns
-from kvtrace.requests.requests import NONE, Requests
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.requests.requests import Ints
+from kvtrace.requests.requests import (
+    NONE,
+    Ints,
+    Requests,
+    Start,
+    dense,
+    need_file,
+    origin_of,
+    sha256_of,
+    without_blocks,
+)
 
 TIME, INPUT, OUTPUT = "Timestamp", "Request tokens", "Response tokens"
 SESSION, TOTAL = "Session ID", "Total tokens"
 UNUSED = ("Elapsed time", "Model", "Log Type")
 _MAX_S = 2**31
 _GLOB = "*?["
+
+
+def is_own(start: Start) -> bool:
+    """Return whether the file is a BurstGPT CSV: its header has the three columns."""
+    return {TIME, INPUT, OUTPUT} <= start.columns
 
 
 def read(path: Path) -> Requests:
@@ -50,21 +60,18 @@ def read(path: Path) -> Requests:
         raise TraceError(f"holds no request that succeeded ({OUTPUT} > 0)", path=path)
     unknown = sorted({n for t in tables for n in t.others if n not in UNUSED})
     counts = {
-        "failures": len(times) - len(kept), "out_of_order": backwards, "unknown_columns": unknown,
+        "failures": len(times) - len(kept),
+        "out_of_order": backwards,
+        "unknown_columns": unknown,
         "wrong_totals": sum(_wrong_totals(t) for t in tables),
-    }  # fmt: skip
+    }
     sessions, turns = (None, None) if named is None else _turns(named[kept])
     shorter = 0 if sessions is None else _without_history(sessions, inputs[kept], outputs[kept])
-    origin = {
-        "kind": "burstgpt", "file": path.name, "files": [p.name for p in paths], "sha256": sha256_of(*paths),
-        "requests": len(kept), "block_tokens": 0, "conversations": _count(sessions), **counts,
-    }  # fmt: skip
+    facts = {"files": [p.name for p in paths], "conversations": _count(sessions), **counts}
+    origin = origin_of("burstgpt", path, sha256_of(*paths), len(kept), 0, **facts)
     first = times[kept[0]]
-    return Requests(
-        times[kept] - first, inputs[kept], outputs[kept], np.zeros(len(kept) + 1, dtype=np.int64),
-        np.zeros(0, dtype=np.int64), 0, origin, _notes(counts, len(paths), sessions, shorter),
-        session_id=sessions, turn=turns,
-    )  # fmt: skip
+    tokens, notes = (inputs[kept], outputs[kept]), _notes(counts, len(paths), sessions, shorter)
+    return without_blocks(times[kept] - first, *tokens, origin, notes, session_id=sessions, turn=turns)
 
 
 def files_of(path: Path) -> list[Path]:

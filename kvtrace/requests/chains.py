@@ -6,14 +6,9 @@ former, so ids that are seen behind different prefixes are renamed by the prefix
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from kvtrace.requests.columns import dense
-
-if TYPE_CHECKING:
-    from kvtrace.requests.requests import Ints
+from kvtrace.requests.requests import Ints, dense
 
 _START = -1
 

@@ -1,21 +1,17 @@
-"""Request CSVs by header name, streamed into columns, each fault placed by file, line and column."""
+"""CSV files of requests by column name, as Arrow columns, each error placed by file, line and column."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from kvtrace.core.csv import csv_fault
 from kvtrace.core.errors import TraceError
-from kvtrace.requests.columns import MAX_TOKENS, need_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from kvtrace.requests.requests import Ints
+from kvtrace.requests.requests import MAX_TOKENS, Ints, need_file
 
 # The first data row is on line 2.
 FIRST_LINE = 2
@@ -24,7 +20,7 @@ _BLOCK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class CsvColumns:
-    """Columns of one CSV: Arrow chunked arrays by name, and which of the header's names were not wanted."""
+    """The columns read from one CSV, Arrow chunked arrays by name, and the names of those that were not."""
 
     path: Path
     arrays: dict[str, Any]
@@ -107,13 +103,11 @@ def _read(path: Path, names: list[str], types: Mapping[str, Any]) -> dict[str, A
         with csv.open_csv(
             path,
             # Without threads an error names its row.
-            read_options=csv.ReadOptions(
-                column_names=names, skip_rows=1, use_threads=False, block_size=_BLOCK_BYTES
-            ),
+            read_options=csv.ReadOptions(column_names=names, skip_rows=1, use_threads=False, block_size=_BLOCK_BYTES),
             convert_options=csv.ConvertOptions(
                 column_types=types, include_columns=list(types), null_values=[""], strings_can_be_null=True
             ),
-        ) as reader:  # fmt: skip
+        ) as reader:
             batches.extend(reader)
     except pa.ArrowInvalid as error:
         if "Empty CSV file" in str(error):
@@ -126,6 +120,6 @@ def _read(path: Path, names: list[str], types: Mapping[str, Any]) -> dict[str, A
 
 
 def _fault(error: Exception, names: list[str], path: Path) -> TraceError:
-    """Return Arrow's `error` in its first sentence; its rows are lines, as the header is one that was skipped."""
+    """Return Arrow's `error`, its first sentence only, at its line (Arrow counts the skipped header as a row)."""
     first = str(error).split(". ", maxsplit=1)[0].split("\n", maxsplit=1)[0]
     return csv_fault(ValueError(first), names, path, 1)

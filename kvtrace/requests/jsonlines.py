@@ -1,18 +1,16 @@
-"""JSON lines into typed rows, each fault placed by file, line and field: what JSONL sources share."""
+"""JSONL files as typed rows, each error placed by file, line and field: shared by the JSONL sources."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
 from kvtrace.core.errors import TraceError
-from kvtrace.requests.columns import need_file, place_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from kvtrace.requests.requests import need_file, place_of
 
 T = TypeVar("T")
 
@@ -31,6 +29,15 @@ class JsonLines(Generic[T]):
     def sha256(self) -> str:
         """The SHA-256 of the lines read so far, in hexadecimal."""
         return self._digest.hexdigest()
+
+    def fault(self, message: str, number: int, column: str) -> TraceError:
+        """Return a TraceError about the field `column` of line `number`."""
+        return TraceError(message, path=self.path, row=number, column=column)
+
+    def misfit(self, ids: int, tokens: int, block_tokens: int, wanted: int, number: int) -> TraceError:
+        """Return a TraceError for line `number`, whose `tokens` need `wanted` block ids, not `ids`."""
+        needs = f"{ids} ids, but {tokens} input tokens in blocks of {block_tokens} need {wanted}"
+        return self.fault(f"{needs}; another block size? (--block-tokens)", number, "hash_ids")
 
     def __iter__(self) -> Iterator[tuple[int, T]]:
         """Yield each line and its number, from 1; TraceError for one that is no `T`."""

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.requests.columns import MAX_NS, BlockId, Count, column
 from kvtrace.requests.jsonlines import JsonLines
-from kvtrace.requests.requests import Requests
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.requests.requests import Ints
+from kvtrace.requests.requests import MAX_NS, BlockId, Count, Ints, Requests, Start, column, origin_of
 
 BLOCK_TOKENS = 512
 TIME_UNITS_NS = {"ms": 1_000_000, "s": 1_000_000_000}
@@ -28,6 +23,12 @@ class _Line(msgspec.Struct):
     input_length: Count
     output_length: Count
     hash_ids: list[BlockId]
+
+
+def is_own(start: Start) -> bool:
+    """Return whether the file is a Mooncake trace: its first line is a request without a chat_id."""
+    names = (b'"timestamp"', b'"hash_ids"')
+    return start.text.startswith(b"{") and all(n in start.line for n in names) and b'"chat_id"' not in start.line
 
 
 def read(path: Path, *, time_unit: str = "ms", block_tokens: int = BLOCK_TOKENS) -> Requests:
@@ -47,18 +48,14 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int = BLOCK_TOKENS)
     times, inputs, outputs, offsets, ids = array("q"), array("q"), array("q"), array("q", [0]), array("q")
     scale = TIME_UNITS_NS[time_unit]
     for number, line in lines:
-        _check(line, block_tokens, path, number)
+        _check(line, block_tokens, lines, number)
         time_ns = round(line.timestamp * scale)
         if time_ns > MAX_NS:
-            raise TraceError(
-                f"{line.timestamp:g} {time_unit} is beyond the clock of a trace; another time unit? (--time-unit)",
-                path=path, row=number, column="timestamp",
-            )  # fmt: skip
+            why = f"{line.timestamp:g} {time_unit} is beyond the clock of a trace; another time unit? (--time-unit)"
+            raise lines.fault(why, number, "timestamp")
         if times and time_ns < times[-1]:
-            raise TraceError(
-                f"time goes backwards, from {times[-1] / scale:g} to {line.timestamp:g} {time_unit}; "
-                "sort the file by timestamp", path=path, row=number, column="timestamp",
-            )  # fmt: skip
+            when = f"from {times[-1] / scale:g} to {line.timestamp:g} {time_unit}"
+            raise lines.fault(f"time goes backwards, {when}; sort the file by timestamp", number, "timestamp")
         times.append(time_ns)
         inputs.append(line.input_length)
         outputs.append(line.output_length)
@@ -66,28 +63,19 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int = BLOCK_TOKENS)
         offsets.append(len(ids))
     if not times:
         raise TraceError("holds no request", path=path)
-    origin = {
-        "kind": "mooncake", "file": path.name, "sha256": lines.sha256, "requests": len(times),
-        "block_tokens": block_tokens, "time_unit": time_unit, "block_references": len(ids),
-    }  # fmt: skip
+    facts = {"time_unit": time_unit, "block_references": len(ids)}
+    origin = origin_of("mooncake", path, lines.sha256, len(times), block_tokens, **facts)
     arrivals = column(times)
-    return Requests(
-        arrivals - arrivals[0], column(inputs), column(outputs), column(offsets), column(ids), block_tokens,
-        origin, _notes(arrivals, time_unit),
-    )  # fmt: skip
+    prompts, chains = (column(inputs), column(outputs)), (column(offsets), column(ids))
+    return Requests(arrivals - arrivals[0], *prompts, *chains, block_tokens, origin, _notes(arrivals, time_unit))
 
 
-def _check(line: _Line, block_tokens: int, path: Path, number: int) -> None:
+def _check(line: _Line, block_tokens: int, lines: JsonLines[_Line], number: int) -> None:
     wanted = -(-line.input_length // block_tokens)
     if len(line.hash_ids) != wanted:
-        raise TraceError(
-            f"{len(line.hash_ids)} ids, but {line.input_length} input tokens in blocks of {block_tokens} "
-            f"need {wanted}; another block size? (--block-tokens)", path=path, row=number, column="hash_ids",
-        )  # fmt: skip
+        raise lines.misfit(len(line.hash_ids), line.input_length, block_tokens, wanted, number)
     if len(set(line.hash_ids)) != wanted:
-        raise TraceError(
-            "an id appears twice, but an id names one whole prefix", path=path, row=number, column="hash_ids"
-        )
+        raise lines.fault("an id appears twice, but an id names one whole prefix", number, "hash_ids")
 
 
 def _notes(arrivals: Ints, time_unit: str) -> tuple[str, ...]:

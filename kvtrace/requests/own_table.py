@@ -1,24 +1,31 @@
-"""Our own requests table, as a source and as what `kvtrace import` writes: requests go out and come back exactly."""
+"""The requests table of the contract, as a source and as the output of `kvtrace import`: an exact round trip."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, enum_array, enum_code
-from kvtrace.core.tables import open_table
-from kvtrace.requests.columns import MAX_BLOCK_ID, MAX_NS, MAX_TOKENS, sha256_of
-from kvtrace.requests.requests import NONE, Requests
+from kvtrace.core.tables import SUFFIXES, open_table
+from kvtrace.requests.requests import (
+    MAX_BLOCK_ID,
+    MAX_NS,
+    MAX_TOKENS,
+    NONE,
+    Ints,
+    Requests,
+    Start,
+    origin_of,
+    sha256_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     import pyarrow as pa
 
-    from kvtrace.requests.requests import Ints
 
 BATCH_ROWS = 1 << 16
 _TRACE_KIND = enum_code(REQUESTS, "kind", RequestKind.TRACE)
@@ -73,6 +80,11 @@ def _nullable(values: Ints | None, rows: slice, n: int, type_: Any) -> Any:
     return pa.array(values[rows], type_, mask=values[rows] == NONE)
 
 
+def is_own(start: Start) -> bool:
+    """Return whether the file is a requests table, by its name."""
+    return start.path.name.endswith(SUFFIXES)
+
+
 def read(path: Path) -> Requests:
     """Return the requests of the requests table at `path`, Parquet or zstd CSV.
 
@@ -99,15 +111,11 @@ def read(path: Path) -> Requests:
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.concatenate(lengths))])
     _check(found, offsets, has_ids, path)
     source = reader.meta.source or {}
-    origin = {
-        "kind": "requests", "file": path.name, "sha256": sha256_of(path), "requests": row, "block_tokens": has_ids,
-        "of": source,
-    }  # fmt: skip
-    return Requests(
-        found["arrival_ns"], found["input_tokens"], found["output_tokens"], offsets, np.concatenate(ids), has_ids,
-        origin, tuple(reader.meta.notes), session_id=_or_none(found["session_id"]), turn=_or_none(found["turn"]),
-        qos=_or_none(found["qos"]), kind=None if (found["kind"] == _TRACE_KIND).all() else found["kind"],
-    )  # fmt: skip
+    origin = origin_of("requests", path, sha256_of(path), row, has_ids, of=source)
+    tokens, notes = (found["input_tokens"], found["output_tokens"]), tuple(reader.meta.notes)
+    more: dict[str, Any] = {name: _or_none(found[name]) for name in ("session_id", "turn", "qos")}
+    more["kind"] = None if (found["kind"] == _TRACE_KIND).all() else found["kind"]
+    return Requests(found["arrival_ns"], *tokens, offsets, np.concatenate(ids), has_ids, origin, notes, **more)
 
 
 def _column(array: Any, name: str, path: Path, row: int) -> Ints:
@@ -150,7 +158,7 @@ def _or_none(values: Ints) -> Ints | None:
 
 
 def _check(found: dict[str, Ints], offsets: Ints, block_tokens: int, path: Path) -> None:
-    """Raise TraceError for the first request that no source gives."""
+    """Raise TraceError at the first request with a value out of range or out of order."""
 
     def refuse(is_wrong: Any, name: str, why: str) -> None:
         wrong = np.flatnonzero(is_wrong)

@@ -1,46 +1,75 @@
-"""Every request source by name: what it is, which options it takes, how to know its files, and how to read them.
+"""Every request source by name: its options, whether it draws, and how its files are known and read.
 
-It imports no source before one is read, so that a command's help can name them all.
+A new source is one file here and one line in SOURCES. The file has two functions:
+
+    read(path, [rng,] **options) -> Requests     the requests at `path`; `rng` only if the line says that it draws
+    is_own(start: Start) -> bool                 whether a file that starts so is one of its files
+
+No source is imported before it is asked for, so that a command's help can name them all and stays quick.
 """
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.tables import SUFFIXES
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kvtrace.requests.requests import Requests
-    from kvtrace.requests.shaping import Shape
-
-SOURCES: Final[dict[str, tuple[str, ...]]] = {
-    "mooncake": ("time_unit", "block_tokens"),
-    "bailian": ("block_tokens",),
-    "burstgpt": (),
-    "azure": (),
-    "sharegpt": ("request_rate_per_s", "live_conversations", "max_conversations", "tokenizer"),
-    "agentic": ("conversation_rate_per_s",),
-    "requests": (),
-}
-"""The options that each source takes."""
-DRAWING: Final = ("sharegpt", "agentic")
-"""The sources that draw what their files do not say."""
-FLAGS: Final = {
-    "time_unit": "--time-unit", "block_tokens": "--block-tokens", "request_rate_per_s": "--request-rate",
-    "live_conversations": "--live-conversations", "max_conversations": "--max-conversations",
-    "tokenizer": "--tokenizer", "conversation_rate_per_s": "--conversation-rate",
-}  # fmt: skip
-_HEAD_BYTES = 1 << 16
+    from kvtrace.requests.shaping import Reshaping
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the user said of a source; None where the source's own default holds."""
+class Source:
+    """One kind of file that requests come from."""
+
+    name: str
+    options: tuple[str, ...] = ()
+    """The fields of SourceOptions that it takes."""
+    is_drawn: bool = False
+    """Whether it draws what its files lack, such as times: `read` then takes a random generator."""
+    files: str = ""
+    """The pattern of the files that it reads together from a directory; empty if it reads single files only."""
+    has_globs: bool = False
+    """Whether it also reads together the files that a glob matches."""
+    module: str = ""
+    """Its module in this folder, if that is not called by its name."""
+
+    def load(self) -> Any:
+        """Return its module."""
+        return importlib.import_module(f"kvtrace.requests.{self.module or self.name}")
+
+
+SOURCES: Final[dict[str, Source]] = {
+    source.name: source
+    for source in (
+        Source("mooncake", ("time_unit", "block_tokens")),
+        Source("bailian", ("block_tokens",)),
+        Source("burstgpt", files="*.csv", has_globs=True),
+        Source("azure"),
+        Source("sharegpt", ("request_rate_per_s", "live_conversations", "max_conversations", "tokenizer"), True),
+        Source("agentic", ("conversation_rate_per_s",), True, files="*.json"),
+        Source("requests", module="own_table"),
+    )
+}
+"""In the order of the help text, which is also the order in which they are asked whether a file is theirs."""
+FLAGS: Final = {
+    "time_unit": "--time-unit",
+    "block_tokens": "--block-tokens",
+    "request_rate_per_s": "--request-rate",
+    "live_conversations": "--live-conversations",
+    "max_conversations": "--max-conversations",
+    "tokenizer": "--tokenizer",
+    "conversation_rate_per_s": "--conversation-rate",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of a source; None stands for its own default."""
 
     time_unit: str | None = None
     block_tokens: int | None = None
@@ -51,12 +80,12 @@ class Options:
     conversation_rate_per_s: float | None = None
 
     def given(self) -> dict[str, str | int | float]:
-        """Return what was said."""
+        """Return the options that are not None."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
 
 
-def read(kind: str, path: Path, options: Options, wanted: Shape, seed: int) -> Requests:
-    """Return the requests of `path`, a source of `kind`, shaped as `wanted`; all that is drawn comes from `seed`.
+def read(kind: str, path: Path, options: SourceOptions, wanted: Reshaping, seed: int) -> Requests:
+    """Return the requests of `path`, a source of `kind`, reshaped as `wanted`; all that is drawn comes from `seed`.
 
     Raises:
         ConfigError: an unknown kind, or an option that this kind does not take.
@@ -65,68 +94,54 @@ def read(kind: str, path: Path, options: Options, wanted: Shape, seed: int) -> R
     """
     import numpy as np
 
-    from kvtrace.requests.shaping import shape
+    from kvtrace.requests.shaping import reshape
 
     if kind not in SOURCES:
         raise ConfigError(f"unknown source {kind!r}; known are {', '.join(SOURCES)}")
-    given = options.given()
+    source, given = SOURCES[kind], options.given()
     for name in given:
-        if name not in SOURCES[kind]:
-            takers = ", ".join(source for source, names in SOURCES.items() if name in names)
+        if name not in source.options:
+            takers = ", ".join(other.name for other in SOURCES.values() if name in other.options)
             raise ConfigError(f"{FLAGS[name]} is for --source {takers}; {kind} has no use for it")
-    module = importlib.import_module(f"kvtrace.sources.{'requests_table' if kind == 'requests' else kind}")
-    drawn = (np.random.default_rng(seed),) if kind in DRAWING else ()
-    requests: Requests = module.read(path, *drawn, **given)
-    return shape(requests, wanted, np.random.default_rng([seed, 1]))
+    drawn = (np.random.default_rng(seed),) if source.is_drawn else ()
+    requests: Requests = source.load().read(path, *drawn, **given)
+    return reshape(requests, wanted, np.random.default_rng([seed, 1]))
 
 
 def detect(path: Path) -> str:
-    """Return the one source that `path` can be, by its name and its first bytes.
+    """Return the name of the source that `path` is, from its name and its first bytes.
 
     Raises:
         TraceError: there is no such file.
-        ConfigError: it could be none, or the wrong one.
+        ConfigError: no source recognises it, or its directory holds the files of several.
 
     """
-    found = _of_directory(path) if path.is_dir() else _of_file(path)
+    if path.is_dir():
+        found = _of_directory(path)
+    elif not path.exists() and any(c in path.name for c in "*?["):
+        first = min(path.parent.glob(path.name), default=None)
+        kind = None if first is None else _of_file(first)
+        found = kind if kind is not None and SOURCES[kind].has_globs else None
+    else:
+        found = _of_file(path)
     if found is None:
         raise ConfigError(f"cannot tell what {path} is: say so with --source, one of {', '.join(SOURCES)}")
     return found
 
 
 def _of_directory(path: Path) -> str | None:
-    has_json, has_csv = any(path.glob("*.json")), any(path.glob("*.csv"))
-    if has_json == has_csv:
+    """Return the source of the directory at `path`; None if it holds files of none, or of several."""
+    firsts = {s.name: first for s in SOURCES.values() if s.files and (first := min(path.glob(s.files), default=None))}
+    if len(firsts) != 1:
         return None
-    first = min(path.glob("*.json" if has_json else "*.csv"))
-    kind = _of_file(first)
-    return kind if kind == ("agentic" if has_json else "burstgpt") else None
+    ((kind, first),) = firsts.items()
+    return kind if _of_file(first) == kind else None
 
 
 def _of_file(path: Path) -> str | None:
-    if path.name.endswith(SUFFIXES):
-        return "requests"
-    if not path.exists() and any(c in path.name for c in "*?["):
-        first = min(path.parent.glob(path.name), default=None)
-        return "burstgpt" if first is not None and _of_file(first) == "burstgpt" else None
     if not path.is_file():
         raise TraceError("no such file", path=path)
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
-    line = head.split(b"\n", 1)[0]
-    if head.startswith(b"["):
-        return "sharegpt" if b'"conversations"' in head else None
-    if head.startswith(b"{"):
-        return _of_object(head, line)
-    names = {name.strip() for name in line.decode(errors="replace").split(",")}
-    if {"TIMESTAMP", "ContextTokens", "GeneratedTokens"} <= names:
-        return "azure"
-    return "burstgpt" if {"Timestamp", "Request tokens", "Response tokens"} <= names else None
+    from kvtrace.requests.requests import start_of
 
-
-def _of_object(head: bytes, line: bytes) -> str | None:
-    if b'"block_size"' in head and b'"requests"' in head:
-        return "agentic"
-    if b'"timestamp"' not in line or b'"hash_ids"' not in line:
-        return None
-    return "bailian" if b'"chat_id"' in line else "mooncake"
+    start = start_of(path)
+    return next((source.name for source in SOURCES.values() if source.load().is_own(start)), None)

@@ -1,16 +1,21 @@
-"""Request sources: each reads or makes what users asked, one source a file."""
+"""Requests: the columns that every source fills, with the limits and helpers that sources share."""
 
 from __future__ import annotations
 
+import hashlib
+from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Annotated, Any, Final
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-    Ints = NDArray[np.int64]
+from kvtrace.core.errors import TraceError
 
+Ints = NDArray[np.int64]
+Notes = tuple[str, ...]
 
 NONE = -1
 """Stands for null in `session_id`, `turn` and `qos`."""
@@ -25,6 +30,14 @@ class Requests:
     then the last `input_tokens` modulo `block_tokens` tokens of a prompt have no id, and nothing can reuse them.
     A source without ids has `block_tokens` 0 and no blocks; its requests share a prefix only within a session,
     whose prompts carry their history.
+
+    Two prompts of 20 and 40 tokens in blocks of 16, which share their first block::
+
+        Requests(
+            arrival_ns=np.array([0, 10**9]), input_tokens=np.array([20, 40]), output_tokens=np.array([8, 8]),
+            block_offsets=np.array([0, 2, 5]), block_ids=np.array([0, 1, 0, 2, 3]), block_tokens=16,
+            origin={"kind": "example"}, notes=(),
+        )
     """
 
     arrival_ns: Ints
@@ -35,7 +48,7 @@ class Requests:
     block_tokens: int
     origin: dict[str, Any]
     """What the metadata says of the source: kind, file name, SHA-256, block_tokens, counts."""
-    notes: tuple[str, ...]
+    notes: Notes
     session_id: Ints | None = None
     """Dense conversation numbers; None if the source has none, NONE for a request without."""
     turn: Ints | None = None
@@ -48,3 +61,95 @@ class Requests:
     def __len__(self) -> int:
         """Return the number of requests."""
         return len(self.arrival_ns)
+
+
+MAX_TOKENS: Final = 2**31 - 1
+# About 73 years: what is computed from times still fits 64 bits.
+MAX_NS: Final = 2**61
+# Chunks smaller than a block are numbered within it, and that product must fit 64 bits.
+MAX_BLOCK_ID: Final = 2**52
+_DIGEST_BYTES = 1 << 20
+_START_BYTES = 1 << 16
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
+BlockId = Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCK_ID)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=2**31)]
+
+
+def origin_of(kind: str, path: Path, sha256: str, requests: int, block_tokens: int, **facts: Any) -> dict[str, Any]:
+    """Return what the metadata records of a source: the fields that every source has, then its own `facts`."""
+    base = {"kind": kind, "file": path.name, "sha256": sha256, "requests": requests, "block_tokens": block_tokens}
+    return base | facts
+
+
+def without_blocks(
+    arrival_ns: Ints,
+    input_tokens: Ints,
+    output_tokens: Ints,
+    origin: dict[str, Any],
+    notes: tuple[str, ...],
+    **more: Any,
+) -> Requests:
+    """Return the requests of a source without block ids; `more` are session_id, turn, qos and kind, if it has them."""
+    offsets, ids = np.zeros(len(arrival_ns) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    return Requests(arrival_ns, input_tokens, output_tokens, offsets, ids, 0, origin, notes, **more)
+
+
+def column(values: array[int]) -> Ints:
+    """Return the array.array("q") `values` as int64, without a copy."""
+    return np.frombuffer(values, dtype=np.int64) if values else np.zeros(0, dtype=np.int64)
+
+
+def dense(values: Ints) -> tuple[Ints, int]:
+    """Return `values` renumbered from 0 by first appearance, and how many are distinct."""
+    distinct, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    number = np.empty(len(distinct), dtype=np.int64)
+    number[np.argsort(first, kind="stable")] = np.arange(len(distinct))
+    return number[inverse], len(distinct)
+
+
+def sha256_of(*paths: Path) -> str:
+    """Return the SHA-256 of the bytes of `paths`, one after the other, in hexadecimal."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while data := file.read(_DIGEST_BYTES):
+                digest.update(data)
+    return digest.hexdigest()
+
+
+def need_file(path: Path) -> None:
+    """Raise TraceError unless `path` is a regular file."""
+    if not path.is_file():
+        raise TraceError("no such file", path=path)
+
+
+def place_of(error: msgspec.ValidationError) -> tuple[str, str | None]:
+    """Return the message of a msgspec error and the field it is about: "... - at `$.hash_ids[0]`" is about hash_ids."""
+    message, _, place = str(error).partition(" - at `$")
+    names = [name for name in place.rstrip("`").replace("[", ".[").split(".") if name and not name.startswith("[")]
+    return message, ".".join(names) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first 64 KiB of a file, from which a source recognises its format; no byte order mark, no leading blanks."""
+
+    path: Path
+    text: bytes
+
+    @property
+    def line(self) -> bytes:
+        """The first line."""
+        return self.text.split(b"\n", 1)[0]
+
+    @property
+    def columns(self) -> set[str]:
+        """The column names, if the first line is the header of a CSV."""
+        return {name.strip() for name in self.line.decode(errors="replace").split(",")}
+
+
+def start_of(path: Path) -> Start:
+    """Return the start of the file at `path`."""
+    with path.open("rb") as file:
+        return Start(path, file.read(_START_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip())

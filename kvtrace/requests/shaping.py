@@ -1,21 +1,17 @@
-"""What any source can be made into: slower, longer, smaller, and off its clock's ticks; each change is noted."""
+"""Transformations of any source: time scale, repetition, prompt limit, jitter. Each is recorded in the notes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_duration
-from kvtrace.requests.columns import MAX_BLOCK_ID, MAX_NS, dense
-from kvtrace.requests.requests import NONE, Requests
-
-if TYPE_CHECKING:
-    from kvtrace.requests.requests import Ints
+from kvtrace.requests.requests import MAX_BLOCK_ID, MAX_NS, NONE, Ints, Requests, dense
 
 _MAX_REQUESTS = 2**31 - 1
 
@@ -28,15 +24,15 @@ class CycleIds(StrEnum):
 
 
 class OverLimit(StrEnum):
-    """What becomes of a prompt over the limit."""
+    """What happens to a prompt over the limit."""
 
     CLIP = "clip"
     DROP = "drop"
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What to make of a source, in this order: limit prompts, jitter, scale times, repeat, cut."""
+class Reshaping:
+    """How to transform a source, in this order: limit prompts, jitter, scale times, repeat, cut."""
 
     max_input_tokens: int | None = None
     over_limit: OverLimit = OverLimit.DROP
@@ -49,7 +45,7 @@ class Shape:
     max_requests: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that make no requests."""
+        """Raise ConfigError for values out of range."""
         if not 1e-6 <= self.time_scale <= 1e6:  # noqa: PLR2004 - a million times faster or slower
             raise ConfigError(f"time scale(={self.time_scale:g}) must be from 0.000001 to 1000000")
         for name in ("cycles", "max_requests", "max_input_tokens"):
@@ -60,15 +56,15 @@ class Shape:
             raise ConfigError(f"jitter(={self.jitter_ns} ns) must be >= 0")
 
     def as_config(self) -> dict[str, Any]:
-        """Return what differs from leaving a source as it is."""
-        plain = Shape()
+        """Return the fields that are not at their defaults."""
+        plain = Reshaping()
         changed = {n: getattr(self, n) for n in self.__slots__ if getattr(self, n) != getattr(plain, n)}
         config: dict[str, Any] = msgspec.to_builtins(changed)
         return config
 
 
-def shape(requests: Requests, wanted: Shape, rng: np.random.Generator) -> Requests:
-    """Return `requests` as `wanted`, what was done in its notes and its origin; `rng` draws the jitter."""
+def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> Requests:
+    """Return `requests` transformed as `wanted`, with a note for each change; `rng` draws the jitter."""
     if wanted.max_input_tokens is not None:
         requests = _limit(requests, wanted.max_input_tokens, wanted.over_limit)
     if wanted.jitter_ns:
@@ -89,12 +85,9 @@ def take(requests: Requests, rows: Ints) -> Requests:
     lengths = np.diff(requests.block_offsets)[rows]
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
     gather = np.arange(offsets[-1]) + np.repeat(requests.block_offsets[:-1][rows] - offsets[:-1], lengths)
-    return replace(
-        requests, arrival_ns=requests.arrival_ns[rows], input_tokens=requests.input_tokens[rows],
-        output_tokens=requests.output_tokens[rows], block_offsets=offsets, block_ids=requests.block_ids[gather],
-        session_id=_rows(requests.session_id, rows), turn=_rows(requests.turn, rows),
-        qos=_rows(requests.qos, rows), kind=_rows(requests.kind, rows),
-    )  # fmt: skip
+    names = ("arrival_ns", "input_tokens", "output_tokens", "session_id", "turn", "qos", "kind")
+    taken: dict[str, Any] = {name: _rows(getattr(requests, name), rows) for name in names}
+    return replace(requests, block_offsets=offsets, block_ids=requests.block_ids[gather], **taken)
 
 
 def _rows(values: Ints | None, rows: Ints) -> Ints | None:
@@ -121,10 +114,9 @@ def _limit(requests: Requests, limit: int, over: OverLimit) -> Requests:
         lengths = np.minimum(lengths, -(-np.minimum(requests.input_tokens, limit) // requests.block_tokens))
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
     gather = np.arange(offsets[-1]) + np.repeat(requests.block_offsets[:-1] - offsets[:-1], lengths)
-    clipped = replace(
-        requests, input_tokens=np.minimum(requests.input_tokens, limit), block_offsets=offsets,
-        block_ids=requests.block_ids[gather],
-    )  # fmt: skip
+    tokens = np.minimum(requests.input_tokens, limit)
+    ids = requests.block_ids[gather]
+    clipped = replace(requests, input_tokens=tokens, block_offsets=offsets, block_ids=ids)
     return _noted(clipped, f"{count} prompts over {limit} tokens were clipped to their first {limit}")
 
 
@@ -166,13 +158,11 @@ def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | N
         if count * needed > MAX_BLOCK_ID:
             raise ConfigError(f"cycles(={cycles}) of {count} blocks are more than a trace can number")
         ids = np.tile(numbers, needed) + np.repeat(np.arange(needed) * count, len(numbers))
-    repeated = replace(
-        every, arrival_ns=every.arrival_ns + cycle * period, block_ids=ids,
-        session_id=_new_sessions(requests.session_id, needed),
-    )  # fmt: skip
+    sessions, times = _new_sessions(requests.session_id, needed), every.arrival_ns + cycle * period
+    repeated = replace(every, arrival_ns=times, block_ids=ids, session_id=sessions)
     blocks = f", with {cycle_ids} block ids" if requests.block_tokens else ""
-    sessions = "; each time its conversations are new ones" if requests.session_id is not None else ""
-    return _noted(repeated, f"the trace comes {cycles} times, {format_duration(period)} apart{blocks}{sessions}")
+    new = "; each time its conversations are new ones" if requests.session_id is not None else ""
+    return _noted(repeated, f"the trace comes {cycles} times, {format_duration(period)} apart{blocks}{new}")
 
 
 def _new_sessions(sessions: Ints | None, cycles: int) -> Ints | None:

@@ -1,33 +1,82 @@
-"""ShareGPT JSON: real conversations as text, with neither times nor token counts; both are made here, and said so."""
+"""ShareGPT JSON: real conversations as text. It has no times and no token counts: both are made here, and noted."""
 
 from __future__ import annotations
 
+import importlib
 import math
 import mmap
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.columns import MAX_NS, MAX_TOKENS, column, need_file, place_of, sha256_of
-from kvtrace.requests.requests import Requests
-from kvtrace.requests.tokens import token_counter
+from kvtrace.requests.requests import (
+    MAX_NS,
+    MAX_TOKENS,
+    Ints,
+    Requests,
+    Start,
+    column,
+    need_file,
+    origin_of,
+    place_of,
+    sha256_of,
+    without_blocks,
+)
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.requests.requests import Ints
-    from kvtrace.requests.tokens import Counter
-
+ENCODING = "cl100k_base"
+CHARACTERS_PER_TOKEN = 4
 REQUEST_RATE_PER_S = 1.0
 LIVE_CONVERSATIONS = 64
 ASKING = ("human", "user")
 ANSWERING = ("gpt", "assistant", "chatgpt", "bing", "bard")
 CONTEXT = ("system", "tool", "function", "observation")
+
+Counter = Callable[[str], int]
+"""Returns the number of tokens of a text."""
+
+
+class Tokenizer(StrEnum):
+    """How tokens are counted."""
+
+    AUTO = "auto"
+    TIKTOKEN = "tiktoken"
+    CHARACTERS = "characters"
+
+
+def token_counter(tokenizer: str) -> tuple[Counter, str]:
+    """Return a function that counts the tokens of a text, and a description of it for the notes.
+
+    Raises:
+        ConfigError: no such tokenizer.
+        ProbeUnavailable: `tiktoken` was asked for and cannot be had; `auto` falls back to characters.
+
+    """
+    if tokenizer not in tuple(Tokenizer):
+        raise ConfigError(f"unknown tokenizer {tokenizer!r}; use {', '.join(Tokenizer)}")
+    if tokenizer != Tokenizer.CHARACTERS:
+        try:
+            encoding = importlib.import_module("tiktoken").get_encoding(ENCODING)
+        except (ImportError, OSError) as error:
+            # OSError: it fetches its vocabulary once, and there may be no network.
+            if tokenizer == Tokenizer.TIKTOKEN:
+                raise ProbeUnavailable(
+                    f"tiktoken is not to be had ({error}); pip install tiktoken, or --tokenizer characters"
+                ) from None
+        else:
+            return lambda text: len(encoding.encode(text, disallowed_special=())), f"tiktoken's {ENCODING}"
+    return _quarter, f"estimated as characters / {CHARACTERS_PER_TOKEN}, rounded up"
+
+
+def _quarter(text: str) -> int:
+    return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 class _Message(msgspec.Struct):
@@ -42,7 +91,7 @@ class _Conversation(msgspec.Struct):
 
 @dataclass(slots=True)
 class _Turns:
-    """The turns of all conversations, in file order, and what of the file made none."""
+    """The turns of all conversations in file order, and counts of what made no turn."""
 
     inputs: array[int] = field(default_factory=lambda: array("q"))
     outputs: array[int] = field(default_factory=lambda: array("q"))
@@ -77,10 +126,20 @@ class _Turns:
             self.empty += 1
 
 
+def is_own(start: Start) -> bool:
+    """Return whether the file is a ShareGPT array: a JSON array of conversations."""
+    return start.text.startswith(b"[") and b'"conversations"' in start.text
+
+
 def read(
-    path: Path, rng: np.random.Generator, *, request_rate_per_s: float = REQUEST_RATE_PER_S,
-    live_conversations: int = LIVE_CONVERSATIONS, max_conversations: int | None = None, tokenizer: str = "auto",
-) -> Requests:  # fmt: skip
+    path: Path,
+    rng: np.random.Generator,
+    *,
+    request_rate_per_s: float = REQUEST_RATE_PER_S,
+    live_conversations: int = LIVE_CONVERSATIONS,
+    max_conversations: int | None = None,
+    tokenizer: str = "auto",
+) -> Requests:
     """Return the requests of the ShareGPT JSON array at `path`, one an answer, arriving as `rng` draws.
 
     Arrivals are a Poisson process of `request_rate_per_s`. Each is the next turn of one of the
@@ -105,20 +164,21 @@ def read(
     if times[-1] > MAX_NS:
         raise ConfigError(f"request rate(={request_rate_per_s}) is too low: {len(order)} requests outlast the clock")
     arrivals = times.astype(np.int64)
-    counts = {
-        "conversations": len(turns.lengths), "empty_conversations": turns.empty, "unanswered": turns.unanswered,
-        "unasked": turns.unasked, "unknown_speakers": turns.unknown_speakers,
-    }  # fmt: skip
-    origin = {
-        "kind": "sharegpt", "file": path.name, "sha256": sha256_of(path), "requests": len(order), "block_tokens": 0,
-        "tokenizer": tokenizer_name, "request_rate_per_s": request_rate_per_s,
-        "live_conversations": live_conversations, "max_conversations": max_conversations, **counts,
-    }  # fmt: skip
-    return Requests(
-        arrivals - arrivals[0], column(turns.inputs)[order], column(turns.outputs)[order],
-        np.zeros(len(order) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64), 0, origin, _notes(origin),
-        session_id=sessions, turn=places,
-    )  # fmt: skip
+    facts = {
+        "tokenizer": tokenizer_name,
+        "request_rate_per_s": request_rate_per_s,
+        "live_conversations": live_conversations,
+        "max_conversations": max_conversations,
+        "conversations": len(turns.lengths),
+        "empty_conversations": turns.empty,
+        "unanswered": turns.unanswered,
+        "unasked": turns.unasked,
+        "unknown_speakers": turns.unknown_speakers,
+    }
+    origin = origin_of("sharegpt", path, sha256_of(path), len(order), 0, **facts)
+    tokens = column(turns.inputs)[order], column(turns.outputs)[order]
+    notes = _notes(origin)
+    return without_blocks(arrivals - arrivals[0], *tokens, origin, notes, session_id=sessions, turn=places)
 
 
 def _read_turns(path: Path, count: Counter, limit: int | None) -> _Turns:
@@ -151,7 +211,7 @@ def _decode(decoder: msgspec.json.Decoder[_Conversation], part: Any, path: Path,
 
 
 def _interleave(lengths: Ints, live: int, rng: np.random.Generator) -> tuple[Ints, Ints, Ints]:
-    """Return which turn (counted through the file) comes when, its conversation, and its place there."""
+    """Return, in order of arrival, each request's turn (numbered through the file), conversation, and place in that."""
     total = int(lengths.sum())
     firsts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)[:-1]])
     draws = rng.random(total)

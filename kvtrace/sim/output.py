@@ -1,4 +1,4 @@
-"""Turn what a simulation makes into the trace, objects and requests tables, streamed to their files.
+"""Turn what a simulation makes into the trace, objects and requests tables, and say in them what made them.
 
 The simulation goes on in its thread while another one encodes what it made before.
 """
@@ -6,28 +6,29 @@ The simulation goes on in its thread while another one encodes what it made befo
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvtrace.core import metadata
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, arrow_schema, enum_array, enum_code
-from kvtrace.core.tables import create, objects_path
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Table, arrow_schema, enum_array, enum_code
+from kvtrace.core.tables import Writer, create, objects_path
+from kvtrace.model.shape import PieceKind, pieces
 from kvtrace.requests import own_table
-from kvtrace.sim import records
+from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.preset import Entry, as_config
+from kvtrace.sim.setup import Load
+from kvtrace.sim.simulation import Flush, Simulation
+from kvtrace.users.workload import notes as workload_notes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     import pyarrow as pa
-
-    from kvtrace.core.metadata import Metadata
-    from kvtrace.core.schema import Table
-    from kvtrace.core.tables import Writer
-    from kvtrace.sim.simulation import Flush, Load, Simulation
 
 _OBJECT_ROWS = 1 << 18
 # Of the flushes that wait to be encoded, each some 20 MB.
@@ -93,23 +94,19 @@ def _run(
             future.result()
 
 
-def trace_batch(rows: Any) -> pa.RecordBatch:
-    """Return rows of the simulation, int64[state.ROW_FIELDS, n], as a record batch; the numbers are copied."""
+def trace_batch(rows: dict[str, Any]) -> pa.RecordBatch:
+    """Return rows of the simulation, arrays by column, as a record batch; the numbers are copied."""
     import pyarrow as pa
 
-    is_background = rows[records.REQUEST_ID] < 0
-    arrays = [
-        pa.array(rows[records.TS_NS].copy()),
-        enum_array(TRACE, "op", rows[records.OP].astype(np.int8)),
-        pa.array(rows[records.TIER].astype(np.int8)),
-        enum_array(TRACE, "phase", rows[records.PHASE].astype(np.int8)),
-        pa.array(rows[records.OBJECT_ID].copy()),
-        pa.array(np.zeros(rows.shape[1], dtype=np.int64)),
-        pa.array(rows[records.LENGTH_BYTES].copy()),
-        pa.array(rows[records.REQUEST_ID].copy(), mask=is_background),
-        pa.array(rows[records.STAGE].astype(np.int32), mask=is_background),
-        pa.array(rows[records.RANK].astype(np.int16)),
-    ]
+    is_background = rows["request_id"] < 0
+    copies = {name: column.copy() for name, column in rows.items()}
+    copies["offset_bytes"] = np.zeros(len(is_background), np.int64)
+    arrays = []
+    for field in arrow_schema(TRACE):
+        if pa.types.is_dictionary(field.type):
+            arrays.append(enum_array(TRACE, field.name, copies[field.name]))
+        else:
+            arrays.append(pa.array(copies[field.name], mask=is_background if field.nullable else None))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(TRACE))
 
 
@@ -156,10 +153,52 @@ def _arrived(load: Load) -> int:
 def _user_requests(log: Any) -> pa.RecordBatch:
     import pyarrow as pa
 
-    arrival, request, session, turn, inputs, outputs, qos, kind = (log[:, i].copy() for i in range(8))
+    arrival, request, session, turn, inputs, outputs, qos, kind = (log[name].copy() for name in log.dtype.names)
     arrays = [
         pa.array(arrival), pa.array(request), pa.array(session), pa.array(turn, pa.int32()), pa.array(inputs),
         pa.array(outputs), pa.nulls(len(log), pa.list_(pa.int64())),
         enum_array(REQUESTS, "qos", qos.astype(np.int8)), enum_array(REQUESTS, "kind", kind.astype(np.int8)),
     ]  # fmt: skip
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(REQUESTS))
+
+
+def describer(simulation: Simulation, config: dict[str, Any], argv: list[str]) -> Callable[[Table], Metadata]:
+    """Return the function that makes the metadata of each table of this run of `argv` under `config`."""
+    preset, model = simulation.preset, simulation.model
+    facts = {
+        "name": config["model"], "source": model.source, "kv_dtype": str(model.kv_dtype),
+        "bytes_per_token": simulation.bytes_per_token, "ranks": simulation.ranks,
+        "objects_per_chunk": simulation.parts,
+    }  # fmt: skip
+    config = {**config, "hierarchy": as_config(preset)}
+    notes = _notes(simulation)
+
+    def make(table: Table) -> Metadata:
+        return metadata.describe(
+            table, "kvtrace", argv, config, seed=config["seed"], preset=config["preset"], model=facts,
+            tiers=preset.tier_list(), source=config["source"], notes=notes, is_simulated=True,
+        )  # fmt: skip
+
+    return make
+
+
+def _notes(simulation: Simulation) -> list[str]:
+    preset, requests = simulation.preset, simulation.load.requests
+    notes = [*(requests.notes if requests else ()), *simulation.model.notes]
+    has_service = any(any(tier.rates_bytes_per_s) for tier in preset.tiers)
+    notes.append(
+        "times are virtual: "
+        + (
+            "operations take what the tiers' service model says"
+            if has_service
+            else "storage operations take none, and no tier queues"
+        )
+    )
+    if any(tier.policy is Policy.TTL for tier in preset.tiers):
+        notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")
+    kinds = {piece.kind for piece in pieces(simulation.model)}
+    if preset.entry is Entry.TURN and kinds != {PieceKind.GROWING}:
+        notes.append("turn entries charge every attention layer for every token, and hold no recurrent states")
+    if preset.store_generated and requests:
+        notes.append("generated tokens are not stored: the source names no blocks for them")
+    return notes + workload_notes(preset.workload)

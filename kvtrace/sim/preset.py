@@ -10,8 +10,9 @@ import msgspec
 
 from kvtrace.core.config import load_toml, override, to_struct
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.metadata import Tier
+from kvtrace.core.metadata import TierFacts
 from kvtrace.core.units import parse_bytes, parse_duration_ns
+from kvtrace.sim.policies.policies import Policy
 from kvtrace.users.workload import Workload
 from kvtrace.users.workload import check as check_workload
 
@@ -67,27 +68,6 @@ class Promotion(StrEnum):
     """As always, but every second load only."""
     TEMPORARY = "temporary"
     """To the fastest tier only: tiers between do not keep it."""
-
-
-class Policy(StrEnum):
-    """Which object a tier gives up to make room; policies says exactly how."""
-
-    LRU = "lru"
-    """The one not used for longest."""
-    LFU = "lfu"
-    """The one used least often since it was written; of several, the one that has been so for longest."""
-    FIFO = "fifo"
-    """The one written first."""
-    CLOCK = "clock"
-    """As fifo, but one that was used is spared once for it."""
-    S3FIFO = "s3fifo"
-    """New ones pass through a tenth of the tier, and stay if used twice there, or asked for again soon after."""
-    SIEVE = "sieve"
-    """A hand goes from old to new, over and over, past those used since it last came by."""
-    ARC = "arc"
-    """Those used once and those used more often share the tier as the misses of either suggest."""
-    TTL = "ttl"
-    """The one written first; and each is deleted `ttl` after it was written, whatever room there is."""
 
 
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -180,9 +160,9 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     workload: Workload = Workload()
     """What synthetic users share, and whether only prefill or only decode is here."""
 
-    def tier_list(self) -> list[Tier]:
+    def tier_list(self) -> list[TierFacts]:
         """Return the tiers as the metadata holds them."""
-        return [Tier(t.name, t.capacity_bytes) for t in self.tiers]
+        return [TierFacts(t.name, t.capacity_bytes) for t in self.tiers]
 
 
 def preset_names() -> list[str]:

@@ -1,8 +1,4 @@
-"""What the compiled simulation knows of its tiers: a few int64 matrices, and what each of their columns holds.
-
-They are passed around as bare matrices and no objects, because counting references costs more than the work
-itself: `slots[slot, field]`, `tiers[tier, field]`, `rows[column, row]`, `control[field]`.
-"""
+"""Everything the compiled simulation knows, as records: of tiers, slots, actors, and what drives them."""
 
 from __future__ import annotations
 
@@ -10,78 +6,272 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvtrace.core.structures import Structure, number, part, record, table
+from kvtrace.users.synthetic import USER
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 UNBOUNDED = 2**62
 NONE = -1
 
-# Eviction policies, as hierarchy.Policy orders them.
-LRU, LFU, FIFO, CLOCK, S3FIFO, SIEVE, ARC, TTL = range(8)
+DONE, ROWS_FULL, SLOTS_FULL, ACTORS_FULL, CHAIN_FULL, CONTEXTS_FULL = range(6)
+"""Why the loop returned."""
+
+ASK, LOAD, PROMOTE, STORE, DECODE, END = range(6)
+"""What an actor (a user, or a request in flight) does next."""
+
+# Knobs.promotion and Knobs.mode, as preset.Promotion and workload.Mode order them.
+SECOND_TOUCH, TEMPORARY = 2, 3
+PREFILL_ONLY, DECODE_ONLY = 1, 2
+
+# Knobs.source: users, requests that share within a conversation, requests that name their objects.
+USERS, CONVERSATIONS, CHAINS = range(3)
+
+# PIECE.kind, as shape.PieceKind orders them.
+GROWING, SLIDING, CHUNKED, STATE = range(4)
 
 QUEUES = 4
 """Lists that a tier may keep its slots in."""
 
-# Fields of a tier: bytes it may hold, bytes it goes down to when it must make room, largest object it takes, bytes
-# it holds; most and least recent slot of each of its lists (at HEAD + 2 * list and TAIL + 2 * list); and counters of
-# what happened in it. Then the service model: bytes a microsecond (0: takes no time), latency, operations at once,
-# and until when it is busy with what it was given. Then its policy: which, how long an object lives (TTL), the bytes
-# of each list (at QUEUE_BYTES + list), and what one policy alone needs: bytes ARC means T1 to have (float64); whether
-# S3-FIFO ever evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used). Last, what was
-# written to it before the start.
-(
-    LIMIT, LOW, LARGEST, USED, HEAD, TAIL, HITS, HIT_BYTES, WRITTEN_BYTES, DELETED_BYTES, READ_BYTES,
-    READ_RATE, WRITE_RATE, LATENCY_NS, CONCURRENCY, READ_BUSY_NS, WRITE_BUSY_NS,
-    POLICY, TTL_NS, TARGET, HAS_EVICTED, HAND, FREE_GROUP, GROUPS, QUEUE_BYTES, POPULATED_BYTES, TIER_FIELDS,
-) = (
-    *range(6), *range(4 + 2 * QUEUES, 22 + 2 * QUEUES), 22 + 2 * QUEUES, 22 + 3 * QUEUES, 23 + 3 * QUEUES,
-)  # fmt: skip
 
-# Fields of a slot: the object it holds, its bytes (all ranks together), a bit for each tier it is live in, whether
-# a conversation may still ask for it (so that it is not reused), whether it was loaded once and not promoted yet, and
-# from LINKS on, for each tier, the next more recent and less recent slot.
-OBJECT, SIZE, LIVE, HELD, SEEN, LINKS = range(6)
-
-# If any tier's policy is not LRU, then for each tier, behind all links: in which list the slot is (LFU: in which
-# group), a count (uses; TTL: when it expires), and of the LFU group of this number its most recent slot (if
-# unused: the next unused group) and how many it has.
-PLACE, COUNT, TOP, MEMBERS, POLICY_FIELDS = range(5)
-
-# Columns of rows.
-TS_NS, OP, TIER, PHASE, OBJECT_ID, LENGTH_BYTES, REQUEST_ID, STAGE, RANK, ROW_FIELDS = range(10)
-
-# Fields of control that the tiers use: rows filled, free slots, of how many objects a slot consists (one for each
-# rank and group of layers), whether any tier forgets with time, and a bit for each tier that never gives anything up.
-ROW_COUNT, FREE_COUNT, RANKS, LAYERS, EXPIRES, ENDLESS, STORE_CONTROLS = range(7)
+def _int64s(names: str) -> np.dtype[Any]:
+    """Return a record of int64 fields, `names` with spaces between."""
+    return np.dtype([(name, "i8") for name in names.split()])
 
 
-def new_tiers(limits: Sequence[int], largest: Sequence[int], policies: Sequence[int] = ()) -> Any:
-    """Return empty tiers that hold `limits` bytes and take objects of up to `largest`; service takes no time.
+TIER = np.dtype(
+    [
+        *_int64s("limit low largest used").descr,
+        # What happened in it, in bytes but for the hits; populated: written before the start.
+        *_int64s("hits hit_bytes written_bytes deleted_bytes read_bytes populated_bytes").descr,
+        # The service model: bytes a microsecond (0: takes no time), operations at once, and until when it is busy.
+        *_int64s("read_rate write_rate latency_ns concurrency read_busy_ns write_busy_ns").descr,
+        # Its policy's operations, as addresses of compiled functions; all 0: LRU.
+        *_int64s("on_hit on_insert choose on_remove forget").descr,
+        # What one policy alone needs: how long an object lives (TTL); bytes ARC means T1 to have; whether S3-FIFO ever
+        # evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
+        ("ttl_ns", "i8"),
+        ("target", "f8"),
+        *_int64s("has_evicted hand free_group groups").descr,
+    ]
+)
+"""A tier: bytes it may hold, bytes it goes down to when it must make room, largest object it takes, bytes it holds."""
 
-    They are LRU without `policies`. If any is not, the matrix is every other column of a larger one, and so not
-    contiguous: by this policies.has_policies tells them apart when compiling.
+QUEUE = _int64s("head tail bytes")
+"""A list of a tier's slots: the most recent, the least recent, and the bytes of all (not counted for LRU)."""
+
+SLOT = np.dtype([("object", "i8"), ("size", "i8"), ("held", "i4"), ("live", "i2"), ("seen", "i1")], align=True)
+"""A slot: the object it holds, its bytes (all ranks together), how many may still ask for it (so that it is not
+reused), a bit for each tier it is live in, and whether it was loaded once and not promoted yet."""
+
+LINK = np.dtype([("newer", "i4"), ("older", "i4")])
+"""Of a slot in a tier: its neighbours in the list it is in."""
+
+NOTE = np.dtype([("count", "i8"), ("place", "i4"), ("top", "i4"), ("members", "i4")], align=True)
+"""Of a slot in a tier whose policy is not LRU: a count (uses; TTL: when it expires) and in which list it is (LFU: in
+which group); and of the LFU group of this number its most recent slot (if unused: the next unused group) and how many
+it has."""
+
+ACTOR = _int64s(
+    "step request session turn input output new_tokens first context length new stage decoded decode_start history "
+    "asked_ns reached missed_tokens entry prompt shared retrieved retrieved_objects retrieved_tokens"
+)
+"""A user, or a request in flight. Its objects are, in order, those of `retrieved` items, `shared` ones of the item
+`prompt`, and `length` of its own, of which up to `new` last ones are to be made or stored. Its own ones stand in row
+`context` of World.contexts, or with CHAINS in World.chains from place `first` on."""
+
+CONVERSATION = _int64s("context length tokens remaining")
+"""A conversation of a file: row of World.contexts (NONE before it begins and after it ends), how many objects, tokens
+so far, and requests that have not ended."""
+
+ITEM = _int64s("tokens first objects uses")
+"""What is shared by all: tokens, first of its slots (they are consecutive), how many, and how often it was decoded."""
+
+PIECE = _int64s("bytes kind window")
+"""What a chunk consists of: bytes of all ranks, kind, window in tokens."""
+
+EVENT = _int64s("time_ns actor")
+
+WANTED = _int64s("tier slot leaving")
+"""At a depth of demotions: the tier that makes room, for which slot, and which it gives up (NONE: not yet chosen)."""
+
+ASKED = _int64s("arrival_ns request_id session_id turn input_tokens output_tokens qos kind")
+"""A request of a user, as in the requests table."""
+
+FIRST_TOKEN = _int64s("with_cache_ns without_cache_ns")
+
+CONTROL = _int64s(
+    "pending now arrived heap_size next_request next_session next_object made logged need min_size max_size answered "
+    "populated rows free idle idle_contexts"
+)
+"""Where the loop is: the actor whose step is due, the time, how much is in each buffer and stack, how much `need` asks
+for, and the least and largest size of an object."""
+
+TOTAL = _int64s(
+    "requests input_tokens output_tokens lookups lookup_bytes decode_misses unplaced prompt_lookups prompt_hits "
+    "document_lookups document_hits"
+)
+
+
+class Knobs(Structure):
+    """What the preset and the model say, as numbers."""
+
+    source = number()
+    keeps_ghosts = number()
+    """A policy remembers what it evicted: then even what no request of the file names again must not be forgotten."""
+    expires = number()
+    """A tier forgets with time."""
+    endless = number()
+    """A bit for each tier that never gives anything up."""
+    ranks = number()
+    """Objects of a slot: one for each rank and group of layers."""
+    layers = number()
+    is_prefix = number()
+    is_write_back = number()
+    promotion = number()
+    """0 never, 1 always, SECOND_TOUCH, or TEMPORARY: to the fastest tier only."""
+    is_exclusive = number()
+    """What is promoted leaves the tier it was in."""
+    min_load_tokens = number()
+    stores_generated = number()
+    chunk_tokens = number()
+    """0: one object a turn."""
+    chunk_bytes = number()
+    """Of all ranks and layers together, padding included."""
+    decode_read_tokens = number()
+    prefill_only_from_tokens = number()
+    prefill_ns_per_token = number()
+    decode_ns_per_token = number()
+    bytes_per_token = number()
+    """Of all ranks together."""
+    max_context_tokens = number()
+    seed = number()
+    until_ns = number()
+    max_requests = number()
+    mode = number()
+    """0 prefill and decode, PREFILL_ONLY, or DECODE_ONLY."""
+    prompt_ppm = number()
+    """Conversations in a million that begin with a system prompt: one of the first `prompts` items."""
+    prompts = number()
+    retrieve_ppm = number()
+    """Requests in a million that retrieve chunks of a document."""
+    top_chunks = number()
+    """The most that one retrieves."""
+    is_zipf_chunk = number()
+    first_entry = number()
+    entries = number()
+    """With DECODE_ONLY: each user's items, from `first_entry` on."""
+    context_width = number()
+    """Objects that a row of World.contexts holds."""
+
+
+class RowColumns(Structure):
+    """Trace rows, a table a column; request and stage NONE for background work."""
+
+    ts_ns = table("i8")
+    op = table("i1")
+    tier = table("i1")
+    phase = table("i1")
+    object_id = table("i8")
+    length_bytes = table("i8")
+    request_id = table("i8")
+    stage = table("i4")
+    rank = table("i2")
+
+    def room_for(self, rows: int) -> None:
+        """Make new, empty columns of so many `rows`."""
+        for name, field in self.fields.items():
+            setattr(self, name, np.empty(rows, field.dtype))
+
+
+class World(Structure):
+    """All state of a simulation."""
+
+    knobs = part(Knobs)
+    control = record(CONTROL)
+    total = record(TOTAL)
+    rows = part(RowColumns)
+    tiers = table(TIER)
+    queues = table(QUEUE)
+    """[tiers, QUEUES]"""
+    slots = table(SLOT)
+    links = table(LINK)
+    """[slots, tiers]"""
+    notes = table(NOTE)
+    """[slots, tiers], if any tier's policy is not LRU."""
+    free = table("i4")
+    """A stack of unused slots; control.free of them."""
+    users = table(USER)
+    """Empty with a file."""
+    actors = table(ACTOR)
+    """Actor n is user n."""
+    idle = table("i8")
+    """[actors]: a stack of unused ones; control.idle of them."""
+    heap = table(EVENT)
+    """[actors + 1]: who acts when; control.heap_size of them."""
+    arrival_ns = table("i8")
+    """[requests]; empty with users. The rest of the file's columns follow."""
+    input_tokens = table("i8")
+    output_tokens = table("i8")
+    conversation = table("i8")
+    """With CONVERSATIONS: [requests]: the row of `conversations`."""
+    conversations = table(CONVERSATION)
+    contexts = table("i4")
+    """[users or conversations that go on, knobs.context_width]: the slots of each one's own objects, in order."""
+    idle_contexts = table("i8")
+    """With CONVERSATIONS: a stack of unused rows of `contexts`; control.idle_contexts of them."""
+    offsets = table("i8")
+    """With CHAINS: request n has the objects chains[offsets[n]:offsets[n + 1]]."""
+    chains = table("i4")
+    object_slot = table("i4")
+    """With CHAINS: [objects]: the slot of each object that was asked for."""
+    object_uses = table("i4")
+    """With CHAINS: [objects]: how often requests name it."""
+    pieces = table(PIECE)
+    items = table(ITEM)
+    """System prompts, then the documents' chunks, then the users' entries to decode."""
+    documents = table("i8")
+    """[documents + 1]: the first item of each document's chunks."""
+    document_weight = table("i8")
+    """[documents]: how often each is asked for, cumulated."""
+    retrieved = table("i8")
+    """[actors, knobs.top_chunks]: the items that each actor's request retrieves."""
+    made_size = table("i8")
+    """[rows]: sizes of the objects that were made since the last flush."""
+    log = table(ASKED)
+    """[rows]: requests of users since the last flush."""
+    first_token = table(FIRST_TOKEN)
+    """[rows]: times to the first token since the last flush; empty if not modelled."""
+    chain = table("i4")
+    """Scratch: the slots of one request."""
+    where = table("i1")
+    """Scratch: the tier in which each was found."""
+    wanted = table(WANTED)
+    """Scratch of make_room_by_demotion: [tiers + 1]."""
+
+
+def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
+    """Return empty tiers that hold `limits` bytes and take objects of up to `largest`, and their lists.
+
+    They are LRU, and service takes no time.
     """
-    step = 2 if any(policy != LRU for policy in policies) else 1
-    tiers = np.zeros((len(limits), step * TIER_FIELDS), dtype=np.int64)[:, ::step]
-    tiers[:, LIMIT], tiers[:, LOW], tiers[:, LARGEST] = limits, limits, largest
-    tiers[:, HEAD : HEAD + 2 * QUEUES] = NONE
-    tiers[:, HAND] = tiers[:, FREE_GROUP] = NONE
-    if policies:
-        tiers[:, POLICY] = policies
-    return tiers
+    tiers, queues = np.zeros(len(limits), TIER), np.zeros(len(limits) * QUEUES, QUEUE)
+    tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
+    tiers["hand"] = tiers["free_group"] = NONE
+    queues["head"] = queues["tail"] = NONE
+    return tiers, queues
 
 
-def new_slots(sizes: Any, tiers: Any) -> Any:
-    """Return one slot an object of `sizes` bytes, live in none of `tiers` and held by nobody."""
-    fields = LINKS + 2 * len(tiers)
-    if (tiers[:, POLICY] != LRU).any():
-        fields += POLICY_FIELDS * len(tiers)
-    slots = np.full((len(sizes), fields), NONE, dtype=np.int64)
-    slots[:, OBJECT], slots[:, SIZE] = np.arange(len(sizes)), sizes
-    slots[:, LIVE], slots[:, HELD], slots[:, SEEN] = 0, 0, 0
+def new_slots(sizes: Any) -> Any:
+    """Return one slot an object of `sizes` bytes, live in no tier and held by nobody."""
+    slots = np.zeros(len(sizes), SLOT)
+    slots["object"], slots["size"] = np.arange(len(sizes)), sizes
     return slots
 
 
-def new_rows(capacity: int) -> Any:
-    """Return room for `capacity` rows."""
-    return np.empty((ROW_FIELDS, capacity), dtype=np.int64)
+def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
+    """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is not LRU."""
+    links, notes = np.zeros(slots * tiers, LINK), np.zeros(slots * tiers if has_policies else 0, NOTE)
+    links["newer"] = links["older"] = notes["place"] = notes["top"] = NONE
+    return links, notes

@@ -1,4 +1,4 @@
-"""What a preset, a model and a load make: the arrays that the compiled simulation loop starts with."""
+"""What a preset, a model and a load make: the world that the compiled simulation loop starts with."""
 
 from __future__ import annotations
 
@@ -7,21 +7,37 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.sim import heap, records, world
+from kvtrace.core.errors import ConfigError
+from kvtrace.model.shape import ModelShape, Piece, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
+from kvtrace.sim import records
 from kvtrace.sim.chains import chunk_chains, conversations
-from kvtrace.sim.preset import BYTES_PER_US, Entry, Match, Placement, Policy, Preset, Promotion
+from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.preset import BYTES_PER_US, Entry, Match, Placement, Preset, Promotion
+from kvtrace.sim.records import NONE, Knobs, World
 from kvtrace.users import synthetic
-from kvtrace.users.workload import Library, Mode, Popularity
+from kvtrace.users.workload import Library, Popularity, ServingMode
 
 if TYPE_CHECKING:
-    from kvtrace.model.shape import ModelShape
-    from kvtrace.requests.requests import Requests
-    from kvtrace.sim.simulation import Load
+    from collections.abc import Sequence
 
+    from kvtrace.requests.requests import Requests
+
+FOREVER_NS = 2**62
 # Of slots, of actors for requests in flight, and of objects of one request, to start with.
 ROOM = 1024
 # Objects that a conversation may have, to start with.
 WIDTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Who asks: the requests of a file, or so many synthetic users; and for how long."""
+
+    requests: Requests | None = None
+    users: int = 0
+    seed: int = 0
+    until_ns: int = FOREVER_NS
+    max_requests: int = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +48,7 @@ class Sizes:
     chunk_bytes: int
     """Of a chunk, all its objects together, each padded."""
     pieces: Any
+    """records.PIECE: what a chunk consists of."""
     ranks: int
     layers: int
     """Groups of layers that are objects of their own."""
@@ -43,55 +60,60 @@ class Sizes:
         return np.ones_like(tokens), tokens * self.bytes_per_token
 
 
-def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes, rows: int) -> world.World:
+def sizes_of(preset: Preset, model: ModelShape, ranks: int) -> Sizes:
+    """Return the sizes of what `preset` stores of `model` on so many tensor-parallel `ranks`."""
+    stored = stored_ranks(model, ranks)
+    layers = -(-model.layers // preset.layers_per_object) if preset.layers_per_object else 1
+    table = _piece_table(pieces(model, ranks), preset.chunk_tokens)
+    if layers > 1 and len(table) > 1:
+        raise ConfigError("layers_per_object needs a model whose layers are all alike: this one has several kinds")
+    objects = 1 if preset.merge_ranks else stored
+    parts, pad = objects * layers, preset.pad_bytes
+    chunk_bytes = -(-int(table["bytes"].sum()) // (parts * pad)) * pad * parts
+    return Sizes(bytes_per_token_per_rank(model, ranks) * stored, chunk_bytes, table, objects, layers)
+
+
+def _piece_table(found: tuple[Piece, ...], chunk_tokens: int) -> Any:
+    kinds = list(PieceKind)
+    rows = [(p.copies * p.size_bytes(chunk_tokens), kinds.index(p.kind), p.window_tokens or 0) for p in found]
+    return np.array(rows, records.PIECE)
+
+
+def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes, rows: int) -> World:
     """Return the state of a simulation before its start; `rows` is the size of the buffers."""
-    requests, empty = load.requests, np.zeros(0, np.int64)
-    knobs = _knobs(preset, model, load, library, sizes)
+    requests = load.requests
     count = load.users if requests is None else ROOM
-    users, starts = synthetic.make_users(load.users if requests is None else 0, load.seed)
-    tiers = make_tiers(preset)
-    items, slots = _items(library, sizes, knobs, tiers)
-    used = int(items[:, world.ITEM_OBJECTS].sum())
-    actors = np.zeros((count, world.ACTOR_FIELDS), np.int64)
-    actors[:, world.ENTRY] = actors[:, world.PROMPT] = records.NONE
-    actors[:, world.CONTEXT] = np.arange(count)
-    made = world.World(
-        tiers=tiers,
-        slots=slots,
-        free=np.arange(len(slots) - 1, -1, -1),
-        rows=records.new_rows(rows),
-        knobs=knobs,
-        pieces=sizes.pieces,
-        control=_control(preset, sizes, tiers, slots[:used, records.SIZE], len(slots) - used),
-        total=np.zeros(world.TOTALS, np.int64),
-        users=users,
-        actors=actors,
-        idle=np.append(np.arange(count - 1, -1, -1), count),
-        heap_ns=np.zeros(count + 1, np.int64),
-        heap_actor=np.zeros(count + 1, np.int64),
-        arrival_ns=empty if requests is None else requests.arrival_ns,
-        input_tokens=empty if requests is None else requests.input_tokens,
-        output_tokens=empty if requests is None else requests.output_tokens,
-        **_prompts(requests, knobs),
-        contexts=np.empty((count, WIDTH), np.int32),
-        idle_contexts=np.append(np.arange(count - 1, -1, -1), count),
-        items=items,
-        documents=library.document_first,
-        document_weight=library.document_weight,
-        retrieved=np.zeros((count, preset.workload.rag_top_chunks if knobs.retrieve_ppm else 0), np.int64),
-        made_size=np.empty(rows, np.int64),
-        log=np.empty((rows if requests is None else 0, 8), np.int64),
-        first_ns=np.empty((rows if has_times(preset) else 0, 2), np.int64),
-        chain=np.empty(ROOM, np.int64),
-        where=np.empty(ROOM, np.int64),
-        wanted=np.empty((3, len(preset.tiers) + 1), np.int64),
-    )
+    world = World(actors=np.zeros(count, records.ACTOR), pieces=sizes.pieces)
+    _set_knobs(world.knobs, preset, model, load, library, sizes)
+    _set_tiers(world, preset)
+    _set_items(world, preset, library, sizes)
+    _set_requests(world, requests)
+    world.actors["entry"] = world.actors["prompt"] = NONE
+    world.actors["context"] = np.arange(count)
+    world.contexts = np.empty(count * WIDTH, np.int32)
+    world.idle, world.idle_contexts = np.arange(count - 1, -1, -1), np.arange(count - 1, -1, -1)
+    world.control["idle"] = world.control["idle_contexts"] = count
+    world.heap = np.zeros(count + 1, records.EVENT)
+    world.users, starts = synthetic.make_users(load.users if requests is None else 0, load.seed)
+    _schedule(world, starts, load.until_ns)
+    world.retrieved = np.zeros(count * world.knobs.top_chunks, np.int64)
+    world.rows.room_for(rows)
+    world.made_size = np.empty(rows, np.int64)
+    world.log = np.empty(rows if requests is None else 0, records.ASKED)
+    world.first_token = np.empty(rows if has_times(preset) else 0, records.FIRST_TOKEN)
+    world.chain, world.where = np.empty(ROOM, np.int32), np.empty(ROOM, np.int8)
+    world.wanted = np.empty(len(preset.tiers) + 1, records.WANTED)
+    control = world.control
+    control["pending"] = NONE
+    control["min_size"], control["max_size"] = records.UNBOUNDED, 0
+    made = world.slots["size"][: control["next_object"]]
+    if preset.entry is Entry.CHUNK:
+        control["min_size"] = control["max_size"] = sizes.chunk_bytes
+    elif len(made):
+        control["min_size"], control["max_size"] = made.min(), made.max()
     # Populating starts with the first item that is no prompt: those are stored when first used.
-    made.control[world.POPULATED] = library.prompts
-    for user, start in enumerate(starts):
-        if start < load.until_ns:
-            heap.push(made, start, user)
-    return made
+    control["populated"] = library.prompts
+    return world
 
 
 def has_times(preset: Preset) -> bool:
@@ -99,105 +121,97 @@ def has_times(preset: Preset) -> bool:
     return bool(preset.prefill_ns_per_token or any(any(t.rates_bytes_per_s) for t in preset.tiers))
 
 
-def _knobs(preset: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes) -> world.Knobs:
-    p, w, requests = preset, preset.workload, load.requests
-    is_chunk = p.entry is Entry.CHUNK
-    source = world.USERS
+def _schedule(world: World, starts: Any, until_ns: int) -> None:
+    """Let each user first ask at its time; what is in order is a heap."""
+    order = np.argsort(starts, kind="stable")
+    order = order[starts[order] < until_ns]
+    world.heap["time_ns"][: len(order)], world.heap["actor"][: len(order)] = starts[order], order
+    world.control["heap_size"] = len(order)
+
+
+def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes) -> None:
+    w, requests, is_chunk = p.workload, load.requests, p.entry is Entry.CHUNK
+    knobs.source = records.USERS
     if requests is not None:
-        source = world.CHAINS if is_chunk and requests.block_tokens else world.CONVERSATIONS
-    return world.Knobs(
-        source=source,
-        keeps_ghosts=int(any(tier.policy in (Policy.S3FIFO, Policy.ARC) for tier in p.tiers)),
-        is_prefix=int(p.match is Match.PREFIX),
-        is_write_back=int(p.placement is Placement.WRITE_BACK),
-        promotion=list(Promotion).index(p.promotion),
-        is_exclusive=int(p.exclusive),
-        min_load_tokens=p.min_load_tokens,
-        stores_generated=int(p.store_generated),
-        chunk_tokens=p.chunk_tokens if is_chunk else 0,
-        chunk_bytes=sizes.chunk_bytes,
-        decode_read_tokens=p.decode_read_tokens,
-        prefill_only_from_tokens=p.prefill_only_from_tokens,
-        prefill_ns_per_token=p.prefill_ns_per_token,
-        decode_ns_per_token=p.decode_ns_per_token,
-        bytes_per_token=sizes.bytes_per_token,
-        max_context_tokens=model.max_context_tokens,
-        seed=load.seed,
-        until_ns=load.until_ns,
-        max_requests=load.max_requests,
-        mode=list(Mode).index(w.mode),
-        prompt_ppm=round(w.prompt_share * 1_000_000),
-        prompts=library.prompts,
-        retrieve_ppm=round(w.rag_share * 1_000_000),
-        is_zipf_chunk=int(w.rag_chunk_popularity is Popularity.ZIPF),
-        first_entry=library.first_entry,
-        entries=w.decode_entries,
+        knobs.source = records.CHAINS if is_chunk and requests.block_tokens else records.CONVERSATIONS
+    knobs.keeps_ghosts = any(tier.policy.keeps_ghosts for tier in p.tiers)
+    knobs.expires = any(tier.policy is Policy.TTL for tier in p.tiers)
+    knobs.endless = sum(
+        1 << t for t, tier in enumerate(p.tiers) if tier.capacity_bytes is None and tier.policy is not Policy.TTL
     )
+    knobs.ranks, knobs.layers = sizes.ranks, sizes.layers
+    knobs.is_prefix = p.match is Match.PREFIX
+    knobs.is_write_back = p.placement is Placement.WRITE_BACK
+    knobs.promotion = list(Promotion).index(p.promotion)
+    knobs.is_exclusive = p.exclusive
+    knobs.min_load_tokens = p.min_load_tokens
+    knobs.stores_generated = p.store_generated
+    knobs.chunk_tokens = p.chunk_tokens if is_chunk else 0
+    knobs.chunk_bytes = sizes.chunk_bytes
+    knobs.decode_read_tokens = p.decode_read_tokens
+    knobs.prefill_only_from_tokens = p.prefill_only_from_tokens
+    knobs.prefill_ns_per_token, knobs.decode_ns_per_token = p.prefill_ns_per_token, p.decode_ns_per_token
+    knobs.bytes_per_token = sizes.bytes_per_token
+    knobs.max_context_tokens = model.max_context_tokens
+    knobs.seed, knobs.until_ns, knobs.max_requests = load.seed, load.until_ns, load.max_requests
+    knobs.mode = list(ServingMode).index(w.mode)
+    knobs.prompt_ppm = round(w.prompt_share * 1_000_000)
+    knobs.prompts = library.prompts
+    knobs.retrieve_ppm = round(w.rag_share * 1_000_000)
+    knobs.top_chunks = w.rag_top_chunks if knobs.retrieve_ppm else 0
+    knobs.is_zipf_chunk = w.rag_chunk_popularity is Popularity.ZIPF
+    knobs.first_entry, knobs.entries = library.first_entry, w.decode_entries
+    knobs.context_width = WIDTH
 
 
-def _items(library: Library, sizes: Sizes, knobs: world.Knobs, tiers: Any) -> tuple[Any, Any]:
-    """Return the library's items, and slots: theirs first, which are held for ever, and as many free ones as usual."""
-    objects, each = sizes.of(library.tokens, knobs.chunk_tokens)
-    items = np.zeros((len(library.tokens), world.ITEM_FIELDS), np.int64)
-    items[:, world.ITEM_TOKENS], items[:, world.ITEM_OBJECTS] = library.tokens, objects
-    items[:, world.ITEM_FIRST] = np.cumsum(objects) - objects
-    of_items = np.repeat(each, objects)
-    slots = records.new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)]), tiers)
-    slots[: len(of_items), records.HELD] = 1
-    return items, slots
-
-
-def _control(preset: Preset, sizes: Sizes, tiers: Any, object_bytes: Any, free: int) -> Any:
-    control = np.zeros(world.CONTROLS, np.int64)
-    control[world.PENDING] = records.NONE
-    control[world.NEXT_OBJECT] = len(object_bytes)
-    control[world.MIN_SIZE] = object_bytes.min(initial=2**62)
-    control[world.MAX_SIZE] = object_bytes.max(initial=0)
-    if preset.entry is Entry.CHUNK:
-        control[world.MIN_SIZE] = control[world.MAX_SIZE] = sizes.chunk_bytes
-    control[records.RANKS], control[records.LAYERS] = sizes.ranks, sizes.layers
-    control[records.EXPIRES] = any(tier.policy is Policy.TTL for tier in preset.tiers)
-    for t, tier in enumerate(preset.tiers):
-        if tiers[t, records.LIMIT] == records.UNBOUNDED and tier.policy is not Policy.TTL:
-            control[records.ENDLESS] |= 1 << t
-    control[records.FREE_COUNT] = free
-    return control
-
-
-def _prompts(requests: Requests | None, knobs: world.Knobs) -> dict[str, Any]:
-    """Return what the prompts of `requests` consist of: conversations, or chains of objects that they name."""
-    empty = np.zeros(0, np.int64)
-    found = {
-        "conversation": empty, "conversations": np.zeros((0, world.CONVERSATION_FIELDS), np.int64), "offsets": empty,
-        "chains": np.zeros(0, np.int32), "object_slot": np.zeros(0, np.int32), "object_uses": np.zeros(0, np.int32),
-    }  # fmt: skip
-    if requests is None:
-        return found
-    if knobs.source == world.CHAINS:
-        chains = chunk_chains(requests, knobs.chunk_tokens)
-        uses = np.zeros(len(chains.tokens), np.int32)
-        np.add.at(uses, chains.slots, 1)
-        slot = np.full(len(uses), records.NONE, np.int32)
-        return found | {"offsets": chains.offsets, "chains": chains.slots, "object_slot": slot, "object_uses": uses}
-    row, count = conversations(requests)
-    table = np.zeros((count, world.CONVERSATION_FIELDS), np.int64)
-    table[:, world.C_CONTEXT] = records.NONE
-    table[:, world.C_REMAINING] = np.bincount(row, minlength=count)
-    return found | {"conversation": row, "conversations": table}
-
-
-def make_tiers(preset: Preset) -> Any:
-    """Return the preset's tiers, empty."""
-    policies = [list(Policy).index(tier.policy) for tier in preset.tiers]
-    tiers = records.new_tiers(*tier_limits(preset), policies)
-    for t, tier in enumerate(preset.tiers):
-        tiers[t, records.TTL_NS] = tier.ttl_ns
+def _set_tiers(world: World, preset: Preset) -> None:
+    world.tiers, world.queues = records.new_tiers(*tier_limits(preset))
+    for of, tier in zip(world.tiers, preset.tiers, strict=True):
+        of["ttl_ns"], of["latency_ns"], of["concurrency"] = tier.ttl_ns, tier.latency_ns, tier.concurrency
+        of["read_rate"], of["write_rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
-            tiers[t, records.LOW] = int(tier.capacity_bytes * tier.low_watermark)
-        rates = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
-        tiers[t, records.READ_RATE], tiers[t, records.WRITE_RATE] = rates
-        tiers[t, records.LATENCY_NS], tiers[t, records.CONCURRENCY] = tier.latency_ns, tier.concurrency
-    return tiers
+            of["low"] = int(tier.capacity_bytes * tier.low_watermark)
+
+
+def set_policies(world: World, policies: Sequence[Policy]) -> None:
+    """Give the tiers the operations of their policies, compiled if need be."""
+    for of, policy in zip(world.tiers, policies, strict=True):
+        for name, address in policy.addresses().items():
+            of[name] = address
+
+
+def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> None:
+    """Make the library's items, and slots: theirs first, which are held for ever, and as many free ones as usual."""
+    objects, each = sizes.of(library.tokens, world.knobs.chunk_tokens)
+    items = np.zeros(len(library.tokens), records.ITEM)
+    items["tokens"], items["objects"], items["first"] = library.tokens, objects, np.cumsum(objects) - objects
+    of_items = np.repeat(each, objects)
+    used = len(of_items)
+    world.items, world.slots = items, records.new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)]))
+    world.slots["held"][:used] = 1
+    has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
+    world.links, world.notes = records.new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
+    world.free = np.arange(used + ROOM - 1, -1, -1)
+    world.documents, world.document_weight = library.document_first, library.document_weight
+    world.control["free"], world.control["next_object"] = ROOM, used
+
+
+def _set_requests(world: World, requests: Requests | None) -> None:
+    """Say what the prompts of `requests` consist of: conversations, or chains of objects that they name."""
+    if requests is None:
+        return
+    world.arrival_ns, world.input_tokens = requests.arrival_ns, requests.input_tokens
+    world.output_tokens = requests.output_tokens
+    if world.knobs.source == records.CHAINS:
+        chains = chunk_chains(requests, world.knobs.chunk_tokens)
+        world.offsets, world.chains = chains.offsets, chains.slots
+        world.object_uses = np.bincount(chains.slots, minlength=len(chains.tokens))
+        world.object_slot = np.full(len(chains.tokens), NONE, np.int32)
+        return
+    world.conversation, count = conversations(requests)
+    world.conversations = np.zeros(count, records.CONVERSATION)
+    world.conversations["context"] = NONE
+    world.conversations["remaining"] = np.bincount(world.conversation, minlength=count)
 
 
 def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:

@@ -2,75 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kvtrace.core.compiled import njit
+from kvtrace.core.compiled import inner
 from kvtrace.sim.ask import gather
-from kvtrace.sim.records import LIVE, NONE, POPULATED_BYTES, READ_BUSY_NS, SIZE, WRITE_BUSY_NS, WRITTEN_BYTES
+from kvtrace.sim.records import DECODE, DECODE_ONLY, NONE, PREFILL_ONLY, World
 from kvtrace.sim.tiers import POPULATE, PREFILL, fastest, lower_tier, make_room, make_room_by_demotion, touch, write
 from kvtrace.sim.tiers import STORE as STORE_PHASE
-from kvtrace.sim.world import (
-    ANSWERED,
-    ASKED_NS,
-    DECODE,
-    DECODE_ONLY,
-    DECODE_START,
-    DECODED,
-    INPUT,
-    ITEM_FIRST,
-    ITEM_OBJECTS,
-    NEW,
-    NOW,
-    POPULATED,
-    PREFILL_ONLY,
-    REQUEST,
-    RETRIEVED_OBJECTS,
-    SHARED,
-    STAGE,
-    STEP,
-    UNPLACED,
-)
-
-if TYPE_CHECKING:
-    from kvtrace.sim.world import World
 
 
-@njit
+@inner
 def populate(world: World) -> None:
     """Write the next item that is there before the start; after the last, no tier is busy with any of it."""
-    item, control, tiers = world.items[world.control[POPULATED]], world.control, world.tiers
-    n = item[ITEM_OBJECTS]
+    item, control = world.items[world.control.populated], world.control
+    n = item.objects
     for i in range(n):
-        world.chain[i] = item[ITEM_FIRST] + i
+        world.chain[i] = item.first + i
     _place(world, 0, n, 0, NONE, POPULATE, POPULATE)
-    control[POPULATED] += 1
-    if control[POPULATED] == len(world.items):
-        for t in range(len(tiers)):
-            tiers[t, READ_BUSY_NS], tiers[t, WRITE_BUSY_NS] = 0, 0
-            tiers[t, POPULATED_BYTES] = tiers[t, WRITTEN_BYTES]
+    control.populated += 1
+    if control.populated == len(world.items):
+        for t in range(len(world.tiers)):
+            tier = world.tiers[t]
+            tier.read_busy_ns, tier.write_busy_ns = 0, 0
+            tier.populated_bytes = tier.written_bytes
 
 
-@njit
+@inner
 def store(world: World, actor: int) -> None:
     """Write the objects that were computed."""
     me, control = world.actors[actor], world.control
-    if len(world.first_ns):
-        world.first_ns[control[ANSWERED], 0] = control[NOW] - me[ASKED_NS]
-        world.first_ns[control[ANSWERED], 1] = me[INPUT] * world.knobs.prefill_ns_per_token
-        control[ANSWERED] += 1
+    if len(world.first_token):
+        first_token = world.first_token[control.answered]
+        first_token.with_cache_ns = control.now - me.asked_ns
+        first_token.without_cache_ns = me.input * world.knobs.prefill_ns_per_token
+        control.answered += 1
     n = gather(world, actor)
-    first = n - me[NEW]
-    if me[RETRIEVED_OBJECTS] + me[SHARED] and world.knobs.mode != DECODE_ONLY:
+    first = n - me.new
+    if me.retrieved_objects + me.shared and world.knobs.mode != DECODE_ONLY:
         lost = _keep_lost(world, actor)
-        for i in range(me[NEW]):
+        for i in range(me.new):
             world.chain[lost + i] = world.chain[first + i]
-        first, n = 0, lost + me[NEW]
+        first, n = 0, lost + me.new
     _store_new(world, actor, first, n, PREFILL, STORE_PHASE)
-    me[DECODED], me[DECODE_START] = 0, control[NOW]
-    me[STEP] = DECODE
+    me.decoded, me.decode_start = 0, control.now
+    me.step = DECODE
 
 
-@njit
+@inner
 def _keep_lost(world: World, actor: int) -> int:
     """Move the shared objects that must be stored to the front of `chain`; return how many.
 
@@ -79,29 +55,29 @@ def _keep_lost(world: World, actor: int) -> int:
     """
     me, knobs, chain = world.actors[actor], world.knobs, world.chain
     lost = 0
-    documents = me[RETRIEVED_OBJECTS]
-    for i in range(documents if knobs.is_prefix else documents + me[SHARED]):
-        if knobs.mode == PREFILL_ONLY or fastest(world.tiers, world.slots, chain[i]) == NONE:
+    documents = me.retrieved_objects
+    for i in range(documents if knobs.is_prefix else documents + me.shared):
+        if knobs.mode == PREFILL_ONLY or fastest(world, chain[i]) == NONE:
             chain[lost] = chain[i]
             lost += 1
     return lost
 
 
-@njit
+@inner
 def store_generated(world: World, actor: int, phase: int) -> None:
     """Write the objects that generated tokens have filled."""
     n = gather(world, actor)
-    _store_new(world, actor, n - world.actors[actor, NEW], n, phase, phase)
+    _store_new(world, actor, n - world.actors[actor].new, n, phase, phase)
 
 
-@njit
+@inner
 def _store_new(world: World, actor: int, first: int, n: int, first_phase: int, rest_phase: int) -> None:
     me = world.actors[actor]
-    me[STAGE] += _place(world, first, n, me[STAGE], me[REQUEST], first_phase, rest_phase)
-    me[NEW] = 0
+    me.stage += _place(world, first, n, me.stage, me.request, first_phase, rest_phase)
+    me.new = 0
 
 
-@njit
+@inner
 def _place(world: World, first: int, n: int, stage: int, request: int, first_phase: int, rest_phase: int) -> int:
     """Write `chain[first:n]`; return the stages used."""
     used: int = 0
@@ -112,53 +88,50 @@ def _place(world: World, first: int, n: int, stage: int, request: int, first_pha
     return used
 
 
-@njit
+@inner
 def _store_down(world: World, first: int, n: int, stage: int, request: int, phase: int) -> int:
     """Write each new object to the fastest tier that takes it, which moves others down; return the stages used."""
-    tiers, slots, free, rows, control = world.tiers, world.slots, world.free, world.rows, world.control
-    chain, now = world.chain, world.control[NOW]
+    chain, now = world.chain, world.control.now
     is_any = 0
     for i in range(first, n):
         slot = chain[i]
-        size = slots[slot, SIZE]
-        t = lower_tier(tiers, 0, size)
-        held_in = fastest(tiers, slots, slot)
+        t = lower_tier(world, 0, world.slots[slot].size)
+        held_in = fastest(world, slot)
         if t == NONE:
-            world.total[UNPLACED] += 1
+            world.total.unplaced += 1
         elif held_in == t or (held_in != NONE and world.knobs.is_exclusive):
             # Computed again though it is still there: an engine does not store it twice.
-            touch(tiers, slots, held_in, slot)
+            touch(world, held_in, slot)
         else:
-            make_room_by_demotion(tiers, slots, free, rows, control, world.wanted, t, slot, now)
-            write(tiers, slots, rows, control, t, slot, now, phase, request, stage)
+            make_room_by_demotion(world, t, slot, now)
+            write(world, t, slot, now, phase, request, stage)
             is_any = 1
     return is_any
 
 
-@njit
+@inner
 def _store_through(
     world: World, first: int, n: int, stage: int, request: int, first_phase: int, rest_phase: int
 ) -> int:
     """Write each new object to the first tier that takes it, and a stage later to all below; return the stages used."""
-    tiers, slots, free, rows, control = world.tiers, world.slots, world.free, world.rows, world.control
-    chain, now = world.chain, world.control[NOW]
+    chain, now = world.chain, world.control.now
     is_first, is_lower = 0, 0
     for i in range(first, n):
         slot = chain[i]
-        t = lower_tier(tiers, 0, slots[slot, SIZE])
+        t = lower_tier(world, 0, world.slots[slot].size)
         if t == NONE:
-            world.total[UNPLACED] += 1
-        elif slots[slot, LIVE] & (1 << t):
-            touch(tiers, slots, t, slot)
-        elif make_room(tiers, slots, free, rows, control, t, slot, now):
-            write(tiers, slots, rows, control, t, slot, now, first_phase, request, stage)
+            world.total.unplaced += 1
+        elif world.slots[slot].live & (1 << t):
+            touch(world, t, slot)
+        elif make_room(world, t, slot, now):
+            write(world, t, slot, now, first_phase, request, stage)
             is_first = 1
     for i in range(first, n):
         slot = chain[i]
-        t = lower_tier(tiers, 0, slots[slot, SIZE]) + 1
-        while 0 < t < len(tiers):
-            if not slots[slot, LIVE] & (1 << t) and make_room(tiers, slots, free, rows, control, t, slot, now):
-                write(tiers, slots, rows, control, t, slot, now, rest_phase, request, stage + is_first)
+        t = lower_tier(world, 0, world.slots[slot].size) + 1
+        while 0 < t < len(world.tiers):
+            if not world.slots[slot].live & (1 << t) and make_room(world, t, slot, now):
+                write(world, t, slot, now, rest_phase, request, stage + is_first)
                 is_lower = 1
             t += 1
     return is_first + is_lower

@@ -1,21 +1,37 @@
-"""What a trace holds: counted in one pass over its rows, never from its own claims, but for hit ratios."""
+"""What a trace holds, counted in one pass over its rows, and whether its rows and its objects table are consistent.
+
+Only the hit ratios are the trace's own claims, made by the simulation.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Document,
+    ReportTable,
+    Sheet,
+    Unit,
+    columns_of,
+    select,
+)
 from kvtrace.core.errors import TraceError
-from kvtrace.core.schema import OBJECTS, TRACE
-from kvtrace.core.tables import objects_path, open_table
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.schema import OBJECTS, TRACE, Phase, enum_code
+from kvtrace.core.tables import Reader, objects_path, open_table
+from kvtrace.core.units import format_bytes, format_count, format_duration
 from kvtrace.trace.ledger import Ledger
-from kvtrace.trace.object_check import check_objects, retrieved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import pyarrow as pa
 
-    from kvtrace.core.tables import Reader
+_RETRIEVE, _DOCUMENT = enum_code(TRACE, "phase", Phase.RETRIEVE), enum_code(OBJECTS, "kind", "document")
 
 
 def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
@@ -38,11 +54,14 @@ def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
         progress(float(ledger.rows))
     cells = [
         {
-            "tier": tier.name, "op": ops[o], "phase": phases[p],
-            "operations": int(counts[t, o, p]), "bytes": int(sizes[t, o, p]),
+            "tier": meta.tiers[t].name,
+            "op": ops[o],
+            "phase": phases[p],
+            "operations": int(counts[t, o, p]),
+            "bytes": int(sizes[t, o, p]),
         }
-        for t, tier in enumerate(meta.tiers) for o in range(len(ops)) for p in range(len(phases)) if counts[t, o, p]
-    ]  # fmt: skip
+        for t, o, p in np.argwhere(counts).tolist()
+    ]
     return {
         "rows": ledger.rows,
         "span_ns": last_ns - first_ns if first_ns is not None and last_ns is not None else None,
@@ -80,6 +99,47 @@ def _tier(ledger: Ledger, counts: Any, t: int, stats: dict[str, Any] | None) -> 
     }
 
 
+def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
+    """Return the inventory `found` of the trace `name` as a document."""
+    model = (meta.model or {}).get("name")
+    headline = (
+        f"{format_count(found['rows'])} rows over {format_duration(found['span_ns'])}, "
+        f"{format_count(found['objects'])} objects, {format_count(found['requests'])} requests\n"
+        f"made by {meta.program} {meta.version}, preset {meta.preset or '-'}, model {model or '-'}, "
+        f"seed {'-' if meta.seed is None else meta.seed}, source {(meta.source or {}).get('kind', '-')}\n"
+        f"{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'}"
+        f"; configuration {meta.config_sha256[:12]}"
+    )
+    operations = columns_of("text: tier, op, phase; count: operations; bytes: bytes")
+    tiers = columns_of("""
+        text: name = tier
+        bytes: capacity_bytes = capacity, peak_live_bytes = peak live, live_bytes_at_end = live at end
+        share: hit_ratio = hit ratio
+    """)
+    rows = [
+        {
+            **tier,
+            "capacity_bytes": Cell("unbounded", Unit.TEXT)
+            if tier["capacity_bytes"] is None
+            else tier["capacity_bytes"],
+            "peak_live_bytes": _peak(tier),
+        }
+        for tier in found["tiers"]
+    ]
+    is_bound = any(t["is_upper_bound"] and t["peak_live_bytes"] for t in found["tiers"])
+    bound = "≤: nothing is deleted from this tier in the trace, so its live bytes only grow"
+    tables = [
+        ReportTable("operations", Sheet.SUMMARY, operations, select(found["operations"], operations), keys=3),
+        ReportTable("tiers (hit ratio: counted by the simulation)", Sheet.SUMMARY, tiers, select(rows, tiers)),
+    ]
+    return Document(name, headline, [Chapter("", tables, [bound] if is_bound else [])], meta.notes)
+
+
+def _peak(tier: dict[str, Any]) -> Any:
+    peak = tier["peak_live_bytes"]
+    return Cell(f"≤ {format_bytes(peak)}", Unit.TEXT) if tier["is_upper_bound"] else peak
+
+
 def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bool]:
     """Re-simulate the rows of a trace, and compare the objects table beside it.
 
@@ -100,9 +160,69 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
         if tier.get("live_bytes") not in (None, live):
             raise TraceError(
                 f"tier {tier['name']} ends with {live} bytes live, but the simulation counted {tier['live_bytes']}: "
-                "rows are missing", path=reader.path,
-            )  # fmt: skip
+                "rows are missing",
+                path=reader.path,
+            )
     beside = objects_path(reader.path)
     if beside.exists():
         check_objects(open_table(beside, OBJECTS), ledger.extents[: ledger.objects], documents)
     return ledger, beside.exists()
+
+
+def retrieved(batch: pa.RecordBatch) -> set[int]:
+    """Return the objects that rows of `batch` retrieve."""
+    is_retrieved = batch.column("phase").indices.to_numpy() == _RETRIEVE
+    return set(batch.column("object_id").to_numpy()[is_retrieved].tolist())
+
+
+def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int]) -> None:
+    """Raise TraceError at the first row of the objects table that contradicts the trace.
+
+    `extents[o]` are the bytes that object o has in the trace, 0 if it is never written; `documents` are retrieved.
+    What the trace never wrote may be listed all the same: no tier took it.
+    """
+    wanted = np.array(sorted(documents), dtype=np.int64)
+    row, before, is_listed = 0, -1, np.zeros(len(extents), dtype=bool)
+    for batch in reader.batches():
+        ids = batch.column("object_id").to_numpy()
+        steps = np.diff(ids, prepend=before)
+        if (steps <= 0).any():
+            at = int(np.argmax(steps <= 0))
+            _refuse(reader, row + at, "object_id", f"object {ids[at]} is out of order, or twice in the table")
+        is_known = ids < len(extents)
+        is_listed[ids[is_known]] = True
+        written = np.zeros(len(ids), dtype=np.int64)
+        written[is_known] = extents[ids[is_known]]
+        _check_sizes(reader, row, batch, written)
+        _check_kinds(reader, row, batch, np.isin(ids, wanted))
+        row, before = row + len(ids), int(ids[-1]) if len(ids) else before
+    missing = np.flatnonzero((extents > 0) & ~is_listed)
+    if len(missing):
+        raise TraceError(f"object {missing[0]} of the trace is not in this table", path=reader.path)
+
+
+def _check_sizes(reader: Reader, row: int, batch: pa.RecordBatch, written: NDArray[np.int64]) -> None:
+    sizes = batch.column("size_bytes")
+    is_wrong = sizes.is_valid().to_numpy(zero_copy_only=False) & (written > 0)
+    is_wrong &= sizes.fill_null(0).to_numpy() != written
+    if is_wrong.any():
+        at = int(np.argmax(is_wrong))
+        object_id = batch.column("object_id")[at]
+        message = f"object {object_id} is {sizes[at]} bytes here, but {written[at]} in the trace"
+        _refuse(reader, row + at, "size_bytes", message)
+
+
+def _check_kinds(reader: Reader, row: int, batch: pa.RecordBatch, is_document: NDArray[np.bool_]) -> None:
+    kinds = batch.column("kind").indices.to_numpy()
+    is_wrong = is_document & (kinds != _DOCUMENT)
+    if is_wrong.any():
+        at = int(np.argmax(is_wrong))
+        kind = OBJECTS.column("kind").values[kinds[at]]
+        object_id = batch.column("object_id")[at]
+        _refuse(
+            reader, row + at, "kind", f"object {object_id} is a {kind} here, but the trace retrieves it as a document"
+        )
+
+
+def _refuse(reader: Reader, row: int, column: str, message: str) -> NoReturn:
+    raise TraceError(message, path=reader.path, row=row, column=column)

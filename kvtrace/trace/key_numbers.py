@@ -7,6 +7,8 @@ chance of 10^-21); the names themselves go to a temporary file, in the order of 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,9 +16,6 @@ import numpy as np
 from kvtrace.core.compiled import njit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     import pyarrow as pa
 
 _SEEDS = (1, 2)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from kvtrace.core.metadata import Tier
+    from kvtrace.core.metadata import TierFacts
 
 _READ, _WRITE = enum_code(TRACE, "op", Op.READ), enum_code(TRACE, "op", Op.WRITE)
 # Dense numbers are at most about as many as the rows; more would take memory for a damaged number's sake.
@@ -66,7 +66,7 @@ class Ledger:
     A lenient ledger (`is_strict` false) takes traces without deletes or stages, to count what is live.
     """
 
-    tiers: list[Tier]
+    tiers: list[TierFacts]
     total_rows: int
     is_strict: bool = True
     rows: int = 0

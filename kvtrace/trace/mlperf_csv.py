@@ -7,8 +7,10 @@ and an export says what it leaves out. Its clock is Unix seconds with six decima
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,19 +18,14 @@ import numpy as np
 from kvtrace.core.csv import csv_fault
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import aside
-from kvtrace.core.metadata import Metadata, Tier, describe
+from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code
-from kvtrace.core.tables import create, objects_path, open_table
+from kvtrace.core.tables import Writer, create, objects_path, open_table
 from kvtrace.core.units import format_duration
 from kvtrace.trace.key_numbers import KeyNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     import pyarrow as pa
-
-    from kvtrace.core.tables import Writer
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
 BLOCK_BYTES = 8 << 20
@@ -56,7 +53,7 @@ def is_mlperf(path: Path) -> bool:
 
 @dataclass(slots=True)
 class Import:
-    """What an import met: how many rows, and what had to be changed."""
+    """The state of an import: rows so far, and what had to be changed."""
 
     keys: KeyNumbers
     rows: int = 0
@@ -67,7 +64,7 @@ class Import:
     last_ns: int = 0
 
     def notes(self) -> list[str]:
-        """Return what the reader of the trace must know."""
+        """Return the notes of the imported trace."""
         notes = ["imported from an MLPerf trace: it has no deletes, offsets or ranks; requests and stages are null"]
         if self.raised_rows:
             notes.append(
@@ -80,7 +77,7 @@ class Import:
 
 def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[float], None]) -> Import:
     """Convert the MLPerf CSV at `source` to the trace at `target`, with its objects table beside it."""
-    tiers = [Tier(name) for name in _TIERS.values()]
+    tiers = [TierFacts(name) for name in _TIERS.values()]
     origin = {"kind": "mlperf-csv", "file": source.name}
 
     def about(table: Any) -> Metadata:
@@ -194,10 +191,9 @@ def _codes(column: Any, known: dict[str, int], path: Path, row: int) -> Any:
     for index, value in enumerate(values):
         if value not in known:
             at = row + int(np.argmax(array.indices.to_numpy() == index))
-            raise TraceError(
-                f"unknown value {value!r}; it must be one of {', '.join(known)}",
-                path=path, row=at, column="Tier" if known.keys() == _TIERS.keys() else "Operation",
-            )  # fmt: skip
+            message = f"unknown value {value!r}; it must be one of {', '.join(known)}"
+            name = "Tier" if known.keys() == _TIERS.keys() else "Operation"
+            raise TraceError(message, path=path, row=at, column=name)
     codes = np.array([known[v] for v in values], dtype=np.int8)
     return codes[array.indices.to_numpy()] if values else np.zeros(0, dtype=np.int8)
 
@@ -248,10 +244,11 @@ def _write_objects(out: Writer, state: Import) -> None:
     for names in state.keys.batches():
         first, n = out.rows, len(names)
         arrays = [
-            pa.array(np.arange(first, first + n)), names,
+            pa.array(np.arange(first, first + n)),
+            names,
             enum_array(OBJECTS, "kind", np.full(n, other, dtype=np.int8)),
             pa.array(state.keys.sizes[first : first + n]),
-        ]  # fmt: skip
+        ]
         out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS)))
 
 
@@ -321,9 +318,12 @@ def _mlperf_rows(frame: Any, keys: Any, first_us: int) -> Any:
         frame, key = frame.with_columns(known), pl.coalesce("key", key)
     return frame.select(
         pl.format("{}.{}", us // 1_000_000, (us % 1_000_000).cast(pl.String).str.zfill(6)),
-        pl.col("op").str.to_titlecase(), pl.col("length_bytes"), pl.format("Tier-{}", pl.col("tier")).alias("tier"),
-        key.alias("key"), phase.alias("phase"),
-    )  # fmt: skip
+        pl.col("op").str.to_titlecase(),
+        pl.col("length_bytes"),
+        pl.format("Tier-{}", pl.col("tier")).alias("tier"),
+        key.alias("key"),
+        phase.alias("phase"),
+    )
 
 
 def _count_losses(frame: Any, lost: dict[str, int]) -> None:
@@ -331,10 +331,13 @@ def _count_losses(frame: Any, lost: dict[str, int]) -> None:
 
     kept = [Phase.PREFILL, *_EXPORT_PHASES]
     counts = frame.select(
-        (pl.col("op") == Op.DELETE).sum(), pl.col("request_id").is_not_null().sum(), (pl.col("offset_bytes") > 0).sum(),
-        (~pl.col("phase").is_in(kept) & (pl.col("op") != Op.DELETE)).sum().alias("p"), (pl.col("rank") > 0).sum(),
+        (pl.col("op") == Op.DELETE).sum(),
+        pl.col("request_id").is_not_null().sum(),
+        (pl.col("offset_bytes") > 0).sum(),
+        (~pl.col("phase").is_in(kept) & (pl.col("op") != Op.DELETE)).sum().alias("p"),
+        (pl.col("rank") > 0).sum(),
         (pl.col("ts_ns") % 1000 != 0).sum(),
-    ).row(0)  # fmt: skip
+    ).row(0)
     for name, count in zip(lost, counts, strict=True):
         lost[name] += int(count)
 

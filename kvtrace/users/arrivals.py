@@ -1,4 +1,4 @@
-"""When the requests of an open loop arrive: evenly, at random, in bursts or by a day's curve, whatever the system does.
+"""Arrival times of an open loop: evenly spaced, Poisson, bursty (gamma) or diurnal, whatever the system does.
 
 Every process that is drawn has its rate exactly, in expectation, over any window: it begins in the midst of an
 interval, as if it had always run. (Begun with an arrival, bursty ones would have more.)
@@ -7,24 +7,19 @@ interval, as if it had always run. (Begun with an arrival, bursty ones would hav
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import DURATIONS_NS, NS_PER_S, format_duration
-from kvtrace.requests.columns import MAX_NS
+from kvtrace.requests.requests import MAX_NS, Ints
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from kvtrace.requests.requests import Ints
-
-    Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 US: Final = 1_000
 US_PER_S: Final = NS_PER_S // US
@@ -45,7 +40,7 @@ class Process(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class ArrivalProcess:
     """A process of arrivals; `day_ns` and `amplitude` are of DIURNAL only."""
 
     rate_per_s: float
@@ -58,7 +53,7 @@ class Arrivals:
     """How far the rate swings from its mean, as a share of it."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no process."""
+        """Raise ConfigError for parameters out of range, or of another process."""
         if not 0 < self.rate_per_s < math.inf:
             raise ConfigError(f"request rate(={self.rate_per_s:g}) must be > 0 a second")
         if self.process is Process.GAMMA:
@@ -114,15 +109,18 @@ class Arrivals:
         return np.concatenate(found)[:limit]
 
     def as_origin(self) -> dict[str, Any]:
-        """Return what the metadata says of the process; null where the process has no such thing."""
+        """Return what the metadata records of the process; null for parameters that it does not have."""
         is_diurnal = self.process is Process.DIURNAL
         return {
-            "arrivals": str(self.process), "request_rate_per_s": self.rate_per_s, "burstiness_cv": self.burstiness,
-            "day_ns": self.day_ns if is_diurnal else None, "day_amplitude": self.amplitude if is_diurnal else None,
-        }  # fmt: skip
+            "arrivals": str(self.process),
+            "request_rate_per_s": self.rate_per_s,
+            "burstiness_cv": self.burstiness,
+            "day_ns": self.day_ns if is_diurnal else None,
+            "day_amplitude": self.amplitude if is_diurnal else None,
+        }
 
     def describe(self) -> str:
-        """Return the process in words that follow "requests arrive"."""
+        """Return a description of the process that continues "requests arrive"."""
         rate = f"{self.rate_per_s:g} a second"
         if self.process is Process.DIURNAL:
             low, high = (f"{self.rate_per_s * (1 + way * self.amplitude):g}" for way in (-1, 1))

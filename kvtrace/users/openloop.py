@@ -14,22 +14,21 @@ from kvtrace.core.compiled import njit
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_duration
 from kvtrace.requests.requests import NONE, Requests
-from kvtrace.users.arrivals import Arrivals, Process
-from kvtrace.users.synthetic import CONTINUE_PER_MILLE, KIND, MAX_TURNS, QOS, draw, make_users, next_turn
+from kvtrace.users.arrivals import ArrivalProcess, Process
+from kvtrace.users.synthetic import CONTINUE_PER_MILLE, MAX_TURNS, draw, make_users, next_turn
 
 LIVE_CONVERSATIONS: Final = 64
 MAX_LIVE: Final = 10**7
 
-# The columns made here, rows of an int64 matrix.
-_SESSION, _TURN, _INPUT, _OUTPUT, _QOS, _KIND, _COLUMNS = range(7)
-# A place for a conversation, columns of an int64 matrix.
-_USER, _DONE, _HISTORY, _PLACE_FIELDS = range(4)
+_TURN = np.dtype([(name, "i8") for name in ("session", "turn", "input", "output", "qos", "kind")])
+_PLACE = np.dtype([(name, "i8") for name in ("user", "done", "history")])
+"""A place for a conversation: its user (NONE: none yet), turns that are over, and tokens so far."""
 # The user number whose draws say which conversation goes on: no user has it.
 _LOT = -1
 
 
 def make(
-    arrivals: Arrivals, until_ns: int, max_context_tokens: int, seed: int, *,
+    arrivals: ArrivalProcess, until_ns: int, max_context_tokens: int, seed: int, *,
     live_conversations: int = LIVE_CONVERSATIONS, max_requests: int | None = None,
 ) -> Requests:  # fmt: skip
     """Return the requests that arrive before `until_ns`, each the next turn of one of `live_conversations`.
@@ -48,62 +47,65 @@ def make(
             f"no request arrives within {format_duration(until_ns)} at {arrivals.rate_per_s:g} a second with seed "
             f"{seed}: raise the duration or the rate"
         )
-    columns = _turns(len(times), live_conversations, max_context_tokens, seed)
-    over = int(np.count_nonzero(columns[_INPUT] + columns[_OUTPUT] > max_context_tokens))
+    turns = _turns(len(times), live_conversations, max_context_tokens, seed)
+    over = int(np.count_nonzero(turns["input"] + turns["output"] > max_context_tokens))
     is_even = arrivals.process is Process.CONSTANT
     origin = {
         "kind": "open-loop", "requests": len(times), "block_tokens": 0, **arrivals.as_origin(),
         "expected_requests": arrivals.expected(until_ns), "duration_ns": until_ns, "max_requests": max_requests,
-        "live_conversations": live_conversations, "conversations": int(columns[_SESSION].max()) + 1,
+        "live_conversations": live_conversations, "conversations": int(turns["session"].max()) + 1,
         "over_context": over, "generator": None if is_even else f"PCG64, numpy {np.__version__}",
     }  # fmt: skip
+    session, turn, inputs, outputs, qos, kind = (np.ascontiguousarray(turns[name]) for name in _TURN.names or ())
+    none = np.zeros(len(times) + 1, dtype=np.int64)
     return Requests(
-        times, columns[_INPUT], columns[_OUTPUT], np.zeros(len(times) + 1, dtype=np.int64),
-        np.zeros(0, dtype=np.int64), 0, origin, _notes(arrivals, origin, max_context_tokens),
-        session_id=columns[_SESSION], turn=columns[_TURN], qos=columns[_QOS], kind=columns[_KIND],
+        *(times, inputs, outputs, none, none[:0], 0, origin, _notes(arrivals, origin, max_context_tokens)),
+        session_id=session, turn=turn, qos=qos, kind=kind,
     )  # fmt: skip
 
 
 def _turns(count: int, live: int, max_context_tokens: int, seed: int) -> Any:
-    """Return the columns of `count` turns, int64[_COLUMNS, count]; conversations are numbered as they begin."""
-    columns = np.empty((_COLUMNS, count), dtype=np.int64)
-    places = np.full((live, _PLACE_FIELDS), NONE, dtype=np.int64)
+    """Return `count` turns; conversations are numbered as they begin."""
+    turns, places = np.empty(count, _TURN), np.zeros(live, _PLACE)
+    places["user"] = NONE
     progress = np.zeros(2, dtype=np.int64)
     users, _ = make_users(min(count, live) + count // 4 + 1, seed)
-    while not _take_turns(columns, places, progress, users, seed, max_context_tokens):
+    while not _take_turns(turns, places, progress, users, seed, max_context_tokens):
         more, _ = make_users(2 * len(users), seed)
         more[: len(users)] = users
         users = more
-    return columns
+    return turns
 
 
-@njit  # type: ignore[untyped-decorator]  # numba has none
-def _take_turns(columns: Any, places: Any, progress: Any, users: Any, seed: int, max_context_tokens: int) -> bool:
+@njit
+def _take_turns(turns: Any, places: Any, progress: Any, users: Any, seed: int, max_context_tokens: int) -> bool:
     """Make turns from `progress` (rows, users) on; return whether all are made, or `users` may not suffice."""
     row, next_user = progress[0], progress[1]
-    while row < columns.shape[1] and next_user < len(users):
-        me = places[draw(seed, _LOT, row, 0, len(places) - 1)]
-        is_new = me[_USER] == NONE
+    while row < len(turns) and next_user < len(users):
+        place, new_tokens, output_tokens = places[draw(seed, _LOT, row, 0, len(places) - 1)], 0, 0
+        is_new = place.user == NONE
         if not is_new:
-            turn = next_turn(users, seed, me[_USER], me[_DONE], me[_HISTORY], max_context_tokens)
-            is_new = turn.is_new_conversation
+            user = place.user
+            is_new, new_tokens, output_tokens = next_turn(
+                users[user], seed, user, place.done, place.history, max_context_tokens
+            )
         if is_new:
-            me[_USER], me[_DONE], me[_HISTORY] = next_user, 0, 0
+            place.user, place.done, place.history = next_user, 0, 0
+            _, new_tokens, output_tokens = next_turn(users[next_user], seed, next_user, 0, 0, max_context_tokens)
             next_user += 1
-            turn = next_turn(users, seed, me[_USER], 0, 0, max_context_tokens)
-        columns[_SESSION, row], columns[_TURN, row] = me[_USER], me[_DONE]
-        columns[_INPUT, row] = me[_HISTORY] + turn.new_tokens
-        columns[_OUTPUT, row] = turn.output_tokens
-        columns[_QOS, row], columns[_KIND, row] = users[me[_USER], QOS], users[me[_USER], KIND]
-        me[_DONE] += 1
-        me[_HISTORY] += turn.new_tokens + turn.output_tokens
+        made, me = turns[row], users[place.user]
+        made.session, made.turn = place.user, place.done
+        made.input, made.output = place.history + new_tokens, output_tokens
+        made.qos, made.kind = me.qos, me.kind
+        place.done += 1
+        place.history += new_tokens + output_tokens
         row += 1
     progress[0], progress[1] = row, next_user
-    is_done: bool = row == columns.shape[1]
+    is_done: bool = row == len(turns)
     return is_done
 
 
-def _notes(arrivals: Arrivals, origin: dict[str, Any], max_context_tokens: int) -> tuple[str, ...]:
+def _notes(arrivals: ArrivalProcess, origin: dict[str, Any], max_context_tokens: int) -> tuple[str, ...]:
     live, generator = origin["live_conversations"], origin["generator"]
     pause = f"{live / arrivals.rate_per_s:g} s"
     cut = (

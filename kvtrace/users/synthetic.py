@@ -7,11 +7,11 @@ so one user's turns never depend on another's.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
-from kvtrace.core.compiled import njit
+from kvtrace.core.compiled import inner, njit
 from kvtrace.core.schema import REQUESTS, Qos, RequestKind, enum_code
 
 MS: Final = 1_000_000
@@ -27,9 +27,12 @@ TEMPLATES: Final = {
 # cumulated per mille
 QOS_SHARES: Final = ((Qos.INTERACTIVE, 150), (Qos.RESPONSIVE, 500), (Qos.BATCH, 1000))
 
-# A user's fields, columns of an int64 matrix. What a user asks is drawn by DRAWS, and which system prompt, documents
-# and entries go with it by EXTRA_DRAWS, so that the one is the same with and without the other.
-KIND, QOS, CONTEXT, OUTPUT, THINK_NS, DRAWS, EXTRA_DRAWS, FIELDS = range(8)
+USER = np.dtype([(name, "i8") for name in ("kind", "qos", "context", "output", "think_ns", "draws", "extra_draws")])
+"""A user: context and output tokens of its longest turn, its usual think time, and how many numbers it has drawn.
+
+What a user asks is drawn by `draws`, and which system prompt, documents and entries go with it by `extra_draws`, so
+that the one is the same with and without the other.
+"""
 
 # Who draws: users 0, 1, …; an open loop's lot is -1; then come the documents' lengths, and each user's extra draws.
 LIBRARY: Final = -2
@@ -38,15 +41,7 @@ EXTRA: Final = -3
 ZIPF_WEIGHT: Final = 1 << 32
 
 
-class Turn(NamedTuple):
-    """What a user asks next."""
-
-    is_new_conversation: Any
-    new_tokens: Any
-    output_tokens: Any
-
-
-@njit
+@inner
 def draw(seed: int, user: int, number: int, low: int, high: int) -> int:
     """Return the `number`-th draw of `user`: an integer from `low` to `high`, both included (splitmix64)."""
     x = (
@@ -66,25 +61,30 @@ def draw(seed: int, user: int, number: int, low: int, high: int) -> int:
 
 
 @njit
-def next_draw(users: Any, seed: int, user: int, low: int, high: int) -> int:
-    """Return the next draw of `user`."""
-    number = users[user, DRAWS]
-    users[user, DRAWS] = number + 1
-    return draw(seed, user, number, low, high)
+def draw_all(found: Any, seed: int, user: int, low: int, high: int) -> None:
+    """Fill `found` with the first draws of `user`."""
+    for number in range(len(found)):
+        found[number] = draw(seed, user, number, low, high)
 
 
-@njit
-def next_extra(users: Any, seed: int, user: int, low: int, high: int) -> int:
-    """Return the next extra draw of `user`."""
-    number = users[user, EXTRA_DRAWS]
-    users[user, EXTRA_DRAWS] = number + 1
-    return draw(seed, EXTRA - user, number, low, high)
+@inner
+def next_draw(me: Any, seed: int, user: int, low: int, high: int) -> int:
+    """Return the next draw of `user`, whose record is `me`."""
+    me.draws += 1
+    return draw(seed, user, me.draws - 1, low, high)
 
 
-@njit
-def pick(cumulated: Any, users: Any, seed: int, user: int) -> int:
+@inner
+def next_extra(me: Any, seed: int, user: int, low: int, high: int) -> int:
+    """Return the next extra draw of `user`, whose record is `me`."""
+    me.extra_draws += 1
+    return draw(seed, EXTRA - user, me.extra_draws - 1, low, high)
+
+
+@inner
+def pick(cumulated: Any, me: Any, seed: int, user: int) -> int:
     """Return an index drawn by `user` with the chances whose whole weights `cumulated` sums up."""
-    lot = next_extra(users, seed, user, 0, cumulated[len(cumulated) - 1] - 1)
+    lot = next_extra(me, seed, user, 0, cumulated[len(cumulated) - 1] - 1)
     low, high = 0, len(cumulated) - 1
     while low < high:
         middle = (low + high) >> 1
@@ -95,25 +95,28 @@ def pick(cumulated: Any, users: Any, seed: int, user: int) -> int:
     return low
 
 
-@njit
-def pick_distinct(chosen: Any, count: int, is_zipf: int, users: Any, seed: int, user: int) -> int:
-    """Fill `chosen` with distinct indices below `count`, Zipf or with the same chance; return how many they are."""
-    wanted = min(len(chosen), count)
+@inner
+def pick_distinct(chosen: Any, first: int, most: int, count: int, is_zipf: int, me: Any, seed: int, user: int) -> int:
+    """Fill `chosen` from `first` on with at most `most` distinct indices below `count`; return how many they are.
+
+    They are drawn with the weights of Zipf's distribution, or with the same chance each.
+    """
+    wanted = min(most, count)
     total = 0
     for i in range(count):
         total += ZIPF_WEIGHT // (i + 1) if is_zipf else 1
     for k in range(wanted):
-        lot = next_extra(users, seed, user, 0, total - 1)
+        lot = next_extra(me, seed, user, 0, total - 1)
         i, weight = -1, 0
         while lot >= 0:
             i += 1
             is_taken = False
             for before in range(k):
-                is_taken = is_taken or chosen[before] == i
+                is_taken = is_taken or chosen[first + before] == i
             if not is_taken:
                 weight = ZIPF_WEIGHT // (i + 1) if is_zipf else 1
                 lot -= weight
-        chosen[k] = i
+        chosen[first + k] = i
         total -= weight
     return wanted
 
@@ -121,23 +124,22 @@ def pick_distinct(chosen: Any, count: int, is_zipf: int, users: Any, seed: int, 
 @njit
 def _make(users: Any, starts: Any, templates: Any, qos: Any, seed: int) -> None:
     for user in range(len(users)):
-        kind = next_draw(users, seed, user, 0, len(templates) - 1)
-        share = next_draw(users, seed, user, 0, 999)
+        me = users[user]
+        template = templates[next_draw(me, seed, user, 0, len(templates) - 1)]
+        share = next_draw(me, seed, user, 0, 999)
         chosen = 0
         while share >= qos[chosen, 1]:
             chosen += 1
-        template = templates[kind]
-        users[user, KIND] = template[6]
-        users[user, QOS] = qos[chosen, 0]
-        users[user, CONTEXT] = next_draw(users, seed, user, template[0], template[1])
-        users[user, OUTPUT] = next_draw(users, seed, user, template[2], template[3])
-        users[user, THINK_NS] = next_draw(users, seed, user, template[4], template[5])
-        starts[user] = next_draw(users, seed, user, 0, users[user, THINK_NS])
+        me.kind, me.qos = template[6], qos[chosen, 0]
+        me.context = next_draw(me, seed, user, template[0], template[1])
+        me.output = next_draw(me, seed, user, template[2], template[3])
+        me.think_ns = next_draw(me, seed, user, template[4], template[5])
+        starts[user] = next_draw(me, seed, user, 0, me.think_ns)
 
 
 def make_users(count: int, seed: int) -> tuple[Any, Any]:
-    """Return `count` users, int64[count, FIELDS], and when each first asks, ns; all from `seed`."""
-    users, starts = np.zeros((count, FIELDS), dtype=np.int64), np.zeros(count, dtype=np.int64)
+    """Return `count` users, USER records, and when each first asks, int64 ns; all from `seed`."""
+    users, starts = np.zeros(count, USER), np.zeros(count, dtype=np.int64)
     templates = np.array(
         [[*values, enum_code(REQUESTS, "kind", kind)] for kind, values in TEMPLATES.items()], dtype=np.int64
     )
@@ -146,23 +148,23 @@ def make_users(count: int, seed: int) -> tuple[Any, Any]:
     return users, starts
 
 
-@njit
-def next_turn(users: Any, seed: int, user: int, turn: int, history_tokens: int, max_context_tokens: int) -> Turn:
-    """Return what `user` asks after `turn` turns and `history_tokens` tokens of the present conversation.
+@inner
+def next_turn(
+    me: Any, seed: int, user: int, turn: int, history_tokens: int, max_context_tokens: int
+) -> tuple[bool, int, int]:
+    """Return what `user`, whose record is `me`, asks after `turn` turns and `history_tokens` of its conversation.
 
-    Sizes are uniform from a quarter of the user's own value up to it. A conversation ends by chance, after
-    MAX_TURNS, or when the next turn would not fit the model's context.
+    That is whether it begins a new one, and new and output tokens. Sizes are uniform from a quarter of the user's own
+    value up to it. A conversation ends by chance, after MAX_TURNS, or when the next turn would not fit the context.
     """
-    new_tokens = next_draw(users, seed, user, max(1, users[user, CONTEXT] // 4), users[user, CONTEXT])
-    output_tokens = next_draw(users, seed, user, max(1, users[user, OUTPUT] // 4), users[user, OUTPUT])
-    goes_on = next_draw(users, seed, user, 0, 999) < CONTINUE_PER_MILLE
+    new_tokens = next_draw(me, seed, user, max(1, me.context // 4), me.context)
+    output_tokens = next_draw(me, seed, user, max(1, me.output // 4), me.output)
+    goes_on = next_draw(me, seed, user, 0, 999) < CONTINUE_PER_MILLE
     fits = history_tokens + new_tokens + output_tokens <= max_context_tokens
-    is_new = turn == 0 or not goes_on or turn >= MAX_TURNS or not fits
-    return Turn(is_new, new_tokens, output_tokens)
+    return turn == 0 or not goes_on or turn >= MAX_TURNS or not fits, new_tokens, output_tokens
 
 
-@njit
-def think_ns(users: Any, seed: int, user: int) -> int:
+@inner
+def think_ns(me: Any, seed: int, user: int) -> int:
     """Return how long `user` thinks this time: the user's own value, 20 % less to 20 % more."""
-    usual = users[user, THINK_NS]
-    return next_draw(users, seed, user, usual * 8 // 10, usual * 12 // 10)
+    return next_draw(me, seed, user, me.think_ns * 8 // 10, me.think_ns * 12 // 10)

@@ -5,19 +5,16 @@ All of it is off by default; `--set workload.prompt_share=0.2` turns some on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
 MAX_ITEMS = 10**7
 MAX_ITEM_TOKENS = 10**7
@@ -28,7 +25,7 @@ LARGE_LAYERS = 64
 MAX_DOCUMENT_CHUNK_BYTES = 256 << 20
 
 
-class Mode(StrEnum):
+class ServingMode(StrEnum):
     """Which half of a disaggregated node the storage serves."""
 
     BOTH = "prefill-decode"
@@ -40,17 +37,17 @@ class Mode(StrEnum):
 
 
 class Popularity(StrEnum):
-    """How often each is asked for."""
+    """How requests are spread over items ranked from 1."""
 
     ZIPF = "zipf"
-    """The n-th a n-th as often as the first."""
+    """Item n is requested 1/n as often as item 1."""
     UNIFORM = "uniform"
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What goes with the turns of synthetic users; the turns themselves are the same with and without."""
+    """What is added to the turns of synthetic users; the turns themselves do not depend on it."""
 
-    mode: Mode = Mode.BOTH
+    mode: ServingMode = ServingMode.BOTH
     prompt_share: float = 0.0
     """The share of conversations that begin with one of the system prompts."""
     prompt_tokens: tuple[int, ...] = (512, 1024, 2048)
@@ -71,8 +68,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def shares(self) -> bool:
-        """Whether anything needs synthetic users in a closed loop."""
-        return bool(self.prompt_share or self.rag_share or self.mode is Mode.DECODE_ONLY)
+        """Whether it works with synthetic users in a closed loop only."""
+        return bool(self.prompt_share or self.rag_share or self.mode is ServingMode.DECODE_ONLY)
 
 
 def check(
@@ -83,9 +80,12 @@ def check(
         share = getattr(workload, name)
         require(0 <= share <= 1, f"workload.{name}(={share}) must be from 0 to 1")
     for name, most in (
-        ("rag_documents", MAX_ITEMS), ("rag_chunk_tokens", MAX_ITEM_TOKENS), ("rag_top_chunks", MAX_TOP_CHUNKS),
-        ("decode_entries", MAX_ITEMS), ("decode_entry_tokens", MAX_ITEM_TOKENS),
-    ):  # fmt: skip
+        ("rag_documents", MAX_ITEMS),
+        ("rag_chunk_tokens", MAX_ITEM_TOKENS),
+        ("rag_top_chunks", MAX_TOP_CHUNKS),
+        ("decode_entries", MAX_ITEMS),
+        ("decode_entry_tokens", MAX_ITEM_TOKENS),
+    ):
         value = getattr(workload, name)
         require(0 < value <= most, f"workload.{name}(={value}) must be > 0, and at most {most}")
     require(
@@ -98,7 +98,7 @@ def check(
         f"workload.rag_document_tokens(={[low, high]}) must be shortest and longest, > 0, at most {MAX_ITEM_TOKENS}",
     )
     for name in ("rag_chunk_tokens",) * bool(workload.rag_share) + ("decode_entry_tokens",) * (
-        workload.mode is Mode.DECODE_ONLY
+        workload.mode is ServingMode.DECODE_ONLY
     ):
         value = getattr(workload, name)
         require(
@@ -109,7 +109,7 @@ def check(
 
 
 def _check_mode(workload: Workload, *, stores_generated: bool, require: Callable[[bool, str], None]) -> None:
-    if workload.mode is Mode.BOTH:
+    if workload.mode is ServingMode.BOTH:
         return
     require(
         not stores_generated, f"workload.mode={workload.mode} stores no generated tokens: leave store_generated out"
@@ -119,7 +119,7 @@ def _check_mode(workload: Workload, *, stores_generated: bool, require: Callable
         f"workload.mode={workload.mode} retrieves no documents: leave workload.rag_share out",
     )
     require(
-        workload.mode is not Mode.DECODE_ONLY or not workload.prompt_share,
+        workload.mode is not ServingMode.DECODE_ONLY or not workload.prompt_share,
         "workload.mode=decode-only computes no prompts: leave workload.prompt_share out",
     )
 
@@ -138,11 +138,11 @@ def notes(workload: Workload) -> list[str]:
             f"{workload.rag_documents} documents, populated at the start and stored again when lost; a chunk's KV is "
             "taken to serve wherever it stands, so it is no part of a prefix, and a later turn does not carry it on"
         )
-    if workload.mode is Mode.PREFILL_ONLY:
+    if workload.mode is ServingMode.PREFILL_ONLY:
         found.append(
             "prefill only: nothing is looked up or loaded; answers are generated elsewhere and take their time"
         )
-    if workload.mode is Mode.DECODE_ONLY:
+    if workload.mode is ServingMode.DECODE_ONLY:
         found.append(
             f"decode only: each request continues one of its user's {workload.decode_entries} entries of "
             f"{workload.decode_entry_tokens} tokens, populated at the start; one that is lost is not computed again"
@@ -156,11 +156,11 @@ class Library:
 
     tokens: NDArray[np.int64]
     prompts: int
-    """The first so many items are system prompts."""
+    """The number of system prompts, which are the first items."""
     document_first: NDArray[np.int64]
     """[documents + 1]: the first item of each document's chunks, and the first user's entry."""
     document_weight: NDArray[np.int64]
-    """[documents]: how often each is asked for, cumulated."""
+    """[documents]: cumulated weights of their popularity."""
 
     @property
     def first_entry(self) -> int:
@@ -180,7 +180,7 @@ class Library:
 def library_of(
     workload: Workload, users: int, layers: int, bytes_per_token: int, *, is_turn: bool, seed: int
 ) -> Library:
-    """Return what the workload has `users` share, and what is there from the start; lengths are drawn from `seed`."""
+    """Return the items that `users` share or that exist from the start; document lengths are drawn from `seed`."""
     parts = [np.array(workload.prompt_tokens if workload.prompt_share else (), dtype=np.int64)]
     prompts = len(parts[0])
     first, weight = [prompts], np.zeros(0, dtype=np.int64)
@@ -192,7 +192,7 @@ def library_of(
             parts.append(np.minimum(chunk, np.arange(tokens, 0, -chunk)))
             first.append(first[-1] + len(parts[-1]))
         weight = _weights(workload.rag_documents, workload.rag_document_popularity)
-    if workload.mode is Mode.DECODE_ONLY:
+    if workload.mode is ServingMode.DECODE_ONLY:
         parts.append(np.full(users * workload.decode_entries, workload.decode_entry_tokens))
     found = np.concatenate(parts)
     if len(found) > MAX_ITEMS:
@@ -201,15 +201,18 @@ def library_of(
 
 
 def _document_tokens(workload: Workload, layers: int, seed: int) -> list[int]:
-    from kvtrace.users.synthetic import LIBRARY, draw
+    from kvtrace.users.synthetic import LIBRARY, draw_all
 
     usual = DOCUMENT_TOKENS_LARGE if layers >= LARGE_LAYERS else DOCUMENT_TOKENS
     low, high = workload.rag_document_tokens or usual
-    return [int(draw(seed, LIBRARY, number, low, high)) for number in range(workload.rag_documents)]
+    found = np.empty(workload.rag_documents, np.int64)
+    draw_all(found, seed, LIBRARY, low, high)
+    tokens: list[int] = found.tolist()
+    return tokens
 
 
 def _weights(count: int, popularity: Popularity) -> Any:
-    """Return the whole weights of `count` ranks, cumulated: no float, so that every machine draws the same."""
+    """Return the cumulated integer weights of `count` ranks: without floats every machine draws the same."""
     from kvtrace.users.synthetic import ZIPF_WEIGHT
 
     ranks = np.arange(1, count + 1)

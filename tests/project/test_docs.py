@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+from conftest import run_cli
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,7 +22,22 @@ def readme_commands() -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line.strip()]
 
 
-def test_the_commands_of_the_readme_run(tmp_path):
+def run_here(line: str, cwd: Path) -> None:
+    program, *arguments = shlex.split(line)
+    if program == "mkdir":
+        (cwd / arguments[-1]).mkdir()
+    else:
+        run_cli(program, *arguments, cwd=cwd)
+
+
+def run_in_a_shell(line: str, cwd: Path) -> None:
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(line, shell=True, cwd=cwd, env=env, capture_output=True, text=True, check=False)  # noqa: S602 - as a reader does
+    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("run", [run_here, pytest.param(run_in_a_shell, marks=pytest.mark.full)])
+def test_the_commands_of_the_readme_run(tmp_path, run):
     lines = [
         {"timestamp": 3000 * i, "input_length": 1500, "output_length": 40, "hash_ids": [0, 1 + i % 2, 10 + i]}
         for i in range(20)
@@ -27,10 +46,8 @@ def test_the_commands_of_the_readme_run(tmp_path):
     commands = readme_commands()
     assert len(commands) >= 12
     assert {line.split()[0] for line in commands} == {"kvtrace", "kvreplay", "kvdistill", "mkdir"}
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for line in commands:
-        done = subprocess.run(line, shell=True, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)  # noqa: S602
-        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        run(line, tmp_path)
     made = {path.name for path in tmp_path.iterdir()}
     assert {"t.parquet", "conv.parquet", "imported.parquet", "run", "fio"} <= made
 

@@ -400,7 +400,6 @@ COMMANDS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "report as CSV": (kvdistill, ["report", "run", "--csv"]),
     "compare": (kvdistill, ["compare", "run", "run2", "--json"]),
     "compare on the terminal": (kvdistill, ["compare", "run", "run2"]),
-    "kvreplay compare": (kvreplay, ["compare", "run", "run2", "--json"]),
     "sql": (kvdistill, ["sql", "run", "--query", "slowest_operations", "--json"]),
     "info": (kvtrace, ["info", "t.parquet", "--json"]),
     "validate": (kvtrace, ["validate", "t.parquet", "--json"]),
@@ -412,8 +411,6 @@ JOBS: dict[str, list[str]] = {
     "fio of the run": ["fio", "run", "-o", "out", "--fio-version", "3.36", "--jobs", "4", "--log-version", "3"],
     "reports": ["report", "run", "-o", "out/run.md", "-o", "out/run.csv"],
     "reports of both": ["report", "run", "run2", "-o", "out/both.md", "-o", "out/both.csv"],
-    "elbencho": ["elbencho", "t.parquet", "--tier", "nvme", "-o", "out"],
-    "vdbench": ["vdbench", "t.parquet", "--tier", "nvme", "-o", "out"],
     "warp": ["warp", "t.parquet", "--tier", "nvme", "-o", "out"],
     "sai3": ["sai3", "t.parquet", "--tier", "nvme", "-o", "out"],
 }

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from conftest import Row, trace_meta, write_trace
+from run_files import run_file
+from run_files import summary as run_summary
 
 from kvdistill.profile.distil import Distilled, distil
 from kvtrace.core.limit import Limit, parse_limit
+from kvtrace.core.run import run_file as core_run_file
 from kvtrace.core.schema import OPS, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create
 
@@ -52,6 +55,20 @@ def io(ts_ms: float, op: str, object_id: int, length: int, **fields: int | None)
     return (int(ts_ms * MS), op, 2, "load", object_id, fields.get("offset", 0) or 0, length, request, stage, 0)
 
 
+def change_run(folder, **changed):
+    """Change the run.json in `folder`: `changed` replaces fields by what they are in JSON."""
+    content = msgspec.to_builtins(core_run_file.read_run(folder)) | changed
+    core_run_file.write_run(folder, msgspec.convert(content, core_run_file.RunFile))
+
+
+def data_note(dedup_ratio, compress_ratio):
+    """Return what run.json says of data of these ratios."""
+    made = {"block_bytes": 4096, "made_blocks": 0, "distinct_blocks": 0, "measured_dedup_ratio": None}
+    shape = {"dedup_ratio": dedup_ratio, "compress_ratio": compress_ratio, "random_bytes_per_512": 0} | made
+    note = {"generator": "dgen", "seed": 1, "piece_bytes": 4096, "note": "", "stamped_block_bytes": None}
+    return note | {"shape": shape | {"measured_compress_ratio": 1.0}}
+
+
 def write_run(folder, latencies_ns, outcome="ok", engine="threads", **summary):
     """Write a run of one 4 KiB read every millisecond, each 10 µs late."""
     n = len(latencies_ns)
@@ -70,5 +87,6 @@ def write_run(folder, latencies_ns, outcome="ok", engine="threads", **summary):
     folder.mkdir()
     with create(folder / "ops.parquet", OPS, trace_meta(OPS)) as out:
         out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OPS)))
-    (folder / "run.json").write_text(json.dumps({"program": "kvreplay", "summary": {"verdict": "fine"} | summary}))
+    made = run_file(msgspec.structs.replace(run_summary([], verdict="fine"), **summary), host={}, config={}, tiers={})
+    core_run_file.write_run(folder, made)
     return folder

@@ -14,7 +14,7 @@ from evictions import POLICIES
 
 from kvtrace.model.shape import Piece, PieceKind
 from kvtrace.sim.preset import Entry, Match, Placement, Policy, Preset, Promotion
-from kvtrace.users.workload import Mode
+from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -231,7 +231,7 @@ class Oracle:
         mode = p.workload.mode
         found: list[tuple[int, Tier]] = []
         retrieved: list[tuple[int, Tier]] = []
-        if mode is not Mode.PREFILL_ONLY:
+        if mode is not ServingMode.PREFILL_ONLY:
             retrieved = [(key, tier) for key in plan.documents if (tier := self.fastest(key)) is not None]
             found = self.find(plan)
             self.lookups += len(plan.documents)
@@ -242,26 +242,28 @@ class Oracle:
             missed = max(0, plan.tokens - len(found + retrieved) * p.chunk_tokens)
         else:
             missed = max(0, plan.tokens - sum(self.sizes[k] for k, _ in found + retrieved) // self.bytes_per_token)
-        if mode is Mode.DECODE_ONLY:
+        if mode is ServingMode.DECODE_ONLY:
             yield 0
         else:
             yield missed * p.prefill_ns_per_token
             lost = [key for key in plan.documents if self.fastest(key) is None]
             if p.match is Match.ANY:
                 prompt = plan.chain[: plan.prompt]
-                lost += [key for key in prompt if mode is Mode.PREFILL_ONLY or self.fastest(key) is None]
+                lost += [key for key in prompt if mode is ServingMode.PREFILL_ONLY or self.fastest(key) is None]
             new = plan.chain[plan.known if p.match is Match.ANY else len(found) :]
             stage = self.store(lost + new, n, stage)
         start = self.now
         reads = 0
-        has_entry = plan.chain[plan.prompt :] or mode is Mode.DECODE_ONLY
+        has_entry = plan.chain[plan.prompt :] or mode is ServingMode.DECODE_ONLY
         if p.decode_read_tokens and has_entry and not 0 < p.prefill_only_from_tokens <= plan.new_tokens:
-            reads = {Mode.BOTH: 1, Mode.DECODE_ONLY: 0}.get(mode, 0) + -(-plan.output // p.decode_read_tokens)
-        if mode is Mode.PREFILL_ONLY:
+            reads = {ServingMode.BOTH: 1, ServingMode.DECODE_ONLY: 0}.get(mode, 0) + -(
+                -plan.output // p.decode_read_tokens
+            )
+        if mode is ServingMode.PREFILL_ONLY:
             reads = 0
         for k in range(reads):
             # The first fetches the entry as decoding starts, unless it was loaded; others begin a run of tokens each.
-            run = k if mode is Mode.DECODE_ONLY else max(0, k - 1)
+            run = k if mode is ServingMode.DECODE_ONLY else max(0, k - 1)
             yield start + run * p.decode_read_tokens * p.decode_ns_per_token - self.now
             tier = self.fastest(plan.chain[-1])
             if tier is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from oracle import Oracle, Plan
 
 from kvtrace.sim.preset import Entry
-from kvtrace.users.workload import Mode
+from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ def oracle_of(
 
     prompt = items(1, w.prompt_tokens[0])[0] if w.prompt_share else []
     documents = items(1, w.rag_document_tokens[0]) if w.rag_share and w.rag_document_tokens else []
-    is_decode = w.mode is Mode.DECODE_ONLY
+    is_decode = w.mode is ServingMode.DECODE_ONLY
     entries = items(users * w.decode_entries, w.decode_entry_tokens) if is_decode else []
     oracle.populated = documents + entries
     prompt_tokens = w.prompt_tokens[0] if w.prompt_share else 0

@@ -58,7 +58,7 @@ def probed(output, *arguments):
             yield found
         finally:
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate()
         assert process.returncode == 0, err
         found |= json.loads(out)
     if (output / "blocks.parquet").exists():

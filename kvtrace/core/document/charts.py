@@ -5,13 +5,10 @@ from __future__ import annotations
 import io
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvtrace.core.document.document import ChartShape, Unit, show
+from kvtrace.core.document.document import Chart, ChartShape, Series, Unit, show
 from kvtrace.core.errors import ProbeUnavailable
-
-if TYPE_CHECKING:
-    from kvtrace.core.document.document import Chart, Series
 
 SIZE_INCHES = (5.0, 2.7)
 """Small, so that its 9-point text stays readable across a phone."""

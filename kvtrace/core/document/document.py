@@ -4,7 +4,7 @@ The forms are a terminal, HTML, Markdown, CSV and a workbook. What is shown to p
 
     table = ReportTable(
         "Operations", Sheet.PERFORMANCE,
-        [*headed(tier="tier"), *headed(Unit.BYTES, read_bytes="read")], [["nvme", 4096]],
+        columns_of("text: tier; bytes: read_bytes = read"), [["nvme", 4096]],
     )
     show_documents([Document(name="run", headline="kept pace", chapters=[Chapter("Throughput", [table])])])
 """
@@ -32,6 +32,8 @@ class Unit(StrEnum):
     SHARE = "share of 1"
     NUMBER = "number"
     RATIO = "ratio"
+    EXACT = "exact number"
+    """Printed with all its digits, such as an answer to a query."""
 
 
 class Sheet(StrEnum):
@@ -160,9 +162,38 @@ class Document:
 PARAMETERS: Final = [ReportColumn("parameter", "parameter"), ReportColumn("value", "value")]
 
 
-def headed(unit: Unit = Unit.TEXT, /, **headings: str) -> list[ReportColumn]:
-    """Return a column for each name and its heading, all of `unit`: `headed(Unit.BYTES, read_bytes="read")`."""
-    return [ReportColumn(name, heading, unit) for name, heading in headings.items()]
+def columns_of(spec: str) -> list[ReportColumn]:
+    """Return the columns that `spec` lists by unit, in order: `unit: name, name = heading; unit: ...`.
+
+    Units are the names of `Unit` in small letters. A line break ends a unit's columns as a semicolon does, unless a
+    comma stands before it.
+
+    >>> [column.heading for column in columns_of("text: tier; bytes: read_bytes = read, written_bytes = written")]
+    ['tier', 'read', 'written']
+    """
+    found = []
+    joined = spec.strip().replace(",\n", ", ").replace("\n", ";")
+    for line in joined.split(";"):
+        unit, _, names = line.partition(":")
+        for column in names.split(","):
+            name, is_headed, heading = (part.strip() for part in column.partition("="))
+            found.append(ReportColumn(name, heading if is_headed else name, Unit[unit.strip().upper()]))
+    return found
+
+
+def table_of(
+    title: str,
+    sheet: Sheet,
+    spec: str,
+    rows: list[dict[str, Any]],
+    note: str = "",
+    *,
+    keys: int = 1,
+    charts: tuple[Chart, ...] = (),
+) -> ReportTable:
+    """Return the table of `rows`, by column name, under the columns of `spec`, which `columns_of` reads."""
+    columns = columns_of(spec)
+    return ReportTable(title, sheet, columns, [[row[c.name] for c in columns] for row in rows], charts, note, keys)
 
 
 def parameters(title: str, sheet: Sheet, facts: dict[str, Any]) -> ReportTable:
@@ -184,12 +215,16 @@ def show(value: Any, unit: Unit) -> str:
     return _SHOWN[unit](value)
 
 
+_FOUR_DIGITS = 1000
+
+
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"  # noqa: PLR2004 - four digits either way
+    return f"{value:,.0f}" if abs(value) >= _FOUR_DIGITS else f"{value:.4g}"
 
 
 _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.TEXT: str,
+    Unit.EXACT: str,
     Unit.COUNT: lambda value: format_count(value) if float(value).is_integer() else f"{value:,.1f}",
     Unit.BYTES: format_bytes,
     Unit.BYTES_PER_DAY: lambda value: f"{format_bytes(value)}/day",
@@ -198,7 +233,7 @@ _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.SHARE: lambda value: f"{value * 100:.4g} %",
     Unit.PER_S: _number,
     Unit.NUMBER: _number,
-    Unit.RATIO: lambda value: f"{value:.3f}" if value < 10 else _number(value),  # noqa: PLR2004 - four digits
+    Unit.RATIO: lambda value: f"{value:.3f}" if value < _FOUR_DIGITS / 100 else _number(value),
 }
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from html import escape
 from importlib import resources
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvtrace.core.document.charts import draw
-from kvtrace.core.document.document import PARAMETERS, Unit, raw_cell, show
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kvtrace.core.document.document import Chapter, Document, ReportTable
+from kvtrace.core.document.document import PARAMETERS, Chapter, Document, ReportTable, Unit, raw_cell, show
 
 LONG_ROWS = 10
 """Tables with more rows are folded until asked for, and unfolded on paper."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 
 from kvtrace.core.document.document import Document, ReportTable, Unit, raw_cell, show
 
 if TYPE_CHECKING:
-    # Heavy, and not needed before something is printed.
+    # Heavy.
     from rich.console import Console
+
 
 LONG_ROWS = 12
 """Rows of a table with charts that are still printed; longer ones are for a page."""
@@ -71,10 +71,6 @@ def _show(document: Document, console: Console) -> None:
     console.print()
 
 
-def _is_number(value: object) -> bool:
-    return value is None or isinstance(value, int | float | Decimal)
-
-
 def _is_long(table: ReportTable) -> bool:
     return bool(table.charts) and len(table.rows) > LONG_ROWS
 
@@ -89,8 +85,8 @@ def _show_table(table: ReportTable, console: Console) -> None:
         console.print("none")
         return
     grid = Grid(box=None, pad_edge=False, header_style="dim")
-    for at, column in enumerate(table.columns):
-        is_text = column.unit is Unit.TEXT and not all(_is_number(row[at]) for row in table.rows)
+    for column in table.columns:
+        is_text = column.unit is Unit.TEXT
         justify: Literal["left", "right"] = "left" if is_text else "right"
         grid.add_column(Text(column.heading), justify=justify, overflow="fold", no_wrap=not is_text)
     rows = [[Text(show(*raw_cell(v, c))) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING
 
-from kvtrace.core.document.document import Unit, raw_cell, show
-
-if TYPE_CHECKING:
-    from kvtrace.core.document.document import Document, ReportTable
+from kvtrace.core.document.document import Document, ReportTable, Unit, raw_cell, show
 
 CSV_COLUMNS = ("file", "sheet", "table", "row", "figure", "unit", "value")
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from kvtrace.core.document.document import Cell, Sheet, raw_cell
+from kvtrace.core.document.document import Cell, Document, ReportTable, Sheet, raw_cell
 from kvtrace.core.errors import ProbeUnavailable
 from kvtrace.core.files import aside
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.core.document.document import Document, ReportTable
 
 _WIDTH = 22
 

@@ -5,90 +5,100 @@ Those of one count are a group, which knows its most recent slot, so that a slot
 
 from __future__ import annotations
 
-from typing import Any
+from kvtrace.core.compiled import inner
+from kvtrace.sim.policies.fifo import choose
+from kvtrace.sim.policies.queues import link_of, note_of, operation, queue_of, unlink
+from kvtrace.sim.records import NONE, World
 
-from kvtrace.core.compiled import njit
-from kvtrace.sim.policies.queues import own, unlink
-from kvtrace.sim.records import COUNT, FREE_GROUP, GROUPS, HEAD, LINKS, MEMBERS, NONE, PLACE, TAIL, TOP
+__all__ = ["choose", "on_hit", "on_insert", "on_remove"]
 
 
-@njit
-def insert(tiers: Any, slots: Any, t: int, slot: int) -> None:
+@operation
+def on_insert(world: World, t: int, slot: int, _now: int) -> int:
     """Note that `slot` is used for the first time."""
-    first = own(tiers, t)
-    slots[slot, first + COUNT] = 1
-    last = tiers[t, TAIL]
-    if last != NONE and slots[last, first + COUNT] == 1:
-        group = slots[last, first + PLACE]
-        _link_above(tiers, slots, t, slot, slots[group, first + TOP])
+    note_of(world, t, slot).count = 1
+    last = queue_of(world, t, 0).tail
+    if last != NONE and note_of(world, t, last).count == 1:
+        group = note_of(world, t, last).place
+        _link_above(world, t, slot, note_of(world, t, group).top)
     else:
-        group = _new_group(tiers, slots, t)
-        _link_above(tiers, slots, t, slot, NONE)
-    _join_group(tiers, slots, t, slot, group)
+        group = _new_group(world, t)
+        _link_above(world, t, slot, NONE)
+    _join_group(world, t, slot, group)
+    return 0
 
 
-@njit
-def hit(tiers: Any, slots: Any, t: int, slot: int) -> None:
+@operation
+def on_hit(world: World, t: int, slot: int, _: int) -> int:
     """Note that `slot` is used once more."""
-    first = own(tiers, t)
-    place = slots[slots[slot, first + PLACE], first + TOP]
-    above = slots[place, LINKS + 2 * t]
-    slots[slot, first + COUNT] += 1
-    is_group = above != NONE and slots[above, first + COUNT] == slots[slot, first + COUNT]
+    note = note_of(world, t, slot)
+    place = note_of(world, t, note.place).top
+    above = link_of(world, t, place).newer
+    note.count += 1
+    is_group = above != NONE and note_of(world, t, above).count == note.count
     if is_group:
-        place = slots[slots[above, first + PLACE], first + TOP]
-    leave_group(tiers, slots, t, slot)
+        place = note_of(world, t, note_of(world, t, above).place).top
+    _leave_group(world, t, slot)
     if place != slot:
-        unlink(tiers, slots, t, slot, 0)
-        _link_above(tiers, slots, t, slot, place)
-    group = slots[above, first + PLACE] if is_group else _new_group(tiers, slots, t)
-    _join_group(tiers, slots, t, slot, group)
+        unlink(world, t, slot, 0)
+        _link_above(world, t, slot, place)
+    group = note_of(world, t, above).place if is_group else _new_group(world, t)
+    _join_group(world, t, slot, group)
+    return 0
 
 
-@njit
-def _link_above(tiers: Any, slots: Any, t: int, slot: int, below: int) -> None:
+@operation
+def on_remove(world: World, t: int, slot: int, _is_evicted: int) -> int:
+    """Take it out of its group and of the list."""
+    _leave_group(world, t, slot)
+    unlink(world, t, slot, 0)
+    note_of(world, t, slot).place = NONE
+    return 0
+
+
+@inner
+def _link_above(world: World, t: int, slot: int, below: int) -> None:
     """Put `slot` next to `below`, on the more used side; NONE is below all."""
-    above = tiers[t, TAIL] if below == NONE else slots[below, LINKS + 2 * t]
-    slots[slot, LINKS + 2 * t], slots[slot, LINKS + 2 * t + 1] = above, below
+    queue, link = queue_of(world, t, 0), link_of(world, t, slot)
+    above = queue.tail if below == NONE else link_of(world, t, below).newer
+    link.newer, link.older = above, below
     if above == NONE:
-        tiers[t, HEAD] = slot
+        queue.head = slot
     else:
-        slots[above, LINKS + 2 * t + 1] = slot
+        link_of(world, t, above).older = slot
     if below == NONE:
-        tiers[t, TAIL] = slot
+        queue.tail = slot
     else:
-        slots[below, LINKS + 2 * t] = slot
+        link_of(world, t, below).newer = slot
 
 
-@njit
-def _new_group(tiers: Any, slots: Any, t: int) -> int:
-    first = own(tiers, t)
-    group = tiers[t, FREE_GROUP]
+@inner
+def _new_group(world: World, t: int) -> int:
+    tier = world.tiers[t]
+    group = tier.free_group
     if group == NONE:
-        group = tiers[t, GROUPS]
-        tiers[t, GROUPS] += 1
+        group = tier.groups
+        tier.groups += 1
     else:
-        tiers[t, FREE_GROUP] = slots[group, first + TOP]
-    slots[group, first + MEMBERS] = 0
+        tier.free_group = note_of(world, t, group).top
+    note_of(world, t, group).members = 0
     return group
 
 
-@njit
-def _join_group(tiers: Any, slots: Any, t: int, slot: int, group: int) -> None:
-    first = own(tiers, t)
-    slots[slot, first + PLACE] = group
-    slots[group, first + TOP] = slot
-    slots[group, first + MEMBERS] += 1
+@inner
+def _join_group(world: World, t: int, slot: int, group: int) -> None:
+    note_of(world, t, slot).place = group
+    note_of(world, t, group).top = slot
+    note_of(world, t, group).members += 1
 
 
-@njit
-def leave_group(tiers: Any, slots: Any, t: int, slot: int) -> None:
-    """Take `slot` out of the group of its count."""
-    first = own(tiers, t)
-    group = slots[slot, first + PLACE]
-    slots[group, first + MEMBERS] -= 1
-    if slots[group, first + MEMBERS] == 0:
-        slots[group, first + TOP] = tiers[t, FREE_GROUP]
-        tiers[t, FREE_GROUP] = group
-    elif slots[group, first + TOP] == slot:
-        slots[group, first + TOP] = slots[slot, LINKS + 2 * t + 1]
+@inner
+def _leave_group(world: World, t: int, slot: int) -> None:
+    tier, number = world.tiers[t], note_of(world, t, slot).place
+    group = note_of(world, t, number)
+    group.members -= 1
+    if group.members == 0:
+        group.top = tier.free_group
+        tier.free_group = number
+    elif group.top == slot:
+        group.top = link_of(world, t, slot).older

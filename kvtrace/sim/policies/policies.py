@@ -1,8 +1,22 @@
-"""The compiled eviction policies: what a tier keeps about its slots, and which of them leaves when it must make room.
+"""The eviction policies by name. To add one: a line in `Policy`, and a file of its name beside this one.
 
-Four operations on tier `t` are all that the rest of the simulation knows: `on_hit`, `on_insert`, `victim` and
-`on_remove`. LRU is inlined into its callers; the others are called. All count bytes, need no clock but TTL, and draw
-no random numbers. Compared with libcachesim 0.3.5, the same references give the same hits, objects of any sizes:
+The file has four operations, compiled when a tier first needs them, and called for tier `t` only if it has the policy:
+
+    @operation
+    def on_hit(world, t, slot, _): ...      # `slot`, which is live in tier `t`, was used
+    @operation
+    def on_insert(world, t, slot, now): ... # `slot` is now live in tier `t`
+    @operation
+    def choose(world, t, incoming, _): ...  # return which slot makes room for `incoming`; it is then removed
+    @operation
+    def on_remove(world, t, slot, is_evicted): ...  # `slot` leaves tier `t`; `is_evicted` if `choose` said so
+
+A policy that remembers what it evicted (ghosts) also has `KEEPS_GHOSTS = True`, and the operation `forget(world, t,
+slot, _)`: `slot`, live in no tier, is given to another object. Operations that only go through one list are those of
+fifo.py. `queues` has the lists, world.links and world.notes what a policy may keep of each slot.
+
+All policies count bytes, need no clock but TTL, and draw no random numbers. LRU is compiled into the simulation, and
+has no file. Compared with libcachesim 0.3.5, the same references give the same hits, objects of any sizes:
 
 - lru; fifo; clock (one bit); sieve; lfu (a count starts anew with each insertion, ties go to what has had its count
   for longest) are the same.
@@ -13,154 +27,49 @@ no random numbers. Compared with libcachesim 0.3.5, the same references give the
   object's size, so that objects of one size do as in the paper (Megiddo and Modha, FAST 2003), whatever that size.
 - ttl: what is written expires `ttl` later, read or not; to make room, what expires first leaves first.
 
-S3-FIFO and ARC remember objects that they evicted (ghosts). A ghost is forgotten when its slot is given back, that is
-when nobody can ask for it any more, and when it leaves its tier other than by eviction it never becomes one.
+A ghost is forgotten when its slot is given back, that is when nobody can ask for it any more; what leaves its tier
+other than by eviction never becomes one.
 """
 
 from __future__ import annotations
 
+import importlib
+from enum import StrEnum
 from typing import Any
 
-from numba import types
 
-from kvtrace.core.compiled import inlined, intrinsic, njit
-from kvtrace.sim.policies import arc, clock, lfu, s3fifo, sieve
-from kvtrace.sim.policies.queues import enter, leave, link_first, own, unlink
-from kvtrace.sim.records import ARC, CLOCK, COUNT, HEAD, LFU, LRU, NONE, PLACE, POLICY, S3FIFO, SIEVE, TAIL, TTL, TTL_NS
+class Policy(StrEnum):
+    """Which object a tier gives up to make room; see above."""
 
+    LRU = "lru"
+    """The one not used for longest."""
+    LFU = "lfu"
+    """The one used least often since it was written; of several, the one that has been so for longest."""
+    FIFO = "fifo"
+    """The one written first."""
+    CLOCK = "clock"
+    """As fifo, but one that was used is spared once for it."""
+    S3FIFO = "s3fifo"
+    """New ones pass through a tenth of the tier, and stay if used twice there, or asked for again soon after."""
+    SIEVE = "sieve"
+    """A hand goes from old to new, over and over, past those used since it last came by."""
+    ARC = "arc"
+    """Those used once and those used more often share the tier as the misses of either suggest."""
+    TTL = "ttl"
+    """The one written first; and each is deleted `ttl` after it was written, whatever room there is."""
 
-@intrinsic
-def has_policies(_typing: Any, tiers: Any) -> Any:
-    """Return whether any tier is not LRU: known when compiling, by the memory layout that state.new_tiers gives.
+    @property
+    def keeps_ghosts(self) -> bool:
+        """Whether it remembers what it evicted."""
+        return self is not Policy.LRU and getattr(self._file(), "KEEPS_GHOSTS", False)
 
-    So LRU alone compiles to code without the calls that the other policies need.
-    """
-    answer = tiers.layout != "C"
-    return types.boolean(tiers), lambda context, _builder, _signature, _tiers: context.get_constant(
-        types.boolean, answer
-    )
+    def addresses(self) -> dict[str, int]:
+        """Return where its compiled operations are, by the tier's fields for them; all 0 for LRU."""
+        names = ("on_hit", "on_insert", "choose", "on_remove", "forget")
+        if self is Policy.LRU:
+            return dict.fromkeys(names, 0)
+        file = self._file()
+        return {name: getattr(file, name).address if hasattr(file, name) else 0 for name in names}
 
-
-@inlined
-def on_hit(tiers: Any, slots: Any, t: int, slot: int) -> None:
-    """Note that `slot`, which is live in tier `t`, was used."""
-    if has_policies(tiers):
-        _hit(tiers, slots, t, slot)
-    elif tiers[t, HEAD] != slot:
-        unlink(tiers, slots, t, slot, 0)
-        link_first(tiers, slots, t, slot, 0)
-
-
-@inlined
-def on_insert(tiers: Any, slots: Any, t: int, slot: int, now: int) -> None:
-    """Note that `slot` is now live in tier `t`."""
-    if has_policies(tiers):
-        _insert(tiers, slots, t, slot, now)
-    else:
-        link_first(tiers, slots, t, slot, 0)
-
-
-@inlined
-def victim(tiers: Any, slots: Any, t: int, incoming: int) -> int:
-    """Return which slot of tier `t`, which is not empty, makes room for `incoming`; the caller then removes it.
-
-    This may reorder the tier, so ask once for each that is removed.
-    """
-    slot = tiers[t, TAIL]
-    if has_policies(tiers):
-        slot = _victim(tiers, slots, t, incoming)
-    return slot
-
-
-@inlined
-def on_remove(tiers: Any, slots: Any, t: int, slot: int, is_evicted: int) -> None:
-    """Note that `slot` leaves tier `t`; `is_evicted` if `victim` chose it."""
-    if has_policies(tiers):
-        _remove(tiers, slots, t, slot, is_evicted)
-    else:
-        unlink(tiers, slots, t, slot, 0)
-
-
-@njit
-def forget(tiers: Any, slots: Any, slot: int) -> None:
-    """Drop what any tier remembers of `slot`, which is live in none, so that another object may have it."""
-    for t in range(len(tiers)):
-        place = slots[slot, own(tiers, t) + PLACE]
-        if (tiers[t, POLICY] == S3FIFO and place == s3fifo.GHOST) or (
-            tiers[t, POLICY] == ARC and place in (arc.B1, arc.B2)
-        ):
-            leave(tiers, slots, t, slot)
-        slots[slot, own(tiers, t) + PLACE] = NONE
-
-
-@njit
-def first_expiry(tiers: Any, slots: Any) -> tuple[int, int]:
-    """Return the tier in which a slot expires first, and when; NONE and NONE if none ever does."""
-    first, when = NONE, NONE
-    for t in range(len(tiers)):
-        if tiers[t, POLICY] == TTL and tiers[t, TAIL] != NONE:
-            expires = slots[tiers[t, TAIL], own(tiers, t) + COUNT]
-            if first == NONE or expires < when:
-                first, when = t, expires
-    return first, when
-
-
-@njit
-def _hit(tiers: Any, slots: Any, t: int, slot: int) -> None:
-    policy, own_count = tiers[t, POLICY], own(tiers, t) + COUNT
-    if policy == LFU:
-        lfu.hit(tiers, slots, t, slot)
-    elif policy in (CLOCK, SIEVE):
-        slots[slot, own_count] = 1
-    elif policy == S3FIFO:
-        slots[slot, own_count] += 1
-    elif policy in (LRU, ARC):
-        leave(tiers, slots, t, slot)
-        enter(tiers, slots, t, slot, 0 if policy == LRU else arc.T2)
-
-
-@njit
-def _insert(tiers: Any, slots: Any, t: int, slot: int, now: int) -> None:
-    policy = tiers[t, POLICY]
-    slots[slot, own(tiers, t) + COUNT] = now + tiers[t, TTL_NS] if policy == TTL else 0
-    if policy == LFU:
-        lfu.insert(tiers, slots, t, slot)
-        return
-    queue = 0
-    if policy == S3FIFO:
-        queue = s3fifo.queue_of(tiers, slots, t, slot)
-    elif policy == ARC:
-        queue = arc.queue_of(tiers, slots, t, slot)
-    enter(tiers, slots, t, slot, queue)
-
-
-@njit
-def _remove(tiers: Any, slots: Any, t: int, slot: int, is_evicted: int) -> None:
-    policy, first = tiers[t, POLICY], own(tiers, t)
-    if policy == LFU:
-        lfu.leave_group(tiers, slots, t, slot)
-        unlink(tiers, slots, t, slot, 0)
-        slots[slot, first + PLACE] = NONE
-        return
-    if policy == SIEVE:
-        sieve.pass_by(tiers, slots, t, slot)
-    place = slots[slot, first + PLACE]
-    leave(tiers, slots, t, slot)
-    if policy == S3FIFO and place == s3fifo.SMALL and is_evicted:
-        s3fifo.remember(tiers, slots, t, slot)
-    if policy == ARC and is_evicted and not slots[slot, first + COUNT]:
-        enter(tiers, slots, t, slot, arc.B1 if place == arc.T1 else arc.B2)
-
-
-@njit
-def _victim(tiers: Any, slots: Any, t: int, incoming: int) -> int:
-    policy = tiers[t, POLICY]
-    if policy == S3FIFO:
-        return s3fifo.victim(tiers, slots, t, incoming)
-    if policy == ARC:
-        return arc.victim(tiers, slots, t, incoming)
-    if policy == CLOCK:
-        return clock.victim(tiers, slots, t)
-    if policy == SIEVE:
-        return sieve.victim(tiers, slots, t)
-    return tiers[t, TAIL]
+    def _file(self) -> Any:
+        return importlib.import_module(f"{__package__}.{self.value}")

@@ -1,58 +1,174 @@
-"""The lists that a tier keeps its slots in, most recent first, and the bytes of each."""
+"""What policies are made of: the lists that a tier keeps its slots in, most recent first, and the calls of a policy.
+
+LRU is here: a tier without a policy's addresses is LRU, and keeps one list.
+"""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
-from kvtrace.core.compiled import inlined, njit
-from kvtrace.sim.records import HEAD, LINKS, NONE, PLACE, POLICY_FIELDS, QUEUE_BYTES, SIZE, TAIL
+from llvmlite import ir
+from numba.core import types
+
+from kvtrace.core.compiled import callback, forced, inner, intrinsic
+from kvtrace.sim.records import NONE, QUEUES, World
 
 
-@inlined
-def unlink(tiers: Any, slots: Any, t: int, slot: int, queue: int) -> None:
-    """Take `slot` out of list `queue` of tier `t`."""
-    before, after = slots[slot, LINKS + 2 * t], slots[slot, LINKS + 2 * t + 1]
-    if before == NONE:
-        tiers[t, HEAD + 2 * queue] = after
+@forced
+def link_of(world: World, t: int, slot: int) -> Any:
+    """Return the links of `slot` in tier `t`."""
+    return world.links[slot * len(world.tiers) + t]
+
+
+@forced
+def note_of(world: World, t: int, slot: int) -> Any:
+    """Return what the policy of tier `t` notes of `slot`."""
+    return world.notes[slot * len(world.tiers) + t]
+
+
+@forced
+def queue_of(world: World, t: int, number: int) -> Any:
+    """Return list `number` of tier `t`."""
+    return world.queues[t * QUEUES + number]
+
+
+@forced
+def unlink(world: World, t: int, slot: int, number: int) -> None:
+    """Take `slot` out of list `number` of tier `t`."""
+    link, queue = link_of(world, t, slot), queue_of(world, t, number)
+    newer, older = link.newer, link.older
+    if newer == NONE:
+        queue.head = older
     else:
-        slots[before, LINKS + 2 * t + 1] = after
-    if after == NONE:
-        tiers[t, TAIL + 2 * queue] = before
+        link_of(world, t, newer).older = older
+    if older == NONE:
+        queue.tail = newer
     else:
-        slots[after, LINKS + 2 * t] = before
+        link_of(world, t, older).newer = newer
 
 
-@inlined
-def link_first(tiers: Any, slots: Any, t: int, slot: int, queue: int) -> None:
-    """Put `slot` first in list `queue` of tier `t`."""
-    head = tiers[t, HEAD + 2 * queue]
-    slots[slot, LINKS + 2 * t] = NONE
-    slots[slot, LINKS + 2 * t + 1] = head
+@forced
+def link_first(world: World, t: int, slot: int, number: int) -> None:
+    """Put `slot` first in list `number` of tier `t`."""
+    link, queue = link_of(world, t, slot), queue_of(world, t, number)
+    head = queue.head
+    link.newer, link.older = NONE, head
     if head == NONE:
-        tiers[t, TAIL + 2 * queue] = slot
+        queue.tail = slot
     else:
-        slots[head, LINKS + 2 * t] = slot
-    tiers[t, HEAD + 2 * queue] = slot
+        link_of(world, t, head).newer = slot
+    queue.head = slot
 
 
-@inlined
-def own(tiers: Any, t: int) -> int:
-    """Return from which column on a slot holds what the policy of tier `t` needs."""
-    return LINKS + 2 * len(tiers) + POLICY_FIELDS * t
+@inner
+def enter(world: World, t: int, slot: int, number: int) -> None:
+    """Put `slot` first in list `number`, and count its bytes there."""
+    link_first(world, t, slot, number)
+    note_of(world, t, slot).place = number
+    queue_of(world, t, number).bytes += world.slots[slot].size
 
 
-@njit
-def enter(tiers: Any, slots: Any, t: int, slot: int, queue: int) -> None:
-    """Put `slot` first in list `queue`, and count its bytes there."""
-    link_first(tiers, slots, t, slot, queue)
-    slots[slot, own(tiers, t) + PLACE] = queue
-    tiers[t, QUEUE_BYTES + queue] += slots[slot, SIZE]
-
-
-@njit
-def leave(tiers: Any, slots: Any, t: int, slot: int) -> None:
+@inner
+def leave(world: World, t: int, slot: int) -> None:
     """Take `slot` out of the list it is in."""
-    queue = slots[slot, own(tiers, t) + PLACE]
-    unlink(tiers, slots, t, slot, queue)
-    slots[slot, own(tiers, t) + PLACE] = NONE
-    tiers[t, QUEUE_BYTES + queue] -= slots[slot, SIZE]
+    note = note_of(world, t, slot)
+    unlink(world, t, slot, note.place)
+    queue_of(world, t, note.place).bytes -= world.slots[slot].size
+    note.place = NONE
+
+
+class operation:  # noqa: N801 - a decorator
+    """A policy's operation: compiled when a tier first needs its address."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    @cached_property
+    def _compiled(self) -> Any:
+        return callback(types.int64(World.kind, types.int64, types.int64, types.int64))(self._function)
+
+    @property
+    def address(self) -> int:
+        """Where its compiled code is."""
+        return int(self._compiled.address)
+
+
+@intrinsic
+def _call(_typing: Any, address: Any, world: Any, t: Any, slot: Any, with_: Any) -> Any:
+    """Call the operation at `address`."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kinds = [context.get_value_type(kind) for kind in signature.args[1:]]
+        kind = ir.FunctionType(context.get_value_type(signature.return_type), kinds)
+        return builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+
+    return types.int64(types.int64, world, types.int64, types.int64, types.int64), code
+
+
+@forced
+def on_hit(world: World, t: int, slot: int) -> None:
+    """Note that `slot`, which is live in tier `t`, was used."""
+    address = world.tiers[t].on_hit
+    if address:
+        _call(address, world, t, slot, 0)
+    elif queue_of(world, t, 0).head != slot:
+        unlink(world, t, slot, 0)
+        link_first(world, t, slot, 0)
+
+
+@forced
+def on_insert(world: World, t: int, slot: int, now: int) -> None:
+    """Note that `slot` is now live in tier `t`."""
+    address = world.tiers[t].on_insert
+    if address:
+        _call(address, world, t, slot, now)
+    else:
+        link_first(world, t, slot, 0)
+
+
+@forced
+def victim(world: World, t: int, incoming: int) -> int:
+    """Return which slot of tier `t`, which is not empty, makes room for `incoming`; the caller then removes it.
+
+    This may reorder the tier, so ask once for each that is removed.
+    """
+    address = world.tiers[t].choose
+    slot: int = queue_of(world, t, 0).tail
+    if address:
+        slot = _call(address, world, t, incoming, 0)
+    return slot
+
+
+@forced
+def on_remove(world: World, t: int, slot: int, is_evicted: int) -> None:
+    """Note that `slot` leaves tier `t`; `is_evicted` if `victim` chose it."""
+    address = world.tiers[t].on_remove
+    if address:
+        _call(address, world, t, slot, is_evicted)
+    else:
+        unlink(world, t, slot, 0)
+
+
+@inner
+def forget(world: World, slot: int) -> None:
+    """Drop what any tier remembers of `slot`, which is live in none, so that another object may have it."""
+    for t in range(len(world.tiers)):
+        address = world.tiers[t].forget
+        if address:
+            _call(address, world, t, slot, 0)
+        if len(world.notes):
+            note_of(world, t, slot).place = NONE
+
+
+@inner
+def first_expiry(world: World) -> tuple[int, int]:
+    """Return the tier in which a slot expires first, and when; NONE and NONE if none ever does."""
+    first, when = NONE, NONE
+    for t in range(len(world.tiers)):
+        tail = queue_of(world, t, 0).tail
+        if world.tiers[t].ttl_ns and tail != NONE:
+            expires = note_of(world, t, tail).count
+            if first == NONE or expires < when:
+                first, when = t, expires
+    return first, when

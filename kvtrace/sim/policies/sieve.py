@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from kvtrace.sim.policies.clock import on_hit
+from kvtrace.sim.policies.fifo import on_insert
+from kvtrace.sim.policies.queues import leave, link_of, note_of, operation, queue_of
+from kvtrace.sim.records import NONE, World
 
-from kvtrace.core.compiled import njit
-from kvtrace.sim.policies.queues import own
-from kvtrace.sim.records import COUNT, HAND, LINKS, NONE, TAIL
+__all__ = ["choose", "on_hit", "on_insert", "on_remove"]
 
 
-@njit
-def victim(tiers: Any, slots: Any, t: int) -> int:
+@operation
+def choose(world: World, t: int, _incoming: int, _: int) -> int:
     """Return the slot where the hand stops, the first that was not used since it last came by."""
-    own_count = own(tiers, t) + COUNT
-    slot = tiers[t, HAND]
+    slot = world.tiers[t].hand
     if slot == NONE:
-        slot = tiers[t, TAIL]
-    while slots[slot, own_count]:
-        slots[slot, own_count] = 0
-        slot = slots[slot, LINKS + 2 * t]
+        slot = queue_of(world, t, 0).tail
+    while note_of(world, t, slot).count:
+        note_of(world, t, slot).count = 0
+        slot = link_of(world, t, slot).newer
         if slot == NONE:
-            slot = tiers[t, TAIL]
-    tiers[t, HAND] = slot
+            slot = queue_of(world, t, 0).tail
+    world.tiers[t].hand = slot
     return slot
 
 
-@njit
-def pass_by(tiers: Any, slots: Any, t: int, slot: int) -> None:
-    """Move the hand on if it is at `slot`, which leaves."""
-    if tiers[t, HAND] == slot:
-        tiers[t, HAND] = slots[slot, LINKS + 2 * t]
+@operation
+def on_remove(world: World, t: int, slot: int, _is_evicted: int) -> int:
+    """Take it out; the hand moves on if it is there."""
+    if world.tiers[t].hand == slot:
+        world.tiers[t].hand = link_of(world, t, slot).newer
+    leave(world, t, slot)
+    return 0

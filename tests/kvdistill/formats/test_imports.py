@@ -10,13 +10,14 @@ import zstandard
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS
 
-from kvdistill.formats.formats import Format, Options
+from kvdistill.formats.formats import Format, ImportOptions
 from kvdistill.formats.importing import Result, import_files
 from kvdistill.formats.oplog import Style, write_oplogs
 from kvdistill.profile.sources import distil_source
-from kvdistill.report.summary_report import summary_report
+from kvdistill.report.report import report, summary_report
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.limit import Limit
+from kvtrace.core.run.run_file import read_run
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, TRACE
 from kvtrace.core.tables import read_table
 
@@ -24,7 +25,7 @@ HEADER = "\t".join(Style.WARP.columns)
 
 
 def run_import(format_: str, files: list, out, tier: str | None = None) -> Result:
-    return import_files(files, Options(Format(format_), tier), out, ["kvdistill", "import"])
+    return import_files(files, ImportOptions(Format(format_), tier), out, ["kvdistill", "import"])
 
 
 def rows_of(path, table, *names: str) -> list[tuple]:
@@ -390,6 +391,7 @@ def test_rates_become_a_series(tmp_path):
     assert read["operations_per_s"] == 100
     assert figures(tmp_path / "out")["fio", "write"]["operations"] is None
     assert (result.rows_kept, result.files) == (4, ["series.parquet", "run.json"])
+    assert "imported from fio-log" in run_cli("kvdistill", "report", tmp_path / "out").stdout
 
 
 def test_rates_of_single_operations_count_where_they_end(tmp_path):
@@ -441,7 +443,7 @@ def test_fio_json_by_hand(tmp_path):
 def test_figures_without_operations_are_reported_and_compared(tmp_path):
     (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job()]}))
     run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out", tier="nvme")
-    found = summary_report(tmp_path / "out", manifest(tmp_path / "out"))
+    found = summary_report(read_run(tmp_path / "out"))
     (figures_,), (latency,) = found.figures, found.latency
     assert (figures_["tier"], figures_["operations"], figures_["bandwidth_bytes_per_s"]) == ("nvme", 200, 409600.0)
     assert (latency["p50_ns"], latency["p99_9_ns"]) == (300, None)
@@ -450,8 +452,9 @@ def test_figures_without_operations_are_reported_and_compared(tmp_path):
     done = run_cli("kvdistill", "report", tmp_path / "out", "-o", tmp_path / "r.md", "-o", tmp_path / "r.html")
     assert "r.html" in done.stderr
     assert "imported from fio-json" in (tmp_path / "r.md").read_text()
-    with pytest.raises(ConfigError, match=r"its run\.json has no figures"):
-        summary_report(tmp_path, {"program": "kvreplay"})
+    (tmp_path / "out" / "run.json").write_text('{"program": "kvreplay"}')
+    with pytest.raises(TraceError, match="not of this version of kvtrace: Object missing required field"):
+        report(tmp_path / "out")
 
 
 def test_fio_json_plus_gives_percentiles_that_fio_did_not_print(tmp_path):

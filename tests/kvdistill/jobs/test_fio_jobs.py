@@ -11,8 +11,9 @@ from kvdistill.formats.iolog import LogOptions, split_ios, write_iologs
 from kvdistill.jobs.fio_program import FioVersion, parse_version
 from kvdistill.jobs.fio_replay import replay_job
 from kvdistill.jobs.fio_stat import stat_job
-from kvdistill.jobs.job import JobOptions, Mode
-from kvdistill.jobs.write import Wanted, write_jobs
+from kvdistill.jobs.job import FioMode, JobOptions
+from kvdistill.jobs.make import write_jobs
+from kvdistill.jobs.write import Wanted
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 
@@ -27,7 +28,7 @@ def write_logs(folder: Path, distilled, jobs=1, version=2):
     )  # fmt: skip
 
 
-def write_hand_jobs(folder: Path, out: Path, *modes: Mode, version=V, log_version=3, jobs=1, **options):
+def write_hand_jobs(folder: Path, out: Path, *modes: FioMode, version=V, log_version=3, jobs=1, **options):
     wanted = Wanted(modes, JobOptions(version=version, **options), LogOptions(MIB, jobs, log_version))
     return write_jobs(write_hand(folder), "nvme", out, Limit(), wanted)
 
@@ -102,7 +103,7 @@ def test_golden(tmp_path, name):
 @pytest.mark.parametrize("log_version", [2, 3])
 def test_golden_heads_by_version(tmp_path, version, log_version):
     chosen = None if version is None else FioVersion(*version)
-    write_hand_jobs(tmp_path, tmp_path / "out", Mode.REPLAY, version=chosen, log_version=log_version, jobs=2)
+    write_hand_jobs(tmp_path, tmp_path / "out", FioMode.REPLAY, version=chosen, log_version=log_version, jobs=2)
     name = f"replay-v{log_version}-fio-{chosen or 'any'}.fio"
     compare_golden(tmp_path / "out" / "replay.fio", name)
 
@@ -240,12 +241,10 @@ def test_bad_options_are_one_line_and_write_nothing(tmp_path, bad):
     assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True
 
 
-def test_a_check_without_fio_says_how_to_get_it_and_leaves_the_jobs(tmp_path):
+def test_a_check_without_fio_says_how_to_get_it_and_leaves_the_jobs(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
     trace = write_hand(tmp_path)
-    done = run_cli(
-        "kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "out", "--check", check=False,
-        env=os.environ | {"PATH": str(tmp_path)},
-    )  # fmt: skip
+    done = run_cli("kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "out", "--check", check=False)
     assert done.returncode == 5
     assert "fio" in done.stderr
     assert "install it" in done.stderr

@@ -13,7 +13,7 @@ from kvdistill_rows import distil_rows, io, write_hand
 
 from kvdistill.jobs.fio_program import run_fio
 from kvdistill.jobs.fio_stat import stat_job
-from kvdistill.jobs.job import JobOptions, Mode
+from kvdistill.jobs.job import FioMode, JobOptions
 from kvtrace.core.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -58,7 +58,14 @@ def test_the_replay_does_what_the_log_says(jobs):
         assert (replay[name]["total_ios"], replay[name]["io_bytes"]) == (ios, profile[name]["io_bytes"])
 
 
-@pytest.mark.parametrize("options", [("--jobs", "1"), ("--log-version", "3"), ("--jobs", "1", "--log-version", "3")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("--jobs", "1"), marks=pytest.mark.full),
+        pytest.param(("--log-version", "3"), marks=pytest.mark.full),
+        ("--jobs", "1", "--log-version", "3"),
+    ],
+)
 def test_every_form_of_the_replay_does_the_same(tmp_path, options):
     run_cli("kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out", "--mode", "replay",
             "--mode", "reuse", *options)  # fmt: skip
@@ -119,13 +126,13 @@ def test_a_check_on_the_null_engine_needs_no_space(tmp_path):
 
 def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
     from kvdistill.formats.iolog import LogOptions
-    from kvdistill.jobs.check import CheckOptions
-    from kvdistill.jobs.write import Wanted, write_jobs
+    from kvdistill.jobs.make import write_jobs
+    from kvdistill.jobs.write import CheckOptions, Wanted
     from kvtrace.core.limit import Limit
 
     usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
-    wanted = Wanted([Mode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions())
+    wanted = Wanted([FioMode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions())
     with pytest.raises(DeviceError, match=r"--check needs .* are free; check less"):
         write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", Limit(), wanted)
     assert not (tmp_path / "out" / "closeness.json").exists()
@@ -137,6 +144,7 @@ def test_a_job_that_fio_refuses_is_one_line(tmp_path):
         run_fio(tmp_path / "bad.fio", 60)
 
 
+@pytest.mark.full
 @pytest.mark.traces
 def test_the_conversation_trace_under_fio(tmp_path):
     trace = tmp_path / "conv.parquet"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kvdistill_rows import distil_rows, io
 
-from kvdistill.jobs.job import Mode
+from kvdistill.jobs.job import FioMode
 from kvdistill.jobs.reuse_model import MAX_OPS, draw
 from kvdistill.profile.reuse import block_accesses, median_reuse
 from kvtrace.core.errors import ConfigError
@@ -72,11 +72,11 @@ BAD = {
 @pytest.mark.parametrize("rows", BAD.values(), ids=BAD.keys())
 def test_every_writer_takes_what_is_unusual_or_refuses_it_in_one_line(tmp_path, rows):
     trace = write_trace(tmp_path / "a trace.parquet", rows)
-    for mode in Mode:
+    for mode in FioMode:
         done = run_cli(
             "kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "jobs", "--mode", mode, check=False
         )
-        if mode is Mode.REUSE and len({row[0] for row in rows}) == 1:
+        if mode is FioMode.REUSE and len({row[0] for row in rows}) == 1:
             assert (done.returncode, done.stderr.count("\n")) == (2, 1)
             assert "last longer than an instant" in done.stderr
             continue
@@ -84,13 +84,13 @@ def test_every_writer_takes_what_is_unusual_or_refuses_it_in_one_line(tmp_path, 
         assert "tier nvme of a trace.parquet" in (tmp_path / "jobs" / mode.job).read_text()
         moved = [line.split() for f in tmp_path.glob(f"jobs/{mode}*.iolog") for line in f.read_text().splitlines()]
         sizes = [int(words[3]) for words in moved if words[1:2] and words[1] in ("read", "write")]
-        assert len(sizes) == (0 if mode is Mode.STAT else len(rows))
+        assert len(sizes) == (0 if mode is FioMode.STAT else len(rows))
         assert all(size % 512 == 0 for size in sizes)
 
 
 def test_an_empty_trace_is_refused_by_every_writer(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", [])
-    for mode in Mode:
+    for mode in FioMode:
         done = run_cli("kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "j", "--mode", mode, check=False)
         assert (done.returncode, done.stderr.count("\n")) == (3, 1)
 

@@ -7,9 +7,9 @@ import json
 import pytest
 import zstandard
 from conftest import run_cli
-from kvdistill_rows import write_hand, write_run
+from kvdistill_rows import change_run, data_note, write_hand, write_run
 
-COMMANDS = ("warp", "sai3", "elbencho", "vdbench")
+COMMANDS = ("warp", "sai3")
 
 
 def write(folder, command, source, *options):
@@ -31,10 +31,8 @@ def test_a_run_gives_a_random_job_and_its_own_operations(tmp_path):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_the_replayed_data_was_like_is_told_as_lost(tmp_path, command):
     run = write_run(tmp_path / "run", [500_000] * 10)
-    content = json.loads((run / "run.json").read_text())
-    for shape, is_told in (({"dedup_ratio": 1, "compress_ratio": 1}, False),
-                           ({"dedup_ratio": 1.25, "compress_ratio": 2}, True)):  # fmt: skip
-        (run / "run.json").write_text(json.dumps(content | {"data": {"shape": shape}}))
+    for ratios, is_told in (((1, 1), False), ((1.25, 2), True)):
+        change_run(run, data=data_note(*ratios))
         told = [line for line in write(tmp_path, command, run)["lost"] if "deduplicated" in line]
         wanted = "what the data is like: the replay's deduplicated 1.25:1 and compressed 2:1; this job sets neither"
         assert told == ([wanted] if is_told else [])

@@ -9,27 +9,22 @@ import pyarrow as pa
 import pytest
 import zstandard
 from conftest import run_cli, trace_meta, write_trace
-from kvdistill_rows import HAND, MS, distil_rows, write_hand
+from kvdistill_rows import MS, distil_rows, write_hand
 from kvdistill_rows import io as row
 
 from kvdistill.formats.oplog import COMMON, Style
-from kvdistill.jobs.elbencho import elbencho_job
 from kvdistill.jobs.sai3 import Sai3Options, sai3_workload
 from kvdistill.jobs.store_mix import size_classes, total_variation
-from kvdistill.jobs.vdbench import Band, bands, vdbench_job
 from kvdistill.jobs.warp import WarpOptions, size_histogram, warp_job
-from kvdistill.profile.profile import SizeCount, Zone
+from kvdistill.profile.profile import SizeCount
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.tables import create, objects_path, open_table
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kvdistill"
-CAP_NS = 300 * 10**9
 COMMANDS = {
     "warp": ("mixed.yml", "oplog.csv.zst", "populate.csv.zst"),
     "sai3": ("workload.yaml", "oplog.tsv.zst", "populate.tsv.zst"),
-    "elbencho": ("prefill.elbencho", "mixed.elbencho"),
-    "vdbench": ("job.vdbench",),
 }
 
 
@@ -78,7 +73,7 @@ def test_what_is_lost_is_in_the_json_on_stderr_and_in_the_head(written, command)
     folder, result, stderr = written[command]
     assert set(result["files"]) == {f.name for f in folder.iterdir()}
     assert result["lost"]
-    head = " ".join(text_of(folder / COMMANDS[command][-1 if command == "elbencho" else 0]).replace("#", " ").split())
+    head = " ".join(text_of(folder / COMMANDS[command][0]).replace("#", " ").split())
     for line in result["lost"]:
         assert f"lost: {line}\n" in stderr
         assert " ".join(line.split()) in head
@@ -209,32 +204,18 @@ def test_one_direction_and_one_object(tmp_path):
     assert "rps-limit: 102\n" in warp
     assert "op: put" not in sai3
     assert 'path: "get-70000/prepared-*.dat"' in sai3
-    assert "rwmixpct=100\n" in elbencho_job(profile, CAP_NS).text
-    assert "block=70144\n" in elbencho_job(profile, CAP_NS).text
-    vdbench = vdbench_job(profile, "f", CAP_NS).text
-    # One zone of one granule, widened to hold the operation; the first 4 KiB are left alone.
-    assert "wd=read1,sd=sd1,rdpct=100,seekpct=100,xfersize=70144,range=(4096,74240),skew=100\n" in vdbench
-    assert "wd=write" not in vdbench
     writes = distil_rows(tmp_path, [row(i * 10, "write", i, 512) for i in range(51)]).profile
     assert "distribution: {get: 0, stat: 0, put: 1000, delete: 0}" in warp_job(writes, WarpOptions()).text
     assert "prepare:" not in sai3_workload(writes, Sai3Options()).text
-    assert "rwmixpct=0\n" in elbencho_job(writes, CAP_NS).text
 
 
 def test_one_instant_leaves_rates_and_durations_out_and_says_so(tmp_path):
     profile = distil_rows(tmp_path, [row(7, "read", i, 4096) for i in range(5)]).profile
-    jobs = {
-        "warp": warp_job(profile, WarpOptions()).text, "sai3": sai3_workload(profile, Sai3Options()).text,
-        "elbencho": elbencho_job(profile, CAP_NS).text, "vdbench": vdbench_job(profile, "f", CAP_NS).text,
-    }  # fmt: skip
-    absent = {
-        "warp": ("duration", "rps-limit", "advanced"), "sai3": ("duration", "iops"), "elbencho": ("limit",),
-        "vdbench": ("elapsed", "distribution"),
-    }  # fmt: skip
+    jobs = {"warp": warp_job(profile, WarpOptions()).text, "sai3": sai3_workload(profile, Sai3Options()).text}
+    absent = {"warp": ("duration", "rps-limit", "advanced"), "sai3": ("duration", "iops")}
     for name, text in jobs.items():
         assert "all operations of the trace share one instant" in text
         assert not [word for word in absent[name] if word in settings(text)], name
-    assert "iorate=max,maxdata=20480," in jobs["vdbench"]
 
 
 def test_without_stages_the_concurrency_is_left_out_and_says_so(tmp_path):
@@ -243,17 +224,9 @@ def test_without_stages_the_concurrency_is_left_out_and_says_so(tmp_path):
     for text, name in (
         (warp_job(profile, WarpOptions()).text, "concurrent:"),
         (sai3_workload(profile, Sai3Options()).text, "concurrency:"),
-        (elbencho_job(profile, CAP_NS).text, "threads="), (vdbench_job(profile, "f", CAP_NS).text, "threads="),
-    ):  # fmt: skip
+    ):
         assert "the trace has no stages and no measured times" in text
         assert name not in settings(text)
-
-
-def test_bands_join_zones_by_percent():
-    zones = [Zone(10, 100), Zone(0, 50), Zone(40, 10), Zone(30, 100), Zone(20, 40)]
-    assert bands(zones, 2) == [Band(0, 160, 50), Band(160, 300, 50)]
-    assert [b.percent for b in bands(zones, 16)] == [10, 40, 30, 20]
-    assert bands(zones, 16)[1] == Band(100, 160, 40)
 
 
 def test_names_with_spaces_stay_and_names_that_no_log_holds_are_refused(tmp_path):
@@ -295,11 +268,6 @@ def test_an_empty_trace_is_refused_and_leaves_nothing(tmp_path):
 def test_bad_options_are_refused(make, name):
     with pytest.raises(ConfigError, match=name):
         make()
-
-
-def test_vdbench_refuses_names_it_cannot_read(tmp_path):
-    with pytest.raises(ConfigError, match="--target a b"):
-        vdbench_job(distil_rows(tmp_path, HAND).profile, "a b", CAP_NS)
 
 
 def test_time_that_goes_back_is_refused(tmp_path):

@@ -5,15 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvdistill.jobs.fio_rate import pace
-from kvdistill.profile.distributions import MAX_ENTRIES, cut_long, split_sizes
-from kvdistill.profile.profile import Direction, SizeCount, Zone
-from kvdistill.profile.zones import equal_mass_zones, percentages
+from kvdistill.jobs.fio_stat import pace
+from kvdistill.profile.distributions import MAX_ENTRIES, cut_long, equal_mass_zones, percentages, split_sizes
+from kvdistill.profile.profile import AddressZone, DirectionProfile, SizeCount
 
 
-def direction(*sizes: tuple[int, int]) -> Direction:
+def direction(*sizes: tuple[int, int]) -> DirectionProfile:
     total = sum(s * n for s, n in sizes)
-    return Direction(
+    return DirectionProfile(
         ops=sum(n for _, n in sizes), object_bytes=total, io_bytes=total,
         sizes=[SizeCount(s, n) for s, n in sizes], zones=[],
     )  # fmt: skip
@@ -77,14 +76,15 @@ def test_even_mass_makes_even_zones():
     starts = np.arange(200, dtype=np.int64) * 8192
     zones = equal_mass_zones(starts, np.ones(200, dtype=np.int64), 4096)
     # Each zone ends with the granule of its second object.
-    assert zones[0] == Zone(1, 8192 + 4096)
-    assert zones[1:] == [Zone(1, 16384)] * 99
+    assert zones[0] == AddressZone(1, 8192 + 4096)
+    assert zones[1:] == [AddressZone(1, 16384)] * 99
 
 
 def test_a_hot_place_gets_a_zone_of_its_own():
     # 10 %, 60 %, 30 % of the bytes start at granules 0, 10 and 20.
     zones = equal_mass_zones(np.array([0, 40960, 81920]), np.array([1, 6, 3]), 4096)
-    assert zones == [Zone(10, 4096), Zone(0, 36864), Zone(60, 4096), Zone(0, 36864), Zone(30, 4096)]
+    expected = [(10, 4096), (0, 36864), (60, 4096), (0, 36864), (30, 4096)]
+    assert zones == [AddressZone(*zone) for zone in expected]
 
 
 @given(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import pyarrow as pa
 import pytest
-from conftest import ROOT, run_cli, trace_meta
-from kvdistill_rows import HAND, MS, distil_rows, io, write_hand, write_run
+from conftest import run_cli, trace_meta
+from kvdistill_rows import HAND, MS, change_run, data_note, distil_rows, io, write_hand, write_run
 
 from kvdistill.jobs.write import to_json
 from kvdistill.profile.profile import Idle, InFlight, SizeCount, Slot, SourceKind
@@ -111,8 +110,7 @@ def test_a_run_is_distilled_from_what_was_timed(tmp_path):
     assert profile.idle == Idle(stretches=9, total_ns=9 * MS // 2, p50_ns=500_000)
     assert any("no offsets" in note for note in profile.origin.notes)
     assert profile.data is None
-    content = json.loads((run / "run.json").read_text()) | {"data": {"shape": {"dedup_ratio": 2, "compress_ratio": 4}}}
-    (run / "run.json").write_text(json.dumps(content))
+    change_run(run, data=data_note(2, 4))
     run_cli("kvdistill", "fio", run, "-o", tmp_path / "jobs", "--mode", "stat")
     job = (tmp_path / "jobs" / "stat.fio").read_text()
     assert "buffer_compress_percentage=75\ndedupe_percentage=50\n" in job
@@ -188,11 +186,11 @@ def test_what_cannot_be_distilled_is_one_line(tmp_path):
         distil_source(tmp_path / "x.json", None, parse_limit("5s"), tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.root
 @pytest.mark.bcc
 @pytest.mark.fio
 def test_a_known_fio_job_comes_back_from_its_own_block_events(tmp_path):
-    sys.path.insert(0, str(ROOT / "tests" / "kvreplay" / "probes"))
     from probe_load import FILE_BYTES, LOAD, place_on_disk, probed
 
     with place_on_disk() as (folder, disk):

@@ -10,13 +10,14 @@ from html.parser import HTMLParser
 
 import pytest
 from conftest import run_cli, write_trace
-from kvdistill_rows import HAND, MS, io, write_hand, write_run
+from kvdistill_rows import HAND, MS, change_run, io, write_hand, write_run
 
 from kvdistill.report.output import documents_of, read_reports, trials_of, write_report
 from kvdistill.report.report import report
 from kvtrace.core.document.html import html_page
 from kvtrace.core.document.text import csv_lines, markdown
 from kvtrace.core.errors import ProbeUnavailable
+from kvtrace.core.run.figures import WarmupFacts
 
 
 class Page(HTMLParser):
@@ -212,7 +213,11 @@ def test_a_missing_library_is_named(both, tmp_path, monkeypatch, module, suffix,
 @pytest.mark.parametrize(("asked", "left"), [("10", 10), ("10 rows", 10), ("10ms", 10), ("9500us", 10)])
 def test_a_warm_up_is_in_no_figure(tmp_path, asked, left):
     # Operation i is due at i ms; the first ten take a second each, the others 1 µs.
-    run = write_run(tmp_path / "run", [1000 * MS] * 10 + [1000] * 90, warmup={"asked": asked})
+    run = write_run(
+        tmp_path / "run",
+        [1000 * MS] * 10 + [1000] * 90,
+        warmup=WarmupFacts(asked=asked, operations=10, first_measured_row=10, measured_from_ns=None),
+    )
     found = report(run)
     assert (found.figures[0]["operations"], found.latency[0]["max_ns"]) == (100 - left, 1000)
     assert sum(row["reads"] for row in found.over_time) == 90
@@ -263,16 +268,15 @@ def test_a_folder_of_trials_is_its_runs(tmp_path):
 def test_criteria_and_throughput_have_their_units(tmp_path):
     run = write_run(tmp_path / "run", [1000])
     criterion = {"definition": "d", "shown": "s"}
-    manifest = json.loads((run / "run.json").read_text()) | {"mlperf": {
+    change_run(run, mlperf={
+        "latencies": [], "qos_compliance": None, "qos_definition": "q", "qos_reason": "no model",
         "criteria": [
             criterion | {"name": "storage_read_p95_ns", "threshold": 2e8, "measured": None, "verdict": "not measured"},
             criterion | {"name": "hit_rate", "threshold": 0.3, "measured": 0.75, "verdict": "pass"},
         ],
         "throughput": {"tokens": 10, "storage_io_ns": 4_000_000, "storage_throughput_tokens_per_s": 2500.0,
                        "wall_clock_throughput_tokens_per_s": None, "reason": None},
-        "qos_reason": "no model",
-    }}  # fmt: skip
-    (run / "run.json").write_text(json.dumps(manifest))
+    })  # fmt: skip
     documents = documents_of([report(run)], ["run"])
     assert "run,QoS Metrics,Criteria of MLPerf,hit_rate,measured,share of 1,0.75\n" in csv_lines(documents)
     lines = markdown(documents).splitlines()

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 
+import msgspec
 import numpy as np
 import pytest
 from conftest import run_cli, write_trace
-from kvdistill_rows import MS, io, write_hand, write_run
+from kvdistill_rows import MS, change_run, io, write_hand, write_run
+from run_files import figures
 
 from kvdistill.profile.locality import run_reuse
 from kvdistill.profile.reuse import reuse_distances
-from kvdistill.report.compare import Trials, compare
+from kvdistill.report.compare import ReportedTrials, compare
 from kvdistill.report.output import documents_of, read_reports, write_report
 from kvdistill.report.report import JobsReport, ProbeReport, report
 from kvtrace.core.document.html import html_page
 from kvtrace.core.document.text import csv_lines, markdown
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.run_file import read_run
 from kvtrace.core.tables import open_table
 
 
@@ -123,8 +126,7 @@ def test_only_probes_that_the_run_started_are_joined_with_its_operations(tmp_pat
     write_probe(run)
     found = report(run)
     assert (found.layers, found.probe.duration_ns) == (None, 5 * 10**9)
-    manifest = json.loads((run / "run.json").read_text()) | {"probes": {"is_measured": True}}
-    (run / "run.json").write_text(json.dumps(manifest))
+    change_run(run, probes={"is_measured": True})
     (moved,) = report(run).layers.moved
     assert (moved["object_bytes"], moved["device_bytes"]) == (16_000, 12_288)
 
@@ -155,13 +157,10 @@ def test_classes_of_service_stand_beside_their_targets(tmp_path):
     times = {"count": 3, "mean_ns": 5.0, "p50_ns": 4, "p95_ns": 60 * MS, "p99_ns": None, "p99_9_ns": None,
              "p99_99_ns": None, "max_ns": 9}  # fmt: skip
     targets = {"p95": 50 * MS, "p99": 100 * MS, "p99_9": 150 * MS, "p99_99": 200 * MS}
-    manifest = json.loads((run / "run.json").read_text()) | {
-        "requests": {"requests": 3, "storage": times, "first_token": None, "classes": [
-            {"qos": "interactive", "storage": times, "targets_ns": targets, "share_within_p95_target": 0.5,
-             "verdict": "fail"},
-        ]},
-    }  # fmt: skip
-    (run / "run.json").write_text(json.dumps(manifest))
+    of_class = {"qos": "interactive", "storage": times, "targets_ns": targets, "share_within_p95_target": 0.5}
+    unknown = dict.fromkeys(("first_token", "first_token_unknown", "first_token_reason"))
+    counted = {"requests": 3, "storage": times, "first_token_definition": "d"}
+    change_run(run, requests=counted | unknown | {"classes": [of_class | {"verdict": "fail"}]})
     documents = documents_of([report(run)], ["run"])
     text = csv_lines(documents)
     assert "run,QoS Metrics,Classes of service,interactive,share_within_p95_target,share of 1,0.5\n" in text
@@ -174,8 +173,7 @@ def test_classes_of_service_stand_beside_their_targets(tmp_path):
 
 def test_a_partial_run_says_so_before_any_figure(tmp_path):
     run = write_run(tmp_path / "run", [1000] * 4, verdict="FELL BEHIND: much")
-    manifest = json.loads((run / "run.json").read_text()) | {"status": "partial", "reason": "the disk is full"}
-    (run / "run.json").write_text(json.dumps(manifest))
+    change_run(run, status="partial", reason="the disk is full")
     (document,) = documents_of([report(run)], ["run"])
     assert ". ".join(document.warnings).startswith("PARTIAL: the disk is full. The replay fell behind")
     page = html_page([document], "test")
@@ -220,10 +218,9 @@ def test_trials_are_compared_with_confidence(tmp_path):
     (line,) = [line for line in found["lines"] if line["name"] == "latency_p50_ns"]
     base, other = line["sides"]
     assert (base["median"], base["low"], base["high"]) == (100_000, 98_000, 102_000)
-    assert base["ratio"] == {"value": 1.0, "low": pytest.approx(1 / 1.04643, rel=1e-4),
-                             "high": pytest.approx(1.04643, rel=1e-4), "differs": False}  # fmt: skip
+    assert base["ratio"] == {"value": 1.0, "low": 98 / 102, "high": 102 / 98, "differs": False}
     assert other["ratio"]["value"] == 2
-    assert other["ratio"]["low"] < 2 < other["ratio"]["high"]
+    assert (other["ratio"]["low"], other["ratio"]["high"]) == (2 * 98 / 102, 2 * 102 / 98)
     assert other["ratio"]["differs"] is True
     shown = run_cli("kvdistill", "compare", a, b).stdout
     assert "read  latency_p50_ns" in shown
@@ -232,20 +229,39 @@ def test_trials_are_compared_with_confidence(tmp_path):
     assert [t.title for t in documents[0].tables if t.charts] == ["Latency: nvme read"]
 
 
+def test_what_spoils_a_run_is_said_before_its_figures_are_compared(tmp_path):
+    for number, latency in enumerate((1000, 2000, 1000), 1):
+        run = write_run(tmp_path / f"trial-{number}", [latency] * 4, engine="sim" if number == 3 else "threads")
+    change_run(tmp_path / "trial-1", verification={
+        "block_bytes": 4096, "checked_blocks": 1, "unwritten_blocks": 0, "corrupt_blocks": 0, "by_fault": {},
+        "located": [], "check_ns": 1,
+    })  # fmt: skip
+    summary = msgspec.to_builtins(read_run(run).summary)
+    change_run(run, summary=summary | {"figures": [msgspec.to_builtins(figures(is_simulated=True, engine="sim"))]})
+    two = [report(tmp_path / f"trial-{number}") for number in (1, 2)]
+    found = compare([ReportedTrials("two", two), ReportedTrials("simulated", [report(run)])])
+    assert "two, trial 1 was verified, which slows reads down" in found.warnings
+    spread = "nvme read latency_p50_ns 67%, nvme read latency_mean_ns 67%"
+    disagree = f"TRIALS DISAGREE: 2 of 4 figures that should repeat spread by more than 10%: {spread}"
+    assert f"two: {disagree}" in found.warnings
+    assert "simulated: tier nvme is simulated: its figures are a model's and not compared" in found.warnings
+    assert {line.sides[1].median for line in found.lines if line.tier == "nvme" and line.name == "bytes"} == {None}
+
+
 def test_traces_and_single_runs_have_ratios_only(tmp_path):
     a = write_hand(tmp_path)
     b = write_trace(tmp_path / "b.parquet", [io(1, "read", 0, 4096), io(2, "read", 0, 4096)], preset="other")
-    found = compare([Trials("a", [report(a)]), Trials("b", [report(b)])])
+    found = compare([ReportedTrials("a", [report(a)]), ReportedTrials("b", [report(b)])])
     (reads,) = [x for x in found.lines if (x.tier, x.op, x.name) == ("nvme", "read", "operations")]
     assert [(s.median, s.ratio.value, s.ratio.low) for s in reads.sides] == [(5, 1, None), (2, 0.4, None)]
     assert found.settings["preset"] == ["by-hand", "other"]
     assert found.warnings == []
     run = report(write_run(tmp_path / "run", [1000, 2000]))
-    assert compare([Trials("a", [report(a)]), Trials("r", [run])]).warnings == [
+    assert compare([ReportedTrials("a", [report(a)]), ReportedTrials("r", [run])]).warnings == [
         "r is one trial: its spread is unknown; run it with --trials 3 or more"
     ]
     with pytest.raises(ConfigError, match="two or more"):
-        compare([Trials("a", [report(a)])])
+        compare([ReportedTrials("a", [report(a)])])
 
 
 # What the page itself saw: errors, what it fetched, and whether anything sticks out to the side.

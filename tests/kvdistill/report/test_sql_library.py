@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from conftest import run_cli, trace_meta, write_trace
+from conftest import run_cli, run_process, trace_meta, write_trace
 from kvdistill_rows import io, write_hand, write_run
 
-from kvdistill.report.library import named_queries, named_query
-from kvdistill.report.sql import answer, split_query
+from kvdistill.queries.sql import answer, named_queries, named_query, split_query
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import BLOCKS, REQUESTS, SERVED, arrow_schema, enum_array
 from kvtrace.core.tables import create
@@ -141,7 +140,7 @@ def test_what_a_run_answers(tmp_path):
     assert (in_flight[1], in_flight[2]) == (1, pytest.approx(0.99901))
     assert [(r["outcome"], r["operations"], r["bytes"]) for r in ask("outcomes", run)] == [("ok", 1000, 4_000_000)]
     (glance,) = ask("runs_at_a_glance", run)
-    assert (glance["verdict"], glance["wall_s"], glance["engine"]) == ("fine", 3.0, None)
+    assert (glance["verdict"], glance["wall_s"], glance["engine"]) == ("fine", 3.0, "threads")
 
 
 def test_requests_by_storage_time(tmp_path):
@@ -239,13 +238,13 @@ def test_sql_is_told_from_files(tmp_path):
 
 def test_the_shell_is_duckdbs_or_named_as_missing(tmp_path):
     trace = write_hand(tmp_path)
-    done = run_cli("kvdistill", "sql", trace, check=False, env={"PATH": str(tmp_path)})
+    done = run_process("kvdistill", "sql", trace, check=False, env={"PATH": str(tmp_path)})
     assert (done.returncode != 0, done.stderr.count("\n")) == (True, 1)
     assert "`duckdb` is not on the PATH" in done.stderr
     shell = tmp_path / "duckdb"
     shell.write_text('#!/bin/sh\n/bin/cat "$2"\n')
     shell.chmod(0o755)
-    out = run_cli("kvdistill", "sql", trace, env={"PATH": str(tmp_path)}).stdout
+    out = run_process("kvdistill", "sql", trace, env={"PATH": str(tmp_path)}).stdout
     assert "CREATE VIEW trace AS SELECT *" in out
     assert "CREATE MACRO percentile" in out
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import zstandard
 from conftest import write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.data.generate import Data, filler
+from kvreplay.data.generate import DataSource, filler
 from kvreplay.data.shaping import check_ratios
 from kvreplay.run.run import replay
 from kvreplay.tiers.claims import SCRATCH
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
-def made(config: Config, objects: int, length: int = MIB) -> list[bytes]:
-    data = Data.of(config, 3)
+def made(objects: int, length: int = MIB, **asked: Any) -> list[bytes]:
+    data = DataSource.of(3, **asked)
     result = []
     for obj in range(objects):
         buffer = bytearray(length)
@@ -37,7 +37,7 @@ def blocks(parts: list[bytes], size: int) -> list[bytes]:
 
 @pytest.mark.parametrize("ratio", [1.25, 2.0, 4.0])
 def test_blocks_repeat_as_often_as_asked_and_over_objects(ratio: float) -> None:
-    parts = made(Config(tiers={}, dedup_ratio=ratio), 24)
+    parts = made(24, dedup_ratio=ratio)
     found = blocks(parts, 4096)
     # The pool's 256 blocks come on top of those that occur once.
     expected = len(found) / (len(found) / ratio + 256)
@@ -46,7 +46,7 @@ def test_blocks_repeat_as_often_as_asked_and_over_objects(ratio: float) -> None:
 
 
 def test_the_counts_are_those_of_the_bytes() -> None:
-    data = Data.of(Config(tiers={}, dedup_ratio=3.0), 3)
+    data = DataSource.of(3, dedup_ratio=3.0)
     parts = []
     for obj in range(8):
         buffer = bytearray(MIB + 100)
@@ -60,7 +60,7 @@ def test_the_counts_are_those_of_the_bytes() -> None:
 
 @pytest.mark.parametrize("ratio", [1.5, 2.0, 4.0, 10.0])
 def test_zstd_shrinks_each_block_as_asked_and_no_sector_repeats(ratio: float) -> None:
-    parts = made(Config(tiers={}, compress_ratio=ratio), 4)
+    parts = made(4, compress_ratio=ratio)
     compressor = zstandard.ZstdCompressor(level=3)
     after = sum(len(compressor.compress(block)) for block in blocks(parts, 4096))
     assert 4 * MIB / after == pytest.approx(ratio, rel=0.05)
@@ -72,24 +72,24 @@ def test_zstd_shrinks_each_block_as_asked_and_no_sector_repeats(ratio: float) ->
 def test_without_ratios_the_bytes_are_the_generators() -> None:
     plain = bytearray(MIB)
     filler(3)(memoryview(plain), 0, 1, 0)
-    assert made(Config(tiers={}), 1) == [bytes(plain)]
-    assert made(Config(tiers={}, dedup_ratio=2.0, compress_ratio=2.0), 2) == made(
-        Config(tiers={}, dedup_ratio=2.0, compress_ratio=2.0), 2
-    )
+    assert made(1) == [bytes(plain)]
+    both = {"dedup_ratio": 2.0, "compress_ratio": 2.0}
+    assert made(2, **both) == made(2, **both)
 
 
 def test_a_run_records_and_writes_what_was_asked(tmp_path: Path) -> None:
     rows = [(0, "write", 2, "store", i, 0, MIB, None, None, 0) for i in range(16)]
     trace = write_trace(tmp_path / "t.parquet", rows)
     (tmp_path / "d").mkdir()
-    config = Config(tiers={"nvme": str(tmp_path / "d")}, dedup_ratio=2.0, compress_ratio=3.0, is_buffered=True,
-                    is_kept=True)  # fmt: skip
+    config = Config(
+        tiers={"nvme": str(tmp_path / "d")}, dedup_ratio=2.0, compress_ratio=3.0, is_buffered=True, is_kept=True
+    )
     outcome = replay(config, trace, tmp_path / "run", [])
-    shape = outcome.manifest["data"]["shape"]
+    shape = outcome.run.data.shape
     found = blocks([p.read_bytes() for p in (tmp_path / "d" / SCRATCH).rglob("*.kv")], 4096)
-    assert (shape["made_blocks"], shape["distinct_blocks"]) == (len(found), len(set(found)))
-    assert shape["measured_compress_ratio"] == pytest.approx(3.0, rel=0.05)
-    assert outcome.manifest["data"]["note"] == "compressible; blocks repeat"
+    assert (shape.made_blocks, shape.distinct_blocks) == (len(found), len(set(found)))
+    assert shape.measured_compress_ratio == pytest.approx(3.0, rel=0.05)
+    assert outcome.run.data.note == "compressible; blocks repeat"
 
 
 @pytest.mark.parametrize(("dedup", "compress"), [(0.5, 1), (2000, 1), (1, 0), (1, 50), (float("nan"), 1)])

@@ -17,9 +17,9 @@ from kvreplay.data.expect import expect
 from kvreplay.data.shaping import check_ratios
 from kvreplay.data.verify import Stamper, checksums
 from kvreplay.plan.plan import compile_window
-from kvreplay.run.run import Outcome, replay
+from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.tier import Options
+from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import OPS, TRACE
@@ -39,7 +39,7 @@ class Sabotaged(FileTier):
     """Files on which `sabotage` acts once, before the first read."""
 
     def __init__(self, directory: Path, sabotage: Callable[[Sabotaged], None]) -> None:
-        super().__init__("nvme", directory, Options(is_direct=False))
+        super().__init__("nvme", directory, StorageOptions(is_direct=False))
         self._sabotage, self._is_done = sabotage, False
 
     def begin(self, op: int, object_id: int) -> int:
@@ -56,10 +56,11 @@ class Sabotaged(FileTier):
             self._sabotage(self)
 
 
-def run(tmp_path: Path, rows: list[Any], tier: Any = None, **options: Any) -> tuple[Outcome, list[dict[str, Any]]]:
+def run(tmp_path: Path, rows: list[Any], tier: Any = None, **options: Any) -> tuple[FinishedRun, list[dict[str, Any]]]:
     trace = write_trace(tmp_path / "t.parquet", rows)
-    config = Config(tiers={"nvme": str(tmp_path)}, is_verified=True,
-                    **({"on_error": "continue", "engine": "threads"} | options))  # fmt: skip
+    config = Config(
+        tiers={"nvme": str(tmp_path)}, is_verified=True, **({"on_error": "continue", "engine": "threads"} | options)
+    )
     outcome = replay(config, trace, tmp_path / "run", ["kvreplay"], tiers=[None, None, tier])
     return outcome, read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
 
@@ -108,8 +109,10 @@ def test_planted_corruption_is_counted_and_located(
     tmp_path: Path, sabotage: Any, by_fault: dict[str, int], first: tuple[int, int, Any]
 ) -> None:
     # Stages, because a read may otherwise overtake the write of another object.
-    rows = [(ts, op, NVME, "load", obj, 0, 40_960, 0, stage, 0) for ts, (op, obj, stage) in enumerate(
-        [("write", 0, 0), ("write", 1, 0), ("read", 0, 1), ("read", 1, 1)])]  # fmt: skip
+    rows = [
+        (ts, op, NVME, "load", obj, 0, 40_960, 0, stage, 0)
+        for ts, (op, obj, stage) in enumerate([("write", 0, 0), ("write", 1, 0), ("read", 0, 1), ("read", 1, 1)])
+    ]
     (tmp_path / "d").mkdir()
     tier = Sabotaged(tmp_path / "d", sabotage)
     outcome, ops = run(tmp_path, rows, tier, queue_depth=1)
@@ -149,8 +152,14 @@ def test_every_engine_and_memory_find_what_was_written_wrongly(
     rows = [row("write", i, tier=index) for i in range(5)]
     rows += [row("read", i, ts=1, tier=index) for i in range(5)]
     trace = write_trace(tmp_path / "t.parquet", rows)
-    config = Config(tiers={tier: str(tmp_path / "d") if tier == "nvme" else "ram"}, is_verified=True, engine=engine,
-                    is_buffered=True, io_bytes=65_536, on_error="continue")  # fmt: skip
+    config = Config(
+        tiers={tier: str(tmp_path / "d") if tier == "nvme" else "ram"},
+        is_verified=True,
+        engine=engine,
+        is_buffered=True,
+        io_bytes=65_536,
+        on_error="continue",
+    )
     found = replay(config, trace, tmp_path / "run", []).verification
     assert found is not None
     assert (found.checked_blocks, found.by_fault) == (50, {"damaged": 1, "misplaced": 10, "stale": 10})
@@ -170,14 +179,15 @@ def test_a_version_kept_from_before_is_stale(tmp_path: Path) -> None:
 
     (tmp_path / "d").mkdir()
     rows = [row("write", 0), row("write", 0, ts=1), row("read", 0, ts=2)]
-    outcome, _ = run(tmp_path, rows, Lazy("nvme", tmp_path / "d", Options(is_direct=False)), engine="threads")
+    outcome, _ = run(tmp_path, rows, Lazy("nvme", tmp_path / "d", StorageOptions(is_direct=False)), engine="threads")
     found = outcome.verification
     assert found is not None
     assert found.by_fault == {"stale": 7}
     assert [b.offset_bytes for b in found.located] == [i * 4096 for i in range(3, 10)]
     assert (found.located[0].expected_version, found.located[0].found) == (
-        2, {"object_id": 0, "offset_bytes": 3 * 4096, "version": 1}
-    )  # fmt: skip
+        2,
+        {"object_id": 0, "offset_bytes": 3 * 4096, "version": 1},
+    )
 
 
 def test_a_truncated_file_is_short(tmp_path: Path) -> None:
@@ -202,16 +212,28 @@ def test_a_block_of_an_earlier_run_is_foreign(tmp_path: Path) -> None:
 def test_what_is_whole_is_found_whole_on_files_and_in_memory(tmp_path: Path) -> None:
     """Populated objects, overwrites, parts written one by one, unaligned ends, demotions, deletes and new lives."""
     rows = [
-        row("read", 5, 10_000), row("write", 0, 10_000), row("read", 0, 10_000), row("write", 0, 100),
-        row("read", 0, 10_000), row("write", 1, 4096), row("write", 1, 4096, offset=8192),
-        row("write", 1, 5000, offset=16_000), row("read", 1, 21_000), row("delete", 0), row("write", 0, 60_000),
-        row("read", 0, 60_000), row("write", 0, 9000, tier=1), row("read", 0, 9000, tier=1),
-        row("read", 5, 4000, offset=5000), row("read", 7, 3, tier=1),
-    ]  # fmt: skip
+        row("read", 5, 10_000),
+        row("write", 0, 10_000),
+        row("read", 0, 10_000),
+        row("write", 0, 100),
+        row("read", 0, 10_000),
+        row("write", 1, 4096),
+        row("write", 1, 4096, offset=8192),
+        row("write", 1, 5000, offset=16_000),
+        row("read", 1, 21_000),
+        row("delete", 0),
+        row("write", 0, 60_000),
+        row("read", 0, 60_000),
+        row("write", 0, 9000, tier=1),
+        row("read", 0, 9000, tier=1),
+        row("read", 5, 4000, offset=5000),
+        row("read", 7, 3, tier=1),
+    ]
     (tmp_path / "d").mkdir()
     trace = write_trace(tmp_path / "t.parquet", [(i, *r[1:]) for i, r in enumerate(rows)])
-    config = Config(tiers={"nvme": str(tmp_path / "d"), "cpu": "ram"}, is_verified=True, is_buffered=True,
-                    io_bytes=8192)  # fmt: skip
+    config = Config(
+        tiers={"nvme": str(tmp_path / "d"), "cpu": "ram"}, is_verified=True, is_buffered=True, io_bytes=8192
+    )
     outcome = replay(config, trace, tmp_path / "run", [])
     found = outcome.verification
     assert outcome.error is None
@@ -223,9 +245,15 @@ def test_what_is_whole_is_found_whole_on_files_and_in_memory(tmp_path: Path) -> 
 
 def test_only_reads_that_see_several_writes_get_ranges(tmp_path: Path) -> None:
     rows = [
-        row("write", 0, 8192), row("read", 0, 8192), row("write", 0, 4096, offset=4096), row("read", 0, 8192),
-        row("read", 0, 4096, offset=4096), row("write", 1), row("read", 1), row("read", 2, 4096),
-    ]  # fmt: skip
+        row("write", 0, 8192),
+        row("read", 0, 8192),
+        row("write", 0, 4096, offset=4096),
+        row("read", 0, 8192),
+        row("read", 0, 4096, offset=4096),
+        row("write", 1),
+        row("read", 1),
+        row("read", 2, 4096),
+    ]
     trace = write_trace(tmp_path / "t.parquet", rows)
     window = compile_window(open_table(trace, TRACE), trace, {NVME: 4096}, Limit())
     found = expect(window.plan, window.residency, [1, 1, 4096])

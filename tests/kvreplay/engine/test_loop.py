@@ -23,7 +23,7 @@ from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.modelled import SimulatedTier
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.tier import Holding, Options, place
+from kvreplay.tiers.tier import Holding, StorageOptions, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ SPACE_BYTES = 64 << 20
 def space(tmp_path: Path) -> Iterator[ExtentTier]:
     """Extents of a file, through the page cache, so that any filesystem will do."""
     (tmp_path / "space").touch()
-    tier = ExtentTier("space", tmp_path / "space", Options(is_direct=False))
+    tier = ExtentTier("space", tmp_path / "space", StorageOptions(is_direct=False))
     tier.expect(Holding([SPACE_BYTES]))
     tier.open(SPACE_BYTES)
     tier.engine = "uring"
@@ -73,7 +73,7 @@ def test_in_any_mixture_order_is_kept_and_what_lies_there_is_what_was_written_la
     space: ExtentTier, tmp_path: Path, depth: int, is_open: bool
 ) -> None:
     (tmp_path / "d").mkdir()
-    files = FileTier("files", tmp_path / "d", Options(is_direct=False))
+    files = FileTier("files", tmp_path / "d", StorageOptions(is_direct=False))
     files.open(0)
     memory = RamTier("cpu", IO)
     memory.open(0)

@@ -25,7 +25,7 @@ from kvreplay.run.run import replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.modelled import SimulatedTier
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.tier import Options, RingTier
+from kvreplay.tiers.tier import RingTier, StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import read_table
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def tier(tmp_path: Path) -> Iterator[FileTier]:
     """Files below a scratch directory, through the page cache, so that any filesystem will do."""
     (tmp_path / "drive").mkdir()
-    files = FileTier("nvme", tmp_path / "drive", Options(is_direct=False))
+    files = FileTier("nvme", tmp_path / "drive", StorageOptions(is_direct=False))
     files.open(0)
     yield files
     files.close()
@@ -178,7 +178,7 @@ def test_files_memory_and_nothing_in_one_run_keep_their_order(tmp_path: Path) ->
     tiers: list[Any] = [
         SimulatedTier("gpu"),
         RamTier("cpu", IO),
-        FileTier("nvme", tmp_path / "d", Options(is_direct=False)),
+        FileTier("nvme", tmp_path / "d", StorageOptions(is_direct=False)),
     ]
     rows: list[Any] = []
     for made in range(150):
@@ -193,7 +193,7 @@ def test_files_memory_and_nothing_in_one_run_keep_their_order(tmp_path: Path) ->
         outcome = replay(config, trace, tmp_path / "run", [], tiers=tiers)
         assert outcome.error is None
         assert outcome.summary.operations == len(rows)
-        assert outcome.manifest["engine"]["name"] == outcome.manifest["tiers"]["nvme"]["engine"] == "uring"
+        assert outcome.run.engine.name == outcome.run.tiers["nvme"]["engine"] == "uring"
         ended: dict[int, tuple[int, int]] = {}
         for op, row in zip(read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist(), rows, strict=True):
             # Within a request, a later stage begins when the earlier one has completed.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import write_trace
 
-from kvreplay.plan.plan import Window, compile_window
+from kvreplay.plan.plan import TraceWindow, compile_window
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.schema import TRACE
@@ -20,21 +20,32 @@ if TYPE_CHECKING:
 GPU, CPU, NVME = 0, 1, 2
 
 
-def compiled(path: Path, rows: list[Any], alignments: dict[int, int], limit: str | None = None) -> Window:
+def compiled(path: Path, rows: list[Any], alignments: dict[int, int], limit: str | None = None) -> TraceWindow:
     trace = write_trace(path / "t.parquet", rows)
     return compile_window(open_table(trace, TRACE), trace, alignments, parse_limit(limit))
 
 
-def row(op: str, tier: int, obj: int, length: int = 4096, *, request: int | None = None, stage: int | None = None,
-        ts: int = 0, offset: int = 0) -> Any:  # fmt: skip
+def row(
+    op: str,
+    tier: int,
+    obj: int,
+    length: int = 4096,
+    *,
+    request: int | None = None,
+    stage: int | None = None,
+    ts: int = 0,
+    offset: int = 0,
+) -> Any:
     return (ts, op, tier, "load", obj, offset, length, request, stage, 0)
 
 
 def test_a_stage_waits_for_the_nearest_stage_that_is_replayed(tmp_path: Path) -> None:
     rows = [
-        row("read", NVME, 0, request=7, stage=0), row("read", GPU, 1, request=7, stage=1),
-        row("write", NVME, 2, request=7, stage=2), row("write", NVME, 3, request=8, stage=5),
-    ]  # fmt: skip
+        row("read", NVME, 0, request=7, stage=0),
+        row("read", GPU, 1, request=7, stage=1),
+        row("write", NVME, 2, request=7, stage=2),
+        row("write", NVME, 3, request=8, stage=5),
+    ]
     plan = compiled(tmp_path, rows, {NVME: 4096}).plan
     assert plan.row.tolist() == [0, 2, 3]
     assert plan.unmet.tolist() == [0, 1, 0]
@@ -68,9 +79,13 @@ def test_versions_number_the_writes_of_an_object_over_all_tiers(tmp_path: Path) 
 
 def test_what_is_read_before_it_is_written_is_populated_to_its_longest_read(tmp_path: Path) -> None:
     rows = [
-        row("read", NVME, 3, 100), row("read", NVME, 3, 9000, offset=1000), row("write", NVME, 3, 4096),
-        row("write", NVME, 4), row("read", NVME, 4), row("read", CPU, 4, 50),
-    ]  # fmt: skip
+        row("read", NVME, 3, 100),
+        row("read", NVME, 3, 9000, offset=1000),
+        row("write", NVME, 3, 4096),
+        row("write", NVME, 4),
+        row("read", NVME, 4),
+        row("read", CPU, 4, 50),
+    ]
     found = compiled(tmp_path, rows, {CPU: 1, NVME: 4096}).residency
     triples = zip(found.populate_tier, found.populate_object, found.populate_bytes, strict=True)
     assert sorted(tuple(map(int, t)) for t in triples) == [(CPU, 4, 50), (NVME, 3, 10_000)]
@@ -80,9 +95,13 @@ def test_what_is_read_before_it_is_written_is_populated_to_its_longest_read(tmp_
 
 def test_the_peak_counts_live_bytes_padded_with_overwrites_once_and_deletes_taken_off(tmp_path: Path) -> None:
     rows = [
-        row("write", NVME, 0, 4097), row("write", NVME, 1, 10), row("write", NVME, 0, 100), row("delete", NVME, 0),
-        row("write", NVME, 2, 1), row("write", NVME, 2, 1, offset=8192),
-    ]  # fmt: skip
+        row("write", NVME, 0, 4097),
+        row("write", NVME, 1, 10),
+        row("write", NVME, 0, 100),
+        row("delete", NVME, 0),
+        row("write", NVME, 2, 1),
+        row("write", NVME, 2, 1, offset=8192),
+    ]
     # 2 + 1 blocks, none more for the overwrite, minus 2, plus 1, then grown to 3: 4 at the end.
     assert compiled(tmp_path, rows, {NVME: 4096}).residency.peak_bytes[NVME] == 4 * 4096
 
@@ -123,16 +142,26 @@ def test_a_row_that_cannot_be_replayed_is_named(tmp_path: Path, rows: list[Any],
 @pytest.mark.parametrize(
     ("limit", "rows", "skipped"),
     [
-        ("3", 3, {GPU: 1}), ("2rows", 2, {GPU: 1}), ("20ns", 2, {GPU: 1}), ("21ns", 3, {GPU: 1}), ("1s", 5, {GPU: 1}),
+        ("3", 3, {GPU: 1}),
+        ("2rows", 2, {GPU: 1}),
+        ("20ns", 2, {GPU: 1}),
+        ("21ns", 3, {GPU: 1}),
+        ("1s", 5, {GPU: 1}),
         # Bytes count reads and writes on targeted tiers: rows 0 and 2 are 4096 each, the delete is nothing.
-        ("8KiB", 4, {GPU: 1}), ("8191B", 2, {GPU: 1}), ("12KiB", 5, {GPU: 1}), ("4095b", 0, {}),
+        ("8KiB", 4, {GPU: 1}),
+        ("8191B", 2, {GPU: 1}),
+        ("12KiB", 5, {GPU: 1}),
+        ("4095b", 0, {}),
     ],
-)  # fmt: skip
+)
 def test_a_limit_admits_the_prefix_that_fits(tmp_path: Path, limit: str, rows: int, skipped: dict[int, int]) -> None:
     trace = [
-        row("write", NVME, 0, ts=0), row("read", GPU, 0, ts=10), row("write", NVME, 1, ts=20),
-        row("delete", NVME, 0, ts=30), row("write", NVME, 2, ts=40),
-    ]  # fmt: skip
+        row("write", NVME, 0, ts=0),
+        row("read", GPU, 0, ts=10),
+        row("write", NVME, 1, ts=20),
+        row("delete", NVME, 0, ts=30),
+        row("write", NVME, 2, ts=40),
+    ]
     window = compiled(tmp_path, trace, {NVME: 4096}, limit)
     assert (window.rows, window.skipped_rows, window.is_whole) == (rows, skipped, rows == 5)
 

@@ -9,8 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreplay.plan.barriers import ALONE, Barriers
-from kvreplay.plan.dense import dense
+from kvreplay.plan.barriers import ALONE, Barriers, dense
 from kvreplay.plan.plan import DELETE, READ, WRITE
 from kvreplay.plan.residency import trace_residency
 

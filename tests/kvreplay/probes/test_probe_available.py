@@ -6,7 +6,7 @@ import pytest
 
 from kvreplay.probes import available
 from kvreplay.probes.available import check_available, check_headers, check_lockdown
-from kvreplay.probes.btf import read_btf
+from kvreplay.probes.program import read_btf
 from kvtrace.core.errors import ProbeUnavailable
 
 

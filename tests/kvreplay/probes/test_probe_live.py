@@ -20,7 +20,7 @@ def place():
 SIZES = (64 << 10, 1 << 20)
 
 
-@pytest.mark.parametrize("depth", [1, 8])
+@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.full), 8])
 def test_counts_bytes_and_depth_equal_fios(place, tmp_path, depth):
     directory, disk = place
     with probed(tmp_path / "out", "--comm", LOAD, "--dev", disk) as found:
@@ -77,6 +77,7 @@ def check_application(found, rw, ios, moved):
     assert found["application"]["times"][rw]["count"] == sum(c["count"] for c in calls.values())
 
 
+@pytest.mark.full
 def test_another_process_is_not_counted(place, tmp_path):
     directory, disk = place
     dd = f"dd if=/dev/zero of={directory / 'other'} bs=256k count=100 oflag=direct conv=notrunc"
@@ -94,6 +95,7 @@ def test_another_process_is_not_counted(place, tmp_path):
     assert 256 << 10 not in {e["bytes"] for e in found["events"] if e["rwbs"] == "WS"}
 
 
+@pytest.mark.full
 def test_children_of_a_process_are_counted(place, tmp_path):
     directory, disk = place
     load = f"read line; dd if={directory / 'data'} of=/dev/null bs=128k count=23 iflag=direct 2>/dev/null; exit"
@@ -105,6 +107,8 @@ def test_children_of_a_process_are_counted(place, tmp_path):
         assert all(e["pid"] != shell.pid for e in direct)
 
 
+@pytest.mark.full
+@pytest.mark.alone
 def test_what_the_application_sees_is_fios_latency_and_holds_the_devices(place, tmp_path):
     directory, disk = place
     with probed(tmp_path / "out", "--comm", LOAD, "--dev", disk, "--histograms-only") as found:

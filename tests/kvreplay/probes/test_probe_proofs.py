@@ -60,10 +60,13 @@ def test_calls_on_files_are_counted_by_interface(place, tmp_path):
     seen = {key: (c["count"], c["bytes"], c["errors"]) for key, c in calls.items() if c["call"] != "read"}
     # The write to the pipe is none on a file; the read before the file's start fails.
     assert seen == {
-        ("write", "pwrite64"): (7, 7 * 8192, 0), ("write", "pwritev2"): (1, 123, 0),
-        ("fsync", "fsync"): (2, None, 0), ("fdatasync", "fdatasync"): (1, None, 0),
-        ("read", "pread64"): (5, 5 * 8192, 1), ("read", "preadv2"): (1, 1000, 0),
-    }  # fmt: skip
+        ("write", "pwrite64"): (7, 7 * 8192, 0),
+        ("write", "pwritev2"): (1, 123, 0),
+        ("fsync", "fsync"): (2, None, 0),
+        ("fdatasync", "fdatasync"): (1, None, 0),
+        ("read", "pread64"): (5, 5 * 8192, 1),
+        ("read", "preadv2"): (1, 1000, 0),
+    }
     assert calls["write", "pwrite64"]["without_io"] >= 1
     # Dropped from the page cache, the data comes from the disk once, and then from the cache again.
     assert calls["read", "pread64"]["without_io"] == 4
@@ -87,6 +90,7 @@ def wait_until_blocked(pid):
     raise AssertionError("the process does not come back to its standard input")
 
 
+@pytest.mark.full
 def test_other_engines_of_fio_are_counted_exactly(place, tmp_path):
     directory, disk = place
     with probed(tmp_path / "out", "--comm", LOAD, "--dev", disk) as found:
@@ -100,6 +104,7 @@ def test_other_engines_of_fio_are_counted_exactly(place, tmp_path):
         assert sum(e["bytes"] for e in found["events"] if e["rwbs"] == rwbs) == FILE_BYTES
 
 
+@pytest.mark.full
 def test_a_requeue_does_not_leak(place, tmp_path):
     directory, disk = place
     dd = f"dd if=/dev/zero of={directory / 'other'} bs=4M count=16 oflag=direct conv=notrunc"
@@ -124,6 +129,7 @@ def test_a_requeue_does_not_leak(place, tmp_path):
         pytest.skip("this disk gave no request back: its queue is deep enough")
 
 
+@pytest.mark.full
 def test_only_a_cgroups_processes_are_counted(place, tmp_path):
     directory, disk = place
     root = next(
@@ -150,6 +156,7 @@ def test_only_a_cgroups_processes_are_counted(place, tmp_path):
         group.rmdir()
 
 
+@pytest.mark.full
 def test_bpftrace_agrees_on_the_same_load(place, tmp_path):
     if shutil.which("bpftrace") is None:
         pytest.skip("bpftrace is not installed (apt-get install bpftrace)")
@@ -166,7 +173,7 @@ def test_bpftrace_agrees_on_the_same_load(place, tmp_path):
         "{ @bios[args->rwbs] = count(); @sectors[args->rwbs] = sum(args->nr_sector); } "
         f"tracepoint:block:block_split {mine} {{ @splits[args->rwbs] = count(); }} "
         f"tracepoint:block:block_bio_backmerge {mine} {{ @merged[args->rwbs] = count(); }}"
-    )  # fmt: skip
+    )
     with (
         probed(tmp_path / "out", "--comm", LOAD, "--dev", disk) as found,
         subprocess.Popen(
@@ -178,7 +185,7 @@ def test_bpftrace_agrees_on_the_same_load(place, tmp_path):
                 break
         done = fio(directory, "write", 1 << 20, 8)
         other.send_signal(signal.SIGINT)
-        out, err = other.communicate(timeout=30)
+        out, err = other.communicate()
     assert "@bios[WS]" in out, err
 
     def said(name):
@@ -199,9 +206,7 @@ def partition(tmp_path):
     os.truncate(tmp_path / "image", 32 << 20)
     if not (shutil.which("losetup") and shutil.which("addpart")):
         pytest.skip("losetup or addpart is not installed (apt-get install util-linux mount)")
-    made = subprocess.run(
-        ["losetup", "-f", "--show", tmp_path / "image"], capture_output=True, text=True, check=False
-    )  # fmt: skip
+    made = subprocess.run(["losetup", "-f", "--show", tmp_path / "image"], capture_output=True, text=True, check=False)
     if made.returncode:
         pytest.skip(f"no loop device: {made.stderr.strip()}")
     loop = Path(made.stdout.strip())
@@ -216,6 +221,7 @@ def partition(tmp_path):
         subprocess.run(["losetup", "-d", loop], check=True)
 
 
+@pytest.mark.full
 def test_a_partitions_requests_are_its_disks(partition, tmp_path):
     path, disk = partition
     with probed(tmp_path / "out", "--dev", path) as found:

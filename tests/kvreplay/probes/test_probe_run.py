@@ -11,6 +11,7 @@ from kvreplay.config.config import Config
 from kvreplay.result import probed
 from kvreplay.run.run import replay
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.run_file import ProbesNote
 
 MIB = 1 << 20
 ROWS = [
@@ -18,7 +19,7 @@ ROWS = [
     (1, "write", 2, "prefill", 2, 0, 5 * MIB, 1, 0, 0),
     (2, "read", 2, "decode", 1, 0, 3 * MIB, 2, 0, 0),
     (3, "read", 2, "decode", 2, 0, 5 * MIB, 2, 0, 0),
-]  # fmt: skip
+]
 
 
 @pytest.mark.root
@@ -28,7 +29,7 @@ def test_a_runs_block_requests_are_its_operations_bytes(tmp_path):
     (tmp_path / "scratch").mkdir()
     done = run_cli(
         "kvreplay", "run", trace, "--tier", f"nvme={tmp_path / 'scratch'}", "--probes", "-o", tmp_path / "run", "--json"
-    )  # fmt: skip
+    )
     facts = json.loads(done.stdout)["probes"]
     if not facts["devices"]:
         pytest.skip("the temporary directory does not lie on a disk")
@@ -52,7 +53,7 @@ def _replay(tmp_path, **config):
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     (tmp_path / "scratch").mkdir(exist_ok=True)
     wanted = Config(tiers={"nvme": str(tmp_path / "scratch")}, is_probed=True, **config)
-    return replay(wanted, trace, tmp_path / "run", ["kvreplay", "run"]).manifest
+    return replay(wanted, trace, tmp_path / "run", ["kvreplay", "run"]).run
 
 
 def test_a_run_goes_on_without_probes_and_says_why(tmp_path, monkeypatch, capfd):
@@ -61,11 +62,11 @@ def test_a_run_goes_on_without_probes_and_says_why(tmp_path, monkeypatch, capfd)
     (tmp_path / "run" / "blocks.parquet").write_text("of an earlier run")
     said = "import sys; sys.exit('kvreplay: error: no BCC for Python: apt-get install python3-bpfcc')"
     monkeypatch.setattr(probed, "_command", lambda _setting, _directory: [sys.executable, "-c", said])
-    manifest = _replay(tmp_path)
+    run = _replay(tmp_path)
     reason = "no BCC for Python: apt-get install python3-bpfcc"
-    assert manifest["status"] == "complete"
-    assert manifest["probes"] == {"is_measured": False, "reason": reason}
-    assert f"left out the probes: {reason}" in manifest["notes"]
+    assert run.status == "complete"
+    assert run.probes == ProbesNote(is_measured=False, reason=reason)
+    assert f"left out the probes: {reason}" in run.notes
     assert f"left out the probes: {reason}\n" in capfd.readouterr().err
     assert not {"probe.json", "blocks.parquet"} & {p.name for p in (tmp_path / "run").iterdir()}
     assert {p.name for p in tmp_path.iterdir()} == {"t.parquet", "t.objects.parquet", "scratch", "run"}
@@ -77,13 +78,13 @@ def test_probes_that_die_on_the_way_are_left_out(tmp_path, monkeypatch):
         "print('probes attached', file=sys.stderr, flush=True); sys.exit('kvreplay: error: gone')"
     )
     monkeypatch.setattr(probed, "_command", lambda _setting, _directory: [sys.executable, "-c", died])
-    assert _replay(tmp_path)["probes"] == {"is_measured": False, "reason": "gone"}
+    assert _replay(tmp_path).probes == ProbesNote(is_measured=False, reason="gone")
 
 
 def test_a_program_that_does_not_start_leaves_the_probes_out(tmp_path, monkeypatch):
     monkeypatch.setattr(probed, "_command", lambda _setting, _directory: ["/nonexistent/python"])
     reason = "/nonexistent/python does not start: No such file or directory"
-    assert _replay(tmp_path)["probes"] == {"is_measured": False, "reason": reason}
+    assert _replay(tmp_path).probes == ProbesNote(is_measured=False, reason=reason)
 
 
 def test_histograms_only_needs_probes(tmp_path):

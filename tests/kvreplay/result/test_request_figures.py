@@ -11,17 +11,16 @@ import pytest
 from conftest import run_cli, trace_batch, trace_meta, write_trace
 
 from kvreplay.config.config import Config
+from kvreplay.config.setting import Setting
 from kvreplay.config.warmup import Warmup
 from kvreplay.engine.job import Record
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, Pacer
 from kvreplay.plan.plan import compile_window
 from kvreplay.plan.requests import read_asked
-from kvreplay.result.manifest import Setting
-from kvreplay.result.mlperf import Criteria
-from kvreplay.result.request_figures import Targets, request_figures
+from kvreplay.result.mlperf import Criteria, Targets, request_figures
 from kvreplay.result.requests import served_batch
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.tier import Options
+from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import describe
@@ -43,10 +42,13 @@ def row(ts: int, op: str, obj: int, request: int, stage: int, *, phase: str = "l
 
 # Request 0 loads two chunks of two objects each, 1 none, 2 one from a tier that is not replayed.
 ROWS = [
-    *(row(0, "read", i, 0, 0) for i in range(4)), row(MS, "write", 4, 0, 1, phase="store"),
+    *(row(0, "read", i, 0, 0) for i in range(4)),
+    row(MS, "write", 4, 0, 1, phase="store"),
     row(2 * MS, "write", 5, 1, 0, phase="prefill"),
-    row(4 * MS, "read", 6, 2, 0, tier=0), row(4 * MS, "read", 7, 2, 0, tier=0), row(5 * MS, "write", 8, 2, 1),
-]  # fmt: skip
+    row(4 * MS, "read", 6, 2, 0, tier=0),
+    row(4 * MS, "read", 7, 2, 0, tier=0),
+    row(5 * MS, "write", 8, 2, 1),
+]
 SUBMITTED = (0, 0, 1, 2, 6, 7, 9)
 COMPLETED = (3, 4, 5, 4, 8, 8, 10)
 
@@ -54,16 +56,23 @@ COMPLETED = (3, 4, 5, 4, 8, 8, 10)
 def requests_table(path: Path, *, config: dict[str, Any] = CONFIG) -> Path:
     """Requests 0 to 2 at 0, 1 and 4 ms with 700, 300 and 600 tokens: interactive, batch and no class."""
     columns: dict[str, Any] = {
-        "arrival_ns": [0, MS, 4 * MS], "request_id": [0, 1, 2], "session_id": [None] * 3, "turn": [0] * 3,
-        "input_tokens": [700, 300, 600], "output_tokens": [1] * 3, "block_ids": [None] * 3,
-    }  # fmt: skip
+        "arrival_ns": [0, MS, 4 * MS],
+        "request_id": [0, 1, 2],
+        "session_id": [None] * 3,
+        "turn": [0] * 3,
+        "input_tokens": [700, 300, 600],
+        "output_tokens": [1] * 3,
+        "block_ids": [None] * 3,
+    }
     schema = arrow_schema(REQUESTS)
     arrays = [
-        enum_array(REQUESTS, "qos", np.array([0, 2, 0], np.int8), np.array([False, False, True])) if c.name == "qos"
-        else enum_array(REQUESTS, "kind", np.zeros(3, np.int8)) if c.name == "kind"
+        enum_array(REQUESTS, "qos", np.array([0, 2, 0], np.int8), np.array([False, False, True]))
+        if c.name == "qos"
+        else enum_array(REQUESTS, "kind", np.zeros(3, np.int8))
+        if c.name == "kind"
         else pa.array(columns[c.name], schema.field(c.name).type)
         for c in REQUESTS.columns
-    ]  # fmt: skip
+    ]
     with create(path, REQUESTS, describe(REQUESTS, "kvtrace", [], config)) as out:
         out.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
     return path
@@ -79,7 +88,7 @@ def setting(tmp_path: Path, pacer: Pacer, **meta: Any) -> tuple[Setting, Record,
     window = compile_window(reader, trace, {2: 1}, Limit())
     asked = read_asked(requests_table(tmp_path / "r.parquet"), reader.meta)
     record = Record(np.array(SUBMITTED) * MS, np.array(COMPLETED) * MS, np.zeros(len(SUBMITTED), np.int8), None)
-    tiers = [None, None, FileTier("nvme", tmp_path, Options())]
+    tiers = [None, None, FileTier("nvme", tmp_path, StorageOptions())]
     made = Setting(Config(tiers={}), pacer, reader, window, tiers, trace, [], asked)
     return made, record, pacer.due_ns(window.plan.ts_ns)
 
@@ -119,8 +128,9 @@ def test_classes_are_judged_by_their_targets(tmp_path: Path) -> None:
     # In flight: 0 to 5 and 6 to 8 ms; 7 to 8; 9 to 10.
     assert (found.storage.count, found.storage.max_ns, found.storage.p50_ns) == (3, 7 * MS, MS)
     assert [(c.qos, c.storage.max_ns, c.share_within_p95_target, c.verdict) for c in found.classes] == [
-        ("interactive", 7 * MS, 1.0, "not measured"), ("batch", MS, 0.0, "not measured")
-    ]  # fmt: skip
+        ("interactive", 7 * MS, 1.0, "not measured"),
+        ("batch", MS, 0.0, "not measured"),
+    ]
     assert found.first_token is not None
     assert (found.first_token.count, found.first_token_unknown, found.first_token_reason) == (2, 1, None)
 

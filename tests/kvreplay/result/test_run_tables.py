@@ -11,21 +11,22 @@ import pytest
 from conftest import run_cli, trace_meta, write_trace
 
 from kvreplay.config.config import Config
+from kvreplay.config.criteria import Criteria, read_criteria
+from kvreplay.config.setting import Setting
 from kvreplay.engine.job import Record
 from kvreplay.plan.pacing import ClosedLoop
 from kvreplay.plan.plan import compile_window
 from kvreplay.result.figures import Summary, summarize
-from kvreplay.result.manifest import Setting
-from kvreplay.result.mlperf import Criteria, Mlperf, mlperf, read_criteria
-from kvreplay.result.request_figures import request_figures
+from kvreplay.result.mlperf import mlperf, request_figures
 from kvreplay.result.requests import served_batch
-from kvreplay.result.series import series_batch
-from kvreplay.tiers import drives
+from kvreplay.result.tables import series_batch
+from kvreplay.tiers import devices
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.tier import Options
+from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
+from kvtrace.core.run.figures import Mlperf
 from kvtrace.core.schema import SERIES, SERVED, TRACE
 from kvtrace.core.tables import open_table, read_table
 
@@ -37,16 +38,21 @@ S = 1000 * MS
 MIB = 1 << 20
 
 
-def row(op: str, obj: int, length: int, request: int | None, stage: int | None, *, phase: str = "load",
-        tier: int = 2) -> Any:  # fmt: skip
+def row(
+    op: str, obj: int, length: int, request: int | None, stage: int | None, *, phase: str = "load", tier: int = 2
+) -> Any:
     return (0, op, tier, phase, obj, 0, length, request, stage, 0)
 
 
 ROWS = [
-    row("read", 0, 2 * MIB, 7, 0), row("read", 1, MIB, 7, 0), row("write", 2, MIB, 7, 1, phase="store"),
-    row("read", 3, MIB, 7, 2, tier=0), row("read", 0, 2 * MIB, 9, 0, phase="decode"),
-    row("delete", 2, MIB, None, None, phase="evict"), row("read", 4, MIB, 11, 0, tier=0),
-]  # fmt: skip
+    row("read", 0, 2 * MIB, 7, 0),
+    row("read", 1, MIB, 7, 0),
+    row("write", 2, MIB, 7, 1, phase="store"),
+    row("read", 3, MIB, 7, 2, tier=0),
+    row("read", 0, 2 * MIB, 9, 0, phase="decode"),
+    row("delete", 2, MIB, None, None, phase="evict"),
+    row("read", 4, MIB, 11, 0, tier=0),
+]
 # Planned are rows 0, 1, 2, 4, 5: tier 0 has no target. The read of request 9 fails.
 TIMES: Sequence[tuple[int, int]] = ((0, 400), (100, 200), (600, 1200), (700, -1), (1300, 1400))
 
@@ -54,7 +60,7 @@ TIMES: Sequence[tuple[int, int]] = ((0, 400), (100, 200), (600, 1200), (700, -1)
 def setting(tmp_path: Path, **meta: Any) -> tuple[Setting, Record]:
     trace = write_trace(tmp_path / "t.parquet", ROWS, **meta)
     reader = open_table(trace, TRACE)
-    tier = FileTier("nvme", tmp_path, Options())
+    tier = FileTier("nvme", tmp_path, StorageOptions())
     window = compile_window(reader, trace, {2: 4096}, Limit())
     submitted, completed = np.array(TIMES, dtype=np.int64).T * MS
     completed[3] = -1
@@ -66,17 +72,37 @@ def test_a_request_is_served_while_any_of_its_operations_is_in_flight(tmp_path: 
     found = served_batch(*setting(tmp_path), None).to_pylist()
     # Request 7: 0 to 400 ms, the second read within, and 600 to 1200: 1000 of its 1200 ms.
     assert found[0] == {
-        "request_id": 7, "scheduled_ns": None, "submitted_ns": 0, "completed_ns": 1200 * MS, "storage_ns": S,
-        "qos": None, "first_token_ns": None,
-        "operations": 3, "unfinished": 0, "not_replayed": 1, "hits": 2, "hit_bytes": 3 * MIB, "read_bytes": 3 * MIB,
+        "request_id": 7,
+        "scheduled_ns": None,
+        "submitted_ns": 0,
+        "completed_ns": 1200 * MS,
+        "storage_ns": S,
+        "qos": None,
+        "first_token_ns": None,
+        "operations": 3,
+        "unfinished": 0,
+        "not_replayed": 1,
+        "hits": 2,
+        "hit_bytes": 3 * MIB,
+        "read_bytes": 3 * MIB,
         "written_bytes": MIB,
-    }  # fmt: skip
+    }
     assert found[1] == {
-        "request_id": 9, "scheduled_ns": None, "submitted_ns": 700 * MS, "completed_ns": None, "storage_ns": None,
-        "qos": None, "first_token_ns": None,
-        "operations": 0, "unfinished": 1, "not_replayed": 0, "hits": 0, "hit_bytes": 0, "read_bytes": 0,
+        "request_id": 9,
+        "scheduled_ns": None,
+        "submitted_ns": 700 * MS,
+        "completed_ns": None,
+        "storage_ns": None,
+        "qos": None,
+        "first_token_ns": None,
+        "operations": 0,
+        "unfinished": 1,
+        "not_replayed": 0,
+        "hits": 0,
+        "hit_bytes": 0,
+        "read_bytes": 0,
         "written_bytes": 0,
-    }  # fmt: skip
+    }
     assert (found[2]["request_id"], found[2]["not_replayed"], found[2]["operations"]) == (11, 1, 0)
     assert len(found) == 3
 
@@ -85,19 +111,50 @@ def test_each_second_has_its_operations(tmp_path: Path) -> None:
     made, record = setting(tmp_path)
     found = series_batch(made.window.plan, record, made.tiers).to_pylist()
     assert found == [
-        {"second": 0, "tier": 2, "drive": None, "op": "read", "operations": 2, "errors": 1, "bytes": 3 * MIB,
-         "mean_ns": 250 * MS, "p99_ns": None, "max_ns": 400 * MS},
-        {"second": 1, "tier": 2, "drive": None, "op": "write", "operations": 1, "errors": 0, "bytes": MIB,
-         "mean_ns": 600 * MS, "p99_ns": None, "max_ns": 600 * MS},
-        {"second": 1, "tier": 2, "drive": None, "op": "delete", "operations": 1, "errors": 0, "bytes": 0,
-         "mean_ns": 100 * MS, "p99_ns": None, "max_ns": 100 * MS},
-    ]  # fmt: skip
+        {
+            "second": 0,
+            "tier": 2,
+            "drive": None,
+            "op": "read",
+            "operations": 2,
+            "errors": 1,
+            "bytes": 3 * MIB,
+            "mean_ns": 250 * MS,
+            "p99_ns": None,
+            "max_ns": 400 * MS,
+        },
+        {
+            "second": 1,
+            "tier": 2,
+            "drive": None,
+            "op": "write",
+            "operations": 1,
+            "errors": 0,
+            "bytes": MIB,
+            "mean_ns": 600 * MS,
+            "p99_ns": None,
+            "max_ns": 600 * MS,
+        },
+        {
+            "second": 1,
+            "tier": 2,
+            "drive": None,
+            "op": "delete",
+            "operations": 1,
+            "errors": 0,
+            "bytes": 0,
+            "mean_ns": 100 * MS,
+            "p99_ns": None,
+            "max_ns": 100 * MS,
+        },
+    ]
 
 
 def test_latency_per_mib_scales_each_operation(tmp_path: Path) -> None:
     made, record = setting(tmp_path)
-    found = summarize(made.window.plan, record, None, made.tiers, None, queue_depth=1, skipped_rows={},
-                      absent_deletes=0)  # fmt: skip
+    found = summarize(
+        made.window.plan, record, None, made.tiers, None, queue_depth=1, skipped_rows={}, absent_deletes=0
+    )
     by = {f.op: f.latency_per_mib for f in found.figures}
     # 400 ms for 2 MiB, 100 ms for 1 MiB.
     assert (by["read"].count, by["read"].mean_ns, by["read"].max_ns) == (2, 150 * MS, 200 * MS)
@@ -115,16 +172,18 @@ STATS = {"output_tokens": 500, "lookups": 10, "tiers": [{"hits": 2}, {"hits": 1}
 def test_the_benchmarks_figures_are_by_its_definitions(tmp_path: Path) -> None:
     made, record = setting(tmp_path, stats=STATS)
     record.outcome[3], record.completed_ns[3] = 0, 1000 * MS
-    summary = summarize(made.window.plan, record, None, made.tiers, None, queue_depth=1, skipped_rows={},
-                        absent_deletes=0)  # fmt: skip
+    summary = summarize(
+        made.window.plan, record, None, made.tiers, None, queue_depth=1, skipped_rows={}, absent_deletes=0
+    )
     found = judged(made, record, summary, Criteria(hit_rate=0.5))
     # Reads of 400, 100 and 300 ms and a write of 600 ms; the delete is none of the benchmark's.
     assert found.throughput.storage_io_ns == 1400 * MS
     assert found.throughput.storage_throughput_tokens_per_s == pytest.approx(500 / 1.4)
     assert found.throughput.wall_clock_throughput_tokens_per_s is None
     assert [(x.op, x.kind, x.host, x.device) for x in found.latencies] == [
-        ("read", "storage", None, None), ("write", "storage", None, None)
-    ]  # fmt: skip
+        ("read", "storage", None, None),
+        ("write", "storage", None, None),
+    ]
     verdicts = {c.name: (c.measured, c.verdict) for c in found.criteria}
     assert verdicts["hit_rate"] == (0.4, "fail")
     assert verdicts["storage_read_p95_ns"] == (None, "not measured")
@@ -134,8 +193,9 @@ def test_the_benchmarks_figures_are_by_its_definitions(tmp_path: Path) -> None:
 
 def test_tokens_are_null_when_only_a_part_was_measured(tmp_path: Path) -> None:
     made, record = setting(tmp_path, stats=STATS)
-    summary = summarize(made.window.plan, record, None, made.tiers, None, queue_depth=1, skipped_rows={},
-                        absent_deletes=0)  # fmt: skip
+    summary = summarize(
+        made.window.plan, record, None, made.tiers, None, queue_depth=1, skipped_rows={}, absent_deletes=0
+    )
     found = judged(made, record, summary, Criteria()).throughput
     assert (found.tokens, found.storage_throughput_tokens_per_s) == (None, None)
     assert found.reason == "only a part of the trace was measured, and the trace counts tokens as a whole"
@@ -157,11 +217,12 @@ def test_p95_is_judged_at_the_threshold(tmp_path: Path) -> None:
 def test_criteria_come_from_a_file_that_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     for text, message in (
-        ('cpu_p99 = "1ms"', "unknown field `cpu_p99`"), ('cpu_p95 = "quick"', "'quick' is not a duration"),
+        ('cpu_p99 = "1ms"', "unknown field `cpu_p99`"),
+        ('cpu_p95 = "quick"', "'quick' is not a duration"),
         ("hit_rate = 'high'", "hit_rate"),
         ("[qos_batch]\np95 = '1s'", "qos_batch"),
         ("[qos_batch]\np95 = 'soon'\np99 = '1s'\np99_9 = '1s'\np99_99 = '1s'", "'soon' is not a duration"),
-    ):  # fmt: skip
+    ):
         path.write_text(text)
         with pytest.raises(ConfigError, match=message):
             read_criteria(path)
@@ -183,9 +244,9 @@ def test_a_run_has_its_tables_with_provenance(tmp_path: Path) -> None:
 
 
 def test_smart_data_is_null_with_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(drives, "block_device", lambda _: Path("/sys/block/sdx"))
+    monkeypatch.setattr(devices, "block_device", lambda _: Path("/sys/block/sdx"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert drives.smart(tmp_path).reason == "neither smartctl nor nvme is installed"
+    assert devices.smart(tmp_path).reason == "neither smartctl nor nvme is installed"
     tool = tmp_path / "smartctl"
     for answer, expected in (
         ('{"nvme_smart_health_information_log": {"percentage_used": 3}}', ({"percentage_used": 3}, None)),
@@ -194,6 +255,6 @@ def test_smart_data_is_null_with_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_p
     ):
         tool.write_text(f"#!/bin/sh\ncat <<'EOF_'\n{answer}\nEOF_\n".replace("cat", "/bin/cat"))
         tool.chmod(0o755)
-        found = drives.smart(tmp_path)
+        found = devices.smart(tmp_path)
         assert (found.values, found.reason) == expected
-    assert drives.smart(tmp_path / "absent").reason == "no block device is seen beneath it"
+    assert devices.smart(tmp_path / "absent").reason == "no block device is seen beneath it"

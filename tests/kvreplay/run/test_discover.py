@@ -10,7 +10,7 @@ import pytest
 from conftest import run_cli
 
 from kvreplay.run import discover as module
-from kvreplay.run.discover import Discovery, Drive, Filesystem, Gpu, discover, recommended, warnings
+from kvreplay.run.discover import Discovery, Filesystem, FoundDrive, Gpu, discover, recommended, warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,28 +18,52 @@ if TYPE_CHECKING:
 
 def machine(**fields: Any) -> Discovery:
     """Return a machine that nothing is wrong with, but for `fields`."""
-    drive = Drive(name="nvme0n1", model="M", firmware="1", bytes=10**12, is_rotational=False, scheduler="none",
-                  queue_requests=1023, write_cache="write back")  # fmt: skip
+    drive = FoundDrive(
+        name="nvme0n1",
+        model="M",
+        firmware="1",
+        bytes=10**12,
+        is_rotational=False,
+        scheduler="none",
+        queue_requests=1023,
+        write_cache="write back",
+    )
     data = Filesystem(mount_point="/data", device="/dev/nvme0n1", kind="xfs", options=["rw"], free_bytes=10**11)
     good: dict[str, Any] = {
-        "host": {"cpus": 8, "cpu_model": "C", "kernel": "6"}, "governor": "performance", "load_1min": 0.1,
-        "memory_bytes": 64 << 30, "available_bytes": 60 << 30, "swap_used_bytes": 0, "huge_pages": "madvise",
-        "gpus": [], "gpu_reason": "none", "drives": [drive], "filesystems": [data],
-        "limits": {"memlock_bytes": None, "open_files": 65_536}, "is_root": False, "io_uring": "available",
-        "programs": {"fio": None, "smartctl": "/usr/sbin/smartctl", "nvme": None}, "warnings": [],
-        "gpu_libraries": {"cupy": None, "kvikio": None}, "probes": "available",
+        "host": {"cpus": 8, "cpu_model": "C", "kernel": "6"},
+        "governor": "performance",
+        "load_1min": 0.1,
+        "memory_bytes": 64 << 30,
+        "available_bytes": 60 << 30,
+        "swap_used_bytes": 0,
+        "huge_pages": "madvise",
+        "gpus": [],
+        "gpu_reason": "none",
+        "drives": [drive],
+        "filesystems": [data],
+        "limits": {"memlock_bytes": None, "open_files": 65_536},
+        "is_root": False,
+        "io_uring": "available",
+        "programs": {"fio": None, "smartctl": "/usr/sbin/smartctl", "nvme": None},
+        "warnings": [],
+        "gpu_libraries": {"cupy": None, "kvikio": None},
+        "probes": "available",
         "recommended": {},
-    }  # fmt: skip
+    }
     return Discovery(**(good | fields))
 
 
 def test_a_good_machine_has_no_warning() -> None:
     assert warnings(machine()) == []
     assert recommended(machine()) == {
-        "engine": "uring", "io_bytes": 1 << 20, "queue_depth": 32, "cpu_tier_bytes": 30 << 30,
-        "storage_directory_on": "/data", "trials": 3,
+        "engine": "uring",
+        "io_bytes": 1 << 20,
+        "queue_depth": 32,
+        "cpu_tier_bytes": 30 << 30,
+        "storage_directory_on": "/data",
+        "trials": 3,
         "next": "kvreplay sweep finds the queue depth at which this drive saturates",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -66,13 +90,20 @@ def test_storage_that_spoils_a_run_is_named() -> None:
     disk = msgspec.structs.replace(machine().filesystems[0], options=["rw", "discard"], mount_point="/")
     found = warnings(machine(drives=[drive], filesystems=[disk]))
     assert [line.split(";")[0].split(":")[0] for line in found] == [
-        "nvme0n1 calls itself rotational", "nvme0n1 has the I/O scheduler bfq, which reorders and delays",
-        "/ is mounted with discard", "/ is the system's own filesystem",
-    ]  # fmt: skip
+        "nvme0n1 calls itself rotational",
+        "nvme0n1 has the I/O scheduler bfq, which reorders and delays",
+        "/ is mounted with discard",
+        "/ is the system's own filesystem",
+    ]
     assert recommended(machine(io_uring="no", drives=[], available_bytes=None)) | {"next": ""} == {
-        "engine": "threads", "io_bytes": 1 << 20, "queue_depth": 8, "cpu_tier_bytes": None,
-        "storage_directory_on": "/data", "trials": 3, "next": "",
-    }  # fmt: skip
+        "engine": "threads",
+        "io_bytes": 1 << 20,
+        "queue_depth": 8,
+        "cpu_tier_bytes": None,
+        "storage_directory_on": "/data",
+        "trials": 3,
+        "next": "",
+    }
 
 
 def test_root_needs_no_memlock() -> None:
@@ -81,21 +112,34 @@ def test_root_needs_no_memlock() -> None:
 
 def test_drives_are_read_from_sys(tmp_path: Path) -> None:
     for path, text in {
-        "sys/block/nvme0n1/size": "2000", "sys/block/nvme0n1/device/model": "Fast 1", "sys/block/loop0/size": "8",
-        "sys/block/nvme0n1/device/firmware_rev": "FW1", "sys/block/nvme0n1/queue/rotational": "0",
-        "sys/block/nvme0n1/queue/scheduler": "[none] mq-deadline", "sys/block/nvme0n1/queue/nr_requests": "1023",
-        "sys/block/sr0/size": "8", "sys/block/sda/size": "0", "proc/meminfo": "MemTotal: 1024 kB\nSwapTotal: 8 kB\n"
-        "SwapFree: 6 kB\n",
+        "sys/block/nvme0n1/size": "2000",
+        "sys/block/nvme0n1/device/model": "Fast 1",
+        "sys/block/loop0/size": "8",
+        "sys/block/nvme0n1/device/firmware_rev": "FW1",
+        "sys/block/nvme0n1/queue/rotational": "0",
+        "sys/block/nvme0n1/queue/scheduler": "[none] mq-deadline",
+        "sys/block/nvme0n1/queue/nr_requests": "1023",
+        "sys/block/sr0/size": "8",
+        "sys/block/sda/size": "0",
+        "proc/meminfo": "MemTotal: 1024 kB\nSwapTotal: 8 kB\nSwapFree: 6 kB\n",
         "proc/self/mounts": "/dev/x /a ext4 rw,discard 0 0\n/dev/x /b ext4 rw 0 0\ntmpfs /t tmpfs rw 0 0\n",
         "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
-    }.items():  # fmt: skip
+    }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     found = discover(tmp_path)
     assert found.drives == [
-        Drive(name="nvme0n1", model="Fast 1", firmware="FW1", bytes=1_024_000, is_rotational=False, scheduler="none",
-              queue_requests=1023, write_cache=None)
-    ]  # fmt: skip
+        FoundDrive(
+            name="nvme0n1",
+            model="Fast 1",
+            firmware="FW1",
+            bytes=1_024_000,
+            is_rotational=False,
+            scheduler="none",
+            queue_requests=1023,
+            write_cache=None,
+        )
+    ]
     assert (found.memory_bytes, found.swap_used_bytes, found.huge_pages) == (1 << 20, 2048, "madvise")
     assert [(f.mount_point, f.options) for f in found.filesystems] == [("/a", ["rw", "discard"])]
 

@@ -6,27 +6,28 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from conftest import run_cli, write_trace
+from run_files import run_file, summary
+from waiting import wait_for
 
 from kvreplay.config.config import Config
 from kvreplay.engine import ring
 from kvreplay.engine.job import ERROR, OK, Record
 from kvreplay.result import journal as journals
 from kvreplay.result import tables
-from kvreplay.result.journal import PARTIAL_MANIFEST, PARTIAL_OPS, Journal, journal, read_record, unrecovered
-from kvreplay.result.recover import recover
-from kvreplay.run.compare import compare
+from kvreplay.result.journal import Journal, journal, read_record, unrecovered
+from kvreplay.run.recover import recover
 from kvreplay.run.run import replay
 from kvreplay.run.trials import run_trials
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.tier import Options
+from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
+from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, PartialRunFile, RunBegun, Running, read_run
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import read_table
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 IO = 16384
+ROWS = 30_000
 
 
 def row(op: str, obj: int, length: int = IO, ts: int = 0, stage: int | None = None) -> Any:
@@ -47,27 +49,34 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def wait_for(condition: Any, what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def start(tmp_path: Path, target: Path, name: str = "run") -> subprocess.Popen[str]:
-    """Start a replay that writes an object every 10 ms for a quarter of an hour."""
-    trace = write_trace(tmp_path / "t.parquet", [row("write", i, ts=i * 10**7) for i in range(100_000)])
+    """Start a replay that writes an object every 10 ms for minutes."""
+    trace = write_trace(tmp_path / "t.parquet", [row("write", i, ts=i * 10**7) for i in range(ROWS)])
     return subprocess.Popen(
-        [sys.executable, "-m", "kvreplay.cli", "run", str(trace), "--tier", f"nvme={target}", "--speed", "1",
-         "--buffered", "-o", str(tmp_path / name)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "kvreplay.cli",
+            "run",
+            str(trace),
+            "--tier",
+            f"nvme={target}",
+            "--speed",
+            "1",
+            "--buffered",
+            "-o",
+            str(tmp_path / name),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def kill_with_rows(tmp_path: Path, process: subprocess.Popen[str]) -> Path:
     """Kill `process` when its journal has at least a batch of rows; return the run's directory."""
-    kept = tmp_path / "run" / PARTIAL_OPS
-    wait_for(lambda: kept.is_file() and kept.stat().st_size > 1000, "the journal has no rows")
+    kept = tmp_path / "run" / PARTIAL_OPS_FILE
+    wait_for(process, lambda: kept.is_file() and kept.stat().st_size > 1000, "the journal has no rows")
     process.send_signal(signal.SIGKILL)
     process.communicate()
     return tmp_path / "run"
@@ -77,13 +86,13 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
     (tmp_path / "d").mkdir()
     process = start(tmp_path, tmp_path / "d")
     output = tmp_path / "run"
-    wait_for((output / PARTIAL_MANIFEST).is_file, "the journal does not begin")
+    wait_for(process, (output / PARTIAL_RUN_FILE).is_file, "the journal does not begin")
     with pytest.raises(DeviceError, match="that run is still going on"):
         recover(output)
     kill_with_rows(tmp_path, process)
     assert not (output / "run.json").exists()
-    with pytest.raises(ConfigError, match=r"was cut off; kvreplay recover .* makes a partial run of it"):
-        compare([output, output])
+    with pytest.raises(TraceError, match=r"was cut off; kvreplay recover .* makes a partial run of it"):
+        read_run(output)
     again = run_cli(
         "kvreplay", "run", tmp_path / "t.parquet", "--tier", f"nvme={tmp_path / 'd'}", "-o", output, check=False
     )
@@ -105,12 +114,10 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
     # An object every 10 ms, in order; what was in flight at the last note is missing.
     assert ok[-1]["row"] + 1 - len(ok) < 8
     assert all(o["completed_ns"] >= o["submitted_ns"] >= o["scheduled_ns"] == o["row"] * 10**7 for o in ok)
-    assert manifest["summary"]["not_reached"] == 100_000 - len(ok)
+    assert manifest["summary"]["not_reached"] == ROWS - len(ok)
     assert manifest["summary"]["wall_ns"] == max(o["completed_ns"] for o in ok)
     assert manifest["summary"]["generation"] is None, "what it cost is not known"
-    assert sorted(p.name for p in output.iterdir()) == [
-        "ops.parquet", "requests.parquet", "run.json", "series.parquet"
-    ]  # fmt: skip
+    assert sorted(p.name for p in output.iterdir()) == ["ops.parquet", "requests.parquet", "run.json", "series.parquet"]
     with pytest.raises(ConfigError, match="nothing to recover"):
         recover(output)
 
@@ -128,9 +135,11 @@ def record_of(outcomes: list[int]) -> Record:
 def test_a_journal_keeps_each_operation_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "_PERIOD_S", 3600.0)
     record = record_of([3, 0, 3, 1, 0])
+    known = {name: getattr(run_file(summary([])), name) for name in RunBegun.__struct_fields__}
+    begun = PartialRunFile(**known, running=Running("/trace"))
 
     def fail() -> None:
-        with journal(tmp_path, record, {"program": "kvreplay"}) as kept:
+        with journal(tmp_path, record, begun) as kept:
             kept.keep()
             kept.keep()
             # A row that ends after later ones.
@@ -140,7 +149,7 @@ def test_a_journal_keeps_each_operation_once(tmp_path: Path, monkeypatch: pytest
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    with (tmp_path / PARTIAL_OPS).open("rb") as file:
+    with (tmp_path / PARTIAL_OPS_FILE).open("rb") as file:
         places = [b.column("place").to_pylist() for b in pa.ipc.open_stream(file)]
     assert places == [[1, 3, 4], [0]]
     found = read_record(tmp_path, 5, is_open_loop=True)
@@ -148,13 +157,13 @@ def test_a_journal_keeps_each_operation_once(tmp_path: Path, monkeypatch: pytest
     assert found.completed_ns.tolist() == [5, 15, -1, -1, 45]
     assert found.ready_ns.tolist() == [0, 1, 0, 3, 4]
     # A kill in the middle of a batch costs that batch.
-    whole = (tmp_path / PARTIAL_OPS).read_bytes()
-    (tmp_path / PARTIAL_OPS).write_bytes(whole[:-20])
+    whole = (tmp_path / PARTIAL_OPS_FILE).read_bytes()
+    (tmp_path / PARTIAL_OPS_FILE).write_bytes(whole[:-20])
     assert read_record(tmp_path, 5, is_open_loop=True).outcome.tolist() in ([0, 0, 3, 1, 0], [3, 0, 3, 1, 0])
-    (tmp_path / PARTIAL_OPS).write_bytes(whole[: len(whole) // 2])
+    (tmp_path / PARTIAL_OPS_FILE).write_bytes(whole[: len(whole) // 2])
     assert read_record(tmp_path, 5, is_open_loop=True).outcome.tolist() in ([3, 0, 3, 1, 0], [3, 3, 3, 3, 3])
     with unrecovered(tmp_path) as content:
-        assert content == {"program": "kvreplay"}
+        assert content == begun
 
 
 def test_two_runs_cannot_write_to_one_directory(tmp_path: Path) -> None:
@@ -175,20 +184,20 @@ def test_a_journal_that_cannot_be_written_stops_no_run(tmp_path: Path, monkeypat
     config = Config(tiers={"nvme": str(tmp_path / "d")}, is_buffered=True, speed=1.0)
     outcome = replay(config, trace, tmp_path / "run", [])
     assert outcome.error is None
-    assert f"would not have outlived a kill: {tmp_path / 'run'}: No space left on device" in outcome.manifest["notes"]
+    assert f"would not have outlived a kill: {tmp_path / 'run'}: No space left on device" in outcome.run.notes
 
 
 def test_a_signal_ends_the_run_with_what_it_has(tmp_path: Path) -> None:
     target = tmp_path / "space.dat"
     process = start(tmp_path, target)
-    wait_for((tmp_path / "run" / PARTIAL_MANIFEST).is_file, "the run does not begin")
+    wait_for(process, (tmp_path / "run" / PARTIAL_RUN_FILE).is_file, "the run does not begin")
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert (process.returncode, out.startswith("PARTIAL: ")) == (130, True), err
     assert "interrupted by SIGTERM" in err
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "partial"
     assert not target.exists()
-    assert not (tmp_path / "run" / PARTIAL_MANIFEST).exists()
+    assert not (tmp_path / "run" / PARTIAL_RUN_FILE).exists()
 
 
 def mounted(tmp_path: Path, size: int) -> Path:
@@ -223,17 +232,22 @@ def test_a_full_drive_keeps_what_was_measured(tmp_path: Path, engine: str) -> No
                     fill(point / "other")
                 return super().path(object_id)
 
-        rows = [row("write", 0, stage=0), row("write", 1, 2 * IO, stage=1), row("delete", 0, stage=2),
-                row("write", 2, 20 * IO, stage=3), row("write", 3, stage=4)]  # fmt: skip
+        rows = [
+            row("write", 0, stage=0),
+            row("write", 1, 2 * IO, stage=1),
+            row("delete", 0, stage=2),
+            row("write", 2, 20 * IO, stage=3),
+            row("write", 3, stage=4),
+        ]
         trace = write_trace(tmp_path / "t.parquet", rows)
-        tier = Filling("nvme", point / "d", Options(is_direct=False))
+        tier = Filling("nvme", point / "d", StorageOptions(is_direct=False))
         config = Config(tiers={"nvme": str(point / "d")}, io_bytes=IO, engine=engine, is_buffered=True)
         outcome = replay(config, trace, tmp_path / "run", [], tiers=[None, None, tier])
         assert isinstance(outcome.error, DeviceError)
         assert "row 3: write of object 2: No space left on device" in str(outcome.error)
         found = [o["outcome"] for o in read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()]
         assert found == ["ok", "ok", "ok", "error", "skipped"]
-        assert outcome.manifest["status"] == "partial"
+        assert outcome.run.status == "partial"
         assert list((point / "d").iterdir()) == [], "our files went"
         assert (point / "other").stat().st_size > 0, "the other program's did not"
     finally:
@@ -255,9 +269,9 @@ def test_a_series_that_was_cut_off_is_ours_and_says_what_to_do(tmp_path: Path) -
     output = tmp_path / "trials"
     trial = output / "trial-1"
     trial.mkdir(parents=True)
-    (trial / PARTIAL_MANIFEST).write_text("{}")
+    (trial / PARTIAL_RUN_FILE).write_text("{}")
     with pytest.raises(DeviceError, match=f"say kvreplay recover {trial}"):
         tables.check_output(output, is_forced=False)
-    (trial / PARTIAL_MANIFEST).unlink()
+    (trial / PARTIAL_RUN_FILE).unlink()
     (trial / "run.json").write_text('{"program": "kvreplay"}')
     tables.check_output(output, is_forced=False)

@@ -10,8 +10,7 @@ import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.run.sweep import Axis, Point, Sweep, is_saturated, knee, plot, sweep
-from kvreplay.run.users import with_users
+from kvreplay.run.sweep import Axis, LoadSweep, SweepPoint, is_saturated, knee, plot, sweep, with_users
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
@@ -20,12 +19,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def points(rates: list[float | None], paces: list[bool | None] | None = None) -> list[Point]:
+def points(rates: list[float | None], paces: list[bool | None] | None = None) -> list[SweepPoint]:
     return [
-        Point(value=2.0**i, run="r", verdict="v", throughput_bytes_per_s=rate, operations_per_s=None,
-              read_p99_ns=None, write_p99_ns=None, kept_pace=(paces or [None] * 9)[i], late_p99_ns=None)
+        SweepPoint(
+            value=2.0**i,
+            run="r",
+            verdict="v",
+            throughput_bytes_per_s=rate,
+            operations_per_s=None,
+            read_p99_ns=None,
+            write_p99_ns=None,
+            kept_pace=(paces or [None] * 9)[i],
+            late_p99_ns=None,
+        )
         for i, rate in enumerate(rates)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +88,9 @@ def test_a_sweep_keeps_its_runs_and_says_its_rule(tmp_path: Path) -> None:
 
 def test_what_a_point_says_is_the_runs(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row(i) for i in range(40)])
-    found, error = sweep(Config(tiers={"cpu": "ram"}, is_buffered=True), trace, tmp_path / "s", [], Axis.SPEED,
-                         [0.5, 1e6])  # fmt: skip
+    found, error = sweep(
+        Config(tiers={"cpu": "ram"}, is_buffered=True), trace, tmp_path / "s", [], Axis.SPEED, [0.5, 1e6]
+    )
     assert error is None
     for point in found.points:
         summary = msgspec.json.decode((tmp_path / "s" / point.run / "run.json").read_bytes())["summary"]
@@ -134,8 +143,11 @@ def test_users_make_their_own_traces_and_the_knee_is_drawn(tmp_path: Path) -> No
     assert "<svg" in drawn
     assert "Date" not in drawn
     svg = (tmp_path / "knee.svg").read_bytes()
-    plot(msgspec.convert({k: found[k] for k in Sweep.__struct_fields__}, Sweep), tmp_path / "again.svg",
-         "t.parquet, kvreplay sweep")  # fmt: skip
+    plot(
+        msgspec.convert({k: found[k] for k in LoadSweep.__struct_fields__}, LoadSweep),
+        tmp_path / "again.svg",
+        "t.parquet, kvreplay sweep",
+    )
     assert (tmp_path / "again.svg").read_bytes() == svg
 
 
@@ -167,7 +179,11 @@ def test_only_the_users_of_a_command_change(argv: list[str], expected: list[str]
 
 def test_latencies_that_differ_much_are_drawn_too(tmp_path: Path) -> None:
     wide = [msgspec.structs.replace(p, read_p99_ns=10**6 * 5**i) for i, p in enumerate(points([1.0, 2.0, 3.0]))]
-    plot(Sweep(axis=Axis.QUEUE_DEPTH, points=wide, knee=None, is_saturated=False, rule=""), tmp_path / "k.svg", "wide")
+    plot(
+        LoadSweep(axis=Axis.QUEUE_DEPTH, points=wide, knee=None, is_saturated=False, rule=""),
+        tmp_path / "k.svg",
+        "wide",
+    )
     drawn = (tmp_path / "k.svg").read_text()
     # 1 and 25 ms: powers of ten stand at the axis, which a linear one has not.
     assert r"10^{0}" in drawn

@@ -17,7 +17,7 @@ from kvreplay.run.precondition import MAX_ROUNDS, Precondition, is_steady, preco
 from kvreplay.run.run import replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.tier import Options
+from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import read_table
@@ -46,8 +46,18 @@ def record() -> Record:
 
 @pytest.mark.parametrize("warmup", [Warmup(rows=3), Warmup(time_ns=2 * S)])
 def test_the_warm_up_is_in_no_figure(warmup: Warmup) -> None:
-    found = summarize(Plan(), record(), None, [RamTier("cpu", 4096)], None, queue_depth=1, skipped_rows={},  # type: ignore[arg-type]
-                      absent_deletes=0, warmup=warmup, asked="x")  # fmt: skip
+    found = summarize(
+        Plan(),
+        record(),
+        None,
+        [RamTier("cpu", 4096)],
+        None,
+        queue_depth=1,
+        skipped_rows={},  # type: ignore[arg-type]
+        absent_deletes=0,
+        warmup=warmup,
+        asked="x",
+    )
     (write,) = found.figures
     # Rows 4 and 6 remain: 12,000 bytes from 2 to 4 s.
     assert (write.operations, write.bytes, write.bandwidth_bytes_per_s) == (2, 12_000, 6000.0)
@@ -66,7 +76,7 @@ def test_a_run_keeps_the_warm_up_in_its_operations(tmp_path: Path) -> None:
     outcome = replay(Config(tiers={"nvme": "ram"}, warmup="4"), trace, tmp_path / "run", [])
     assert read_table(tmp_path / "run" / "ops.parquet", OPS).column("outcome").to_pylist() == ["ok"] * 10
     assert (outcome.summary.operations, outcome.summary.figures[0].operations) == (6, 6)
-    assert outcome.manifest["notes"] == ["no figure counts the 4 operations of the warm-up (--warmup 4)"]
+    assert outcome.run.notes == ["no figure counts the 4 operations of the warm-up (--warmup 4)"]
 
 
 def test_warm_ups_that_leave_nothing_or_mean_nothing_are_refused(tmp_path: Path) -> None:
@@ -88,13 +98,14 @@ def test_preconditioning_writes_the_peak_twice_and_leaves_nothing(tmp_path: Path
     trace = write_trace(tmp_path / "t.parquet", rows(3, 100_000))
     drive = tmp_path / "d"
     drive.mkdir()
-    config = Config(tiers={"nvme": str(drive)}, precondition="twice", io_bytes=131_072, is_buffered=True,
-                    is_verified=True)  # fmt: skip
+    config = Config(
+        tiers={"nvme": str(drive)}, precondition="twice", io_bytes=131_072, is_buffered=True, is_verified=True
+    )
     outcome = replay(config, trace, tmp_path / "run", [])
-    (done,) = outcome.manifest["preconditioned"]
+    (done,) = outcome.run.preconditioned
     # Three objects of 25 blocks.
-    assert (done["file_bytes"], done["written_bytes"], done["is_whole"]) == (307_200, 614_400, True)
-    assert (done["sequential_io_bytes"], done["random_io_bytes"]) == (131_072, 65_536)
+    assert (done.file_bytes, done.written_bytes, done.is_whole) == (307_200, 614_400, True)
+    assert (done.sequential_io_bytes, done.random_io_bytes) == (131_072, 65_536)
     assert outcome.summary.operations == 3
     assert list(drive.iterdir()) == []
 
@@ -127,7 +138,7 @@ def test_preconditioning_goes_on_until_steady_or_gives_up(
 
     monkeypatch.setattr(preconditioning, "monotonic_ns", lambda: clock[0])
     monkeypatch.setattr(preconditioning.os, "fdatasync", lambda _fd: None)
-    drive = FileTier("nvme", tmp_path, Options(is_direct=False))
+    drive = FileTier("nvme", tmp_path, StorageOptions(is_direct=False))
     drive.open(0)
     progress = [0.0]
 

@@ -18,9 +18,24 @@ from kvtrace.core.errors import ConfigError, DeviceError
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/etc", "/usr", "/usr/share", "/boot", "/proc", "/sys", "/dev", "/var", "/var/lib", "/root", "/home",
-             "/tmp", "/dev/shm"],
-)  # fmt: skip
+    "path",
+    [
+        "/",
+        "/etc",
+        "/usr",
+        "/usr/share",
+        "/boot",
+        "/proc",
+        "/sys",
+        "/dev",
+        "/var",
+        "/var/lib",
+        "/root",
+        "/home",
+        "/tmp",
+        "/dev/shm",
+    ],
+)
 def test_system_paths_are_refused(path: str) -> None:
     if not Path(path).is_dir():
         pytest.skip(f"{path} is absent here")

@@ -13,7 +13,7 @@ from conftest import write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.engine import ring
-from kvreplay.run.run import Outcome, replay
+from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers import devices
 from kvreplay.tiers.devices import BlockDevice, examine, refusal, table
 from kvreplay.tiers.host import mounts
@@ -47,7 +47,7 @@ def test_a_free_device_is_taken_only_if_its_data_may_be_lost() -> None:
         ({"is_read_only": True}, "read-only"),
         ({"size_bytes": 0}, "no medium"),
     ],
-)  # fmt: skip
+)
 def test_a_device_in_use_is_refused_even_if_its_data_may_be_lost(facts: dict[str, Any], message: str) -> None:
     device = BlockDevice(**({"name": "nvme1n1", "size_bytes": 1 << 40} | facts))
     assert message in (refusal(device, PATH, is_destroying=True) or "")
@@ -62,20 +62,33 @@ def write_files(root: Path, files: dict[str, str]) -> None:
 def test_what_the_kernel_tells_of_a_device_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk 8:0 with partitions 8:1, mounted, and 8:2, under dm-0; / lies on dm-0, so on this disk too."""
     sysfs, proc = tmp_path / "sys", tmp_path / "proc"
-    write_files(sysfs / "devices/sda", {
-        "dev": "8:0", "size": "2048", "ro": "0", "queue/rotational": "0", "sda1/dev": "8:1", "sda1/partition": "1",
-        "sda2/dev": "8:2", "sda2/partition": "2", "sda2/holders/dm-0": "",
-    })  # fmt: skip
+    write_files(
+        sysfs / "devices/sda",
+        {
+            "dev": "8:0",
+            "size": "2048",
+            "ro": "0",
+            "queue/rotational": "0",
+            "sda1/dev": "8:1",
+            "sda1/partition": "1",
+            "sda2/dev": "8:2",
+            "sda2/partition": "2",
+            "sda2/holders/dm-0": "",
+        },
+    )
     write_files(sysfs / "devices/dm-0", {"dev": "253:0", "size": "1024", "ro": "1", "queue/rotational": "0"})
     (sysfs / "dev/block").mkdir(parents=True)
     (sysfs / "dev/block/8:0").symlink_to(sysfs / "devices/sda")
     (sysfs / "dev/block/253:0").symlink_to(sysfs / "devices/dm-0")
     (sysfs / "devices/dm-0/slaves").mkdir()
     (sysfs / "devices/dm-0/slaves/sda2").symlink_to(sysfs / "devices/sda/sda2")
-    write_files(proc, {
-        "self/mountinfo": "21 1 8:1 / /mnt/a\\040b rw,noatime - ext4 /dev/sda1 rw,discard\n",
-        "swaps": "Filename Type Size Used Priority\n",
-    })  # fmt: skip
+    write_files(
+        proc,
+        {
+            "self/mountinfo": "21 1 8:1 / /mnt/a\\040b rw,noatime - ext4 /dev/sda1 rw,discard\n",
+            "swaps": "Filename Type Size Used Priority\n",
+        },
+    )
     stats = {PATH: 8 << 8, Path("/"): 253 << 8}
     real = Path.stat
 
@@ -86,18 +99,26 @@ def test_what_the_kernel_tells_of_a_device_is_read(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(Path, "stat", stat)
     assert examine(PATH, sysfs, proc) == BlockDevice(
-        name="sda", size_bytes=1 << 20, partitions=("sda1", "sda2"), holders=("dm-0",), mounted_at=("/mnt/a b",),
+        name="sda",
+        size_bytes=1 << 20,
+        partitions=("sda1", "sda2"),
+        holders=("dm-0",),
+        mounted_at=("/mnt/a b",),
         is_root_disk=True,
-    )  # fmt: skip
+    )
     (found,) = mounts(proc)
     assert (found.device, found.kind, found.options) == ("8:1", "ext4", "rw,noatime,discard")
 
 
 @pytest.mark.parametrize(
     ("at", "content", "expected"),
-    [(510, b"\x55\xaa", "an MBR partition table or a boot sector"), (512, b"EFI PART", "a GPT partition table"),
-     (4096, b"EFI PART", "a GPT partition table"), (0, b"nothing", None)],
-)  # fmt: skip
+    [
+        (510, b"\x55\xaa", "an MBR partition table or a boot sector"),
+        (512, b"EFI PART", "a GPT partition table"),
+        (4096, b"EFI PART", "a GPT partition table"),
+        (0, b"nothing", None),
+    ],
+)
 def test_partition_tables_are_recognized(tmp_path: Path, at: int, content: bytes, expected: str | None) -> None:
     start = bytearray(8192)
     start[at : at + len(content)] = content
@@ -141,15 +162,19 @@ def row(op: str, obj: int, length: int = IO, ts: int = 0) -> Any:
     return (ts, op, 2, "load", obj, 0, length, None, None, 0)
 
 
-def run(tmp_path: Path, rows: list[Any], target: object, **options: Any) -> Outcome:
+def run(tmp_path: Path, rows: list[Any], target: object, **options: Any) -> FinishedRun:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"nvme": str(target)}, io_bytes=IO, **({"is_destroying": True} | options))
     return replay(config, trace, tmp_path / "run", [])
 
 
-ROWS = [row("read", 0), *[r for i in range(1, 40) for r in (row("write", i, 3 * IO), row("read", i, 3 * IO))],
-        *[row("delete", i) for i in range(1, 40, 2)], *[row("write", i) for i in range(40, 60)],
-        *[row("read", i) for i in range(40, 60)]]  # fmt: skip
+ROWS = [
+    row("read", 0),
+    *[r for i in range(1, 40) for r in (row("write", i, 3 * IO), row("read", i, 3 * IO))],
+    *[row("delete", i) for i in range(1, 40, 2)],
+    *[row("write", i) for i in range(40, 60)],
+    *[row("read", i) for i in range(40, 60)],
+]
 
 
 @pytest.mark.root
@@ -162,18 +187,18 @@ def test_a_replay_on_a_device(tmp_path: Path, loop: Path, engine: str, is_discar
     assert outcome.error is None
     assert outcome.verification is not None
     assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
-    facts, moved = outcome.manifest["tiers"]["nvme"], outcome.manifest["device_io"]["nvme"]
+    facts, moved = outcome.run.tiers["nvme"], outcome.run.device_io["nvme"]
     assert (facts["device"], facts["filesystem"], facts["size_bytes"]) == (loop.name, None, SIZE)
     assert facts["direct_io"]["is_confirmed"] is True
     assert facts["written_first_bytes"] > 0
     read = sum(f.io_bytes or 0 for f in outcome.summary.figures if f.op == "read")
     written = sum(f.io_bytes or 0 for f in outcome.summary.figures if f.op == "write")
     # Every byte comes from the device itself, which nobody else uses.
-    assert moved["read_bytes"] >= read
-    assert moved["written_bytes"] >= written
+    assert moved.read_bytes >= read
+    assert moved.written_bytes >= written
     again = run(tmp_path, ROWS, loop, engine=engine, is_discarding=is_discarding)
     # What was discarded has to be written anew.
-    assert (again.manifest["tiers"]["nvme"]["written_first_bytes"] > 0) is is_discarding
+    assert (again.run.tiers["nvme"]["written_first_bytes"] > 0) is is_discarding
 
 
 @pytest.mark.root
@@ -223,9 +248,9 @@ def test_the_peak_must_fit_the_device(tmp_path: Path, loop: Path) -> None:
 @pytest.mark.root
 def test_preconditioning_takes_the_whole_device(tmp_path: Path, loop: Path) -> None:
     outcome = run(tmp_path, ROWS, loop, precondition="twice")
-    (done,) = outcome.manifest["preconditioned"]
-    assert (done["file_bytes"], done["written_bytes"]) == (SIZE - 4096, 2 * (SIZE - 4096))
-    assert outcome.manifest["tiers"]["nvme"]["written_first_bytes"] == 0, "it is all written already"
+    (done,) = outcome.run.preconditioned
+    assert (done.file_bytes, done.written_bytes) == (SIZE - 4096, 2 * (SIZE - 4096))
+    assert outcome.run.tiers["nvme"]["written_first_bytes"] == 0, "it is all written already"
 
 
 @pytest.mark.root
@@ -235,7 +260,7 @@ def test_a_device_error_keeps_what_was_measured(tmp_path: Path, loop: Path, engi
     if engine == "uring" and (why := ring.refusal()) is not None:
         pytest.skip(f"no io_uring: {why}")
     from kvreplay.tiers.extents import ExtentTier
-    from kvreplay.tiers.tier import Options
+    from kvreplay.tiers.tier import StorageOptions
 
     class Failing(ExtentTier):
         def delete(self, object_id: int) -> None:
@@ -243,13 +268,18 @@ def test_a_device_error_keeps_what_was_measured(tmp_path: Path, loop: Path, engi
             super().delete(object_id)
 
     # Long enough that no read ahead or cache of the file below can answer.
-    rows = [*[row("write", i, ts=i) for i in range(10)], row("read", 3, ts=10), row("delete", 9, ts=11),
-            row("read", 4, ts=12), row("read", 5, ts=13)]  # fmt: skip
+    rows = [
+        *[row("write", i, ts=i) for i in range(10)],
+        row("read", 3, ts=10),
+        row("delete", 9, ts=11),
+        row("read", 4, ts=12),
+        row("read", 5, ts=13),
+    ]
     rows = [(*r[:7], 1, at, 0) for at, r in enumerate(rows)]
     trace = write_trace(tmp_path / "t.parquet", rows)
-    tier = Failing("nvme", loop, Options(is_destroying=True))
+    tier = Failing("nvme", loop, StorageOptions(is_destroying=True))
     config = Config(tiers={"nvme": str(loop)}, io_bytes=IO, engine=engine)
     outcome = replay(config, trace, tmp_path / "run", [], tiers=[None, None, tier])
     assert isinstance(outcome.error, DeviceError)
     assert "row 12: read of object 4: Input/output error" in str(outcome.error)
-    assert (outcome.manifest["status"], outcome.summary.operations, outcome.summary.not_reached) == ("partial", 12, 1)
+    assert (outcome.run.status, outcome.summary.operations, outcome.summary.not_reached) == ("partial", 12, 1)

@@ -15,11 +15,10 @@ from conftest import write_trace
 from kvreplay.config.config import Config
 from kvreplay.engine import ring
 from kvreplay.plan.residency import trace_residency
-from kvreplay.run.run import Outcome, replay
-from kvreplay.tiers import header
+from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers.extents import ExtentTier
-from kvreplay.tiers.space import Space
-from kvreplay.tiers.tier import Holding, Options
+from kvreplay.tiers.space import Header, Space, decode_header, encode_header, read_header
+from kvreplay.tiers.tier import Holding, StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import read_table
@@ -39,7 +38,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def run(tmp_path: Path, rows: list[Any], target: Path, **options: Any) -> tuple[Outcome, list[dict[str, Any]]]:
+def run(tmp_path: Path, rows: list[Any], target: Path, **options: Any) -> tuple[FinishedRun, list[dict[str, Any]]]:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"nvme": str(target)}, io_bytes=IO, **options)
     outcome = replay(config, trace, tmp_path / "run", [])
@@ -144,15 +143,20 @@ def test_every_block_that_is_read_was_written_there(tmp_path: Path, engine: str,
     assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
     assert outcome.verification.checked_blocks == sum(-(-r[6] // BLOCK) for r in rows if r[1] == "read")
     assert not target.exists(), "our file goes at the end"
-    assert outcome.manifest["notes"][0].startswith("deletes on nvme only free space, and ask nothing of the device")
-    facts = outcome.manifest["tiers"]["nvme"]
+    assert outcome.run.notes[0].startswith("deletes on nvme only free space, and ask nothing of the device")
+    facts = outcome.run.tiers["nvme"]
     assert facts["written_first_bytes"] == facts["size_bytes"] - BLOCK
     assert facts["highest_bytes"] <= facts["size_bytes"]
 
 
 def test_an_object_that_grows_keeps_its_place(tmp_path: Path, engine: str) -> None:
-    rows = [row("write", 0, IO), row("write", 1, IO), row("write", 0, 3 * IO, offset=IO), row("read", 0, 4 * IO),
-            row("read", 1, IO)]  # fmt: skip
+    rows = [
+        row("write", 0, IO),
+        row("write", 1, IO),
+        row("write", 0, 3 * IO, offset=IO),
+        row("read", 0, 4 * IO),
+        row("read", 1, IO),
+    ]
     outcome, ops = run(tmp_path, rows, tmp_path / "s.dat", engine=engine, is_buffered=True, is_verified=True)
     assert [o["outcome"] for o in ops] == ["ok"] * 5
     assert outcome.verification is not None
@@ -166,31 +170,31 @@ def test_the_device_reads_what_is_read(tmp_path: Path) -> None:
         outcome, _ = run(tmp_path, rows, tmp_path / "s.dat")
     except DeviceError as error:
         pytest.skip(str(error))
-    moved = outcome.manifest["device_io"]["nvme"]
-    if moved["read_bytes"] is None:
+    moved = outcome.run.device_io["nvme"]
+    if moved.read_bytes is None:
         pytest.skip("the device beneath the temporary directory is not in /proc/diskstats")
-    assert moved["read_bytes"] >= 8 << 20
-    assert outcome.manifest["tiers"]["nvme"]["direct_io"]["is_confirmed"] is True
+    assert moved.read_bytes >= 8 << 20
+    assert outcome.run.tiers["nvme"]["direct_io"]["is_confirmed"] is True
 
 
 def test_a_kept_file_is_known_again_and_not_written_twice(tmp_path: Path) -> None:
     target = tmp_path / "s.dat"
     rows = [row("write", i, IO) for i in range(4)]
     outcome, _ = run(tmp_path, rows, target, is_kept=True, is_buffered=True)
-    size = outcome.manifest["tiers"]["nvme"]["size_bytes"]
+    size = outcome.run.tiers["nvme"]["size_bytes"]
     assert target.stat().st_size == size
-    assert header.read(target) == header.Header(filled_bytes=size)
+    assert read_header(target) == Header(filled_bytes=size)
     again, _ = run(tmp_path, rows, target, is_buffered=True)
-    assert again.manifest["tiers"]["nvme"]["written_first_bytes"] == 0
+    assert again.run.tiers["nvme"]["written_first_bytes"] == 0
     assert not target.exists()
 
 
 def test_a_header_that_was_changed_is_none_of_ours() -> None:
-    block = header.encode(header.Header(filled_bytes=123), BLOCK)
+    block = encode_header(Header(filled_bytes=123), BLOCK)
     assert len(block) == BLOCK
-    assert header.decode(block) == header.Header(filled_bytes=123)
-    assert header.decode(bytes(BLOCK)) is None
-    assert header.decode(block[:1080] + b"\x53\xef" + block[1082:]) is None, "a filesystem was made there"
+    assert decode_header(block) == Header(filled_bytes=123)
+    assert decode_header(bytes(BLOCK)) is None
+    assert decode_header(block[:1080] + b"\x53\xef" + block[1082:]) is None, "a filesystem was made there"
 
 
 @pytest.mark.parametrize(
@@ -239,7 +243,7 @@ def test_a_file_that_cannot_be_opened_so_is_not_left(
 
 def test_a_second_run_on_the_same_file_is_locked_out(tmp_path: Path) -> None:
     target = tmp_path / "s.dat"
-    first = ExtentTier("nvme", target, Options(is_direct=False))
+    first = ExtentTier("nvme", target, StorageOptions(is_direct=False))
     first.expect(Holding([BLOCK]))
     first.open(BLOCK)
     with pytest.raises(DeviceError, match="in use by another kvreplay"):

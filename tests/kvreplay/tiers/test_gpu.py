@@ -14,12 +14,12 @@ from conftest import gpu_reason, run_cli, write_trace
 
 from kvreplay.config.config import Config, check
 from kvreplay.engine import ring
-from kvreplay.run.run import Outcome, replay
+from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers.device import Copy, CudaDevice
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.gds import GdsTier, Kvikio, Way
 from kvreplay.tiers.gpu import TURN_BYTES, GpuTier, gpu_options
-from kvreplay.tiers.tier import Options
+from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import read_table
@@ -85,7 +85,7 @@ def row(op: str, obj: int, *, tier: int = 0, phase: str = "load", length: int = 
 ROWS = [row("write", 0), row("write", 1), row("read", 0), row("read", 1), row("read", 2), row("delete", 0)]
 
 
-def run(tmp_path: Path, tier: Any, rows: list[Any] = ROWS, **options: Any) -> tuple[Outcome, list[dict[str, Any]]]:
+def run(tmp_path: Path, tier: Any, rows: list[Any] = ROWS, **options: Any) -> tuple[FinishedRun, list[dict[str, Any]]]:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"gpu": "gpu"}, io_bytes=IO, queue_depth=4, **options)
     outcome = replay(config, trace, tmp_path / "run", ["kvreplay"], tiers=[tier, None, None])
@@ -103,15 +103,17 @@ def test_what_is_written_to_a_gpu_is_read_from_it(tmp_path: Path) -> None:
     assert [(o["outcome"], o["engine"]) for o in ops] == [("ok", "gpu")] * 6
     assert outcome.verification is not None
     assert (outcome.verification.corrupt_blocks, outcome.verification.checked_blocks) == (0, 30)
-    facts = outcome.manifest["tiers"]["gpu"]
+    facts = outcome.run.tiers["gpu"]
     # Two writes and one object that was there before; each of 40 KiB is three I/Os.
     assert facts["transfers"]["h2d"] == {
-        "copies": 9, "bytes": 3 * 40_960, "device_ns": 9 * COPY_NS,
+        "copies": 9,
+        "bytes": 3 * 40_960,
+        "device_ns": 9 * COPY_NS,
         "device_bytes_per_s": 3 * 40_960 * 10**9 / (9 * COPY_NS),
-    }  # fmt: skip
+    }
     assert facts["transfers"]["d2h"]["copies"] == 9
     assert (facts["device"], facts["device_bytes"], facts["copy"]) == ("stand-in", 1 << 30, "host")
-    assert facts["pinned_bytes"] == outcome.manifest["engine"]["buffer_bytes"]
+    assert facts["pinned_bytes"] == outcome.run.engine.buffer_bytes
     assert device.pinned == {}
 
 
@@ -121,7 +123,7 @@ def test_copies_within_the_gpu_touch_no_host_memory(tmp_path: Path) -> None:
     assert outcome.error is None
     assert {kind for kind, _ in device.copies} == {Copy.D2D}
     assert device.allocated[0] == TURN_BYTES
-    assert outcome.manifest["tiers"]["gpu"]["pinned_bytes"] == 0
+    assert outcome.run.tiers["gpu"]["pinned_bytes"] == 0
 
 
 def test_a_gpu_stands_beside_files(tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ def test_a_gpu_stands_beside_files(tmp_path: Path) -> None:
     demotion = [row("read", 0, phase="demote"), row("write", 0, tier=2, phase="demote"), row("read", 0, tier=2)]
     trace = write_trace(tmp_path / "t.parquet", [row("write", 0, phase="prefill"), *demotion])
     config = Config(tiers={"gpu": "gpu"}, io_bytes=IO, is_verified=True, engine="uring")
-    tiers = [gpu(StandIn(), is_verified=True), None, FileTier("nvme", tmp_path / "d", Options(is_direct=False))]
+    tiers = [gpu(StandIn(), is_verified=True), None, FileTier("nvme", tmp_path / "d", StorageOptions(is_direct=False))]
     outcome = replay(config, trace, tmp_path / "run", [], tiers=tiers)
     assert outcome.error is None
     assert outcome.verification is not None
@@ -207,7 +209,7 @@ class Library:
 
 def gds(tmp_path: Path, device: StandIn, library: Callable[[], Any] = Library, **options: Any) -> GdsTier:
     (tmp_path / "d").mkdir()
-    files = FileTier("gpu", tmp_path / "d", Options(is_direct=False))
+    files = FileTier("gpu", tmp_path / "d", StorageOptions(is_direct=False))
     return GdsTier(files, lambda _: device, library, **({"is_synced": True, "is_verified": True} | options))
 
 
@@ -222,9 +224,9 @@ def test_files_by_cufile_hold_what_was_written(tmp_path: Path, engine: str) -> N
     assert {o["engine"] for o in ops} == {"gds"}
     assert outcome.verification is not None
     assert (outcome.verification.corrupt_blocks, outcome.verification.checked_blocks) == (0, 41)
-    found = outcome.manifest["tiers"]["gpu"]["gds"]
+    found = outcome.run.tiers["gpu"]["gds"]
     assert (found["is_direct"], found["device"]) == (False, "stand-in")
-    assert any("compat mode" in note for note in outcome.manifest["notes"])
+    assert any("compat mode" in note for note in outcome.run.notes)
     assert device.pinned == {}
 
 

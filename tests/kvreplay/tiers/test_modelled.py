@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,8 +24,9 @@ MIB = 1 << 20
 
 
 def service(**fields: Any) -> Service:
-    return Service(**({"read_bytes_per_s": 10**9, "write_bytes_per_s": 5 * 10**8, "latency_ns": 100, "source": "-"}
-                      | fields))  # fmt: skip
+    return Service(
+        **({"read_bytes_per_s": 10**9, "write_bytes_per_s": 5 * 10**8, "latency_ns": 100, "source": "-"} | fields)
+    )
 
 
 def row(op: str, obj: int, length: int, *, tier: int = 0, stage: int | None = None) -> Any:
@@ -52,19 +54,26 @@ def test_no_model_is_no_time() -> None:
     assert SimulatedTier("gpu").serve(READ, 10**12, 5) == 5
 
 
-MODEL = {"hierarchy": {"tiers": [
-    {"name": "gpu", "read_bandwidth": "2GB", "write_bandwidth": 10**9, "latency": "3us", "concurrency": 2},
-    {"name": "nvme", "read_bandwidth": "7GB", "write_bandwidth": None, "latency": None},
-]}}  # fmt: skip
+MODEL = {
+    "hierarchy": {
+        "tiers": [
+            {"name": "gpu", "read_bandwidth": "2GB", "write_bandwidth": 10**9, "latency": "3us", "concurrency": 2},
+            {"name": "nvme", "read_bandwidth": "7GB", "write_bandwidth": None, "latency": None},
+        ]
+    }
+}
 
 
 def test_the_service_is_the_options_else_the_traces_else_assumed() -> None:
     with_model, without = trace_meta(), trace_meta()
     with_model = type(with_model)(table="trace", program="kvtrace", argv=[], config=MODEL)
     assert service_of("gpu", {}, with_model, "") == service(
-        read_bytes_per_s=2 * 10**9, write_bytes_per_s=10**9, latency_ns=3000, concurrency=2,
+        read_bytes_per_s=2 * 10**9,
+        write_bytes_per_s=10**9,
+        latency_ns=3000,
+        concurrency=2,
         source="the trace's service model",
-    )  # fmt: skip
+    )
     stated = {"bandwidth": "1GB", "write_bandwidth": "500MB", "latency": "100ns"}
     assert service_of("gpu", stated, with_model, "") == service(source="--tier")
     assert service_of("cpu", {}, without, "") is ASSUMED["cpu"]
@@ -104,8 +113,19 @@ def test_a_modelled_replay_is_marked_in_every_output(tmp_path: Path, engine: str
     trace = write_trace(tmp_path / "t.parquet", [*rows, row("write", 1, 4096, tier=1)])
     (tmp_path / "d").mkdir()
     targets = ["--tier", "gpu=sim:bandwidth=1GiB,latency=1ms", "--tier", f"cpu={tmp_path / 'd'}"]
-    run_cli("kvreplay", "run", trace, *targets, "--buffered", "--engine", engine, "--queue-depth", "1", "-o",
-            tmp_path / "run")  # fmt: skip
+    run_cli(
+        "kvreplay",
+        "run",
+        trace,
+        *targets,
+        "--buffered",
+        "--engine",
+        engine,
+        "--queue-depth",
+        "1",
+        "-o",
+        tmp_path / "run",
+    )
     ops = read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
     assert [(o["engine"], o["bytes"]) for o in ops[:3]] == [("sim", None)] * 3
     # 1 MiB at 1 GiB/s and 1 ms; one operation at a time, so none waits for the server.
@@ -118,8 +138,10 @@ def test_a_modelled_replay_is_marked_in_every_output(tmp_path: Path, engine: str
     assert figures["gpu", "read"]["bandwidth_bytes_per_s"] == pytest.approx(MIB / 1_976_562e-9)
     assert figures["cpu", "write"]["is_simulated"] is False
     assert manifest["tiers"]["gpu"]["service"]["source"] == "--tier"
-    assert any(note.startswith("tier gpu is SIMULATED: no data moved; its times are a model's: reads at 1.07 GB/s")
-               for note in manifest["notes"])  # fmt: skip
+    assert any(
+        note.startswith("tier gpu is SIMULATED: no data moved; its times are a model's: reads at 1.07 GB/s")
+        for note in manifest["notes"]
+    )
     assert manifest["mlperf"]["latencies"] == [] or all(x["tier"] != "gpu" for x in manifest["mlperf"]["latencies"])
     shown = run_cli("kvdistill", "report", tmp_path / "run").stdout
     assert "tier gpu is SIMULATED" in shown
@@ -129,12 +151,10 @@ def test_the_terminal_marks_what_is_simulated(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 0, MIB), row("write", 1, 4096, tier=1)])
     done = run_cli("kvreplay", "run", trace, "--tier", "gpu=sim", "--tier", "cpu=ram", "-o", tmp_path / "run")
     assert "tier gpu is SIMULATED" in done.stdout
-    assert "gpu write (simulated)" in done.stdout
+    assert re.search(r"^gpu +write \(simulated\)", done.stdout, re.MULTILINE)
     assert "assumed: copies within HBM3" in done.stdout
     both = ["--tier", "gpu=sim", "--tier", "cpu=ram", "--trials", "2", "-o", tmp_path / "trials"]
     repeated = run_cli("kvreplay", "run", trace, *both).stdout
     assert "tier gpu is SIMULATED: no figure counts it" in repeated
-    assert ("cpu write mean_ns" in repeated, "gpu write" in repeated) == (True, False)
-    compared = run_cli("kvreplay", "compare", tmp_path / "run", tmp_path / "run").stdout
-    assert "tier gpu is simulated: its figures are a model's and not compared" in compared
-    assert "gpu write" not in compared
+    assert re.search(r"^cpu +write +mean_ns", repeated, re.MULTILINE)
+    assert not re.search(r"^gpu", repeated, re.MULTILINE)

@@ -10,9 +10,9 @@ from conftest import write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.engine import ring
-from kvreplay.run.run import Outcome, replay
+from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers.claims import MARKER, SCRATCH, claim, release
-from kvreplay.tiers.layout import Layout, mixed, path_function
+from kvreplay.tiers.layout import FileLayout, mixed, path_function
 from kvreplay.tiers.sharded import drive_by_key
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.schema import OPS, SERIES
@@ -28,8 +28,11 @@ def row(op: str, obj: int, length: int = 3 * IO, ts: int = 0) -> Any:
     return (ts, op, 2, "load", obj, 0, length, None, None, 0)
 
 
-ROWS = [row("read", 0), *[r for i in range(1, 40) for r in (row("write", i), row("read", i))],
-        *[row("delete", i) for i in range(1, 40, 3)]]  # fmt: skip
+ROWS = [
+    row("read", 0),
+    *[r for i in range(1, 40) for r in (row("write", i), row("read", i))],
+    *[row("delete", i) for i in range(1, 40, 3)],
+]
 
 
 @pytest.fixture(params=["threads", "uring"])
@@ -39,7 +42,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def run(tmp_path: Path, rows: list[Any], target: str, **options: Any) -> Outcome:
+def run(tmp_path: Path, rows: list[Any], target: str, **options: Any) -> FinishedRun:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"nvme": target}, io_bytes=IO, is_buffered=True, **options)
     return replay(config, trace, tmp_path / "run", [])
@@ -70,11 +73,11 @@ def test_a_tier_on_several_drives(tmp_path: Path, engine: str, suffix: str) -> N
     expected = Counter((names[drive_by_key(tmp_path / "t.parquet", 3)[r[4]]], r[1]) for r in ROWS)
     assert {(f.tier, f.op): f.operations for f in outcome.summary.drives} == expected
     assert {f.op: f.operations for f in outcome.summary.figures} == {"read": 40, "write": 39, "delete": 13}
-    facts = outcome.manifest["tiers"]["nvme"]
+    facts = outcome.run.tiers["nvme"]
     assert [d["target"] for d in facts["drives"]] == [str(d) for d in drives]
     assert all(d["filesystem"] for d in facts["drives"])
-    assert list(outcome.manifest["device_io"]) == list(outcome.manifest["smart"]) == names
-    assert any("several drives lie on one device" in note for note in outcome.manifest["notes"]) is (
+    assert list(outcome.run.device_io) == list(outcome.run.smart) == names
+    assert any("several drives lie on one device" in note for note in outcome.run.notes) is (
         facts["device"] is not None
     )
     series = read_table(tmp_path / "run" / "series.parquet", SERIES).to_pylist()
@@ -141,20 +144,20 @@ def test_drives_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
 
 def test_layouts_name_files_as_engines_do() -> None:
     digits = f"{mixed(42):016x}"
-    paths = {layout: path_function(layout, "/r")(42) for layout in Layout}
+    paths = {layout: path_function(layout, "/r")(42) for layout in FileLayout}
     assert paths == {
-        Layout.HASHED: f"/r/{digits[:2]}/000000000000002a.kv",
-        Layout.FLAT: "/r/000000000000002a.kv",
-        Layout.VLLM: f"/r/kvreplay_000000000000_r0/{digits[:3]}/{digits[3:5]}_g0/{digits}{'0' * 46}2a.bin",
-        Layout.LMCACHE: f"/r/kvreplay@1@0@{digits}@bfloat16.pt",
+        FileLayout.HASHED: f"/r/{digits[:2]}/000000000000002a.kv",
+        FileLayout.FLAT: "/r/000000000000002a.kv",
+        FileLayout.VLLM: f"/r/kvreplay_000000000000_r0/{digits[:3]}/{digits[3:5]}_g0/{digits}{'0' * 46}2a.bin",
+        FileLayout.LMCACHE: f"/r/kvreplay@1@0@{digits}@bfloat16.pt",
     }
     assert len({mixed(i) for i in range(10_000)}) == 10_000
     # Neighbours spread: 4,096 objects over 256 directories leave none empty.
     assert len({mixed(i) >> 56 for i in range(4096)}) == 256
 
 
-@pytest.mark.parametrize("layout", list(Layout))
-def test_a_replay_in_each_layout_leaves_nothing(tmp_path: Path, engine: str, layout: Layout) -> None:
+@pytest.mark.parametrize("layout", list(FileLayout))
+def test_a_replay_in_each_layout_leaves_nothing(tmp_path: Path, engine: str, layout: FileLayout) -> None:
     (drive,) = directories(tmp_path, 1)
     outcome = run(tmp_path, ROWS, str(drive), layout=layout.value, engine=engine, is_kept=True, is_verified=True)
     assert outcome.error is None
@@ -164,5 +167,5 @@ def test_a_replay_in_each_layout_leaves_nothing(tmp_path: Path, engine: str, lay
         path_function(layout, str(drive / SCRATCH))(i) for i in range(40) if i % 3 != 1
     )
     outcome = run(tmp_path, ROWS[:1], str(drive))
-    assert outcome.manifest["tiers"]["nvme"]["removed_leftover_files"] == len(left)
+    assert outcome.run.tiers["nvme"]["removed_leftover_files"] == len(left)
     assert list(drive.iterdir()) == []

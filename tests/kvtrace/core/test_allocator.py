@@ -6,18 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace.core.allocator import GRANULE_BYTES as G
-from kvtrace.core.allocator import SPACE_BYTES, SPAN, allocate, new_space, release
+from kvtrace.core.allocator import SPACE_BYTES, allocate, new_space, release
 
 
 def test_first_fit_takes_the_lowest_hole_and_joins_neighbours():
-    nodes, scalars = new_space(8)
-    assert [allocate(nodes, scalars, n * G) for n in (1, 2, 3, 1)] == [0, G, 3 * G, 6 * G]
-    release(nodes, scalars, 0, G)
-    assert allocate(nodes, scalars, 2 * G) == 7 * G, "the hole of one granule is too small"
-    release(nodes, scalars, 3 * G, 3 * G)
-    release(nodes, scalars, G, 2 * G)
-    assert allocate(nodes, scalars, 6 * G) == 0, "three freed neighbours are one hole"
-    assert scalars[SPAN] == 9 * G
+    space = new_space(8)
+    assert [allocate(space, n * G) for n in (1, 2, 3, 1)] == [0, G, 3 * G, 6 * G]
+    release(space, 0, G)
+    assert allocate(space, 2 * G) == 7 * G, "the hole of one granule is too small"
+    release(space, 3 * G, 3 * G)
+    release(space, G, 2 * G)
+    assert allocate(space, 6 * G) == 0, "three freed neighbours are one hole"
+    assert space.span_bytes == 9 * G
 
 
 class Naive:
@@ -47,15 +47,15 @@ class Naive:
 @given(st.integers(0, 2**32), st.integers(1, 60), st.floats(0.3, 0.6))
 def test_it_is_first_fit_for_any_order(seed, most_live, release_share):
     source = random.Random(seed)  # noqa: S311 - a test's order
-    nodes, scalars = new_space(most_live + 1)
+    space = new_space(most_live + 1)
     naive, live = Naive(), []
     for _ in range(300):
         if live and (len(live) == most_live or source.random() < release_share):
             start, length = live.pop(source.randrange(len(live)))
-            release(nodes, scalars, start, length)
+            release(space, start, length)
             naive.release(start, length)
         else:
             length = source.choice([1, 2, 3, 7, 50]) * G
-            start = allocate(nodes, scalars, length)
+            start = allocate(space, length)
             assert start == naive.allocate(length)
             live.append((start, length))

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from typing import Annotated
 
 import pytest
 import typer
 
-from kvtrace.core.app import emit_json, emit_table, make_app, progress, run
+from kvtrace.core.app import emit_json, make_app, progress, run, takes_groups
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, TraceError
-from kvtrace.core.metadata import Tier
+from kvtrace.core.metadata import TierFacts
 
 ERRORS = {
     "config": (ConfigError("an option\nof two lines"), 2, "an option of two lines"),
@@ -35,6 +37,11 @@ def leave(monkeypatch, argv, error=None, value=None):
     def other() -> None:
         pass
 
+    return leave_of(app, monkeypatch, argv)
+
+
+def leave_of(app, monkeypatch, argv):
+    """Run `app` as kvx; return its exit code."""
     monkeypatch.setattr("sys.argv", ["kvx", *argv])
     with pytest.raises(SystemExit) as left:
         run(app, "kvx")
@@ -91,13 +98,8 @@ def test_without_arguments_the_help_is_shown(monkeypatch, capsys):
     assert "First steps." in capsys.readouterr().out
 
 
-def test_tables_are_aligned_and_null_is_a_dash(capsys):
-    emit_table("what", ["name", "count"], [["a", 1], ["longer", None]])
-    assert capsys.readouterr().out == "what\nname    count\n------  -----\na           1\nlonger      -\n\n"
-
-
 def test_json_takes_structs(capsys):
-    emit_json({"tiers": [Tier("gpu", 5), Tier("nvme")], "none": None})
+    emit_json({"tiers": [TierFacts("gpu", 5), TierFacts("nvme")], "none": None})
     assert json.loads(capsys.readouterr().out) == {
         "tiers": [{"name": "gpu", "capacity_bytes": 5}, {"name": "nvme", "capacity_bytes": None}], "none": None,
     }  # fmt: skip
@@ -107,3 +109,39 @@ def test_progress_is_silent_without_a_terminal(capsys):
     with progress("working", 10) as tick:
         tick(5)
     assert capsys.readouterr() == ("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Colours:
+    """A group of options."""
+
+    shade: Annotated[str, typer.Option(help="Which.")] = "red"
+    how_many: Annotated[int | None, typer.Option(min=1, help="Number.")] = None
+
+
+def test_a_group_of_options_is_one_argument_and_keeps_its_place(monkeypatch, capsys):
+    app, taken = make_app("kvx", "Say.", "."), []
+
+    @app.command()
+    def other() -> None:
+        """Do nothing."""
+
+    @app.command()
+    @takes_groups
+    def paint(
+        first: Annotated[str, typer.Option(help="Before.")] = "",
+        *,
+        colours: Colours,
+        last: Annotated[str, typer.Option(help="After.")] = "",
+    ) -> None:
+        """Paint."""
+        taken.append((first, colours, last))
+
+    for argv in (["--how-many", "3", "--last", "z"], []):
+        assert leave_of(app, monkeypatch, ["paint", *argv]) == 0
+    assert taken == [("", Colours("red", 3), "z"), ("", Colours(), "")]
+    assert leave_of(app, monkeypatch, ["paint", "--how-many", "0"]) == 2
+    assert leave_of(app, monkeypatch, ["paint", "--help"]) == 0
+    shown = capsys.readouterr().out
+    places = [shown.index(flag) for flag in ("--first", "--shade", "--how-many", "--last")]
+    assert places == sorted(places)

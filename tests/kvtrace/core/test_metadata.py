@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from kvtrace.core.errors import TraceError
-from kvtrace.core.metadata import Metadata, Tier, decode, describe, encode, without_outputs
+from kvtrace.core.metadata import Metadata, TierFacts, decode, describe, encode, without_outputs
 from kvtrace.core.schema import TRACE
 
 
@@ -25,7 +25,8 @@ def test_outputs_are_no_part_of_the_command(argv, kept):
 
 def test_what_is_encoded_is_decoded():
     meta = describe(
-        TRACE, "kvtrace", ["kvtrace", "gen", "-o", "x"], {"a": {"b": 1}}, seed=3, tiers=[Tier("gpu", 5), Tier("nvme")],
+        TRACE, "kvtrace", ["kvtrace", "gen", "-o", "x"], {"a": {"b": 1}}, seed=3,
+        tiers=[TierFacts("gpu", 5), TierFacts("nvme")],
         notes=["é"], stats={"n": 1}, is_simulated=True,
     )  # fmt: skip
     assert decode(encode(meta), "p") == meta

@@ -62,7 +62,7 @@ def test_hits_by_capacity_as_a_command():
     assert found["references"] == 288_500
     assert found["results"] == [{"capacity_blocks": c, "hits": h} for c, h in HITS.items()]
     table = run_cli("kvtrace", "sim", CONVERSATION, *options).stdout.splitlines()
-    assert table[-2].split() == ["unlimited", "105,710", "36.6", "%"]
+    assert table[-1].split() == ["unlimited", "105,710", "36.64", "%"]
 
 
 def test_a_trace_of_it_is_valid_has_deletes_and_stays_within_capacity(tmp_path):

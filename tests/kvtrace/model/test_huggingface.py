@@ -8,9 +8,9 @@ import pytest
 from conftest import run_cli
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.model.catalogue import find_model
 from kvtrace.model.shape import (
     bytes_per_token,
-    find_model,
     growing_bytes_per_token,
     pieces,
     state_bytes,

@@ -8,6 +8,7 @@ import pytest
 from conftest import run_cli
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.model.catalogue import find_model, load_models
 from kvtrace.model.layers import Full, KvDtype, Latent, Sliding, parse_dtype
 from kvtrace.model.shape import (
     ModelShape,
@@ -16,9 +17,7 @@ from kvtrace.model.shape import (
     bytes_per_token_per_rank,
     check,
     chunk_bytes,
-    find_model,
     growing_bytes_per_token,
-    load_models,
     pieces,
     read_bytes,
     replication,
@@ -268,21 +267,30 @@ def test_ranks_must_be_positive():
         pieces(find_model("tiny-1b"), 0)
 
 
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
 def test_the_command_prints_the_arithmetic():
-    out = run_cli("kvtrace", "models", "llama3.1-70b-instruct", "--tp", 8).stdout
-    assert "full: 80 layers x 2 (K, V) x 8 heads x 128 x 2 B = 327,680 B" in out
-    assert "full: 80 layers x 2 (K, V) x 1 head x 128 x 2 B = 40,960 B" in out
-    assert "8 ranks store: 327,680 B a token, replication factor 1\n" in out
-    assert "object on each of 8 ranks: 10,485,760 B = 10.0 MiB" in out
-    assert "stored, dense: 2,684,354,560 B = 2.50 GiB" in out
+    out = words(run_cli("kvtrace", "models", "llama3.1-70b-instruct", "--tp", 8).stdout)
+    assert "full 80 layers x 2 (K, V) x 8 heads x 128 x 2 B 327,680" in out
+    assert "full 80 layers x 2 (K, V) x 1 head x 128 x 2 B 40,960" in out
+    assert "8 ranks store: 327,680 B a token, replication factor 1 " in out
+    assert "object on each of 8 ranks 10,485,760 10.0 MiB" in out
+    assert "stored, dense 2,684,354,560 2.50 GiB" in out
 
 
 def test_the_command_says_what_a_window_and_a_partial_chunk_leave_out():
-    out = run_cli("kvtrace", "models", "gpt-oss-120b", "--tokens", 1000, "--chunk", 16).stdout
+    out = words(run_cli("kvtrace", "models", "gpt-oss-120b", "--tokens", 1000, "--chunk", 16).stdout)
     assert "62 chunks; 8 tokens fill no chunk and are not stored" in out
-    assert f"read: {62 * 16 * 36_864 + 8 * 16 * 36_864:,} B" in out
+    assert f"read {62 * 16 * 36_864 + 8 * 16 * 36_864:,} " in out
     assert "chunks that a read needs: growing 62, sliding 8" in out
-    assert "3 ranks, which engines refuse" in run_cli("kvtrace", "models", "llama3.1-8b", "--tp", 3).stdout
+    assert "3 ranks, which engines refuse" in words(run_cli("kvtrace", "models", "llama3.1-8b", "--tp", 3).stdout)
+
+
+def test_the_command_says_what_padding_adds():
+    out = words(run_cli("kvtrace", "models", "deepseek-v3", "--chunk", 16, "--page", "4KiB").stdout)
+    assert "object on one rank 1,126,400 1.07 MiB 1,124,352" in out
 
 
 def test_the_command_prints_json():

@@ -10,7 +10,7 @@ import pytest
 from kvtrace.core.errors import ConfigError
 from kvtrace.requests.chains import prefix_chains
 from kvtrace.requests.requests import Requests
-from kvtrace.requests.shaping import CycleIds, OverLimit, Shape, shape, take
+from kvtrace.requests.shaping import CycleIds, OverLimit, Reshaping, reshape, take
 
 
 def ints(*values):
@@ -30,7 +30,7 @@ REQUESTS = Requests(
 
 
 def test_nothing_asked_changes_nothing():
-    assert shape(REQUESTS, Shape(), rng()) is REQUESTS
+    assert reshape(REQUESTS, Reshaping(), rng()) is REQUESTS
 
 
 def test_rows_are_taken_with_their_blocks():
@@ -43,7 +43,7 @@ def test_rows_are_taken_with_their_blocks():
 
 
 def test_prompts_over_the_limit_are_dropped():
-    found = shape(REQUESTS, Shape(max_input_tokens=6), rng())
+    found = reshape(REQUESTS, Reshaping(max_input_tokens=6), rng())
     assert found.input_tokens.tolist() == [4, 6]
     assert found.block_ids.tolist() == [7, 7, 9]
     assert found.notes == (
@@ -53,7 +53,7 @@ def test_prompts_over_the_limit_are_dropped():
 
 
 def test_prompts_over_the_limit_are_clipped():
-    found = shape(REQUESTS, Shape(max_input_tokens=5, over_limit=OverLimit.CLIP), rng())
+    found = reshape(REQUESTS, Reshaping(max_input_tokens=5, over_limit=OverLimit.CLIP), rng())
     assert found.input_tokens.tolist() == [5, 4, 5, 5]
     # 5 tokens are one block and a part of the next.
     assert found.block_offsets.tolist() == [0, 2, 3, 5, 7]
@@ -64,8 +64,8 @@ def test_prompts_over_the_limit_are_clipped():
 
 def test_a_limit_that_nothing_passes_is_refused():
     with pytest.raises(ConfigError, match="every prompt is longer"):
-        shape(REQUESTS, Shape(max_input_tokens=3), rng())
-    assert shape(REQUESTS, Shape(max_input_tokens=12), rng()).notes == ("first",)
+        reshape(REQUESTS, Reshaping(max_input_tokens=3), rng())
+    assert reshape(REQUESTS, Reshaping(max_input_tokens=12), rng()).notes == ("first",)
 
 
 def test_jitter_stays_within_the_tick_and_the_order():
@@ -75,7 +75,7 @@ def test_jitter_stays_within_the_tick_and_the_order():
         block_offsets=np.zeros(1001, dtype=np.int64), block_ids=ints(), block_tokens=0,
         session_id=None, turn=None, qos=None, kind=None,
     )  # fmt: skip
-    found = shape(many, Shape(jitter_ns=3000), rng())
+    found = reshape(many, Reshaping(jitter_ns=3000), rng())
     moved = found.arrival_ns - times
     assert (np.diff(found.arrival_ns) >= 0).all()
     assert found.input_tokens.tolist() == list(range(1000))
@@ -84,26 +84,26 @@ def test_jitter_stays_within_the_tick_and_the_order():
     assert (moved >= 0).all()
     assert (moved < widths).all()
     assert moved.max() > 2900
-    assert found.arrival_ns.tolist() == shape(many, Shape(jitter_ns=3000), rng()).arrival_ns.tolist()
-    other = shape(many, Shape(jitter_ns=3000), np.random.default_rng(4))
+    assert found.arrival_ns.tolist() == reshape(many, Reshaping(jitter_ns=3000), rng()).arrival_ns.tolist()
+    other = reshape(many, Reshaping(jitter_ns=3000), np.random.default_rng(4))
     assert found.arrival_ns.tolist() != other.arrival_ns.tolist()
 
 
 def test_jitter_never_reaches_the_next_time():
     close = replace(REQUESTS, arrival_ns=ints(0, 0, 1, 1))
-    found = shape(close, Shape(jitter_ns=10**9), rng())
+    found = reshape(close, Reshaping(jitter_ns=10**9), rng())
     assert found.arrival_ns[:2].tolist() == [0, 0]
     assert 1 < found.arrival_ns[2] < found.arrival_ns[3] <= 10**9
 
 
 def test_times_are_scaled():
-    found = shape(REQUESTS, Shape(time_scale=2.5), rng())
+    found = reshape(REQUESTS, Reshaping(time_scale=2.5), rng())
     assert found.arrival_ns.tolist() == [0, 25, 25, 100]
     assert found.notes[-1] == "times were multiplied by 2.5"
 
 
 def test_cycles_of_distinct_blocks():
-    found = shape(REQUESTS, Shape(cycles=2), rng())
+    found = reshape(REQUESTS, Reshaping(cycles=2), rng())
     # 40 ns, and a mean interval of 13.
     assert found.arrival_ns.tolist() == [0, 10, 10, 40, 53, 63, 63, 93]
     ids = found.block_ids.reshape(2, 8)
@@ -117,7 +117,7 @@ def test_cycles_of_distinct_blocks():
 
 
 def test_cycles_of_the_same_blocks():
-    found = shape(REQUESTS, Shape(cycles=3, cycle_ids=CycleIds.SAME), rng())
+    found = reshape(REQUESTS, Reshaping(cycles=3, cycle_ids=CycleIds.SAME), rng())
     assert found.block_ids.tolist() == [5, 6, 7, 5, 6, 8, 7, 9] * 3
     assert found.block_offsets.tolist() == [0, 2, 3, 6, 8, 10, 11, 14, 16, 18, 19, 22, 24]
     # Its conversations are new ones all the same.
@@ -126,14 +126,14 @@ def test_cycles_of_the_same_blocks():
 
 def test_one_request_comes_every_second():
     one = take(REQUESTS, ints(0))
-    assert shape(one, Shape(cycles=3), rng()).arrival_ns.tolist() == [0, 10**9, 2 * 10**9]
+    assert reshape(one, Reshaping(cycles=3), rng()).arrival_ns.tolist() == [0, 10**9, 2 * 10**9]
 
 
 def test_cuts_come_last():
-    found = shape(REQUESTS, Shape(cycles=10**9, max_requests=5), rng())
+    found = reshape(REQUESTS, Reshaping(cycles=10**9, max_requests=5), rng())
     assert found.arrival_ns.tolist() == [0, 10, 10, 40, 53]
     assert found.notes[-1] == "cut after 5 requests"
-    assert shape(REQUESTS, Shape(max_requests=4), rng()).notes == ("first",)
+    assert reshape(REQUESTS, Reshaping(max_requests=4), rng()).notes == ("first",)
 
 
 @pytest.mark.parametrize("options", [
@@ -142,17 +142,17 @@ def test_cuts_come_last():
 ])  # fmt: skip
 def test_shapes_that_cannot_be(options):
     with pytest.raises(ConfigError):
-        Shape(**options)
+        Reshaping(**options)
 
 
 def test_what_outlasts_the_clock_is_refused():
     late = replace(REQUESTS, arrival_ns=ints(0, 1, 2, 2**60))
     with pytest.raises(ConfigError, match="beyond the clock"):
-        shape(late, Shape(time_scale=4), rng())
+        reshape(late, Reshaping(time_scale=4), rng())
     with pytest.raises(ConfigError, match="more than a trace can hold"):
-        shape(late, Shape(cycles=4), rng())
+        reshape(late, Reshaping(cycles=4), rng())
     with pytest.raises(ConfigError, match="more than a trace can hold"):
-        shape(REQUESTS, Shape(cycles=2**30), rng())
+        reshape(REQUESTS, Reshaping(cycles=2**30), rng())
 
 
 def test_prefix_chains_are_left_alone_and_others_are_made():

@@ -11,7 +11,7 @@ import pytest
 
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError
 from kvtrace.requests import sharegpt
-from kvtrace.requests.tokens import token_counter
+from kvtrace.requests.sharegpt import token_counter
 
 CHARACTERS = {"tokenizer": "characters"}
 

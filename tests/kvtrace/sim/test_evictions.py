@@ -7,6 +7,7 @@ from collections import Counter
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from evictions import POLICIES, Arc, count_hits
 from hypothesis import given, settings
@@ -18,13 +19,12 @@ from test_oracle import SEMANTICS, fault, presets, request_lists
 from kvtrace.core.errors import ConfigError
 from kvtrace.curves.sampling import estimate
 from kvtrace.curves.stack import lru_curve, policy_hits
-from kvtrace.model.shape import bytes_per_token_per_rank, find_model, stored_ranks
-from kvtrace.sim import records
+from kvtrace.model.catalogue import find_model
+from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.chains import Chains
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.preset import Placement, Policy, TierSetting, load_preset
 from kvtrace.sim.simulation import Load, Simulation
-from kvtrace.sim.world import NEXT_OBJECT
 from kvtrace.trace.ledger import Ledger
 
 TIMELESS = [policy for policy in Policy if policy is not Policy.TTL]
@@ -49,10 +49,6 @@ def pattern(policy, references, capacity, sizes=None, **options):
         times = {k: v[:end] if k == "arrival_ns" else v for k, v in options.items()}
         hits += policy_hits(chains, [capacity], policy, sizes=own, **times)
     return "".join("H" if after > before else "." for before, after in itertools.pairwise(hits))
-
-
-def test_the_compiled_numbers_of_the_policies_are_theirs():
-    assert [getattr(records, policy.name) for policy in Policy] == list(range(len(Policy)))
 
 
 # Worked by hand; each letter is an object of one unit.
@@ -252,17 +248,17 @@ def test_slots_of_users_are_used_again(policy, placement):
         parts = []
 
         def sink(flush, ledger=ledger, parts=parts):
-            parts.append(flush.rows.copy())
-            assert ledger.apply(trace_batch(flush.rows)) is None
+            parts.append(trace_batch(flush.rows))
+            assert ledger.apply(parts[-1]) is None
 
         simulation.run(sink)
-        runs.append(np.concatenate(parts, axis=1))
-        objects = simulation.world.control[NEXT_OBJECT]
+        runs.append(pa.Table.from_batches(parts))
+        objects = simulation.world.control["next_object"]
         # More objects than slots: what nobody can ask for is forgotten, ghosts too.
         assert objects > 2 * len(simulation.world.slots)
         upper, lower = simulation.stats()["tiers"]
         assert min(upper["deleted_bytes"], lower["deleted_bytes"], lower["hits"]) > 0
-    assert np.array_equal(*runs)
+    assert runs[0].equals(runs[1])
 
 
 @pytest.mark.parametrize(

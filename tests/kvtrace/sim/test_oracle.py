@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from oracle import Oracle
 from simulated import ONE_BYTE, TWO_HEADS, mlperf_of, preset_of, requests_of, simulate
 
+from kvtrace.model.catalogue import find_model
 from kvtrace.model.layers import Chunked, Full, KvDtype, Sliding
-from kvtrace.model.shape import ModelShape, bytes_per_token_per_rank, find_model, pieces, stored_ranks
+from kvtrace.model.shape import ModelShape, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.preset import Entry, Match, Placement, Promotion
 from kvtrace.sim.simulation import Load

@@ -10,14 +10,14 @@ from plans import oracle_of
 from simulated import ONE_BYTE, preset_of, requests_of, simulate
 from test_oracle import SEMANTICS
 
-from kvtrace.model.shape import find_model
+from kvtrace.model.catalogue import find_model
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.preset import Placement, load_preset, preset_names
 from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation
 from kvtrace.trace.ledger import Ledger
 from kvtrace.users import openloop
-from kvtrace.users.arrivals import Arrivals
-from kvtrace.users.workload import Mode, Workload
+from kvtrace.users.arrivals import ArrivalProcess
+from kvtrace.users.workload import ServingMode, Workload
 
 WORKLOADS = [
     Workload(),
@@ -27,9 +27,9 @@ WORKLOADS = [
         prompt_share=1.0, prompt_tokens=(5000,), rag_share=1.0, rag_documents=1, rag_document_tokens=(2048, 2048),
         rag_chunk_tokens=2048,
     ),
-    Workload(mode=Mode.PREFILL_ONLY),
-    Workload(mode=Mode.PREFILL_ONLY, prompt_share=1.0, prompt_tokens=(3000,)),
-    Workload(mode=Mode.DECODE_ONLY, decode_entries=3),
+    Workload(mode=ServingMode.PREFILL_ONLY),
+    Workload(mode=ServingMode.PREFILL_ONLY, prompt_share=1.0, prompt_tokens=(3000,)),
+    Workload(mode=ServingMode.DECODE_ONLY, decode_entries=3),
 ]  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def test_one_promotion_of_a_request_demotes_what_another_would_move(workload):
 
 SOURCES = {
     "users": lambda: Load(users=3, seed=5, until_ns=4 * 10**9),
-    "open loop": lambda: Load(requests=openloop.make(Arrivals(10.0), 3 * 10**9, 8192, 5), seed=5),
+    "open loop": lambda: Load(requests=openloop.make(ArrivalProcess(10.0), 3 * 10**9, 8192, 5), seed=5),
     "block ids": lambda: Load(requests=requests_of(
         [(i * 10**8, 1024 * (1 + i % 5), 40, [i % 3, *range(10 * i, 10 * i + i % 5)]) for i in range(40)],
         block_tokens=1024,
@@ -92,7 +92,7 @@ SOURCES = {
 @given(data=st.data())
 def test_every_preset_conserves_bytes_with_every_source(name, source, data):
     load, share = source(), data.draw(st.sampled_from([0.0, 0.001, 0.05]))
-    modes = [m for m in Mode if load.requests is None or m is not Mode.DECODE_ONLY]
+    modes = [m for m in ServingMode if load.requests is None or m is not ServingMode.DECODE_ONLY]
     preset = load_preset(name, [f"workload.mode={data.draw(st.sampled_from(modes))}"])
     tiers = tuple(
         t if t.capacity_bytes is None else msgspec.structs.replace(t, capacity=int(t.capacity_bytes * share))

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import TRACES, run_cli, trace_batch, trace_meta, write_trace
+from conftest import TRACES, run_process, trace_batch, trace_meta, write_trace
 from simulated import kvtrace
 
-from kvtrace.core.metadata import Tier
+from kvtrace.core.metadata import TierFacts
 from kvtrace.core.schema import OBJECTS, TRACE, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create, objects_path, open_table, read_table
 from kvtrace.trace import ledger
@@ -126,7 +126,7 @@ def test_rows_that_the_simulation_counted_but_the_file_lacks(tmp_path, monkeypat
 
 
 def test_an_unbounded_tier_takes_anything(tmp_path, monkeypatch):
-    tiers = [Tier("a"), Tier("b"), Tier("c")]
+    tiers = [TierFacts("a"), TierFacts("b"), TierFacts("c")]
     path = write_trace(tmp_path / "t.parquet", [w(0, i, size=2**59) for i in range(4)], tiers=tiers)
     assert kvtrace(monkeypatch, "validate", path) == 0
 
@@ -139,7 +139,7 @@ def test_a_trace_without_rows_is_valid(tmp_path, monkeypatch, capsys):
 
 
 def test_validate_leaves_with_3_as_a_process(tmp_path):
-    done = run_cli("kvtrace", "validate", write_trace(tmp_path / "t.parquet", [r(0, 0)]), check=False)
+    done = run_process("kvtrace", "validate", write_trace(tmp_path / "t.parquet", [r(0, 0)]), check=False)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (3, "", 1)
 
 

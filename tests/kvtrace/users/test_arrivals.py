@@ -17,7 +17,7 @@ from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S, parse_rate_per_s
 from kvtrace.users import arrivals as arrivals_module
 from kvtrace.users import openloop
-from kvtrace.users.arrivals import Arrivals, Process, sine_of_turns
+from kvtrace.users.arrivals import ArrivalProcess, Process, sine_of_turns
 from kvtrace.users.synthetic import QOS_SHARES, TEMPLATES
 
 S = NS_PER_S
@@ -27,7 +27,7 @@ CONTEXT = 131_072
 @pytest.fixture(scope="module")
 def many():
     """200,000 requests over 64 conversations."""
-    return openloop.make(Arrivals(1000.0), 10**6 * S, CONTEXT, 42, max_requests=200_000)
+    return openloop.make(ArrivalProcess(1000.0), 10**6 * S, CONTEXT, 42, max_requests=200_000)
 
 
 @pytest.mark.parametrize(("text", "rate"), [
@@ -44,15 +44,15 @@ def test_what_is_no_rate_is_refused(text):
 
 
 def test_constant_arrivals_are_even_and_exact():
-    assert Arrivals(4.0, Process.CONSTANT).times_ns(1, S).tolist() == [0, 250_000_000, 500_000_000, 750_000_000]
-    third = Arrivals(3.0, Process.CONSTANT).times_ns(1, S + 1)
+    assert ArrivalProcess(4.0, Process.CONSTANT).times_ns(1, S).tolist() == [0, 250_000_000, 500_000_000, 750_000_000]
+    third = ArrivalProcess(3.0, Process.CONSTANT).times_ns(1, S + 1)
     assert third.tolist() == [0, 333_333_000, 666_667_000, 1_000_000_000]
-    assert len(Arrivals(20.0, Process.CONSTANT).times_ns(1, 3600 * S)) == 72_000
+    assert len(ArrivalProcess(20.0, Process.CONSTANT).times_ns(1, 3600 * S)) == 72_000
 
 
 @pytest.mark.parametrize(("cv", "seed"), [(1.0, 1), (4.0, 2), (0.25, 3), (2.0, 4)])
 def test_renewals_have_their_rate_and_their_burstiness(cv, seed):
-    process = Arrivals(20.0, Process.GAMMA, cv)
+    process = ArrivalProcess(20.0, Process.GAMMA, cv)
     times = process.times_ns(seed, 10_000 * S)
     gaps = np.diff(times)
     # A renewal process counts n with a variance of n cv².
@@ -63,7 +63,7 @@ def test_renewals_have_their_rate_and_their_burstiness(cv, seed):
 
 
 def test_poisson_counts_vary_as_poisson_counts_do():
-    times = Arrivals(20.0).times_ns(5, 10_000 * S)
+    times = ArrivalProcess(20.0).times_ns(5, 10_000 * S)
     counts = np.bincount(times // S, minlength=10_000)
     assert abs(counts.sum() - 200_000) < 4 * 200_000**0.5
     # Variance over mean is 1; its standard deviation over n windows is (2 / n)^½ and a little.
@@ -75,7 +75,7 @@ def test_poisson_counts_vary_as_poisson_counts_do():
 def test_bursty_arrivals_have_their_rate_in_short_windows_too(monkeypatch, cv, ordinary):
     # Begun with an arrival's interval, 20 expected would be 20 + (cv² - 1) / 2.
     monkeypatch.setattr(arrivals_module, "_BLOCK", 64)
-    process = Arrivals(2.0, Process.GAMMA, cv)
+    process = ArrivalProcess(2.0, Process.GAMMA, cv)
     counts = np.array([len(process.times_ns(seed, 10 * S)) for seed in range(6000)])
     error = counts.std() / len(counts) ** 0.5
     assert abs(counts.mean() - 20) < 4 * error
@@ -83,7 +83,7 @@ def test_bursty_arrivals_have_their_rate_in_short_windows_too(monkeypatch, cv, o
 
 
 def test_a_day_has_its_peak_and_its_trough():
-    day = Arrivals(20.0, Process.DIURNAL, day_ns=1000 * S, amplitude=0.5)
+    day = ArrivalProcess(20.0, Process.DIURNAL, day_ns=1000 * S, amplitude=0.5)
     times = day.times_ns(6, 20_000 * S)
     assert day.expected(20_000 * S) == 400_000
     assert abs(len(times) - 400_000) < 4 * 400_000**0.5
@@ -100,7 +100,7 @@ def test_a_day_has_its_peak_and_its_trough():
 
 
 def test_a_whole_swing_leaves_the_trough_empty():
-    times = Arrivals(100.0, Process.DIURNAL, day_ns=100 * S, amplitude=1.0).times_ns(7, 100 * S)
+    times = ArrivalProcess(100.0, Process.DIURNAL, day_ns=100 * S, amplitude=1.0).times_ns(7, 100 * S)
     assert np.count_nonzero((times >= 74 * S) & (times < 76 * S)) <= 3  # 0.13 expected
     assert abs(len(times) - 10_000) < 400
 
@@ -111,8 +111,8 @@ def test_the_sine_is_a_sine():
 
 
 @pytest.mark.parametrize("process", [
-    Arrivals(3000.0), Arrivals(3000.0, Process.GAMMA, 3.0), Arrivals(3000.0, Process.CONSTANT),
-    Arrivals(3000.0, Process.DIURNAL, day_ns=40 * S),
+    ArrivalProcess(3000.0), ArrivalProcess(3000.0, Process.GAMMA, 3.0), ArrivalProcess(3000.0, Process.CONSTANT),
+    ArrivalProcess(3000.0, Process.DIURNAL, day_ns=40 * S),
 ])  # fmt: skip
 def test_same_seed_same_times_and_a_longer_window_begins_the_same(process):
     # More than one block of draws.
@@ -129,7 +129,7 @@ def test_same_seed_same_times_and_a_longer_window_begins_the_same(process):
 
 def test_same_seed_same_columns():
     def make(seed, **more):
-        return openloop.make(Arrivals(50.0, Process.GAMMA, 2.0), 60 * S, CONTEXT, seed, **more)
+        return openloop.make(ArrivalProcess(50.0, Process.GAMMA, 2.0), 60 * S, CONTEXT, seed, **more)
 
     one, two, other = make(1), make(1), make(2)
     for name in ("arrival_ns", "session_id", "turn", "input_tokens", "output_tokens", "qos", "kind"):
@@ -142,8 +142,8 @@ def test_same_seed_same_columns():
 
 
 def test_what_is_asked_does_not_depend_on_when():
-    poisson = openloop.make(Arrivals(50.0), 60 * S, CONTEXT, 1, max_requests=1000)
-    even = openloop.make(Arrivals(9.0, Process.CONSTANT), 600 * S, CONTEXT, 1, max_requests=1000)
+    poisson = openloop.make(ArrivalProcess(50.0), 60 * S, CONTEXT, 1, max_requests=1000)
+    even = openloop.make(ArrivalProcess(9.0, Process.CONSTANT), 600 * S, CONTEXT, 1, max_requests=1000)
     for name in ("session_id", "turn", "input_tokens", "output_tokens", "qos", "kind"):
         assert np.array_equal(getattr(poisson, name), getattr(even, name)), name
 
@@ -170,7 +170,7 @@ def test_conversations_carry_their_history_and_go_on_together(many):
 
 
 def test_no_more_conversations_go_on_than_were_asked_for():
-    found = openloop.make(Arrivals(100.0), 60 * S, CONTEXT, 3, live_conversations=5)
+    found = openloop.make(ArrivalProcess(100.0), 60 * S, CONTEXT, 3, live_conversations=5)
     spans = [np.flatnonzero(found.session_id == s)[[0, -1]] for s in range(found.origin["conversations"])]
     live = np.zeros(len(found) + 1, dtype=np.int64)
     for begin, end in spans:
@@ -206,15 +206,15 @@ def test_turn_entries_hold_the_history_between_them(many):
 
 def test_more_users_than_first_made_change_nothing():
     # So small a context that nearly every request begins a conversation: far more than a quarter.
-    found = openloop.make(Arrivals(100.0), 60 * S, 1, 8, live_conversations=3)
+    found = openloop.make(ArrivalProcess(100.0), 60 * S, 1, 8, live_conversations=3)
     assert found.origin["conversations"] == len(found) == found.origin["over_context"]
     assert f"{len(found)} first turns do not fit 1 tokens of context" in found.notes
-    few = openloop.make(Arrivals(100.0), 60 * S, 1, 8, live_conversations=3, max_requests=10)
+    few = openloop.make(ArrivalProcess(100.0), 60 * S, 1, 8, live_conversations=3, max_requests=10)
     assert np.array_equal(few.input_tokens, found.input_tokens[:10])
 
 
 def test_all_is_told():
-    day = Arrivals(20.0, Process.DIURNAL, amplitude=0.25)
+    day = ArrivalProcess(20.0, Process.DIURNAL, amplitude=0.25)
     found = openloop.make(day, 60 * S, CONTEXT, 1, live_conversations=8)
     assert found.origin == {
         "kind": "open-loop", "requests": len(found), "block_tokens": 0, "arrivals": "diurnal",
@@ -231,7 +231,7 @@ def test_all_is_told():
     assert "prompts share a prefix within their conversation only" in told
     assert "times are cut to whole microseconds, so that the last digits of C libraries do not show" in told
     assert f"they are drawn with PCG64, numpy {np.__version__}, and another numpy may draw others" in told
-    even = openloop.make(Arrivals(20.0, Process.CONSTANT), S, CONTEXT, 1)
+    even = openloop.make(ArrivalProcess(20.0, Process.CONSTANT), S, CONTEXT, 1)
     assert even.notes[-1] == "times are rounded to whole microseconds"
     assert even.origin["generator"] is None
 
@@ -249,20 +249,20 @@ def test_all_is_told():
 ])  # fmt: skip
 def test_what_is_no_process_is_refused(fields, message):
     with pytest.raises(ConfigError, match=message):
-        Arrivals(**{"rate_per_s": 20.0, **fields})
+        ArrivalProcess(**{"rate_per_s": 20.0, **fields})
 
 
 def test_too_much_and_too_little_are_refused():
     with pytest.raises(ConfigError, match="more than 100000000 requests: lower one of the two"):
-        Arrivals(1e6).times_ns(1, 101 * S)
-    assert len(Arrivals(1e6).times_ns(1, 10**6 * S, 7)) == 7
+        ArrivalProcess(1e6).times_ns(1, 101 * S)
+    assert len(ArrivalProcess(1e6).times_ns(1, 10**6 * S, 7)) == 7
     with pytest.raises(ConfigError, match="longer than a trace's clock"):
-        Arrivals(1.0).times_ns(1, 2**61 + 1, 10)
+        ArrivalProcess(1.0).times_ns(1, 2**61 + 1, 10)
     with pytest.raises(ConfigError, match=r"no request arrives within 1\.00 s at 0\.0001 a second with seed 1"):
-        openloop.make(Arrivals(0.0001), S, CONTEXT, 1)
+        openloop.make(ArrivalProcess(0.0001), S, CONTEXT, 1)
     for live in (0, 10**7 + 1):
         with pytest.raises(ConfigError, match="live conversations"):
-            openloop.make(Arrivals(1.0), S, CONTEXT, 1, live_conversations=live)
+            openloop.make(ArrivalProcess(1.0), S, CONTEXT, 1, live_conversations=live)
 
 
 OPEN = ["gen", "--request-rate", "20/s", "--model", "tiny-1b"]
@@ -276,7 +276,7 @@ def test_a_trace_of_an_open_loop_is_valid(monkeypatch, tmp_path, preset):
     assert kvtrace(monkeypatch, *args, *small, "--preset", preset, "-o", out, "--requests-out", requests) == 0
     assert kvtrace(monkeypatch, "validate", out) == 0
     meta = open_table(out).meta
-    expected = openloop.make(Arrivals(20.0, Process.GAMMA, 3.0), 20 * S, CONTEXT, 42, live_conversations=16)
+    expected = openloop.make(ArrivalProcess(20.0, Process.GAMMA, 3.0), 20 * S, CONTEXT, 42, live_conversations=16)
     assert meta.source == expected.origin
     assert meta.notes[: len(expected.notes)] == list(expected.notes)
     assert meta.stats["requests"] == len(expected)

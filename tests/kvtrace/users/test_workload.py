@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 from simulated import ONE_BYTE, TWO_HEADS, brief, kvtrace, mlperf_of, preset_of, requests_of, simulate
 
+from kvtrace.core.compiled import njit
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.statistics import endurance
 from kvtrace.core.tables import objects_path, open_table, read_table
-from kvtrace.model.shape import find_model
+from kvtrace.model.catalogue import find_model
 from kvtrace.sim.preset import Placement, Promotion, load_preset, preset_names
 from kvtrace.sim.simulation import Load
 from kvtrace.users.synthetic import make_users, pick, pick_distinct
-from kvtrace.users.workload import Mode, Popularity, Workload, library_of
+from kvtrace.users.workload import Popularity, ServingMode, Workload, library_of
 
 S = 10**9
 
@@ -175,10 +176,21 @@ def test_a_lost_chunk_of_a_document_is_stored_again():
 
 
 def test_what_was_populated_is_not_worn_out_every_day():
-    preset = with_workload(mlperf_of(0, None, decode_read_tokens=0), mode=Mode.DECODE_ONLY)
+    preset = with_workload(mlperf_of(0, None, decode_read_tokens=0), mode=ServingMode.DECODE_ONLY)
     simulation = asked(preset, **USERS)[0]
     assert simulation.stats()["tiers"][1]["written_bytes"] == 3 * 10 * 2048
     assert endurance(simulation.stats(), 60 * S, None)[0]["written_bytes_per_day"] == 0
+
+
+@njit
+def pick_many(found, weights, users):
+    for i in range(len(found)):
+        found[i] = pick(weights, users[0], 3, 0)
+
+
+@njit
+def pick_chunks(chosen, count, is_zipf, users):
+    return pick_distinct(chosen, 0, len(chosen), count, is_zipf, users[0], 3, 0)
 
 
 def test_popularity_is_drawn_from_whole_weights():
@@ -186,7 +198,9 @@ def test_popularity_is_drawn_from_whole_weights():
     # 1, 1/2, 1/3, 1/4 of 2^32, as whole numbers.
     library = library_of(Workload(rag_share=1.0, rag_documents=4), 0, 32, 1, is_turn=True, seed=1)
     assert np.diff(library.document_weight, prepend=0).tolist() == [2**32, 2**31, 2**32 // 3, 2**30]
-    found = Counter(int(pick(library.document_weight, users, 3, 0)) for _ in range(5000))
+    picked = np.empty(5000, np.int64)
+    pick_many(picked, library.document_weight, users)
+    found = Counter(picked.tolist())
     for rank in range(4):
         expected = 5000 / (rank + 1) / (25 / 12)
         assert abs(found[rank] - expected) < 4 * expected**0.5
@@ -209,18 +223,18 @@ def test_chunks_are_drawn_without_repetition(is_zipf):
     first = Counter()
     for _ in range(2000):
         chosen = np.full(5, -1)
-        assert pick_distinct(chosen, 8, is_zipf, users, 3, 0) == 5
+        assert pick_chunks(chosen, 8, is_zipf, users) == 5
         assert len(set(chosen.tolist())) == 5
         assert set(chosen.tolist()) <= set(range(8))
         first[int(chosen[0])] += 1
     share = 1 / sum(1 / (i + 1) for i in range(8)) if is_zipf else 1 / 8
     assert abs(first[0] - 2000 * share) < 4 * (2000 * share) ** 0.5
-    assert pick_distinct(chosen, 3, is_zipf, users, 3, 0) == 3
+    assert pick_chunks(chosen, 3, is_zipf, users) == 3
     assert sorted(chosen[:3].tolist()) == [0, 1, 2]
 
 
 def test_prefill_alone_writes_every_entry_once_and_reads_nothing():
-    preset = with_workload(mlperf_of(None), mode=Mode.PREFILL_ONLY)
+    preset = with_workload(mlperf_of(None), mode=ServingMode.PREFILL_ONLY)
     simulation, rows, log, _ = asked(preset, **USERS)
     plain = asked(mlperf_of(None), **USERS)
     # Answers take as long elsewhere, so the same is asked at the same times.
@@ -236,7 +250,7 @@ def test_prefill_alone_writes_every_entry_once_and_reads_nothing():
 
 def test_prefill_alone_computes_all_and_stores_no_chunk_twice():
     preset = with_workload(
-        preset_of(None, chunk_tokens=64, prefill_ns_per_token=10), mode=Mode.PREFILL_ONLY, prompt_share=1.0,
+        preset_of(None, chunk_tokens=64, prefill_ns_per_token=10), mode=ServingMode.PREFILL_ONLY, prompt_share=1.0,
         prompt_tokens=(128,),
     )  # fmt: skip
     simulation, rows, log, sizes = asked(preset, **USERS)
@@ -252,7 +266,7 @@ def test_prefill_alone_computes_all_and_stores_no_chunk_twice():
 @pytest.mark.parametrize("placement", list(Placement))
 def test_decode_alone_reads_what_is_there_from_the_start(placement):
     preset = with_workload(
-        preset_of(None, None, chunk_tokens=64, placement=placement), mode=Mode.DECODE_ONLY, decode_entries=2,
+        preset_of(None, None, chunk_tokens=64, placement=placement), mode=ServingMode.DECODE_ONLY, decode_entries=2,
         decode_entry_tokens=128,
     )  # fmt: skip
     _, rows, log, _ = asked(preset, users=2, seed=7, until_ns=10 * S)
@@ -272,7 +286,7 @@ def test_decode_alone_reads_what_is_there_from_the_start(placement):
 
 
 def test_decode_alone_reads_an_entry_once_and_once_more_for_each_32_tokens():
-    preset = with_workload(mlperf_of(None), mode=Mode.DECODE_ONLY)
+    preset = with_workload(mlperf_of(None), mode=ServingMode.DECODE_ONLY)
     _, rows, log, _ = asked(preset, **USERS)
     assert sum(r[3] == "populate" for r in rows) == 30
     reads = Counter((r[6], r[3]) for r in rows if r[1] == "read")
@@ -287,7 +301,7 @@ def test_decode_alone_reads_an_entry_once_and_once_more_for_each_32_tokens():
 
 def test_decode_alone_stores_nothing_that_was_lost():
     # Room for three of the ten entries of one user: those populated last.
-    preset = with_workload(mlperf_of(3 * 2048, decode_read_tokens=0), mode=Mode.DECODE_ONLY)
+    preset = with_workload(mlperf_of(3 * 2048, decode_read_tokens=0), mode=ServingMode.DECODE_ONLY)
     simulation, rows, log, _ = asked(preset, users=1, seed=7, until_ns=600 * S)
     assert Counter(r[1:4:2] for r in rows if r[1] != "read") == {("write", "populate"): 10, ("delete", "evict"): 7}
     hits = [line[1] for line in log if line[2] >= 7]
@@ -300,7 +314,7 @@ def test_decode_alone_stores_nothing_that_was_lost():
 def test_populating_keeps_no_tier_busy():
     slow = preset_of(None, chunk_tokens=64)
     tier = msgspec.structs.replace(slow.tiers[0], read_bandwidth="1MB", write_bandwidth="1MB")
-    preset = with_workload(msgspec.structs.replace(slow, tiers=(tier,)), mode=Mode.DECODE_ONLY)
+    preset = with_workload(msgspec.structs.replace(slow, tiers=(tier,)), mode=ServingMode.DECODE_ONLY)
     simulation, *_ = asked(preset, users=1, seed=7, until_ns=600 * S)
     # 2,048 bytes at 1 MB/s, in 32 reads of 64 µs.
     assert simulation.stats()["first_token"]["with_cache"]["p50_ns"] == 2_048_000
@@ -345,7 +359,7 @@ def test_what_means_nothing_together_is_refused(preset, settings, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("fields", [{"prompt_share": 0.1}, {"rag_share": 0.1}, {"mode": Mode.DECODE_ONLY}])
+@pytest.mark.parametrize("fields", [{"prompt_share": 0.1}, {"rag_share": 0.1}, {"mode": ServingMode.DECODE_ONLY}])
 def test_requests_of_a_file_have_their_own(fields):
     with pytest.raises(ConfigError, match="are for synthetic users"):
         simulate(with_workload(preset_of(None), **fields), Load(requests=requests_of([(0, 4, 0, [1])])))
@@ -353,7 +367,7 @@ def test_requests_of_a_file_have_their_own(fields):
 
 def test_prefill_alone_takes_requests_of_a_file():
     requests = requests_of([(0, 8, 0, [1, 2]), (1, 8, 0, [1, 3])])
-    rows = simulate(with_workload(preset_of(None), mode=Mode.PREFILL_ONLY), Load(requests=requests))[1]
+    rows = simulate(with_workload(preset_of(None), mode=ServingMode.PREFILL_ONLY), Load(requests=requests))[1]
     assert brief(rows) == ["write 0 prefill 0 4 0/0", "write 0 prefill 1 4 0/0", "write 0 prefill 2 4 1/0"]
 
 

@@ -1,0 +1,152 @@
+"""Answer one SQL statement over our files, read only and with bounded memory: the user's own or one of the library.
+
+The library is `kvdistill/queries/sql/library`; the comment at the head of each file says what the query answers.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kvdistill.queries.database import MEMORY_LIMIT, PERCENTILE, connect, literal
+from kvdistill.queries.views import register, views_of
+from kvtrace.core.errors import ConfigError, ProbeUnavailable
+
+if TYPE_CHECKING:
+    # Heavy.
+    import duckdb
+    import pyarrow as pa
+
+
+BATCH_ROWS = 10_000
+SHELL = "duckdb"
+
+
+def split_query(arguments: Sequence[str]) -> tuple[list[Path], str | None]:
+    """Return the files of a command line, and the SQL that may be its last argument.
+
+    SQL is what is no file and has a space in it, or nothing at all.
+    """
+    if not arguments:
+        return [], None
+    last = arguments[-1]
+    is_sql = (not last or any(c.isspace() for c in last)) and not Path(last or "/").is_file()
+    return [Path(name) for name in (arguments[:-1] if is_sql else arguments)], last if is_sql else None
+
+
+@contextmanager
+def answer(paths: Sequence[Path], statement: str, needs: Sequence[str] = ()) -> Iterator[pa.RecordBatchReader]:
+    """Yield the result of `statement`, which reads the views `needs`, over `paths` as a stream of Arrow batches.
+
+    The statement can read nothing but these files and write nothing.
+
+    Raises:
+        ConfigError: the statement is not one, DuckDB refuses it, or a view is missing.
+        TraceError: a file is damaged or none of ours.
+
+    """
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix="kvdistill-") as folder, connect(Path(folder)) as db:
+        views = register(db, paths, Path(folder))
+        names = [view.name for view in views]
+        missing = [name for name in needs if name not in names]
+        if missing:
+            raise ConfigError(
+                f"this query reads the view{'s' if len(missing) > 1 else ''} {', '.join(missing)}, but the files hold "
+                f"only {', '.join(names)}"
+            )
+        _lock(db, [file for view in views for file in view.files])
+        try:
+            kinds = [found.type for found in db.extract_statements(statement)]
+            if kinds != [duckdb.StatementType.SELECT]:
+                raise ConfigError("write exactly one SQL statement that reads: SELECT, FROM, DESCRIBE or SUMMARIZE")
+            relation = db.sql(statement)
+            yield relation.to_arrow_reader(BATCH_ROWS)
+        except duckdb.Error as error:
+            first = str(error).strip().split("\n")[0]
+            raise ConfigError(f"SQL: {first} (views here: {', '.join(names)})") from None
+
+
+def open_shell(paths: Sequence[Path]) -> int:
+    """Open DuckDB's shell with the views of `paths` in it; return its exit status.
+
+    Raises:
+        ProbeUnavailable: DuckDB's command line is not installed.
+        TraceError: a file is damaged or none of ours.
+
+    """
+    program = shutil.which(SHELL)
+    if program is None:
+        raise ProbeUnavailable(
+            f"the interactive shell is DuckDB's own, and `{SHELL}` is not on the PATH: install it from duckdb.org, or "
+            'give a query: kvdistill sql FILE "SELECT ..." or --query NAME'
+        )
+    with tempfile.TemporaryDirectory(prefix="kvdistill-") as folder:
+        statements = [view.statement for view in views_of(paths, Path(folder))]
+        start = Path(folder) / "views.sql"
+        setting = f"SET memory_limit = '{MEMORY_LIMIT}'"
+        start.write_text("".join(f"{line};\n" for line in (setting, PERCENTILE.strip(), *statements)), encoding="utf-8")
+        return subprocess.run([program, "-init", str(start)], check=False).returncode  # noqa: S603 - the user's own
+
+
+def _lock(db: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
+    db.execute(f"SET allowed_paths = [{', '.join(literal(file) for file in files)}]")
+    db.execute("SET enable_external_access = false")
+    db.execute("SET lock_configuration = true")
+
+
+_NEEDS = "Needs: "
+
+
+class NamedQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """One query of the library."""
+
+    name: str
+    answers: str
+    """What it answers, in a sentence or two."""
+    needs: list[str]
+    """The views that it reads."""
+    sql: str
+
+
+def named_queries() -> list[NamedQuery]:
+    """Return the library, by name."""
+    files = [file for file in _folder().iterdir() if file.name.endswith(".sql")]
+    return [_read(file) for file in sorted(files, key=lambda file: file.name)]
+
+
+def named_query(name: str) -> NamedQuery:
+    """Return the query called `name`; ConfigError if there is none."""
+    found = {query.name: query for query in named_queries()}
+    if name not in found:
+        close = get_close_matches(name, found, 1)
+        meant = f"; did you mean {close[0]}?" if close else ";"
+        raise ConfigError(f"--query {name}: no such query{meant} `kvdistill sql --list` names them all")
+    return found[name]
+
+
+def _folder() -> Traversable:
+    return resources.files("kvdistill.queries").joinpath("sql", "library")
+
+
+def _read(file: Traversable) -> NamedQuery:
+    text = file.read_text(encoding="utf-8")
+    comment = [line.removeprefix("-- ") for line in text.splitlines() if line.startswith("-- ")]
+    needs = next(line.removeprefix(_NEEDS).rstrip(".") for line in comment if line.startswith(_NEEDS))
+    return NamedQuery(
+        name=file.name.removesuffix(".sql"),
+        needs=needs.split(", "),
+        sql=text,
+        answers=" ".join(line for line in comment if not line.startswith(_NEEDS)),
+    )

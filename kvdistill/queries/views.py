@@ -1,0 +1,221 @@
+"""Views of our files for SQL: the contract's tables by name, and `runs`, `tiers` and `probes` made of their JSON.
+
+Each row says in `origin` where it came from: the folder of its run, or its file.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvdistill.queries.database import literal
+from kvtrace.core import parquet, tables
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, find_run
+from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TRACE, Table, arrow_schema
+
+if TYPE_CHECKING:
+    # Heavy.
+    import duckdb
+
+
+_PATTERN = set("*?[")
+_OF_A_RUN = (OPS, SERVED, SERIES, BLOCKS)
+_COUNTS = (
+    "queued int64, issued int64, issued_bytes int64, completed int64, completed_bytes int64, errors int64, "
+    "requeues int64, requests_merged int64, bios int64, bio_bytes int64, bios_merged int64, splits int64, "
+    "lost_events int64, lost_requests int64"
+)
+_RUNS = (
+    "origin string, trace string, status string, verdict string, started string, wall_ns int64, operations int64, "
+    "errors int64, in_flight_mean float64, loop string, speed float64, engine string, queue_depth int64, "
+    "io_bytes int64, kernel string, cpu_model string, version string"
+)
+FACTS: dict[str, dict[str, str]] = {
+    view: dict(column.split() for column in columns.split(", "))
+    for view, columns in (
+        ("runs", _RUNS),
+        ("tiers", "origin string, tier int8, name string, capacity_bytes int64"),
+        ("probes", f"origin string, direction string, {_COUNTS}"),
+    )
+}
+"""Columns of the views that no table of the contract is behind, with their Arrow types."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One view: its name, the SQL that makes it, and the files that this reads."""
+
+    name: str
+    statement: str
+    files: list[Path]
+
+
+def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch: Path) -> list[View]:
+    """Make the views of `paths` in `connection`; return them. Raises what `views_of` raises."""
+    views = views_of(paths, scratch)
+    for view in views:
+        connection.execute(view.statement)
+    return views
+
+
+def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
+    """Return the views of the tables in `paths`: files, patterns, or folders with all below them.
+
+    Several files of one table are one view. A trace brings its objects table with it, a table of a run the run's
+    facts. CSV is first written to Parquet in `scratch`, as are facts.
+
+    Raises:
+        TraceError: a file is missing, damaged or none of ours.
+        ConfigError: a folder holds no table, or no file fits a pattern.
+
+    """
+    found: dict[str, dict[Path, str]] = {}
+    tiers: dict[str, list[dict[str, Any]]] = {}
+    folders: dict[Path, None] = {}
+    for path in dict.fromkeys(file for given in paths for file in files_in(Path(given))):
+        if path.name in (RUN_FILE, PROBE_FILE):
+            folders[path.parent] = None
+            continue
+        reader = tables.open_table(path)
+        is_of_run = reader.table in _OF_A_RUN
+        if is_of_run:
+            folders[path.parent] = None
+        origin = str(path.parent if is_of_run else path)
+        _add(found, reader.table, path, origin, scratch)
+        tiers.setdefault(
+            origin,
+            [
+                {"origin": origin, "tier": index, "name": tier.name, "capacity_bytes": tier.capacity_bytes}
+                for index, tier in enumerate(reader.meta.tiers)
+            ],
+        )
+        objects = tables.objects_path(path)
+        if reader.table is TRACE and objects.is_file():
+            tables.open_table(objects, OBJECTS)
+            _add(found, OBJECTS, objects, origin, scratch)
+    facts = {
+        "runs": [row for folder in folders for row in _run_facts(folder)],
+        "tiers": [row for rows in tiers.values() for row in rows],
+        "probes": [row for folder in folders for row in _probe_facts(folder)],
+    }
+    for name, rows in facts.items():
+        if rows:
+            found[name] = {_facts_file(name, rows, scratch): ""}
+    return [_view(name, files) for name, files in sorted(found.items())]
+
+
+def files_in(path: Path) -> list[Path]:
+    """Return the files of ours that `path` names: itself, those that fit it, or those below it."""
+    if not path.exists() and _PATTERN & set(str(path)):
+        fitting = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 - absolute too
+        if not fitting:
+            raise ConfigError(f"{path}: no file fits this pattern")
+        return [file for each in fitting for file in files_in(each)]
+    if not path.is_dir():
+        return [path]
+    files = sorted(f for f in path.rglob("*") if _is_ours(f) and not f.name.startswith("."))
+    if not files:
+        raise ConfigError(f"{path}: no table of ours in this folder (*{' or *'.join(tables.SUFFIXES)})")
+    return files
+
+
+def _is_ours(path: Path) -> bool:
+    return path.name in (RUN_FILE, PROBE_FILE) or path.name.endswith(tables.SUFFIXES)
+
+
+def _view(name: str, files: dict[Path, str]) -> View:
+    parts = [
+        f"SELECT *{f', {literal(origin)} AS origin' if origin else ''} FROM read_parquet({literal(file)})"
+        for file, origin in files.items()
+    ]
+    return View(name, f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}", list(files))
+
+
+def _add(found: dict[str, dict[Path, str]], table: Table, path: Path, origin: str, scratch: Path) -> None:
+    is_parquet = path.name.endswith(".parquet")
+    file = _unpatterned(path, scratch) if is_parquet else _as_parquet(path, table, scratch)
+    found.setdefault(table.name, {}).setdefault(file, origin)
+
+
+def _unpatterned(path: Path, scratch: Path) -> Path:
+    """Return a name of the file at `path` that DuckDB does not read as a pattern."""
+    if not _PATTERN & set(str(path)):
+        return path
+    link = scratch / f"link.{len(list(scratch.iterdir()))}.parquet"
+    link.symlink_to(path.resolve())
+    return link
+
+
+def _as_parquet(path: Path, table: Table, scratch: Path) -> Path:
+    import pyarrow.parquet as pq
+
+    target = scratch / f"csv.{len(list(scratch.iterdir()))}.parquet"
+    with pq.ParquetWriter(target, arrow_schema(table), compression="zstd") as out:
+        for batch in tables.open_table(path, table).batches():
+            out.write_batch(batch, row_group_size=parquet.BATCH_ROWS)
+    return target
+
+
+def _facts_file(name: str, rows: list[dict[str, Any]], scratch: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([(column, getattr(pa, kind)()) for column, kind in FACTS[name].items()])
+    target = scratch / f"{name}.facts.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema), target)
+    return target
+
+
+def _run_facts(folder: Path) -> Iterable[dict[str, Any]]:
+    run = find_run(folder)
+    if run is None or run.program != "kvreplay":
+        return
+    summary = run.summary
+    yield {
+        "origin": str(folder),
+        "trace": run.trace.file,
+        "status": run.status,
+        "started": run.started_utc,
+        "version": run.version,
+        "verdict": summary.verdict,
+        "wall_ns": summary.wall_ns,
+        "operations": summary.operations,
+        "errors": summary.errors,
+        "in_flight_mean": summary.in_flight_mean,
+        "loop": run.pacing.loop,
+        "speed": run.pacing.speed,
+        "engine": run.engine.name,
+        "queue_depth": run.engine.queue_depth,
+        "io_bytes": run.engine.io_bytes,
+        "kernel": run.host.get("kernel"),
+        "cpu_model": run.host.get("cpu_model"),
+    }
+
+
+def _probe_facts(folder: Path) -> Iterable[dict[str, Any]]:
+    directions = _dict(_dict((read_json(folder / PROBE_FILE) or {}).get("block")).get("directions"))
+    for direction, counts in directions.items():
+        yield {"origin": str(folder), "direction": direction} | {
+            name: counts.get(name) for name in FACTS["probes"] if name not in ("origin", "direction")
+        }
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in `path`; null without such a file or if it holds something else."""
+    try:
+        found = msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise TraceError(f"not JSON: {error}", path=path) from None
+    return found if isinstance(found, dict) else None

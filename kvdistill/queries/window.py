@@ -1,0 +1,93 @@
+"""One tier's rows of a trace, from its first operation up to a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.limit import Limit
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.schema import TRACE, enum_code
+from kvtrace.core.tables import Reader
+
+_DELETE = enum_code(TRACE, "op", "delete")
+
+
+def tier_index(meta: Metadata, name: str) -> int:
+    """Return the index of the tier called `name`; ConfigError with the tiers there are if there is none."""
+    names = [tier.name for tier in meta.tiers]
+    if name not in names:
+        raise ConfigError(f"no tier {name!r} in this trace; it has {', '.join(names) or 'none'}")
+    return names.index(name)
+
+
+def tier_rows(reader: Reader, tier: int, limit: Limit, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of `tier` within `limit`, in order, as numpy arrays by column name.
+
+    `op` is its code in the contract; nulls of `request_id` and `stage` are -1. TraceError if time goes back.
+    """
+    wanted = ["ts_ns", "op", "tier", "length_bytes", *columns]
+    names = [name for name in TRACE.names if name in wanted]
+    window, last, row = RowWindow(limit), None, 0
+    for batch in reader.batches(names):
+        ts = batch.column(names.index("ts_ns")).to_numpy()
+        keep = np.flatnonzero(batch.column(names.index("tier")).to_numpy() == tier)
+        _check_order(ts, last, row)
+        last, row = (ts[-1] if len(ts) else last), row + len(ts)
+        if not len(keep):
+            continue
+        part = window.take({name: _numpy(batch.column(i))[keep] for i, name in enumerate(names) if name != "tier"})
+        if part is not None:
+            yield part
+        if window.is_over:
+            return
+
+
+class RowWindow:
+    """Takes rows in order of time up to a limit."""
+
+    def __init__(self, limit: Limit) -> None:
+        """Take rows up to `limit`, its time from the first row on."""
+        self._limit = limit
+        self._seen = self._moved = 0
+        self._first: int | None = None
+        self.is_over = False
+
+    def take(self, part: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the rows of `part` (ts_ns, op, length_bytes and more) within the limit; null if there are none."""
+        limit, count = self._limit, len(part["op"])
+        if self._first is None and count:
+            self._first = int(part["ts_ns"][0])
+        total = self._moved + np.cumsum(np.where(part["op"] == _DELETE, 0, part["length_bytes"]))
+        stop = min(
+            count,
+            count if limit.rows is None else limit.rows - self._seen,
+            count
+            if limit.span_ns is None or self._first is None
+            else int(np.searchsorted(part["ts_ns"], self._first + limit.span_ns)),
+            count if limit.moved_bytes is None else int(np.searchsorted(total, limit.moved_bytes, "right")),
+        )
+        self.is_over = stop < count
+        self._seen, self._moved = self._seen + stop, int(total[-1]) if count else self._moved
+        return {name: values[:stop] for name, values in part.items()} if stop else None
+
+
+def _check_order(ts: Any, last: Any, row: int) -> None:
+    back = np.flatnonzero(np.diff(ts) < 0)
+    if last is not None and len(ts) and ts[0] < last:
+        raise TraceError("time goes back here; sort the trace by ts_ns", row=row, column="ts_ns")
+    if len(back):
+        raise TraceError("time goes back here; sort the trace by ts_ns", row=row + int(back[0]) + 1, column="ts_ns")
+
+
+def _numpy(array: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(array.type):
+        return array.indices.to_numpy()
+    if array.null_count:
+        array = array.fill_null(-1)
+    return array.to_numpy(zero_copy_only=False)

@@ -1,0 +1,62 @@
+"""Measure the I/O of any process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvreplay.commands.options import command_line
+from kvtrace.core.app import emit_json, log
+from kvtrace.core.units import parse_duration_ns
+
+
+def probe(
+    comm: Annotated[
+        str | None,
+        typer.Option(help="Only I/O of processes of this name (/proc/PID/comm), their threads and descendants."),
+    ] = None,
+    pid: Annotated[int | None, typer.Option(help="Only I/O of this process, its threads and descendants.")] = None,
+    cgroup: Annotated[
+        Path | None,
+        typer.Option(
+            help="Only I/O of processes in this cgroup (version 2) or below: a directory, or as in /proc/PID/cgroup."
+        ),
+    ] = None,
+    dev: Annotated[
+        list[Path] | None,
+        typer.Option(help="Only the disks beneath this block device (partition, dm, md). Repeatable."),
+    ] = None,
+    duration: Annotated[str | None, typer.Option(help="How long, such as 60s; until Ctrl-C if not given.")] = None,
+    histograms_only: Annotated[
+        bool,
+        typer.Option("--histograms-only", help="Do not write blocks.parquet, one row a request; for production use."),
+    ] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The result's directory.")] = Path("probe"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print probe.json.")] = False,
+) -> None:
+    """Measure the I/O of any process: its calls, the block requests beneath, and where their time goes.
+
+    Needs root, BCC (python3-bpfcc) and kernel headers; without them one line says what is missing. What the
+    kernel writes back later from the page cache belongs to its own threads: leave --comm and --pid out to see it.
+
+    \b
+    Example, a fio in another shell, on one drive:
+      kvreplay probe --comm fio --dev /dev/nvme0n1 --duration 60s -o probe/
+    """
+    from kvreplay.probes.devices import resolve
+    from kvreplay.probes.document import probe_document
+    from kvreplay.probes.measure import measure
+    from kvreplay.probes.program import Filter
+    from kvtrace.core.document.terminal import show_documents
+
+    disks = {disk.name: disk for path in dev or [] for disk in resolve(path)}
+    wanted = Filter(comm, pid, list(disks.values()), cgroup)
+    duration_ns = None if duration is None else parse_duration_ns(duration)
+    measured = measure(wanted, output, duration_ns, command_line(), has_events=not histograms_only, tell=log)
+    if as_json:
+        emit_json(measured.content)
+    else:
+        show_documents([probe_document(measured.found)])
+        log(f"wrote {output}")

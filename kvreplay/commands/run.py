@@ -1,0 +1,241 @@
+"""Replay a trace, once or several times, or recover what a killed replay had measured."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvreplay.commands.options import Buffered, RunAsJson, Seed, TraceFile, command_line, targets
+from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.errors import DeviceError
+from kvtrace.core.units import parse_bytes
+
+if TYPE_CHECKING:
+    # Loaded by the commands alone: --help needs none of it.
+    from kvreplay.config.config import Config
+    from kvreplay.run.run import FinishedRun
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayArguments:
+    """How to replay; fields that are named as those of Config are what they say there."""
+
+    is_as_fast_as_possible: Annotated[
+        bool,
+        typer.Option(
+            "--as-fast-as-possible", help="Closed loop: trace times are ignored. The default without --speed."
+        ),
+    ] = False
+    speed: Annotated[
+        float | None,
+        typer.Option(help="Open loop: submit at trace times divided by this factor; 1 is the trace's own speed."),
+    ] = None
+    queue_depth: Annotated[int, typer.Option(help="At most this many I/Os, and operations, in flight.")] = 8
+    io_bytes: Annotated[
+        str,
+        typer.Option(
+            help="Longer objects are split into I/Os of this size. "
+            "Buffers take three times the queue depth, but at least 66, of it; those for writes 256 KiB or more each."
+        ),
+    ] = "1MiB"
+    engine: Annotated[
+        str,
+        typer.Option(help="auto, threads or uring (io_uring); auto takes uring for files where the kernel allows it."),
+    ] = "auto"
+    limit: Annotated[
+        str | None,
+        typer.Option(help="Replay the trace's start only: 10000 rows, 30s of trace time, or 2GiB read and written."),
+    ] = None
+    seed: Seed = None
+    is_buffered: Buffered = False
+    is_gds: Annotated[
+        bool,
+        typer.Option(
+            "--gds",
+            help="Move files' data straight to and from GPU 0 by cuFile (kvikio); the run says if it could not go "
+            "direct.",
+        ),
+    ] = False
+    fsync: Annotated[str, typer.Option(help="never, or close: fdatasync each written file, within its time.")] = "never"
+    on_error: Annotated[str, typer.Option(help="stop, or continue, when an operation fails.")] = "stop"
+    warmup: Annotated[
+        str | None, typer.Option(help="Leave the run's start out of its figures: 30s of the run, or 1000 rows.")
+    ] = None
+    layout: Annotated[
+        str, typer.Option(help="How object files are named: hashed (256 subdirectories), flat, vllm or lmcache.")
+    ] = "hashed"
+    is_destroying: Annotated[
+        bool, typer.Option("--destroy-data", help="Allow a --tier to be a block device: all that is on it is lost.")
+    ] = False
+    is_discarding: Annotated[
+        bool,
+        typer.Option("--discard", help="Deletes discard (trim) on block devices; without it they only free the space."),
+    ] = False
+    precondition: Annotated[
+        str | None,
+        typer.Option(
+            help="First write the drives full (a directory up to the trace's peak): twice, sequentially, then at "
+            "random places; or steady, until random writes keep their bandwidth."
+        ),
+    ] = None
+    requests: Annotated[
+        Path | None,
+        typer.Option(
+            help="The trace's requests table (kvtrace gen --requests-out): adds classes of service and, where the "
+            "trace models computing, the time to the first token."
+        ),
+    ] = None
+    criteria: Annotated[
+        Path | None,
+        typer.Option(
+            help="Thresholds of the health criteria, in a TOML file: storage_read_p95, storage_write_p95, cpu_p95, "
+            "hit_rate, storage_bandwidth, and tables qos_interactive, qos_responsive, qos_batch of p95, p99, p99_9, "
+            "p99_99. MLPerf's if not given."
+        ),
+    ] = None
+    is_verified: Annotated[
+        bool, typer.Option("--verify", help="Stamp each 4 KiB block written and check each one read; slows reads down.")
+    ] = False
+    dedup_ratio: Annotated[
+        float, typer.Option(help="4 KiB blocks written for each distinct one; 1: no 512 bytes occur twice.")
+    ] = 1.0
+    compress_ratio: Annotated[
+        float, typer.Option(help="By which zstd shrinks each 4 KiB block written; 1: not at all.")
+    ] = 1.0
+    is_probed: Annotated[
+        bool,
+        typer.Option(
+            "--probes",
+            help="Also probe our calls and the block requests beneath, as kvreplay probe does: probe.json and "
+            "blocks.parquet in the run. Needs root and BCC; goes on without if they are missing.",
+        ),
+    ] = False
+    is_histograms_only: Annotated[
+        bool, typer.Option("--histograms-only", help="With --probes: write no blocks.parquet, one row a request.")
+    ] = False
+
+    def config(self, tiers: dict[str, str], *, is_kept: bool) -> Config:
+        """Return the configuration with the targets `tiers`."""
+        from kvreplay.config.config import Config
+        from kvreplay.config.criteria import read_criteria
+
+        known = asdict(self) | {
+            "io_bytes": parse_bytes(self.io_bytes),
+            "criteria": read_criteria(self.criteria),
+            "requests": None if self.requests is None else str(self.requests),
+        }
+        return Config(tiers=tiers, is_kept=is_kept, **known)
+
+
+@takes_groups
+def run(
+    trace: TraceFile,
+    tier: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tier",
+            "-t",
+            metavar="NAME=TARGET",
+            help="Where a tier of the trace lies: an empty directory, one file (*.dat), a block device, several of "
+            "these with commas between them, ram, gpu (or gpu:device=1,copy=device), sim (nothing moves; takes the "
+            "time of the trace's service model, else of one that is named, or as sim:bandwidth=50GB,latency=10us says) "
+            "or null (no time). Repeatable; rows of tiers not named are skipped.",
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
+    *,
+    how: ReplayArguments,
+    trials: Annotated[
+        int | None,
+        typer.Option(help="Run so many times, into trial-1 … below the output: median and spread of every figure."),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the object files; the next run removes them.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write the run into a non-empty directory.")] = False,
+    as_json: RunAsJson = False,
+) -> None:
+    """Replay a trace on real tiers and write run.json and its tables.
+
+    Writes carry data that neither deduplicates nor compresses; what the replayed part reads but never wrote
+    is written first and not measured. Stages of a request, and operations on an object, keep their order.
+    Only our own files in the target are removed, at the end and at the next start after a crash.
+
+    \b
+    Example, as fast as the drive allows:
+      kvreplay run conv.parquet --tier nvme=/mnt/scratch --tier cpu=ram --queue-depth 16 -o run
+    Example, the first minute at the trace's own times:
+      kvreplay run conv.parquet --tier nvme=/mnt/scratch --speed 1 --limit 60s -o run
+    """
+    from kvreplay.run.run import replay
+
+    config = how.config(targets(tier), is_kept=keep)
+    if trials is not None:
+        _run_trials(config, trace, output, trials, is_forced=force, as_json=as_json)
+        return
+    finished = replay(config, trace, output, command_line(), is_forced=force, show=progress)
+    _show(finished, f"wrote {output}", as_json=as_json)
+    if finished.error is not None:
+        raise finished.error
+    _fail_on_corruption(finished, output)
+
+
+def _show(finished: FinishedRun, said: str, *, as_json: bool) -> None:
+    from kvreplay.run.document import run_document
+    from kvtrace.core.document.terminal import show_documents
+
+    if as_json:
+        emit_json(finished.run)
+    else:
+        show_documents([run_document(finished)])
+        log(said)
+
+
+def _fail_on_corruption(finished: FinishedRun, output: Path) -> None:
+    found = finished.run.verification
+    if found is not None and found.corrupt_blocks:
+        raise DeviceError(f"{found.corrupt_blocks:,} corrupt blocks were read; {output} lists them")
+
+
+def _run_trials(config: Config, trace: Path, output: Path, count: int, *, is_forced: bool, as_json: bool) -> None:
+    from kvreplay.run.document import trials_document
+    from kvreplay.run.trials import run_trials
+    from kvtrace.core.document.terminal import show_documents
+
+    def done(run: Path, finished: FinishedRun) -> None:
+        log(f"{run}: {finished.run.summary.verdict}")
+        runs.append((finished, run))
+
+    runs: list[tuple[FinishedRun, Path]] = []
+    found, error = run_trials(
+        config, trace, output, command_line(), count, is_forced=is_forced, show=progress, done=done
+    )
+    if as_json:
+        emit_json(found)
+    else:
+        show_documents([trials_document(found)])
+    if error is not None:
+        raise error
+    for finished, directory in runs:
+        _fail_on_corruption(finished, directory)
+
+
+def recover(
+    run: Annotated[Path, typer.Argument(help="The directory of a run that was killed.")],
+    trace: Annotated[Path | None, typer.Option(help="The trace it replayed, if that lies elsewhere now.")] = None,
+    as_json: RunAsJson = False,
+) -> None:
+    """Make a run, marked partial, of what a killed one had measured.
+
+    While a run goes on it notes every second or few what has ended; of a killed run the last may be missing.
+    Files that it left on its target are removed by the next run there.
+
+    \b
+    Example:
+      kvreplay recover run
+    """
+    from kvreplay.run import recover as recovering
+
+    finished = recovering.recover(run, trace)
+    _show(finished, f"wrote {run}: {finished.error}", as_json=as_json)

@@ -1,0 +1,124 @@
+"""Replay a trace again and again, with more load each time."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvreplay.commands.options import Buffered, Seed, TraceFile, command_line, targets
+from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import parse_bytes, parse_duration_ns
+
+if TYPE_CHECKING:
+    # Loaded by the command alone: --help needs none of it.
+    from kvreplay.run.sweep import Axis
+
+
+@dataclass(frozen=True, slots=True)
+class LoadArguments:
+    """What rises from run to run, and when to stop; the first three exclude each other."""
+
+    queue_depths: Annotated[
+        str | None, typer.Option(help="Closed loop at these, rising. The default: 1,2,4,8,16,32,64,128.")
+    ] = None
+    speeds: Annotated[str | None, typer.Option(help="Open loop at these instead, rising, such as 1,2,4,8.")] = None
+    users: Annotated[
+        str | None,
+        typer.Option(
+            help="Open loop with so many synthetic users instead, rising: the command that made the trace makes each "
+            "of theirs."
+        ),
+    ] = None
+    read_p99: Annotated[
+        str | None,
+        typer.Option(
+            help="With --speeds or --users: also end when the slowest tier's p99 read latency exceeds this, such as "
+            "50ms."
+        ),
+    ] = None
+
+    def axis(self) -> tuple[Axis, list[float]]:
+        """Return what rises and its values; ConfigError unless one thing does."""
+        from kvreplay.run.sweep import DEPTHS, Axis
+
+        given = {Axis.QUEUE_DEPTH: self.queue_depths, Axis.SPEED: self.speeds, Axis.USERS: self.users}
+        said = {axis: text for axis, text in given.items() if text is not None}
+        if len(said) > 1:
+            raise ConfigError(f"{' and '.join(axis.option for axis in said)} exclude each other; give one")
+        axis, text = next(iter(said.items()), (Axis.QUEUE_DEPTH, ",".join(map(str, DEPTHS))))
+        try:
+            return axis, [float(part) for part in text.split(",")]
+        except ValueError:
+            raise ConfigError(f"{axis.option} {text}: write numbers with commas, such as 1,2,4,8") from None
+
+
+@dataclass(frozen=True, slots=True)
+class SweptArguments:
+    """What is the same in all runs, by the names of Config."""
+
+    queue_depth: Annotated[int, typer.Option(help="With --speeds or --users: at most this many in flight.")] = 128
+    io_bytes: Annotated[str, typer.Option(help="Longer objects are split into I/Os of this size.")] = "1MiB"
+    limit: Annotated[str | None, typer.Option(help="Replay the trace's start only: rows, time or bytes.")] = None
+    warmup: Annotated[str | None, typer.Option(help="Leave each run's start out: 30s, or 1000 rows.")] = None
+    seed: Seed = None
+    is_buffered: Buffered = False
+    engine: Annotated[str, typer.Option(help="auto, threads or uring.")] = "auto"
+
+
+@takes_groups
+def sweep(
+    trace: TraceFile,
+    tier: Annotated[
+        list[str] | None, typer.Option("--tier", "-t", metavar="NAME=TARGET", help="As for kvreplay run. Repeatable.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The runs' directory.")] = Path("sweep"),
+    *,
+    load: LoadArguments,
+    plot_to: Annotated[Path | None, typer.Option("--plot", help="Draw it: *.svg, *.png or *.pdf.")] = None,
+    same: SweptArguments,
+    force: Annotated[bool, typer.Option("--force", help="Write into a non-empty directory.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the sweep as JSON.")] = False,
+) -> None:
+    """Replay a trace at rising queue depths, speeds or users until it saturates; name the knee.
+
+    \b
+    Example:
+      kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --limit 20GiB -o sweep
+      kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --speeds 1,2,4,8,16 -o sweep
+      kvreplay sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o sweep
+    """
+    from kvreplay.config.config import Config
+    from kvreplay.run import sweep as sweeping
+    from kvreplay.run.document import sweep_document
+    from kvtrace.core.document.plots import check_plot
+    from kvtrace.core.document.terminal import show_documents
+
+    axis, values = load.axis()
+    if plot_to is not None:
+        check_plot(plot_to)
+    config = Config(tiers=targets(tier), **asdict(same) | {"io_bytes": parse_bytes(same.io_bytes)})
+    found, error = sweeping.sweep(
+        config,
+        trace,
+        output,
+        command_line(),
+        axis,
+        values,
+        is_forced=force,
+        show=progress,
+        read_p99_target_ns=None if load.read_p99 is None else parse_duration_ns(load.read_p99),
+        done=lambda point: log(f"{axis} {point.value:g}: {point.verdict}"),
+    )
+    if plot_to is not None and found.points:
+        sweeping.plot(found, plot_to, f"{trace.name}, kvreplay sweep")
+        log(f"wrote {plot_to}")
+    if as_json:
+        emit_json(found)
+    else:
+        show_documents([sweep_document(found)])
+    if error is not None:
+        raise error

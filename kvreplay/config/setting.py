@@ -1,0 +1,77 @@
+"""What a replay is about to do: the configuration, the trace compiled to a plan, and its tiers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvreplay.config.config import MAX_SEED, Config, check
+from kvreplay.config.tiers import make_tiers
+from kvreplay.config.warmup import Warmup, parse_warmup
+from kvreplay.data.expect import expect
+from kvreplay.data.generate import DataSource
+from kvreplay.data.verify import Verifier
+from kvreplay.plan.pacing import Pacer
+from kvreplay.plan.plan import TraceWindow, compile_window
+from kvreplay.plan.requests import Asked, read_asked
+from kvreplay.tiers.sharded import SeveralDrives
+from kvreplay.tiers.tier import Tier
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.limit import parse_limit
+from kvtrace.core.schema import TRACE
+from kvtrace.core.tables import Reader, open_table
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a replay is about to do, settled before it touches anything."""
+
+    config: Config
+    pacer: Pacer
+    reader: Reader
+    window: TraceWindow
+    tiers: list[Tier | None]
+    trace: Path
+    argv: list[str]
+    asked: Asked | None = None
+    """The trace's requests; None if their table was not named."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the data: the option's, else the trace's, else 0."""
+        return self.config.seed if self.config.seed is not None else (self.reader.meta.seed or 0) & MAX_SEED
+
+    @property
+    def warmup(self) -> Warmup | None:
+        """What figures leave out."""
+        return parse_warmup(self.config.warmup)
+
+    def verifier(self, data: DataSource) -> Verifier | None:
+        """Return the verifier of the run's reads; None unless `data` is stamped."""
+        if data.stamper is None:
+            return None
+        window, padding = self.window, [1 if t is None else t.alignment for t in self.tiers]
+        return Verifier(data.stamper.tag, window.plan, expect(window.plan, window.residency, padding), self.tiers)
+
+
+def settle(
+    config: Config, trace: Path, output: Path, argv: list[str], tiers: list[Tier | None] | None = None
+) -> Setting:
+    """Return what a replay is about to do; nothing is touched yet; `tiers` replace the configured ones.
+
+    Raises:
+        ConfigError, TraceError: it cannot be done.
+
+    """
+    pacer = check(config)
+    reader = open_table(trace, TRACE)
+    if tiers is None:
+        tiers = make_tiers(config, reader.meta, trace, output)
+    alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
+    shared = {i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)}
+    window = compile_window(reader, trace, alignments, parse_limit(config.limit), shared)
+    if window.rows == 0:
+        reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
+        raise ConfigError(f"{trace}: nothing to replay: {reason}")
+    asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
+    return Setting(config, pacer, reader, window, tiers, trace, argv, asked)

@@ -1,0 +1,113 @@
+"""From the text of `--tier NAME=TARGET` to a tier: memory, a GPU, a model, or directories, files and devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvreplay.config.config import Config, named
+from kvreplay.plan.plan import tier_indices
+from kvreplay.tiers.device import CudaDevice
+from kvreplay.tiers.extents import ExtentTier
+from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.gds import GdsTier
+from kvreplay.tiers.gpu import GpuTier, gpu_options
+from kvreplay.tiers.layout import FileLayout
+from kvreplay.tiers.modelled import SimulatedTier, service_of
+from kvreplay.tiers.ram import RamTier
+from kvreplay.tiers.sharded import MAX_DRIVES, SeveralDirectories, SeveralSpaces, drive_by_key
+from kvreplay.tiers.tier import StorageOptions, StorageTier, Tier
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.metadata import Metadata
+
+FILE_SUFFIX = ".dat"
+"""A path that is not there yet is to be one file if it ends in this, else a directory."""
+
+
+def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> list[Tier | None]:
+    """Return the tiers of the trace, whose metadata is `meta`, in order; None for those without a target."""
+    names = [tier.name for tier in meta.tiers]
+    tiers: list[Tier | None] = [None] * len(names)
+    taken: dict[Path, str] = {}
+    for index, target in tier_indices(names, config.tiers, trace):
+        name = names[index]
+        kind, options = named(target) or (None, {})
+        if kind == "ram":
+            tiers[index] = RamTier(name, config.io_bytes, is_verified=config.is_verified)
+        elif kind == "gpu":
+            number, is_within = gpu_options(options, f"--tier {name}={target}", is_verified=config.is_verified)
+            tiers[index] = GpuTier(
+                name, number, config.io_bytes, CudaDevice, is_within=is_within, is_verified=config.is_verified
+            )
+        elif kind == "null":
+            tiers[index] = SimulatedTier(name)
+        elif kind == "sim":
+            tiers[index] = SimulatedTier(name, service_of(name, options, meta, f"--tier {name}={target}"))
+        else:
+            for path in paths_of(target):
+                _check_apart(name, target, path.resolve(), taken, output)
+                taken[path.resolve()] = name
+            how = StorageOptions(
+                is_direct=not config.is_buffered,
+                fsync=config.fsync,
+                is_kept=config.is_kept,
+                is_destroying=config.is_destroying,
+                is_discarding=config.is_discarding,
+                layout=FileLayout(config.layout),
+            )
+            tier = storage_tier(name, target, how, trace)
+            tiers[index] = _by_gds(config, tier, f"--tier {name}={target}") if config.is_gds else tier
+    _check_meant(config, tiers)
+    return tiers
+
+
+def _by_gds(config: Config, tier: StorageTier, said: str) -> Tier:
+    if not isinstance(tier, FileTier):
+        raise ConfigError(f"{said}: --gds reads and writes files; name one directory")
+    return GdsTier(tier, CudaDevice, is_synced=config.fsync == "close", is_verified=config.is_verified)
+
+
+def _check_apart(name: str, target: str, path: Path, taken: dict[Path, str], output: Path) -> None:
+    if path in taken:
+        raise ConfigError(f"--tier {name}={target}: tier {taken[path]} has this target already; name another")
+    if path == output.resolve() or path in output.resolve().parents:
+        raise ConfigError(f"-o {output} lies in the target of tier {name}; write the run elsewhere")
+
+
+def _check_meant(config: Config, tiers: list[Tier | None]) -> None:
+    drives = [d for t in tiers if isinstance(t, StorageTier) for d in t.drives]
+    if config.is_discarding and not any(isinstance(d, ExtentTier) and d.is_device for d in drives):
+        raise ConfigError("--discard is for block devices, and no --tier names one; leave it out")
+    if config.layout != FileLayout.HASHED and not any(isinstance(d, FileTier) for d in drives):
+        raise ConfigError(f"--layout {config.layout} names files, but no --tier names a directory; leave it out")
+
+
+def paths_of(target: str) -> list[Path]:
+    """Return the paths that a target names, with commas between them."""
+    whole = Path(target)
+    return [whole] if whole.exists() else [Path(part) for part in target.split(",")]
+
+
+def storage_tier(name: str, target: str, options: StorageOptions, trace: Path) -> StorageTier:
+    """Return the tier `name` on what `target` names, for objects of `trace`.
+
+    Raises:
+        ConfigError: the paths are of different kinds, empty, or too many.
+
+    """
+    paths = paths_of(target)
+    option = f"--tier {name}={target}"
+    if any(str(path) == "." and not target.startswith(".") for path in paths) or len(paths) > MAX_DRIVES:
+        raise ConfigError(f"{option}: name up to {MAX_DRIVES} paths with commas between them")
+    is_space = [_is_space(path) for path in paths]
+    if len(set(is_space)) > 1:
+        raise ConfigError(f"{option}: name directories only, or files ({FILE_SUFFIX}) and block devices only")
+    if len(paths) == 1:
+        return ExtentTier(name, paths[0], options) if is_space[0] else FileTier(name, paths[0], options)
+    drive_of = drive_by_key(trace, len(paths))
+    if is_space[0]:
+        return SeveralSpaces(name, [ExtentTier(f"{name}:{path}", path, options) for path in paths], drive_of)
+    return SeveralDirectories(name, [FileTier(f"{name}:{path}", path, options) for path in paths], drive_of)
+
+
+def _is_space(path: Path) -> bool:
+    return path.is_block_device() or path.is_file() or (not path.exists() and path.suffix == FILE_SUFFIX)

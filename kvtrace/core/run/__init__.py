@@ -1,0 +1,1 @@
+"""A run's folder: the names of its files, and run.json as one struct that its writer and all its readers share."""

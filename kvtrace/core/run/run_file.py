@@ -1,0 +1,326 @@
+"""`run.json`: what was replayed or imported, on what, how, and what came of it; and the names of a run's files.
+
+A folder without run.json is no run: it is written last, so a run that died is not taken for a whole one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from kvtrace.core.errors import TraceError
+from kvtrace.core.files import write_json
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.run.figures import Mlperf, RequestFigures, Summary
+
+RUN_FILE = "run.json"
+OPS_FILE, SERVED_FILE, SERIES_FILE = "ops.parquet", "requests.parquet", "series.parquet"
+PROBE_FILE, BLOCKS_FILE = "probe.json", "blocks.parquet"
+TRIALS_FILE, SWEEP_FILE = "trials.json", "sweep.json"
+"""In the folder above the folders of the runs."""
+PARTIAL_RUN_FILE, PARTIAL_OPS_FILE = "run.partial.json", "ops.partial.arrow"
+"""Of a run that goes on, or was killed."""
+
+
+class TraceNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The trace that was replayed."""
+
+    file: str
+    metadata: Metadata
+
+
+class PacingNote(msgspec.Struct, frozen=True, kw_only=True):
+    """When operations were submitted."""
+
+    loop: str | None
+    """open or closed."""
+    speed: float | None
+
+
+class EngineNote(msgspec.Struct, frozen=True, kw_only=True):
+    """How operations were submitted."""
+
+    name: str
+    because: str | None = None
+    """Why this engine was chosen."""
+    is_deferred_taskrun: bool | UnsetType = UNSET
+    """This and the next three: io_uring's alone."""
+    has_registered_buffers: bool | UnsetType = UNSET
+    unregistered_because: str | UnsetType | None = UNSET
+    spin_ns: int | UnsetType = UNSET
+    queue_depth: int | None
+    io_bytes: int | None
+    buffer_bytes: int | None = None
+    plan_bytes: int | None = None
+
+
+class WindowNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of the trace was replayed."""
+
+    rows: int
+    is_whole_trace: bool | None
+    span_ns: int | None
+    """Trace time."""
+    planned_rows: int | None = None
+    """Those whose tier had a target."""
+    limit: str | None
+    peak_bytes: dict[str, int] | None = None
+    """By tier: the most that lay there at once."""
+
+
+class Preconditioned(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written before the run to bring the drive into a lasting state."""
+
+    tier: str
+    """With the drive's path behind it where the tier has several."""
+    rule: str
+    file_bytes: int
+    """What was written full: a file as large as the tier's peak, or all of a preallocated file or device."""
+    written_bytes: int
+    sequential_io_bytes: int
+    random_io_bytes: int
+    wall_ns: int
+    is_whole: bool
+    """False if it was interrupted."""
+    rounds_bytes_per_s: list[float] | None
+    """Bandwidth of each round of random writes; null for `twice`."""
+    is_steady: bool | None
+    """Whether the rule was met; null for `twice`."""
+
+
+class Populated(msgspec.Struct, frozen=True):
+    """What was written before the run because the window reads it."""
+
+    objects: int
+    bytes: int
+    wall_ns: int
+
+
+class ShapeNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The ratios that were asked of the data, and what came of them."""
+
+    dedup_ratio: float
+    """Asked for."""
+    compress_ratio: float
+    block_bytes: int
+    made_blocks: int
+    """Whole blocks made for writes, the populated and the preconditioning ones included."""
+    distinct_blocks: int
+    """Of these: made once, plus those of the pool that were used."""
+    measured_dedup_ratio: float | None
+    random_bytes_per_512: int
+    measured_compress_ratio: float
+    """Bytes of a sample / its size after zstd -3, each 4 KiB block by itself."""
+
+
+class DataNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What the writes carried."""
+
+    generator: str
+    seed: int
+    piece_bytes: int
+    note: str
+    shape: ShapeNote | None
+    """Null if no ratio was asked for: no block occurs twice, and none compresses."""
+    stamped_block_bytes: int | None
+    """Null unless verified."""
+
+
+class Smart(msgspec.Struct, frozen=True, kw_only=True):
+    """One reading of a drive's health."""
+
+    values: dict[str, Any] | None
+    """As the tool names them; null if they cannot be read."""
+    source: str | None
+    reason: str | None
+    """Why there are none."""
+
+
+class SmartReadings(msgspec.Struct, frozen=True, kw_only=True):
+    """A drive's health before and after the run."""
+
+    before: Smart | None
+    after: Smart | None
+
+
+class DeviceIo(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that the device beneath a drive moved meanwhile, for all programs; null if it is not seen."""
+
+    read_bytes: int | None
+    written_bytes: int | None
+
+
+class BlockFault(StrEnum):
+    """What is wrong with a block that was read."""
+
+    DAMAGED = "damaged"
+    """Its checksum does not hold: torn, or bytes changed."""
+    FOREIGN = "foreign"
+    """Not written by this run; zeros among them."""
+    MISPLACED = "misplaced"
+    """A block of this run that belongs elsewhere."""
+    STALE = "stale"
+    """The right place, another version."""
+
+
+class BadBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """One bad block and where it was read."""
+
+    fault: BlockFault
+    row: int
+    """The trace row that read it."""
+    tier: str
+    object_id: int
+    key: str | None = None
+    """The object's name, from the trace's objects table; null if that is absent."""
+    file: str | None
+    """Null where objects are no files."""
+    offset_bytes: int
+    """Of the block in its object."""
+    expected_version: int
+    found: dict[str, int] | None
+    """What the block says it is; null if its checksum does not hold."""
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """What --verify found."""
+
+    block_bytes: int
+    checked_blocks: int
+    unwritten_blocks: int
+    """Read where the trace never wrote: nothing to check."""
+    corrupt_blocks: int
+    """An operation of several I/Os ends at its first corrupt one: what it has not read by then is not counted."""
+    by_fault: dict[str, int]
+    located: list[BadBlock]
+    """The first 1,000 found."""
+    check_ns: int
+    """Thread time that checking took, inside the measured time of the run."""
+
+
+class ProbesNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What probes beside the run measured; all but the first two are unset if they were left out."""
+
+    is_measured: bool
+    reason: str | None = None
+    """Why they were left out."""
+    file: str | UnsetType = UNSET
+    event_rows: int | UnsetType | None = UNSET
+    """Null if only histograms were kept."""
+    devices: list[str] | UnsetType | None = UNSET
+    start_ns: int | UnsetType | None = UNSET
+    """Since the run's start."""
+    duration_ns: int | UnsetType | None = UNSET
+
+
+class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a run when its first operation is about to be submitted."""
+
+    program: str
+    """kvreplay, or kvdistill if it was imported."""
+    version: str
+    argv: list[str]
+    config: dict[str, Any]
+    """The options, by their names in kvreplay's Config."""
+    config_sha256: str
+    started_utc: str | None
+    status: str
+    """complete, or partial if the run was cut short; running while it goes on."""
+    reason: str | None
+    """Why it is partial."""
+    host: dict[str, Any]
+    """kernel, cpu_model, cpus and more."""
+    trace: TraceNote
+    tiers: dict[str, dict[str, Any]]
+    """By tier: its target, its engine, and the facts that its kind of tier has."""
+    pacing: PacingNote
+    engine: EngineNote
+    window: WindowNote
+    preconditioned: list[Preconditioned] = []
+    populated: Populated | None = None
+    data: DataNote | None = None
+    smart: dict[str, SmartReadings] = {}
+    """By drive."""
+
+    def drives(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (tier, facts) for each drive of each tier; what all drives of a tier share is among each one's."""
+        for name, facts in self.tiers.items():
+            for drive in facts.get("drives") or [{}]:
+                yield name, facts | drive
+
+
+class Running(msgspec.Struct, frozen=True):
+    """Where the trace of a run that goes on lies."""
+
+    trace: str
+    """Its absolute path."""
+
+
+class PartialRunFile(RunBegun, frozen=True, kw_only=True):
+    """The content of run.partial.json: what `kvreplay recover` needs of a run that was killed."""
+
+    running: Running
+
+
+class RunFile(RunBegun, frozen=True, kw_only=True):
+    """The content of run.json; null is what is not known."""
+
+    verification: Verification | None = None
+    """Null unless asked for."""
+    device_io: dict[str, DeviceIo] = {}
+    """By drive."""
+    probes: ProbesNote | None = None
+    """Null unless asked for."""
+    notes: list[str] = []
+    """What a reader of the figures must know."""
+    requests: RequestFigures | None = None
+    mlperf: Mlperf | None = None
+    summary: Summary
+
+
+Kind = TypeVar("Kind", bound=RunBegun)
+
+
+def read_run(folder: Path) -> RunFile:
+    """Return the content of run.json in `folder`.
+
+    Raises:
+        TraceError: there is none, it is damaged, or of another version of this program.
+
+    """
+    return _read(folder / RUN_FILE, RunFile)
+
+
+def find_run(folder: Path) -> RunFile | None:
+    """Return the content of run.json in `folder`, or None if there is no such file; TraceError if it is damaged."""
+    return read_run(folder) if (folder / RUN_FILE).is_file() else None
+
+
+def read_partial_run(folder: Path) -> PartialRunFile:
+    """Return the content of run.partial.json in `folder`; errors as of `read_run`."""
+    return _read(folder / PARTIAL_RUN_FILE, PartialRunFile)
+
+
+def write_run(folder: Path, run: RunFile | PartialRunFile) -> None:
+    """Write `run` into `folder` under its name, aside and renamed; DeviceError if the disk refuses."""
+    name = RUN_FILE if isinstance(run, RunFile) else PARTIAL_RUN_FILE
+    write_json(folder / name, run)
+
+
+def _read(path: Path, kind: type[Kind]) -> Kind:
+    if not path.is_file() and (path.parent / PARTIAL_RUN_FILE).is_file():
+        how = f"kvreplay recover {path.parent} makes a partial run of it"
+        raise TraceError(f"that run goes on or was cut off; {how}", path=path.parent)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror or error}", path=path) from None
+    except msgspec.ValidationError as error:
+        raise TraceError(f"not of this version of kvtrace: {error}; make the run again", path=path) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"damaged: {error}", path=path) from None

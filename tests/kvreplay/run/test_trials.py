@@ -1,0 +1,72 @@
+"""Trials: median and spread of every figure, and whether they agree."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import run_cli, write_trace
+from run_files import figures, run_file, summary
+
+from kvreplay.config.config import Config
+from kvreplay.run.trials import disagreements, quantities, run_trials
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.run_file import RunFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def manifest(
+    rate: float | None,
+    time: int | None = 100,
+    *,
+    verdict: str = "closed",
+    errors: int = 0,
+    status: str = "complete",
+    **config: Any,
+) -> RunFile:
+    found = [figures(rate, time), figures(rate, time, is_simulated=True)]
+    return run_file(summary(found, verdict=verdict, errors=errors), status=status, reason="why", config=config)
+
+
+def test_the_spread_is_the_range_over_the_median() -> None:
+    found = {q.name: q for q in quantities([manifest(100.0, 5), manifest(90.0, None), manifest(120.0, 5)])}
+    rate = found["bandwidth_bytes_per_s"]
+    assert (rate.values, rate.median, rate.low, rate.high, rate.spread) == ([100, 90, 120], 100, 90, 120, 0.3)
+    # What one trial does not know has no median.
+    assert (found["p50_ns"].values, found["p50_ns"].median, found["p50_ns"].spread) == ([5, None, 5], None, None)
+    (line,) = disagreements(found.values())
+    assert "TRIALS DISAGREE: 2 of 2 figures that should repeat spread by more than 10%" in line
+    assert "nvme read bandwidth_bytes_per_s 30%" in line
+    assert disagreements(quantities([manifest(100.0), manifest(110.0), manifest(105.0)])) == []
+    assert disagreements(quantities([manifest(100.0)])) == []
+
+
+def row(i: int) -> Any:
+    return (i, "write", 1, "store", i, 0, 65_536, None, None, 0)
+
+
+def test_trials_are_runs_under_one_directory(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row(i) for i in range(30)])
+    for _ in range(2):
+        done = run_cli("kvreplay", "run", trace, "--tier", "cpu=ram", "--trials", "2", "-o", tmp_path / "r")
+        assert "2 of 2 trials" in done.stdout
+    kept = json.loads((tmp_path / "r" / "trials.json").read_text())
+    assert (kept["runs"], kept["status"], kept["asked"]) == (["trial-1", "trial-2"], "complete", 2)
+    assert (tmp_path / "r" / "trial-2" / "ops.parquet").is_file()
+
+
+def test_what_is_refused_leaves_no_directory(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row(i) for i in range(3)])
+    drive = tmp_path / "d"
+    drive.mkdir()
+    for config, output, count, message in (
+        (Config(tiers={"cpu": "ram"}), tmp_path / "r", 0, "--trials 0: give 1 to 100"),
+        (Config(tiers={"disk": "ram"}), tmp_path / "r", 2, "has no tier 'disk'"),
+        (Config(tiers={"nvme": str(drive)}), drive / "r", 2, "lies in the target of tier nvme"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run_trials(config, trace, output, [], count)
+        assert not output.exists()
