@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numba.extending
 import numpy as np
-from numba.core import compiler, event, types
+from numba.core import caching, compiler, event, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.registry import cpu_target
 from numba.np.arrayobj import populate_array
@@ -80,8 +80,9 @@ if CACHE is not None:
 _IS_KEPT = CACHE is not None
 
 
+@functools.cache
 def _load_numba() -> None:
-    """Have numba load what it needs at the first call, but for scipy: 0.15 s of each start, where it is installed.
+    """Have numba load what compiling needs, but for scipy: 0.15 s, where it is installed.
 
     It is for linear algebra, which we compile none of.
     """
@@ -96,23 +97,46 @@ def _load_numba() -> None:
             del sys.modules["scipy.linalg"]
 
 
-_load_numba()
+class _Kept(caching.FunctionCache):
+    """What earlier runs compiled of a function, found without loading what only compiling needs: 0.2 s of a start."""
 
-njit = numba.njit(cache=_IS_KEPT, nogil=True, _nrt=False)
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+
+
+class _KeptWhole(_Kept):
+    """The same of a function that makes arrays: it needs what is loaded with the rest."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        _load_numba()
+        return super().load_overload(sig, target_context)
+
+
+def _compiled(kept: type[_Kept] = _Kept, **options: bool) -> Callable[[Any], Any]:
+    make = numba.njit(cache=_IS_KEPT, **options)
+
+    def decorate(function: Any) -> Any:
+        dispatcher = make(function)
+        if _IS_KEPT:
+            dispatcher._cache = kept(function)
+        return dispatcher
+
+    return decorate
+
+
+njit = _compiled(nogil=True, _nrt=False)
 """Compile a function when it is first called, and keep the result on the disk. It can make no array.
 
 Without numba's runtime no references are counted, which around calls with as many arrays as ours took more than
 half of all time; whoever calls from Python holds the arrays.
 """
 
-allocating = numba.njit(cache=_IS_KEPT, nogil=True)
+allocating = _compiled(_KeptWhole, nogil=True)
 """The same for a function that makes arrays, or takes memory as one."""
 
-holding = numba.njit(cache=_IS_KEPT, _nrt=False)
+holding = _compiled(_nrt=False)
 """As `njit`, for a function shorter than it would take a thread to get the interpreter's lock back."""
-
-inlined = numba.njit(inline="always")
-"""The same for a few lines in a hot loop: copied into each caller, which a call with this many arrays is not worth."""
 
 
 class _Unset:
@@ -286,6 +310,18 @@ class _Uninterrupted(event.Listener):
     def _hold(self, *_: object) -> None:
         self._is_held = True
 
+
+class _Loader(event.Listener):
+    """Has numba load what compiling needs, when something has to be compiled."""
+
+    def on_start(self, _event: event.Event) -> None:
+        _load_numba()
+
+    def on_end(self, _event: event.Event) -> None:
+        pass
+
+
+event.register("numba:compile", _Loader())
 
 # Held by numba from before it looks for what an earlier run left until that is loaded, or compiled.
 event.register("numba:compiler_lock", _Uninterrupted())
