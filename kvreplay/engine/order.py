@@ -13,7 +13,7 @@ from kvreplay.engine.tables import NONE, answer_at, fills_at, flights_at, job_at
 from kvtrace.core.compiled import holding, inner, int64s
 
 
-@holding
+@inner
 def next_due(address: int, now: int) -> int:
     """Return when the next piece may be submitted; NONE if that depends on what is in flight."""
     job = job_at(address)
@@ -58,7 +58,7 @@ def start_next(address: int) -> int:
     return number
 
 
-@holding
+@inner
 def take(address: int, now: int) -> bool:
     """Put a piece to submit now into `answer`, of a running operation first, else of the lowest row; False if none."""
     job = job_at(address)
