@@ -166,7 +166,7 @@ class Schedule:
 
     def make_lane(self, flight: Flight, file: int) -> None:
         """Let compiled code submit what is left of an operation; `file` are the flags and file of its requests."""
-        order.make_lane(self._address, flight.number, file, flight.base, False)
+        order.make_lane(self._address, flight.number, file, flight.base)
 
     def fail(self, flight: Flight) -> None:
         """Note that an operation has failed: its other pieces are passed over."""

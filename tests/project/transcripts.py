@@ -1,7 +1,7 @@
 """What the programs make of fixed inputs, as hashes and scrubbed text: the golden data of `test_golden_house`.
 
-`PYTHONPATH=tests/support python tests/project/transcripts.py --write` writes the goldens anew, `--write NAME` one of them, and `--record`
-the two runs that reports are made of (these measure, so that theirs must be written anew as well).
+`PYTHONPATH=tests/support python tests/project/transcripts.py --write` writes the goldens anew, `--write NAME` one of
+them, and `--record` the two runs that reports are made of (these measure, so that theirs must be written anew as well).
 """
 
 from __future__ import annotations
