@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedules import Schedule
 
-from kvreplay.engine.schedule import Schedule
 from kvreplay.plan.plan import DELETE, READ, WRITE, Plan, build_plan
 
 IO = 4096
