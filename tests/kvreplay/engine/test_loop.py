@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +25,6 @@ from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.modelled import SimulatedTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import Holding, StorageOptions, place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SPACE_BYTES = 64 << 20
 
@@ -48,10 +46,20 @@ def plan_of(rows: list[tuple[int, ...]], ts: list[int] | None = None) -> Plan:
     tier, op, obj, length, request, stage = np.array(rows, dtype=np.int64).T.copy()
     count = len(rows)
     return build_plan(
-        {"row": np.arange(count), "ts_ns": np.array(ts or [0] * count, np.int64), "op": op, "tier": tier,
-         "object_id": obj, "offset_bytes": np.zeros(count, np.int64), "length_bytes": length, "request_id": request,
-         "stage": stage}, [4096] * 4, Path("t"),
-    )  # fmt: skip
+        {
+            "row": np.arange(count),
+            "ts_ns": np.array(ts or [0] * count, np.int64),
+            "op": op,
+            "tier": tier,
+            "object_id": obj,
+            "offset_bytes": np.zeros(count, np.int64),
+            "length_bytes": length,
+            "request_id": request,
+            "stage": stage,
+        },
+        [4096] * 4,
+        Path("t"),
+    )
 
 
 def drive(plan: Plan, tiers: list[Any], depth: int, due: Any = None, **job: Any) -> tuple[Any, Record]:
@@ -168,8 +176,9 @@ def test_an_interrupt_ends_a_run_that_compiled_code_alone_does(space: ExtentTier
 
 
 def test_the_mailbox_hands_over_each_buffer_once_and_trouble_before_data() -> None:
-    schedule = Schedule(plan_of([(0, WRITE, i, 4096, -1, -1) for i in range(6)]), None, [True], [4096], depth=2,
-                        ahead=2, io_bytes=IO)  # fmt: skip
+    schedule = Schedule(
+        plan_of([(0, WRITE, i, 4096, -1, -1) for i in range(6)]), None, [True], [4096], depth=2, ahead=2, io_bytes=IO
+    )
     mail = Mail(schedule)
     try:
         answer = np.zeros(4, ASKED)
