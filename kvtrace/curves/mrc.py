@@ -14,7 +14,7 @@ from kvtrace.curves.sampling import Estimate, estimate
 from kvtrace.curves.stack import LruCurve, lru_curve
 from kvtrace.model.shape import ModelShape, bytes_per_token
 from kvtrace.requests.requests import Requests
-from kvtrace.sim.chains import block_chains, chunk_chains
+from kvtrace.sim.chains import chunk_chains
 from kvtrace.sim.policies.policies import Policy
 
 # Of one sample, if the user says nothing: 20 points then take seconds.
@@ -71,8 +71,8 @@ def sweep(
 
     LRU is exact, in one pass. Another policy is simulated at each point, with samples of a share `sample` of the
     objects; by default with all, or as many as make a million references. Objects are chunks of `chunk_tokens`
-    tokens, or by default the source's own blocks, of all ranks and layers together. Bytes charge every layer for
-    every token.
+    tokens, or by default the source's own blocks, of all ranks and layers together. As in `gen`, only full chunks
+    are stored: a block that a prompt ends in is no object. Bytes charge every layer for every token.
     """
     if chunk_tokens is None and not requests.block_tokens:
         raise ConfigError("the source names no blocks: say how many tokens a chunk has, with --chunk-tokens")
@@ -82,8 +82,8 @@ def sweep(
         raise ConfigError(f"--sample {sample:g}: lru is exact in one pass, and needs no sample")
     if sample is not None and not 0 < sample <= 1:
         raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")
-    chains = block_chains(requests) if chunk_tokens is None else chunk_chains(requests, chunk_tokens)
     tokens = chunk_tokens or requests.block_tokens
+    chains = chunk_chains(requests, tokens)
     size = tokens * bytes_per_token(model)
     curve, count = lru_curve(chains), len(chains.tokens)
     if not count:
