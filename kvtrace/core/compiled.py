@@ -28,13 +28,16 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.registry import cpu_target
 from numba.np.arrayobj import populate_array
 
-from kvtrace.core.app import log
+from kvtrace import __version__
+from kvtrace.core.app import PROGRAM, log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _ROOT = Path(__file__).parents[2]
 _PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
+_SECONDS = {"kvtrace": 8, "kvreplay": 7, "kvdistill": 3}
+"""That each program's longest command compiles on an idle core of 2024; see bench/bench_startup.py."""
 _IMPORT = re.compile(rb"^(?:from|import) (kv[\w.]+)(?: import (.*))?", re.MULTILINE)
 
 
@@ -312,8 +315,9 @@ def compile_announced() -> Iterator[None]:
 
 @functools.cache
 def _say_compiling() -> None:
-    kept = "happens once" if _IS_KEPT else "cannot be kept (the cache directory is not writable)"
-    log(f"compiling: this takes up to a minute and {kept}")
+    program = PROGRAM.get()
+    kept = "once a version" if _IS_KEPT else "each time, for the cache directory is not writable"
+    log(f"compiling: {program} {__version__} for this machine, about {_SECONDS[program]} s, {kept}")
 
 
 @contextmanager

@@ -388,9 +388,23 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
 def test_control_c_leaves_a_partial_run_and_a_clean_target(tmp_path: Path, drive: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)])
     process = subprocess.Popen(
-        [sys.executable, "-m", "kvreplay.cli", "run", str(trace), "--tier", f"nvme={drive}", "--speed", "1",
-         "-o", str(tmp_path / "run")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "kvreplay.cli",
+            "run",
+            str(trace),
+            "--tier",
+            f"nvme={drive}",
+            "--speed",
+            "1",
+            "-o",
+            str(tmp_path / "run"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     wait_for(process, lambda: list(drive.glob(f"{SCRATCH}/*/*.kv")), "no object is written")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
@@ -408,9 +422,22 @@ def test_control_c_leaves_a_partial_run_and_a_clean_target(tmp_path: Path, drive
 def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, drive: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)])
     process = subprocess.Popen(
-        [sys.executable, "-m", "kvreplay.cli", "run", str(trace), "--tier", f"nvme={drive}", "--speed", "1",
-         "-o", str(tmp_path / "killed")], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "kvreplay.cli",
+            "run",
+            str(trace),
+            "--tier",
+            f"nvme={drive}",
+            "--speed",
+            "1",
+            "-o",
+            str(tmp_path / "killed"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     wait_for(process, lambda: list(drive.glob(f"{SCRATCH}/*/*.kv")), "no object is written")
     busy = run_cli("kvreplay", "run", trace, "--tier", f"nvme={drive}", "-o", tmp_path / "second", check=False)
     assert busy.returncode == 4
