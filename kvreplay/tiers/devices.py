@@ -153,6 +153,12 @@ def _disks_below_root(sysfs: Path) -> set[str]:
     return found
 
 
+def is_of_root(target: Path, sysfs: Path = Path("/sys")) -> bool:
+    """Return whether `target` shares a disk with the system's root filesystem, where other programs work too."""
+    disk = block_device(target)
+    return disk is None or disk.name in _disks_below_root(sysfs)
+
+
 def refusal(device: BlockDevice, path: Path, *, is_destroying: bool, overwritten: str | None = None) -> str | None:
     """Return why a replay may not write to `device`, and what would help; None if it may.
 

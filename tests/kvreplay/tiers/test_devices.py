@@ -221,6 +221,51 @@ def test_a_replay_on_a_device(tmp_path: Path, loop: Path, engine: str, is_discar
 
 
 @pytest.mark.root
+def test_no_read_is_of_a_hole(tmp_path: Path, loop: Path) -> None:
+    """Of objects of 1 MiB only the last 64 KiB are ever written."""
+    whole, part = 1 << 20, 64 << 10
+    rows = [(i, "write", 2, "store", i, whole - part, part, None, None, 0) for i in range(20)]
+    rows += [row("read", i, whole, ts=20) for i in range(20)]
+    point = tmp_path / "point"
+    point.mkdir()
+    subprocess.run(["mkfs.ext4", "-qF", loop], check=True)
+    if subprocess.run(["mount", loop, point], check=False, capture_output=True).returncode:
+        pytest.skip("mounting is not permitted here")
+    (point / "d").mkdir()
+    try:
+        outcome = run(tmp_path, rows, point / "d", is_verified=True)
+    finally:
+        subprocess.run(["umount", point], check=True)
+    assert outcome.error is None
+    assert outcome.run.populated is not None
+    assert (outcome.run.populated.objects, outcome.run.populated.bytes) == (20, 20 * whole)
+    assert outcome.verification is not None
+    assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
+    assert 20 * whole <= outcome.run.device_io["nvme"].read_bytes < 22 * whole
+    assert not [note for note in outcome.run.notes if note.startswith("WARNING")]
+
+
+@pytest.mark.root
+def test_a_device_that_did_not_move_what_was_asked_is_warned_of(tmp_path: Path, loop: Path) -> None:
+    from kvreplay.run.document import run_document
+    from kvreplay.tiers.extents import ExtentTier
+    from kvreplay.tiers.tier import StorageOptions
+
+    class Cached(ExtentTier):
+        def read(self, handle: Any, offset: int, into: memoryview) -> int:  # noqa: ARG002 - as the protocol has it
+            return len(into)
+
+    rows = [(0, op, 2, "load", 0, 0, 8 << 20, None, None, 0) for op in ("write", "read")]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    tier = Cached("nvme", loop, StorageOptions(is_destroying=True))
+    config = Config(tiers={"nvme": str(loop)}, engine="threads")
+    outcome = replay(config, trace, tmp_path / "run", [], tiers=[None, None, tier])
+    (warning,) = run_document(outcome).warnings
+    assert warning.startswith("WARNING: the device beneath nvme moved 0 B for the 8.00 MiB of its reads (0.00 of it)")
+    assert warning in outcome.run.notes
+
+
+@pytest.mark.root
 def test_two_runs_exclude_each_other_on_a_device(tmp_path: Path, loop: Path) -> None:
     held, _ = devices.claim_device(loop, 0, is_destroying=True)
     try:
