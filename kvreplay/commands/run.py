@@ -72,6 +72,14 @@ class ReplayArguments:
     is_destroying: Annotated[
         bool, typer.Option("--destroy-data", help="Allow a --tier to be a block device: all that is on it is lost.")
     ] = False
+    overwritten: Annotated[
+        str | None,
+        typer.Option(
+            "--overwrite-signature",
+            help="With --destroy-data: what a block device may hold and lose, by the names that its refusal gives: "
+            "ext4, or LVM2_member,dos.",
+        ),
+    ] = None
     is_discarding: Annotated[
         bool,
         typer.Option("--discard", help="Deletes discard (trim) on block devices; without it they only free the space."),

@@ -85,7 +85,7 @@ def start_next(address: int) -> int:
     return number
 
 
-@holding
+@inner
 def take(address: int, now: int) -> bool:
     """Put a piece to submit now into `answer`, of a running operation first, else of the lowest row; False if none."""
     job = job_at(address)
@@ -126,14 +126,15 @@ def begun(address: int, number: int) -> None:
 
 
 @holding
-def make_lane(address: int, number: int, file: int, base: int, is_own: bool) -> None:
+def make_lane(address: int, number: int, file: int, base: int) -> None:
     """Let `loop` submit what is left of an operation, whose object begins at `base` of an open file.
 
     To the schedule all its pieces are one. `file` are the flags and the file of its requests.
     """
     job = job_at(address)
     flight = flights_at(job.flights)[number]
-    flight.is_lane, flight.is_own = True, is_own
+    # One of which nothing was submitted is not known to Python, either.
+    flight.is_lane, flight.is_own = True, flight.next_piece == 0
     flight.file, flight.base, flight.lane_out = file, base, 0
     flight.outstanding += 1
     if not flight.needs_data:

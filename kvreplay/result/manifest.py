@@ -222,6 +222,17 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:
     """Return notes on how the storage beneath affects the figures; `deleting` tiers had deletes."""
     drives = [facts for _, facts in begun.drives()]
     notes = [
+        f"{facts['target']} (tier {name}) lies in memory: {facts['memory_beneath']}; its times are no drive's"
+        for name, facts in begun.drives()
+        if facts.get("memory_beneath")
+    ]
+    notes += [
+        f"{facts['target']} (tier {name}): no block device is seen beneath ({facts['filesystem']}), so that O_DIRECT "
+        "reached a drive is not confirmed"
+        for name, facts in begun.drives()
+        if facts.get("is_direct") and not facts.get("is_drive_beneath", True) and not facts.get("memory_beneath")
+    ]
+    notes += [
         f"deletes on {name} only free space, and ask nothing of the device: their times are the replay's own"
         for name, tier in begun.tiers.items()
         if name in deleting and tier.get("deletes") == FREED_ONLY

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from kvreplay.data.verify import describe
 from kvreplay.result.pace import percent
+from kvreplay.result.traffic import WARNING
 from kvreplay.run.discover import Discovery
 from kvreplay.run.run import FinishedRun
 from kvreplay.run.sweep import LoadSweep
@@ -42,6 +43,7 @@ _OPERATIONS = columns_of("""
 def run_document(finished: FinishedRun) -> Document:
     """Return the figures of a run; the headline is its verdict."""
     run, summary = finished.run, finished.run.summary
+    notes = [note for note in run.notes if not note.startswith(WARNING)]
     partial = "PARTIAL: " if run.status == "partial" else ""
     tables = [
         _operations("Operations", summary.figures),
@@ -59,7 +61,8 @@ def run_document(finished: FinishedRun) -> Document:
         name="",
         headline=f"{partial}{summary.verdict}; {_totals(summary)}{_checked(run.verification)}",
         chapters=[Chapter("", tables, list(_after(run)))],
-        notes=[_window(finished), *_before(run), *run.notes, *_beneath(run), *_verified(run.verification)],
+        notes=[_window(finished), *_before(run), *notes, *_beneath(run), *_verified(run.verification)],
+        warnings=[note for note in run.notes if note.startswith(WARNING)],
     )
 
 

@@ -30,6 +30,7 @@ from kvreplay.result.mlperf import request_figures
 from kvreplay.result.probed import beside
 from kvreplay.result.requests import served_batch
 from kvreplay.result.tables import series_batch
+from kvreplay.result.traffic import traffic_warnings
 from kvreplay.run.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_device_bytes, read_smart
 from kvreplay.tiers.tier import Tier
 from kvtrace.core.app import INTERRUPTED
@@ -195,7 +196,9 @@ class _Run:
                 probed = end_probes(None if stopped else driven.started_ns)
                 served = served_batch(setting, record, due_ns)
                 summary = summary_of(setting, record, due_ns, None if stopped else driven)
-                trouble = [f"would not have outlived a kill: {kept.trouble}"] if kept.trouble else []
+                trouble = traffic_warnings(setting, record, moved)
+                if kept.trouble:
+                    trouble.append(f"would not have outlived a kill: {kept.trouble}")
                 measured = Measured(
                     moved,
                     summary,
