@@ -33,7 +33,13 @@ class ReplayArguments:
         float | None,
         typer.Option(help="Open loop: submit at trace times divided by this factor; 1 is the trace's own speed."),
     ] = None
-    queue_depth: Annotated[int, typer.Option(help="At most this many I/Os, and operations, in flight.")] = 8
+    queue_depth: Annotated[
+        int | None,
+        typer.Option(
+            help="At most this many I/Os, and operations, in flight. The default: 8 in a closed loop; with --speed as "
+            "memory allows, up to 1024 (128 where an I/O takes a thread)."
+        ),
+    ] = None
     io_bytes: Annotated[
         str,
         typer.Option(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvreplay.config.config import MAX_SEED, Config, check
+from kvreplay.config.depth import ASKED, with_depth
 from kvreplay.config.tiers import make_tiers
 from kvreplay.config.warmup import Warmup, parse_warmup
 from kvreplay.data.expect import expect
@@ -36,6 +37,8 @@ class Setting:
     argv: list[str]
     asked: Asked | None = None
     """The trace's requests; None if their table was not named."""
+    depth_because: str = ASKED
+    """Why no more may be in flight."""
 
     @property
     def seed(self) -> int:
@@ -77,7 +80,8 @@ def settle(
     if not len(window.plan):
         raise ConfigError(_nothing_on(reader.meta, window, config))
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
-    return Setting(config, pacer, reader, window, tiers, trace, argv, asked)
+    config, because = with_depth(config, tiers, window.residency.peak_bytes)
+    return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because)
 
 
 def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:

@@ -161,7 +161,8 @@ def _engine(setting: Setting, chosen: Chosen) -> EngineNote:
         name=engine.name,
         because=chosen.because,
         **engine.facts(),
-        queue_depth=setting.config.queue_depth,
+        queue_depth=setting.config.depth,
+        queue_depth_because=setting.depth_because,
         io_bytes=setting.config.io_bytes,
         buffer_bytes=engine.buffer_bytes,
         plan_bytes=setting.window.plan.nbytes,
@@ -195,7 +196,7 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
         notes.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never there")
     long = summary.generation.writes_generated_in_flight if summary.generation else 0
     if long:
-        depth, io_bytes = setting.config.queue_depth, setting.config.io_bytes
+        depth, io_bytes = setting.config.depth, setting.config.io_bytes
         held = fills_ahead(depth, io_bytes) * pieces_a_fill(depth, io_bytes)
         notes.append(
             f"{long:,} writes were submitted before all their data was made (more than {held} I/Os each): the rest "

@@ -165,7 +165,7 @@ class _Run:
             interrupted = stack.enter_context(_stop_signals())
             open_tiers(setting, stack)
             chosen = choose(
-                check_name(setting.config.engine), setting.tiers, setting.config.queue_depth, setting.config.io_bytes
+                check_name(setting.config.engine), setting.tiers, setting.config.depth, setting.config.io_bytes
             )
             engine = chosen.engine
             preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
@@ -257,7 +257,8 @@ def summary_of(
         due_ns,
         setting.tiers,
         driven,
-        queue_depth=setting.config.queue_depth,
+        queue_depth=setting.config.depth,
+        depth_because=setting.depth_because,
         skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
         absent_deletes=setting.window.absent_deletes,
         warmup=setting.warmup,

@@ -5,15 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
+from kvreplay.config.depth import with_depth
 from kvreplay.run.run import replay
+from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
+from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError, FailedOperations
 
 if TYPE_CHECKING:
@@ -106,3 +111,51 @@ def test_a_run_says_what_was_replayed_and_on_what(tmp_path: Path) -> None:
     assert "holds a finished run; name another directory with -o, or say --force to replace it" in again.stderr
     assert json.loads((tmp_path / "run" / "run.json").read_text()) == kept
     assert run_cli("kvreplay", *arguments, "--force").returncode == 0
+
+
+def test_an_open_loop_has_no_queue_limit_but_what_it_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiers: list[Any] = [None, FileTier("nvme", tmp_path, StorageOptions())]
+    closed, opened = Config(tiers={"nvme": "d"}), Config(tiers={"nvme": "d"}, speed=1.0)
+
+    def settled(config: Config, peak: int = 0, among: list[Any] = tiers) -> tuple[int, str]:
+        found, why = with_depth(config, among, [peak] * len(among))
+        return found.depth, why
+
+    monkeypatch.setattr("kvreplay.config.depth.available_bytes", lambda: 1 << 40)
+    monkeypatch.setattr("kvreplay.config.depth.resource.getrlimit", lambda _: (1024, 1024))
+    assert settled(closed) == (8, "the default of a closed loop")
+    assert settled(opened) == (1024, "the most")
+    assert settled(msgspec.structs.replace(opened, queue_depth=8)) == (8, "--queue-depth")
+    memory: list[Any] = [RamTier("cpu", 4096), tiers[1]]
+    assert settled(opened, among=memory) == (128, "a thread each")
+    monkeypatch.setattr("kvreplay.config.depth.resource.getrlimit", lambda _: (300, 1024))
+    assert settled(opened) == (256, "open files, ulimit -n")
+    # 1 MiB each: 256 take 770 MiB of buffers, 128 take 386 MiB; half of what a tier in memory leaves is 512 MiB.
+    monkeypatch.setattr("kvreplay.config.depth.available_bytes", lambda: 2 << 30)
+    assert settled(opened) == (128, "memory for buffers")
+    assert settled(opened, 1 << 30, memory)[0] == 64
+
+
+def test_a_queue_limit_that_made_a_run_late_is_named(tmp_path: Path) -> None:
+    class Slow(RamTier):
+        def read(self, handle: Any, offset: int, into: memoryview) -> int:
+            time.sleep(0.01)
+            return super().read(handle, offset, into)
+
+    # 1,000 reads a second of 10 ms each need ten in flight.
+    rows = [row("read", 1, i % 8, ts=i * 1_000_000) for i in range(100)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    found = []
+    for depth in (2, None):
+        config = Config(tiers={"cpu": "ram"}, speed=1.0, queue_depth=depth, io_bytes=4096)
+        how: list[Any] = [None, Slow("cpu", 4096), None]
+        found.append(replay(config, trace, tmp_path / f"run-{depth}", [], tiers=how).run)
+    limited, free = found
+    assert limited.summary.pace is not None
+    assert (limited.summary.pace.kept_pace, limited.summary.pace.cause) == (False, "queue")
+    assert "; the queue limit of 2 (--queue-depth) bound " in limited.summary.verdict
+    assert (limited.summary.pace.held_share or 0) > 0.5
+    assert free.summary.pace is not None
+    assert (free.engine.queue_depth, free.summary.pace.held_share) == (128, 0)
