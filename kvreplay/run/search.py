@@ -20,6 +20,9 @@ HALVINGS = 6
 PRECISION = 1.1
 """The first lost over the last kept: closer values are not told apart."""
 
+OURS = "submission"
+"""The cause that is not the load's."""
+
 
 class Axis(StrEnum):
     """What rises from run to run."""
@@ -50,6 +53,8 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     write_p99_ns: int | None
     kept_pace: bool | None
     """Null in a closed loop."""
+    cause: str | None = None
+    """What kept an open loop from its pace, as in the run's `pace`."""
     is_within_target: bool | None = None
     """Whether read_p99_ns is within the target; null without one, or if it is not known."""
     late_p99_ns: int | None
@@ -72,6 +77,9 @@ def next_value(axis: Axis, asked: Sequence[float], points: Sequence[SweepPoint])
     least = min(lost)
     below = [value for value in held if value < least]
     if not below:
+        if [p.cause for p in points[-2:]] == [OURS, OURS]:
+            # Half of the load does not help where it is the machine that is too busy for us.
+            return None
         half = _stepped(axis, least / 2)
         return None if len(lost) > HALVINGS or half in tried or half <= 0 else half
     greatest = max(below)
@@ -116,4 +124,5 @@ def _read(point: SweepPoint) -> str:
 def _lost(point: SweepPoint, target_ns: int | None) -> str:
     if point.kept_pace:
         return f"keeps pace, but {_read(point)} exceeds {format_duration(target_ns)}"
-    return f"falls behind, {_read(point)}"
+    cause = f" (cause: {'our own submission' if point.cause == OURS else point.cause})" if point.cause else ""
+    return f"falls behind{cause}, {_read(point)}"
