@@ -12,7 +12,6 @@ import io
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from kvtrace.core.app import log
@@ -47,33 +46,32 @@ STEPS = (
 
 
 def warm() -> None:
-    """Run the steps in a folder that goes afterwards, and say on stderr how long each took."""
+    """Run the steps in a folder that goes afterwards, and say on stderr which is next."""
     log("compiling for this machine, once a version: about 30 s")
-    begun, before = time.perf_counter(), Path.cwd()
+    before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
             Path("requests.jsonl").write_text(REQUESTS, encoding="utf-8")
             Path("scratch").mkdir()
-            for step in STEPS:
+            for number, step in enumerate(STEPS, 1):
+                log(f"  {number} of {len(STEPS)}: {' '.join(step.split()[:2])}")
                 _run(step)
         finally:
             os.chdir(before)
-    log(f"compiled in {time.perf_counter() - begun:.0f} s")
 
 
 def _run(step: str) -> None:
     program, *arguments = step.split()
     app = importlib.import_module(f"{program}.cli").app
-    start, silent, argv = time.perf_counter(), io.StringIO(), sys.argv
+    silent, argv = io.StringIO(), sys.argv
     sys.argv = [program, *arguments]
     try:
         with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
             app(arguments, standalone_mode=False, prog_name=program)
-        log(f"  {program} {arguments[0]}: {time.perf_counter() - start:.1f} s")
     except KvError as error:
         # Some machines cannot run all of it: what is missing is compiled by the first command that can.
-        log(f"  {program} {arguments[0]}: not compiled: {error}")
+        log(f"  not compiled: {error}")
     finally:
         sys.argv = argv
 

@@ -89,7 +89,7 @@ def begin(address: int) -> bool:
         if place < 0:
             return True
         start_next(address)
-        make_lane(address, number, place >> FD_SHIFT << 32, place & _OFFSET_MASK, way == BY_EXTENT)
+        make_lane(address, number, place >> FD_SHIFT << 32, place & _OFFSET_MASK)
         int64s(lanes.sequence)[lanes.count] = number
         lanes.count += 1
     return False

@@ -13,7 +13,7 @@ from kvreplay.engine.tables import NONE, answer_at, fills_at, flights_at, job_at
 from kvtrace.core.compiled import holding, inner, int64s
 
 
-@holding
+@inner
 def next_due(address: int, now: int) -> int:
     """Return when the next piece may be submitted; NONE if that depends on what is in flight."""
     job = job_at(address)
@@ -58,7 +58,7 @@ def start_next(address: int) -> int:
     return number
 
 
-@holding
+@inner
 def take(address: int, now: int) -> bool:
     """Put a piece to submit now into `answer`, of a running operation first, else of the lowest row; False if none."""
     job = job_at(address)
@@ -99,14 +99,15 @@ def begun(address: int, number: int) -> None:
 
 
 @holding
-def make_lane(address: int, number: int, file: int, base: int, is_own: bool) -> None:
+def make_lane(address: int, number: int, file: int, base: int) -> None:
     """Let `loop` submit what is left of an operation, whose object begins at `base` of an open file.
 
     To the schedule all its pieces are one. `file` are the flags and the file of its requests.
     """
     job = job_at(address)
     flight = flights_at(job.flights)[number]
-    flight.is_lane, flight.is_own = True, is_own
+    # One of which nothing was submitted is not known to Python, either.
+    flight.is_lane, flight.is_own = True, flight.next_piece == 0
     flight.file, flight.base, flight.lane_out = file, base, 0
     flight.outstanding += 1
     if not flight.needs_data:

@@ -26,6 +26,9 @@ def sim(
         str, typer.Option(help="Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, or ttl.")
     ] = "lru",
     ttl: Annotated[str | None, typer.Option(help="With ttl: how long a block stays, such as 10m.")] = None,
+    full_blocks: Annotated[
+        bool, typer.Option("--full-blocks", help="Leave out the block that a prompt ends in, as gen and mrc do.")
+    ] = False,
     seed: Seed = 42,
     as_json: AsJson = False,
     *,
@@ -33,7 +36,8 @@ def sim(
 ) -> None:
     """Count the hits of one cache over a request trace, for each capacity, block by block in file order.
 
-    A hit is a block of a request's leading run: found in the cache before the request's first miss.
+    A hit is a block of a request's leading run: found in the cache before the request's first miss. Every block id
+    of the file counts, also that of a partial last block, which engines do not store: see --full-blocks.
 
     \b
     kvtrace sim conversation.jsonl --source mooncake --policy lru --capacity-blocks 1000,50000,unlimited
@@ -46,15 +50,16 @@ def sim(
         raise ConfigError(f"{file} has no block ids, and sim counts blocks: use gen")
     from kvtrace.core.compiled import compile_announced
     from kvtrace.curves.stack import policy_hits
-    from kvtrace.sim.chains import block_chains
+    from kvtrace.sim.chains import block_chains, chunk_chains
 
     with compile_announced():
-        chains = block_chains(requests)
+        chains = chunk_chains(requests, requests.block_tokens) if full_blocks else block_chains(requests)
         hits = policy_hits(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
     references = len(chains.slots)
     if as_json:
         results = [{"capacity_blocks": c, "hits": h} for c, h in zip(capacities, hits, strict=True)]
         counts = {"requests": len(requests), "references": references, "results": results}
+        counts["full_blocks"] = full_blocks
         emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts})
         return
     from kvtrace.core.document.document import Cell, ReportTable, Sheet, Unit, columns_of
@@ -65,7 +70,8 @@ def sim(
         [Cell("unlimited", Unit.TEXT) if c is None else c, h, h / references if references else None]
         for c, h in zip(capacities, hits, strict=True)
     ]
-    title = f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests"
+    counted = "full blocks" if full_blocks else "partial last blocks included"
+    title = f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests, {counted}"
     show_tables([ReportTable(title, Sheet.SUMMARY, columns, rows)])
 
 
@@ -93,6 +99,8 @@ def mrc(
     source: SourceArguments,
 ) -> None:
     """How much DRAM and NVMe do I need? Hits, and bytes read and written, against capacity, of one tier alone.
+
+    Only full blocks are objects, as in gen: the partial one that a prompt ends in is not stored.
 
     LRU is exact, in one pass; another policy is simulated at each capacity, with samples of a large file, and the
     estimated error beside each figure. What is passed on is what the tier below reads, if it holds everything.
@@ -130,7 +138,7 @@ def _document(found: HitCurve, policy: str) -> Document:
     sampled = "" if is_exact else f", estimated from samples of {percent(found.sampling_rate)} of the objects"
     title = (
         f"{policy}: {format_count(found.references)} references of {format_count(found.requests)} requests, "
-        f"objects of {found.object_tokens} tokens, {format_bytes(found.object_bytes)}{sampled}"
+        f"objects of {found.object_tokens} tokens, {format_bytes(found.object_bytes)}, full ones only{sampled}"
     )
     columns = columns_of("""
         bytes: capacity_bytes = capacity

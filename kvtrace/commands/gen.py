@@ -85,10 +85,11 @@ def gen(
     """
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.statistics import endurance
+    from kvtrace.core.statistics import endurance, parse_drive_size
     from kvtrace.sim import output as trace_output
     from kvtrace.sim.output import describer
 
+    size_bytes = parse_drive_size(drive_size)
     simulation, config = _prepare(file, stack, users, run, source)
     requests, span_ns = simulation.load.requests, config["duration_ns"]
     if requests is not None and (file is not None or len(requests) == run.max_requests):
@@ -102,7 +103,7 @@ def gen(
         log(f"note: {note}")
     facts = {name: config[name] for name in ("preset", "model", "seed")}
     summary = {"file": str(output), "rows": meta.rows, **facts, "stats": meta.stats}
-    summary["endurance"] = endurance(meta.stats or {}, span_ns, drive_size)
+    summary["endurance"] = endurance(meta.stats or {}, span_ns, size_bytes)
     if as_json:
         emit_json(summary)
         return

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import msgspec.inspect
 
 from kvtrace.core.errors import ConfigError
 
 T = TypeVar("T")
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
 
 def load_toml(path: Path) -> dict[str, Any]:
@@ -30,7 +34,32 @@ def to_struct(tree: dict[str, Any], kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        unknown = _UNKNOWN.search(str(error))
+        names = _field_names(msgspec.inspect.type_info(kind)) if unknown else ()
+        raise ConfigError(f"{where}: {error}{nearest(unknown[1], names) if unknown else ''}") from None
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return "; did you mean ...?" with the one of `names` most like `name`; nothing if none is like it.
+
+    >>> nearest("chunk_token", ["chunk_tokens", "tiers"])
+    '; did you mean chunk_tokens?'
+    """
+    found = difflib.get_close_matches(name, sorted(set(names)), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _field_names(kind: msgspec.inspect.Type) -> Iterator[str]:
+    """Yield the names of the fields of the struct `kind`, and of those that it holds."""
+    if isinstance(kind, msgspec.inspect.StructType):
+        for field in kind.fields:
+            yield field.encode_name
+            yield from _field_names(field.type)
+    elif isinstance(kind, msgspec.inspect.VarTupleType):
+        yield from _field_names(kind.item_type)
+    elif isinstance(kind, msgspec.inspect.UnionType):
+        for one in kind.types:
+            yield from _field_names(one)
 
 
 def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
@@ -58,10 +87,13 @@ def _child(node: Any, name: str, setting: str) -> Any:
         named = {entry.get("name"): entry for entry in node if isinstance(entry, dict)}
         if name in named:
             return named[name]
-        raise ConfigError(f"--set {setting}: no entry {name!r}; there is {', '.join(map(str, named))}")
+        raise ConfigError(
+            f"--set {setting}: no entry {name!r}; there is {', '.join(map(str, named))}{nearest(name, map(str, named))}"
+        )
     if isinstance(node, dict) and name in node:
         return node[name]
-    raise ConfigError(f"--set {setting}: there is no {name!r} to set")
+    known = node if isinstance(node, dict) else ()
+    raise ConfigError(f"--set {setting}: there is no {name!r} to set{nearest(name, known)}")
 
 
 def _value(text: str) -> Any:

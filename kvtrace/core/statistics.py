@@ -198,15 +198,20 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 SECONDS_PER_DAY = 86_400
 
 
-def endurance(stats: dict[str, Any], span_ns: int | None, drive_size: str | None) -> list[dict[str, Any]]:
-    """Return, for the slowest tier, what it writes a day at the simulated rate; drive writes per day of `drive_size`.
+def parse_drive_size(text: str | None) -> int | None:
+    """Return the bytes that `--drive-size` names, None without it; ConfigError if it is no size, or 0."""
+    size_bytes = parse_bytes(text) if text is not None else None
+    if size_bytes == 0:
+        raise ConfigError(f"--drive-size {text}: must be > 0")
+    return size_bytes
+
+
+def endurance(stats: dict[str, Any], span_ns: int | None, size_bytes: int | None) -> list[dict[str, Any]]:
+    """Return, for the slowest tier, what it writes a day at the simulated rate; drive writes per day of `size_bytes`.
 
     What was written before the start is not of that rate. Empty if the span is zero or unknown, or if there is only
     one tier: then no storage is simulated.
     """
-    size_bytes = parse_bytes(drive_size) if drive_size is not None else None
-    if size_bytes == 0:
-        raise ConfigError(f"--drive-size {drive_size}: must be > 0")
     tiers = stats.get("tiers") or []
     if not span_ns or len(tiers) < 2:  # noqa: PLR2004 - a memory tier and a storage tier
         return []

@@ -14,23 +14,31 @@ from kvtrace.requests.requests import need_file, place_of
 
 T = TypeVar("T")
 
+NAMED_LINES = 1000
+_NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
 
 class JsonLines(Generic[T]):
     """The lines of one file as `T`; `sha256` is of all that was read so far."""
 
-    def __init__(self, path: Path, kind: type[T]) -> None:
-        """Read `path`, a `kind` (a msgspec struct) a line; blank lines are skipped."""
+    def __init__(self, path: Path, kind: type[T], *, name_fields: bool = False) -> None:
+        """Read `path`, a `kind` (a msgspec struct) a line; blank lines are skipped.
+
+        With `name_fields`, `fields` are the names that the first thousand lines use, those that no `T` has included.
+        """
         need_file(path)
         self.path = path
         self._decoder = msgspec.json.Decoder(kind)
         self._digest = hashlib.sha256()
+        self.fields: set[str] = set()
+        self._named_lines = NAMED_LINES if name_fields else 0
 
     @property
     def sha256(self) -> str:
         """The SHA-256 of the lines read so far, in hexadecimal."""
         return self._digest.hexdigest()
 
-    def fault(self, message: str, number: int, column: str) -> TraceError:
+    def fault(self, message: str, number: int, column: str | None) -> TraceError:
         """Return a TraceError about the field `column` of line `number`."""
         return TraceError(message, path=self.path, row=number, column=column)
 
@@ -45,7 +53,10 @@ class JsonLines(Generic[T]):
             for number, text in enumerate(file, 1):
                 self._digest.update(text)
                 if text.strip():
-                    yield number, self._decode(text, number)
+                    decoded = self._decode(text, number)
+                    if number <= self._named_lines:
+                        self.fields.update(_NAMES.decode(text))
+                    yield number, decoded
 
     def _decode(self, text: bytes, number: int) -> T:
         try:

@@ -7,34 +7,54 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import numpy as np
 
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.requests.jsonlines import JsonLines
-from kvtrace.requests.requests import MAX_NS, BlockId, Count, Ints, Requests, Start, column, origin_of
+from kvtrace.requests.mooncake_sessions import Sessions, flat
+from kvtrace.requests.requests import (
+    MAX_NS,
+    MAX_TOKENS,
+    NONE,
+    BlockId,
+    Count,
+    Ints,
+    Requests,
+    Start,
+    column,
+    origin_of,
+)
 
 BLOCK_TOKENS = 512
 TIME_UNITS_NS = {"ms": 1_000_000, "s": 1_000_000_000}
 # Above this many requests a second, milliseconds have most likely been taken for seconds or the reverse.
 _SUSPICIOUS_PER_S = 1000.0
 
+_Time = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
+
 
 class _Line(msgspec.Struct):
-    timestamp: Annotated[float, msgspec.Meta(ge=0, le=2**43)]
     input_length: Count
     output_length: Count
-    hash_ids: list[BlockId]
+    timestamp: _Time | msgspec.UnsetType = msgspec.UNSET
+    hash_ids: list[BlockId] | msgspec.UnsetType = msgspec.UNSET
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+    session_id: str | int | None = None
+    delay: _Time | None = None
 
 
 def is_own(start: Start) -> bool:
     """Return whether the file is a Mooncake trace: its first line is a request without a chat_id."""
-    names = (b'"timestamp"', b'"hash_ids"')
-    return start.text.startswith(b"{") and all(n in start.line for n in names) and b'"chat_id"' not in start.line
+    is_placed = any(n in start.line for n in (b'"timestamp"', b'"session_id"'))
+    return start.text.startswith(b"{") and is_placed and b'"hash_ids"' in start.line and b'"chat_id"' not in start.line
 
 
-def read(path: Path, *, time_unit: str = "ms", block_tokens: int = BLOCK_TOKENS) -> Requests:
+def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) -> Requests:
     """Return the requests of the Mooncake JSONL file at `path`; times are in `time_unit`.
 
-    The file does not say its block size: `block_tokens` does, and each line is checked against it.
+    Blocks have the `block_size` of the file's rows, or `block_tokens`, or 512 tokens; each line is checked against
+    it. Rows may name a `session_id`, and its later turns a `delay` in place of a timestamp and what they add in place
+    of a whole prompt.
 
     Raises:
         TraceError: a line is not such an object, its chain does not fit its length, or time goes backwards.
@@ -42,35 +62,56 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int = BLOCK_TOKENS)
     """
     if time_unit not in TIME_UNITS_NS:
         raise ConfigError(f"unknown time unit {time_unit!r}; use {' or '.join(TIME_UNITS_NS)}")
-    if block_tokens <= 0:
+    if block_tokens is not None and block_tokens <= 0:
         raise ConfigError(f"block tokens(={block_tokens}) must be > 0")
-    lines = JsonLines(path, _Line)
-    times, inputs, outputs, offsets, ids = array("q"), array("q"), array("q"), array("q", [0]), array("q")
-    scale = TIME_UNITS_NS[time_unit]
+    lines = JsonLines(path, _Line, name_fields=True)
+    times, inputs, outputs, numbers = (array("q") for _ in range(4))
+    chains: list[array[int]] = []
+    sessions, scale, last_ns = Sessions(), TIME_UNITS_NS[time_unit], 0
     for number, line in lines:
-        _check(line, block_tokens, lines, number)
-        time_ns = round(line.timestamp * scale)
-        if time_ns > MAX_NS:
-            why = f"{line.timestamp:g} {time_unit} is beyond the clock of a trace; another time unit? (--time-unit)"
-            raise lines.fault(why, number, "timestamp")
-        if times and time_ns < times[-1]:
-            when = f"from {times[-1] / scale:g} to {line.timestamp:g} {time_unit}"
+        block_tokens = block_tokens or line.block_size or BLOCK_TOKENS
+        _check(line, block_tokens, lines, number, is_later=sessions.knows(line.session_id))
+        time_ns = None if line.timestamp is msgspec.UNSET else round(line.timestamp * scale)
+        if time_ns is not None and time_ns < last_ns:
+            when = f"from {last_ns / scale:g} to {line.timestamp:g} {time_unit}"
             raise lines.fault(f"time goes backwards, {when}; sort the file by timestamp", number, "timestamp")
-        times.append(time_ns)
+        last_ns = last_ns if time_ns is None else time_ns
+        ids = None if line.hash_ids is msgspec.UNSET else line.hash_ids
+        arrival_ns = sessions.add(line.session_id, time_ns, round((line.delay or 0) * scale), ids)
+        if arrival_ns > MAX_NS:
+            why = f"{arrival_ns / scale:g} {time_unit} is beyond the clock of a trace; another time unit? (--time-unit)"
+            raise lines.fault(why, number, "timestamp")
+        times.append(arrival_ns)
         inputs.append(line.input_length)
         outputs.append(line.output_length)
-        ids.extend(line.hash_ids)
-        offsets.append(len(ids))
+        numbers.append(number)
+        chains.append(array("q", ids or []))
     if not times:
         raise TraceError("holds no request", path=path)
-    facts = {"time_unit": time_unit, "block_references": len(ids)}
+    answers, block_tokens = column(outputs), block_tokens or BLOCK_TOKENS
+    prompts, wrong = sessions.whole(column(inputs), answers, chains, block_tokens)
+    if wrong != NONE:
+        why = f"its session has more than {MAX_TOKENS} tokens by then"
+        raise lines.fault(why, numbers[wrong], "input_length")
+    order = np.argsort(column(times), kind="stable")
+    arrivals = column(times)[order]
+    offsets, all_ids = flat(chains, order)
+    facts = {"time_unit": time_unit, "block_references": len(all_ids)} | sessions.facts()
     origin = origin_of("mooncake", path, lines.sha256, len(times), block_tokens, **facts)
-    arrivals = column(times)
-    prompts, chains = (column(inputs), column(outputs)), (column(offsets), column(ids))
-    return Requests(arrivals - arrivals[0], *prompts, *chains, block_tokens, origin, _notes(arrivals, time_unit))
+    notes = (*sessions.notes(), *_notes(arrivals, time_unit, lines.fields - set(_Line.__struct_fields__)))
+    texts = (prompts[order], answers[order], offsets, all_ids)
+    return Requests(arrivals - arrivals[0], *texts, block_tokens, origin, notes, **sessions.columns(order))
 
 
-def _check(line: _Line, block_tokens: int, lines: JsonLines[_Line], number: int) -> None:
+def _check(line: _Line, block_tokens: int, lines: JsonLines[_Line], number: int, *, is_later: bool) -> None:
+    if line.block_size not in (None, block_tokens):
+        raise lines.fault(f"{line.block_size}, but blocks are of {block_tokens} tokens", number, "block_size")
+    if line.timestamp is msgspec.UNSET and line.session_id is None:
+        raise lines.fault("missing required field `timestamp`, and no session_id", number, None)
+    if line.hash_ids is msgspec.UNSET:
+        if is_later:
+            return
+        raise lines.fault("missing required field `hash_ids`", number, None)
     wanted = -(-line.input_length // block_tokens)
     if len(line.hash_ids) != wanted:
         raise lines.misfit(len(line.hash_ids), line.input_length, block_tokens, wanted, number)
@@ -78,8 +119,8 @@ def _check(line: _Line, block_tokens: int, lines: JsonLines[_Line], number: int)
         raise lines.fault("an id appears twice, but an id names one whole prefix", number, "hash_ids")
 
 
-def _notes(arrivals: Ints, time_unit: str) -> tuple[str, ...]:
-    notes = ["the source has no sessions or turns: they are null, and reuse comes from block ids alone"]
+def _notes(arrivals: Ints, time_unit: str, unused: set[str]) -> tuple[str, ...]:
+    notes = [f"fields of the file that are not used: {', '.join(sorted(unused))}"] if unused else []
     span_s = (arrivals[-1] - arrivals[0]) / 1e9
     if span_s and len(arrivals) / span_s > _SUSPICIOUS_PER_S:
         other = next(unit for unit in TIME_UNITS_NS if unit != time_unit)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -16,9 +17,6 @@ from kvtrace.sim.policies.policies import Policy
 from kvtrace.users.workload import Workload
 from kvtrace.users.workload import check as check_workload
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 PRESETS = Path(__file__).with_name("presets")
 MAX_TIERS = 8
 # With these, what is computed from a preset still fits 64 bits.
@@ -27,6 +25,8 @@ MAX_TOKENS = 2**31 - 1
 BYTES_PER_US = 10**6
 MAX_NS_PER_TOKEN = 10**9
 MAX_TTL_NS = 2**61
+MAX_PAD_BYTES = 2**30
+MAX_LATENCY_NS = 10**12
 
 
 class Entry(StrEnum):
@@ -191,8 +191,10 @@ def _check(preset: Preset, name: str) -> None:
     require(len(set(names)) == len(names), f"tier names must differ: {', '.join(names)}")
     for tier in preset.tiers:
         _check_tier(tier, require)
-    require(preset.pad_bytes >= 1, f"pad_bytes(={preset.pad_bytes}) must be >= 1")
-    require(preset.layers_per_object >= 0, f"layers_per_object(={preset.layers_per_object}) must be >= 0")
+    require(
+        1 <= preset.pad_bytes <= MAX_PAD_BYTES,
+        f"pad_bytes(={preset.pad_bytes}) must be >= 1, and at most {MAX_PAD_BYTES}",
+    )
     require(
         preset.entry is Entry.CHUNK or (preset.pad_bytes == 1 and not preset.layers_per_object),
         "pad_bytes and layers_per_object need entry=chunk",
@@ -210,6 +212,7 @@ def _check(preset: Preset, name: str) -> None:
         f"chunk_tokens(={preset.chunk_tokens}) must be > 0, and at most {MAX_TOKENS}",
     )
     for field, most in (
+        ("layers_per_object", MAX_TOKENS),
         ("decode_read_tokens", MAX_TOKENS),
         ("prefill_only_from_tokens", MAX_TOKENS),
         ("min_load_tokens", MAX_TOKENS),
@@ -245,10 +248,15 @@ def _check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None
     )
     rates = tier.rates_bytes_per_s
     require(
-        all(rate == 0 or rate >= BYTES_PER_US for rate in rates),
-        f"{name}: a bandwidth must be at least 1MB, which is per second",
+        all(rate == 0 or BYTES_PER_US <= rate <= MAX_CAPACITY_BYTES for rate in rates),
+        f"{name}: a bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
     )
-    require(tier.concurrency >= 0, f"{name}.concurrency(={tier.concurrency}) must be >= 0")
+    for field, value, most in (
+        ("concurrency", tier.concurrency, MAX_TOKENS),
+        ("latency", tier.latency_ns, MAX_LATENCY_NS),
+    ):
+        unit = " ns" if field == "latency" else ""
+        require(0 <= value <= most, f"{name}.{field}(={value}{unit}) must be >= 0, and at most {most}{unit}")
     require(
         any(rates) or not (tier.latency or tier.concurrency),
         f"{name}: latency and concurrency need a bandwidth beside them",

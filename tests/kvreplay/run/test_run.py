@@ -386,26 +386,15 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     assert (manifest["status"], "SIGTERM" in manifest["reason"]) == ("partial", True)
 
 
+def started(trace: Path, drive: Path, output: Path) -> subprocess.Popen[str]:
+    """Return a replay under way, a write a second."""
+    command = ["kvreplay.cli", "run", str(trace), "--tier", f"nvme={drive}", "--speed", "1", "-o", str(output)]
+    return subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def test_control_c_leaves_a_partial_run_and_a_clean_target(tmp_path: Path, drive: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)])
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "kvreplay.cli",
-            "run",
-            str(trace),
-            "--tier",
-            f"nvme={drive}",
-            "--speed",
-            "1",
-            "-o",
-            str(tmp_path / "run"),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = started(trace, drive, tmp_path / "run")
     wait_for(process, lambda: list(drive.glob(f"{SCRATCH}/*/*.kv")), "no object is written")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
@@ -422,23 +411,7 @@ def test_control_c_leaves_a_partial_run_and_a_clean_target(tmp_path: Path, drive
 
 def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, drive: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)])
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "kvreplay.cli",
-            "run",
-            str(trace),
-            "--tier",
-            f"nvme={drive}",
-            "--speed",
-            "1",
-            "-o",
-            str(tmp_path / "killed"),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = started(trace, drive, tmp_path / "killed")
     wait_for(process, lambda: list(drive.glob(f"{SCRATCH}/*/*.kv")), "no object is written")
     busy = run_cli("kvreplay", "run", trace, "--tier", f"nvme={drive}", "-o", tmp_path / "second", check=False)
     assert busy.returncode == 4

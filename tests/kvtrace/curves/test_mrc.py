@@ -65,6 +65,36 @@ def test_the_command_on_a_small_file(tmp_path):
     assert plot.read_text().lstrip().startswith("<?xml")
 
 
+def test_a_partial_last_block_is_no_object(tmp_path, monkeypatch, capsys):
+    # The second prompt ends within block 1, which gen would not store and the third cannot find.
+    lines = [
+        {"timestamp": 0, "input_length": tokens, "output_length": 1, "hash_ids": ids}
+        for tokens, ids in ((1024, [0, 1]), (1000, [0, 2]), (1000, [0, 2]))
+    ]
+    path = tmp_path / "c.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = command(monkeypatch, capsys, "mrc", path, "--points", 9)
+    assert (found["references"], found["points"][-1]["capacity_objects"], found["points"][-1]["hits"]) == (4, 2, 2)
+    for full, references, hits in (([], 6, 3), (["--full-blocks"], 4, 2)):
+        counted = command(monkeypatch, capsys, "sim", path, "--capacity-blocks", "unlimited", *full)
+        assert (counted["references"], counted["results"][0]["hits"]) == (references, hits)
+        assert counted["full_blocks"] == bool(full)
+    made = command(monkeypatch, capsys, "gen", path, "--preset", "lmcache-disk", "--set", "chunk_tokens=512",
+                   "-o", tmp_path / "t.parquet")  # fmt: skip
+    assert made["stats"]["lookups"] == found["references"]
+
+
+@pytest.mark.traces
+def test_how_much_the_conversation_trace_needs(monkeypatch, capsys):
+    path = TRACES / "mooncake_conversation.jsonl"
+    most = command(monkeypatch, capsys, "mrc", path)["points"][-1]
+    counted = set()
+    for text in path.read_text().splitlines():
+        row = json.loads(text)
+        counted.update(row["hash_ids"][: row["input_length"] // 512])
+    assert most["capacity_objects"] == len(counted)
+
+
 def test_a_source_without_blocks_needs_a_chunk_size(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n")

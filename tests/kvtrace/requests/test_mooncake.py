@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 
 import pytest
@@ -132,3 +133,59 @@ def test_blocks_of_another_size(tmp_path):
 def test_an_unknown_time_unit_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="unknown time unit 'us'; use ms or s"):
         read(write(tmp_path, GOOD), time_unit="us")
+
+
+def test_the_block_size_of_the_rows_counts(tmp_path):
+    path = write(tmp_path, [line(input_length=33, hash_ids=[1, 2, 3], block_size=16)])
+    assert read(path).block_tokens == 16
+    path = write(tmp_path, [line(block_size=512), line(input_length=33, hash_ids=[1, 2, 3], block_size=16)])
+    with pytest.raises(TraceError, match="row 2, column block_size: 16, but blocks are of 512 tokens"):
+        read(path)
+
+
+def test_fields_that_are_not_used_are_named(tmp_path):
+    requests = read(write(tmp_path, [line(priority=3), line(5, tenant="a")]))
+    assert requests.notes[-1] == "fields of the file that are not used: priority, tenant"
+
+
+def row(session, input_length, output_length, ids, **other):
+    fields = {"session_id": session, "input_length": input_length, "output_length": output_length, "hash_ids": ids}
+    return json.dumps(fields | other)
+
+
+def test_later_turns_that_say_what_they_add(tmp_path):
+    # Blocks of 10. Both sessions begin with blocks 7 and 8; the rest of each prompt is its own.
+    path = write(tmp_path, [
+        row("a", 25, 6, [7, 8, 9], timestamp=100, block_size=10), row("a", 4, 3, [1], delay=50, block_size=10),
+        row("b", 25, 1, [7, 8, 2], timestamp=120, block_size=10), row("a", 20, 3, [3, 4], delay=900, block_size=10),
+    ])  # fmt: skip
+    requests = read(path)
+    assert (requests.arrival_ns // 10**6).tolist() == [0, 20, 50, 950]
+    assert requests.session_id.tolist() == [0, 1, 0, 0]
+    assert requests.turn.tolist() == [0, 0, 1, 2]
+    # a: 25, then 25 + 6 + 4, then 35 + 3 + 20.
+    assert requests.input_tokens.tolist() == [25, 25, 35, 58]
+    offsets = requests.block_offsets.tolist()
+    chains = [requests.block_ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+    assert chains == [[7, 8], [7, 8], [7, 8, 10], [7, 8, 10, 11, 12]]
+    assert "0 of 2 later turns" in requests.notes[0]
+    assert "2 rows have no timestamp" in requests.notes[1]
+    assert not any("no sessions" in note for note in requests.notes)
+
+
+def test_later_turns_with_whole_prompts(tmp_path):
+    path = write(tmp_path, [
+        row("a", 25, 6, [7, 8, 9], timestamp=0, block_size=10),
+        row("a", 35, 3, [7, 8, 10, 11], timestamp=9, block_size=10),
+    ])  # fmt: skip
+    requests = read(path)
+    assert requests.input_tokens.tolist() == [25, 35]
+    assert requests.block_ids.tolist() == [7, 8, 9, 7, 8, 10, 11]
+    assert (requests.session_id.tolist(), requests.turn.tolist()) == ([0, 0], [0, 1])
+    assert "their prompts are whole" in requests.notes[0]
+
+
+def test_a_row_needs_a_time_or_a_session(tmp_path):
+    path = write(tmp_path, ['{"input_length": 3, "output_length": 4, "hash_ids": [1]}'])
+    with pytest.raises(TraceError, match="row 1: missing required field `timestamp`, and no session_id"):
+        read(path)
