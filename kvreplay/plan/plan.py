@@ -110,7 +110,7 @@ def compile_window(
     rows = taken.columns()
     _check_named(rows, shared or {}, path)
     padding = [alignments.get(i, 1) for i in range(len(reader.meta.tiers))]
-    what, offset = [rows[name] for name in ("tier", "op", "object_id")], rows["offset_bytes"]
+    what, offset = (rows["tier"], rows["op"], rows["object_id"]), rows["offset_bytes"]
     residency = trace_residency(*what, offset + rows["length_bytes"], padding, shared, offset)
     del what, offset
     if residency.lost_read is not None:
