@@ -93,7 +93,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="bench-") as name:
         for io_bytes in sizes:
             path = Path(name) / "space"
-            path.touch()
             tier = ExtentTier("nvme", path, StorageOptions())
             tier.expect(Holding([SPACE_BYTES]))
             tier.open(SPACE_BYTES)

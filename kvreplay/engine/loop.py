@@ -335,6 +335,7 @@ def run(address: int, until: int) -> None:
             # Of what is passed over no completion will come.
             passed = _put_pieces(address)
         now = _now(address)
+        order.count_waits(address, now)
         mailbox.ask(address, now, lanes.out < job.depth)
         _sleep(address, 0 if is_pythons or passed else _rest(address, now, until))
         _reap(address)

@@ -124,6 +124,12 @@ class Pump:
         self._sequence[self.lanes.count] = flight.number
         self.lanes.count += 1
 
+    def note_held(self, since_ns: int, now_ns: int) -> None:
+        """Count the time since `since_ns`, in which Python itself moved data, if something due waited meanwhile."""
+        if self._job.due and (due := self._schedule.next_due(now_ns)) is not None and due <= now_ns:
+            self.lanes.held_ns += now_ns - max(since_ns, due)
+            self.lanes.counted_ns = now_ns
+
     @property
     def starved_ns(self) -> int:
         """Places of the queue times time that stood idle because data was not there."""

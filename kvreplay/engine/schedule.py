@@ -155,6 +155,11 @@ class Schedule:
             self._flights[number] = found
         return found
 
+    def next_due(self, now_ns: int) -> int | None:
+        """Return when the next piece may be submitted; None if that depends on what is in flight."""
+        due: int = order.next_due(self._address, now_ns)
+        return None if due == NONE else due
+
     def taken(self) -> Submission:
         """Return the piece that compiled code has just taken."""
         number, piece, slot, is_first, start, length, at = self._answer

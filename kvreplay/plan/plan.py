@@ -110,9 +110,9 @@ def compile_window(
     rows = taken.columns()
     _check_named(rows, shared or {}, path)
     padding = [alignments.get(i, 1) for i in range(len(reader.meta.tiers))]
-    what, offset = (rows["tier"], rows["op"], rows["object_id"]), rows["offset_bytes"]
-    residency = trace_residency(*what, offset + rows["length_bytes"], padding, shared, offset)
-    del what, offset
+    offset, end = rows["offset_bytes"], rows["offset_bytes"] + rows["length_bytes"]
+    residency = trace_residency(rows["tier"], rows["op"], rows["object_id"], end, padding, shared, offset)
+    del offset, end
     if residency.lost_read is not None:
         at = int(rows["row"][residency.lost_read])
         raise TraceError(

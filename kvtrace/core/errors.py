@@ -5,7 +5,8 @@
     ├── TraceError         3  an input file that is not what it should be (path, row, column)
     ├── DeviceError        4  a target, filesystem or output that refuses, or is unsafe
     ├── ProbeUnavailable   5  an optional part that this machine lacks, and how to get it
-    └── OutOfMemory        6  too little memory, on the machine or by a limit on the process
+    ├── FailedOperations   6  a replay that went on to its end (--on-error continue) although operations failed
+    └── OutOfMemory        7  too little memory, on the machine or by a limit on the process
 
 `app.run` catches them once and prints one line. `ValueError` stays for programmers' mistakes.
 """
@@ -50,10 +51,16 @@ class DeviceError(KvError):
 class OutOfMemory(KvError):  # noqa: N818 - as a MemoryError, which it foresees
     """There is too little memory to go on, or to begin."""
 
-    exit_code = 6
+    exit_code = 7
 
 
 class ProbeUnavailable(KvError):  # noqa: N818 - it says what is so, and nothing has gone wrong
     """An optional part that is missing here; the message says what mends it."""
 
     exit_code = 5
+
+
+class FailedOperations(KvError):  # noqa: N818 - it names a result, which is kept
+    """A replay reached its end, but some of its operations failed; its figures are of the others."""
+
+    exit_code = 6

@@ -121,6 +121,7 @@ def _said(text: Fields, layers: int) -> list[LayerKind]:
         ("attn_type_list", _typed),
         ("linear_attn_config", _kimi),
         ("attn_layer_indices", _indexed),
+        ("attn_layer_period", _periodic),
         ("full_attention_interval", _interval),
         ("attention_chunk_size", _llama4),
         ("sliding_window", _sliding),
@@ -173,6 +174,12 @@ def _indexed(text: Fields, layers: int) -> list[LayerKind]:
     return [LayerKind.FULL if n in full else LayerKind.RECURRENT for n in range(layers)]
 
 
+def _periodic(text: Fields, layers: int) -> list[LayerKind]:
+    """Jamba: of each `attn_layer_period` layers the one at `attn_layer_offset` is attention."""
+    period, offset = text.integer("attn_layer_period"), text.integer("attn_layer_offset", least=0)
+    return [LayerKind.FULL if n % period == offset else LayerKind.RECURRENT for n in range(layers)]
+
+
 def _interval(text: Fields, layers: int) -> list[LayerKind]:
     if text.get("linear_num_value_heads") is None:
         raise text.error("full_attention_interval", "says where full layers are, but not what the others are")
@@ -202,6 +209,8 @@ def _sliding(text: Fields, layers: int) -> list[LayerKind]:
         first = text.integer("max_window_layers", least=0)
         return [LayerKind.FULL if n < first else LayerKind.SLIDING for n in range(layers)]
     for name in ("sliding_window_pattern", "_sliding_window_pattern"):
+        if isinstance(text.get(name), str):
+            return _patterned(text, name, layers)
         if text.get(name) is not None:
             return _every(text.integer(name), layers, LayerKind.SLIDING)
     if kind in _PATTERN:
@@ -209,6 +218,15 @@ def _sliding(text: Fields, layers: int) -> list[LayerKind]:
     if kind in _ALL_SLIDE:
         return [LayerKind.SLIDING] * layers
     raise text.error("sliding_window", "which layers it is for is not said: add layer_types")
+
+
+def _patterned(text: Fields, field: str, layers: int) -> list[LayerKind]:
+    """EXAONE 4: L for local and G for global, over and over; the last layer is global whatever it says."""
+    letters = text.text(field) or ""
+    if not letters or set(letters) - set("LG"):
+        raise text.error(field, f"must be a number, or letters L and G, not {letters!r}")
+    kinds = [LayerKind.SLIDING if letters[n % len(letters)] == "L" else LayerKind.FULL for n in range(layers)]
+    return [*kinds[:-1], LayerKind.FULL]
 
 
 def _every(interval: int, layers: int, other: LayerKind) -> list[LayerKind]:
@@ -238,6 +256,18 @@ def recurrent_layers(text: Fields, layers: int, model_dtype: KvDtype | None, not
         width = state = kda.integer("head_dim")
         taps = kda.integer("short_conv_kernel_size") - 1
         dtype = _state_dtype(text, KvDtype.FP32, notes, default="as vLLM keeps KDA's")
+    elif text.get("mamba_expand") is not None and text.get("mamba_d_head") is None:
+        # Mamba 1 (Jamba): each of the widened channels is a head of `mamba_d_state` values, and its convolution's own.
+        return Recurrent(
+            layers=layers,
+            heads=text.integer("mamba_expand") * text.integer("hidden_size"),
+            head_elements=text.integer("mamba_d_state"),
+            conv_head_elements=text.integer("mamba_d_conv") - 1,
+            groups=1,
+            conv_group_elements=0,
+            state_dtype=_state_dtype(text, conv_dtype, notes),
+            conv_dtype=conv_dtype,
+        )
     else:
         names = next((n for n in _MAMBA2 if text.get(n[0]) is not None), None)
         if names is None:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.model.hf_classes import completed
 from kvtrace.model.hf_layers import Fields, LayerKind, layer_kinds, recurrent_layers
 from kvtrace.model.layers import (
     INDEX_SCALE_VALUES,
@@ -30,10 +31,11 @@ from kvtrace.model.layers import (
 from kvtrace.model.shape import ModelShape, check
 
 # Classes of transformers in which a missing num_key_value_heads means one for each attention head.
-_MULTI_HEAD_DEFAULT = {"llama", "phi3", "olmo", "olmo2"}
+_MULTI_HEAD_DEFAULT = {"llama", "phi3", "olmo", "olmo2", "opt"}
 _PLAIN_NAMES = """
 llama mistral mixtral qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text phi3 phi starcoder2 granite
-granitemoe granitemoehybrid bamba olmo olmo2 olmoe stablelm cohere cohere2 smollm3
+granitemoe granitemoehybrid bamba olmo olmo2 olmoe stablelm cohere cohere2 smollm3 opt falcon RefinedWeb
+RefinedWebModel jamba exaone exaone4 exaone4_5_text exaone_moe
 """
 # Classes in which a missing head_dim means hidden_size / num_attention_heads.
 _PLAIN_HEAD_DIM = frozenset(_PLAIN_NAMES.split())
@@ -62,8 +64,8 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
     config = Fields(whole, str(path))
     if config.tree.get("is_encoder_decoder"):
         raise config.error("is_encoder_decoder", "encoder-decoder models are not supported")
-    text = config.nested("text_config") or config
     notes: list[str] = []
+    text = completed(config.nested("text_config") or config, notes)
     model_dtype = _model_dtype(text, config, needs=kv_dtype is None)
     groups = _groups(text, model_dtype, notes)
     _refuse_unread(text)

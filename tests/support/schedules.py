@@ -9,7 +9,7 @@ from kvreplay.engine.schedule import Fill, Submission
 from kvreplay.engine.tables import ASKED, NONE
 from kvtrace.core.compiled import holding
 
-_next_due, _take = holding(order.next_due.py_func), holding(order.take.py_func)
+_take = holding(order.take.py_func)
 _fill_due, _take_fill = holding(fills.fill_due.py_func), holding(fills.take_fill.py_func)
 ask, take_made, fall_asleep = (holding(f.py_func) for f in (mailbox.ask, mailbox.take_made, mailbox.fall_asleep))
 _filled, _is_starved = holding(fills.filled.py_func), holding(fills.is_starved.py_func)
@@ -22,11 +22,6 @@ class Schedule(schedule.Schedule):
         super().__init__(*args, **options)
         self._asked = np.zeros(1, ASKED)
         self._asked_at = self.tables.at(self._asked)
-
-    def next_due(self, now_ns: int) -> int | None:
-        """Return when the next piece may be submitted; None if that depends on what is in flight."""
-        due: int = _next_due(self._address, now_ns)
-        return None if due == NONE else due
 
     def take(self, now_ns: int) -> Submission | None:
         """Return a piece to submit now, if any: of a running operation first, else of the lowest row."""

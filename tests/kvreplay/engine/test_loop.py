@@ -32,7 +32,6 @@ SPACE_BYTES = 64 << 20
 @pytest.fixture
 def space(tmp_path: Path) -> Iterator[ExtentTier]:
     """Extents of a file, through the page cache, so that any filesystem will do."""
-    (tmp_path / "space").touch()
     tier = ExtentTier("space", tmp_path / "space", StorageOptions(is_direct=False))
     tier.expect(Holding([SPACE_BYTES]))
     tier.open(SPACE_BYTES)

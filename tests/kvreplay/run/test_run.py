@@ -25,7 +25,7 @@ from kvreplay.tiers.claims import MARKER, SCRATCH
 from kvreplay.tiers.host import is_on_drive
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
-from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import open_table, read_table
@@ -286,7 +286,8 @@ def test_a_failed_operation_stops_the_run_and_keeps_the_rest(tmp_path: Path) -> 
 def test_on_error_continue_counts_and_goes_on(tmp_path: Path) -> None:
     rows = [row("write", 1, i, 40_000, ts=i) for i in range(50)]
     outcome, ops = run(tmp_path, rows, [None, FakeTier("cpu", fails_on=20), None], on_error="continue")
-    assert outcome.error is None
+    assert isinstance(outcome.error, FailedOperations)
+    assert outcome.run.status == "failed operations"
     assert Counter(o["outcome"] for o in ops) == {"ok": 49, "error": 1}
     assert outcome.summary.errors == outcome.summary.figures[0].errors == 1
 
@@ -440,7 +441,7 @@ def test_the_table_and_the_json_say_the_same(tmp_path: Path) -> None:
     assert table.stdout.startswith("closed loop at queue depth 8; 25 operations in ")
     # 25 operations are enough for p95 (20), too few for p99 (100).
     latency = next(
-        line for line in table.stdout.split("Latency")[1].splitlines() if line.split()[:2] == ["cpu", "write"]
+        line for line in table.stdout.split("Service time")[1].splitlines() if line.split()[:2] == ["cpu", "write"]
     )
     assert latency.split()[-5:-2] == ["-", "-", "-"]
     shown = json.loads(run_cli("kvreplay", *arguments, "--json").stdout)

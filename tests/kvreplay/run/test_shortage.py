@@ -101,7 +101,7 @@ def test_a_process_that_may_have_too_little_says_so(tmp_path: Path, limit_kib: i
         check=False,
         preexec_fn=limited,
     )
-    assert done.returncode == 6
+    assert done.returncode == 7
     assert done.stderr.startswith("kvreplay: error: the replay needs about 2.75 GiB of address space")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()

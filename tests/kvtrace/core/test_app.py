@@ -20,20 +20,20 @@ ERRORS = {
     "os": (PermissionError(13, "Permission denied", "/x"), 4, "/x: Permission denied"),
     "memory": (
         MemoryError(),
-        6,
+        7,
         "out of memory: the machine, or a limit on this process (ulimit -v), has too little",
     ),
     "memory of the system": (
         OSError(errno.ENOMEM, "Cannot allocate memory"),
-        6,
+        7,
         "out of memory: the machine, or a limit on this process (ulimit -v), has too little",
     ),
     "threads": (
         RuntimeError("can't start new thread"),
-        6,
+        7,
         "out of memory: the machine, or a limit on this process (ulimit -v), has too little to start a thread",
     ),
-    "budget": (OutOfMemory("the replay needs"), 6, "the replay needs"),
+    "budget": (OutOfMemory("the replay needs"), 7, "the replay needs"),
     "interrupt": (KeyboardInterrupt(), 130, "interrupted"),
     "abort": (typer.Abort(), 130, "interrupted"),
 }

@@ -118,6 +118,68 @@ PHI3 = {
 }  # fmt: skip
 
 
+# As released, vision and generation fields left out: google/gemma-3-12b-it, -27b-it and -4b-it, facebook/opt-6.7b,
+# tiiuae/falcon-7b, -40b (both its names), ai21labs/Jamba-v0.1, LGAI-EXAONE/EXAONE-4.0-32B, EXAONE-3.5-7.8B-Instruct.
+GEMMA3_12B = {
+    "architectures": ["Gemma3ForConditionalGeneration"], "mm_tokens_per_image": 256, "model_type": "gemma3",
+    "text_config": {
+        "hidden_size": 3840, "intermediate_size": 15360, "model_type": "gemma3_text", "num_attention_heads": 16,
+        "num_hidden_layers": 48, "num_key_value_heads": 8, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    },
+    "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1152, "num_hidden_layers": 27},
+}  # fmt: skip
+GEMMA3_27B = GEMMA3_12B | {
+    "text_config": {
+        "head_dim": 128, "hidden_size": 5376, "intermediate_size": 21504, "model_type": "gemma3_text",
+        "num_attention_heads": 32, "num_hidden_layers": 62, "num_key_value_heads": 16, "query_pre_attn_scalar": 168,
+        "sliding_window": 1024, "sliding_window_pattern": 6,
+    },
+}  # fmt: skip
+GEMMA3_4B = GEMMA3_12B | {
+    "text_config": {
+        "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+        "sliding_window": 1024,
+    },
+}  # fmt: skip
+OPT = {
+    "_remove_final_layer_norm": False, "activation_function": "relu", "architectures": ["OPTForCausalLM"],
+    "do_layer_norm_before": True, "ffn_dim": 16384, "hidden_size": 4096, "max_position_embeddings": 2048,
+    "model_type": "opt", "num_attention_heads": 32, "num_hidden_layers": 32, "torch_dtype": "float16",
+    "vocab_size": 50272, "word_embed_proj_dim": 4096,
+}  # fmt: skip
+FALCON_7B = {
+    "alibi": False, "architectures": ["FalconForCausalLM"], "bias": False, "hidden_size": 4544, "model_type": "falcon",
+    "multi_query": True, "new_decoder_architecture": False, "num_attention_heads": 71, "num_hidden_layers": 32,
+    "num_kv_heads": 71, "parallel_attn": True, "torch_dtype": "bfloat16", "vocab_size": 65024,
+}  # fmt: skip
+FALCON_40B = FALCON_7B | {
+    "hidden_size": 8192, "new_decoder_architecture": True, "num_attention_heads": 128, "num_hidden_layers": 60,
+    "num_kv_heads": 8,
+}  # fmt: skip
+REFINED_WEB = {
+    "hidden_size": 8192, "model_type": "RefinedWeb", "n_head": 128, "n_head_kv": 8, "n_layer": 60,
+    "torch_dtype": "bfloat16", "max_position_embeddings": 2048,
+}  # fmt: skip
+JAMBA = {
+    "architectures": ["JambaForCausalLM"], "attn_layer_offset": 4, "attn_layer_period": 8, "expert_layer_offset": 1,
+    "expert_layer_period": 2, "hidden_size": 4096, "intermediate_size": 14336, "mamba_conv_bias": True,
+    "mamba_d_conv": 4, "mamba_d_state": 16, "mamba_dt_rank": 256, "mamba_expand": 2, "mamba_proj_bias": False,
+    "max_position_embeddings": 262144, "model_type": "jamba", "num_attention_heads": 32, "num_experts": 16,
+    "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8, "sliding_window": None,
+    "torch_dtype": "bfloat16", "use_mamba_kernels": True,
+}  # fmt: skip
+EXAONE4 = {
+    "architectures": ["Exaone4ForCausalLM"], "model_type": "exaone4", "hidden_size": 5120, "num_hidden_layers": 64,
+    "num_attention_heads": 40, "num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096,
+    "sliding_window_pattern": "LLLG", "torch_dtype": "bfloat16",
+}  # fmt: skip
+EXAONE35 = {
+    "model_type": "exaone", "hidden_size": 4096, "num_layers": 32, "num_attention_heads": 32, "head_dim": 128,
+    "num_key_value_heads": 8, "max_position_embeddings": 32768, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
 @pytest.fixture
 def model(tmp_path):
     def make(config: object, kv_dtype: str | None = None):
@@ -164,6 +226,21 @@ def model(tmp_path):
         (PHI3, 0, 32 * 2 * 32 * 96 * 2, 0),
         # Keys of 128 and values of 64.
         (LLAMA | {"head_dim": 128, "v_head_dim": 64}, 32 * 8 * 192 * 2, 0, 0),
+        (GEMMA3_12B, 65_536, 327_680, 0),
+        (GEMMA3_27B, 81_920, 425_984, 0),
+        (GEMMA3_4B, 5 * 4_096, 29 * 4_096, 0),
+        (OPT, 524_288, 0, 0),
+        (FALCON_7B, 32 * 2 * 64 * 2, 0, 0),
+        (FALCON_7B | {"multi_query": False}, 32 * 2 * 71 * 64 * 2, 0, 0),
+        (FALCON_40B, 60 * 2 * 8 * 64 * 2, 0, 0),
+        (REFINED_WEB, 60 * 2 * 8 * 64 * 2, 0, 0),
+        # 28 layers of 8,192 channels: 16 values and 3 taps each.
+        (JAMBA, 4 * 2 * 8 * 128 * 2, 0, 28 * 8192 * (16 + 3) * 2),
+        (EXAONE4, 16 * 4_096, 48 * 4_096, 0),
+        # The last layer is global whatever the pattern says.
+        (EXAONE4 | {"num_hidden_layers": 6}, 2 * 4_096, 4 * 4_096, 0),
+        (EXAONE4 | {"sliding_window": None}, 64 * 4_096, 0, 0),
+        (EXAONE35, 131_072, 0, 0),
     ],
 )
 def test_bytes_of_a_config(model, config, growing, windowed, state):
@@ -181,6 +258,14 @@ def test_a_config_says_the_window_the_context_and_where_it_is_from(model):
     assert model(KIMI).max_context_tokens == 1_048_576
     assert model(LLAMA4).max_context_tokens == 10_485_760
     assert [p.kind for p in pieces(model(LLAMA4))] == ["growing", "chunked"]
+
+
+def test_what_a_class_adds_is_noted(model):
+    found = model(GEMMA3_12B)
+    assert found.max_context_tokens == 131_072
+    said = "head_dim 256, sliding_window_pattern 6, max_position_embeddings 131,072"
+    assert f"config.json leaves to its class: {said}" in found.notes
+    assert model(FALCON_7B).max_context_tokens == 2048
 
 
 def test_what_is_assumed_is_noted(model):
@@ -217,7 +302,10 @@ def test_the_dtype_of_the_cache(model, change, kv_dtype, element_bytes):
         (LLAMA | {"num_key_value_heads": [8, 4]}, "num_key_value_heads: must be a whole number"),
         (LLAMA | {"num_key_value_heads": 0}, "num_key_value_heads: must be a whole number >= 1, not 0"),
         (LLAMA | {"num_attention_heads": 24}, "head_dim: is missing, and hidden_size"),
-        (GEMMA3 | {"head_dim": None}, "head_dim: is missing, and what a gemma3_text means"),
+        (GEMMA3 | {"model_type": "gemma9", "head_dim": None}, "head_dim: is missing, and what a gemma9 means"),
+        (EXAONE4 | {"sliding_window_pattern": "LLX"}, "sliding_window_pattern: must be a number, or letters L and G"),
+        (FALCON_40B | {"num_kv_heads": None}, "num_kv_heads: is missing"),
+        (JAMBA | {"attn_layer_offset": None}, "attn_layer_offset: is missing"),
         (LLAMA | {"max_position_embeddings": None}, "max_position_embeddings: is missing"),
         (LLAMA | {"torch_dtype": None}, "torch_dtype: is missing.*--kv-dtype"),
         (LLAMA | {"torch_dtype": "int4"}, "torch_dtype: unknown element type 'int4'"),

@@ -52,6 +52,19 @@ TABLE = {
     "deepseek-v3.2": (61, 78_324, 0),
     "glm-5": (78, 100_152, 0),
     "minimax-m2.5": (62, 253_952, 0),
+    "llama3.2-1b": (16, 32_768, 0),
+    "llama3.2-3b": (28, 114_688, 0),
+    "llama3.3-70b": (80, 327_680, 0),
+    "mixtral-8x7b": (32, 131_072, 0),
+    "mixtral-8x22b": (56, 229_376, 0),
+    "qwen2.5-7b": (28, 57_344, 0),
+    "qwen2.5-32b": (64, 262_144, 0),
+    "qwen2.5-72b": (80, 327_680, 0),
+    "phi-4": (40, 204_800, 0),
+    "gemma3-4b": (34, 20_480, 118_784),
+    "gemma3-12b": (48, 65_536, 327_680),
+    "gemma3-27b": (62, 81_920, 425_984),
+    "qwen3.5-35b-a3b": (40, 20_480, 0),
 }
 MLPERF = {
     "tiny-1b": 24_576, "mistral-7b": 131_072, "llama2-7b": 524_288, "llama3.1-8b": 131_072,
@@ -70,6 +83,10 @@ def test_the_table_is_met_exactly():
 def test_the_first_nine_keep_the_benchmarks_names_order_and_values():
     models = load_models()
     assert {n: bytes_per_token(models[n]) for n in list(models)[:9]} == MLPERF
+
+
+def test_llama2_takes_its_own_context():
+    assert load_models()["llama2-7b"].max_context_tokens == 4096
 
 
 def test_states_of_recurrent_layers():
