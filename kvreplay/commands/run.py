@@ -190,6 +190,10 @@ def run(
     Example, the first minute at the trace's own times:
       kvreplay run conv.parquet --tier nvme=/mnt/scratch --speed 1 --limit 60s -o run
     """
+    from kvreplay.config.memory import check_memory
+
+    # Before numba is loaded, which crashes for want of memory.
+    check_memory()
     from kvreplay.run.run import replay
 
     config = how.config(targets(tier), is_kept=keep)

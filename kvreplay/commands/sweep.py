@@ -96,6 +96,9 @@ def sweep(
       kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --speeds 1,2,4,8,16 -o sweep
       kvreplay sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o sweep
     """
+    from kvreplay.config.memory import check_memory
+
+    check_memory()
     from kvreplay.config.config import Config
     from kvreplay.run import sweep as sweeping
     from kvreplay.run.document import sweep_document
