@@ -75,7 +75,7 @@ def settle(
     rows = reader.meta.rows or 0
     # How many rows a time or a number of bytes admits is not known yet.
     most = min(rows, limit.rows) if limit.rows is not None else 0 if config.limit else rows
-    check_memory(most, buffer_bytes(config.queue_depth, config.io_bytes))
+    check_memory(most, buffer_bytes(config.depth, config.io_bytes))
     if tiers is None:
         tiers = make_tiers(config, reader.meta, trace, output)
     alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
@@ -88,6 +88,7 @@ def settle(
         raise ConfigError(_nothing_on(reader.meta, window, config))
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
     config, because = with_depth(config, tiers, window.residency.peak_bytes)
+    check_memory(len(window.plan), buffer_bytes(config.depth, config.io_bytes))
     return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because)
 
 
