@@ -154,6 +154,8 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Chunks that generated tokens fill are stored too (synthetic users only: files name no such blocks)."""
     decode_read_tokens: int = 0
     """The turn's own entry is read once, and once more for each so many generated tokens; 0 is never."""
+    decode_reads_at_once: bool = False
+    """These reads follow each other as decoding starts, and the tokens come after them; not one as its tokens come."""
     prefill_only_from_tokens: int = 0
     """Prompts with at least so many new tokens do not decode here; 0 is none."""
     gpu: str = GPU
