@@ -17,6 +17,7 @@ $(VENV)/.ready: pyproject.toml
 	@echo "setting up $(VENV): this downloads about 300 MB once"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m kvtrace.warm
 	@touch $@
 
 # The main job end to end: trace -> replay on a scratch file -> fio jobs and a report, all under demo/.

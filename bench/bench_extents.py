@@ -36,18 +36,31 @@ def ours(tier: ExtentTier, op: int, io_bytes: int, depth: int, version: int) -> 
     )
     starved = driven.starved_ns / driven.wall_ns
     return Side(
-        ios * io_bytes / driven.wall_ns * 1e9, (cpu - data.cpu_ns / 1e9) / ios * 1e6, data.cpu_ns / ios / 1e3, starved,
+        ios * io_bytes / driven.wall_ns * 1e9,
+        (cpu - data.cpu_ns / 1e9) / ios * 1e6,
+        data.cpu_ns / ios / 1e3,
+        starved,
         share,
-    ), engine.name  # fmt: skip
+    ), engine.name
 
 
 def fio(tier: ExtentTier, op: int, io_bytes: int, depth: int) -> Side:
     total = MIB_BY_SIZE[io_bytes] << 20
     command = [
-        "fio", "--name=bench", f"--filename={tier.target}", f"--rw={'randwrite' if op else 'randread'}",
-        f"--bs={io_bytes}", f"--iodepth={depth}", "--ioengine=io_uring", "--direct=1", f"--size={SPACE_BYTES}",
-        f"--io_size={total}", "--randrepeat=0", "--overwrite=1", "--output-format=json",
-    ]  # fmt: skip
+        "fio",
+        "--name=bench",
+        f"--filename={tier.target}",
+        f"--rw={'randwrite' if op else 'randread'}",
+        f"--bs={io_bytes}",
+        f"--iodepth={depth}",
+        "--ioengine=io_uring",
+        "--direct=1",
+        f"--size={SPACE_BYTES}",
+        f"--io_size={total}",
+        "--randrepeat=0",
+        "--overwrite=1",
+        "--output-format=json",
+    ]
     done, share = device_share(
         Path(tier.target), op, total, lambda: subprocess.run(command, capture_output=True, text=True, check=True)
     )
@@ -80,7 +93,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="bench-") as name:
         for io_bytes in sizes:
             path = Path(name) / "space"
-            path.touch()
             tier = ExtentTier("nvme", path, StorageOptions())
             tier.expect(Holding([SPACE_BYTES]))
             tier.open(SPACE_BYTES)

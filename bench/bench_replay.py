@@ -18,28 +18,23 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kvreplay.data.generate import filler
 from kvreplay.engine.choose import EngineName, choose
-from kvreplay.engine.job import Driven, Job, Record
+from kvreplay.engine.job import Driven, IoEngine, Job, Record
 from kvreplay.engine.workers import precise_timers
 from kvreplay.plan.plan import READ, WRITE, Plan, build_plan
 from kvreplay.run.run import _quiet_interpreter
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_bytes
 from kvreplay.tiers.modelled import SimulatedTier
-from kvreplay.tiers.tier import StorageOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kvreplay.engine.job import IoEngine
-    from kvreplay.tiers.tier import Tier
+from kvreplay.tiers.tier import StorageOptions, Tier
 
 RUNS = 3
 FILES, FILE_BYTES = 32, 32 << 20
@@ -65,10 +60,21 @@ def plan_of(op: int, objects: Any, length: int, version: int, offset: Any = 0, t
     count = len(objects)
     fill = np.zeros(count, np.int64)
     return build_plan(
-        {"row": np.arange(count), "ts_ns": fill + ts, "op": fill + op, "tier": fill, "object_id": objects,
-         "offset_bytes": fill + offset, "length_bytes": fill + length, "request_id": fill - 1, "stage": fill - 1,
-         "version": fill + version}, [4096], Path("bench"),
-    )  # fmt: skip
+        {
+            "row": np.arange(count),
+            "ts_ns": fill + ts,
+            "op": fill + op,
+            "tier": fill,
+            "object_id": objects,
+            "offset_bytes": fill + offset,
+            "length_bytes": fill + length,
+            "request_id": fill - 1,
+            "stage": fill - 1,
+            "version": fill + version,
+        },
+        [4096],
+        Path("bench"),
+    )
 
 
 class Timed:
@@ -115,19 +121,32 @@ def ours(engine: IoEngine, tier: FileTier, op: int, io_bytes: int, version: int)
     (driven, _, cpu, data), share = device_share(Path(tier.target), op, total, lambda: drive(engine, tier, plan))
     ios = total // io_bytes
     return Side(
-        total / driven.wall_ns * 1e9, (cpu - data.cpu_ns / 1e9) / ios * 1e6, data.cpu_ns / ios / 1e3,
-        driven.starved_ns / driven.wall_ns, share,
-    )  # fmt: skip
+        total / driven.wall_ns * 1e9,
+        (cpu - data.cpu_ns / 1e9) / ios * 1e6,
+        data.cpu_ns / ios / 1e3,
+        driven.starved_ns / driven.wall_ns,
+        share,
+    )
 
 
 def fio(tier: FileTier, op: int, io_bytes: int, depth: int, *extra: str) -> Side:
     total = MIB_BY_SIZE[io_bytes] << 20
     files = ":".join(tier.path(i) for i in range(total // FILE_BYTES))
     command = [
-        "fio", "--name=bench", f"--filename={files}", f"--rw={'write' if op else 'read'}", f"--bs={io_bytes}",
-        f"--iodepth={depth}", "--ioengine=io_uring", "--direct=1", f"--size={total}", "--overwrite=1",
-        "--file_service_type=sequential", "--output-format=json", *extra,
-    ]  # fmt: skip
+        "fio",
+        "--name=bench",
+        f"--filename={files}",
+        f"--rw={'write' if op else 'read'}",
+        f"--bs={io_bytes}",
+        f"--iodepth={depth}",
+        "--ioengine=io_uring",
+        "--direct=1",
+        f"--size={total}",
+        "--overwrite=1",
+        "--file_service_type=sequential",
+        "--output-format=json",
+        *extra,
+    ]
     done, share = device_share(
         Path(tier.target), op, total, lambda: subprocess.run(command, capture_output=True, text=True, check=True)
     )
@@ -170,8 +189,9 @@ def show(pairs: list[Any], engine: str, op: int, io_bytes: int, depth: int) -> t
         f"{'write' if op else 'read':5} {io_bytes >> 10:5} KiB depth {depth:2}: {engine} "
         f"{middle(s.bytes_per_s for s in mine) / 1e9:.2f} GB/s, fio {middle(s.bytes_per_s for s in other) / 1e9:.2f}, "
         f"ratio {ratio:.2f}; CPU an I/O {middle(s.cpu_us for s in mine):.1f} µs, "
-        f"fio {middle(s.cpu_us for s in other):.1f}, ratio {cpu:.2f}{made}; device moved >= {device}", flush=True,
-    )  # fmt: skip
+        f"fio {middle(s.cpu_us for s in other):.1f}, ratio {cpu:.2f}{made}; device moved >= {device}",
+        flush=True,
+    )
     return ratio, cpu
 
 

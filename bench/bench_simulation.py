@@ -83,8 +83,9 @@ class Run(NamedTuple):
 def kvtrace(*arguments: str) -> Run:
     """Run `kvtrace` as a process."""
     start = time.perf_counter()
-    child = subprocess.Popen([sys.executable, "-m", "kvtrace.cli", *arguments], stdout=subprocess.DEVNULL,
-                             stderr=subprocess.DEVNULL)  # fmt: skip
+    child = subprocess.Popen(
+        [sys.executable, "-m", "kvtrace.cli", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _pid, status, usage = os.wait4(child.pid, 0)
     assert status == 0, arguments
     return Run(time.perf_counter() - start, usage.ru_utime, usage.ru_maxrss * 1024)
@@ -170,8 +171,9 @@ def bench_mlperf_csv(directory: Path) -> None:
     wall, user = (statistics.median(r[which] for r in runs) for which in (0, 1))
     print(
         f"convert --to mlperf: {rows / 1e6:.2f} M CSV rows, {wall:.2f} s wall, {user:.2f} s user CPU, "
-        f"{rows / wall / 1e6:.2f} M rows/s; {rows / wall / 1e6:.2f}x the target of 1 M rows/s", flush=True
-    )  # fmt: skip
+        f"{rows / wall / 1e6:.2f} M rows/s; {rows / wall / 1e6:.2f}x the target of 1 M rows/s",
+        flush=True,
+    )
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ TRACES = ROOT.parent / "shared" / "traces"
 
 # The same examples in every run; `make fuzz` draws others, and says by which seed.
 hypothesis.settings.register_profile("test", derandomize=True, database=None, deadline=None)
-hypothesis.settings.register_profile("fuzz", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("fuzz", max_examples=500, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("test")
 
 

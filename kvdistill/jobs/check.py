@@ -20,7 +20,7 @@ from kvdistill.jobs.streams import Stream, asked_stream, drawn_stream, profile_s
 from kvdistill.jobs.write import CheckOptions, Wanted, WrittenJob, write_job
 from kvdistill.profile.distil import Distilled
 from kvdistill.profile.sources import distil_source
-from kvtrace.core.errors import DeviceError, ProbeUnavailable
+from kvtrace.core.errors import DeviceError, ProbeUnavailable, TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate
 
@@ -48,6 +48,21 @@ class Closeness(msgspec.Struct, frozen=True, kw_only=True):
     fio_version: str
     comparisons: list[ClosenessPair]
     notes: list[str]
+
+
+def find_closeness(path: Path) -> Closeness | None:
+    """Return the content of the closeness.json at `path`, or null if there is no such file.
+
+    Raises:
+        TraceError: it is damaged, or of another version.
+
+    """
+    if not path.is_file():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Closeness)
+    except msgspec.MsgspecError as error:
+        raise TraceError(f"no closeness of this version: {error}", path=path) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,12 +174,12 @@ def _place(classes: Any, distance: Any, reserved: Any, sizes: Any) -> Any:
     base = np.zeros(kinds + 1, dtype=np.int64)
     for c in range(kinds):
         base[c + 1] = base[c] + sizes[c] + 1
+    zero, one = base[0], base[0] + 1  # of the arrays' type: numba compiles a function anew for each literal
     # By class: which uses, in order, are the last ones of their places, and at what step they were.
     last = np.zeros(base[kinds], dtype=np.int64)
     steps = np.zeros(base[kinds], dtype=np.int64)
     used, alive = np.zeros(kinds, dtype=np.int64), np.zeros(kinds, dtype=np.int64)
-    stack = np.zeros(n + 1, dtype=np.int64)
-    place = np.zeros(n, dtype=np.int64)
+    stack, place = np.zeros(n + 1, dtype=np.int64), np.zeros(n, dtype=np.int64)
     # Distances that were beyond the stack when their turn came; a later operation without a distance takes them.
     owed, debts = np.zeros(n, dtype=np.int64), 0
     total, end = 0, 0
@@ -195,7 +195,7 @@ def _place(classes: Any, distance: Any, reserved: Any, sizes: Any) -> Any:
             place[i] = end
             end += reserved[c]
         else:
-            wanted = _find(stack, 0, n, max(1, total - away))
+            wanted = _find(stack, zero, n, max(1, total - away))
             low, high = 0, used[c]
             while low < high:
                 middle = (low + high) // 2
@@ -211,14 +211,14 @@ def _place(classes: Any, distance: Any, reserved: Any, sizes: Any) -> Any:
                     use = above
             step = steps[base[c] + use]
             place[i] = place[step - 1]
-            _add(last, base[c], sizes[c], use, -1)
-            _add(stack, 0, n, step, -reserved[c])
+            _add(last, base[c], sizes[c], use, -one)
+            _add(stack, zero, n, step, -reserved[c])
             alive[c] -= 1
             total -= reserved[c]
         used[c] += 1
         alive[c] += 1
         total += reserved[c]
         steps[base[c] + used[c]] = i + 1
-        _add(last, base[c], sizes[c], used[c], 1)
-        _add(stack, 0, n, i + 1, reserved[c])
+        _add(last, base[c], sizes[c], used[c], one)
+        _add(stack, zero, n, i + 1, reserved[c])
     return place, end

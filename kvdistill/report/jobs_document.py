@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from kvdistill.jobs.check import Closeness
+from kvdistill.jobs.closeness import StreamFigures, Verdict
 from kvdistill.jobs.make import Jobs, StoreJobs
 from kvdistill.profile.profile import Profile
 from kvdistill.report.report import JobsReport
@@ -55,7 +55,7 @@ def written_document(written: Jobs | StoreJobs, folder: Path) -> Document:
     if isinstance(written, Jobs):
         chapters.append(Chapter("Jobs", [_jobs(written)]))
         if written.closeness is not None:
-            chapters.append(closeness_chapter(msgspec.to_builtins(written.closeness)))
+            chapters.append(closeness_chapter(written.closeness))
     elif written.log is not None:
         log = written.log
         counts = {"GETs": log.gets, "PUTs": log.puts, "DELETEs": log.deletes, "to populate before": log.populated}
@@ -116,57 +116,39 @@ def _facts(profile: Profile) -> dict[str, Any]:
     return facts
 
 
-def closeness_chapter(found: dict[str, Any]) -> Chapter:
+def closeness_chapter(found: Closeness) -> Chapter:
     """Return the chapter of what `--check` found."""
-    comparisons = [c for c in found.get("comparisons") or [] if isinstance(c, dict)]
-    notes = "; ".join(str(note) for note in found.get("notes") or [])
-    note = f"fio {found.get('fio_version')}. {f'{notes[:1].upper()}{notes[1:]}.' if notes else ''}".strip()
-    return Chapter(
-        "Closeness of the jobs", [_sides(comparisons, note), _verdicts(comparisons)], _resolutions(comparisons)
-    )
+    notes = "; ".join(found.notes)
+    note = f"fio {found.fio_version}. {f'{notes[:1].upper()}{notes[1:]}.' if notes else ''}".strip()
+    return Chapter("Closeness of the jobs", [_sides(found, note), _verdicts(found)], _resolutions(found))
 
 
-def _sides(comparisons: list[dict[str, Any]], note: str) -> ReportTable:
+def _sides(found: Closeness, note: str) -> ReportTable:
     """Return a row a figure and a column a side: there are more figures than a page is wide."""
     sides = [
-        (_name(comparison, side), side, comparison.get("window"))
-        for comparison in comparisons
-        for side in (comparison.get("source"), comparison.get("fio"))
-        if isinstance(side, dict)
+        # Several jobs may have the source as theirs.
+        (name, side, pair.window)
+        for pair in found.comparisons
+        for name, side in ((f"source of {pair.fio.name}", pair.source), (pair.fio.name, pair.fio))
     ]
-    names = dict.fromkeys(
-        name
-        for _label, side, _window in sides
-        for name, value in side.items()
-        if name != "name" and not isinstance(value, dict | list)
-    )
-    columns = [
-        ReportColumn("figure", "figure"),
-        *(ReportColumn(label, label, Unit.NUMBER) for label, _side, _window in sides),
-    ]
-    rows: list[list[Any]] = [["window", *(Cell(window, Unit.TEXT) for _label, _side, window in sides)]]
+    columns = [ReportColumn("figure", "figure"), *(ReportColumn(name, name, Unit.NUMBER) for name, _, _ in sides)]
+    rows: list[list[Any]] = [["window", *(Cell(window, Unit.TEXT) for _, _, window in sides)]]
     rows += [
-        [name.replace("_", " "), *(Cell(side.get(name), _unit(name)) for _label, side, _window in sides)]
-        for name in names
+        [name.replace("_", " "), *(Cell(getattr(side, name), _unit(name)) for _, side, _ in sides)]
+        for name in StreamFigures.__struct_fields__
+        if name != "name"
     ]
     return ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [], (), note)
 
 
-def _resolutions(comparisons: list[dict[str, Any]]) -> list[str]:
+def _resolutions(found: Closeness) -> list[str]:
     """Return a line for each job whose gap distance is beyond the resolution of fio's times."""
-    jobs = {c["fio"]["name"]: c["fio"].get("gap_resolution_us") or 0 for c in comparisons if at(c, "fio", "gap_ks")}
     return [
-        f"gap KS of {name}: between arrivals (what is due at one time is one), beyond the "
-        f"{format_duration(resolution_us * 1000)} to which fio logs times"
-        for name, resolution_us in jobs.items()
-        if resolution_us > 1
+        f"gap KS of {job.name}: between arrivals (what is due at one time is one), beyond the "
+        f"{format_duration(job.gap_resolution_us * 1000)} to which fio logs times"
+        for job in (pair.fio for pair in found.comparisons)
+        if job.gap_ks is not None and job.gap_resolution_us is not None and job.gap_resolution_us > 1
     ]
-
-
-def _name(comparison: dict[str, Any], side: dict[str, Any]) -> str:
-    """Return what to call a side; several jobs may have the source as theirs."""
-    is_source = side is comparison.get("source")
-    return f"source of {at(comparison, 'fio', 'name')}" if is_source else str(side.get("name"))
 
 
 def _unit(name: str) -> Unit:
@@ -179,21 +161,20 @@ def _unit(name: str) -> Unit:
     return next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), Unit.NUMBER)
 
 
-def _verdicts(comparisons: list[dict[str, Any]]) -> ReportTable:
+def _verdicts(found: Closeness) -> ReportTable:
     columns = columns_of("text: job, target, wanted, reached, verdict")
-    rows = []
-    for comparison in comparisons:
-        job = at(comparison, "fio", "name") or comparison.get("job")
-        for verdict in comparison.get("verdicts") or []:
-            value, wanted = verdict.get("value"), str(verdict.get("target"))
-            is_share = "%" in wanted and isinstance(value, int | float) and not isinstance(value, bool)
-            reached = Cell(value, Unit.SHARE if is_share else Unit.TEXT if isinstance(value, bool) else Unit.NUMBER)
-            rows.append([job, verdict.get("name"), wanted, reached, _verdict(verdict)])
+    rows: list[list[Any]] = []
+    for pair in found.comparisons:
+        for verdict in pair.verdicts:
+            value = verdict.value
+            unit = Unit.SHARE if "%" in verdict.target else Unit.NUMBER
+            reached = Cell(value, Unit.TEXT if isinstance(value, bool) else unit)
+            rows.append([pair.fio.name, verdict.name, verdict.target, reached, _verdict(verdict)])
     note = "Shares are differences from the source: negative is less than it."
     return ReportTable("Targets of closeness", Sheet.PERFORMANCE, columns, rows, (), note, 2)
 
 
-def _verdict(verdict: dict[str, Any]) -> str:
-    if verdict.get("passes") is None:
-        return "not measured" if verdict.get("value") is None else "too few I/Os to tell"
-    return _MARKS[bool(verdict["passes"])]
+def _verdict(verdict: Verdict) -> str:
+    if verdict.passes is None:
+        return "not measured" if verdict.value is None else "too few I/Os to tell"
+    return _MARKS[verdict.passes]

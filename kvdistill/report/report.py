@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from kvdistill.jobs.check import Closeness, find_closeness
 from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import LiveBytes, reuse_rows, trace_locality
 from kvdistill.queries.database import connect, query
@@ -19,7 +20,7 @@ from kvdistill.report.subject import Subject, subject_of, writes_per_day
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.run.run_file import OPS_FILE, PROBE_FILE, RunFile, find_run
+from kvtrace.core.run.run_file import OPS_FILE, PARTIAL_RUN_FILE, PROBE_FILE, RunFile, find_run
 from kvtrace.core.schema import TRACE
 
 __all__ = ["BUCKETS", "JobsReport", "ProbeReport", "Report", "RunReport", "TraceReport", "report"]
@@ -34,7 +35,7 @@ class JobsReport(msgspec.Struct, frozen=True, kw_only=True):
     """How close jobs that `kvdistill fio --check` ran come to their source: the content of its files."""
 
     name: str
-    closeness: dict[str, Any]
+    closeness: Closeness
     profile: dict[str, Any] | None
 
 
@@ -90,11 +91,13 @@ def _folder_report(path: Path, buckets: int) -> Report:
     probe = probe_report(path, buckets)
     if probe is not None:
         return probe
-    closeness = read_json(path / CLOSENESS)
+    closeness = find_closeness(path / CLOSENESS)
     if closeness is not None:
         return JobsReport(name=path.resolve().name, closeness=closeness, profile=read_json(path / PROFILE))
     if (path / TRACE_FILE).is_file():
         return report(path / TRACE_FILE, buckets)
+    if (path / PARTIAL_RUN_FILE).is_file():
+        raise ConfigError(f"{path}: this run goes on or was cut off; kvreplay recover {path} makes a partial run of it")
     raise ConfigError(
         f"{path}: no run of kvreplay in this folder ({OPS_FILE} is missing), no {PROBE_FILE}, {CLOSENESS} or "
         f"{TRACE_FILE}"

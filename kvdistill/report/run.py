@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
+from kvdistill.jobs.check import Closeness, find_closeness
 from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import reuse_rows, run_reuse
 from kvdistill.queries.database import connect, query
 from kvdistill.queries.measured import distributions, figures, measured_views, named_tiers
-from kvdistill.queries.views import read_json, register
+from kvdistill.queries.views import register
 from kvdistill.report.layers import Layers, layers
 from kvdistill.report.probe import ProbeReport, probe_report
 from kvdistill.report.subject import Subject, subject_of, writes_per_day
@@ -54,7 +55,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the block layer saw; null without probes."""
     layers: Layers | None = None
     """The operations beside the calls and block requests beneath; null without probes."""
-    closeness: dict[str, Any] | None = None
+    closeness: Closeness | None = None
     """How close jobs distilled from this come, if `kvdistill fio --check` ran here; null otherwise."""
 
 
@@ -92,7 +93,7 @@ def run_report(ops: Path, buckets: int) -> RunReport:
             reuse=reuse_rows(names, run_reuse(tables.open_table(ops, OPS), len(names))),
             probe=probe_report(ops.parent, buckets),
             layers=layers(ops.parent) if _is_probed(run) else None,
-            closeness=read_json(ops.with_name(CLOSENESS)),
+            closeness=find_closeness(ops.with_name(CLOSENESS)),
         )
 
 

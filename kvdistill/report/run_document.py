@@ -81,7 +81,7 @@ def _warnings(report: RunReport) -> list[str]:
     found = []
     if run is not None and run.status == "partial":
         found.append(f"PARTIAL: {run.reason}")
-    if run is not None and run.summary.verdict.startswith("FELL BEHIND"):
+    if run is not None and "FELL BEHIND" in run.summary.verdict:
         found.append("The replay fell behind the trace: its times are those of an overload")
     if failed:
         found.append(f"{failed:,} operations FAILED")

@@ -60,7 +60,9 @@ class ReplayArguments:
         ),
     ] = False
     fsync: Annotated[str, typer.Option(help="never, or close: fdatasync each written file, within its time.")] = "never"
-    on_error: Annotated[str, typer.Option(help="stop, or continue, when an operation fails.")] = "stop"
+    on_error: Annotated[
+        str, typer.Option(help="stop, or continue, when an operation fails; a run that went on ends with exit code 6.")
+    ] = "stop"
     warmup: Annotated[
         str | None, typer.Option(help="Leave the run's start out of its figures: 30s of the run, or 1000 rows.")
     ] = None
@@ -70,6 +72,14 @@ class ReplayArguments:
     is_destroying: Annotated[
         bool, typer.Option("--destroy-data", help="Allow a --tier to be a block device: all that is on it is lost.")
     ] = False
+    overwritten: Annotated[
+        str | None,
+        typer.Option(
+            "--overwrite-signature",
+            help="With --destroy-data: what a block device may hold and lose, by the names that its refusal gives: "
+            "ext4, or LVM2_member,dos.",
+        ),
+    ] = None
     is_discarding: Annotated[
         bool,
         typer.Option("--discard", help="Deletes discard (trim) on block devices; without it they only free the space."),
@@ -97,7 +107,11 @@ class ReplayArguments:
         ),
     ] = None
     is_verified: Annotated[
-        bool, typer.Option("--verify", help="Stamp each 4 KiB block written and check each one read; slows reads down.")
+        bool,
+        typer.Option(
+            "--verify",
+            help="Stamp each 4 KiB block written and check each one read; every wrong one is listed. Slows reads down.",
+        ),
     ] = False
     dedup_ratio: Annotated[
         float, typer.Option(help="4 KiB blocks written for each distinct one; 1: no 512 bytes occur twice.")
@@ -176,9 +190,7 @@ def run(
         return
     finished = replay(config, trace, output, command_line(), is_forced=force, show=progress)
     _show(finished, f"wrote {output}", as_json=as_json)
-    if finished.error is not None:
-        raise finished.error
-    _fail_on_corruption(finished, output)
+    _fail(finished, output)
 
 
 def _show(finished: FinishedRun, said: str, *, as_json: bool) -> None:
@@ -192,10 +204,15 @@ def _show(finished: FinishedRun, said: str, *, as_json: bool) -> None:
         log(said)
 
 
-def _fail_on_corruption(finished: FinishedRun, output: Path) -> None:
+def _fail(finished: FinishedRun, output: Path) -> None:
+    """Raise why a run is not a good one: it was cut short, it read corrupt blocks, or operations failed."""
     found = finished.run.verification
+    if finished.run.status == "partial" and finished.error is not None:
+        raise finished.error
     if found is not None and found.corrupt_blocks:
         raise DeviceError(f"{found.corrupt_blocks:,} corrupt blocks were read; {output} lists them")
+    if finished.error is not None:
+        raise finished.error
 
 
 def _run_trials(config: Config, trace: Path, output: Path, count: int, *, is_forced: bool, as_json: bool) -> None:
@@ -215,10 +232,10 @@ def _run_trials(config: Config, trace: Path, output: Path, count: int, *, is_for
         emit_json(found)
     else:
         show_documents([trials_document(found)])
+    for finished, directory in runs:
+        _fail(finished, directory)
     if error is not None:
         raise error
-    for finished, directory in runs:
-        _fail_on_corruption(finished, directory)
 
 
 def recover(

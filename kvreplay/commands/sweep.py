@@ -36,8 +36,8 @@ class LoadArguments:
     read_p99: Annotated[
         str | None,
         typer.Option(
-            help="With --speeds or --users: also end when the slowest tier's p99 read latency exceeds this, such as "
-            "50ms."
+            help="With --speeds or --users: the p99 read response time (from when a read was due) of the slowest "
+            "tier must not exceed this, such as 50ms."
         ),
     ] = None
 

@@ -60,6 +60,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """How files are named."""
     is_destroying: bool = False
     """Whether block devices may be overwritten."""
+    overwritten: str | None = None
+    """Signatures on block devices that may be lost, with commas between them."""
     is_discarding: bool = False
     """Whether deletes discard on block devices."""
     criteria: Criteria = Criteria()

@@ -18,6 +18,7 @@ from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import Tier
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import parse_limit
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import Reader, open_table
 
@@ -73,5 +74,18 @@ def settle(
     if window.rows == 0:
         reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
         raise ConfigError(f"{trace}: nothing to replay: {reason}")
+    if not len(window.plan):
+        raise ConfigError(_nothing_on(reader.meta, window, config))
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
     return Setting(config, pacer, reader, window, tiers, trace, argv, asked)
+
+
+def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
+    """Return why no row can be replayed: which tiers have rows instead."""
+    named = ", ".join(config.tiers) or "the tiers named"
+    within = f" within --limit {config.limit}" if config.limit else ""
+    if window.absent_deletes:
+        found = f"but {window.absent_deletes:,} deletes of objects that were never there"
+        return f"nothing to replay: the trace{within} has no rows on {named}, {found}"
+    have = ", ".join(f"{meta.tiers[i].name} ({count:,} rows)" for i, count in sorted(window.skipped_rows.items()))
+    return f"nothing to replay: the trace{within} has no rows on {named}; name one that has some: {have}"

@@ -51,6 +51,7 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
                 fsync=config.fsync,
                 is_kept=config.is_kept,
                 is_destroying=config.is_destroying,
+                overwritten=config.overwritten,
                 is_discarding=config.is_discarding,
                 layout=FileLayout(config.layout),
             )

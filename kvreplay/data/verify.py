@@ -26,8 +26,8 @@ from kvtrace.core.tables import objects_path, open_table
 
 _WORDS = BLOCK_BYTES // 8
 _TAG, _OBJECT, _OFFSET, _VERSION, _SUM = range(5)
-MAX_LOCATED = 1000
-"""Bad blocks that are listed; the rest are only counted."""
+MAX_LOCATED = 100_000
+"""Bad blocks that run.json lists; more, which would take more than 100 MB, are only counted."""
 
 
 class NamedTier(Protocol):

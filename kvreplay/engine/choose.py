@@ -6,16 +6,21 @@ import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kvreplay.data.buffers import arenas, buffer_bytes
 from kvreplay.engine import ring
 from kvreplay.engine.job import Driven, IoEngine, Job
 from kvreplay.engine.loop import SPIN_NS
-from kvreplay.engine.pump import compile_all
+from kvreplay.engine.pump import compile_engine
 from kvreplay.engine.submitter import Submitter
 from kvreplay.engine.uring import RingSubmitter
 from kvreplay.engine.workers import generators, precise_timers
+from kvreplay.plan.plan import build_plan
+from kvreplay.plan.residency import trace_residency
 from kvreplay.tiers.tier import DeviceTier, RingExtents, RingTier, Tier, has_times
 from kvtrace.core.errors import ConfigError, DeviceError
 
@@ -33,7 +38,7 @@ class ThreadEngine:
         self.depth, self.io_bytes, self.generators = depth, io_bytes, generators(depth)
         self.arenas = arenas(depth, io_bytes)
         self.buffer_bytes = buffer_bytes(depth, io_bytes)
-        compile_all()
+        compile_engine()
 
     def facts(self) -> dict[str, Any]:
         """Say nothing more: a thread has one system call in flight."""
@@ -157,3 +162,14 @@ def _chosen(wanted: EngineName, is_for_threads: bool, depth: int, io_bytes: int)
     if wanted is EngineName.URING:
         raise DeviceError(f"--engine uring: {refused}; say --engine threads")
     return Chosen(ThreadEngine(depth, io_bytes), f"no io_uring: {refused}")
+
+
+def compile_all() -> None:
+    """Compile all that a run uses, for set-up: a first run then finds it, and does not wait."""
+    compile_engine()
+    count = 2
+    kinds = {"op": np.int8, "tier": np.int8, "phase": np.int8, "object_id": np.int32, "stage": np.int32}
+    names = ("row", "ts_ns", "op", "tier", "phase", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
+    rows = {name: np.zeros(count, kinds.get(name, np.int64)) for name in names}
+    trace_residency(rows["tier"], rows["op"], rows["object_id"], rows["length_bytes"], [1], {})
+    build_plan(rows, [1], Path())

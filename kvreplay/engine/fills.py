@@ -5,10 +5,10 @@ from __future__ import annotations
 from kvreplay.engine import heap
 from kvreplay.engine.ready import advance, bounds, due_of, is_over, number_of, offer, resume
 from kvreplay.engine.tables import NONE, asked_at, fills_at, flights_at, job_at
-from kvtrace.core.compiled import holding, inner, int64s
+from kvtrace.core.compiled import inner, int64s
 
 
-@holding
+@inner
 def fill_due(address: int, now: int) -> int:
     """Return when the next buffer may be filled; NONE if that depends on what is in flight."""
     job = job_at(address)
@@ -27,7 +27,7 @@ def fill_due(address: int, now: int) -> int:
     return NONE
 
 
-@holding
+@inner
 def take_fill(address: int, now: int, answer: int) -> bool:
     """Take the next buffer to fill, if one is free for it; the record ASKED at `answer` says with what."""
     due = fill_due(address, now)
@@ -56,7 +56,7 @@ def take_fill(address: int, now: int, answer: int) -> bool:
     return True
 
 
-@holding
+@inner
 def filled(address: int, slot: int) -> None:
     """Note that a buffer holds its data."""
     job = job_at(address)
@@ -102,7 +102,7 @@ def free_data(address: int, slot: int) -> None:
         heap.put(job.free_slots, slot)
 
 
-@holding
+@inner
 def is_starved(address: int, now: int) -> bool:
     """Return whether a started or due write lacks data."""
     job = job_at(address)

@@ -83,16 +83,23 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The first operation that failed."""
+    """An operation that failed."""
 
     row: int
     """Index into the plan."""
     message: str
+    is_corrupt: bool = False
+    """Whether a read brought what was not written; that stops no run."""
 
     @classmethod
-    def of(cls, flight: Flight, object_id: int, message: str) -> Self:
+    def of(cls, flight: Flight, object_id: int, outcome: int, message: str) -> Self:
         """Say what became of `flight`, which works on the object `object_id`."""
-        return cls(flight.row, f"{_NAMES[flight.op]} of object {object_id}: {message}")
+        return cls(flight.row, f"{_NAMES[flight.op]} of object {object_id}: {message}", outcome == CORRUPT)
+
+    @classmethod
+    def first(cls, known: Failure | None, found: Failure) -> Failure:
+        """Return the one to tell of: the first, but a refusal before corruption."""
+        return found if known is None or (known.is_corrupt and not found.is_corrupt) else known
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,10 @@ class Driven:
     """Writes longer than the buffers, whose later data was made while they ran."""
     started_ns: int
     """On the monotonic clock: what the record's times count from."""
+    held_ns: int = 0
+    """Time in which something due waited because as much was in flight as may be; 0 in a closed loop."""
+    lacking_ns: int = 0
+    """Other time in which a due write lacked its data."""
 
 
 class IoEngine(Protocol):

@@ -89,7 +89,7 @@ def begin(address: int) -> bool:
         if place < 0:
             return True
         start_next(address)
-        make_lane(address, number, place >> FD_SHIFT << 32, place & _OFFSET_MASK, way == BY_EXTENT)
+        make_lane(address, number, place >> FD_SHIFT << 32, place & _OFFSET_MASK)
         int64s(lanes.sequence)[lanes.count] = number
         lanes.count += 1
     return False
@@ -335,6 +335,7 @@ def run(address: int, until: int) -> None:
             # Of what is passed over no completion will come.
             passed = _put_pieces(address)
         now = _now(address)
+        order.count_waits(address, now)
         mailbox.ask(address, now, lanes.out < job.depth)
         _sleep(address, 0 if is_pythons or passed else _rest(address, now, until))
         _reap(address)

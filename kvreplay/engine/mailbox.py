@@ -13,7 +13,7 @@ from numba.core import types
 
 from kvreplay.engine import fills
 from kvreplay.engine.tables import ASKED, asked_ring_at, job_at, mail_at
-from kvtrace.core.compiled import holding, int64s, intrinsic
+from kvtrace.core.compiled import holding, inner, int64s, intrinsic
 
 TOGETHER = 32
 """Buffers that a thread makes at a time, at most."""
@@ -35,7 +35,7 @@ def fence(typing: Any) -> Any:  # noqa: ARG001 - the form that numba asks for
     return types.void(), code
 
 
-@holding
+@inner
 def ask(address: int, now: int, is_urgent: bool) -> None:
     """Ask for data that may be made now; wake threads that sleep, if it is urgent or there is much to make.
 
@@ -114,7 +114,7 @@ def must_wake(address: int, least: int) -> bool:
     return True
 
 
-@holding
+@inner
 def take_made(address: int) -> bool:
     """Take the buffers that hold their data; return False, and do not, if Python has mail, which may be of them."""
     mail = mail_at(job_at(address).mail)
@@ -128,7 +128,7 @@ def take_made(address: int) -> bool:
     return True
 
 
-@holding
+@inner
 def fall_asleep(address: int, depth: int) -> bool:
     """Say that the submitting thread sleeps; return False, and do not, if there is something for it."""
     mail = mail_at(job_at(address).mail)

@@ -7,9 +7,9 @@ operations under way are numbers of its flights.
 from __future__ import annotations
 
 from kvreplay.engine import heap
-from kvreplay.engine.fills import free_data, start_partly_filled, use_fill
+from kvreplay.engine.fills import free_data, is_starved, start_partly_filled, use_fill
 from kvreplay.engine.ready import advance, bounds, due_of, has_piece, is_over, number_of, resume
-from kvreplay.engine.tables import NONE, answer_at, fills_at, flights_at, job_at
+from kvreplay.engine.tables import NONE, answer_at, fills_at, flights_at, job_at, lanes_at
 from kvtrace.core.compiled import holding, inner, int64s
 
 
@@ -26,6 +26,33 @@ def next_due(address: int, now: int) -> int:
     if not heap.count(job.to_start) or job.in_flight >= job.depth:
         return NONE
     return due_of(address, heap.least(job.to_start), now)
+
+
+@inner
+def _is_held(address: int, now: int) -> bool:
+    """Return whether something due could go if more might be in flight: a started operation's piece, or a whole one."""
+    job = job_at(address)
+    if job.available or job.running:
+        return True
+    advance(address)
+    return heap.count(job.to_start) > 0 and due_of(address, heap.least(job.to_start), now) <= now
+
+
+@inner
+def count_waits(address: int, now: int) -> None:
+    """Count the time since the last call in which something due waited at the depth, or for its data (open loop)."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    if not job.due or job.is_stopped:
+        return
+    if lanes.is_held:
+        lanes.held_ns += now - lanes.counted_ns
+    elif lanes.is_lacking:
+        lanes.lacking_ns += now - lanes.counted_ns
+    lanes.counted_ns = now
+    is_full = lanes.out >= job.depth or job.in_flight >= job.depth
+    lanes.is_held = is_full and _is_held(address, now)
+    lanes.is_lacking = not lanes.is_held and is_starved(address, now)
 
 
 @inner
@@ -58,7 +85,7 @@ def start_next(address: int) -> int:
     return number
 
 
-@holding
+@inner
 def take(address: int, now: int) -> bool:
     """Put a piece to submit now into `answer`, of a running operation first, else of the lowest row; False if none."""
     job = job_at(address)
@@ -99,14 +126,15 @@ def begun(address: int, number: int) -> None:
 
 
 @holding
-def make_lane(address: int, number: int, file: int, base: int, is_own: bool) -> None:
+def make_lane(address: int, number: int, file: int, base: int) -> None:
     """Let `loop` submit what is left of an operation, whose object begins at `base` of an open file.
 
     To the schedule all its pieces are one. `file` are the flags and the file of its requests.
     """
     job = job_at(address)
     flight = flights_at(job.flights)[number]
-    flight.is_lane, flight.is_own = True, is_own
+    # One of which nothing was submitted is not known to Python, either.
+    flight.is_lane, flight.is_own = True, flight.next_piece == 0
     flight.file, flight.base, flight.lane_out = file, base, 0
     flight.outstanding += 1
     if not flight.needs_data:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numba import types
 
 from kvreplay.engine import loop, mailbox, order, ready
 from kvreplay.engine import ring as r
@@ -18,21 +19,20 @@ from kvreplay.tiers.tier import RingExtents
 from kvtrace.core.compiled import compile_announced
 
 _COMPILED = {
-    "(int64,)": (loop.take, mailbox.may_sleep),
-    "(int64, int64)": (loop.run, order.begun, mailbox.must_wake),
-    "(int64, int64, int64)": (order.piece_done, ready.done, mailbox.made),
-    "(int64, int64, int64, int64)": (mailbox.next_asked,),
-    "(int64, int64, int64, int64, boolean)": (order.make_lane,),
+    1: (loop.take, mailbox.may_sleep),
+    2: (loop.run, order.begun, mailbox.must_wake),
+    3: (order.piece_done, ready.done, mailbox.made),
+    4: (mailbox.next_asked, order.make_lane),
 }
-"""What Python calls while it drives a job, by signature."""
+"""What Python calls while it drives a job, by how many integers it takes."""
 
 
-def compile_all() -> None:
-    """Compile what a run will call, before anything is measured, or load what an earlier run has compiled."""
+def compile_engine() -> None:
+    """Compile what a job will call, before anything is measured, or load what an earlier run has compiled."""
     with compile_announced():
-        for signature, functions in _COMPILED.items():
+        for integers, functions in _COMPILED.items():
             for function in functions:
-                function.compile(signature)
+                function.compile((types.int64,) * integers)
 
 
 class Pump:
@@ -123,6 +123,12 @@ class Pump:
         self._schedule.make_lane(flight, file)
         self._sequence[self.lanes.count] = flight.number
         self.lanes.count += 1
+
+    def note_held(self, since_ns: int, now_ns: int) -> None:
+        """Count the time since `since_ns`, in which Python itself moved data, if something due waited meanwhile."""
+        if self._job.due and (due := self._schedule.next_due(now_ns)) is not None and due <= now_ns:
+            self.lanes.held_ns += now_ns - max(since_ns, due)
+            self.lanes.counted_ns = now_ns
 
     @property
     def starved_ns(self) -> int:

@@ -184,9 +184,18 @@ class Ring:
         return self.tail - self.submitted
 
     def put(
-        self, opcode: int, flags: int, fd: int, offset: int, address: int, length: int, op_flags: int, user_data: int,
-        buffer: int = 0, file: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        opcode: int,
+        flags: int,
+        fd: int,
+        offset: int,
+        address: int,
+        length: int,
+        op_flags: int,
+        user_data: int,
+        buffer: int = 0,
+        file: int = 0,
+    ) -> None:
         """Put a request; its fields are those of struct io_uring_sqe."""
         at = (self.tail & self.sq_mask) * _SQE_BYTES
         _SQE.pack_into(
@@ -194,8 +203,9 @@ class Ring:
         )
         self.tail += 1
 
-    def put_path(self, opcode: int, flags: int, path: bytes, length: int, op_flags: int, user_data: int,
-                 file: int = 0) -> None:  # fmt: skip
+    def put_path(
+        self, opcode: int, flags: int, path: bytes, length: int, op_flags: int, user_data: int, file: int = 0
+    ) -> None:
         """Put a request that takes a path, which the kernel copies when it is submitted."""
         at = (self.tail & self.sq_mask) * _PATH_BYTES
         self._paths[at : at + len(path) + 1] = path + b"\0"
@@ -221,8 +231,15 @@ class Ring:
         self._words[self.sq_tail_at] = self.tail & 0xFFFFFFFF
         if timeout_ns is not None:
             self.set_timeout(timeout_ns)
-            done = _syscall(ENTER, self._fd_argument, self.tail - self.submitted, wait,
-                            GETEVENTS | EXT_ARG, self._argument, self._argument_bytes)  # fmt: skip
+            done = _syscall(
+                ENTER,
+                self._fd_argument,
+                self.tail - self.submitted,
+                wait,
+                GETEVENTS | EXT_ARG,
+                self._argument,
+                self._argument_bytes,
+            )
         else:
             done = _syscall(ENTER, self._fd_argument, self.tail - self.submitted, wait, GETEVENTS, None, 0)
         if done >= 0:

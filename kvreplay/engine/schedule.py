@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from kvreplay.data.buffers import fills_ahead, pieces_a_fill
-from kvreplay.engine import fills, order, ready
+from kvreplay.engine import order, ready
 from kvreplay.engine.job import Flight, Job
-from kvreplay.engine.tables import ANSWER, ASKED, BARRIER, FILL, FLIGHT, MOST_FLIGHTS, NONE, Tables
+from kvreplay.engine.tables import ANSWER, BARRIER, FILL, FLIGHT, MOST_FLIGHTS, NONE, Tables
 from kvreplay.plan.plan import Plan
 
 _SEEN = ["row", "op", "first", "end", "needed_end", "pieces", "has_io", "needs_data"]
@@ -104,8 +104,7 @@ class Schedule:
         job.flights, self._seen = tables.at(table), table[_SEEN]
         self._next_piece, self._is_failed = memoryview(table["next_piece"]), memoryview(table["is_failed"])
         answer: Any = np.zeros(1, ANSWER)
-        self._asked = np.zeros(1, ASKED)
-        job.answer, self._asked_at = tables.at(answer), tables.at(self._asked)
+        job.answer = tables.at(answer)
         self._answer = memoryview(answer.view(np.int64))
         barriers = [
             (b.group, b.members, b.starts, np.diff(b.starts).astype(np.int32), b.continues) for b in plan.barriers
@@ -161,10 +160,6 @@ class Schedule:
         due: int = order.next_due(self._address, now_ns)
         return None if due == NONE else due
 
-    def take(self, now_ns: int) -> Submission | None:
-        """Return a piece to submit now, if any: of a running operation first, else of the lowest row."""
-        return self.taken() if order.take(self._address, now_ns) else None
-
     def taken(self) -> Submission:
         """Return the piece that compiled code has just taken."""
         number, piece, slot, is_first, start, length, at = self._answer
@@ -176,30 +171,12 @@ class Schedule:
 
     def make_lane(self, flight: Flight, file: int) -> None:
         """Let compiled code submit what is left of an operation; `file` are the flags and file of its requests."""
-        order.make_lane(self._address, flight.number, file, flight.base, False)
-
-    def fill_due(self, now_ns: int) -> int | None:
-        """Return when the next buffer may be filled; None if that depends on what is in flight."""
-        due: int = fills.fill_due(self._address, now_ns)
-        return None if due == NONE else due
-
-    def take_fill(self, now_ns: int) -> Fill | None:
-        """Return the next buffer to fill, if one is free for it."""
-        is_taken = fills.take_fill(self._address, now_ns, self._asked_at)
-        return Fill._make(self._asked.item()) if is_taken else None
-
-    def filled(self, fill: Fill) -> None:
-        """Note that a buffer holds its data."""
-        fills.filled(self._address, fill.slot)
+        order.make_lane(self._address, flight.number, file, flight.base)
 
     def fail(self, flight: Flight) -> None:
         """Note that an operation has failed: its other pieces are passed over."""
         flight.is_failed = True
         self._is_failed[flight.number] = True
-
-    def is_starved(self, now_ns: int) -> bool:
-        """Return whether a started or due write lacks data."""
-        return bool(fills.is_starved(self._address, now_ns))
 
     def piece_done(self, submission: Submission) -> bool:
         """Give back the piece's buffer; return whether the operation has no other piece out or to come."""

@@ -94,6 +94,8 @@ class Submitter:
             starved_ns=self._pump.starved_ns,
             writes_generated_in_flight=schedule.fills_in_flight,
             started_ns=self._start_ns,
+            held_ns=int(self._pump.lanes.held_ns),
+            lacking_ns=int(self._pump.lanes.lacking_ns),
         )
 
     def _extents(self, tier: Tier | None) -> RingExtents | None:  # noqa: ARG002 - for those with a ring
@@ -165,8 +167,10 @@ class Submitter:
         if self._depth > 1:
             self._workers.give(item)
         else:
+            started = monotonic_ns() - self._start_ns
             self._workers.do(item)
             self._answer(item)
+            self._pump.note_held(started, monotonic_ns() - self._start_ns)
 
     def _answer(self, item: Any) -> None:
         """Take what a thread says."""
@@ -207,15 +211,17 @@ class Submitter:
         if self._schedule.is_cut_short(flight):
             # It was submitted and did not complete.
             return
-        if not flight.is_failed:
+        if not flight.is_failed and self._outcome[flight.row] != CORRUPT:
             self._completed[flight.row], self._outcome[flight.row] = now_ns, OK
         self._schedule.done(flight, now_ns)
 
     def _fail(self, flight: Flight, outcome: int, message: str) -> None:
+        self._failure = Failure.first(self._failure, Failure.of(flight, self._object[flight.row], outcome, message))
         if not flight.is_failed:
-            self._schedule.fail(flight)
             self._outcome[flight.row] = outcome
-        if self._failure is None:
-            self._failure = Failure.of(flight, self._object[flight.row], message)
+        if outcome == CORRUPT:
+            # The rest is read and checked as well.
+            return
+        self._schedule.fail(flight)
         if self._job.stops_on_error:
             self._schedule.stop()

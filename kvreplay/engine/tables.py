@@ -91,9 +91,11 @@ LANES = record(
     "count other_count over_count bad_count fresh_count "
     # Requests put and submitted, completions taken, requests in flight.
     "tail submitted head out starved_ns "
+    # Of an open loop: time in which a due operation waited at the depth, or for its data; up to when they count.
+    "held_ns lacking_ns counted_ns "
     # What stays as it is.
     "start_ns fd mail_fd sq_mask cq_mask timeout_argument read_op write_op",
-    "is_error",
+    "is_error is_held is_lacking",
 )
 """What `loop` works on."""
 TOKEN = record("flight start length buffer slot")

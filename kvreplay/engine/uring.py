@@ -112,8 +112,16 @@ class RingSubmitter(Submitter):
         self._ring.put_path(r.OPENAT, r.LINK, path, _MODE, flags, data | _OPENED, file=place + 1)
         if flight.op == WRITE:
             # Writes beyond a file's end go one by one; within what is allocated they run together.
-            self._ring.put(r.FALLOCATE, r.FIXED_FILE | r.HARDLINK, place, flight.start, flight.end - flight.start, 0, 0,
-                           data | _GROWN)  # fmt: skip
+            self._ring.put(
+                r.FALLOCATE,
+                r.FIXED_FILE | r.HARDLINK,
+                place,
+                flight.start,
+                flight.end - flight.start,
+                0,
+                0,
+                data | _GROWN,
+            )
         self._put_move(submission, token, r.FIXED_FILE)
 
     def _put_move(self, submission: Submission, token: int, flags: int) -> None:
@@ -125,9 +133,16 @@ class RingSubmitter(Submitter):
             opcode, address, buffer = self._write_op, self._write_at[slot] + submission.at, self._depth + slot
         flight = submission.flight
         self._ring.put(
-            opcode, flags, flight.handle if flight.fd < 0 else flight.fd, flight.base + submission.start, address,
-            submission.length, 0, token << _KIND_BITS | _MOVED, buffer,
-        )  # fmt: skip
+            opcode,
+            flags,
+            flight.handle if flight.fd < 0 else flight.fd,
+            flight.base + submission.start,
+            address,
+            submission.length,
+            0,
+            token << _KIND_BITS | _MOVED,
+            buffer,
+        )
 
     def _place(self, submission: Submission) -> None:
         """Put a piece of an object that is an extent of an open file: there is nothing to open or to close."""
@@ -184,8 +199,9 @@ class RingSubmitter(Submitter):
     def _put_close(self, flight: Flight, data: int) -> None:
         files = self._files_of[self._tier_of[flight.row]]
         if flight.op == WRITE and files is not None and files.is_synced:
-            self._ring.put(r.FSYNC, r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS, flight.handle, 0, 0, 0, _DATASYNC,
-                           data | _SYNCED)  # fmt: skip
+            self._ring.put(
+                r.FSYNC, r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS, flight.handle, 0, 0, 0, _DATASYNC, data | _SYNCED
+            )
         self._ring.put(r.CLOSE, 0, 0, 0, 0, 0, 0, data | _CLOSED, file=flight.handle + 1)
 
     def _close(self, submission: Submission, now_ns: int) -> None:

@@ -110,14 +110,14 @@ def compile_window(
     rows = taken.columns()
     _check_named(rows, shared or {}, path)
     padding = [alignments.get(i, 1) for i in range(len(reader.meta.tiers))]
-    residency = trace_residency(
-        rows["tier"], rows["op"], rows["object_id"], rows["offset_bytes"] + rows["length_bytes"], padding, shared
-    )
+    offset, end = rows["offset_bytes"], rows["offset_bytes"] + rows["length_bytes"]
+    residency = trace_residency(rows["tier"], rows["op"], rows["object_id"], end, padding, shared, offset)
+    del offset, end
     if residency.lost_read is not None:
         at = int(rows["row"][residency.lost_read])
         raise TraceError(
-            f"reads object {rows['object_id'][residency.lost_read]} after it was deleted from its tier; "
-            "run kvtrace validate on this trace",
+            f"reads object {rows['object_id'][residency.lost_read]} after it was deleted from its tier, bytes that "
+            "nothing wrote since; run kvtrace validate on this trace",
             path=path,
             row=at,
         )

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from kvreplay.plan.barriers import dense
 from kvtrace.core.compiled import compile_announced, njit
 from kvtrace.core.schema import TRACE, enum_code
@@ -30,7 +32,7 @@ class Residency:
     absent_delete: Any
     """bool a row: a delete of an object that is not in the tier."""
     lost_read: int | None
-    """The first row that reads what was deleted before it; null if there is none."""
+    """The first row that reads bytes that nothing has written since the object was deleted; null if there is none."""
     peak_bytes: list[int]
     """The most live bytes of each tier, padded, the populated ones included."""
     drive_peak_bytes: list[list[int]]
@@ -46,14 +48,16 @@ def trace_residency(
     end: Any,
     alignments: list[int],
     shared: Mapping[int, tuple[Any, int]] | None = None,
+    offset: Any = None,
 ) -> Residency:
     """Follow every (tier, object) through the rows.
 
     `op` holds the contract's codes; `end` the byte after the last one touched; `alignments` each tier's padding in
-    bytes; `shared`, by tier on several drives, which of them an object id lies on and how many there are.
+    bytes; `shared`, by tier on several drives, which of them an object id lies on and how many there are; `offset` the
+    first byte touched, None where that is the object's first in every row.
     """
     with compile_announced():
-        return _Objects(tier, op, object_id, end, alignments, shared or {}).follow()
+        return _Objects(tier, op, object_id, end, alignments, shared or {}).follow(offset)
 
 
 class _Objects:
@@ -62,8 +66,6 @@ class _Objects:
     def __init__(
         self, tier: Any, op: Any, object_id: Any, end: Any, alignments: list[int], shared: Mapping[int, tuple[Any, int]]
     ) -> None:
-        import numpy as np
-
         self._objects = dense(object_id)
         self._count = self._objects.count
         self._rows = (tier, op, self._objects.numbers, end, self._count)
@@ -71,16 +73,25 @@ class _Objects:
         self._absent, self._longest = np.zeros(len(op), bool), self._bytes()
 
     def _bytes(self) -> Any:
-        import numpy as np
-
         return np.zeros(self._tiers * self._count, np.int64)
 
-    def follow(self) -> Residency:
-        """Walk the rows twice, and once more if tiers lie on several drives."""
-        import numpy as np
+    def _find_needed(self, offset: Any, needed: Any) -> int:
+        """Fill `needed`; return the first row that reads bytes that nothing wrote since the object was deleted, or -1.
 
+        Where no write begins within an object, what is written of it is known by its end alone.
+        """
+        op, is_reborn = self._rows[1], np.zeros(len(needed), bool)
+        if offset is None or not ((offset > 0) & (op == _WRITE)).any():
+            return int(_find_needed(*self._rows, self._bytes(), is_reborn, needed))
+        heads = np.zeros(len(needed), np.int64)
+        # As many as there can be; memory that is not touched is not taken.
+        extents = np.zeros((int(np.count_nonzero(op == _WRITE)) + 2, 3), np.int64)
+        return int(_find_needed_parts(*self._rows, offset, heads, extents, is_reborn, needed))
+
+    def follow(self, offset: Any) -> Residency:
+        """Walk the rows twice, and once more if tiers lie on several drives."""
         needed = self._bytes()
-        lost = int(_find_needed(*self._rows, self._bytes(), np.zeros(len(needed), bool), needed))
+        lost = self._find_needed(offset, needed)
         tier_of = np.repeat(np.arange(self._tiers, dtype=np.int32), self._count)
         peaks = self._peaks(needed, tier_of, self._tiers, self._bytes())
         drive_peaks = [[peak] for peak in peaks]
@@ -105,8 +116,6 @@ class _Objects:
 
     def _peaks(self, needed: Any, place_of: Any, places: int, whole: Any) -> list[int]:
         """Return the most bytes at once in each place, where what is `needed` lies at first."""
-        import numpy as np
-
         first = np.flatnonzero(needed)
         padding = self._padding[first // max(1, self._count)]
         held = np.zeros(places, np.int64)
@@ -117,8 +126,6 @@ class _Objects:
 
     def _by_drive(self, needed: Any, tier_of: Any) -> list[list[int]]:
         """Return the most bytes on each drive of each tier, every object as long as it will get."""
-        import numpy as np
-
         drives = [self._shared[t][1] if t in self._shared else 1 for t in range(self._tiers)]
         starts = np.cumsum([0, *drives]).tolist()
         place_of = np.array(starts, np.int32)[tier_of]
@@ -149,6 +156,82 @@ def _find_needed(
             elif lost < 0:
                 lost = row
     return lost
+
+
+@njit
+def _find_needed_parts(
+    tier: Any,
+    op: Any,
+    object_id: Any,
+    end: Any,
+    objects: int,
+    offset: Any,
+    heads: Any,
+    extents: Any,
+    is_reborn: Any,
+    needed: Any,
+) -> int:
+    """Do the same where objects are written in parts.
+
+    `heads` names the first of each object's `extents` (start, end, next), in order of their starts and with gaps
+    between them; 0 is none. Their row 0 holds how many rows were ever used, and the first free one.
+    """
+    extents[0, 0], lost = 1, -1
+    for row in range(len(op)):
+        at, start, reach = tier[row] * objects + object_id[row], offset[row], max(end[row], 1)
+        is_empty = end[row] == start and start > 0
+        if op[row] == _DELETE:
+            while heads[at] != 0:
+                heads[at] = _free_extent(extents, heads[at])
+            is_reborn[at] = True
+        elif op[row] == _WRITE:
+            if not is_empty:
+                _enter_extent(extents, heads, at, start, reach)
+        elif not _is_written(extents, heads[at], reach - 1 if is_empty else start, reach):
+            # An empty read needs what lies before it.
+            if not is_reborn[at]:
+                needed[at] = max(needed[at], reach)
+            elif lost < 0:
+                lost = row
+    return lost
+
+
+@njit
+def _free_extent(extents: Any, which: int) -> int:
+    """Give an extent back; return the one after it."""
+    after = extents[which, 2]
+    extents[which, 2], extents[0, 2] = extents[0, 2], which
+    return int(after)
+
+
+@njit
+def _enter_extent(extents: Any, heads: Any, at: int, start: int, end: int) -> None:
+    """Note that an object was written from `start` to `end`."""
+    before, here = 0, heads[at]
+    while here != 0 and extents[here, 1] < start:
+        before, here = here, extents[here, 2]
+    while here != 0 and extents[here, 0] <= end:
+        start, end = min(start, extents[here, 0]), max(end, extents[here, 1])
+        here = _free_extent(extents, here)
+    new = extents[0, 2]
+    if new != 0:
+        extents[0, 2] = extents[new, 2]
+    else:
+        new = extents[0, 0]
+        extents[0, 0] += 1
+    extents[new, 0], extents[new, 1], extents[new, 2] = start, end, here
+    if before != 0:
+        extents[before, 2] = new
+    else:
+        heads[at] = new
+
+
+@njit
+def _is_written(extents: Any, here: int, start: int, end: int) -> bool:
+    """Return whether the list that begins with `here` has all from `start` to `end`."""
+    while here != 0 and extents[here, 1] < end:
+        here = extents[here, 2]
+    return bool(here != 0 and extents[here, 0] <= start)
 
 
 @njit

@@ -8,13 +8,12 @@ from typing import Any
 from kvreplay.config.warmup import Warmup
 from kvreplay.config.warmup import facts as warmup_facts
 from kvreplay.engine.job import CORRUPT, ERROR, NOT_DONE, OK, SHORT, Driven, Record
-from kvreplay.plan.pacing import KEPT_PACE_FRACTION, LATE_NS
 from kvreplay.plan.plan import DELETE, Plan
+from kvreplay.result.pace import distribution, pace, verdict_of
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import Tier, has_times
-from kvtrace.core.run.figures import Distribution, Figures, Generation, Pace, Summary
+from kvtrace.core.run.figures import Figures, Generation, Summary
 from kvtrace.core.schema import Op
-from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.core.units import NS_PER_S
 
 MIB = 1 << 20
@@ -23,28 +22,14 @@ DEFINITIONS = {
     "bandwidth_bytes_per_s": "object bytes of completed operations / span_ns",
     "operations_per_s": "completed operations / span_ns",
     "span_ns": "from the first submission to the last completion of this tier's operations of this kind",
-    "latency": "completed_ns - submitted_ns, opening and closing the object included, making data excluded",
-    "latency_per_mib": "latency * 1 MiB / object bytes of the operation; operations without bytes left out",
+    "latency": "service time: completed_ns - submitted_ns, opening and closing the object included, making data not",
+    "response": "response time: completed_ns - scheduled_ns, so what was late counts; null in a closed loop",
+    "latency_per_mib": "service time * 1 MiB / object bytes of the operation; operations without bytes left out",
     "lateness": "submitted_ns - scheduled_ns; null in a closed loop",
-    "in_flight_mean": "sum of latencies / span_ns: operations in flight, weighted by time",
+    "in_flight_mean": "sum of service times / span_ns: operations in flight, weighted by time",
     "in_flight_max": "the most completed operations of this kind that were in flight at once",
     "percentiles": "nearest rank over all completed operations; null with fewer than 1 / (1 - q) of them",
 }
-
-
-def distribution(values: Any) -> Distribution:
-    """Return the distribution of int64 `values` (ns): exact nearest-rank percentiles, or null."""
-    import numpy as np
-
-    count = len(values)
-    if count == 0:
-        return Distribution(0, *[None] * 7)
-    ordered = np.sort(values)
-    ranks = {
-        f"{name}_ns": int(ordered[rank - 1]) if (rank := nearest_rank(count, part)) else None
-        for name, part in QUANTILES.items()
-    }
-    return Distribution(count=count, mean_ns=float(ordered.mean()), max_ns=int(ordered[-1]), **ranks)
 
 
 def io_bytes(plan: Plan, tiers: Sequence[Tier | None], rows: Any) -> Any:
@@ -120,6 +105,7 @@ def _figures(
         in_flight_mean=float(latency.sum()) / span if is_rated else None,
         in_flight_max=_most_at_once(submitted, completed) if is_rated else None,
         latency=distribution(latency if is_timed else latency[:0]),
+        response=None if due_ns is None else distribution((completed - due_ns[good]) if is_timed else latency[:0]),
         latency_per_mib=distribution(_per_mib(latency, plan.length[good], is_moved=is_timed and op != Op.DELETE)),
         lateness=None if due_ns is None else distribution(submitted - due_ns[good]),
     )
@@ -140,24 +126,6 @@ def _per_mib(latency: Any, length: Any, *, is_moved: bool) -> Any:
 
 def _is_failed(outcome: Any) -> Any:
     return (outcome == ERROR) | (outcome == SHORT) | (outcome == CORRUPT)
-
-
-def pace(record: Record, due_ns: Any, is_measured: Any = True) -> Pace | None:
-    """Judge an open loop by its operations that were submitted; None for a closed loop or if none was."""
-    import numpy as np
-
-    sent = (record.submitted_ns != NOT_DONE) & is_measured
-    if due_ns is None or not sent.any():
-        return None
-    submitted, due = record.submitted_ns[sent], due_ns[sent]
-    late = float(np.mean(submitted - due > LATE_NS))
-    own = float(np.mean(submitted - np.maximum(due, record.ready_ns[sent]) > LATE_NS))
-    return Pace(
-        kept_pace=own <= KEPT_PACE_FRACTION,
-        late_fraction=late,
-        late_by_itself_fraction=own,
-        lateness=distribution(submitted - due),
-    )
 
 
 def summarize(
@@ -184,15 +152,17 @@ def summarize(
     left_out = None if warmup is None else warmup_facts(asked or "", is_measured, plan, record)
     # The warm-up's time is no time of the figures.
     span_ns = None if wall_ns is None else wall_ns - ((left_out.measured_from_ns if left_out else 0) or 0)
-    judged = pace(record, due_ns, is_measured)
+    judged = pace(record, due_ns, is_measured, plan=plan, driven=driven)
     failed = int(_is_failed(record.outcome).sum())
     busy = float((record.completed_ns[done] - record.submitted_ns[done]).sum())
+    sent = int((record.submitted_ns != NOT_DONE).sum())
+    verdict = verdict_of(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth)
     return Summary(
-        verdict=_verdict(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth),
+        verdict=f"{failed:,} of {sent:,} operations FAILED; {verdict}" if failed else verdict,
         wall_ns=wall_ns,
         operations=int(done.sum()),
         errors=failed,
-        not_reached=int((record.submitted_ns == NOT_DONE).sum()),
+        not_reached=len(record.submitted_ns) - sent,
         figures=figures(plan, record, due_ns, tiers, is_measured),
         drives=drive_figures(plan, record, due_ns, tiers, is_measured),
         pace=judged,
@@ -216,23 +186,3 @@ def _generation(driven: Driven, queue_depth: int) -> Generation:
         starved_share=driven.starved_ns / (driven.wall_ns * queue_depth),
         writes_generated_in_flight=driven.writes_generated_in_flight,
     )
-
-
-def _verdict(judged: Pace | None, *, is_open_loop: bool, queue_depth: int) -> str:
-    if judged is None:
-        return "open loop: nothing was submitted" if is_open_loop else f"closed loop at queue depth {queue_depth}"
-    share = f"{percent(judged.late_fraction)} of operations were late by more than 1 ms"
-    waited = ""
-    if judged.late_fraction > judged.late_by_itself_fraction:
-        own = percent(judged.late_by_itself_fraction)
-        waited = f"; {own} if waits for earlier operations of their request or object do not count"
-    return f"open loop kept pace: {share}{waited}" if judged.kept_pace else f"FELL BEHIND: {share}{waited}"
-
-
-def percent(share: float) -> str:
-    """Return a share of 1 as a percentage that never rounds to none or all."""
-    if 0 < share < 0.001:  # noqa: PLR2004 - what one decimal would show as 0
-        return "< 0.1 %"
-    if 0.999 < share < 1:  # noqa: PLR2004 - what one decimal would show as 100
-        return "> 99.9 %"
-    return f"{share * 100:.1f} %"

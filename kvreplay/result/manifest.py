@@ -18,7 +18,7 @@ from kvreplay.tiers.extents import FREED_ONLY
 from kvreplay.tiers.host import host_facts
 from kvtrace import __version__
 from kvtrace.core.config import sha256
-from kvtrace.core.errors import KvError
+from kvtrace.core.errors import FailedOperations, KvError
 from kvtrace.core.metadata import Metadata, describe
 from kvtrace.core.run.figures import RequestFigures, Summary
 from kvtrace.core.run.run_file import (
@@ -62,7 +62,7 @@ class Measured:
     """By drive."""
     summary: Summary
     error: KvError | None
-    """Why it is partial; None if it is whole."""
+    """Why it is partial, or that operations failed; None if it is whole and all went well."""
     verification: Verification | None
     smart: dict[str, Smart]
     """By drive, afterwards."""
@@ -106,7 +106,7 @@ def running(setting: Setting, begun: Preparation) -> PartialRunFile:
 def finished(setting: Setting, begun: RunBegun, measured: Measured) -> RunFile:
     """Return the content of run.json: what was known before the run, and its results."""
     error, known = measured.error, _fields(begun)
-    known["status"] = "complete" if error is None else "partial"
+    known["status"] = status_of(error)
     known["reason"] = None if error is None else str(error)
     known["smart"] = {
         name: SmartReadings(before=readings.before, after=measured.smart.get(name))
@@ -122,6 +122,13 @@ def finished(setting: Setting, begun: RunBegun, measured: Measured) -> RunFile:
         mlperf=mlperf(setting, measured.summary, setting.config.criteria, measured.requests),
         summary=measured.summary,
     )
+
+
+def status_of(error: KvError | None) -> str:
+    """Return what run.json says of a run that ended with `error`."""
+    if error is None:
+        return "complete"
+    return "failed operations" if isinstance(error, FailedOperations) else "partial"
 
 
 def _fields(begun: RunBegun) -> dict[str, Any]:
@@ -214,6 +221,17 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:
     """Return notes on how the storage beneath affects the figures; `deleting` tiers had deletes."""
     drives = [facts for _, facts in begun.drives()]
     notes = [
+        f"{facts['target']} (tier {name}) lies in memory: {facts['memory_beneath']}; its times are no drive's"
+        for name, facts in begun.drives()
+        if facts.get("memory_beneath")
+    ]
+    notes += [
+        f"{facts['target']} (tier {name}): no block device is seen beneath ({facts['filesystem']}), so that O_DIRECT "
+        "reached a drive is not confirmed"
+        for name, facts in begun.drives()
+        if facts.get("is_direct") and not facts.get("is_drive_beneath", True) and not facts.get("memory_beneath")
+    ]
+    notes += [
         f"deletes on {name} only free space, and ask nothing of the device: their times are the replay's own"
         for name, tier in begun.tiers.items()
         if name in deleting and tier.get("deletes") == FREED_ONLY

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from kvreplay.config.criteria import Criteria, Targets
 from kvreplay.config.setting import Setting
 from kvreplay.engine.job import NOT_DONE, Record
-from kvreplay.result.figures import distribution
-from kvreplay.result.requests import TTFT_DEFINITION, not_modelled
+from kvreplay.result.pace import distribution
+from kvreplay.result.requests import TTFT_DEFINITION, not_modelled, response_ns
 from kvtrace.core.run.figures import (
     ClassFigures,
     Criterion,
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HOST_REASON = "host and device time are one call here; run --probes measures the device's share at the block layer"
+MEMORY_TIERS = ("gpu", "cpu")
+"""The names that presets give tiers that are memory."""
 QOS_REASON = "the trace does not say which class a request is of; name its requests table with --requests"
 
 
@@ -41,7 +43,10 @@ def mlperf(setting: Setting, summary: Summary, criteria: Criteria, requests: Req
     stats = setting.reader.meta.stats or {}
     return Mlperf(
         latencies=[
-            MlperfLatency(tier=f.tier, kind=kinds[f.tier], op=f.op, total=f.latency, reason=HOST_REASON) for f in moved
+            MlperfLatency(
+                tier=f.tier, kind=kinds[f.tier], op=f.op, total=f.latency, response=f.response, reason=HOST_REASON
+            )
+            for f in moved
         ],
         throughput=_throughput(setting, summary, [f for f in moved if kinds[f.tier] == "storage"], stats),
         criteria=_criteria(criteria, moved, kinds, stats),
@@ -61,6 +66,8 @@ def _throughput(setting: Setting, summary: Summary, storage: list[Figures], stat
         reason = "the trace does not say how many tokens its requests generated"
     elif not setting.window.is_whole or summary.warmup is not None or summary.not_reached or summary.errors:
         tokens, reason = None, "only a part of the trace was measured, and the trace counts tokens as a whole"
+    elif lacking := _storage_left_out(setting, summary):
+        tokens, reason = None, f"storage tiers of the trace whose data did not move: {', '.join(lacking)}"
     io_ns = round(sum(f.latency.mean_ns * f.latency.count for f in storage if f.latency.mean_ns is not None))
     return TokenThroughput(
         tokens=tokens,
@@ -71,13 +78,20 @@ def _throughput(setting: Setting, summary: Summary, storage: list[Figures], stat
     )
 
 
+def _storage_left_out(setting: Setting, summary: Summary) -> list[str]:
+    """Return the storage tiers of the trace that have rows but moved none; all but GPU and CPU memory are storage."""
+    simulated = {f.tier for f in summary.figures if f.is_simulated}
+    has_rows = simulated | set(summary.skipped_rows)
+    return [t.name for t in setting.reader.meta.tiers if t.name in has_rows and t.name not in MEMORY_TIERS]
+
+
 def _per_second(count: int | None, time_ns: int | None) -> float | None:
     return count * NS_PER_S / time_ns if count is not None and time_ns else None
 
 
 def _criteria(wanted: Criteria, moved: list[Figures], kinds: dict[str, str], stats: dict[str, Any]) -> list[Criterion]:
     def worst(kind: str, op: str | None) -> float | None:
-        found = [f.latency.p95_ns for f in moved if kinds[f.tier] == kind and op in (None, f.op)]
+        found = [f.judged.p95_ns for f in moved if kinds[f.tier] == kind and op in (None, f.op)]
         return None if not found or None in found else max(p for p in found if p is not None)
 
     storage = [f for f in moved if kinds[f.tier] == "storage" and f.bandwidth_bytes_per_s is not None]
@@ -95,6 +109,12 @@ def _criteria(wanted: Criteria, moved: list[Figures], kinds: dict[str, str], sta
     ]
 
 
+BELOW_DEFINITION = (
+    "total latency, of the worst tier of its kind: service time in a closed loop, response time in an open one; the "
+    "benchmark takes the device's, which is no longer"
+)
+
+
 def _below(name: str, threshold: str, measured: float | None) -> Criterion:
     limit = parse_duration_ns(threshold)
     verdict = "not measured" if measured is None else "pass" if measured < limit else "fail"
@@ -103,7 +123,7 @@ def _below(name: str, threshold: str, measured: float | None) -> Criterion:
         threshold=limit,
         measured=measured,
         verdict=verdict,
-        definition="total latency, of the worst tier of its kind; the benchmark takes the device's, which is no longer",
+        definition=BELOW_DEFINITION,
         shown=f"{format_duration(measured)} < {format_duration(limit)}",
     )
 
@@ -121,7 +141,8 @@ def _above(name: str, threshold: float, measured: float | None, definition: str,
 
 
 QOS_DEFINITION = (
-    "storage_ns of a request: time in which at least one of its operations was in flight; requests with an operation "
+    "storage_ns of a request: time in which at least one of its operations was in flight; in an open loop its response "
+    "time: at least one was due and had not completed; requests with an operation "
     "that failed or was not reached are left out; a class complies if no percentile that is known exceeds its target"
 )
 
@@ -136,15 +157,23 @@ def request_figures(
     storage, first = (_values(served, name)[counts] for name in ("storage_ns", "first_token_ns"))
     storage = np.where(_values(served, "unfinished")[counts] == 0, storage, NOT_DONE)
     reason = not_modelled(setting.reader.meta, setting.asked)
+    response = None if due_ns is None else response_ns(setting, record, due_ns)[counts]
+    is_whole = storage != NOT_DONE
     codes = served.column("qos").indices.fill_null(-1).to_numpy(zero_copy_only=False)[counts]
     classes = [
-        _class(str(qos), storage[(codes == code) & (storage != NOT_DONE)], targets[qos])
+        _class(
+            str(qos),
+            storage[(codes == code) & is_whole],
+            None if response is None else response[(codes == code) & is_whole],
+            targets[qos],
+        )
         for code, qos in enumerate(Qos)
         if (codes == code).any()
     ]
     return RequestFigures(
         requests=int(counts.sum()),
-        storage=distribution(storage[storage != NOT_DONE]),
+        storage=distribution(storage[is_whole]),
+        response=None if response is None else distribution(response[is_whole]),
         classes=classes,
         first_token=None if reason else distribution(first[first != NOT_DONE]),
         first_token_unknown=None if reason else int((first == NOT_DONE).sum()),
@@ -178,15 +207,17 @@ def _is_measured(setting: Setting, record: Record, due_ns: Any, served: pa.Recor
     return is_whole
 
 
-def _class(qos: str, storage_ns: Any, targets: Targets) -> ClassFigures:
-    found = distribution(storage_ns)
+def _class(qos: str, storage_ns: Any, response_ns: Any, targets: Targets) -> ClassFigures:
+    judged_ns = storage_ns if response_ns is None else response_ns
+    found = distribution(judged_ns)
     limits = {name: parse_duration_ns(getattr(targets, name)) for name in targets.__struct_fields__}
     known = {name: value for name in limits if (value := getattr(found, f"{name}_ns")) is not None}
     verdict = "pass" if all(value <= limits[name] for name, value in known.items()) else "fail"
     return ClassFigures(
         qos=qos,
-        storage=found,
+        storage=distribution(storage_ns),
+        response=None if response_ns is None else found,
         targets_ns=limits,
         verdict=verdict if known else "not measured",
-        share_within_p95_target=float((storage_ns <= limits["p95"]).mean()) if len(storage_ns) else None,
+        share_within_p95_target=float((judged_ns <= limits["p95"]).mean()) if len(judged_ns) else None,
     )

@@ -82,7 +82,7 @@ def served_batch(setting: Setting, record: Record, due_ns: Any) -> pa.RecordBatc
     loaded = done[requests.is_load[row[done]]]
     in_window = requests.count(np.flatnonzero(requests.request >= 0))
     operations, count = requests.count(row[done]), len(requests.ids)
-    busy = _busy(requests.group[row], done, record, count)
+    busy = _busy(requests.group[row], done, record.submitted_ns, record.completed_ns, count)
     values = {
         "request_id": requests.ids,
         "scheduled_ns": np.full(count, NOT_DONE) if due_ns is None else requests.least(row[planned], due_ns[planned]),
@@ -165,12 +165,22 @@ def _first_token_ns(setting: Setting, requests: _Requests, record: Record, due_n
     return np.where(is_known, storage + compute, NOT_DONE)
 
 
-def _busy(of: Any, done: Any, record: Record, count: int) -> Any:
-    """Return for how long at least one operation of each request was in flight: overlaps once, waits not."""
+def response_ns(setting: Setting, record: Record, due_ns: Any) -> Any:
+    """Return int64 a request: for how long at least one of its operations was due and had not completed."""
     import numpy as np
 
-    order = done[np.lexsort((record.submitted_ns[done], of[done]))]
-    group, start, end = of[order], record.submitted_ns[order], record.completed_ns[order]
+    plan, requests = setting.window.plan, _requests(setting)
+    moves = np.array([t is not None and not t.is_simulated for t in setting.tiers])[plan.tier]
+    done = np.flatnonzero(moves & (requests.request[plan.row] >= 0) & (record.outcome == OK))
+    return _busy(requests.group[plan.row], done, due_ns, record.completed_ns, len(requests.ids))
+
+
+def _busy(of: Any, done: Any, starts: Any, ends: Any, count: int) -> Any:
+    """Return for how long at least one operation of each request was between its start and end: overlaps once."""
+    import numpy as np
+
+    order = done[np.lexsort((starts[done], of[done]))]
+    group, start, end = of[order], starts[order], ends[order]
     if not len(order):
         return np.zeros(count, np.int64)
     segment = np.cumsum(np.append(False, group[1:] != group[:-1]))

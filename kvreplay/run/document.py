@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvreplay.data.verify import describe
-from kvreplay.result.figures import percent
+from kvreplay.result.pace import percent
+from kvreplay.result.traffic import WARNING
 from kvreplay.run.discover import Discovery
 from kvreplay.run.run import FinishedRun
 from kvreplay.run.sweep import LoadSweep
@@ -25,7 +26,7 @@ from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigur
 from kvtrace.core.run.run_file import Preconditioned, RunFile, Verification
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
-SHOWN_BAD_BLOCKS = 10
+SHOWN_BAD_BLOCKS = 1000
 _TIER_OP = columns_of("text: tier, op")
 _TIMES = columns_of("ns: mean, p50, p95, p99, p99_9 = p99.9, p99_99 = p99.99, max")
 _OPERATIONS = columns_of("""
@@ -42,35 +43,46 @@ _OPERATIONS = columns_of("""
 def run_document(finished: FinishedRun) -> Document:
     """Return the figures of a run; the headline is its verdict."""
     run, summary = finished.run, finished.run.summary
-    partial = "" if finished.error is None else "PARTIAL: "
+    notes = [note for note in run.notes if not note.startswith(WARNING)]
+    partial = "PARTIAL: " if run.status == "partial" else ""
     tables = [
         _operations("Operations", summary.figures),
         *([_operations("Operations by drive", summary.drives)] if summary.drives else []),
-        *([_latencies("Latency by drive", summary.drives)] if summary.drives else []),
-        _latencies("Latency", summary.figures),
-        _times("Latency per MiB", [(f, d) for f in summary.figures if (d := f.latency_per_mib) and d.count]),
+        *([_services("Service time by drive", summary.drives)] if summary.drives else []),
+        *([_responses("Response time by drive", summary.drives)] if summary.drives and summary.pace else []),
+        _services("Service time", summary.figures),
+        *([_responses("Response time", summary.figures)] if summary.pace else []),
+        _times("Service time per MiB", [(f, d) for f in summary.figures if (d := f.latency_per_mib) and d.count]),
         *_lateness(summary),
         *([] if run.requests is None else _requests(run.requests)),
         *([] if run.mlperf is None else [_criteria(run.mlperf)]),
     ]
     return Document(
         name="",
-        headline=f"{partial}{summary.verdict}; {_totals(summary)}",
+        headline=f"{partial}{summary.verdict}; {_totals(summary)}{_checked(run.verification)}",
         chapters=[Chapter("", tables, list(_after(run)))],
-        notes=[_window(finished), *_before(run), *run.notes, *_beneath(run), *_verified(run.verification)],
+        notes=[_window(finished), *_before(run), *notes, *_beneath(run), *_verified(run.verification)],
+        warnings=[note for note in run.notes if note.startswith(WARNING)],
     )
 
 
 def _totals(summary: Summary) -> str:
-    failed = f", {summary.errors:,} FAILED" if summary.errors else ""
     missed = f", {summary.not_reached:,} not reached" if summary.not_reached else ""
-    return f"{summary.operations:,} operations in {format_duration(summary.wall_ns)}{failed}{missed}"
+    return f"{summary.operations:,} operations in {format_duration(summary.wall_ns)}{missed}"
+
+
+def _checked(found: Verification | None) -> str:
+    if found is None:
+        return ""
+    if found.corrupt_blocks:
+        return f"; CORRUPT: {found.corrupt_blocks:,} of {found.checked_blocks:,} blocks"
+    return f"; verified {found.checked_blocks:,} blocks"
 
 
 def _window(finished: FinishedRun) -> str:
     window = finished.run.window
     part = "the whole trace" if window.is_whole_trace else f"the trace's start, --limit {window.limit}"
-    done = "replayed" if finished.error is None else "was to replay"
+    done = "was to replay" if finished.run.status == "partial" else "replayed"
     return f"{done} {part}: {window.rows:,} rows, {format_duration(window.span_ns)} of trace time"
 
 
@@ -122,7 +134,7 @@ def _verified(found: Verification | None) -> list[str]:
     lines = [f"CORRUPT: {found.corrupt_blocks:,} of {found.checked_blocks:,} blocks of 4 KiB read"]
     lines += [f"  row {bad.row}: {describe(bad)}" for bad in found.located[:SHOWN_BAD_BLOCKS]]
     if found.corrupt_blocks > SHOWN_BAD_BLOCKS:
-        lines.append(f"  … run.json lists the first {len(found.located):,}")
+        lines.append(f"  … run.json lists {len(found.located):,}")
     return lines
 
 
@@ -136,8 +148,12 @@ def _name(figures: Figures) -> list[str]:
     return [figures.tier, f"{figures.op} (simulated)" if figures.is_simulated else figures.op]
 
 
-def _latencies(title: str, figures: list[Figures]) -> ReportTable:
+def _services(title: str, figures: list[Figures]) -> ReportTable:
     return _times(title, [(f, f.latency) for f in figures])
+
+
+def _responses(title: str, figures: list[Figures]) -> ReportTable:
+    return _times(title, [(f, f.response) for f in figures if f.response is not None])
 
 
 def _times(title: str, found: list[tuple[Figures, Distribution]]) -> ReportTable:
@@ -159,7 +175,12 @@ def _lateness(summary: Summary) -> list[ReportTable]:
 
 def _requests(found: RequestFigures) -> list[ReportTable]:
     times = [("storage, all", found.storage)]
-    times += [(f"storage, {c.qos} ({c.verdict})", c.storage) for c in found.classes]
+    if found.response is not None:
+        times.append(("response, all", found.response))
+    times += [
+        (f"{'storage' if c.response is None else 'response'}, {c.qos} ({c.verdict})", c.response or c.storage)
+        for c in found.classes
+    ]
     if found.first_token is not None:
         times.append(("first token (computing modelled)", found.first_token))
     columns = [*columns_of("text: time; count: count = requests"), *_TIMES]

@@ -29,10 +29,11 @@ from kvreplay.result.mlperf import request_figures
 from kvreplay.result.probed import beside
 from kvreplay.result.requests import served_batch
 from kvreplay.result.tables import series_batch
+from kvreplay.result.traffic import traffic_warnings
 from kvreplay.run.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_device_bytes, read_smart
 from kvreplay.tiers.tier import Tier
 from kvtrace.core.app import INTERRUPTED
-from kvtrace.core.errors import DeviceError, KvError
+from kvtrace.core.errors import DeviceError, FailedOperations, KvError
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import (
     BLOCKS_FILE,
@@ -66,7 +67,7 @@ class FinishedRun:
 
     run: RunFile
     error: KvError | None
-    """Why it is partial; None if it is whole."""
+    """Why it is partial, or that operations failed; None if it is whole and all went well."""
 
     @property
     def summary(self) -> Summary:
@@ -189,11 +190,14 @@ class _Run:
                 moved = device_io(before, read_device_bytes(setting))
                 probed = end_probes(None if stopped else driven.started_ns)
                 served = served_batch(setting, record, due_ns)
-                trouble = [f"would not have outlived a kill: {kept.trouble}"] if kept.trouble else []
+                summary = summary_of(setting, record, due_ns, None if stopped else driven)
+                trouble = traffic_warnings(setting, record, moved)
+                if kept.trouble:
+                    trouble.append(f"would not have outlived a kill: {kept.trouble}")
                 measured = Measured(
                     moved,
-                    summary_of(setting, record, due_ns, None if stopped else driven),
-                    self._error(driven, is_populating=stopped is not None, output=output),
+                    summary,
+                    self._error(driven, summary, is_populating=stopped is not None, output=output),
                     named(verifier, setting.trace),
                     read_smart(setting),
                     request_figures(setting, record, due_ns, served, setting.config.criteria.targets),
@@ -221,14 +225,19 @@ class _Run:
         is_whole = driven.failure is None and driven.completed == len(plan)
         return populated, None if is_whole else driven
 
-    def _error(self, driven: Driven, *, is_populating: bool, output: Path) -> KvError | None:
+    def _error(self, driven: Driven, summary: Summary, *, is_populating: bool, output: Path) -> KvError | None:
         kept = f"what was measured is kept in {output} (partial)"
         plan = self.setting.window.plan
-        if driven.failure is not None and (is_populating or self.setting.config.on_error == "stop"):
+        stops = driven.failure is not None and not driven.failure.is_corrupt
+        if driven.failure is not None and (is_populating or (stops and self.setting.config.on_error == "stop")):
             place = "while populating" if is_populating else f"row {int(plan.row[driven.failure.row])}"
             return DeviceError(f"{place}: {driven.failure.message}; {kept}")
         if driven.interrupted_by is not None and (is_populating or driven.completed < len(plan)):
             return Interrupted(f"interrupted by {driven.interrupted_by}; {kept}")
+        if driven.failure is not None:
+            count, sent = summary.errors, len(plan) - (summary.not_reached or 0)
+            first = f"row {int(plan.row[driven.failure.row])}: {driven.failure.message}"
+            return FailedOperations(f"{count:,} of {sent:,} operations failed, the first at {first}")
         return None
 
 

@@ -73,7 +73,7 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Object bytes read and written on tiers where bytes move / measured time of the run."""
     operations_per_s: float | None
     read_p99_ns: int | None
-    """Of the slowest tier; null if one has too few operations."""
+    """Of the slowest tier: response time in an open loop, service time in a closed one; null if one has too few."""
     write_p99_ns: int | None
     kept_pace: bool | None
     """Null in a closed loop."""
@@ -194,7 +194,7 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
 
 
 def _slowest(summary: Summary, op: str) -> int | None:
-    found = [f.latency.p99_ns for f in summary.figures if f.op == op and not f.is_simulated]
+    found = [f.judged.p99_ns for f in summary.figures if f.op == op and not f.is_simulated]
     known = [p for p in found if p is not None]
     return max(known) if known and len(known) == len(found) else None
 

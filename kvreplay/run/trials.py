@@ -12,6 +12,7 @@ import msgspec
 from kvreplay.config.config import Config, check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
+from kvreplay.result.manifest import status_of
 from kvreplay.run.run import FinishedRun, replay
 from kvtrace import __version__
 from kvtrace.core import statistics
@@ -52,7 +53,7 @@ class TrialSet(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[str]
     """Directories of the trials, in order."""
     status: str
-    """complete, or partial if a trial was cut short."""
+    """complete, partial if a trial was cut short, failed operations if some failed."""
     verdicts: list[str]
     quantities: list[Quantity]
     simulated_tiers: list[str] = []
@@ -72,6 +73,8 @@ def quantities(runs: Iterable[RunFile]) -> list[Quantity]:
                 continue
             known = [(name, getattr(figures, name)) for name in RATES]
             known += [(name, getattr(figures.latency, name)) for name in TIMES]
+            if figures.response is not None:
+                known += [(f"response_{name}", getattr(figures.response, name)) for name in TIMES]
             for name, value in known:
                 values = found.setdefault((figures.tier, figures.op, name), [])
                 values += [None] * (at - len(values)) + [value]
@@ -123,7 +126,7 @@ def run_trials(
     check(config)
     tiers = make_tiers(config, open_table(trace, TRACE).meta, trace, output)
     done_runs: list[RunFile] = []
-    error = None
+    error: KvError | None = None
     for number in range(1, count + 1):
         run = output / f"trial-{number}"
         if number == 1:
@@ -133,15 +136,16 @@ def run_trials(
         done_runs.append(outcome.run)
         if done is not None:
             done(run, outcome)
-        error = outcome.error
-        if error is not None:
+        if outcome.run.status == "partial":
+            error = outcome.error
             break
+        error = error or outcome.error
     found = quantities(done_runs)
     trials = TrialSet(
         asked=count,
         runs=[f"trial-{i + 1}" for i in range(len(done_runs))],
         quantities=found,
-        status="complete" if error is None else "partial",
+        status="partial" if done_runs[-1].status == "partial" else status_of(error),
         verdicts=[r.summary.verdict for r in done_runs],
         warnings=disagreements(found),
         simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated],

@@ -6,6 +6,7 @@ one; a lock on it keeps two runs apart.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -81,7 +82,7 @@ def check_file(path: Path) -> None:
         raise DeviceError(f"{path} lies in a system path; name a file in a directory made for the replay")
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise DeviceError(f"{path} is not a regular file; name a new one")
-    if path.exists() and path.stat().st_size and read_header(path) is None:
+    if path.exists() and read_header(path) is None:
         raise DeviceError(f"{path} is not ours (it does not begin as kvreplay's files do); name a new file")
     if not os.access(path if path.exists() else parent, os.W_OK):
         raise DeviceError(f"{path}: no permission to write there")
@@ -96,10 +97,12 @@ def claim_file(path: Path, flags: int) -> int:
     """
     check_file(path)
     is_new = not path.exists()
+    # One that another program makes meanwhile is not ours.
+    making = os.O_CREAT | os.O_EXCL if is_new else 0
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+        fd = os.open(path, os.O_RDWR | making | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
     except OSError as error:
-        if is_new:
+        if is_new and error.errno != errno.EEXIST:
             # The kernel makes the file before it finds that O_DIRECT does not go.
             path.unlink(missing_ok=True)
         raise refused(str(path), error) from None

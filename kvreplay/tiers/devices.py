@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,23 @@ from kvreplay.tiers.host import SECTOR_BYTES, block_device, mounts, sys_text
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.run.run_file import Smart
 
-_MBR_SIGNATURE, _MBR_AT = b"\x55\xaa", 510
-_GPT_SIGNATURE, _GPT_AT = b"EFI PART", (512, 4096)
-_LOOKED_AT_BYTES = 8192
+_MAGIC = (
+    *(("gpt", at, b"EFI PART") for at in (512, 4096)),
+    ("dos", 510, b"\x55\xaa"),
+    *(("LVM2_member", at, b"LABELONE") for at in (0, 512, 1024, 1536)),
+    ("crypto_LUKS", 0, b"LUKS\xba\xbe"),
+    *(("linux_raid_member", at, b"\xfc\x4e\x2b\xa9") for at in (0, 4096)),
+    ("swap", 4086, b"SWAPSPACE2"),
+    ("xfs", 0, b"XFSB"),
+    ("ext4", 1080, b"\x53\xef"),
+    ("btrfs", 65600, b"_BHRfS_M"),
+)
+"""What is known of signatures without util-linux: libblkid's name, where it stands, and its bytes."""
+_LOOKED_AT_BYTES = 128 << 10
+_TIMEOUT_S = 10
+_AMBIVALENT = 8
+"""blkid's exit status."""
+_NO_DEVICE = ("socket:", "pipe:", "anon_inode:", "/memfd:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +57,10 @@ class BlockDevice:
     is_swap: bool = False
     is_root_disk: bool = False
     """Whether / lies on it, on a part of it, or on the disk it is a part of."""
-    table: str | None = None
-    """The partition table or boot sector at its start."""
+    writers: tuple[str, ...] = ()
+    """Other processes that hold it, its partitions or its disk open for writing, as far as we may see."""
+    signatures: tuple[str, ...] = ()
+    """By libblkid's names: the partition tables, filesystems, volumes and swap on it."""
 
 
 def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> BlockDevice:
@@ -64,6 +81,7 @@ def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) 
         mounted_at=tuple(m.point for m in mounts(proc) if m.device in ours),
         is_swap=any(s in ours for s in _swaps(proc)),
         is_root_disk=disk.name in _disks_below_root(sysfs),
+        writers=tuple(_writers(ours | {sys_text(disk / "dev") or number}, proc)),
     )
 
 
@@ -94,6 +112,34 @@ def _swaps(proc: Path) -> list[str]:
     return found
 
 
+def _writers(numbers: set[str], proc: Path) -> Iterator[str]:
+    """Yield each other process that has one of the block devices `numbers` open for writing; O_EXCL tells none."""
+    for process in proc.iterdir():
+        if not process.name.isdecimal() or int(process.name) == os.getpid():
+            continue
+        try:
+            is_found = any(_is_writing(process, fd.name, numbers) for fd in (process / "fd").iterdir())
+        except OSError:
+            # It ended, or it is another user's.
+            continue
+        if is_found:
+            yield f"{sys_text(process / 'comm') or 'a process'} (pid {process.name})"
+
+
+def _is_writing(process: Path, fd: str, numbers: set[str]) -> bool:
+    try:
+        if str((process / "fd" / fd).readlink()).startswith(_NO_DEVICE):
+            return False
+        found = (process / "fd" / fd).stat()
+        if not stat.S_ISBLK(found.st_mode) or _number(found.st_rdev) not in numbers:
+            return False
+        lines = (process / "fdinfo" / fd).read_text().splitlines()
+    except OSError:
+        return False
+    flags = next((int(line.split()[1], 8) for line in lines if line.startswith("flags:")), os.O_RDONLY)
+    return flags & os.O_ACCMODE != os.O_RDONLY
+
+
 def _disks_below_root(sysfs: Path) -> set[str]:
     """Return the names of all disks that / lies on, through RAID and the like."""
     found: set[str] = set()
@@ -107,8 +153,23 @@ def _disks_below_root(sysfs: Path) -> set[str]:
     return found
 
 
-def refusal(device: BlockDevice, path: Path, *, is_destroying: bool) -> str | None:
-    """Return why a replay may not write to `device`, and what would help; None if it may."""
+def is_of_root(target: Path, sysfs: Path = Path("/sys")) -> bool:
+    """Return whether `target` shares a disk with the system's root filesystem, where other programs work too."""
+    disk = block_device(target)
+    return disk is None or disk.name in _disks_below_root(sysfs)
+
+
+def refusal(device: BlockDevice, path: Path, *, is_destroying: bool, overwritten: str | None = None) -> str | None:
+    """Return why a replay may not write to `device`, and what would help; None if it may.
+
+    `overwritten` names, with commas between them, the signatures that may be lost.
+    """
+    kept = [name for name in device.signatures if name not in (overwritten or "").split(",")]
+    names = ",".join(device.signatures)
+    signed = (
+        f"holds {names.replace(',', ', ')}; name another device, remove it first (wipefs --all {path}), "
+        f"or add --overwrite-signature {names} if that is to be lost"
+    )
     unmount = f"unmount it first (umount {device.mounted_at[0]})" if device.mounted_at else ""
     wipe = f"name a partition, or remove it first (wipefs --all {path})"
     checks = (
@@ -117,7 +178,8 @@ def refusal(device: BlockDevice, path: Path, *, is_destroying: bool) -> str | No
         (device.is_swap, f"used for swap; name another device, or swapoff {path} first"),
         (bool(device.holders), f"other devices are built on it ({', '.join(device.holders)}); name one of them"),
         (bool(device.partitions), f"partitioned ({', '.join(device.partitions)}); {wipe}"),
-        (device.table is not None, f"holds {device.table}; {wipe}"),
+        (bool(device.writers), f"held open for writing by {', '.join(device.writers)}; end that first"),
+        (bool(kept), signed),
         (device.is_read_only, "read-only; name another device"),
         (device.size_bytes == 0, "empty: no medium or no file behind it"),
         (not is_destroying, "the replay overwrites all that is on this device; say --destroy-data if that is meant"),
@@ -125,8 +187,12 @@ def refusal(device: BlockDevice, path: Path, *, is_destroying: bool) -> str | No
     return next((f"{path} ({device.name}): {why}" for is_so, why in checks if is_so), None)
 
 
-def claim_device(path: Path, flags: int, *, is_destroying: bool) -> tuple[int, BlockDevice]:
+def claim_device(
+    path: Path, flags: int, *, is_destroying: bool, overwritten: str | None = None
+) -> tuple[int, BlockDevice]:
     """Open the block device at `path` for this run alone, and return its descriptor and what it is.
+
+    `overwritten` is as in `refusal`.
 
     Raises:
         DeviceError: it is not to be written, or something holds it.
@@ -135,25 +201,47 @@ def claim_device(path: Path, flags: int, *, is_destroying: bool) -> tuple[int, B
     device = examine(path)
     why = refusal(device, path, is_destroying=is_destroying)
     if why is None:
-        device = replace(device, table=table(path))
-        why = refusal(device, path, is_destroying=is_destroying)
+        device = replace(device, signatures=signatures(path))
+        why = refusal(device, path, is_destroying=is_destroying, overwritten=overwritten)
     if why is not None:
         raise DeviceError(why)
     return _open_exclusively(path, flags), device
 
 
-def table(path: Path) -> str | None:
-    """Return the partition table or boot sector that the device at `path` starts with; None if there is none."""
+def signatures(path: Path) -> tuple[str, ...]:
+    """Return the names of all signatures on the device at `path`, by wipefs, else blkid, else those we know ourselves.
+
+    Raises:
+        DeviceError: it cannot be read.
+
+    """
     try:
         with path.open("rb") as device:
             start = device.read(_LOOKED_AT_BYTES)
     except OSError as error:
         raise DeviceError(f"{path}: cannot be read ({error.strerror}); a block device needs root") from None
-    if any(start[at : at + len(_GPT_SIGNATURE)] == _GPT_SIGNATURE for at in _GPT_AT):
-        return "a GPT partition table"
-    if start[_MBR_AT : _MBR_AT + 2] == _MBR_SIGNATURE:
-        return "an MBR partition table or a boot sector"
-    return None
+    for name, arguments, names_in in (("wipefs", ["--json"], _wipefs_names), ("blkid", ["-p", "-o", "export"], _types)):
+        program = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+        if program is not None and (found := names_in([program, *arguments, str(path)])):
+            return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(name for name, at, magic in _MAGIC if start[at : at + len(magic)] == magic))
+
+
+def _wipefs_names(command: list[str]) -> list[str]:
+    found, _ = _ask(command)
+    listed = (found or {}).get("signatures")
+    return [str(each.get("type")) for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+
+
+def _types(command: list[str]) -> list[str]:
+    """Return what `blkid -p` names; it gives up on a device with several filesystems, which it calls ambivalent."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False, text=True)  # noqa: S603 - fixed names
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    if done.returncode == _AMBIVALENT:
+        return ["ambivalent"]
+    return [line.partition("=")[2] for line in done.stdout.splitlines() if line.startswith(("TYPE=", "PTTYPE="))]
 
 
 def _open_exclusively(path: Path, flags: int) -> int:
@@ -169,9 +257,6 @@ def _open_exclusively(path: Path, flags: int) -> int:
         os.close(fd)
         raise DeviceError(f"{path} is no longer a block device")
     return fd
-
-
-_TIMEOUT_S = 10
 
 
 def firmware(target: Path) -> str | None:

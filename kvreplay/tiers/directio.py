@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvreplay.tiers.host import is_on_drive
 from kvtrace.core.errors import DeviceError
 
 ALIGNMENT = 4096
@@ -25,7 +26,7 @@ class DirectIo:
     """What the kernel says of direct I/O on one file of the target."""
 
     is_confirmed: bool
-    """O_DIRECT stands in the open file's flags, and an aligned write and read went through."""
+    """O_DIRECT stands in the open file's flags, an aligned write and read went through, and a drive lies beneath."""
     memory_alignment_bytes: int | None
     """From statx; null where the kernel does not tell."""
     offset_alignment_bytes: int | None
@@ -91,7 +92,8 @@ def confirm(fd: int, target: str, content: bytes) -> DirectIo:
         raise DeviceError(f"{target}: direct I/O fails there ({error.strerror}); {_ADVICE}") from None
     if not (is_same and is_direct):
         raise DeviceError(f"{target}: O_DIRECT was taken but is not in force; {_ADVICE}")
-    return DirectIo(is_direct, *(reported or (None, None)))
+    # Memory takes the flag too, and has nothing to do for it.
+    return DirectIo(is_on_drive(Path(f"/proc/self/fd/{fd}").resolve()), *(reported or (None, None)))
 
 
 def write_whole(fd: int, offset: int, data: memoryview) -> None:

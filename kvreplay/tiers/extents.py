@@ -70,7 +70,9 @@ class ExtentTier:
         held = self._holding.peak_bytes[0]
         wanted = self.alignment + held + int(held * SPARE_SHARE) + self._holding.ahead_bytes
         if self.is_device:
-            self._fd, device = claim_device(self._path, flags, is_destroying=self._options.is_destroying)
+            self._fd, device = claim_device(
+                self._path, flags, is_destroying=self._options.is_destroying, overwritten=self._options.overwritten
+            )
             available = self._size_bytes = device.size_bytes // self.alignment * self.alignment
         else:
             self._fd = claims.claim_file(self._path, flags)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 SECTOR_BYTES = 512
+_IN_MEMORY = {0x01021994: "tmpfs", 0x858458F6: "ramfs", 0x958458F6: "hugetlbfs"}
+"""Filesystems without a device, by f_type. Source: statfs(2)."""
+_STATFS_BYTES = 256
+_MEMORY_DISKS = {"ram": "a RAM disk", "zram": "compressed memory", "nullb": "a null block device"}
+_MAX_LAYERS = 16
 _OCTAL = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 
 
@@ -49,6 +56,8 @@ def filesystem_facts(target: Path) -> dict[str, Any]:
         "device": None,
         "device_model": None,
         "scheduler": None,
+        "memory_beneath": in_memory(target),
+        "is_drive_beneath": is_on_drive(target),
     }
     mount = None if target.is_block_device() else _mount_of(target.resolve())
     if mount is not None:
@@ -95,6 +104,76 @@ def _mount_of(path: Path) -> Mount | None:
     above = [m for m in mounts() if path == Path(m.point) or Path(m.point) in path.parents]
     # Of two at one point, the later hides the earlier.
     return max(enumerate(above), key=lambda pair: (len(pair[1].point), pair[0]))[1] if above else None
+
+
+def in_memory(target: Path) -> str | None:
+    """Return how `target` lies in memory, as `loop0 over tmpfs`; None if it does not, as far as that is seen."""
+    return next((text for is_memory, text in _layers(target, _MAX_LAYERS) if is_memory), None)
+
+
+def is_on_drive(target: Path) -> bool:
+    """Return whether `target` is or lies on a block device, down to the last layer, and none of them is memory."""
+    return all(is_memory is False for is_memory, _ in _layers(target, _MAX_LAYERS))
+
+
+def _layers(target: Path, most: int) -> Iterator[tuple[bool | None, str]]:
+    """Yield what `target` lies on at last, once for each of its drives: whether that is memory, and its name.
+
+    None for what is no block device and no memory either, as far as can be seen: a network's filesystem.
+    """
+    if most == 0 or not target.exists():
+        yield None, "what is not seen from here"
+        return
+    if target.is_block_device():
+        yield from _disk_layers(_block_directory(target), most)
+        return
+    kind = _IN_MEMORY.get(_filesystem_type(target))
+    if kind is not None:
+        yield True, kind
+        return
+    mount = _mount_of(target.resolve())
+    upper = (
+        next((o.partition("=")[2] for o in mount.options.split(",") if o.startswith("upperdir=")), "") if mount else ""
+    )
+    if upper:
+        yield from _over("overlay", _layers(Path(upper), most - 1))
+        return
+    at = _block_directory(target)
+    if at is None and mount is not None:
+        link = Path("/sys/dev/block") / mount.device
+        at = link.resolve() if link.exists() else None
+    yield from _disk_layers(at, most)
+
+
+def _disk_layers(at: Path | None, most: int) -> Iterator[tuple[bool | None, str]]:
+    """Yield the same for the block device that /sys describes at `at`."""
+    if at is None or most == 0:
+        yield None, "no block device"
+        return
+    disk = at if (at / "queue").is_dir() else at.parent
+    backing = sys_text(disk / "loop/backing_file")
+    below = sorted((at / "slaves").iterdir()) if (at / "slaves").is_dir() else []
+    if backing is not None:
+        yield from _over(disk.name, _layers(Path(backing), most - 1))
+    elif below:
+        for one in below:
+            yield from _over(at.name, _disk_layers(one.resolve(), most - 1))
+    else:
+        kind = _MEMORY_DISKS.get(disk.name.rstrip("0123456789"))
+        yield kind is not None, f"{disk.name}, {kind}" if kind else disk.name
+
+
+def _over(name: str, layers: Iterator[tuple[bool | None, str]]) -> Iterator[tuple[bool | None, str]]:
+    yield from ((is_memory, f"{name} over {text}") for is_memory, text in layers)
+
+
+def _filesystem_type(path: Path) -> int:
+    """Return f_type of the filesystem that holds `path`; 0 where it cannot be had."""
+    result = (ctypes.c_char * _STATFS_BYTES)()
+    if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(path), result) != 0:
+        return 0
+    # Of `long`, of which the upper half may hold a sign.
+    return int.from_bytes(bytes(result)[:4], "little")
 
 
 def block_device(target: Path) -> Path | None:

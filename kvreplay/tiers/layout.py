@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from enum import StrEnum
 
+from kvtrace.core.errors import DeviceError
+
 _MASK = (1 << 64) - 1
 # SplitMix64's multiplier: odd, so that no two ids meet, and neighbours part in their first digits.
 _SPREAD = 0xBF58476D1CE4E5B9
@@ -61,6 +63,15 @@ def path_function(layout: FileLayout, root: str) -> Callable[[int], str]:
     return lambda object_id: f"{prefixes[mixed(object_id) >> 56]}{object_id:016x}.kv"
 
 
+def _make_directory(path: str) -> None:
+    """Make a directory of ours; one that a file of another program kept from being removed is taken as it is."""
+    try:
+        os.mkdir(path)  # noqa: PTH102 - beside the paths of objects
+    except FileExistsError:
+        if os.path.islink(path) or not os.path.isdir(path):  # noqa: PTH112, PTH114 - beside the paths of objects
+            raise DeviceError(f"{path} is in the way and not ours; move it elsewhere") from None
+
+
 class Directories:
     """The directories of a layout below `root`: made at once where they are few, else when an object needs one."""
 
@@ -70,7 +81,7 @@ class Directories:
         self._made: set[str] = set()
         if layout is FileLayout.HASHED:
             for index in range(_SUBDIRECTORIES):
-                os.mkdir(f"{root}/{index:02x}")  # noqa: PTH102 - beside the paths of objects
+                _make_directory(f"{root}/{index:02x}")
 
     def make_for(self, path: str) -> None:
         """Make the directory that `path` is to lie in."""

@@ -23,6 +23,8 @@ class StorageOptions:
     """Leave files at the end."""
     is_destroying: bool = False
     """Whether block devices may be overwritten; only for `--destroy-data`."""
+    overwritten: str | None = None
+    """Signatures on block devices that may be lost, with commas between them; only for `--overwrite-signature`."""
     is_discarding: bool = False
     """Whether a delete discards its extent of a block device; only for `--discard`."""
     layout: FileLayout = FileLayout.HASHED

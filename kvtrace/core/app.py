@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import is_dataclass
 from functools import wraps
 from typing import Any, NoReturn, cast
@@ -21,6 +22,8 @@ from kvtrace.core.errors import KvError
 INTERRUPTED = 130
 TERMINATED = 143
 _GARBAGE_OBJECTS = 100_000
+PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
+"""Which of the three runs, for messages."""
 
 
 def make_app(program: str, summary: str, epilog: str) -> typer.Typer:
@@ -91,6 +94,7 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     """Run `app` and leave with its exit code; every error a user can cause is one line on stderr."""
     # typer's root of usage errors has no public name.
     usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
+    PROGRAM.set(program)
     signal.signal(signal.SIGTERM, _terminated)
     # Python looks for garbage whenever it has made 700 more objects: 0.1 s and more of a start that loads numba.
     gc.set_threshold(_GARBAGE_OBJECTS)

@@ -23,18 +23,21 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numba.extending
 import numpy as np
-from numba.core import compiler, event, types
+from numba.core import caching, compiler, event, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.registry import cpu_target
 from numba.np.arrayobj import populate_array
 
-from kvtrace.core.app import log
+from kvtrace import __version__
+from kvtrace.core.app import PROGRAM, log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _ROOT = Path(__file__).parents[2]
 _PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
+_SECONDS = {"kvtrace": 8, "kvreplay": 7, "kvdistill": 3}
+"""That each program's longest command compiles on an idle core of 2024; see bench/bench_startup.py."""
 _IMPORT = re.compile(rb"^(?:from|import) (kv[\w.]+)(?: import (.*))?", re.MULTILINE)
 
 
@@ -77,8 +80,9 @@ if CACHE is not None:
 _IS_KEPT = CACHE is not None
 
 
+@functools.cache
 def _load_numba() -> None:
-    """Have numba load what it needs at the first call, but for scipy: 0.15 s of each start, where it is installed.
+    """Have numba load what compiling needs, but for scipy: 0.15 s, where it is installed.
 
     It is for linear algebra, which we compile none of.
     """
@@ -93,23 +97,46 @@ def _load_numba() -> None:
             del sys.modules["scipy.linalg"]
 
 
-_load_numba()
+class _Kept(caching.FunctionCache):
+    """What earlier runs compiled of a function, found without loading what only compiling needs: 0.2 s of a start."""
 
-njit = numba.njit(cache=_IS_KEPT, nogil=True, _nrt=False)
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+
+
+class _KeptWhole(_Kept):
+    """The same of a function that makes arrays: it needs what is loaded with the rest."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        _load_numba()
+        return super().load_overload(sig, target_context)
+
+
+def _compiled(kept: type[_Kept] = _Kept, **options: bool) -> Callable[[Any], Any]:
+    make = numba.njit(cache=_IS_KEPT, **options)
+
+    def decorate(function: Any) -> Any:
+        dispatcher = make(function)
+        if _IS_KEPT:
+            dispatcher._cache = kept(function)
+        return dispatcher
+
+    return decorate
+
+
+njit = _compiled(nogil=True, _nrt=False)
 """Compile a function when it is first called, and keep the result on the disk. It can make no array.
 
 Without numba's runtime no references are counted, which around calls with as many arrays as ours took more than
 half of all time; whoever calls from Python holds the arrays.
 """
 
-allocating = numba.njit(cache=_IS_KEPT, nogil=True)
+allocating = _compiled(_KeptWhole, nogil=True)
 """The same for a function that makes arrays, or takes memory as one."""
 
-holding = numba.njit(cache=_IS_KEPT, _nrt=False)
+holding = _compiled(_nrt=False)
 """As `njit`, for a function shorter than it would take a thread to get the interpreter's lock back."""
-
-inlined = numba.njit(inline="always")
-"""The same for a few lines in a hot loop: copied into each caller, which a call with this many arrays is not worth."""
 
 
 class _Unset:
@@ -154,16 +181,6 @@ class _Inner(compiler.Compiler):
         return super().define_pipelines()
 
 
-def inner(function: Any) -> Any:
-    """Compile a function into those compiled functions that call it, once, whatever integers it is given."""
-    return _inner(function)
-
-
-def forced(function: Any) -> Any:
-    """Do the same for a few lines in a hot loop, which must not cost a call."""
-    return _inner(function, forceinline=True)
-
-
 def callback(signature: Any) -> Any:
     """Return a decorator that compiles a function of `signature` at once, so that compiled code may call its address.
 
@@ -172,7 +189,8 @@ def callback(signature: Any) -> Any:
     return numba.cfunc(signature, cache=_IS_KEPT, _nrt=False, error_model="numpy")
 
 
-def _inner(function: Any, **options: bool) -> Any:
+def inner(function: Any, **options: bool) -> Any:
+    """Compile a function into those compiled functions that call it, once, whatever integers it is given."""
     options |= {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     dispatcher = numba.njit(pipeline_class=_Inner, error_model="numpy", **options)(function)
     template = dispatcher.get_call_template
@@ -180,18 +198,17 @@ def _inner(function: Any, **options: bool) -> Any:
     def one_signature(args: Any, kws: Any) -> Any:
         return template([_widened(a) for a in args], {name: _widened(a) for name, a in kws.items()})
 
+    def refuse(*_: Any, **__: Any) -> None:
+        raise TypeError("this function is only there for compiled code")
+
     dispatcher.get_call_template = one_signature
     # It has no code of its own that Python could call.
-    dispatcher._insert, dispatcher._compile_for_args = _forget, _refuse
+    dispatcher._insert, dispatcher._compile_for_args = lambda *_, **__: None, refuse
     return dispatcher
 
 
-def _forget(*_: Any, **__: Any) -> None:
-    pass
-
-
-def _refuse(*_: Any, **__: Any) -> None:
-    raise TypeError("this function is only there for compiled code")
+forced = functools.partial(inner, forceinline=True)
+"""The same for a few lines in a hot loop, which must not cost a call."""
 
 
 def _widened(kind: Any) -> Any:
@@ -303,6 +320,9 @@ class _Once(event.Listener):
         pass
 
 
+event.register("numba:compile", _Once(_load_numba))
+
+
 @contextmanager
 def compile_announced() -> Iterator[None]:
     """Tell the person watching, once, if the block has to compile: what it calls first may be compiled alone."""
@@ -312,8 +332,9 @@ def compile_announced() -> Iterator[None]:
 
 @functools.cache
 def _say_compiling() -> None:
-    kept = "happens once" if _IS_KEPT else "cannot be kept (the cache directory is not writable)"
-    log(f"compiling: this takes up to a minute and {kept}")
+    program = PROGRAM.get()
+    kept = "once a version" if _IS_KEPT else "each time, for the cache directory is not writable"
+    log(f"compiling: {program} {__version__} for this machine, about {_SECONDS[program]} s, {kept}")
 
 
 @contextmanager

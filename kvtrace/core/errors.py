@@ -4,7 +4,8 @@
     ├── ConfigError        2  an option, preset, model, tier or unit that we cannot take
     ├── TraceError         3  an input file that is not what it should be (path, row, column)
     ├── DeviceError        4  a target, filesystem or output that refuses, or is unsafe
-    └── ProbeUnavailable   5  an optional part that this machine lacks, and how to get it
+    ├── ProbeUnavailable   5  an optional part that this machine lacks, and how to get it
+    └── FailedOperations   6  a replay that went on to its end (--on-error continue) although operations failed
 
 `app.run` catches them once and prints one line. `ValueError` stays for programmers' mistakes.
 """
@@ -50,3 +51,9 @@ class ProbeUnavailable(KvError):  # noqa: N818 - it says what is so, and nothing
     """An optional part that is missing here; the message says what mends it."""
 
     exit_code = 5
+
+
+class FailedOperations(KvError):  # noqa: N818 - it names a result, which is kept
+    """A replay reached its end, but some of its operations failed; its figures are of the others."""
+
+    exit_code = 6

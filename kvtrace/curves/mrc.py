@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from kvtrace.core.document.plots import panels
 from kvtrace.core.errors import ConfigError
 from kvtrace.curves.sampling import Estimate, estimate
-from kvtrace.curves.stack import lru_curve
-from kvtrace.model.shape import bytes_per_token
+from kvtrace.curves.stack import LruCurve, lru_curve
+from kvtrace.model.shape import ModelShape, bytes_per_token
+from kvtrace.requests.requests import Requests
 from kvtrace.sim.chains import chunk_chains
 from kvtrace.sim.policies.policies import Policy
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvtrace.curves.stack import LruCurve
-    from kvtrace.model.shape import ModelShape
-    from kvtrace.requests.requests import Requests
 
 # Of one sample, if the user says nothing: 20 points then take seconds.
 SAMPLED_REFERENCES = 1_000_000
@@ -65,9 +60,13 @@ class HitCurve:
 
 
 def sweep(
-    requests: Requests, model: ModelShape, chunk_tokens: int | None, points: int, policy: Policy = Policy.LRU,
+    requests: Requests,
+    model: ModelShape,
+    chunk_tokens: int | None,
+    points: int,
+    policy: Policy = Policy.LRU,
     sample: float | None = None,
-) -> HitCurve:  # fmt: skip
+) -> HitCurve:
     """Return `points` points from one object to all of them, log-spaced.
 
     LRU is exact, in one pass. Another policy is simulated at each point, with samples of a share `sample` of the
@@ -99,8 +98,15 @@ def sweep(
     made = [_point(e, curve.references, most, size) for e in found]
     enough = [_enough(curve, made, share, size, policy) for share in SHARES]
     return HitCurve(
-        policy, found[0].sampling_rate, tokens, size, len(requests), curve.references, made, enough,
-    )  # fmt: skip
+        policy,
+        found[0].sampling_rate,
+        tokens,
+        size,
+        len(requests),
+        curve.references,
+        made,
+        enough,
+    )
 
 
 def _of_lru(curve: LruCurve, capacity: int) -> Estimate:
@@ -111,9 +117,16 @@ def _of_lru(curve: LruCurve, capacity: int) -> Estimate:
 def _point(found: Estimate, references: int, most: int, size: int) -> CurvePoint:
     hits = round(found.hits)
     return CurvePoint(
-        found.capacity, found.capacity * size, hits, hits / references, found.hits_error / references, hits * size,
-        (most - hits) * size, round(found.inserts) * size, round(found.inserts_error) * size,
-    )  # fmt: skip
+        found.capacity,
+        found.capacity * size,
+        hits,
+        hits / references,
+        found.hits_error / references,
+        hits * size,
+        (most - hits) * size,
+        round(found.inserts) * size,
+        round(found.inserts_error) * size,
+    )
 
 
 def _enough(curve: LruCurve, points: list[CurvePoint], share: float, size: int, policy: Policy) -> dict[str, Any]:
@@ -123,9 +136,10 @@ def _enough(curve: LruCurve, points: list[CurvePoint], share: float, size: int, 
     else:
         capacity = next((p.capacity_objects for p in points if p.hits >= wanted), None)
     return {
-        "share_of_hits": share, "capacity_objects": capacity,
+        "share_of_hits": share,
+        "capacity_objects": capacity,
         "capacity_bytes": None if capacity is None else capacity * size,
-    }  # fmt: skip
+    }
 
 
 def plot(found: HitCurve, path: Path, title: str) -> None:

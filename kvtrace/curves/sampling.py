@@ -6,21 +6,18 @@ same share (spatial sampling: Waldspurger et al., SHARDS, FAST 2015).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvtrace.curves.stack import Uses, policy_uses
+from kvtrace.curves.stack import LruCurve, Uses, policy_uses
 from kvtrace.sim.chains import Chains
 from kvtrace.sim.policies.policies import Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
-
-    from kvtrace.curves.stack import LruCurve
 
 HASH_VALUES = 2**24
 SAMPLES = 4

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvtrace.core.compiled import allocating, inner, njit
+from kvtrace.sim.chains import Chains
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.policies.queues import first_expiry, on_hit, on_insert, on_remove, queue_of, victim
 from kvtrace.sim.records import NONE, UNBOUNDED, World, new_links, new_slots, new_tiers
 from kvtrace.sim.setup import set_policies
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
-
-    from kvtrace.sim.chains import Chains
 
 
 @dataclass(frozen=True, slots=True)

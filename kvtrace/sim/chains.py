@@ -10,12 +10,10 @@ import numpy as np
 
 from kvtrace.core.compiled import njit
 from kvtrace.core.errors import ConfigError
-from kvtrace.requests.requests import NONE
+from kvtrace.requests.requests import NONE, Requests
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from kvtrace.requests.requests import Requests
 
 MAX_OBJECTS = 2**31 - 1
 _BATCH = 1 << 18

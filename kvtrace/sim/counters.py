@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-
-if TYPE_CHECKING:
-    from kvtrace.sim.preset import Preset
-    from kvtrace.sim.records import World
+from kvtrace.sim.preset import Preset
+from kvtrace.sim.records import World
 
 
 def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:

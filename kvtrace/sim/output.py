@@ -39,9 +39,12 @@ _KEY_DIGITS = 12
 
 
 def write(
-    path: Path, simulation: Simulation, describe: Callable[[Table], Metadata],
-    requests_path: Path | None = None, progress: Callable[[float], None] = lambda _ns: None,
-) -> Metadata:  # fmt: skip
+    path: Path,
+    simulation: Simulation,
+    describe: Callable[[Table], Metadata],
+    requests_path: Path | None = None,
+    progress: Callable[[float], None] = lambda _ns: None,
+) -> Metadata:
     """Run `simulation` into the trace at `path`, its objects table beside it, and its requests if wanted.
 
     `describe` makes the metadata of each table. Nothing appears under a final name unless all is whole.
@@ -77,9 +80,10 @@ def write(
 
 
 def _run(
-    simulation: Simulation, encode: Callable[[pa.RecordBatch, Any, pa.RecordBatch | None], None],
+    simulation: Simulation,
+    encode: Callable[[pa.RecordBatch, Any, pa.RecordBatch | None], None],
     progress: Callable[[float], None],
-) -> None:  # fmt: skip
+) -> None:
     """Simulate in this thread, and `encode` rows, object sizes and users' requests in another, in order."""
     waiting: deque[Future[None]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="trace-encoder") as encoder:
@@ -156,10 +160,16 @@ def _user_requests(log: Any) -> pa.RecordBatch:
 
     arrival, request, session, turn, inputs, outputs, qos, kind = (log[name].copy() for name in log.dtype.names)
     arrays = [
-        pa.array(arrival), pa.array(request), pa.array(session), pa.array(turn, pa.int32()), pa.array(inputs),
-        pa.array(outputs), pa.nulls(len(log), pa.list_(pa.int64())),
-        enum_array(REQUESTS, "qos", qos.astype(np.int8)), enum_array(REQUESTS, "kind", kind.astype(np.int8)),
-    ]  # fmt: skip
+        pa.array(arrival),
+        pa.array(request),
+        pa.array(session),
+        pa.array(turn, pa.int32()),
+        pa.array(inputs),
+        pa.array(outputs),
+        pa.nulls(len(log), pa.list_(pa.int64())),
+        enum_array(REQUESTS, "qos", qos.astype(np.int8)),
+        enum_array(REQUESTS, "kind", kind.astype(np.int8)),
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(REQUESTS))
 
 
@@ -167,10 +177,13 @@ def describer(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
     """Return the function that makes the metadata of each table of this run of `argv` under `config`."""
     preset, model = simulation.preset, simulation.model
     facts = {
-        "name": config["model"], "source": model.source, "kv_dtype": str(model.kv_dtype),
-        "bytes_per_token": simulation.bytes_per_token, "ranks": simulation.ranks,
+        "name": config["model"],
+        "source": model.source,
+        "kv_dtype": str(model.kv_dtype),
+        "bytes_per_token": simulation.bytes_per_token,
+        "ranks": simulation.ranks,
         "objects_per_chunk": simulation.parts,
-    }  # fmt: skip
+    }
     config = {**config, "hierarchy": as_config(preset)}
     notes = _notes(simulation)
     if "serving" in config:
@@ -178,9 +191,18 @@ def describer(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
 
     def make(table: Table) -> Metadata:
         return metadata.describe(
-            table, "kvtrace", argv, config, seed=config["seed"], preset=config["preset"], model=facts,
-            tiers=preset.tier_list(), source=config["source"], notes=notes, is_simulated=True,
-        )  # fmt: skip
+            table,
+            "kvtrace",
+            argv,
+            config,
+            seed=config["seed"],
+            preset=config["preset"],
+            model=facts,
+            tiers=preset.tier_list(),
+            source=config["source"],
+            notes=notes,
+            is_simulated=True,
+        )
 
     return make
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -15,9 +16,6 @@ from kvtrace.core.units import parse_bytes, parse_duration_ns
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.users.workload import Workload
 from kvtrace.users.workload import check as check_workload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 PRESETS = Path(__file__).with_name("presets")
 MAX_TIERS = 8

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from kvtrace.core.structures import Structure, number, part, record, table
 from kvtrace.users.synthetic import USER
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 UNBOUNDED = 2**62
 NONE = -1

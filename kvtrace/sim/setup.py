@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import ModelShape, Piece, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
+from kvtrace.requests.requests import Requests
 from kvtrace.sim import records
 from kvtrace.sim.chains import chunk_chains, conversations
 from kvtrace.sim.policies.policies import Policy
@@ -16,11 +18,6 @@ from kvtrace.sim.preset import BYTES_PER_US, Entry, Match, Placement, Preset, Pr
 from kvtrace.sim.records import NONE, Knobs, World
 from kvtrace.users import synthetic
 from kvtrace.users.workload import Library, Popularity, ServingMode
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvtrace.requests.requests import Requests
 
 FOREVER_NS = 2**62
 # Of slots, of actors for requests in flight, and of objects of one request, to start with.

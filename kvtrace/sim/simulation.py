@@ -8,22 +8,18 @@ distinct block. With the policies s3fifo and arc every block of a file counts as
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.model.shape import ModelShape
 from kvtrace.sim import counters, loop, records, setup
-from kvtrace.sim.preset import Entry
+from kvtrace.sim.preset import Entry, Preset
 from kvtrace.sim.setup import FOREVER_NS, Load
 from kvtrace.users.workload import library_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from kvtrace.model.shape import ModelShape
-    from kvtrace.sim.preset import Preset
 
 __all__ = ["FOREVER_NS", "Flush", "Load", "Simulation", "Sink"]
 
@@ -64,9 +60,13 @@ class Simulation:
         self._first_tokens: list[Any] = []
         self._sizes = setup.sizes_of(preset, model, ranks)
         self.library = library_of(
-            preset.workload, load.users, model.layers, self.bytes_per_token,
-            is_turn=preset.entry is Entry.TURN, seed=load.seed,
-        )  # fmt: skip
+            preset.workload,
+            load.users,
+            model.layers,
+            self.bytes_per_token,
+            is_turn=preset.entry is Entry.TURN,
+            seed=load.seed,
+        )
         self.world = setup.make(preset, model, load, self.library, self._sizes, rows)
 
     @property

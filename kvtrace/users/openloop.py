@@ -28,9 +28,14 @@ _LOT = -1
 
 
 def make(
-    arrivals: ArrivalProcess, until_ns: int, max_context_tokens: int, seed: int, *,
-    live_conversations: int = LIVE_CONVERSATIONS, max_requests: int | None = None,
-) -> Requests:  # fmt: skip
+    arrivals: ArrivalProcess,
+    until_ns: int,
+    max_context_tokens: int,
+    seed: int,
+    *,
+    live_conversations: int = LIVE_CONVERSATIONS,
+    max_requests: int | None = None,
+) -> Requests:
     """Return the requests that arrive before `until_ns`, each the next turn of one of `live_conversations`.
 
     The conversation is any with the same chance; one that ends makes way for one of a new user.
@@ -51,17 +56,27 @@ def make(
     over = int(np.count_nonzero(turns["input"] + turns["output"] > max_context_tokens))
     is_even = arrivals.process is Process.CONSTANT
     origin = {
-        "kind": "open-loop", "requests": len(times), "block_tokens": 0, **arrivals.as_origin(),
-        "expected_requests": arrivals.expected(until_ns), "duration_ns": until_ns, "max_requests": max_requests,
-        "live_conversations": live_conversations, "conversations": int(turns["session"].max()) + 1,
-        "over_context": over, "generator": None if is_even else f"PCG64, numpy {np.__version__}",
-    }  # fmt: skip
+        "kind": "open-loop",
+        "requests": len(times),
+        "block_tokens": 0,
+        **arrivals.as_origin(),
+        "expected_requests": arrivals.expected(until_ns),
+        "duration_ns": until_ns,
+        "max_requests": max_requests,
+        "live_conversations": live_conversations,
+        "conversations": int(turns["session"].max()) + 1,
+        "over_context": over,
+        "generator": None if is_even else f"PCG64, numpy {np.__version__}",
+    }
     session, turn, inputs, outputs, qos, kind = (np.ascontiguousarray(turns[name]) for name in _TURN.names or ())
     none = np.zeros(len(times) + 1, dtype=np.int64)
     return Requests(
         *(times, inputs, outputs, none, none[:0], 0, origin, _notes(arrivals, origin, max_context_tokens)),
-        session_id=session, turn=turn, qos=qos, kind=kind,
-    )  # fmt: skip
+        session_id=session,
+        turn=turn,
+        qos=qos,
+        kind=kind,
+    )
 
 
 def _turns(count: int, live: int, max_context_tokens: int, seed: int) -> Any:

@@ -1,7 +1,7 @@
 """What the programs make of fixed inputs, as hashes and scrubbed text: the golden data of `test_golden_house`.
 
-`python tests/project/transcripts.py --write` writes the goldens anew, `--write NAME` one of them, and `--record`
-the two runs that reports are made of (these measure, so that theirs must be written anew as well).
+`PYTHONPATH=tests/support python tests/project/transcripts.py --write` writes the goldens anew, `--write NAME` one of
+them, and `--record` the two runs that reports are made of (these measure, so that theirs must be written anew as well).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from schedules import Schedule
 
 from kvdistill.cli import main as kvdistill
 from kvreplay.cli import main as kvreplay
-from kvreplay.engine.schedule import Schedule
 from kvreplay.plan.pacing import choose
 from kvreplay.plan.plan import compile_window, populate_plan
 from kvtrace import __version__

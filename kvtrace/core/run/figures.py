@@ -47,21 +47,45 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_mean: float | None = None
     in_flight_max: int | None = None
     latency: Distribution
+    """Service time: completion - submission."""
+    response: Distribution | None = None
+    """Response time: completion - due time; null in a closed loop."""
     latency_per_mib: Distribution | None = None
     """Each operation's latency for 1 MiB of its object bytes."""
     lateness: Distribution | None
     """Submission - due time; null in a closed loop."""
 
+    @property
+    def judged(self) -> Distribution:
+        """The time that criteria judge: the response time in an open loop, else the service time."""
+        return self.latency if self.response is None else self.response
+
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether an open loop kept to the trace's times."""
+    """Whether an open loop kept to the trace's times, and what kept it from that."""
 
     kept_pace: bool
+    """Its end did not slip, and hardly an operation was late by itself."""
     late_fraction: float
     """Operations submitted more than 1 ms after they were due."""
     late_by_itself_fraction: float
     """Of all operations, those late by more than 1 ms after what they had to wait for was done."""
     lateness: Distribution
+    response: Distribution | None = None
+    """Completion - due time, of all that completed."""
+    offered_per_s: float | None = None
+    """Operations / from the first due time to the last; null if all were due at once."""
+    delivered_per_s: float | None = None
+    """Operations / from the first due time to the last completion, less what the last took."""
+    end_late_ns: int | None = None
+    """The last completion - the last due time, less what such an operation takes."""
+    cause: str | None = None
+    """What most of the delay was: one of `causes`; null if it kept pace."""
+    causes: dict[str, float] = {}
+    """Shares of the response times added up: drive (service time), dependencies (earlier operations of the request or
+    object), queue (as much in flight as may be), data (not made yet), submission (ours)."""
+    held_share: float | None = None
+    """Of the run's time: something due waited because as much was in flight as may be; null if not known."""
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +148,8 @@ class ClassFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     qos: str
     storage: Distribution
+    response: Distribution | None = None
+    """As in `RequestFigures`; judged instead of `storage` in an open loop."""
     targets_ns: dict[str, int]
     """By percentile: p95, p99, p99_9, p99_99."""
     share_within_p95_target: float | None
@@ -138,6 +164,8 @@ class RequestFigures(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     storage: Distribution
     """storage_ns of those whose operations on storage and in memory all completed."""
+    response: Distribution | None = None
+    """Time in which at least one of its operations was due and not completed; null in a closed loop."""
     first_token: Distribution | None
     """Null if it is not modelled."""
     first_token_unknown: int | None
@@ -170,6 +198,9 @@ class MlperfLatency(msgspec.Struct, frozen=True, kw_only=True):
     """storage, cpu or other."""
     op: str
     total: Distribution
+    """Service time."""
+    response: Distribution | None = None
+    """Response time, which the criteria judge in an open loop; null in a closed one."""
     host: None = None
     device: None = None
     reason: str

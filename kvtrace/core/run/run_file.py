@@ -195,10 +195,9 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     unwritten_blocks: int
     """Read where the trace never wrote: nothing to check."""
     corrupt_blocks: int
-    """An operation of several I/Os ends at its first corrupt one: what it has not read by then is not counted."""
     by_fault: dict[str, int]
     located: list[BadBlock]
-    """The first 1,000 found."""
+    """All, up to 100,000."""
     check_ns: int
     """Thread time that checking took, inside the measured time of the run."""
 
@@ -230,9 +229,9 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
     config_sha256: str
     started_utc: str | None
     status: str
-    """complete, or partial if the run was cut short; running while it goes on."""
+    """running, complete, partial if the run was cut short, or failed operations if it was whole but some failed."""
     reason: str | None
-    """Why it is partial."""
+    """Why it is not complete."""
     host: dict[str, Any]
     """kernel, cpu_model, cpus and more."""
     trace: TraceNote

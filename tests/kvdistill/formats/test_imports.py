@@ -202,7 +202,7 @@ def test_what_warp_measured_becomes_a_run(tmp_path):
     assert write["latency"]["p50_ns"] is None
     done = run_cli("kvdistill", "report", out, "--json")
     assert json.loads(done.stdout)["figures"]
-    both = run_cli("kvreplay", "compare", out, out, "--json")
+    both = run_cli("kvdistill", "compare", out, out, "--json")
     assert {line["tier"] for line in json.loads(both.stdout)["lines"]} == {"minio"}
 
 

@@ -49,11 +49,12 @@ def write_probe(folder):
     return folder
 
 
+SIDE = {"ios": 10, "read_share": 0.5, "ios_per_s": 1.0, "bytes_per_s": 1.0, "size_tv": None}
 CLOSENESS = {
     "fio_version": "3.33", "notes": ["the target is slow"],
     "comparisons": [{
-        "job": "replay.fio", "window": "the first 3 s", "source": {"name": "source", "ios": 10, "size_tv": None},
-        "fio": {"name": "replay", "ios": 10, "size_tv": 0.25},
+        "job": "replay.fio", "window": "the first 3 s", "source": SIDE | {"name": "source"},
+        "fio": SIDE | {"name": "replay", "size_tv": 0.25},
         "verdicts": [
             {"name": "size TV", "target": "<= 0.015", "value": 0.25, "passes": False},
             {"name": "read share", "target": "within 1.5 %", "value": -0.0125, "passes": True},
@@ -199,6 +200,8 @@ def test_odd_runs_have_every_form(tmp_path, latencies, outcome):
 def test_a_folder_of_nothing_is_one_line(tmp_path):
     done = run_cli("kvdistill", "report", tmp_path, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    (tmp_path / "run.partial.json").write_text("{}")
+    assert "kvreplay recover" in run_cli("kvdistill", "compare", tmp_path, tmp_path, check=False).stderr
     (tmp_path / "ops.parquet").write_bytes(b"PAR1")
     done = run_cli("kvdistill", "report", tmp_path, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (3, 1)

@@ -238,9 +238,9 @@ def test_what_is_whole_is_found_whole_on_files_and_in_memory(tmp_path: Path) -> 
     found = outcome.verification
     assert outcome.error is None
     assert found is not None
-    # Object 1 is read over 6 blocks, of which the trace never wrote the second.
-    assert (found.corrupt_blocks, found.unwritten_blocks) == (0, 1)
-    assert found.checked_blocks == 3 + 3 + 3 + 5 + 15 + 3 + 2 + 1
+    # Object 1 is read over 6 blocks, of which the trace never wrote the second: it was populated.
+    assert (found.corrupt_blocks, found.unwritten_blocks) == (0, 0)
+    assert found.checked_blocks == 3 + 3 + 3 + 6 + 15 + 3 + 2 + 1
 
 
 def test_only_reads_that_see_several_writes_get_ranges(tmp_path: Path) -> None:
@@ -289,3 +289,29 @@ def test_the_command_says_what_is_corrupt_and_fails(tmp_path: Path) -> None:
     assert "verified 10 blocks of 4 KiB: none corrupt" in done.stdout
     with pytest.raises(ConfigError, match="--verify marks every block"):
         check_ratios(2, 1, is_verified=True)
+
+
+@pytest.mark.parametrize("engine", ["threads", "auto"])
+def test_every_mismatch_of_a_run_is_listed_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    stamp = Stamper.stamp
+
+    def wrong(self: Stamper, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
+        stamp(self, buffer, object_id + 100, version, offset)
+
+    monkeypatch.setattr(Stamper, "stamp", wrong)
+    (tmp_path / "d").mkdir()
+    # Objects of ten blocks in I/Os of two: what follows a bad I/O is read and checked as well.
+    rows = [row(op, i, ts=ts) for ts, op in enumerate(("write", "read")) for i in range(5)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    how = ["--tier", f"nvme={tmp_path / 'd'}", "--buffered", "--verify", "--io-bytes", "8KiB", "--engine", engine]
+    done = run_cli("kvreplay", "run", trace, *how, "-o", tmp_path / "run", check=False)
+    assert done.returncode == 4
+    assert "; CORRUPT: 50 of 50 blocks" in done.stdout.splitlines()[0]
+    assert done.stdout.count("misplaced block: tier nvme") == 50
+    kept = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (kept["status"], len(kept["verification"]["located"])) == ("failed operations", 50)
+    assert kept["verification"]["checked_blocks"] == 50
+    ops = read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
+    assert [o["outcome"] for o in ops] == ["ok"] * 5 + ["corrupt"] * 5

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from rings import IO, SEED, content, needs_uring
+from schedules import Schedule, ask, fall_asleep, take_made
 
 from kvreplay.data.generate import filler
 from kvreplay.engine import mailbox
 from kvreplay.engine.choose import UringEngine
 from kvreplay.engine.job import ERROR, OK, Job, Record
-from kvreplay.engine.schedule import Schedule
 from kvreplay.engine.tables import ASKED
 from kvreplay.engine.workers import Mail
 from kvreplay.plan.plan import DELETE, READ, WRITE, Plan, build_plan
@@ -25,16 +26,12 @@ from kvreplay.tiers.modelled import SimulatedTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import Holding, StorageOptions, place
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 SPACE_BYTES = 64 << 20
 
 
 @pytest.fixture
 def space(tmp_path: Path) -> Iterator[ExtentTier]:
     """Extents of a file, through the page cache, so that any filesystem will do."""
-    (tmp_path / "space").touch()
     tier = ExtentTier("space", tmp_path / "space", StorageOptions(is_direct=False))
     tier.expect(Holding([SPACE_BYTES]))
     tier.open(SPACE_BYTES)
@@ -48,10 +45,20 @@ def plan_of(rows: list[tuple[int, ...]], ts: list[int] | None = None) -> Plan:
     tier, op, obj, length, request, stage = np.array(rows, dtype=np.int64).T.copy()
     count = len(rows)
     return build_plan(
-        {"row": np.arange(count), "ts_ns": np.array(ts or [0] * count, np.int64), "op": op, "tier": tier,
-         "object_id": obj, "offset_bytes": np.zeros(count, np.int64), "length_bytes": length, "request_id": request,
-         "stage": stage}, [4096] * 4, Path("t"),
-    )  # fmt: skip
+        {
+            "row": np.arange(count),
+            "ts_ns": np.array(ts or [0] * count, np.int64),
+            "op": op,
+            "tier": tier,
+            "object_id": obj,
+            "offset_bytes": np.zeros(count, np.int64),
+            "length_bytes": length,
+            "request_id": request,
+            "stage": stage,
+        },
+        [4096] * 4,
+        Path("t"),
+    )
 
 
 def drive(plan: Plan, tiers: list[Any], depth: int, due: Any = None, **job: Any) -> tuple[Any, Record]:
@@ -168,23 +175,24 @@ def test_an_interrupt_ends_a_run_that_compiled_code_alone_does(space: ExtentTier
 
 
 def test_the_mailbox_hands_over_each_buffer_once_and_trouble_before_data() -> None:
-    schedule = Schedule(plan_of([(0, WRITE, i, 4096, -1, -1) for i in range(6)]), None, [True], [4096], depth=2,
-                        ahead=2, io_bytes=IO)  # fmt: skip
+    schedule = Schedule(
+        plan_of([(0, WRITE, i, 4096, -1, -1) for i in range(6)]), None, [True], [4096], depth=2, ahead=2, io_bytes=IO
+    )
     mail = Mail(schedule)
     try:
         answer = np.zeros(4, ASKED)
         assert mail.take_asked(answer) == []
-        mailbox.ask(mail.address, 0, True)
+        ask(mail.address, 0, True)
         # Six buffers, one of which is kept for a write that has started.
         fills = mail.take_asked(answer) + mail.take_asked(answer)
         assert [fill.row for fill in fills] == [0, 1, 2, 3, 4]
         assert len({fill.slot for fill in fills}) == 5
         mail.post("trouble with row 1")
         mail.give_made(np.array([fill.slot for fill in fills[:2]]))
-        assert not mailbox.take_made(mail.address)
+        assert not take_made(mail.address)
         assert list(mail.answers()) == ["trouble with row 1"]
         assert schedule.take(0) is None
-        assert mailbox.take_made(mail.address)
+        assert take_made(mail.address)
         assert [submission.flight.row for _ in range(2) if (submission := schedule.take(0))] == [0, 1]
     finally:
         mail.close()
@@ -195,7 +203,7 @@ def test_whoever_sleeps_is_woken_once() -> None:
     mail = Mail(schedule)
     try:
         # Asleep with a full queue: data does not wake it, mail does.
-        assert mailbox.fall_asleep(mail.address, mailbox.FULL)
+        assert fall_asleep(mail.address, mailbox.FULL)
         mail.give_made(np.zeros(0, np.int64))
         with pytest.raises(BlockingIOError):
             os.eventfd_read(mail.fd)
@@ -203,14 +211,14 @@ def test_whoever_sleeps_is_woken_once() -> None:
         mail.post(2)
         assert os.eventfd_read(mail.fd) == 1
         # With mail there it does not fall asleep.
-        assert not mailbox.fall_asleep(mail.address, mailbox.FULL)
+        assert not fall_asleep(mail.address, mailbox.FULL)
         assert list(mail.answers()) == [1, 2]
-        assert mailbox.fall_asleep(mail.address, mailbox.HUNGRY)
+        assert fall_asleep(mail.address, mailbox.HUNGRY)
         mail.give_made(np.zeros(0, np.int64))
         assert os.eventfd_read(mail.fd) == 1
         # A maker that goes to sleep is woken by what is asked for next.
         assert mailbox.may_sleep(mail.address)
-        mailbox.ask(mail.address, 0, True)
+        ask(mail.address, 0, True)
         mail.sleep_until_asked()
     finally:
         mail.close()

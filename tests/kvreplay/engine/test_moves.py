@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from conftest import write_trace
 
@@ -12,9 +13,6 @@ from kvreplay.run.run import replay
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GPU, CPU, NVME = 0, 1, 2
 LENGTH = 3 * 4096
@@ -36,10 +34,16 @@ DEMOTION = [row("read", CPU, "demote"), row("write", NVME, "demote"), row("delet
 
 def test_a_copy_has_its_sources_version(tmp_path: Path) -> None:
     rows = [
-        row("write", GPU, "prefill"), row("write", CPU, "store"), *DEMOTION,
-        row("read", NVME, "load"), row("delete", NVME, "promote"), row("write", CPU, "promote"),
-        row("write", GPU, "prefill"), row("write", CPU, "store"), row("write", NVME, "store", obj=1),
-    ]  # fmt: skip
+        row("write", GPU, "prefill"),
+        row("write", CPU, "store"),
+        *DEMOTION,
+        row("read", NVME, "load"),
+        row("delete", NVME, "promote"),
+        row("write", CPU, "promote"),
+        row("write", GPU, "prefill"),
+        row("write", CPU, "store"),
+        row("write", NVME, "store", obj=1),
+    ]
     # The newest prefill is version 2; object 1 comes from nowhere that is replayed.
     assert versions(tmp_path, rows, (GPU, CPU, NVME)) == [1, 1, 0, 1, 0, 0, 0, 1, 2, 2, 1]
 
@@ -69,8 +73,9 @@ def test_the_bytes_below_are_those_above(tmp_path: Path) -> None:
     above.mkdir()
     below.mkdir()
     for verified in (True, False):
-        config = Config(tiers={"cpu": str(above), "nvme": str(below)}, is_buffered=True, is_kept=True,
-                        is_verified=verified)  # fmt: skip
+        config = Config(
+            tiers={"cpu": str(above), "nvme": str(below)}, is_buffered=True, is_kept=True, is_verified=verified
+        )
         outcome = replay(config, trace, tmp_path / "run", [])
         assert outcome.error is None
         # Object 0 was written in the run, object 1 was there before.

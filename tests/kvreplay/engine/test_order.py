@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedules import Schedule
 
-from kvreplay.engine.schedule import Schedule
 from kvreplay.plan.plan import DELETE, READ, WRITE, Plan, build_plan
 
 IO = 4096
@@ -22,18 +22,28 @@ def make_plan(rows: list[tuple[int, int, int, int, int]], ts: list[int] | None =
     op, obj, pages, request, stage = columns
     count = len(rows)
     return build_plan(
-        {"row": np.arange(count), "ts_ns": np.array(ts or [0] * count, dtype=np.int64), "op": op,
-         "tier": np.zeros(count, np.int64), "object_id": obj, "offset_bytes": np.zeros(count, np.int64),
-         "length_bytes": pages * IO, "request_id": request, "stage": stage},
-        [IO], Path("t.parquet"),
-    )  # fmt: skip
+        {
+            "row": np.arange(count),
+            "ts_ns": np.array(ts or [0] * count, dtype=np.int64),
+            "op": op,
+            "tier": np.zeros(count, np.int64),
+            "object_id": obj,
+            "offset_bytes": np.zeros(count, np.int64),
+            "length_bytes": pages * IO,
+            "request_id": request,
+            "stage": stage,
+        },
+        [IO],
+        Path("t.parquet"),
+    )
 
 
 class Simulation:
     """Runs a schedule with a clock of its own; every step is chosen by `rng`."""
 
-    def __init__(self, plan: Plan, depth: int, rng: random.Random, *, ahead: int = 2, is_open: bool = False,
-                 together: int = 1) -> None:  # fmt: skip
+    def __init__(
+        self, plan: Plan, depth: int, rng: random.Random, *, ahead: int = 2, is_open: bool = False, together: int = 1
+    ) -> None:
         self.plan, self.rng, self.depth, self.now = plan, rng, depth, 0
         due = plan.ts_ns if is_open else None
         self.schedule = Schedule(plan, due, [True], [IO], depth=depth, ahead=ahead, io_bytes=IO, pieces_a_fill=together)
@@ -100,10 +110,15 @@ class Simulation:
 
 rows_strategy = st.lists(
     st.tuples(
-        st.sampled_from([READ, WRITE, DELETE]), st.integers(0, 4), st.integers(0, 9), st.sampled_from([-1, 0, 1]),
+        st.sampled_from([READ, WRITE, DELETE]),
+        st.integers(0, 4),
+        st.integers(0, 9),
+        st.sampled_from([-1, 0, 1]),
         st.integers(0, 2),
-    ), min_size=1, max_size=40,
-)  # fmt: skip
+    ),
+    min_size=1,
+    max_size=40,
+)
 
 
 def well_formed(rows: list[Any]) -> list[Any]:
@@ -194,10 +209,20 @@ def test_only_a_row_that_is_due_can_be_starved_of_data() -> None:
 
 def test_pieces_end_at_multiples_of_the_io_size() -> None:
     plan = build_plan(
-        {"row": np.arange(1), "ts_ns": np.zeros(1, np.int64), "op": np.array([READ]), "tier": np.zeros(1, np.int64),
-         "object_id": np.zeros(1, np.int64), "offset_bytes": np.array([5000]), "length_bytes": np.array([20_000]),
-         "request_id": np.array([-1]), "stage": np.array([-1])}, [4096], Path("t.parquet"),
-    )  # fmt: skip
+        {
+            "row": np.arange(1),
+            "ts_ns": np.zeros(1, np.int64),
+            "op": np.array([READ]),
+            "tier": np.zeros(1, np.int64),
+            "object_id": np.zeros(1, np.int64),
+            "offset_bytes": np.array([5000]),
+            "length_bytes": np.array([20_000]),
+            "request_id": np.array([-1]),
+            "stage": np.array([-1]),
+        },
+        [4096],
+        Path("t.parquet"),
+    )
     schedule = Schedule(plan, None, [True], [4096], depth=1, ahead=1, io_bytes=8192)
     submission = schedule.take(0)
     assert submission is not None

@@ -7,8 +7,9 @@ import mmap
 import os
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,9 +31,6 @@ from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import read_table
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 @pytest.fixture
 def tier(tmp_path: Path) -> Iterator[FileTier]:
@@ -50,10 +48,20 @@ def plan_of(rows: list[tuple[int, int, int, int]], tmp_path: Path) -> Plan:
     count = len(rows)
     none = np.full(count, -1, np.int64)
     return build_plan(
-        {"row": np.arange(count), "ts_ns": np.zeros(count, np.int64), "op": op, "tier": np.zeros(count, np.int64),
-         "object_id": obj, "offset_bytes": offset, "length_bytes": length, "request_id": none, "stage": none},
-        [4096], tmp_path / "t.parquet",
-    )  # fmt: skip
+        {
+            "row": np.arange(count),
+            "ts_ns": np.zeros(count, np.int64),
+            "op": op,
+            "tier": np.zeros(count, np.int64),
+            "object_id": obj,
+            "offset_bytes": offset,
+            "length_bytes": length,
+            "request_id": none,
+            "stage": none,
+        },
+        [4096],
+        tmp_path / "t.parquet",
+    )
 
 
 def drive(engine: UringEngine, tier: Any, plan: Plan, **job: Any) -> tuple[Any, Record]:

@@ -76,6 +76,40 @@ def test_what_must_be_there_first_and_the_most_at_once_are_what_following_each_o
     assert found.peak_bytes == most
 
 
+parts_strategy = st.lists(
+    st.tuples(st.integers(0, 1), OPS, st.integers(0, 2), st.integers(0, 12), st.integers(0, 8)), max_size=40
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(parts_strategy)
+def test_bytes_that_were_never_written_are_needed_first(rows: list[tuple[int, int, int, int, int]]) -> None:
+    """Against sets of bytes."""
+    tier, op, obj, offset, length = np.array(rows, np.int64).reshape(-1, 5).T.copy()
+    found = trace_residency(tier, op, obj, offset + length, PADDINGS, None, offset)
+    written: dict[Any, set[int]] = defaultdict(set)
+    needed: dict[Any, int] = {}
+    gone: set[Any] = set()
+    lost = None
+    for index, (t, o, n, start, count) in enumerate(rows):
+        key, touched = (t, n), set(range(start, start + count))
+        if not count:
+            # Of an empty write at its start an object exists; an empty read needs what lies before it.
+            touched = {0} if not start else {start - 1} if o == READ else set()
+        if o == WRITE:
+            written[key] |= touched
+        elif o == DELETE:
+            written[key].clear()
+            gone.add(key)
+        elif touched - written[key] and key in gone:
+            lost = index if lost is None else lost
+        elif touched - written[key]:
+            needed[key] = max(needed.get(key, 0), start + count, 1)
+    assert found.lost_read == lost
+    populated = zip(found.populate_tier.tolist(), found.populate_object.tolist(), found.populate_bytes, strict=True)
+    assert {(t, n): length for t, n, length in populated} == needed
+
+
 @settings(max_examples=200, deadline=None)
 @given(rows_strategy, st.lists(st.integers(0, DRIVES - 1), min_size=6, max_size=6))
 def test_a_drive_holds_its_objects_as_long_as_they_will_get(rows: Rows, drive_of: list[int]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvreplay.engine.job import Record
+from kvreplay.engine.job import Driven, Record
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, choose
-from kvreplay.result.figures import distribution, figures, pace, percent
+from kvreplay.result.figures import figures
+from kvreplay.result.pace import distribution, pace, percent, verdict_of
 from kvreplay.tiers.ram import RamTier
 from kvtrace.core.errors import ConfigError
 
@@ -67,6 +68,68 @@ def test_lateness_is_judged_with_and_without_waits() -> None:
     assert (judged.late_fraction, judged.late_by_itself_fraction, judged.kept_pace) == (0.5, 0.25, False)
     assert judged.lateness.max_ns == 5 * MS
     assert pace(record, None) is None
+
+
+def driven(wall_ns: int, *, held_ns: int = 0, lacking_ns: int = 0) -> Driven:
+    return Driven(wall_ns, 0, None, None, 0, 0, 1, 0, 0, 0, held_ns=held_ns, lacking_ns=lacking_ns)
+
+
+def loop_of(submitted: list[int], completed: list[int], ready: list[int]) -> Record:
+    times = [np.array(ms, np.int64) * MS for ms in (submitted, completed, ready)]
+    return Record(times[0], times[1], np.zeros(len(submitted), np.int8), times[2])
+
+
+DUE = np.arange(5) * 10 * MS
+"""100 operations a second."""
+BEHIND: dict[str, tuple[Record, Driven]] = {
+    # The first takes 5 ms, the others queue up in the drive.
+    "drive": (loop_of([0, 10, 20, 30, 40], [5, 100, 200, 300, 400], [0] * 5), driven(400 * MS)),
+    # Each takes 5 ms and waits for the one before, which a stage of 100 ms separates from it.
+    "dependencies": (loop_of([0, 100, 200, 300, 400], [5, 105, 205, 305, 405], [0, 100, 200, 300, 400]),
+                     driven(405 * MS)),
+    # The same, nothing to wait for but the queue, the data or us.
+    "queue": (loop_of([0, 100, 200, 300, 400], [5, 105, 205, 305, 405], [0] * 5), driven(405 * MS, held_ns=380 * MS)),
+    "data": (loop_of([0, 100, 200, 300, 400], [5, 105, 205, 305, 405], [0] * 5), driven(405 * MS, lacking_ns=380 * MS)),
+    "submission": (loop_of([0, 100, 200, 300, 400], [5, 105, 205, 305, 405], [0] * 5), driven(405 * MS)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", BEHIND)
+def test_a_run_whose_end_slips_fell_behind_whatever_the_cause(cause: str) -> None:
+    record, how = BEHIND[cause]
+    found = pace(record, DUE, driven=how)
+    assert found is not None
+    assert (found.kept_pace, found.cause) == (False, cause)
+    # Five operations in 40 ms were asked for; the last is late by more than 300 ms.
+    assert found.offered_per_s == 125
+    assert found.delivered_per_s is not None
+    assert found.delivered_per_s < 16.1
+    assert found.response is not None
+    assert found.response.max_ns == int((record.completed_ns - DUE).max())
+    assert sum(found.causes.values()) == pytest.approx(1)
+    said = verdict_of(found, is_open_loop=True, queue_depth=8)
+    assert said.startswith("FELL BEHIND: delivered ")
+    named = {"drive": "the drive (", "dependencies": "dependencies in the trace (", "queue": "the queue limit (",
+             "data": "making data (", "submission": "our own submission ("}  # fmt: skip
+    assert f"; cause: {named[cause]}" in said
+    assert ("; the queue limit of 8 bound 93.8 % of the time" in said) == (cause == "queue")
+
+
+def test_an_end_that_takes_its_usual_time_has_not_slipped() -> None:
+    # Each takes 100 ms, the last as well: 125 op/s were asked for and delivered.
+    record = loop_of([0, 10, 20, 30, 40], [100, 110, 120, 130, 140], [0] * 5)
+    found = pace(record, DUE, driven=driven(140 * MS))
+    assert found is not None
+    assert (found.kept_pace, found.cause, found.end_late_ns, found.delivered_per_s) == (True, None, 0, 125)
+
+
+def test_response_times_count_from_when_operations_were_due() -> None:
+    record = loop_of([5, 20], [9, 40], [0, 0])
+    (read,) = figures(planned(2), record, np.array([0, 10]) * MS, [RamTier("cpu", 4096)])  # type: ignore[arg-type]
+    assert read.response is not None
+    assert (read.latency.max_ns, read.response.max_ns, read.judged) == (20 * MS, 30 * MS, read.response)
+    (closed,) = figures(planned(2), record, None, [RamTier("cpu", 4096)])  # type: ignore[arg-type]
+    assert (closed.response, closed.judged) == (None, closed.latency)
 
 
 def test_deadlines_are_absolute() -> None:

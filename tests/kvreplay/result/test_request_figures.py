@@ -135,6 +135,19 @@ def test_classes_are_judged_by_their_targets(tmp_path: Path) -> None:
     assert (found.first_token.count, found.first_token_unknown, found.first_token_reason) == (2, 1, None)
 
 
+def test_in_an_open_loop_classes_are_judged_by_the_response_time(tmp_path: Path) -> None:
+    made, record, due_ns = setting(tmp_path, OpenLoop(1.0))
+    targets = Criteria().targets | {"interactive": Targets("8ms", "1s", "1s", "1s")}
+    found = request_figures(made, record, due_ns, served_batch(made, record, due_ns), targets)
+    # Request 0 is in flight from 0 to 5 and from 6 to 8 ms, its write due at 1 ms; 1 is due at 2, done at 8 ms.
+    assert found.response is not None
+    assert (found.storage.max_ns, found.response.max_ns) == (7 * MS, 8 * MS)
+    assert [(c.storage.max_ns, c.response and c.response.max_ns, c.share_within_p95_target) for c in found.classes] == [
+        (7 * MS, 8 * MS, 1.0),
+        (MS, 6 * MS, 1.0),
+    ]
+
+
 def test_a_request_that_did_not_end_has_no_storage_time(tmp_path: Path) -> None:
     made, record, due_ns = setting(tmp_path, ClosedLoop())
     record.outcome[2] = 1

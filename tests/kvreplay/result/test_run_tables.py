@@ -14,7 +14,7 @@ from kvreplay.config.config import Config
 from kvreplay.config.criteria import Criteria, read_criteria
 from kvreplay.config.setting import Setting
 from kvreplay.engine.job import Record
-from kvreplay.plan.pacing import ClosedLoop
+from kvreplay.plan.pacing import ClosedLoop, OpenLoop
 from kvreplay.plan.plan import compile_window
 from kvreplay.result.figures import Summary, summarize
 from kvreplay.result.mlperf import mlperf, request_figures
@@ -212,6 +212,25 @@ def test_p95_is_judged_at_the_threshold(tmp_path: Path) -> None:
     for limit, verdict in (("19ms", "fail"), ("20ms", "pass")):
         found = {c.name: c.verdict for c in judged(made, record, summary, Criteria(cpu_p95=limit)).criteria}
         assert found["cpu_p95_ns"] == verdict
+
+
+def test_in_an_open_loop_the_response_time_is_judged(tmp_path: Path) -> None:
+    rows = [row("read", i, 4096, None, None, tier=1) for i in range(20)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    reader = open_table(trace, TRACE)
+    window = compile_window(reader, trace, {1: 1}, Limit())
+    made = Setting(Config(tiers={}), OpenLoop(), reader, window, [None, RamTier("cpu", 4096), None], trace, [])
+    # Each is in flight for 1 ms, and was due 500 ms before that: what a drive that is behind makes of it.
+    submitted = np.full(20, 500 * MS)
+    record = Record(submitted, submitted + MS, np.zeros(20, np.int8), np.zeros(20, np.int64))
+    due = np.zeros(20, np.int64)
+    summary = summarize(window.plan, record, due, made.tiers, None, queue_depth=1, skipped_rows={}, absent_deletes=0)
+    found = mlperf(made, summary, Criteria(), request_figures(made, record, due, served_batch(made, record, due), {}))
+    verdicts = {c.name: (c.measured, c.verdict) for c in found.criteria}
+    assert verdicts["cpu_p95_ns"] == (501 * MS, "fail")
+    assert found.latencies[0].total.p95_ns == MS
+    assert found.latencies[0].response is not None
+    assert found.latencies[0].response.p95_ns == 501 * MS
 
 
 def test_criteria_come_from_a_file_that_is_checked(tmp_path: Path) -> None:

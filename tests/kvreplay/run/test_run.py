@@ -22,9 +22,10 @@ from kvreplay.config.config import Config
 from kvreplay.engine import ring
 from kvreplay.run.run import FinishedRun, Interrupted, replay
 from kvreplay.tiers.claims import MARKER, SCRATCH
+from kvreplay.tiers.host import is_on_drive
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
-from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import open_table, read_table
@@ -191,7 +192,7 @@ def test_a_run_on_files_and_memory_says_what_it_did_and_leaves_nothing(
     assert list(drive.iterdir()) == []
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert manifest["status"] == "complete"
-    assert manifest["tiers"]["nvme"]["direct_io"]["is_confirmed"] is True
+    assert manifest["tiers"]["nvme"]["direct_io"]["is_confirmed"] is is_on_drive(drive)
     assert manifest["summary"]["skipped_rows"] == {"gpu": 1}
     assert "gpu (1 rows)" in manifest["notes"][0]
     assert manifest["trace"]["metadata"]["seed"] == manifest["data"]["seed"] == 42
@@ -285,7 +286,8 @@ def test_a_failed_operation_stops_the_run_and_keeps_the_rest(tmp_path: Path) -> 
 def test_on_error_continue_counts_and_goes_on(tmp_path: Path) -> None:
     rows = [row("write", 1, i, 40_000, ts=i) for i in range(50)]
     outcome, ops = run(tmp_path, rows, [None, FakeTier("cpu", fails_on=20), None], on_error="continue")
-    assert outcome.error is None
+    assert isinstance(outcome.error, FailedOperations)
+    assert outcome.run.status == "failed operations"
     assert Counter(o["outcome"] for o in ops) == {"ok": 49, "error": 1}
     assert outcome.summary.errors == outcome.summary.figures[0].errors == 1
 
@@ -385,12 +387,15 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     assert (manifest["status"], "SIGTERM" in manifest["reason"]) == ("partial", True)
 
 
+def started(trace: Path, drive: Path, output: Path) -> subprocess.Popen[str]:
+    """Return a replay under way, a write a second."""
+    command = ["kvreplay.cli", "run", str(trace), "--tier", f"nvme={drive}", "--speed", "1", "-o", str(output)]
+    return subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def test_control_c_leaves_a_partial_run_and_a_clean_target(tmp_path: Path, drive: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kvreplay.cli", "run", str(trace), "--tier", f"nvme={drive}", "--speed", "1",
-         "-o", str(tmp_path / "run")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = started(trace, drive, tmp_path / "run")
     wait_for(process, lambda: list(drive.glob(f"{SCRATCH}/*/*.kv")), "no object is written")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
@@ -407,10 +412,7 @@ def test_control_c_leaves_a_partial_run_and_a_clean_target(tmp_path: Path, drive
 
 def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, drive: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kvreplay.cli", "run", str(trace), "--tier", f"nvme={drive}", "--speed", "1",
-         "-o", str(tmp_path / "killed")], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    process = started(trace, drive, tmp_path / "killed")
     wait_for(process, lambda: list(drive.glob(f"{SCRATCH}/*/*.kv")), "no object is written")
     busy = run_cli("kvreplay", "run", trace, "--tier", f"nvme={drive}", "-o", tmp_path / "second", check=False)
     assert busy.returncode == 4
@@ -439,7 +441,7 @@ def test_the_table_and_the_json_say_the_same(tmp_path: Path) -> None:
     assert table.stdout.startswith("closed loop at queue depth 8; 25 operations in ")
     # 25 operations are enough for p95 (20), too few for p99 (100).
     latency = next(
-        line for line in table.stdout.split("Latency")[1].splitlines() if line.split()[:2] == ["cpu", "write"]
+        line for line in table.stdout.split("Service time")[1].splitlines() if line.split()[:2] == ["cpu", "write"]
     )
     assert latency.split()[-5:-2] == ["-", "-", "-"]
     shown = json.loads(run_cli("kvreplay", *arguments, "--json").stdout)

@@ -116,6 +116,29 @@ def test_only_our_files_are_removed(tmp_path: Path) -> None:
     assert (outside / f"{1:016x}.kv").read_text() == "not ours"
 
 
+@pytest.mark.parametrize("stray", ["0f/notes.txt", "notes.txt", "0f/deep/er/x", "other/x"])
+def test_a_stray_file_in_our_leftovers_blocks_no_run(tmp_path: Path, stray: str) -> None:
+    target = tmp_path / "drive"
+    file = target / SCRATCH / stray
+    file.parent.mkdir(parents=True)
+    (target / SCRATCH / MARKER).touch()
+    file.write_text("someone's")
+    config = Config(tiers={"nvme": str(target)}, is_buffered=True)
+    for _ in range(2):
+        finished = replay(config, trace_of(tmp_path, 2, 4096), tmp_path / "run", [], is_forced=True)
+        assert finished.error is None
+        assert file.read_text() == "someone's"
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"x" * 8192])
+def test_a_file_that_we_did_not_make_is_not_ours(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "space.dat"
+    file.write_bytes(content)
+    with pytest.raises(DeviceError, match="is not ours"):
+        replay(Config(tiers={"nvme": str(file)}, is_buffered=True), trace_of(tmp_path, 2, 4096), tmp_path / "run", [])
+    assert file.read_bytes() == content
+
+
 def test_a_vanished_directory_is_no_second_fault(tmp_path: Path) -> None:
     held = claim(tmp_path)
     (held.scratch / MARKER).unlink()

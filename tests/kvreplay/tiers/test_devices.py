@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from kvreplay.config.config import Config
 from kvreplay.engine import ring
 from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers import devices
-from kvreplay.tiers.devices import BlockDevice, examine, refusal, table
+from kvreplay.tiers.devices import BlockDevice, examine, refusal, signatures
 from kvreplay.tiers.host import mounts
 from kvtrace.core.errors import DeviceError
 
@@ -43,7 +44,11 @@ def test_a_free_device_is_taken_only_if_its_data_may_be_lost() -> None:
         ({"is_swap": True}, "used for swap"),
         ({"holders": ("dm-0",)}, "other devices are built on it (dm-0)"),
         ({"partitions": ("nvme1n1p1",)}, "partitioned (nvme1n1p1); name a partition"),
-        ({"table": "a GPT partition table"}, "holds a GPT partition table; name a partition, or remove it first"),
+        (
+            {"signatures": ("ext4", "dos")},
+            "or add --overwrite-signature ext4,dos if that is to be lost",
+        ),
+        ({"writers": ("postgres (pid 7)",)}, "held open for writing by postgres (pid 7); end that first"),
         ({"is_read_only": True}, "read-only"),
         ({"size_bytes": 0}, "no medium"),
     ],
@@ -51,6 +56,13 @@ def test_a_free_device_is_taken_only_if_its_data_may_be_lost() -> None:
 def test_a_device_in_use_is_refused_even_if_its_data_may_be_lost(facts: dict[str, Any], message: str) -> None:
     device = BlockDevice(**({"name": "nvme1n1", "size_bytes": 1 << 40} | facts))
     assert message in (refusal(device, PATH, is_destroying=True) or "")
+
+
+def test_only_signatures_that_are_named_may_be_lost() -> None:
+    device = BlockDevice(name="nvme1n1", size_bytes=1 << 40, signatures=("ext4", "dos"))
+    assert "holds ext4, dos" in (refusal(device, PATH, is_destroying=True, overwritten="ext4") or "")
+    assert refusal(device, PATH, is_destroying=True, overwritten="dos,ext4") is None
+    assert "say --destroy-data" in (refusal(device, PATH, is_destroying=False, overwritten="dos,ext4") or "")
 
 
 def write_files(root: Path, files: dict[str, str]) -> None:
@@ -113,17 +125,24 @@ def test_what_the_kernel_tells_of_a_device_is_read(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("at", "content", "expected"),
     [
-        (510, b"\x55\xaa", "an MBR partition table or a boot sector"),
-        (512, b"EFI PART", "a GPT partition table"),
-        (4096, b"EFI PART", "a GPT partition table"),
-        (0, b"nothing", None),
+        (510, b"\x55\xaa", ("dos",)),
+        (512, b"EFI PART", ("gpt",)),
+        (4096, b"EFI PART", ("gpt",)),
+        (512, b"LABELONE", ("LVM2_member",)),
+        (0, b"LUKS\xba\xbe", ("crypto_LUKS",)),
+        (4096, b"\xfc\x4e\x2b\xa9", ("linux_raid_member",)),
+        (65600, b"_BHRfS_M", ("btrfs",)),
+        (0, b"nothing", ()),
     ],
 )
-def test_partition_tables_are_recognized(tmp_path: Path, at: int, content: bytes, expected: str | None) -> None:
-    start = bytearray(8192)
+def test_signatures_are_recognized_without_util_linux(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, content: bytes, expected: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_a, **_k: None)
+    start = bytearray(1 << 20)
     start[at : at + len(content)] = content
     (tmp_path / "d").write_bytes(start)
-    assert table(tmp_path / "d") == expected
+    assert signatures(tmp_path / "d") == expected
 
 
 @pytest.mark.root
@@ -202,6 +221,51 @@ def test_a_replay_on_a_device(tmp_path: Path, loop: Path, engine: str, is_discar
 
 
 @pytest.mark.root
+def test_no_read_is_of_a_hole(tmp_path: Path, loop: Path) -> None:
+    """Of objects of 1 MiB only the last 64 KiB are ever written."""
+    whole, part = 1 << 20, 64 << 10
+    rows = [(i, "write", 2, "store", i, whole - part, part, None, None, 0) for i in range(20)]
+    rows += [row("read", i, whole, ts=20) for i in range(20)]
+    point = tmp_path / "point"
+    point.mkdir()
+    subprocess.run(["mkfs.ext4", "-qF", loop], check=True)
+    if subprocess.run(["mount", loop, point], check=False, capture_output=True).returncode:
+        pytest.skip("mounting is not permitted here")
+    (point / "d").mkdir()
+    try:
+        outcome = run(tmp_path, rows, point / "d", is_verified=True)
+    finally:
+        subprocess.run(["umount", point], check=True)
+    assert outcome.error is None
+    assert outcome.run.populated is not None
+    assert (outcome.run.populated.objects, outcome.run.populated.bytes) == (20, 20 * whole)
+    assert outcome.verification is not None
+    assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
+    assert 20 * whole <= outcome.run.device_io["nvme"].read_bytes < 22 * whole
+    assert not [note for note in outcome.run.notes if note.startswith("WARNING")]
+
+
+@pytest.mark.root
+def test_a_device_that_did_not_move_what_was_asked_is_warned_of(tmp_path: Path, loop: Path) -> None:
+    from kvreplay.run.document import run_document
+    from kvreplay.tiers.extents import ExtentTier
+    from kvreplay.tiers.tier import StorageOptions
+
+    class Cached(ExtentTier):
+        def read(self, handle: Any, offset: int, into: memoryview) -> int:  # noqa: ARG002 - as the protocol has it
+            return len(into)
+
+    rows = [(0, op, 2, "load", 0, 0, 8 << 20, None, None, 0) for op in ("write", "read")]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    tier = Cached("nvme", loop, StorageOptions(is_destroying=True))
+    config = Config(tiers={"nvme": str(loop)}, engine="threads")
+    outcome = replay(config, trace, tmp_path / "run", [], tiers=[None, None, tier])
+    (warning,) = run_document(outcome).warnings
+    assert warning.startswith("WARNING: the device beneath nvme moved 0 B for the 8.00 MiB of its reads (0.00 of it)")
+    assert warning in outcome.run.notes
+
+
+@pytest.mark.root
 def test_two_runs_exclude_each_other_on_a_device(tmp_path: Path, loop: Path) -> None:
     held, _ = devices.claim_device(loop, 0, is_destroying=True)
     try:
@@ -235,8 +299,59 @@ def test_a_partitioned_device_is_refused(tmp_path: Path, loop: Path) -> None:
     with loop.open("r+b") as device:
         device.seek(510)
         device.write(b"\x55\xaa")
-    with pytest.raises(DeviceError, match=r"MBR partition table or a boot sector; .*wipefs"):
+    with pytest.raises(DeviceError, match=r"holds dos; .*wipefs"):
         run(tmp_path, ROWS, loop)
+
+
+def start_of(device: Path) -> bytes:
+    with device.open("rb") as file:
+        return file.read(1 << 16)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("programs", [("wipefs", "blkid"), ("blkid",), ()])
+@pytest.mark.parametrize(
+    ("command", "name"), [(["mkswap"], "swap"), (["mkfs.ext4", "-qF"], "ext4"), (["mkfs.xfs", "-qf"], "xfs")]
+)
+def test_a_signature_must_be_named_to_be_lost(
+    tmp_path: Path,
+    loop: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    programs: tuple[str, ...],
+    command: list[str],
+    name: str,
+) -> None:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    os.truncate(tmp_path / "backing", 512 << 20)
+    subprocess.run(["losetup", "--set-capacity", loop], check=True)
+    subprocess.run([*command, str(loop)], check=True, capture_output=True)
+    before = start_of(loop)
+    real = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda p, *a, **k: real(p, *a, **k) if p in programs else None)
+    with pytest.raises(DeviceError, match=f"holds {name}; .* or add --overwrite-signature {name} if"):
+        run(tmp_path, ROWS, loop)
+    assert start_of(loop) == before
+    assert run(tmp_path, ROWS, loop, overwritten=name).error is None
+    assert run(tmp_path, ROWS, loop).error is None, "what is lost need not be named again"
+
+
+@pytest.mark.root
+def test_a_device_that_another_process_writes_is_refused(tmp_path: Path, loop: Path) -> None:
+    """It holds it without O_EXCL, which the kernel lets it share."""
+    holder = "import os, sys; os.open(sys.argv[1], int(sys.argv[2])); print(flush=True); sys.stdin.read()"
+    for flags, is_refused in ((os.O_RDWR, True), (os.O_WRONLY, True), (os.O_RDONLY, False)):
+        command = [sys.executable, "-c", holder, str(loop), str(flags)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            if is_refused:
+                with pytest.raises(DeviceError, match=rf"held open for writing by \S+ \(pid {process.pid}\)"):
+                    run(tmp_path, ROWS, loop)
+            else:
+                assert run(tmp_path, ROWS, loop).error is None
+            process.communicate()
+    assert run(tmp_path, ROWS, loop).error is None
 
 
 @pytest.mark.root
