@@ -101,9 +101,7 @@ def bench_sim(folder: Path) -> None:
         print("kvcache-simulator: skipped, it is not installed (pip install kvcache-simulator)")
         return
     used, its_wall = (statistics.median(run[which] for run in peers[1:]) for which in (0, 1))
-    print(
-        f"kvcache-simulator, in turn: {its_wall:.2f} s wall, {used:.2f} s; ours takes {wall / its_wall:.2f}x"
-    )
+    print(f"kvcache-simulator, in turn: {its_wall:.2f} s wall, {used:.2f} s; ours takes {wall / its_wall:.2f}x")
 
 
 def main() -> None:

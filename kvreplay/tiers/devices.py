@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,8 @@ _MAGIC = (
 """What is known of signatures without util-linux: libblkid's name, where it stands, and its bytes."""
 _LOOKED_AT_BYTES = 128 << 10
 _TIMEOUT_S = 10
+_LOOKS, _BETWEEN_LOOKS_S = 5, 0.1
+"""How often it is looked again whether a device is still open for writing."""
 _AMBIVALENT = 8
 """blkid's exit status."""
 _NO_DEVICE = ("socket:", "pipe:", "anon_inode:", "/memfd:")
@@ -81,7 +84,7 @@ def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) 
         mounted_at=tuple(m.point for m in mounts(proc) if m.device in ours),
         is_swap=any(s in ours for s in _swaps(proc)),
         is_root_disk=disk.name in _disks_below_root(sysfs),
-        writers=tuple(_writers(ours | {sys_text(disk / "dev") or number}, proc)),
+        writers=_lasting_writers(ours | {sys_text(disk / "dev") or number}, proc),
     )
 
 
@@ -110,6 +113,16 @@ def _swaps(proc: Path) -> list[str]:
         if path.is_block_device():
             found.append(_number(path.stat().st_rdev))
     return found
+
+
+def _lasting_writers(numbers: set[str], proc: Path) -> tuple[str, ...]:
+    """Return who has one of the devices open for writing, and keeps it: udev and losetup let it go in a moment."""
+    found = set(_writers(numbers, proc))
+    for _ in range(_LOOKS):
+        if found:
+            time.sleep(_BETWEEN_LOOKS_S)
+            found &= set(_writers(numbers, proc))
+    return tuple(sorted(found))
 
 
 def _writers(numbers: set[str], proc: Path) -> Iterator[str]:

@@ -296,6 +296,13 @@ def test_decode_alone_reads_an_entry_once_and_once_more_for_each_32_tokens():
         if arrival + output * 30_000_000 < 60 * S:
             assert reads[request, "decode"] == -(-output // 32)
     first = [(r[0] - log[0][0], r[3], r[7]) for r in rows if r[6] == 0]
+    assert first[:3] == [(0, "load", 0), (0, "decode", 1), (0, "decode", 2)]
+
+
+def test_reads_of_an_answer_can_be_spread_over_its_tokens():
+    spread = msgspec.structs.replace(mlperf_of(None), decode_reads_at_once=False)
+    _, rows, log, _ = asked(with_workload(spread, mode=ServingMode.DECODE_ONLY), **USERS)
+    first = [(r[0] - log[0][0], r[3], r[7]) for r in rows if r[6] == 0]
     assert first[:3] == [(0, "load", 0), (0, "decode", 1), (960_000_000, "decode", 2)]
 
 
