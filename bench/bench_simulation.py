@@ -104,16 +104,29 @@ class Case(NamedTuple):
 
 CASES = {
     "lmcache-disk, 64 users, 15 min (>= 50 M rows)": Case(
-        ("--preset", "lmcache-disk", "--users", "64", "--duration", "900s"), rows_per_s=10e6, peak_bytes=600_000_000
+        ("--preset", "lmcache-disk", "--gpu", "instant", "--users", "64", "--duration", "900s"),
+        rows_per_s=10e6,
+        peak_bytes=600_000_000,
     ),
     "mlperf, 4,000 users, 60 s, generation takes no time": Case(
         ("--users", "4000", "--duration", "60s", "--set", "decode_ns_per_token=0")
     ),
     "mlperf, 32 users, 60 s": Case(("--users", "32", "--duration", "60s"), wall_s=1.0),
-    # Generation takes no time there, so that each user asks about twice a second, and reads some 1,700 blocks: an
+    # Computing takes no time there, so that each user asks about twice a second, and reads some 1,700 blocks: an
     # hour is 50,000 M rows. So a part of it is run.
     "vllm-fs, 1,000 users of llama3.1-70b-instruct, 5 s": Case(
-        ("--preset", "vllm-fs", "--model", "llama3.1-70b-instruct", "--users", "1000", "--duration", "5s"),
+        (
+            "--preset",
+            "vllm-fs",
+            "--gpu",
+            "instant",
+            "--model",
+            "llama3.1-70b-instruct",
+            "--users",
+            "1000",
+            "--duration",
+            "5s",
+        ),
         part=5 / 3600,
     ),
 }

@@ -33,7 +33,13 @@ class ReplayArguments:
         float | None,
         typer.Option(help="Open loop: submit at trace times divided by this factor; 1 is the trace's own speed."),
     ] = None
-    queue_depth: Annotated[int, typer.Option(help="At most this many I/Os, and operations, in flight.")] = 8
+    queue_depth: Annotated[
+        int | None,
+        typer.Option(
+            help="At most this many I/Os, and operations, in flight. The default: 8 in a closed loop; with --speed as "
+            "memory allows, up to 1024 (128 where an I/O takes a thread)."
+        ),
+    ] = None
     io_bytes: Annotated[
         str,
         typer.Option(
@@ -167,7 +173,9 @@ def run(
         typer.Option(help="Run so many times, into trial-1 … below the output: median and spread of every figure."),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the object files; the next run removes them.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write the run into a non-empty directory.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write into a directory that is not empty; replaces a run there.")
+    ] = False,
     as_json: RunAsJson = False,
 ) -> None:
     """Replay a trace on real tiers and write run.json and its tables.
@@ -182,6 +190,10 @@ def run(
     Example, the first minute at the trace's own times:
       kvreplay run conv.parquet --tier nvme=/mnt/scratch --speed 1 --limit 60s -o run
     """
+    from kvreplay.config.memory import check_memory
+
+    # Before numba is loaded, which crashes for want of memory.
+    check_memory()
     from kvreplay.run.run import replay
 
     config = how.config(targets(tier), is_kept=keep)

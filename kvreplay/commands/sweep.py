@@ -15,7 +15,7 @@ from kvtrace.core.units import parse_bytes, parse_duration_ns
 
 if TYPE_CHECKING:
     # Loaded by the command alone: --help needs none of it.
-    from kvreplay.run.sweep import Axis
+    from kvreplay.run.search import Axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class LoadArguments:
 
     def axis(self) -> tuple[Axis, list[float]]:
         """Return what rises and its values; ConfigError unless one thing does."""
-        from kvreplay.run.sweep import DEPTHS, Axis
+        from kvreplay.run.search import Axis
+        from kvreplay.run.sweep import DEPTHS
 
         given = {Axis.QUEUE_DEPTH: self.queue_depths, Axis.SPEED: self.speeds, Axis.USERS: self.users}
         said = {axis: text for axis, text in given.items() if text is not None}
@@ -60,7 +61,9 @@ class LoadArguments:
 class SweptArguments:
     """What is the same in all runs, by the names of Config."""
 
-    queue_depth: Annotated[int, typer.Option(help="With --speeds or --users: at most this many in flight.")] = 128
+    queue_depth: Annotated[
+        int | None, typer.Option(help="With --speeds or --users: at most this many in flight, as for kvreplay run.")
+    ] = None
     io_bytes: Annotated[str, typer.Option(help="Longer objects are split into I/Os of this size.")] = "1MiB"
     limit: Annotated[str | None, typer.Option(help="Replay the trace's start only: rows, time or bytes.")] = None
     warmup: Annotated[str | None, typer.Option(help="Leave each run's start out: 30s, or 1000 rows.")] = None
@@ -80,7 +83,9 @@ def sweep(
     load: LoadArguments,
     plot_to: Annotated[Path | None, typer.Option("--plot", help="Draw it: *.svg, *.png or *.pdf.")] = None,
     same: SweptArguments,
-    force: Annotated[bool, typer.Option("--force", help="Write into a non-empty directory.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write into a directory that is not empty; replaces runs there.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the sweep as JSON.")] = False,
 ) -> None:
     """Replay a trace at rising queue depths, speeds or users until it saturates; name the knee.
@@ -91,6 +96,9 @@ def sweep(
       kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --speeds 1,2,4,8,16 -o sweep
       kvreplay sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o sweep
     """
+    from kvreplay.config.memory import check_memory
+
+    check_memory()
     from kvreplay.config.config import Config
     from kvreplay.run import sweep as sweeping
     from kvreplay.run.document import sweep_document

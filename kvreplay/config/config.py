@@ -19,6 +19,7 @@ from kvtrace.core.units import format_bytes
 
 PAGE_BYTES = 4096
 MAX_QUEUE_DEPTH = 1024
+CLOSED_LOOP_DEPTH = 8
 MAX_SEED = 2**64 - 1
 NAMED = ("ram", "gpu", "sim", "null")
 """Targets that are no path; a directory of such a name is written ./ram."""
@@ -38,7 +39,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Target by tier name: paths with commas between them, or one of NAMED with options after a colon."""
     speed: float | None = None
     is_as_fast_as_possible: bool = False
-    queue_depth: int = 8
+    queue_depth: int | None = None
+    """Null until the tiers are known: see `depth`."""
     io_bytes: int = 1 << 20
     limit: str | None = None
     seed: int | None = None
@@ -77,17 +79,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     is_histograms_only: bool = False
     """Keep no event of each block request."""
 
+    @property
+    def depth(self) -> int:
+        """How much may be in flight; the closed loop's default where nothing is said."""
+        return CLOSED_LOOP_DEPTH if self.queue_depth is None else self.queue_depth
+
 
 def check(config: Config) -> pacing.Pacer:
     """Return the pacer of `config`; ConfigError, naming the option, for a value that cannot be used."""
-    if not 1 <= config.queue_depth <= MAX_QUEUE_DEPTH:
-        raise ConfigError(f"--queue-depth {config.queue_depth}: give 1 to {MAX_QUEUE_DEPTH}")
+    if not 1 <= config.depth <= MAX_QUEUE_DEPTH:
+        raise ConfigError(f"--queue-depth {config.depth}: give 1 to {MAX_QUEUE_DEPTH}")
     if config.io_bytes < PAGE_BYTES or config.io_bytes % PAGE_BYTES:
         raise ConfigError(f"--io-bytes {config.io_bytes}: give a multiple of 4096")
-    need, available = buffer_bytes(config.queue_depth, config.io_bytes), available_bytes()
+    need, available = buffer_bytes(config.depth, config.io_bytes), available_bytes()
     if available is not None and need > available // 2:
         raise ConfigError(
-            f"--queue-depth {config.queue_depth} of --io-bytes {config.io_bytes} takes {format_bytes(need)} "
+            f"--queue-depth {config.depth} of --io-bytes {config.io_bytes} takes {format_bytes(need)} "
             f"of buffers, more than half of the {format_bytes(available)} available; lower one of them"
         )
     check_name(config.engine)

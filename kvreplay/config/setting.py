@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvreplay.config.config import MAX_SEED, Config, check
+from kvreplay.config.depth import ASKED, with_depth
+from kvreplay.config.memory import check_memory
 from kvreplay.config.tiers import make_tiers
 from kvreplay.config.warmup import Warmup, parse_warmup
+from kvreplay.data.buffers import buffer_bytes
 from kvreplay.data.expect import expect
 from kvreplay.data.generate import DataSource
 from kvreplay.data.verify import Verifier
@@ -36,6 +39,8 @@ class Setting:
     argv: list[str]
     asked: Asked | None = None
     """The trace's requests; None if their table was not named."""
+    depth_because: str = ASKED
+    """Why no more may be in flight."""
 
     @property
     def seed(self) -> int:
@@ -66,18 +71,25 @@ def settle(
     """
     pacer = check(config)
     reader = open_table(trace, TRACE)
+    limit = parse_limit(config.limit)
+    rows = reader.meta.rows or 0
+    # How many rows a time or a number of bytes admits is not known yet.
+    most = min(rows, limit.rows) if limit.rows is not None else 0 if config.limit else rows
+    check_memory(most, buffer_bytes(config.depth, config.io_bytes))
     if tiers is None:
         tiers = make_tiers(config, reader.meta, trace, output)
     alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
     shared = {i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)}
-    window = compile_window(reader, trace, alignments, parse_limit(config.limit), shared)
+    window = compile_window(reader, trace, alignments, limit, shared)
     if window.rows == 0:
         reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
         raise ConfigError(f"{trace}: nothing to replay: {reason}")
     if not len(window.plan):
         raise ConfigError(_nothing_on(reader.meta, window, config))
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
-    return Setting(config, pacer, reader, window, tiers, trace, argv, asked)
+    config, because = with_depth(config, tiers, window.residency.peak_bytes)
+    check_memory(len(window.plan), buffer_bytes(config.depth, config.io_bytes))
+    return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because)
 
 
 def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:

@@ -220,6 +220,9 @@ class Submitter:
             self._pump.give_read_buffer(step.slot)
         if step.outcome is not None:
             self._fail(flight, step.outcome, step.trouble or "")
+        if step.begins_more:
+            # It was not opened. Its other pieces are passed over, now that it has failed; before, they would be done.
+            self._schedule.begun(flight)
         if submission is None:
             self._finish(flight, step.done_ns)
         elif self._schedule.piece_done(submission):

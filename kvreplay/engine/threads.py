@@ -7,7 +7,7 @@ import threading
 from kvreplay.engine import mailbox
 from kvreplay.engine.job import IoEngine, Job
 from kvreplay.engine.ring import NoRing
-from kvreplay.engine.submitter import POLL_NS, Submitter
+from kvreplay.engine.submitter import Submitter
 from kvreplay.engine.workers import Check, Opened, Step
 
 _NS_PER_S = 10**9
@@ -19,14 +19,17 @@ class ThreadSubmitter(Submitter):
     """One job whose pieces are done by the threads that take them: nothing stands between a completion and the next.
 
     All that they share is behind one lock. One at a time, the leader, sleeps until something is due or data is made;
-    others with nothing to do wait for a completion that brings them some. The calling thread is one of them.
+    others with nothing to do wait for a completion that brings them some.
+    The calling thread takes part only where it is alone; else it looks on.
     """
 
     def __init__(self, engine: IoEngine, job: Job) -> None:
         """Prepare to do `job` with the buffers of `engine`."""
         super().__init__(engine, job, NoRing())
         self._lock, self._started = threading.Lock(), threading.Event()
-        self._followers = threading.Condition(self._lock)
+        self._followers, self._ended = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._is_alone = False
+        """Whether the calling thread does all pieces."""
         self._waiting = 0
         """Followers asleep."""
         self._leads_until: int | None = None
@@ -35,7 +38,8 @@ class ThreadSubmitter(Submitter):
         self._workers.tell = self._told
 
     def _start_threads(self, count: int) -> None:
-        self._workers.start(self._engine.generators, max(0, count - 1), self._serve)
+        self._is_alone = count == 0
+        self._workers.start(self._engine.generators, count, self._serve)
 
     def _stop(self) -> None:
         with self._lock:
@@ -45,13 +49,17 @@ class ThreadSubmitter(Submitter):
 
     def _go_on(self, until_ns: int) -> bool:
         self._started.set()
-        self._serve(until_ns)
+        if self._is_alone:
+            self._serve(until_ns)
         with self._lock:
-            if not self._schedule.is_over:
-                return False
-            if self._out:
-                self._followers.wait(POLL_NS / _NS_PER_S)
-            return not self._out
+            self._take_mail()
+            if not self._is_alone and not self._is_done:
+                self._ended.wait((until_ns - self._now()) / _NS_PER_S)
+            return self._is_done
+
+    @property
+    def _is_done(self) -> bool:
+        return self._schedule.is_over and not self._out
 
     def _serve(self, until_ns: int = _NEVER) -> None:
         """Do one piece after the other, until none will come or it is `until_ns`."""
@@ -64,6 +72,7 @@ class ThreadSubmitter(Submitter):
                 if step is None:
                     if self._schedule.is_over:
                         self._wake()
+                        self._ended.notify()
                         return
                     if self._now() >= until_ns:
                         return
@@ -84,13 +93,16 @@ class ThreadSubmitter(Submitter):
                     return
 
     def _next(self) -> Step | None:
-        """Take what other threads said; return what to do now, if anything."""
-        for item in self._mail.answers():
-            self._answer(item)
+        """Return what to do now, if anything."""
+        self._take_mail()
         if self._endings:
             return self._endings.pop()
         submission = self._pump.next_piece(self._out)
         return None if submission is None else self._step(submission)
+
+    def _take_mail(self) -> None:
+        for item in self._mail.answers():
+            self._answer(item)
 
     def _hand_on(self, item: Step | Check) -> None:
         """Keep the end of a longer operation for the thread that did its last piece."""
@@ -107,7 +119,7 @@ class ThreadSubmitter(Submitter):
         if self._leads_until is not None:
             self._wake()
             self._waiting += 1
-            self._followers.wait(None if until_ns == _NEVER else (until_ns - self._now()) / _NS_PER_S)
+            self._followers.wait()
             self._waiting -= 1
             return
         self._leads_until = until_ns = self._pump.fall_asleep(until_ns)

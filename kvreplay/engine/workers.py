@@ -292,8 +292,6 @@ class Workers:
             self._perform(item)
         except OSError as error:
             item.outcome, item.trouble = ERROR, error.strerror or str(error)
-            if item.begins_more:
-                self.tell(Opened(item.flight))
         item.done_ns = item.done_ns or monotonic_ns() - self.start_ns
 
     def _perform(self, step: Step) -> None:

@@ -136,6 +136,7 @@ def summarize(
     driven: Driven | None,
     *,
     queue_depth: int,
+    depth_because: str = "--queue-depth",
     skipped_rows: dict[str, int],
     absent_deletes: int,
     warmup: Warmup | None = None,
@@ -156,7 +157,7 @@ def summarize(
     failed = int(_is_failed(record.outcome).sum())
     busy = float((record.completed_ns[done] - record.submitted_ns[done]).sum())
     sent = int((record.submitted_ns != NOT_DONE).sum())
-    verdict = verdict_of(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth)
+    verdict = verdict_of(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth, because=depth_because)
     return Summary(
         verdict=f"{failed:,} of {sent:,} operations FAILED; {verdict}" if failed else verdict,
         wall_ns=wall_ns,

@@ -52,6 +52,7 @@ class Preparation:
     data: DataSource
     smart: dict[str, Smart]
     """By drive."""
+    trace_sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def opening(setting: Setting, begun: Preparation) -> RunBegun:
         status="running",
         reason=None,
         host=host_facts(),
-        trace=TraceNote(file=setting.trace.name, metadata=meta),
+        trace=TraceNote(file=setting.trace.name, metadata=meta, sha256=begun.trace_sha256),
         tiers={t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in setting.tiers if t},
         pacing=PacingNote(loop=setting.pacer.name, speed=setting.pacer.speed),
         engine=_engine(setting, begun.chosen),
@@ -160,7 +161,8 @@ def _engine(setting: Setting, chosen: Chosen) -> EngineNote:
         name=engine.name,
         because=chosen.because,
         **engine.facts(),
-        queue_depth=setting.config.queue_depth,
+        queue_depth=setting.config.depth,
+        queue_depth_because=setting.depth_because,
         io_bytes=setting.config.io_bytes,
         buffer_bytes=engine.buffer_bytes,
         plan_bytes=setting.window.plan.nbytes,
@@ -194,7 +196,7 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
         notes.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never there")
     long = summary.generation.writes_generated_in_flight if summary.generation else 0
     if long:
-        depth, io_bytes = setting.config.queue_depth, setting.config.io_bytes
+        depth, io_bytes = setting.config.depth, setting.config.io_bytes
         held = fills_ahead(depth, io_bytes) * pieces_a_fill(depth, io_bytes)
         notes.append(
             f"{long:,} writes were submitted before all their data was made (more than {held} I/Os each): the rest "

@@ -151,13 +151,13 @@ def _covered_ns(starts: Any, ends: Any) -> int:
     return int(np.maximum(0, reached - np.maximum(start, before)).sum())
 
 
-def verdict_of(judged: Pace | None, *, is_open_loop: bool, queue_depth: int) -> str:
-    """Return what a run's first line says of its pace."""
+def verdict_of(judged: Pace | None, *, is_open_loop: bool, queue_depth: int, because: str = "--queue-depth") -> str:
+    """Return what a run's first line says of its pace; `because` says what set the queue depth."""
     if judged is None:
         return "open loop: nothing was submitted" if is_open_loop else f"closed loop at queue depth {queue_depth}"
     late = _lateness(judged)
     if judged.kept_pace:
-        return f"open loop kept pace: {late}{_held(judged, queue_depth)}"
+        return f"open loop kept pace: {late}{_held(judged, queue_depth, because)}"
     slipped = ""
     if (judged.end_late_ns or 0) > SLIP_NS and judged.delivered_per_s is not None:
         offered = "" if judged.offered_per_s is None else f" of {judged.offered_per_s:,.0f}"
@@ -167,7 +167,7 @@ def verdict_of(judged: Pace | None, *, is_open_loop: bool, queue_depth: int) -> 
     if judged.cause is not None:
         why = _CAUSES[judged.cause].format(share=percent(judged.causes[judged.cause]), depth=queue_depth)
         cause = f"; cause: {why}"
-    return f"FELL BEHIND: {slipped}{late}{cause}{_held(judged, queue_depth)}"
+    return f"FELL BEHIND: {slipped}{late}{cause}{_held(judged, queue_depth, because)}"
 
 
 def _lateness(judged: Pace) -> str:
@@ -178,10 +178,10 @@ def _lateness(judged: Pace) -> str:
     return f"{share}; {own} if waits for earlier operations of their request or object do not count"
 
 
-def _held(judged: Pace, queue_depth: int) -> str:
+def _held(judged: Pace, queue_depth: int, because: str) -> str:
     if (judged.held_share or 0) < NAMED_SHARE or not judged.late_by_itself_fraction:
         return ""
-    return f"; the queue limit of {queue_depth} bound {percent(judged.held_share or 0)} of the time"
+    return f"; the queue limit of {queue_depth} ({because}) bound {percent(judged.held_share or 0)} of the time"
 
 
 def percent(share: float) -> str:

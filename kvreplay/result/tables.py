@@ -46,7 +46,7 @@ _FROM_TRACE = ("op", "tier", "phase", "object_id", "request_id")
 
 
 def check_output(path: Path, *, is_forced: bool) -> None:
-    """Raise DeviceError unless a run may be written to `path`: new, empty, an earlier run, or `is_forced`."""
+    """Raise DeviceError unless a run may be written to `path`: new, empty, or `is_forced`."""
     if not path.exists():
         if not path.parent.is_dir():
             raise DeviceError(f"{path.parent}: no such directory; make it first")
@@ -59,8 +59,11 @@ def check_output(path: Path, *, is_forced: bool) -> None:
             f"{cut_off} holds a run that goes on or was cut off; say kvreplay recover {cut_off}, or name another "
             "directory with -o, or say --force"
         )
-    if any(path.iterdir()) and not _is_run(path) and not is_forced:
-        raise DeviceError(f"{path} is not empty and holds no kvreplay run; name another with -o, or say --force")
+    if is_forced or not any(path.iterdir()):
+        return
+    if _is_run(path):
+        raise DeviceError(f"{path} holds a finished run; name another directory with -o, or say --force to replace it")
+    raise DeviceError(f"{path} is not empty and holds no kvreplay run; name another with -o, or say --force")
 
 
 def _is_run(path: Path) -> bool:

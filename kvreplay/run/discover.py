@@ -14,7 +14,7 @@ import msgspec
 
 from kvreplay.engine import ring
 from kvreplay.probes.available import check_available
-from kvreplay.tiers.host import SECTOR_BYTES, host_facts, sys_text
+from kvreplay.tiers.host import SECTOR_BYTES, active_scheduler, host_facts, sys_text
 from kvreplay.tiers.ram import available_bytes
 from kvtrace.core.errors import ProbeUnavailable
 from kvtrace.core.units import format_bytes
@@ -102,7 +102,7 @@ def discover(root: Path = Path("/")) -> Discovery:
         memory_bytes=memory.get("MemTotal"),
         available_bytes=available_bytes(),
         swap_used_bytes=memory["SwapTotal"] - memory["SwapFree"] if "SwapFree" in memory else None,
-        huge_pages=_chosen(sys_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+        huge_pages=active_scheduler(sys_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
         gpus=gpus,
         gpu_reason=gpu_reason,
         drives=_drives(root / "sys/block"),
@@ -139,13 +139,6 @@ def _meminfo(root: Path) -> dict[str, int]:
     return {p[0].rstrip(":"): int(p[1]) * 1024 for p in pairs if len(p) > 1 and p[1].isdigit()}
 
 
-def _chosen(text: str | None) -> str | None:
-    """Return the word in brackets, or a lone word: `none [mq-deadline]` is mq-deadline."""
-    if text is None:
-        return None
-    return text.partition("[")[2].partition("]")[0] or text or None
-
-
 def _number(path: Path) -> int | None:
     text = sys_text(path)
     return int(text) if text is not None and text.isdigit() else None
@@ -167,7 +160,7 @@ def _drives(blocks: Path) -> list[FoundDrive]:
                 firmware=sys_text(disk / "device/firmware_rev") or sys_text(disk / "device/rev") or None,
                 bytes=sectors * SECTOR_BYTES,
                 is_rotational=None if rotational is None else bool(rotational),
-                scheduler=_chosen(sys_text(disk / "queue/scheduler")),
+                scheduler=active_scheduler(sys_text(disk / "queue/scheduler")),
                 queue_requests=_number(disk / "queue/nr_requests"),
                 write_cache=sys_text(disk / "queue/write_cache"),
             )

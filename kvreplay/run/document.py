@@ -254,11 +254,13 @@ def _simulated(tiers: list[str]) -> list[str]:
 
 
 def sweep_document(found: LoadSweep) -> Document:
-    """Return the points of a sweep; the headline is its knee."""
+    """Return the points of a sweep; the headline is its knee, or what an open loop sustains."""
     name = found.axis.replace("_", " ")
     beyond = "" if found.is_saturated else "; the sweep did not saturate, so it may lie beyond"
     headline = f"no knee: no point of the sweep qualifies ({name})"
-    if found.knee is not None:
+    if found.sustained is not None:
+        headline = found.sustained
+    elif found.knee is not None:
         headline = f"knee: {name} {found.knee:g}{beyond}"
     columns = [
         ReportColumn("value", name, Unit.NUMBER),

@@ -61,7 +61,7 @@ def _space(path: Path) -> object:
 
 def _ahead_bytes(setting: Setting, tier: int) -> int:
     """Return the most that writes can be ahead of deletes before them: what lies in buffers, and what is in flight."""
-    plan, depth, io_bytes = setting.window.plan, setting.config.queue_depth, setting.config.io_bytes
+    plan, depth, io_bytes = setting.window.plan, setting.config.depth, setting.config.io_bytes
     ends = (plan.offset + plan.length)[plan.tier == tier]
     longest = int(ends.max()) if len(ends) else 0
     return min(write_slots(depth, io_bytes) * longest, buffer_bytes(depth, io_bytes) + (depth + 1) * longest)
@@ -87,7 +87,7 @@ def precondition_all(setting: Setting, fill: Fill, interrupted: Interrupted, sho
                 peak,
                 Precondition(config.precondition),
                 config.io_bytes,
-                config.queue_depth,
+                config.depth,
                 fill,
                 stream,
                 interrupted=interrupted,
@@ -114,7 +114,7 @@ def lay_out_all(setting: Setting, fill: Fill, interrupted: Interrupted, show: Sh
             with show(f"laying out {drive.name}", region.length) as progress:
                 # Other data than preconditioning writes.
                 done = lay_out(
-                    region, setting.config.queue_depth, fill, 1000 + stream, interrupted=interrupted, progress=progress
+                    region, setting.config.depth, fill, 1000 + stream, interrupted=interrupted, progress=progress
                 )
         except OSError as error:
             raise DeviceError(f"{drive.target}: cannot be laid out: {error.strerror or error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import signal
 import sys
 import threading
@@ -164,14 +165,18 @@ class _Run:
             interrupted = stack.enter_context(_stop_signals())
             open_tiers(setting, stack)
             chosen = choose(
-                check_name(setting.config.engine), setting.tiers, setting.config.queue_depth, setting.config.io_bytes
+                check_name(setting.config.engine), setting.tiers, setting.config.depth, setting.config.io_bytes
             )
             engine = chosen.engine
             preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
             lay_out_all(setting, self.data.unstamped, interrupted, self.show)
             populated, stopped = self._populate(engine, interrupted)
+            with setting.trace.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
             end_probes = stack.enter_context(beside(setting, output))
-            begun = Preparation(chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting))
+            begun = Preparation(
+                chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
+            )
             before = read_device_bytes(setting)
             verifier = setting.verifier(self.data)
             job = Job(
@@ -252,7 +257,8 @@ def summary_of(
         due_ns,
         setting.tiers,
         driven,
-        queue_depth=setting.config.queue_depth,
+        queue_depth=setting.config.depth,
+        depth_because=setting.depth_because,
         skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
         absent_deletes=setting.window.absent_deletes,
         warmup=setting.warmup,

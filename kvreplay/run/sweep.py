@@ -8,7 +8,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from kvreplay.config.config import Config, check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.run.run import replay
+from kvreplay.run.search import Axis, SweepPoint, next_value, sustained
 from kvtrace import __version__
 from kvtrace.core.document.plots import panels
 from kvtrace.core.errors import ConfigError, KvError
@@ -33,27 +33,16 @@ DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 GAIN = 0.05
 """A step that gains less has saturated."""
 KNEE_SHARE = 0.9
+P99_NEEDS = 100
+"""Operations, for a p99 by nearest rank."""
 NS_PER_MS = 1e6
 WIDE = 20
 """Latencies that differ by more are drawn on a logarithmic axis."""
 
 
-class Axis(StrEnum):
-    """What rises from run to run."""
-
-    QUEUE_DEPTH = "queue_depth"
-    SPEED = "speed"
-    USERS = "users"
-
-    @property
-    def option(self) -> str:
-        """The option that names its values."""
-        return {Axis.QUEUE_DEPTH: "--queue-depths", Axis.SPEED: "--speeds", Axis.USERS: "--users"}[self]
-
-
 _KEPT_PACE = (
-    "the greatest {} up to which every one kept pace, and read within --read-p99 where that is given; a sweep ends at "
-    "the first that did not"
+    "the greatest {} up to which every one kept pace, and read with a p99 response time within --read-p99 where that "
+    "is given; after those asked for a sweep doubles or halves until one is kept and one lost, and bisects between them"
 )
 RULES = {
     Axis.QUEUE_DEPTH: f"the least queue depth with {KNEE_SHARE:.0%} of the greatest throughput; a sweep ends when "
@@ -61,25 +50,6 @@ RULES = {
     Axis.SPEED: _KEPT_PACE.format("speed"),
     Axis.USERS: _KEPT_PACE.format("number of users"),
 }
-
-
-class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a sweep."""
-
-    value: float
-    run: str
-    verdict: str
-    throughput_bytes_per_s: float | None
-    """Object bytes read and written on tiers where bytes move / measured time of the run."""
-    operations_per_s: float | None
-    read_p99_ns: int | None
-    """Of the slowest tier: response time in an open loop, service time in a closed one; null if one has too few."""
-    write_p99_ns: int | None
-    kept_pace: bool | None
-    """Null in a closed loop."""
-    is_within_target: bool | None = None
-    """Whether read_p99_ns is within the target; null without one, false if it is not known."""
-    late_p99_ns: int | None
 
 
 class LoadSweep(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +62,8 @@ class LoadSweep(msgspec.Struct, frozen=True, kw_only=True):
     is_saturated: bool
     """Whether the sweep ended because it saturated; if not, the knee may lie beyond."""
     rule: str
+    sustained: str | None = None
+    """What an open loop came to, in one sentence."""
     read_p99_target_ns: int | None = None
     simulated_tiers: list[str] = []
     """Nothing moved there; no point counts them."""
@@ -110,7 +82,7 @@ def sweep(
     show: Callable[[str, int], Any] | None = None,
     done: Callable[[SweepPoint], None] | None = None,
 ) -> tuple[LoadSweep, KvError | None]:
-    """Replay at each of `values`, rising, until saturated; keep the runs below `output`.
+    """Replay at each of `values`, rising, until saturated, an open loop as `search` says; keep the runs in `output`.
 
     Returns:
         the sweep, which `output`/sweep.json holds too, and why it is partial or None.
@@ -118,9 +90,8 @@ def sweep(
     """
     _check_values(axis, values, read_p99_target_ns)
     tables.check_output(output, is_forced=is_forced)
-    # What a replay would refuse must not leave a directory behind.
-    for value in values:
-        check(_at(config, axis, value))
+    for asked in values:  # What a replay would refuse must not leave a directory behind.
+        check(_at(config, axis, asked))
     meta = open_table(trace, TRACE).meta
     tiers = make_tiers(config, meta, trace, output)
     if axis is Axis.USERS:
@@ -128,7 +99,8 @@ def sweep(
     tables.make_directory(output, SWEEP_FILE)
     points: list[SweepPoint] = []
     error = None
-    for value in values:
+    value: float | None = values[0]
+    while value is not None:
         name = f"{'qd' if axis is Axis.QUEUE_DEPTH else axis}-{value:g}"
         if axis is Axis.USERS:
             trace = output / f"{name}.parquet"
@@ -140,20 +112,29 @@ def sweep(
         points.append(point(value, name, outcome.summary, read_p99_target_ns))
         if done is not None:
             done(points[-1])
-        if is_saturated(axis, points):
-            break
+        value = _next(axis, values, points)
+    points.sort(key=lambda point: point.value)
     found = LoadSweep(
         axis=axis,
         points=points,
         knee=knee(axis, points),
         is_saturated=is_saturated(axis, points),
         rule=RULES[axis],
+        sustained=None if axis is Axis.QUEUE_DEPTH else sustained(axis, points, read_p99_target_ns),
         read_p99_target_ns=read_p99_target_ns,
         simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated],
     )
     content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(found)
     write_json(output / SWEEP_FILE, content)
     return found, error
+
+
+def _next(axis: Axis, values: list[float], points: list[SweepPoint]) -> float | None:
+    """Return what to try next; None at the end."""
+    if axis is not Axis.QUEUE_DEPTH:
+        return next_value(axis, values, points)
+    is_over = is_saturated(axis, points) or len(points) == len(values)
+    return None if is_over else values[len(points)]
 
 
 def _check_values(axis: Axis, values: list[float], read_p99_target_ns: int | None) -> None:
@@ -178,7 +159,7 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
     started = (summary.warmup.measured_from_ns if summary.warmup else 0) or 0
     span = (summary.wall_ns or 0) - started
     pace, read_p99_ns = summary.pace, _slowest(summary, "read")
-    is_within = read_p99_ns is not None and read_p99_ns <= (read_p99_target_ns or 0)
+    is_judged = read_p99_target_ns is not None and read_p99_ns is not None
     return SweepPoint(
         value=value,
         run=run,
@@ -186,9 +167,11 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
         throughput_bytes_per_s=sum(f.bytes or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
         operations_per_s=sum(f.operations or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
         read_p99_ns=read_p99_ns,
-        is_within_target=None if read_p99_target_ns is None else is_within,
+        read_p99_lacks=_lacking(summary),
+        is_within_target=(read_p99_ns or 0) <= (read_p99_target_ns or 0) if is_judged else None,
         write_p99_ns=_slowest(summary, "write"),
         kept_pace=pace.kept_pace if pace else None,
+        cause=pace.cause if pace else None,
         late_p99_ns=pace.lateness.p99_ns if pace else None,
     )
 
@@ -199,8 +182,16 @@ def _slowest(summary: Summary, op: str) -> int | None:
     return max(known) if known and len(known) == len(found) else None
 
 
-def _is_held(found: SweepPoint) -> bool:
-    return bool(found.kept_pace) and found.is_within_target is not False
+def _lacking(summary: Summary) -> str | None:
+    """Return why the p99 of reads is not known, and how long the run would have to be; None if it is."""
+    counts = [f.judged.count for f in summary.figures if f.op == "read" and not f.is_simulated]
+    if not counts:
+        return "no tier was read"
+    least = min(counts)
+    if least >= P99_NEEDS:
+        return None
+    longer = f"a trace (or --limit) {P99_NEEDS / least:.1f} times as long" if least else "a longer trace (or --limit)"
+    return f"{least} reads on a tier where a p99 needs {P99_NEEDS}: take {longer}"
 
 
 def plot(found: LoadSweep, path: Path, title: str) -> None:
@@ -236,7 +227,7 @@ def plot(found: LoadSweep, path: Path, title: str) -> None:
 def is_saturated(axis: Axis, points: list[SweepPoint]) -> bool:
     """Return whether the sweep may end at the last of `points`."""
     if axis is not Axis.QUEUE_DEPTH:
-        return bool(points) and not _is_held(points[-1])
+        return any(not point.is_held for point in points)
     rates = [p.throughput_bytes_per_s or 0.0 for p in points]
     if len(rates) < 3:  # noqa: PLR2004 - two steps
         return False
@@ -248,7 +239,7 @@ def knee(axis: Axis, points: list[SweepPoint]) -> float | None:
     if axis is not Axis.QUEUE_DEPTH:
         best = None
         for found in points:
-            if not _is_held(found):
+            if not found.is_held:
                 break
             best = found.value
         return best

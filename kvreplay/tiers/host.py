@@ -8,6 +8,7 @@ import platform
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,36 @@ _MAX_LAYERS = 16
 _OCTAL = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 
 
+LIBRARIES = ("dgen-py", "numpy", "numba", "pyarrow")
+"""Those that make data, time and tables: a run says their versions."""
+
+
 def host_facts() -> dict[str, Any]:
-    """Return processor, kernel and Python of this machine."""
+    """Return name, processor, memory, kernel, Python and libraries of this machine."""
     return {
+        "hostname": platform.node(),
+        "memory_bytes": _memory_bytes(),
         "kernel": platform.release(),
         "machine": platform.machine(),
         "cpu_model": _cpu_model(),
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
+        "libraries": {name: _version(name) for name in LIBRARIES},
     }
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return None
+
+
+def _version(library: str) -> str | None:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _cpu_model() -> str | None:
@@ -55,6 +77,7 @@ def filesystem_facts(target: Path) -> dict[str, Any]:
         "mount_options": None,
         "device": None,
         "device_model": None,
+        "device_bytes": None,
         "scheduler": None,
         "memory_beneath": in_memory(target),
         "is_drive_beneath": is_on_drive(target),
@@ -66,9 +89,18 @@ def filesystem_facts(target: Path) -> dict[str, Any]:
     disk = block_device(target)
     if block is not None and disk is not None:
         facts["device"] = block.name
-        facts["scheduler"] = sys_text(disk / "queue" / "scheduler")
+        facts["scheduler"] = active_scheduler(sys_text(disk / "queue" / "scheduler"))
+        sectors = sys_text(disk / "size")
+        facts["device_bytes"] = int(sectors) * SECTOR_BYTES if sectors else None
         facts["device_model"] = sys_text(disk / "device" / "model")
     return facts
+
+
+def active_scheduler(text: str | None) -> str | None:
+    """Return the word in brackets, or a lone word: `none [mq-deadline]` is mq-deadline."""
+    if text is None:
+        return None
+    return text.partition("[")[2].partition("]")[0] or text or None
 
 
 @dataclass(frozen=True, slots=True)

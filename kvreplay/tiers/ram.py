@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import resource
+from pathlib import Path
 from typing import Any
 
 from kvreplay.data.buffers import HUGE_PAGE_BYTES, huge_bytes, map_aligned
+from kvreplay.tiers.host import sys_text
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 
@@ -117,7 +120,29 @@ class RamTier:
 
 
 def available_bytes() -> int | None:
-    """Return the memory that the kernel says is available; null where it does not."""
+    """Return the memory that this process can still have, by the kernel, its group's limit and `ulimit -v`, or null."""
+    found = [left for left in (_free_bytes(), _group_left_bytes(), _address_left_bytes()) if left is not None]
+    return max(0, min(found)) if found else None
+
+
+def _group_left_bytes() -> int | None:
+    """Return what the control group at the top of what we see may still take; file cache is given back first."""
+    at = Path("/sys/fs/cgroup")
+    limit, used, stat = (sys_text(at / f"memory.{name}") for name in ("max", "current", "stat"))
+    if limit is None or used is None or not limit.isdecimal():
+        return None
+    cached = next((int(line.split()[1]) for line in (stat or "").splitlines() if line.startswith("inactive_file ")), 0)
+    return int(limit) - int(used) + cached
+
+
+def _address_left_bytes() -> int | None:
+    limit, taken = resource.getrlimit(resource.RLIMIT_AS)[0], sys_text(Path("/proc/self/statm"))
+    if limit in (resource.RLIM_INFINITY, -1) or taken is None:
+        return None
+    return limit - int(taken.split()[0]) * PAGE_BYTES
+
+
+def _free_bytes() -> int | None:
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123 - not a file one would name
             for line in lines:

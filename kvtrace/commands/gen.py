@@ -40,6 +40,13 @@ class StackArguments:
     ] = None
     kv_dtype: KvDtype = None
     preset: Annotated[str, typer.Option(help="The caching stack to imitate: a name, or a .toml file.")] = "mlperf"
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help="What computes: a100, h100, h200, b200, l40s, mi300x, or instant for no time.  [default: the "
+            "preset's: h100; instant for mlperf]"
+        ),
+    ] = None
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a knob of the preset.")
     ] = None
@@ -103,6 +110,7 @@ def gen(
         log(f"note: {note}")
     facts = {name: config[name] for name in ("preset", "model", "seed")}
     summary = {"file": str(output), "rows": meta.rows, **facts, "stats": meta.stats}
+    summary["serving"] = config["serving"]
     summary["endurance"] = endurance(meta.stats or {}, span_ns, size_bytes)
     if as_json:
         emit_json(summary)
@@ -116,14 +124,23 @@ def _prepare(
     file: Path | None, stack: StackArguments, users: UserArguments, run: RunArguments, source: SourceArguments
 ) -> tuple[Simulation, dict[str, Any]]:
     """Return the simulation that was asked for, and the configuration that its trace carries."""
+    from kvtrace.model import serving
     from kvtrace.model.catalogue import find_model
     from kvtrace.sim.preset import load_preset
     from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation
 
     users.check(source, file)
-    preset = load_preset(stack.preset, stack.settings or ())
+    settings, ranks = stack.settings or (), run.tensor_parallel
+    preset = load_preset(stack.preset, settings)
     model = stack.model or preset.load.model or MODEL
     shape = find_model(model, stack.kv_dtype)
+    roofline: dict[str, int] = {}
+
+    def times(gpu: str) -> dict[str, int]:
+        roofline.update(serving.computing_times(gpu, shape, ranks))
+        return roofline
+
+    preset = load_preset(stack.preset, settings, stack.gpu, times)
     until_ns = _until_ns(run.duration or (None if file else preset.load.duration or DURATION))
     requests = _requests(file, users, run, source, until_ns, shape.max_context_tokens)
     count = users.users or preset.load.users or USERS
@@ -144,6 +161,9 @@ def _prepare(
         "duration_ns": until_ns,
         "max_requests": run.max_requests,
         "source": requests.origin if requests else {"kind": "synthetic", "users": count},
+        "serving": serving.describe(
+            preset.gpu, ranks, preset.prefill_ns_per_token, preset.decode_ns_per_token, roofline
+        ),
     }
     return Simulation(preset, shape, load, ranks=run.tensor_parallel), config
 
@@ -177,6 +197,7 @@ def _requests(
 def _document(summary: dict[str, Any]) -> Document:
     """Return what the simulation counted as a document."""
     from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+    from kvtrace.model.serving import in_words
 
     stats, first = summary["stats"], summary["stats"]["first_token"]
     spec = """
@@ -189,7 +210,7 @@ def _document(summary: dict[str, Any]) -> Document:
         rows = [first[kind] | {"kind": kind.replace("_", " ")} for kind in ("with_cache", "without_cache")]
         spec = "text: kind =; ns: p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9"
         tables.append(table_of("modelled time to first token", Sheet.SUMMARY, spec, rows))
-    worn = []
+    worn = [in_words(summary["serving"])]
     for tier in summary["endurance"]:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
         if tier["drive_writes_per_day"] is not None:

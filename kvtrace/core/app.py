@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import inspect
 import os
@@ -17,11 +18,13 @@ from typing import Any, NoReturn, cast
 import typer
 
 from kvtrace import __version__
-from kvtrace.core.errors import KvError
+from kvtrace.core.errors import DeviceError, KvError, OutOfMemory
 
 INTERRUPTED = 130
 TERMINATED = 143
 _GARBAGE_OBJECTS = 100_000
+_NO_MEMORY = "out of memory: the machine, or a limit on this process (ulimit -v), has too little"
+_NO_THREAD = "can't start new thread"
 PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
 """Which of the three runs, for messages."""
 
@@ -118,15 +121,24 @@ def run(app: typer.Typer, program: str) -> NoReturn:
         # The reader of our stdout left, as `| head` does.
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - so that the exit has something to flush
         sys.exit(0)
-    except MemoryError:
-        _fail(program, "not enough memory", 1)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _fail(program, f"{where}{error.strerror or error}", 4)
+    except (MemoryError, OSError, RuntimeError) as error:
+        _fail_by_system(program, error)
     if code == INTERRUPTED:
         # typer makes this of a KeyboardInterrupt.
         _fail(program, "interrupted", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail_by_system(program: str, error: MemoryError | OSError | RuntimeError) -> NoReturn:
+    """Leave for a fault of the system's; raise `error` again if it is a programmer's mistake."""
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        _fail(program, _NO_MEMORY, OutOfMemory.exit_code)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(program, f"{where}{error.strerror or error}", DeviceError.exit_code)
+    if _NO_THREAD in str(error):
+        _fail(program, f"{_NO_MEMORY} to start a thread", OutOfMemory.exit_code)
+    raise error
 
 
 def _terminated(_signal: int, _frame: object) -> NoReturn:

@@ -5,7 +5,8 @@
     ├── TraceError         3  an input file that is not what it should be (path, row, column)
     ├── DeviceError        4  a target, filesystem or output that refuses, or is unsafe
     ├── ProbeUnavailable   5  an optional part that this machine lacks, and how to get it
-    └── FailedOperations   6  a replay that went on to its end (--on-error continue) although operations failed
+    ├── FailedOperations   6  a replay that went on to its end (--on-error continue) although operations failed
+    └── OutOfMemory        7  too little memory, on the machine or by a limit on the process
 
 `app.run` catches them once and prints one line. `ValueError` stays for programmers' mistakes.
 """
@@ -45,6 +46,12 @@ class DeviceError(KvError):
     """A device, directory or output file that cannot be used, or must not be."""
 
     exit_code = 4
+
+
+class OutOfMemory(KvError):  # noqa: N818 - as a MemoryError, which it foresees
+    """There is too little memory to go on, or to begin."""
+
+    exit_code = 7
 
 
 class ProbeUnavailable(KvError):  # noqa: N818 - it says what is so, and nothing has gone wrong

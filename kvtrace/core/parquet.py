@@ -75,6 +75,9 @@ class ParquetReader:
         self.path = path
         try:
             self._file = pq.ParquetFile(path)
+        except MemoryError:
+            # pyarrow's is one of its own errors too.
+            raise
         except (pa.ArrowException, OSError) as error:
             raise TraceError(f"not a readable Parquet file: {_first_line(error)}", path=path) from None
         pairs = self._file.metadata.metadata or {}
@@ -114,6 +117,8 @@ class ParquetReader:
                 arrays = [conform(batch.column(n), self.table, n, self.path, row) for n in names]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
                 row += batch.num_rows
+        except MemoryError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise TraceError(f"damaged after this row: {_first_line(error)}", path=self.path, row=row) from None
 

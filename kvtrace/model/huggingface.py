@@ -17,6 +17,7 @@ import msgspec
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.hf_classes import completed
 from kvtrace.model.hf_layers import Fields, LayerKind, layer_kinds, recurrent_layers
+from kvtrace.model.hf_parameters import count_parameters
 from kvtrace.model.layers import (
     INDEX_SCALE_VALUES,
     Chunked,
@@ -74,7 +75,10 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
     kind = text.text("model_type") or config.text("model_type") or "unnamed"
     is_named_so = text.get("max_position_embeddings") is None and "model_max_length" in text.tree
     context = "model_max_length" if is_named_so else "max_position_embeddings"
+    parameters, active = count_parameters(text)
     model = ModelShape(
+        parameters=parameters,
+        active_parameters=active,
         source=f"config.json, model_type {kind}, SHA-256 {digest[:16]}",
         groups=groups,
         max_context_tokens=text.integer(context),

@@ -39,6 +39,12 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     kv_dtype: KvDtype = KvDtype.BF16
     notes: tuple[str, ...] = ()
     """What is assumed or left out."""
+    parameters: int = 0
+    """All of them, as the model's card says; 0 if that is not known."""
+    active_parameters: int = 0
+    """Of a mixture of experts: those that one token uses; 0 is all."""
+    weight_bytes: float = 2.0
+    """Bytes a parameter takes in the GPU's memory, as released."""
 
     @property
     def layers(self) -> int:

@@ -21,6 +21,8 @@ def decode(world: World, actor: int) -> int:
         if knobs.stores_generated and knobs.chunk_tokens and knobs.source == USERS:
             tokens = me.input - me.retrieved_tokens + me.output
             me.new = tokens // knobs.chunk_tokens - me.shared - me.length
+        if knobs.reads_at_once:
+            me.decode_start = control.now
         return max(0, me.decode_start + me.output * knobs.decode_ns_per_token - control.now)
     t = fastest(world, me.entry)
     served = control.now
@@ -31,7 +33,7 @@ def decode(world: World, actor: int) -> int:
         served = read(world, t, me.entry, control.now, DECODE_PHASE, me.request, me.stage)
         me.stage += 1
     me.decoded = done + 1
-    if done + 1 == _reads(world, actor):
+    if done + 1 == _reads(world, actor) or knobs.reads_at_once:
         return served - control.now
     # The first read fetches the entry; read k >= 1 begins the k-th run of decode_read_tokens tokens. (On its own,
     # decoding has loaded the entry already, and begins with such a run.)

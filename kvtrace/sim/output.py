@@ -19,6 +19,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Table, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import Writer, create, objects_path
+from kvtrace.model.serving import in_words
 from kvtrace.model.shape import PieceKind, pieces
 from kvtrace.requests import own_table
 from kvtrace.sim.policies.policies import Policy
@@ -185,6 +186,8 @@ def describer(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
     }
     config = {**config, "hierarchy": as_config(preset)}
     notes = _notes(simulation)
+    if "serving" in config:
+        notes.append(in_words(config["serving"]))
 
     def make(table: Table) -> Metadata:
         return metadata.describe(

@@ -25,6 +25,8 @@ MAX_TOKENS = 2**31 - 1
 BYTES_PER_US = 10**6
 MAX_NS_PER_TOKEN = 10**9
 MAX_TTL_NS = 2**61
+GPU = "h100"
+COMPUTING = ("prefill_ns_per_token", "decode_ns_per_token")
 MAX_PAD_BYTES = 2**30
 MAX_LATENCY_NS = 10**12
 
@@ -150,12 +152,16 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Chunks that generated tokens fill are stored too (synthetic users only: files name no such blocks)."""
     decode_read_tokens: int = 0
     """The turn's own entry is read once, and once more for each so many generated tokens; 0 is never."""
+    decode_reads_at_once: bool = False
+    """These reads follow each other as decoding starts, and the tokens come after them; not one as its tokens come."""
     prefill_only_from_tokens: int = 0
     """Prompts with at least so many new tokens do not decode here; 0 is none."""
+    gpu: str = GPU
+    """What computes, by its name in `model/serving.py`; `instant` takes no time."""
     prefill_ns_per_token: int = 0
-    """Time to compute one prompt token that missed; 0 takes no time."""
+    """Time to compute one prompt token that missed; by default what the model takes on the GPU."""
     decode_ns_per_token: int = 0
-    """Time to generate one token; 0 takes no time."""
+    """Time to generate one token; likewise."""
     load: LoadDefaults = LoadDefaults()
     workload: Workload = Workload()
     """What synthetic users share, and whether only prefill or only decode is here."""
@@ -170,12 +176,26 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
-def load_preset(name: str, settings: Sequence[str] = ()) -> Preset:
-    """Return the preset called `name`, or in the TOML file of that path, with `settings` (KEY=VALUE) applied."""
+def load_preset(
+    name: str,
+    settings: Sequence[str] = (),
+    gpu: str | None = None,
+    times: Callable[[str], dict[str, int]] = lambda _gpu: {},
+) -> Preset:
+    """Return the preset called `name`, or in the TOML file of that path, with `settings` (KEY=VALUE) applied.
+
+    `gpu` replaces the preset's, and what it says of computing; `times` are then the knobs of computing for a GPU,
+    which hold where neither the preset nor `settings` has them.
+    """
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
     if not path.is_file():
         raise ConfigError(f"unknown preset {name!r}; known are {', '.join(preset_names())}, or a path to a .toml")
-    tree = override({"workload": {}, **load_toml(path)}, settings)
+    tree = {"workload": {}, **load_toml(path)}
+    if gpu is not None:
+        tree = {key: value for key, value in tree.items() if key not in COMPUTING} | {"gpu": gpu}
+    tree = override(tree, settings)
+    if not all(name in tree for name in COMPUTING):
+        tree = times(str(tree.get("gpu", GPU))) | tree
     preset = to_struct(tree, Preset, f"preset {name}")
     _check(preset, name)
     return preset

@@ -138,6 +138,7 @@ class Knobs(Structure):
     chunk_bytes = number()
     """Of all ranks and layers together, padding included."""
     decode_read_tokens = number()
+    reads_at_once = number()
     prefill_only_from_tokens = number()
     prefill_ns_per_token = number()
     decode_ns_per_token = number()

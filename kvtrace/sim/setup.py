@@ -145,7 +145,7 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
     knobs.stores_generated = p.store_generated
     knobs.chunk_tokens = p.chunk_tokens if is_chunk else 0
     knobs.chunk_bytes = sizes.chunk_bytes
-    knobs.decode_read_tokens = p.decode_read_tokens
+    knobs.decode_read_tokens, knobs.reads_at_once = p.decode_read_tokens, p.decode_reads_at_once
     knobs.prefill_only_from_tokens = p.prefill_only_from_tokens
     knobs.prefill_ns_per_token, knobs.decode_ns_per_token = p.prefill_ns_per_token, p.decode_ns_per_token
     knobs.bytes_per_token = sizes.bytes_per_token

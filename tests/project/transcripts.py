@@ -150,10 +150,11 @@ def canonical(column: Any) -> bytes:
 
 # Plans
 
+INSTANT = ["--gpu", "instant"]
 PLANS: dict[str, tuple[list[str], dict[int, int], str | None, int]] = {
     "write-through and deletes": (
-        ["--users", "8", "--duration", "20s", "--seed", "7", "--preset", "lmcache-disk", "--model", "tiny-1b", "--set",
-         "tiers.gpu.capacity=600MiB", "--set", "tiers.cpu.capacity=1GiB", "--set", "tiers.nvme.capacity=4GiB"],
+        ["--users", "8", "--duration", "20s", "--seed", "7", "--preset", "lmcache-disk", *INSTANT, "--model", "tiny-1b",
+         "--set", "tiers.gpu.capacity=600MiB", "--set", "tiers.cpu.capacity=1GiB", "--set", "tiers.nvme.capacity=4GiB"],
         {1: 1, 2: 4096}, None, 0,
     ),
     "three tiers and demotions": (
@@ -162,13 +163,15 @@ PLANS: dict[str, tuple[list[str], dict[int, int], str | None, int]] = {
         {0: 1, 1: 64, 2: 4096}, None, 3,
     ),
     "a window of many small objects": (
-        ["--users", "4", "--duration", "8s", "--seed", "9", "--preset", "sglang-hicache", "--model", "tiny-1b", "--set",
-         "tiers.gpu.capacity=600MiB", "--set", "tiers.cpu.capacity=1GiB", "--set", "tiers.nvme.capacity=2GiB"],
+        ["--users", "4", "--duration", "8s", "--seed", "9", "--preset", "sglang-hicache", *INSTANT, "--model",
+         "tiny-1b", "--set", "tiers.gpu.capacity=600MiB", "--set", "tiers.cpu.capacity=1GiB",
+         "--set", "tiers.nvme.capacity=2GiB"],
         {2: 512}, "60000 rows", 0,
     ),
     "what was there before": (
-        ["--users", "8", "--duration", "20s", "--seed", "10", "--preset", "lmcache-disk", "--model", "tiny-1b",
-         "--set", "tiers.gpu.capacity=600MiB", "--set", "tiers.cpu.capacity=4GiB", "--set", "tiers.nvme.capacity=8GiB"],
+        ["--users", "8", "--duration", "20s", "--seed", "10", "--preset", "lmcache-disk", *INSTANT, "--model",
+         "tiny-1b", "--set", "tiers.gpu.capacity=600MiB", "--set", "tiers.cpu.capacity=4GiB",
+         "--set", "tiers.nvme.capacity=8GiB"],
         {1: 4096, 2: 4096}, "80000 rows", 2,
     ),
 }  # fmt: skip

@@ -261,10 +261,11 @@ class Oracle:
             )
         if mode is ServingMode.PREFILL_ONLY:
             reads = 0
+        spacing_ns = 0 if p.decode_reads_at_once else p.decode_read_tokens * p.decode_ns_per_token
         for k in range(reads):
             # The first fetches the entry as decoding starts, unless it was loaded; others begin a run of tokens each.
             run = k if mode is ServingMode.DECODE_ONLY else max(0, k - 1)
-            yield start + run * p.decode_read_tokens * p.decode_ns_per_token - self.now
+            yield start + run * spacing_ns - self.now
             tier = self.fastest(plan.chain[-1])
             if tier is not None:
                 tier.policy.hit(plan.chain[-1])

@@ -32,6 +32,8 @@ class TraceNote(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str
     metadata: Metadata
+    sha256: str | None = None
+    """Of the file's bytes; null in runs of earlier versions, and of what was imported."""
 
 
 class PacingNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,8 @@ class EngineNote(msgspec.Struct, frozen=True, kw_only=True):
     unregistered_because: str | UnsetType | None = UNSET
     spin_ns: int | UnsetType = UNSET
     queue_depth: int | None
+    queue_depth_because: str | None = None
+    """What set it: the option, the default of a closed loop, or what an open loop has room for."""
     io_bytes: int | None
     buffer_bytes: int | None = None
     plan_bytes: int | None = None

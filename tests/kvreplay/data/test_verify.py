@@ -61,7 +61,7 @@ def run(tmp_path: Path, rows: list[Any], tier: Any = None, **options: Any) -> tu
     config = Config(
         tiers={"nvme": str(tmp_path)}, is_verified=True, **({"on_error": "continue", "engine": "threads"} | options)
     )
-    outcome = replay(config, trace, tmp_path / "run", ["kvreplay"], tiers=[None, None, tier])
+    outcome = replay(config, trace, tmp_path / "run", ["kvreplay"], tiers=[None, None, tier], is_forced=True)
     return outcome, read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
 
 

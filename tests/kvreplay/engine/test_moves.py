@@ -76,7 +76,7 @@ def test_the_bytes_below_are_those_above(tmp_path: Path) -> None:
         config = Config(
             tiers={"cpu": str(above), "nvme": str(below)}, is_buffered=True, is_kept=True, is_verified=verified
         )
-        outcome = replay(config, trace, tmp_path / "run", [])
+        outcome = replay(config, trace, tmp_path / "run", [], is_forced=True)
         assert outcome.error is None
         # Object 0 was written in the run, object 1 was there before.
         assert len(files(below)) == 2

@@ -198,7 +198,7 @@ def test_files_memory_and_nothing_in_one_run_keep_their_order(tmp_path: Path) ->
     trace = write_trace(tmp_path / "t.parquet", rows)
     for speed in (None, 10.0):
         config = Config(tiers={"nvme": "d"}, io_bytes=IO, engine="uring", speed=speed)
-        outcome = replay(config, trace, tmp_path / "run", [], tiers=tiers)
+        outcome = replay(config, trace, tmp_path / "run", [], is_forced=True, tiers=tiers)
         assert outcome.error is None
         assert outcome.summary.operations == len(rows)
         assert outcome.run.engine.name == outcome.run.tiers["nvme"]["engine"] == "uring"

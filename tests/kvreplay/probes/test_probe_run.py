@@ -53,7 +53,7 @@ def _replay(tmp_path, **config):
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     (tmp_path / "scratch").mkdir(exist_ok=True)
     wanted = Config(tiers={"nvme": str(tmp_path / "scratch")}, is_probed=True, **config)
-    return replay(wanted, trace, tmp_path / "run", ["kvreplay", "run"]).run
+    return replay(wanted, trace, tmp_path / "run", ["kvreplay", "run"], is_forced=True).run
 
 
 def test_a_run_goes_on_without_probes_and_says_why(tmp_path, monkeypatch, capfd):

@@ -112,7 +112,7 @@ def test_a_run_whose_end_slips_fell_behind_whatever_the_cause(cause: str) -> Non
     named = {"drive": "the drive (", "dependencies": "dependencies in the trace (", "queue": "the queue limit (",
              "data": "making data (", "submission": "our own submission ("}  # fmt: skip
     assert f"; cause: {named[cause]}" in said
-    assert ("; the queue limit of 8 bound 93.8 % of the time" in said) == (cause == "queue")
+    assert ("; the queue limit of 8 (--queue-depth) bound 93.8 % of the time" in said) == (cause == "queue")
 
 
 def test_an_end_that_takes_its_usual_time_has_not_slipped() -> None:

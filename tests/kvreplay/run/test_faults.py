@@ -260,7 +260,7 @@ def test_trials_of_an_earlier_series_do_not_stand_beside_the_new(tmp_path: Path)
     output = tmp_path / "trials"
     run_trials(config, trace, output, [], 3)
     (output / "trial-3" / "notes.txt").write_text("mine")
-    run_trials(config, trace, output, [], 1)
+    run_trials(config, trace, output, [], 1, is_forced=True)
     assert sorted(p.name for p in output.iterdir()) == ["trial-1", "trial-3", "trials.json"]
     assert [p.name for p in (output / "trial-3").iterdir()] == ["notes.txt"]
 
@@ -274,4 +274,6 @@ def test_a_series_that_was_cut_off_is_ours_and_says_what_to_do(tmp_path: Path) -
         tables.check_output(output, is_forced=False)
     (trial / PARTIAL_RUN_FILE).unlink()
     (trial / "run.json").write_text('{"program": "kvreplay"}')
-    tables.check_output(output, is_forced=False)
+    with pytest.raises(DeviceError, match="trials holds a finished run"):
+        tables.check_output(output, is_forced=False)
+    tables.check_output(output, is_forced=True)

@@ -99,11 +99,13 @@ def run(
     rows: list[Any],
     tiers: list[Any] | None = None,
     targets: dict[str, str] | None = None,
+    *,
+    is_forced: bool = True,
     **options: Any,
 ) -> tuple[FinishedRun, list[dict[str, Any]]]:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers=targets or {"fake": "fake"}, io_bytes=IO, **options)
-    outcome = replay(config, trace, tmp_path / "run", ["kvreplay"], tiers=tiers)
+    outcome = replay(config, trace, tmp_path / "run", ["kvreplay"], tiers=tiers, is_forced=is_forced)
     return outcome, read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
 
 
@@ -444,7 +446,7 @@ def test_the_table_and_the_json_say_the_same(tmp_path: Path) -> None:
         line for line in table.stdout.split("Service time")[1].splitlines() if line.split()[:2] == ["cpu", "write"]
     )
     assert latency.split()[-5:-2] == ["-", "-", "-"]
-    shown = json.loads(run_cli("kvreplay", *arguments, "--json").stdout)
+    shown = json.loads(run_cli("kvreplay", *arguments, "--force", "--json").stdout)
     figures = shown["summary"]["figures"][0]
     assert (figures["operations"], figures["bytes"]) == (25, 25 * 4096)
     assert figures["latency"]["p95_ns"] is not None
@@ -456,11 +458,12 @@ def test_an_existing_directory_that_is_no_run_needs_force(tmp_path: Path) -> Non
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("mine")
     with pytest.raises(DeviceError, match="holds no kvreplay run; name another with -o, or say --force"):
-        run(tmp_path, rows, targets={"cpu": "ram"})
+        run(tmp_path, rows, targets={"cpu": "ram"}, is_forced=False)
     trace = tmp_path / "t.parquet"
     replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", [], is_forced=True)
     assert (tmp_path / "run" / "thesis.txt").read_text() == "mine"
-    run(tmp_path, rows, targets={"cpu": "ram"})
+    with pytest.raises(DeviceError, match="run holds a finished run; name another directory with -o, or say --force"):
+        run(tmp_path, rows, targets={"cpu": "ram"}, is_forced=False)
 
 
 @pytest.mark.parametrize(

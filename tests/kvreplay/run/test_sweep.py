@@ -10,7 +10,8 @@ import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.run.sweep import Axis, LoadSweep, SweepPoint, is_saturated, knee, plot, sweep, with_users
+from kvreplay.run.search import Axis, SweepPoint, next_value, sustained
+from kvreplay.run.sweep import LoadSweep, is_saturated, knee, plot, sweep, with_users
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
@@ -74,7 +75,7 @@ def test_a_sweep_keeps_its_runs_and_says_its_rule(tmp_path: Path) -> None:
     shown = run_cli("kvreplay", *arguments)
     assert shown.stdout.startswith("knee: queue depth ")
     assert "rule: the least queue depth with 90% of the greatest throughput" in shown.stdout
-    found = json.loads(run_cli("kvreplay", *arguments, "--json").stdout)
+    found = json.loads(run_cli("kvreplay", *arguments, "--force", "--json").stdout)
     assert [(p["value"], p["run"]) for p in found["points"]] == [(1, "qd-1"), (2, "qd-2")]
     assert found["is_saturated"] is False
     depths = [
@@ -137,8 +138,7 @@ def test_users_make_their_own_traces_and_the_knee_is_drawn(tmp_path: Path) -> No
     assert made.meta.config["users"] == 2
     assert (tmp_path / "s" / "users-2.parquet").read_bytes() == trace.read_bytes()
     found = json.loads((tmp_path / "s" / "sweep.json").read_text())
-    # The second has a point only if the first kept pace.
-    assert [(p["value"], p["run"]) for p in found["points"]][:1] == [(2, "users-2")]
+    assert (2, "users-2") in [(p["value"], p["run"]) for p in found["points"]]
     drawn = (tmp_path / "knee.svg").read_text()
     assert "<svg" in drawn
     assert "Date" not in drawn
@@ -187,3 +187,81 @@ def test_latencies_that_differ_much_are_drawn_too(tmp_path: Path) -> None:
     drawn = (tmp_path / "k.svg").read_text()
     # 1 and 25 ms: powers of ten stand at the axis, which a linear one has not.
     assert r"10^{0}" in drawn
+
+
+def searched(axis: Axis, asked: list[float], limit: float) -> list[float]:
+    """Return what a search tries if all up to `limit` is kept."""
+    tried: list[SweepPoint] = []
+    while (value := next_value(axis, asked, tried)) is not None:
+        (point,) = points([1.0], [value <= limit])
+        tried.append(msgspec.structs.replace(point, value=value))
+    return [p.value for p in tried]
+
+
+@pytest.mark.parametrize(
+    ("axis", "asked", "limit", "expected"),
+    [
+        # The first that is lost ends the values asked for; then between it and the last kept.
+        (Axis.SPEED, [1, 2, 4, 8], 3, [1, 2, 4, 2.83, 3.36, 3.08]),
+        # All are lost: downward, then between.
+        (Axis.SPEED, [1, 2], 0.3, [1, 0.5, 0.25, 0.354, 0.297, 0.324]),
+        # All are kept: upward.
+        (Axis.SPEED, [1, 2], 5, [1, 2, 4, 8, 5.66, 4.76, 5.19]),
+        (Axis.SPEED, [1, 2], 1e9, [1, 2, 4, 8, 16, 32]),
+        (Axis.SPEED, [1, 2], 0, [1, 0.5, 0.25, 0.125, 0.0625, 0.0312, 0.0156]),
+        # Users are whole.
+        (Axis.USERS, [8, 16], 3, [8, 4, 2, 3]),
+        (Axis.USERS, [2, 3], 0, [2, 1]),
+    ],
+)
+def test_an_open_loop_is_searched_both_ways(
+    axis: Axis, asked: list[float], limit: float, expected: list[float]
+) -> None:
+    assert searched(axis, asked, limit) == expected
+
+
+def test_a_machine_too_busy_for_us_is_not_searched_downward() -> None:
+    ours = [msgspec.structs.replace(p, cause="submission") for p in points([1.0, 1.0], [False, False])]
+    assert next_value(Axis.SPEED, [2, 4], ours[:1]) == 0.5
+    assert next_value(Axis.SPEED, [2, 4], ours) is None
+    assert "falls behind (cause: our own submission), read" in sustained(Axis.SPEED, ours, None)
+
+
+def test_a_search_ends_in_one_sentence() -> None:
+    found = points([1.0, 1.0, 1.0], [True, True, False])
+    ms = [msgspec.structs.replace(p, read_p99_ns=(i + 1) * 10**6) for i, p in enumerate(found)]
+    assert sustained(Axis.SPEED, ms, None) == (
+        "sustains speed 2: read response p99 2.00 ms; at the next step, speed 4, it falls behind, "
+        "read response p99 3.00 ms"
+    )
+    over = [
+        msgspec.structs.replace(ms[0], is_within_target=True),
+        msgspec.structs.replace(ms[1], is_within_target=False),
+    ]
+    assert sustained(Axis.USERS, over, 1_500_000) == (
+        "sustains 1 users (speed 1): read response p99 1.00 ms; at the next step, 2 users (speed 1), it keeps pace, "
+        "but read response p99 2.00 ms exceeds 1.50 ms"
+    )
+    assert sustained(Axis.SPEED, found[2:], None).startswith("sustains no speed tried: speed 4 falls behind")
+    few = [msgspec.structs.replace(p, read_p99_lacks="40 reads: take longer") for p in found[:1]]
+    assert sustained(Axis.SPEED, few, 1000) == (
+        "cannot be judged by --read-p99 at speed 1: read response p99 is not known (40 reads: take longer); nothing "
+        "tried was more than it sustains"
+    )
+
+
+def test_a_p99_that_is_not_known_ends_no_sweep(tmp_path: Path) -> None:
+    rows = [(i * 1_000_000, "read", 1, "load", i % 4, 0, 4096, None, None, 0) for i in range(40)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    found, error = sweep(
+        Config(tiers={"cpu": "ram"}), trace, tmp_path / "s", [], Axis.SPEED, [0.5, 1], read_p99_target_ns=10**9
+    )
+    assert error is None
+    assert len(found.points) > 1
+    first = found.points[0]
+    assert (first.read_p99_ns, first.is_within_target) == (None, None)
+    assert (
+        first.read_p99_lacks == "40 reads on a tier where a p99 needs 100: take a trace (or --limit) 2.5 times as long"
+    )
+    assert found.sustained is not None
+    assert "read response p99 is not known" in found.sustained

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import platform
+import time
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
+from kvreplay.config.depth import with_depth
 from kvreplay.run.run import replay
+from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
+from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError, FailedOperations
 
 if TYPE_CHECKING:
@@ -79,3 +87,77 @@ def test_a_run_that_went_on_says_what_failed(tmp_path: Path) -> None:
     done = run_cli("kvreplay", "run", trace, *how, "--trials", "2", "-o", tmp_path / "trials", check=False)
     assert done.returncode == 6
     assert json.loads((tmp_path / "trials" / "trials.json").read_text())["status"] == "failed operations"
+
+
+def test_a_run_says_what_was_replayed_and_on_what(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i) for i in range(4)])
+    (tmp_path / "drive").mkdir()
+    arguments = ["run", trace, "--tier", f"nvme={tmp_path / 'drive'}", "--buffered", "-o", tmp_path / "run"]
+    run_cli("kvreplay", *arguments)
+    kept = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert kept["trace"]["sha256"] == hashlib.sha256(trace.read_bytes()).hexdigest()
+    host = kept["host"]
+    assert (host["hostname"], host["memory_bytes"] > 1 << 26) == (platform.node(), True)
+    assert {name: host["libraries"][name] for name in ("numpy", "dgen-py")} == {
+        name: version(name) for name in ("numpy", "dgen-py")
+    }
+    facts = kept["tiers"]["nvme"]
+    if facts["device"] is not None:
+        assert facts["device_bytes"] > 0
+        assert "[" not in (facts["scheduler"] or "")
+    # What it measured is not lost to the next run.
+    again = run_cli("kvreplay", *arguments, check=False)
+    assert again.returncode == 4
+    assert "holds a finished run; name another directory with -o, or say --force to replace it" in again.stderr
+    assert json.loads((tmp_path / "run" / "run.json").read_text()) == kept
+    assert run_cli("kvreplay", *arguments, "--force").returncode == 0
+
+
+def test_an_open_loop_has_no_queue_limit_but_what_it_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiers: list[Any] = [None, FileTier("nvme", tmp_path, StorageOptions())]
+    closed, opened = Config(tiers={"nvme": "d"}), Config(tiers={"nvme": "d"}, speed=1.0)
+
+    def settled(config: Config, peak: int = 0, among: list[Any] = tiers) -> tuple[int, str]:
+        found, why = with_depth(config, among, [peak] * len(among))
+        return found.depth, why
+
+    monkeypatch.setattr("kvreplay.config.depth.available_bytes", lambda: 1 << 40)
+    monkeypatch.setattr("kvreplay.config.depth.resource.getrlimit", lambda _: (1024, 1024))
+    assert settled(closed) == (8, "the default of a closed loop")
+    assert settled(opened) == (256, "memory for buffers")  # 770 MiB; twice that is more than the GiB they may take
+    small = msgspec.structs.replace(opened, io_bytes=65536)
+    assert settled(small) == (1024, "the most")
+    assert settled(msgspec.structs.replace(opened, queue_depth=8)) == (8, "--queue-depth")
+    memory: list[Any] = [RamTier("cpu", 4096), tiers[1]]
+    assert settled(opened, among=memory) == (128, "a thread each")
+    monkeypatch.setattr("kvreplay.config.depth.resource.getrlimit", lambda _: (300, 1024))
+    assert settled(small) == (256, "open files, ulimit -n")
+    # 1 MiB each: 256 take 770 MiB of buffers, 128 take 386 MiB; half of what a tier in memory leaves is 512 MiB.
+    monkeypatch.setattr("kvreplay.config.depth.available_bytes", lambda: 2 << 30)
+    assert settled(opened) == (128, "memory for buffers")
+    assert settled(opened, 1 << 30, memory)[0] == 64
+
+
+def test_a_queue_limit_that_made_a_run_late_is_named(tmp_path: Path) -> None:
+    class Slow(RamTier):
+        def read(self, handle: Any, offset: int, into: memoryview) -> int:
+            time.sleep(0.01)
+            return super().read(handle, offset, into)
+
+    # 1,000 reads a second of 10 ms each need ten in flight.
+    rows = [row("read", 1, i % 8, ts=i * 1_000_000) for i in range(100)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    found = []
+    for depth in (2, None):
+        config = Config(tiers={"cpu": "ram"}, speed=1.0, queue_depth=depth, io_bytes=4096)
+        how: list[Any] = [None, Slow("cpu", 4096), None]
+        found.append(replay(config, trace, tmp_path / f"run-{depth}", [], tiers=how).run)
+    limited, free = found
+    assert limited.summary.pace is not None
+    assert (limited.summary.pace.kept_pace, limited.summary.pace.cause) == (False, "queue")
+    assert "; the queue limit of 2 (--queue-depth) bound " in limited.summary.verdict
+    assert (limited.summary.pace.held_share or 0) > 0.5
+    assert free.summary.pace is not None
+    assert (free.engine.queue_depth, free.summary.pace.held_share) == (128, 0)

@@ -184,7 +184,7 @@ def row(op: str, obj: int, length: int = IO, ts: int = 0) -> Any:
 def run(tmp_path: Path, rows: list[Any], target: object, **options: Any) -> FinishedRun:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"nvme": str(target)}, io_bytes=IO, **({"is_destroying": True} | options))
-    return replay(config, trace, tmp_path / "run", [])
+    return replay(config, trace, tmp_path / "run", [], is_forced=True)
 
 
 ROWS = [

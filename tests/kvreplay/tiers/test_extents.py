@@ -41,7 +41,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 def run(tmp_path: Path, rows: list[Any], target: Path, **options: Any) -> tuple[FinishedRun, list[dict[str, Any]]]:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"nvme": str(target)}, io_bytes=IO, **options)
-    outcome = replay(config, trace, tmp_path / "run", [])
+    outcome = replay(config, trace, tmp_path / "run", [], is_forced=True)
     return outcome, read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
 
 

@@ -88,7 +88,7 @@ ROWS = [row("write", 0), row("write", 1), row("read", 0), row("read", 1), row("r
 def run(tmp_path: Path, tier: Any, rows: list[Any] = ROWS, **options: Any) -> tuple[FinishedRun, list[dict[str, Any]]]:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"gpu": "gpu"}, io_bytes=IO, queue_depth=4, **options)
-    outcome = replay(config, trace, tmp_path / "run", ["kvreplay"], tiers=[tier, None, None])
+    outcome = replay(config, trace, tmp_path / "run", ["kvreplay"], tiers=[tier, None, None], is_forced=True)
     return outcome, read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import dataclass
 from typing import Annotated
@@ -8,7 +9,7 @@ import pytest
 import typer
 
 from kvtrace.core.app import emit_json, make_app, progress, run, takes_groups
-from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, TraceError
+from kvtrace.core.errors import ConfigError, DeviceError, OutOfMemory, ProbeUnavailable, TraceError
 from kvtrace.core.metadata import TierFacts
 
 ERRORS = {
@@ -17,7 +18,22 @@ ERRORS = {
     "device": (DeviceError("no"), 4, "no"),
     "probe": (ProbeUnavailable("install it"), 5, "install it"),
     "os": (PermissionError(13, "Permission denied", "/x"), 4, "/x: Permission denied"),
-    "memory": (MemoryError(), 1, "not enough memory"),
+    "memory": (
+        MemoryError(),
+        7,
+        "out of memory: the machine, or a limit on this process (ulimit -v), has too little",
+    ),
+    "memory of the system": (
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        7,
+        "out of memory: the machine, or a limit on this process (ulimit -v), has too little",
+    ),
+    "threads": (
+        RuntimeError("can't start new thread"),
+        7,
+        "out of memory: the machine, or a limit on this process (ulimit -v), has too little to start a thread",
+    ),
+    "budget": (OutOfMemory("the replay needs"), 7, "the replay needs"),
     "interrupt": (KeyboardInterrupt(), 130, "interrupted"),
     "abort": (typer.Abort(), 130, "interrupted"),
 }

@@ -56,6 +56,7 @@ def presets(draw, semantics):
         high_watermark=draw(st.sampled_from([1.0, 0.8, 0.5])),
         max_object_fraction=draw(st.sampled_from([1.0, 0.95, 0.25])),
         decode_read_tokens=draw(st.sampled_from([0, 2])),
+        decode_reads_at_once=draw(st.booleans()),
         prefill_only_from_tokens=draw(st.sampled_from([0, 9])),
         prefill_ns_per_token=draw(st.sampled_from([0, 1])),
         decode_ns_per_token=draw(st.sampled_from([0, 2])),

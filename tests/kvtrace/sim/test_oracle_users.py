@@ -46,6 +46,7 @@ def test_users_share_what_plain_python_says(workload, data):
         high_watermark=data.draw(st.sampled_from([1.0, 0.8])),
         exclusive=placement is Placement.WRITE_BACK and data.draw(st.booleans()),
         decode_read_tokens=data.draw(st.sampled_from([0, 32])),
+        decode_reads_at_once=data.draw(st.booleans()),
         prefill_only_from_tokens=data.draw(st.sampled_from([0, 3000])),
         prefill_ns_per_token=data.draw(st.sampled_from([0, 1000])),
         decode_ns_per_token=data.draw(st.sampled_from([0, 1_000_000])),

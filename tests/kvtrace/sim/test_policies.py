@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 
+import msgspec
 import pytest
 from simulated import brief, mlperf_of, preset_of, requests_of, rows_of, simulate
 
@@ -76,8 +77,23 @@ def test_decode_reads(input_tokens, output_tokens, reads):
     assert [r[3] for r in rows] == ["prefill"] * (input_tokens > 0) + ["decode"] * reads
 
 
+def test_the_benchmark_reads_all_at_once_and_then_sleeps():
+    requests = requests_of([(0, 8, 70, [0, 1])])
+    simulation, rows, _, _ = simulate(mlperf_of(None), Load(requests=requests))
+    assert [r[0] for r in rows if r[3] == "decode"] == [0, 0, 0, 0]
+    # The request ends as before: with 70 tokens of 30 ms.
+    assert simulation.now_ns == 70 * 30_000_000
+    # With a service time one follows the other, and the sleep follows the last.
+    tier = msgspec.structs.replace(mlperf_of(None).tiers[0], read_bandwidth="1MB", latency="1us")
+    preset = msgspec.structs.replace(mlperf_of(None), tiers=(tier,))
+    simulation, rows, _, _ = simulate(preset, Load(requests=requests))
+    times = [r[0] for r in rows if r[3] == "decode"]
+    assert times == sorted(set(times))
+    assert simulation.now_ns >= times[-1] + 70 * 30_000_000
+
+
 def test_decode_reads_take_turns_and_time():
-    rows = rows_of(mlperf_of(None), turns(8, output=70))
+    rows = rows_of(mlperf_of(None, decode_reads_at_once=False), turns(8, output=70))
     # One read fetches the entry; then one begins each run of 32 tokens of 30 ms.
     assert [(ts, phase, stage) for ts, _, _, phase, _, _, _, stage, _ in rows] == [
         (0, "prefill", 0), (0, "decode", 1), (0, "decode", 2), (960_000_000, "decode", 3), (1_920_000_000, "decode", 4),
@@ -148,7 +164,7 @@ def test_a_tier_above_the_last_fills_to_80_percent_and_demotes_the_least_recent(
 
 
 def test_a_decode_read_makes_an_entry_recent():
-    preset = mlperf_of(100, 100, decode_read_tokens=32, decode_ns_per_token=10)
+    preset = mlperf_of(100, 100, decode_read_tokens=32, decode_reads_at_once=False, decode_ns_per_token=10)
     requests = requests_of([(0, 40, 64, range(10)), (5, 40, 0, range(20, 30)), (400, 40, 0, range(40, 50))])
     # Entry 0 is read again at 320 ns, after entry 1 was: entry 1 must go at 400 ns.
     assert [r for r in brief(rows_of(preset, requests)) if r.startswith("delete")] == ["delete 0 demote 1 40"]

@@ -1,0 +1,56 @@
+"""How much may be in flight: what the user says; else 8 in a closed loop, and in an open loop what memory allows.
+
+An open loop that holds due operations back measures itself. So its limit is one that a drive hardly reaches, halved
+while the buffers would take more than their part of the memory.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+
+import msgspec
+
+from kvreplay.config.config import MAX_QUEUE_DEPTH, Config
+from kvreplay.data.buffers import buffer_bytes
+from kvreplay.engine.choose import EngineName
+from kvreplay.tiers.ram import RamTier, available_bytes
+from kvreplay.tiers.tier import RingExtents, RingTier, Tier, has_times
+
+THREADS = 128
+"""In an open loop where each I/O in flight takes a thread."""
+BUFFERS_PART = 4
+"""Buffers take at most this part of the memory that is available and that no tier needs,"""
+BUFFERS_BYTES = 1 << 30
+"""and no more than this: they are touched before the run begins."""
+ASKED = "--queue-depth"
+
+
+def with_depth(config: Config, tiers: Sequence[Tier | None], peak_bytes: Sequence[int]) -> tuple[Config, str]:
+    """Return `config` with its queue depth settled, and why it is that; `peak_bytes` by tier are what it holds."""
+    if config.queue_depth is not None:
+        return config, ASKED
+    if config.speed is None:
+        return msgspec.structs.replace(config, queue_depth=config.depth), "the default of a closed loop"
+    depth, why = MAX_QUEUE_DEPTH, "the most"
+    if _takes_threads(config, tiers):
+        depth, why = THREADS, "a thread each"
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    available = available_bytes()
+    held = sum(peak for tier, peak in zip(tiers, peak_bytes, strict=True) if isinstance(tier, RamTier))
+    most = BUFFERS_BYTES if available is None else min(BUFFERS_BYTES, max(0, available - held) // BUFFERS_PART)
+    while depth > config.depth:
+        if 0 <= files < depth:
+            why = "open files, ulimit -n"
+        elif buffer_bytes(depth, config.io_bytes) > most:
+            why = "memory for buffers"
+        else:
+            break
+        depth //= 2
+    return msgspec.structs.replace(config, queue_depth=depth), why
+
+
+def _takes_threads(config: Config, tiers: Sequence[Tier | None]) -> bool:
+    working = [t for t in tiers if t is not None and has_times(t)]
+    is_ring = all(isinstance(t, RingTier | RingExtents) for t in working)
+    return config.engine == EngineName.THREADS or config.is_verified or not is_ring

@@ -1,0 +1,107 @@
+"""Too little memory: refused before the start with both figures, and never taken for a damaged trace."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from conftest import write_trace
+
+from kvreplay.config import memory
+from kvreplay.config.config import Config
+from kvreplay.config.memory import PROCESS_ADDRESS_BYTES, PROCESS_BYTES, ROW_BYTES, check_memory
+from kvreplay.run.run import replay
+from kvreplay.tiers import ram
+from kvtrace.core.errors import OutOfMemory, TraceError
+from kvtrace.core.schema import TRACE
+from kvtrace.core.tables import open_table
+
+MIB = 1 << 20
+
+
+def trace_of(tmp_path: Path, count: int = 10) -> Path:
+    rows = [(i, "write", 2, "store", i, 0, 4096, None, None, 0) for i in range(count)]
+    return write_trace(tmp_path / "t.parquet", rows)
+
+
+def test_a_budget_beyond_what_is_available_is_refused_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, buffers = 1_000_000, 74 * MIB
+    need = PROCESS_BYTES + rows * ROW_BYTES + buffers
+    monkeypatch.setattr(memory, "available_bytes", lambda: need)
+    check_memory(rows, buffers)
+    monkeypatch.setattr(memory, "available_bytes", lambda: need - 1)
+    said = r"needs about 473 MiB of memory \(1,000,000 rows, 74\.0 MiB of buffers\), but only 473 MiB is available"
+    with pytest.raises(OutOfMemory, match=said):
+        check_memory(rows, buffers)
+    monkeypatch.setattr(memory, "available_bytes", lambda: None)
+    check_memory(rows, buffers)
+
+
+def test_a_limit_on_the_process_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = PROCESS_ADDRESS_BYTES + 10 * ROW_BYTES
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (limit, limit))
+    monkeypatch.setattr(memory, "available_bytes", lambda: None)
+    check_memory(10)
+    with pytest.raises(OutOfMemory, match=r"of address space .* \(ulimit -v\); raise that limit, or replay less"):
+        check_memory(11)
+
+
+def test_what_is_available_is_the_least_of_all_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "/sys/fs/cgroup/memory.max": str(100 * MIB),
+        "/sys/fs/cgroup/memory.current": str(80 * MIB),
+        "/sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {30 * MIB}\n",
+    }
+    monkeypatch.setattr(ram, "sys_text", lambda path: files.get(str(path)))
+    assert ram.available_bytes() == 50 * MIB
+    files["/sys/fs/cgroup/memory.max"] = "max"
+    assert (ram.available_bytes() or 0) > 50 * MIB
+
+
+def test_a_limit_on_the_rows_makes_a_long_trace_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "ROW_BYTES", 1 << 60)
+    trace, run = trace_of(tmp_path), tmp_path / "run"
+    with pytest.raises(OutOfMemory, match=r"\(10 rows, .*replay less with --limit"):
+        replay(Config(tiers={"nvme": "null"}), trace, run, [])
+    monkeypatch.setattr(memory, "ROW_BYTES", 1)
+    replay(Config(tiers={"nvme": "null"}, limit="2"), trace, run, [])
+
+
+def test_too_little_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = open_table(trace_of(tmp_path), TRACE)
+
+    def failing(*_args: object, **_named: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    monkeypatch.setattr("kvtrace.core.parquet.conform", failing)
+    with pytest.raises(MemoryError):
+        list(reader.batches())  # type: ignore[attr-defined]
+    monkeypatch.setattr("kvtrace.core.parquet.conform", lambda *_: (_ for _ in ()).throw(pa.ArrowInvalid("x")))
+    with pytest.raises(TraceError, match="damaged after this row"):
+        list(reader.batches())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("limit_kib", [300_000, 500_000, 1_600_000, 1_700_000, 2_300_000])
+def test_a_process_that_may_have_too_little_says_so(tmp_path: Path, limit_kib: int) -> None:
+    """These gave `damaged after this row`, a crash, and `interrupted`."""
+    trace = trace_of(tmp_path)
+    arguments = ["run", str(trace), "--tier", "nvme=null", "-o", str(tmp_path / "run")]
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (limit_kib * 1024, limit_kib * 1024))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "kvreplay.cli", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=limited,
+    )
+    assert done.returncode == 7
+    assert done.stderr.startswith("kvreplay: error: the replay needs about 2.75 GiB of address space")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
