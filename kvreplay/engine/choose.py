@@ -14,9 +14,9 @@ import numpy as np
 from kvreplay.data.buffers import arenas, buffer_bytes
 from kvreplay.engine import ring
 from kvreplay.engine.job import Driven, IoEngine, Job
-from kvreplay.engine.loop import SPIN_NS
 from kvreplay.engine.pump import compile_engine
-from kvreplay.engine.submitter import Submitter
+from kvreplay.engine.threads import ThreadSubmitter
+from kvreplay.engine.turn import SPIN_NS
 from kvreplay.engine.uring import RingSubmitter
 from kvreplay.engine.workers import generators, precise_timers
 from kvreplay.plan.plan import build_plan
@@ -29,7 +29,7 @@ MAX_ENTRIES = 4096
 
 
 class ThreadEngine:
-    """The engine that works everywhere: a thread an I/O in flight, a few that make data, and one that submits."""
+    """The engine that works everywhere: a thread an I/O in flight, and a few that make data."""
 
     name = "threads"
 
@@ -45,7 +45,7 @@ class ThreadEngine:
         return {}
 
     def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
-        """Do the job; the calling thread submits."""
+        """Do the job; the calling thread is one of those that submit."""
         before = precise_timers()
         try:
             return self._drive(job, interrupted, progress)
@@ -53,7 +53,7 @@ class ThreadEngine:
             precise_timers(before)
 
     def _drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
-        return Submitter(self, job, ring.NoRing()).drive(interrupted, progress)
+        return ThreadSubmitter(self, job).drive(interrupted, progress)
 
 
 class UringEngine(ThreadEngine):

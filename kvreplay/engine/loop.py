@@ -13,86 +13,32 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from kvreplay.engine import heap, mailbox, order
+from kvreplay.engine import mailbox, order
 from kvreplay.engine import ring as r
-from kvreplay.engine.fills import fill_due, free_data, is_starved, use_fill
 from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, FULL, HUNGRY
-from kvreplay.engine.order import make_lane, next_due, next_flight, start_next
+from kvreplay.engine.order import free_data, is_starved, use_fill
 from kvreplay.engine.ready import bounds, done, has_piece, is_over
-from kvreplay.engine.tables import NONE, bad_at, fills_at, flights_at, job_at, lanes_at, mail_at, others_at, tokens_at
-from kvreplay.plan.plan import DELETE
-from kvreplay.tiers.tier import FD_SHIFT
-from kvtrace.core.compiled import inner, int8s, int32s, int64s, njit, uint32s
+from kvreplay.engine.tables import (
+    NONE,
+    bad_at,
+    fills_at,
+    flights_at,
+    job_at,
+    lanes_at,
+    mail_at,
+    others_at,
+    stack_put,
+    stack_take,
+    tokens_at,
+)
+from kvreplay.engine.turn import NS_PER_S, begin, clock, eventfd_read, rest_of
+from kvtrace.core.compiled import inner, int8s, int64s, njit, uint32s
 
 WOKEN, MOVED_IN_LANE = r.WOKEN, 7
 """What a completion tells, beside the submitter's own kinds: a thread woke us, a piece of a lane has come."""
 KIND_BITS = 3
-SPIN_NS = 50_000
-"""The last part of the way to a deadline is not slept through: waking up takes about so long."""
-_MOST_BEGUN = 1024
-"""Operations without I/O before we look at anything else."""
-BY_RING, BY_EXTENT, BY_THREAD, BY_NOBODY, BY_PYTHON = range(5)
-"""How the operations of a tier are done: `BY_PYTHON` is an extent whose operations need more than I/O."""
-_OFFSET_MASK = (1 << FD_SHIFT) - 1
-_CLOCK_MONOTONIC = 1
-_NS_PER_S = 10**9
-
 _syscall: Any = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
-_eventfd_read: Any = types.ExternalFunction("eventfd_read", types.int32(types.int32, types.int64))
-_ppoll: Any = types.ExternalFunction("ppoll", types.int32(*[types.int64] * 4))
-_clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
-
-
-@inner
-def _now(address: int) -> int:
-    """Return the time since the run's start, by the monotonic clock."""
-    lanes = lanes_at(job_at(address).lanes)
-    _clock_gettime(_CLOCK_MONOTONIC, lanes.clock)
-    clock = int64s(lanes.clock)
-    return clock[0] * _NS_PER_S + clock[1] - lanes.start_ns
-
-
-@njit
-def take(address: int) -> bool:
-    """Start the operations that come next, up to one that needs Python; put its next piece into `answer`, if any."""
-    return begin(address) and order.take(address, _now(address))
-
-
-@inner
-def begin(address: int) -> bool:
-    """Start the operations that come next, up to one that needs Python; return whether there is one and room for it."""
-    job = job_at(address)
-    lanes = lanes_at(job.lanes)
-    for _ in range(_MOST_BEGUN):
-        if lanes.out + job.available >= job.depth:
-            return False
-        if job.running:
-            return True
-        now = _now(address)
-        number = next_flight(address, now)
-        if number == NONE:
-            return False
-        flight = flights_at(job.flights)[number]
-        row = flight.row
-        tier = int8s(job.tier)[row]
-        way = int64s(lanes.ways)[tier]
-        if way == BY_NOBODY:
-            start_next(address)
-            int64s(lanes.submitted_ns)[row] = int64s(lanes.completed_ns)[row] = now
-            int8s(lanes.outcome)[row] = OK
-            done(address, number, now)
-            continue
-        if way != BY_EXTENT or flight.op == DELETE or not flight.has_io or flight.is_failed:
-            return True
-        place = int64s(int64s(lanes.places)[tier])[int32s(job.object_id)[row]]
-        if place < 0:
-            return True
-        start_next(address)
-        make_lane(address, number, place >> FD_SHIFT << 32, place & _OFFSET_MASK)
-        int64s(lanes.sequence)[lanes.count] = number
-        lanes.count += 1
-    return False
 
 
 @inner
@@ -131,7 +77,7 @@ def _put_next(address: int, number: int) -> bool:
         if flight.needs_data:
             free_data(address, slot)
         return False
-    place = heap.take(lanes.free_tokens)
+    place = stack_take(lanes.free_tokens)
     token = tokens_at(lanes.tokens)[place]
     token.flight, token.start, token.length = number, start, end - start
     buffers, data = int64s(lanes.buffers), place << KIND_BITS | MOVED_IN_LANE
@@ -140,7 +86,7 @@ def _put_next(address: int, number: int) -> bool:
         buffer = job.depth + slot
         target, opcode = buffers[buffer] + at, lanes.write_op
     else:
-        buffer = heap.take(lanes.free_reads)
+        buffer = stack_take(lanes.free_reads)
         token.buffer, token.slot = buffer, NONE
         target, opcode = buffers[buffer], lanes.read_op
     flight.lane_out += 1
@@ -170,13 +116,10 @@ def _put_pieces(address: int) -> int:
 
 @inner
 def _enter(address: int, wait: int, rest: int) -> None:
-    """Submit what was put and wait for `wait` completions, for `rest` ns if it is not 0; note an error.
-
-    Without a ring, wait for the mail.
-    """
+    """Submit what was put and wait for `wait` completions, for `rest` ns if it is not 0; note an error."""
     lanes, now = lanes_at(job_at(address).lanes), 0
     if lanes.fresh_count or rest:
-        now = _now(address)
+        now = clock(address)
     if lanes.fresh_count:
         rows, submitted = int64s(lanes.fresh), int64s(lanes.submitted_ns)
         for i in range(lanes.fresh_count):
@@ -184,12 +127,7 @@ def _enter(address: int, wait: int, rest: int) -> None:
         lanes.fresh_count = 0
     if rest:
         timeout = int64s(lanes.timeout)
-        timeout[0], timeout[1] = rest // _NS_PER_S, rest % _NS_PER_S
-    if lanes.fd == r.NO_FD:
-        if wait:
-            lanes.is_error = _ppoll(lanes.poll, 1, lanes.timeout, 0) < 0
-            _eventfd_read(lanes.mail_fd, lanes.clock)
-        return
+        timeout[0], timeout[1] = rest // NS_PER_S, rest % NS_PER_S
     uint32s(lanes.sq_tail)[0] = lanes.tail & 0xFFFFFFFF
     queued = lanes.tail - lanes.submitted
     flags, argument, size = r.GETEVENTS, 0, 0
@@ -198,7 +136,7 @@ def _enter(address: int, wait: int, rest: int) -> None:
     done = _syscall(r.ENTER, lanes.fd, queued, wait, flags, argument, size)
     if done >= 0:
         lanes.submitted += done
-    elif not rest or _now(address) < now + rest:
+    elif not rest or clock(address) < now + rest:
         # The time was not over.
         lanes.is_error = True
 
@@ -213,33 +151,16 @@ def _sleep(address: int, rest: int) -> None:
     if not is_asleep and lanes.tail == lanes.submitted and lanes.head != np.int64(uint32s(lanes.cq_tail)[0]):
         return
     # With a full queue a completion will come, whatever else happens.
-    limit = 0 if (is_full and lanes.fd != r.NO_FD) or not is_asleep else rest
+    limit = 0 if is_full or not is_asleep else rest
     started, lacks_data = 0, False
     if limit:
-        started = _now(address)
+        started = clock(address)
         lacks_data = is_starved(address, started)
     _enter(address, 1 if is_asleep else 0, limit)
     if lacks_data:
-        lanes.starved_ns += (_now(address) - started) * (job.depth - lanes.out)
+        lanes.starved_ns += (clock(address) - started) * (job.depth - lanes.out)
     if is_asleep:
         mail_at(job.mail).asleep = AWAKE
-
-
-@inner
-def _rest(address: int, now: int, until: int) -> int:
-    """Return how long nothing has to be submitted; short of a deadline by what waking up takes."""
-    job = job_at(address)
-    lanes, rest = lanes_at(job.lanes), until - now
-    if lanes.out < job.depth:
-        if job.available:
-            return 0
-        due = next_due(address, now)
-        if due != NONE:
-            rest = min(rest, due - SPIN_NS - now)
-        due = fill_due(address, now)
-        if due != NONE:
-            rest = min(rest, due - now)
-    return max(0, rest)
 
 
 @inner
@@ -270,7 +191,7 @@ def _reap(address: int) -> None:
 def _rearm(address: int) -> None:
     """Let the next thread that finds us asleep wake us, too."""
     lanes = lanes_at(job_at(address).lanes)
-    _eventfd_read(lanes.mail_fd, lanes.clock)
+    eventfd_read(lanes.mail_fd, lanes.clock)
     _put(address, r.POLL_ADD, lanes.mail_fd << 32, 0, 0, r.POLLIN << 32, WOKEN, 0)
 
 
@@ -286,13 +207,13 @@ def _take_piece(address: int, number: int, result: int) -> None:
     else:
         # Where padding ends beyond the file, a read may end there.
         least = min(least, flight.needed_end - token.start)
-        heap.put(lanes.free_reads, token.buffer)
+        stack_put(lanes.free_reads, token.buffer)
     if result < least:
         flight.is_failed = True
         bad = bad_at(lanes.bad)[lanes.bad_count]
         bad.flight, bad.start, bad.length, bad.result = token.flight, token.start, token.length, result
         lanes.bad_count += 1
-    heap.put(lanes.free_tokens, number)
+    stack_put(lanes.free_tokens, number)
     flight.lane_out -= 1
     lanes.out -= 1
 
@@ -302,7 +223,7 @@ def _retire(address: int) -> None:
     """Take lanes with nothing out and nothing to come out of the order; finish with our own that went well."""
     job = job_at(address)
     lanes = lanes_at(job.lanes)
-    sequence, kept, now = int64s(lanes.sequence), 0, _now(address)
+    sequence, kept, now = int64s(lanes.sequence), 0, clock(address)
     for i in range(lanes.count):
         number = sequence[i]
         flight = flights_at(job.flights)[number]
@@ -334,10 +255,10 @@ def run(address: int, until: int) -> None:
             is_pythons = begin(address) or is_pythons
             # Of what is passed over no completion will come.
             passed = _put_pieces(address)
-        now = _now(address)
+        now = clock(address)
         order.count_waits(address, now)
         mailbox.ask(address, now, lanes.out < job.depth)
-        _sleep(address, 0 if is_pythons or passed else _rest(address, now, until))
+        _sleep(address, 0 if is_pythons or passed else rest_of(address, now, until))
         _reap(address)
         _retire(address)
         is_told = lanes.is_error or lanes.other_count or lanes.over_count or lanes.bad_count

@@ -11,7 +11,7 @@ from typing import Any
 
 from numba.core import types
 
-from kvreplay.engine import fills
+from kvreplay.engine import order
 from kvreplay.engine.tables import ASKED, asked_ring_at, job_at, mail_at
 from kvtrace.core.compiled import holding, inner, int64s, intrinsic
 
@@ -44,7 +44,7 @@ def ask(address: int, now: int, is_urgent: bool) -> None:
     job = job_at(address)
     mail = mail_at(job.mail)
     tail = mail.asked_tail
-    while fills.take_fill(address, now, mail.asked + tail % mail.slots * _ASKED_BYTES):
+    while order.take_fill(address, now, mail.asked + tail % mail.slots * _ASKED_BYTES):
         tail += 1
     fence()
     mail.asked_tail = tail
@@ -123,7 +123,7 @@ def take_made(address: int) -> bool:
     if mail.has_mail:
         return False
     while mail.made_head != tail:
-        fills.filled(address, ring[mail.made_head % mail.slots])
+        order.filled(address, ring[mail.made_head % mail.slots])
         mail.made_head += 1
     return True
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from kvreplay.engine import loop, mailbox, order, ready
+from kvreplay.engine import loop, mailbox, order, ready, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import Flight, Job
 from kvreplay.engine.schedule import Schedule, Submission
@@ -19,8 +19,8 @@ from kvreplay.tiers.tier import RingExtents
 from kvtrace.core.compiled import compile_announced
 
 _COMPILED = {
-    1: (loop.take, mailbox.may_sleep),
-    2: (loop.run, order.begun, mailbox.must_wake),
+    1: (turn.take, turn.next_piece, mailbox.may_sleep),
+    2: (loop.run, turn.next_turn, turn.fall_asleep, turn.doze, order.begun, mailbox.must_wake),
     3: (order.piece_done, ready.done, mailbox.made),
     4: (mailbox.next_asked, order.make_lane),
 }
@@ -114,7 +114,26 @@ class Pump:
         `out` requests are in flight.
         """
         self.lanes.out = out
-        return self._schedule.taken() if loop.take(self._address) else None
+        return self._schedule.taken() if turn.take(self._address) else None
+
+    def next_piece(self, out: int) -> Submission | None:
+        """Return a piece for a thread to do now, if there is one and room for it; `out` others are in flight."""
+        self.lanes.out = out
+        return self._schedule.taken() if turn.next_piece(self._address) else None
+
+    def next_turn(self, until_ns: int) -> int:
+        """Return when there is something to do, if nothing completes before; `until_ns` at the latest."""
+        found: int = turn.next_turn(self._address, until_ns)
+        return found
+
+    def fall_asleep(self, until_ns: int) -> int:
+        """Return until when the calling thread, which then calls `doze`, may sleep; mail and data will wake it."""
+        found: int = turn.fall_asleep(self._address, until_ns)
+        return found
+
+    def doze(self, until_ns: int) -> None:
+        """Sleep until woken or `until_ns` of the run."""
+        turn.doze(self._address, until_ns)
 
     def adopt(self, flight: Flight) -> None:
         """Submit the pieces of `flight` that are left; its own file lies open at its handle's place in the ring."""

@@ -6,8 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from kvreplay.engine import heap
-from kvreplay.engine.tables import BARRIER_KINDS, FLIGHT_BITS, MOST_FLIGHTS, NONE, barriers_at, flights_at, job_at
+from kvreplay.engine.tables import (
+    BARRIER_KINDS,
+    FLIGHT_BITS,
+    MOST_FLIGHTS,
+    NONE,
+    barriers_at,
+    count_of,
+    flights_at,
+    heap_pop,
+    heap_push,
+    job_at,
+    stack_put,
+    stack_take,
+)
 from kvreplay.plan.plan import DELETE, WRITE
 from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s
 
@@ -45,7 +57,7 @@ def offer(address: int, number: int) -> None:
     flight = flights_at(job.flights)[number]
     if not flight.is_offered:
         flight.is_offered = True
-        heap.push(job.to_start, entry_of(flight.row, number))
+        heap_push(job.to_start, entry_of(flight.row, number))
 
 
 @inner
@@ -89,7 +101,7 @@ def admit(address: int, row: int) -> None:
     pieces = 0
     if int64s(job.moves)[tier] and op != DELETE and end > start and needed_end > offset:
         pieces = (end - 1) // job.io_bytes - start // job.io_bytes + 1
-    number = heap.take(job.free_flights)
+    number = stack_take(job.free_flights)
     flight = flights_at(job.flights)[number]
     flight.row, flight.op = row, op
     flight.first, flight.end, flight.needed_end = start, end, needed_end
@@ -100,7 +112,7 @@ def admit(address: int, row: int) -> None:
     flight.is_offered = flight.is_started = flight.is_begun = flight.is_running = False
     flight.is_reserved = flight.is_failed = flight.is_lane = flight.is_own = False
     if flight.needs_data:
-        heap.push(job.to_fill, entry_of(row, number))
+        heap_push(job.to_fill, entry_of(row, number))
     else:
         offer(address, number)
 
@@ -109,13 +121,11 @@ def admit(address: int, row: int) -> None:
 def advance(address: int) -> None:
     """Make ready rows operations, a bounded number ahead."""
     job = job_at(address)
-    while heap.count(job.ready) and heap.count(job.free_flights):
-        admit(address, heap.pop(job.ready))
+    while count_of(job.ready) and count_of(job.free_flights):
+        admit(address, heap_pop(job.ready))
     unmet, ahead = int8s(job.unmet), 2 * job.slots
     while (
-        job.cursor < job.rows
-        and heap.count(job.to_start) + heap.count(job.to_fill) < ahead
-        and heap.count(job.free_flights)
+        job.cursor < job.rows and count_of(job.to_start) + count_of(job.to_fill) < ahead and count_of(job.free_flights)
     ):
         if unmet[job.cursor] == 0:
             admit(address, job.cursor)
@@ -129,7 +139,7 @@ def done(address: int, number: int, now: int) -> None:
     row = flights_at(job.flights)[number].row
     job.in_flight -= 1
     job.completed += 1
-    heap.put(job.free_flights, number)
+    stack_put(job.free_flights, number)
     for kind in range(BARRIER_KINDS):
         barrier: Any = barriers_at(job.barriers)[kind]
         group = int32s(barrier.group)[row]
@@ -154,4 +164,4 @@ def _release(address: int, row: int, now: int) -> None:
             int64s(job.ready_ns)[row] = now
         # Rows that the cursor has not reached are found when it gets there.
         if row < job.cursor:
-            heap.push(job.ready, row)
+            heap_push(job.ready, row)

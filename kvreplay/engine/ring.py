@@ -305,7 +305,7 @@ class NoRing:
         return found | {"sq_tail": empty + 4, "cq_head": empty, "cq_tail": empty}
 
     def enter(self, wait: int) -> None:
-        """Do nothing: what ended a wait was a signal."""
+        """Do nothing: nothing is put."""
 
 
 def address(mapped: mmap.mmap) -> int:

@@ -1,6 +1,7 @@
-"""The submitting thread's side of one job: it takes pieces in their order, hands them on, and does nothing else.
+"""One job: its pieces are taken in their order, and what came of them goes into the record.
 
-Here every operation goes to a thread of `workers`, which is all of `--engine threads`; `uring` adds what a ring does.
+Beside a ring (`uring`), one thread submits, and hands on what needs another; without one (`threads`), each thread
+takes its own next piece. What becomes of an operation is the same for both.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
-from kvreplay.engine import loop
+from kvreplay.engine import turn
 from kvreplay.engine.job import CORRUPT, ERROR, OK, Driven, Failure, Flight, IoEngine, Job
 from kvreplay.engine.pump import Pump
 from kvreplay.engine.ring import NoRing, Ring
@@ -17,13 +18,13 @@ from kvreplay.engine.schedule import Schedule, Submission
 from kvreplay.engine.workers import Check, Died, Mail, Opened, Step, Trouble, Workers
 from kvreplay.tiers.tier import RingExtents, Tier, has_times
 
-_POLL_NS = 100_000_000
+POLL_NS = 100_000_000
 _BATCH = 8
 """Operations put together; their common time stamp must stay true for the last."""
 
 
 class Submitter:
-    """One job, every operation of which a thread does: begin, move, end."""
+    """One job and its submitting thread; tiers without a file are served by other threads."""
 
     def __init__(self, engine: IoEngine, job: Job, ring: Ring | NoRing, *, is_registered: bool = False) -> None:
         """Prepare to do `job` with the buffers of `engine`."""
@@ -58,30 +59,26 @@ class Submitter:
 
     def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         """Do the job; returns when nothing is in flight any more."""
-        schedule, workers, ring = self._schedule, self._workers, self._ring
+        schedule, workers = self._schedule, self._workers
         reason, next_poll_ns = None, 0
         try:
             # With one I/O in flight a thread would only hand it on.
-            workers.start(self._engine.generators, self._depth if self._depth > 1 and self._needs_workers() else 0)
+            self._start_threads(self._depth if self._depth > 1 and self._needs_workers() else 0)
             self._start_ns = workers.start_ns = monotonic_ns()
             self._pump.start_clock(self._start_ns)
-            ring.arm(self._mail.fd)
+            self._ring.arm(self._mail.fd)
             while True:
-                now = monotonic_ns() - self._start_ns
+                now = self._now()
                 if reason is None and (reason := interrupted()):
-                    schedule.stop()
+                    self._stop()
                 if now >= next_poll_ns:
                     progress(schedule.completed)
-                    next_poll_ns = now + _POLL_NS
-                was_idle = self._out == 0
-                self._submit()
-                if was_idle and ring.queued:
-                    self._flush()
-                if schedule.is_over and not self._out:
+                    next_poll_ns = now + POLL_NS
+                if self._go_on(next_poll_ns):
                     break
-                self._run(next_poll_ns)
-            wall_ns = monotonic_ns() - self._start_ns
+            wall_ns = self._now()
         finally:
+            self._stop()
             workers.close()
         return Driven(
             wall_ns=wall_ns,
@@ -98,16 +95,37 @@ class Submitter:
             lacking_ns=int(self._pump.lanes.lacking_ns),
         )
 
+    def _now(self) -> int:
+        return monotonic_ns() - self._start_ns
+
+    def _start_threads(self, count: int) -> None:
+        """Start the threads beside this one, `count` of them to do pieces."""
+        self._workers.start(self._engine.generators, count)
+
+    def _stop(self) -> None:
+        self._schedule.stop()
+
+    def _go_on(self, until_ns: int) -> bool:
+        """Submit and take what came, until `until_ns` of the run at the latest; return whether the job is over."""
+        was_idle = self._out == 0
+        self._submit()
+        if was_idle and self._ring.queued:
+            self._flush()
+        if self._schedule.is_over and not self._out:
+            return True
+        self._run(until_ns)
+        return False
+
     def _extents(self, tier: Tier | None) -> RingExtents | None:  # noqa: ARG002 - for those with a ring
         """Return `tier` if the objects of its open files are read and written by the ring."""
         return None
 
     def _way_of(self, tier: Tier | None) -> int:
         """Return how the operations of `tier` are done."""
-        return loop.BY_NOBODY if tier is None or not has_times(tier) else loop.BY_THREAD
+        return turn.BY_NOBODY if tier is None or not has_times(tier) else turn.BY_THREAD
 
     def _needs_workers(self) -> bool:
-        return loop.BY_THREAD in self._way
+        return turn.BY_THREAD in self._way
 
     def _submit(self) -> None:
         """Put what may go now, as far as the depth reaches, and at most a batch of new operations."""
@@ -118,7 +136,7 @@ class Submitter:
             if submission is None:
                 return
             way = way_of[tier_of[submission.flight.row]]
-            if way == loop.BY_THREAD:
+            if way == turn.BY_THREAD:
                 self._give(submission)
             else:
                 self._put(submission, way)
@@ -133,7 +151,7 @@ class Submitter:
     def _stamp(self) -> None:
         """Note the time at which the operations put since the last stamp are submitted."""
         if self._fresh:
-            now = monotonic_ns() - self._start_ns
+            now = self._now()
             for row in self._fresh:
                 self._submitted[row] = now
             self._fresh.clear()
@@ -147,7 +165,7 @@ class Submitter:
         """Submit, and go on until something is for us or it is `until_ns`; take what came."""
         self._stamp()
         self._out = self._pump.run(self._out, until_ns)
-        self._completions(monotonic_ns() - self._start_ns)
+        self._completions(self._now())
         for item in self._mail.answers():
             self._answer(item)
 
@@ -156,21 +174,25 @@ class Submitter:
 
     def _give(self, submission: Submission) -> None:
         """Hand a piece to a thread."""
+        self._hand_on(self._step(submission))
+
+    def _step(self, submission: Submission) -> Step:
+        """Return what a thread is to do for a piece, which is in flight from now on."""
         flight = submission.flight
         self._out += 1
         slot = self._pump.take_read_buffer() if submission.slot is None else -1
         is_short = flight.pieces == 1
-        self._hand_on(Step(flight, submission, slot, is_short, submission.is_first and not is_short))
+        return Step(flight, submission, slot, is_short, submission.is_first and not is_short)
 
     def _hand_on(self, item: Step | Check) -> None:
         """Give a thread something to do; with a depth of one, do it here."""
         if self._depth > 1:
             self._workers.give(item)
         else:
-            started = monotonic_ns() - self._start_ns
+            started = self._now()
             self._workers.do(item)
             self._answer(item)
-            self._pump.note_held(started, monotonic_ns() - self._start_ns)
+            self._pump.note_held(started, self._now())
 
     def _answer(self, item: Any) -> None:
         """Take what a thread says."""

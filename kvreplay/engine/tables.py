@@ -1,5 +1,7 @@
 """One job's tables, shared by Python and compiled code: records by name, all reached from one address.
 
+At the end, for compiled code: stacks and heaps of numbers, by the address of a LIST.
+
 A field whose comment says "address" holds where a vector, a record or a list of numbers lies.
 """
 
@@ -9,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.core.compiled import array_at, fields_of, record_at
+from kvtrace.core.compiled import array_at, fields_of, inner, int64s, record_at
 
 NONE = -1
 FLIGHT_BITS = 22
@@ -93,6 +95,8 @@ LANES = record(
     "tail submitted head out starved_ns "
     # Of an open loop: time in which a due operation waited at the depth, or for its data; up to when they count.
     "held_ns lacking_ns counted_ns "
+    # Threads that take their own pieces: places of the queue that lack data, since when.
+    "starved seen_ns "
     # What stays as it is.
     "start_ns fd mail_fd sq_mask cq_mask timeout_argument read_op write_op",
     "is_error is_held is_lacking",
@@ -143,3 +147,90 @@ class Tables:
     def numbers(self, items: Any, count: int) -> int:
         """Return the address of a stack or a heap in the int64 array `items`, of which `count` are there."""
         return self.at(np.array([(count, self.at(items))], LIST))
+
+
+@inner
+def stack_put(stack: int, number: int) -> None:
+    """Put `number` on a stack."""
+    numbers = list_at(stack)
+    int64s(numbers.items)[numbers.count] = number
+    numbers.count += 1
+
+
+@inner
+def stack_take(stack: int) -> int:
+    """Take a number off a stack."""
+    numbers = list_at(stack)
+    numbers.count -= 1
+    return int64s(numbers.items)[numbers.count]
+
+
+@inner
+def count_of(numbers: int) -> int:
+    """Return how many numbers there are."""
+    return list_at(numbers).count
+
+
+@inner
+def heap_least(heap: int) -> int:
+    """Return the least number of a heap."""
+    return int64s(list_at(heap).items)[0]
+
+
+@inner
+def heap_item(numbers: int, at: int) -> int:
+    """Return number `at`, in no order that means anything in a heap but for the first."""
+    return int64s(list_at(numbers).items)[at]
+
+
+@inner
+def heap_push(heap: int, number: int) -> None:
+    """Put `number` into a heap."""
+    numbers = list_at(heap)
+    items, at = int64s(numbers.items), numbers.count
+    numbers.count += 1
+    while at and items[(at - 1) >> 1] > number:
+        items[at] = items[(at - 1) >> 1]
+        at = (at - 1) >> 1
+    items[at] = number
+
+
+@inner
+def heap_pop(heap: int) -> int:
+    """Take the least number out of a heap."""
+    numbers = list_at(heap)
+    items = int64s(numbers.items)
+    found = items[0]
+    numbers.count -= 1
+    _sift(items, numbers.count, 0, items[numbers.count])
+    return found
+
+
+@inner
+def heap_remove(heap: int, number: int) -> None:
+    """Take `number` out of a heap."""
+    numbers = list_at(heap)
+    items, kept = int64s(numbers.items), 0
+    for i in range(numbers.count):
+        if items[i] != number:
+            items[kept] = items[i]
+            kept += 1
+    numbers.count = kept
+    for at in range(kept // 2 - 1, -1, -1):
+        _sift(items, kept, at, items[at])
+
+
+@inner
+def _sift(items: Any, size: int, at: int, number: int) -> None:
+    """Put `number` at `at` of a heap of `size` or below it."""
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and items[child + 1] < items[child]:
+            child += 1
+        if items[child] >= number:
+            break
+        items[at] = items[child]
+        at = child
+    items[at] = number

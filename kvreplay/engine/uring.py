@@ -11,7 +11,7 @@ import errno
 import os
 from time import monotonic_ns
 
-from kvreplay.engine import loop
+from kvreplay.engine import loop, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import ERROR, SHORT, Flight, IoEngine, Job
 from kvreplay.engine.schedule import Submission
@@ -50,9 +50,9 @@ class RingSubmitter(Submitter):
 
     def _way_of(self, tier: Tier | None) -> int:
         if isinstance(tier, RingTier):
-            return loop.BY_RING
+            return turn.BY_RING
         if isinstance(tier, RingExtents):
-            return loop.BY_PYTHON if self._job.check is not None or tier.is_synced else loop.BY_EXTENT
+            return turn.BY_PYTHON if self._job.check is not None or tier.is_synced else turn.BY_EXTENT
         return super()._way_of(tier)
 
     def _needs_workers(self) -> bool:
@@ -60,7 +60,7 @@ class RingSubmitter(Submitter):
         return is_discarding or self._job.check is not None or super()._needs_workers()
 
     def _put(self, submission: Submission, way: int) -> None:
-        if way == loop.BY_RING:
+        if way == turn.BY_RING:
             self._put_file(submission)
         else:
             self._place(submission)

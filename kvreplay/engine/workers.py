@@ -64,7 +64,7 @@ class Mail:
         """Add something for Python; called from any thread."""
         self.items.append(item)
         self._mail.has_mail = True
-        self._wake(mailbox.FULL)
+        self.wake(mailbox.FULL)
 
     def answers(self) -> Iterator[Any]:
         """Take what was posted; only for the submitting thread."""
@@ -86,9 +86,10 @@ class Mail:
     def give_made(self, slots: Any) -> None:
         """Hand over buffers (int64) that hold their data."""
         mailbox.made(self.address, slots.ctypes.data, len(slots))
-        self._wake(mailbox.HUNGRY)
+        self.wake(mailbox.HUNGRY)
 
-    def _wake(self, depth: int) -> None:
+    def wake(self, depth: int) -> None:
+        """Wake the thread that waits for mail, if it sleeps so deeply."""
         if mailbox.must_wake(self.address, depth):
             os.eventfd_write(self.fd, 1)
 
@@ -196,10 +197,12 @@ class Workers:
         self._is_stopping = False
         self.give = self._steps.put
         """Have a thread do something."""
+        self.tell: Callable[[Opened], None] = mail.post
+        """Takes what must be known before a step is done."""
 
-    def start(self, generators: int, workers: int) -> None:
-        """Start threads of both kinds."""
-        for count, body in ((generators, self._generate), (workers, self._work)):
+    def start(self, generators: int, workers: int, work: Callable[[], None] | None = None) -> None:
+        """Start threads of both kinds; workers do what they are given, or else `work`."""
+        for count, body in ((generators, self._generate), (workers, work or self._work)):
             for index in range(count):
                 name = f"kvreplay-{body.__name__}-{index}"
                 thread = threading.Thread(target=self._guard, args=(body,), name=name, daemon=True)
@@ -305,7 +308,7 @@ class Workers:
                     flight.handle = tier.begin(flight.op, object_id)
                 if step.begins_more:
                     step.begins_more = False
-                    self.mail.post(Opened(flight))
+                    self.tell(Opened(flight))
             if flight.has_io and not flight.is_failed:
                 self._move(step, submission, tier)
             elif (model := self._models[self._tier_of[flight.row]]) is not None:
