@@ -47,19 +47,18 @@ def profile(
     """
     import tempfile
 
-    from kvdistill.jobs.write import to_json
     from kvdistill.profile.sources import distil_source
     from kvdistill.report.jobs_document import profile_document
     from kvtrace.core.app import progress
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.files import write_text
+    from kvtrace.core.files import write_json
     from kvtrace.core.limit import parse_limit
 
     scratched = tempfile.TemporaryDirectory(prefix="kvdistill-")
     with scratched as scratch, compile_announced(), progress(f"distil {source.name}"):
         found = distil_source(source, tier, parse_limit(limit), Path(scratch)).profile
-    write_text(output, to_json(found))
+    write_json(output, found)
     log(f"wrote {output}")
     if json:
         emit_json(found)

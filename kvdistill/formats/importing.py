@@ -19,7 +19,7 @@ from kvtrace import __version__
 from kvtrace.core.app import progress
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, TraceError
-from kvtrace.core.files import write_text
+from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RUN_FILE, SERIES_FILE
 from kvtrace.core.schema import OBJECTS, OPS, TRACE
@@ -63,10 +63,10 @@ def import_files(files: Sequence[Path], options: ImportOptions, outdir: Path, ar
         config = {"import": str(options.format), "files": [path.name for path in files], "tier": options.tier}
         written = [_write_table(outdir, found, rows, config, argv) for rows in found.rows]
     if found.probe is not None:
-        _write_json(outdir / PROBE_FILE, _head(found, config, argv) | found.probe)
+        write_json(outdir / PROBE_FILE, _head(found, config, argv) | found.probe)
         written.append(PROBE_FILE)
     elif OPS_FILE in written or found.summary is not None:
-        _write_json(outdir / RUN_FILE, _manifest(outdir, found, config, argv, files))
+        write_json(outdir / RUN_FILE, _manifest(outdir, found, config, argv, files))
         written.append(RUN_FILE)
     account = found.account
     return Result(
@@ -191,10 +191,6 @@ def latency(row: dict[str, Any] | None, **known: float | None) -> dict[str, Any]
     names = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
     found = {**(row or {}), **known}
     return {"count": found.get("count", 0)} | {name: found.get(name) for name in names}
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    write_text(path, msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
 
 
 __all__ = ["Format", "ImportOptions", "Result", "import_files", "latency"]

@@ -16,13 +16,13 @@ from kvdistill.jobs import job as fio
 from kvdistill.jobs import sai3, warp
 from kvdistill.jobs.check import Closeness, check
 from kvdistill.jobs.job import FioMode
-from kvdistill.jobs.write import Wanted, to_json, write_job
+from kvdistill.jobs.write import Wanted, write_job
 from kvdistill.profile.distil import Distilled
 from kvdistill.profile.profile import Profile
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.app import log, progress
 from kvtrace.core.errors import ConfigError, DeviceError
-from kvtrace.core.files import write_text
+from kvtrace.core.files import write_json, write_text
 from kvtrace.core.limit import Limit
 
 CLOSENESS = "closeness.json"
@@ -88,12 +88,12 @@ def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, wante
         modes = modes_of(distilled, wanted.modes)
         with progress("write the jobs"):
             written = {mode: write_job(mode, distilled, outdir, wanted) for mode in modes}
-        write_text(outdir / fio.PROFILE, to_json(distilled.profile))
+        write_json(outdir / fio.PROFILE, distilled.profile)
         closeness = None
         if wanted.checks is not None:
             log(f"checking: running {', '.join(mode.job for mode in modes)} with fio")
             closeness = check(source, tier, limit, distilled, outdir, modes, wanted)
-            write_text(outdir / CLOSENESS, to_json(closeness))
+            write_json(outdir / CLOSENESS, closeness)
     names = [name for job in written.values() for name in job.files]
     return Jobs(
         files=[*names, fio.PROFILE, *([CLOSENESS] if closeness else [])],
@@ -196,8 +196,8 @@ def _log(
 
 
 def _write(outdir: Path, profile: Profile, texts: dict[str, str], lost: list[str], log: OpLog | None) -> StoreJobs:
-    text = msgspec.json.format(msgspec.json.encode(profile), indent=2).decode() + "\n"
-    for name, content in {**texts, PROFILE: text}.items():
+    for name, content in texts.items():
         write_text(outdir / name, content)
+    write_json(outdir / PROFILE, profile)
     logs = [] if log is None else [*log.populate_files, *log.files]
     return StoreJobs(files=[*texts, *logs, PROFILE], lost=lost, log=log, profile=profile)

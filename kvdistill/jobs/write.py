@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from kvdistill.formats import iolog
 from kvdistill.formats.iolog import LogOptions, LogSummary
 from kvdistill.jobs import fio_replay
@@ -122,8 +120,3 @@ _WRITERS: Final[dict[FioMode, Callable[[Distilled, Path, Wanted], WrittenJob]]] 
     FioMode.STAT: _write_stat,
     FioMode.REUSE: _write_reuse,
 }
-
-
-def to_json(value: msgspec.Struct) -> str:
-    """Return `value` as indented JSON, the same on every run."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"

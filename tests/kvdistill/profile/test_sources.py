@@ -10,10 +10,10 @@ import pytest
 from conftest import run_cli, trace_meta
 from kvdistill_rows import HAND, MS, change_run, data_note, distil_rows, io, write_hand, write_run
 
-from kvdistill.jobs.write import to_json
 from kvdistill.profile.profile import Idle, InFlight, SizeCount, Slot, SourceKind
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.files import write_json
 from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.schema import BLOCKS, arrow_schema
 from kvtrace.core.tables import create
@@ -156,7 +156,7 @@ def test_a_probe_of_any_process_becomes_a_statistical_job(tmp_path):
 
 def test_a_profile_is_read_back_and_gives_the_same_jobs(tmp_path):
     distilled = distil_rows(tmp_path, HAND)
-    (tmp_path / "profile.json").write_text(to_json(distilled.profile))
+    write_json(tmp_path / "profile.json", distilled.profile)
     found = distil_source(tmp_path / "profile.json", None, Limit(), tmp_path)
     assert found.profile == distilled.profile
     assert found.ios is None
