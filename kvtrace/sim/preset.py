@@ -13,6 +13,7 @@ from kvtrace.core.config import load_toml, nearest, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.units import parse_bytes, parse_duration_ns
+from kvtrace.model.serving import BATCH, COMPUTING
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.users.workload import Workload
 from kvtrace.users.workload import check as check_workload
@@ -26,7 +27,6 @@ BYTES_PER_US = 10**6
 MAX_NS_PER_TOKEN = 10**9
 MAX_TTL_NS = 2**61
 GPU = "h100"
-COMPUTING = ("prefill_ns_per_token", "decode_ns_per_token")
 MAX_PAD_BYTES = 2**30
 MAX_LATENCY_NS = 10**12
 
@@ -181,11 +181,37 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What computes, by its name in `model/serving.py`; `instant` takes no time."""
     prefill_ns_per_token: int = 0
     """Time to compute one prompt token that missed; by default what the model takes on the GPU."""
+    prefill_in_turn: bool = True
+    """One prompt is computed at a time, first come, first served; not all at once, each as if it were alone."""
     decode_ns_per_token: int = 0
-    """Time to generate one token; likewise."""
+    """Time of a decode step, which makes a token for each request of the batch; with a GPU to read all weights once,
+    and the next three add what the batch takes. Where this is said and not they, a step takes so long, whatever the
+    batch."""
+    decode_active_ns: int = 0
+    """Of a mixture of experts: time to read what one token uses; a small batch reads no more. 0 is all."""
+    decode_compute_ns: int = 0
+    """Time to compute each request's token of a step: a large batch takes this, if it is longer than reading."""
+    decode_bandwidth: str | int | None = None
+    """Bytes a second at which a rank reads the batch's KV cache in each step, such as `2.3TB`; without it no time."""
     load: LoadDefaults = LoadDefaults()
     workload: Workload = Workload()
     """What synthetic users share, and whether only prefill or only decode is here."""
+
+    @property
+    def decode_bytes_per_s(self) -> int:
+        """`decode_bandwidth` in bytes; 0 without."""
+        return _bytes(self.decode_bandwidth) or 0
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether a decode step depends on its batch."""
+        return bool(self.decode_active_ns or self.decode_compute_ns or self.decode_bytes_per_s)
+
+    @property
+    def computing(self) -> dict[str, Any]:
+        """What is said of computing, as `model/serving.py` takes it."""
+        knobs = {name: getattr(self, name) for name in ("prefill_in_turn", *COMPUTING, *BATCH)}
+        return knobs | {"decode_bandwidth": self.decode_bytes_per_s}
 
     def tier_list(self) -> list[TierFacts]:
         """Return the tiers as the metadata holds them."""
@@ -221,10 +247,12 @@ def load_preset(
     tree = {"workload": {}, **load_toml(path)}
     tree.pop("basis", None)
     if gpu is not None:
-        tree = {key: value for key, value in tree.items() if key not in COMPUTING} | {"gpu": gpu}
+        tree = {key: value for key, value in tree.items() if key not in COMPUTING + BATCH} | {"gpu": gpu}
     tree = override(tree, settings)
     if not all(name in tree for name in COMPUTING):
-        tree = times(str(tree.get("gpu", GPU))) | tree
+        modelled = times(str(tree.get("gpu", GPU)))
+        is_step_said = "decode_ns_per_token" in tree
+        tree = {name: value for name, value in modelled.items() if not (is_step_said and name in BATCH)} | tree
     preset = to_struct(tree, Preset, f"preset {name}")
     _check(preset, name)
     return preset
@@ -239,6 +267,8 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     "Preset.prefill_only_from_tokens": (0, MAX_TOKENS),
     "Preset.prefill_ns_per_token": (0, MAX_NS_PER_TOKEN),
     "Preset.decode_ns_per_token": (0, MAX_NS_PER_TOKEN),
+    "Preset.decode_active_ns": (0, MAX_NS_PER_TOKEN),
+    "Preset.decode_compute_ns": (0, MAX_NS_PER_TOKEN),
     "TierSetting.concurrency": (0, MAX_TOKENS),
 }
 """The smallest and largest value of each field that has one, by class and name."""
@@ -267,6 +297,10 @@ def _check(preset: Preset, name: str) -> None:
         "write-through puts an object into every tier, which is not exclusive: set placement=write-back",
     )
     _check_ranges(preset, "", require)
+    require(
+        preset.decode_bytes_per_s == 0 or BYTES_PER_US <= preset.decode_bytes_per_s <= MAX_CAPACITY_BYTES,
+        f"decode_bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
+    )
     chunk_tokens = preset.chunk_tokens if preset.entry is Entry.CHUNK else 0
     check_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated, require=require)
 
