@@ -142,8 +142,10 @@ def _prepare(
 
     preset = load_preset(stack.preset, settings, stack.gpu, times)
     until_ns = _until_ns(run.duration or (None if file else preset.load.duration or DURATION))
-    requests = _requests(file, users, run, source, until_ns, shape.max_context_tokens)
     count = users.users or preset.load.users or USERS
+    requests = _requests(file, users, run, source, until_ns, shape.max_context_tokens)
+    if requests is None and until_ns is not None and preset.workload.overlap:
+        requests = _overlapping(count, until_ns, shape.max_context_tokens, run, preset.decode_ns_per_token)
     load = Load(
         requests=requests,
         users=0 if requests is not None else count,
@@ -192,6 +194,20 @@ def _requests(
 
     with compile_announced():
         return users.requests(source, until_ns, max_context_tokens, run.seed, run.max_requests)
+
+
+def _overlapping(
+    count: int, until_ns: int, max_context_tokens: int, run: RunArguments, decode_ns_per_token: int
+) -> Requests:
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.users import overlapping
+
+    with compile_announced():
+        return overlapping.make(
+            *(count, until_ns, max_context_tokens, run.seed),
+            decode_ns_per_token=decode_ns_per_token,
+            max_requests=run.max_requests,
+        )
 
 
 def _document(summary: dict[str, Any]) -> Document:
