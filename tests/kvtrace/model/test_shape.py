@@ -268,8 +268,22 @@ def test_pieces_say_what_a_read_needs_of_a_chunk():
 
 
 def test_an_unknown_model_names_those_known():
-    with pytest.raises(ConfigError, match=r"unknown model 'llama9'; known are tiny-1b, .*config\.json"):
-        find_model("llama9")
+    with pytest.raises(ConfigError, match=r"unknown model 'zzz'; known are tiny-1b, .*config\.json"):
+        find_model("zzz")
+    with pytest.raises(ConfigError, match=r"unknown model 'llama3.1-75b'; the nearest are .*llama3.1-70b-instruct"):
+        find_model("llama3.1-75b")
+
+
+@pytest.mark.parametrize(
+    "name", ["llama3.1-70b", "Llama-3.1-70B", "meta-llama/Llama-3.1-70B-Instruct", "Meta-Llama-3.1-70B-Instruct"]
+)
+def test_a_model_is_found_by_what_people_call_it(name):
+    assert find_model(name) == find_model("llama3.1-70b-instruct")
+
+
+def test_a_quantised_model_is_another():
+    with pytest.raises(ConfigError, match="unknown model"):
+        find_model("meta-llama/Llama-3.1-70B-Instruct-FP8")
 
 
 @pytest.mark.parametrize(

@@ -110,9 +110,12 @@ def test_a_trace_of_it_is_served_in_whole_and_says_so(tmp_path):
     assert source["requests"] == found["stats"]["requests"] < source["asked"]
 
 
-@pytest.mark.parametrize("other", ["workload.prompt_share=0.2", "workload.mode=prefill-only"])
+@pytest.mark.parametrize(
+    "other",
+    [("--set", "workload.prompt_share=0.2"), ("--set", "workload.mode=prefill-only"), ("--request-rate", "5/s")],
+)
 def test_what_it_cannot_go_with_is_refused(tmp_path, other):
-    more = ("--set", "workload.overlap=true", "--set", other, "-o", tmp_path / "t.parquet")
+    more = ("--set", "workload.overlap=true", *other, "-o", tmp_path / "t.parquet")
     done = run_cli("kvtrace", "gen", *more, check=False)
     assert done.returncode == 2
     assert "workload.overlap" in done.stderr
