@@ -56,28 +56,30 @@ def sim(
         chains = chunk_chains(requests, requests.block_tokens) if full_blocks else block_chains(requests)
         hits = policy_hits(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
         best = policy_hits(chains, capacities, OPTIMAL)
-    references = len(chains.slots)
+    references, points = len(chains.slots), list(zip(capacities, hits, best, strict=True))
     if as_json:
-        found = zip(capacities, hits, best, strict=True)
-        results = [{"capacity_blocks": c, "hits": h, "optimal_hits": b} for c, h, b in found]
+        results = [{"capacity_blocks": c, "hits": h, "optimal_hits": b} for c, h, b in points]
         counts = {"requests": len(requests), "references": references, "results": results}
         counts["full_blocks"] = full_blocks
         emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts})
         return
+    counted = "full blocks" if full_blocks else "partial last blocks included"
+    title = f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests, {counted}"
+    _show_points(title, points, references)
+
+
+def _show_points(title: str, points: list[tuple[int | None, int, int]], references: int) -> None:
+    """Print hits and the optimum's at each capacity."""
     from kvtrace.core.document.document import Cell, ReportTable, Sheet, Unit, columns_of
     from kvtrace.core.document.terminal import show_tables
 
-    columns = columns_of("count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal")
-    rows = [
-        [
-            Cell("unlimited", Unit.TEXT) if c is None else c,
-            h,
-            *((n / references if references else None) for n in (h, b)),
-        ]
-        for c, h, b in zip(capacities, hits, best, strict=True)
-    ]
-    counted = "full blocks" if full_blocks else "partial last blocks included"
-    title = f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests, {counted}"
+    columns = columns_of(
+        "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal_hit_ratio = optimal"
+    )
+    rows = []
+    for capacity, *found in points:
+        ratios = [n / references if references else None for n in found]
+        rows.append([Cell("unlimited", Unit.TEXT) if capacity is None else capacity, found[0], *ratios])
     show_tables([ReportTable(title, Sheet.SUMMARY, columns, rows)])
 
 

@@ -14,10 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.files import place_of
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.engines.gather import Gathered
 from kvtrace.requests.engines.geometry import chunk_bytes, model_of
-from kvtrace.requests.requests import Requests, Seconds, Start, need_file, place_of
+from kvtrace.requests.requests import Requests, Seconds, Start, need_file
 
 CHUNK_TOKENS = 256
 """LMCache's default."""
