@@ -147,6 +147,10 @@ def _prepare(
     until_ns = _until_ns(run.duration or (None if file else preset.load.duration or DURATION))
     requests = asked if file else _open_loop(users, run, source, until_ns, shape.max_context_tokens)
     count = users.users or preset.load.users or USERS
+    if preset.workload.overlap:
+        if requests is not None:
+            raise ConfigError("workload.overlap is of synthetic users at their own pace: leave it, or FILE or the rate")
+        requests = _overlapping(count, until_ns, shape.max_context_tokens, run, preset.decode_ns_per_token)
     load = Load(
         requests=requests,
         users=0 if requests is not None else count,
@@ -186,6 +190,22 @@ def _open_loop(
 
     with compile_announced():
         return users.requests(source, until_ns, max_context_tokens, run.seed, run.max_requests)
+
+
+def _overlapping(
+    count: int, until_ns: int | None, max_context_tokens: int, run: RunArguments, decode_ns_per_token: int
+) -> Requests:
+    if until_ns is None:
+        raise ValueError("without a file there is a duration")
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.users import overlapping
+
+    with compile_announced():
+        return overlapping.make(
+            *(count, until_ns, max_context_tokens, run.seed),
+            decode_ns_per_token=decode_ns_per_token,
+            max_requests=run.max_requests,
+        )
 
 
 def _document(summary: dict[str, Any]) -> Document:

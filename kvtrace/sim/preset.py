@@ -161,6 +161,8 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Whether a load copies an object to faster tiers."""
     exclusive: bool = False
     """What is promoted leaves the tier it was in. What another promotion of the same request demoted stays there."""
+    demotion_keeps_age: bool = False
+    """What is moved down to a tier of policy lru goes behind what was used there after it; else it counts as new."""
     merge_ranks: bool = False
     """All tensor-parallel ranks share one object, instead of one each."""
     layers_per_object: int = 0

@@ -109,7 +109,7 @@ FIRST_TOKEN = _int64s("with_cache_ns without_cache_ns")
 
 CONTROL = _int64s(
     "pending now arrived heap_size next_request next_session next_object made logged need min_size max_size answered "
-    "populated rows free idle idle_contexts prefill_busy_ns"
+    "populated rows free idle idle_contexts prefill_busy_ns uses"
 )
 """Where the loop is: the actor whose step is due, the time, how much is in each buffer and stack, how much `need` asks
 for, the least and largest size of an object, and until when prompts are being computed."""
@@ -139,6 +139,8 @@ class Knobs(Structure):
     """0 never, 1 always, SECOND_TOUCH, or TEMPORARY: to the fastest tier only."""
     is_exclusive = number()
     """What is promoted leaves the tier it was in."""
+    keeps_age = number()
+    """What is demoted stays as recent as it was."""
     min_load_tokens = number()
     stores_generated = number()
     chunk_tokens = number()
@@ -219,6 +221,8 @@ class World(Structure):
     """[slots, tiers]"""
     notes = table(NOTE)
     """[slots, tiers], if any tier's policy is not LRU."""
+    ages = table("i8")
+    """[slots]: how many uses there had been when each was last used; empty without knobs.keeps_age."""
     free = table("i4")
     """A stack of unused slots; control.free of them."""
     users = table(USER)

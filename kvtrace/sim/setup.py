@@ -150,7 +150,7 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
     knobs.is_prefix = p.match is Match.PREFIX
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
     knobs.promotion = list(Promotion).index(p.promotion)
-    knobs.is_exclusive = p.exclusive
+    knobs.is_exclusive, knobs.keeps_age = p.exclusive, p.demotion_keeps_age
     knobs.min_load_tokens = p.min_load_tokens
     knobs.stores_generated = p.store_generated
     knobs.chunk_tokens = p.chunk_tokens if is_chunk else 0
@@ -201,6 +201,7 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     world.slots["held"][:used] = 1
     has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
     world.links, world.notes = records.new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
+    world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.free = np.arange(used + ROOM - 1, -1, -1)
     world.documents, world.document_weight = library.document_first, library.document_weight
     world.control["free"], world.control["next_object"] = ROOM, used

@@ -49,6 +49,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     mode: ServingMode = ServingMode.BOTH
     """Which half of a disaggregated node the storage serves."""
+    overlap: bool = False
+    """Users ask on without waiting for answers; their requests wait by class of service for one of as many servers."""
     prompt_share: float = 0.0
     """The share of conversations that begin with one of the system prompts."""
     prompt_tokens: tuple[int, ...] = (512, 1024, 2048)
@@ -111,6 +113,10 @@ def check(
             not chunk_tokens or value % chunk_tokens == 0,
             f"workload.{name}(={value}) must be a multiple of chunk_tokens(={chunk_tokens}): only full ones are stored",
         )
+    require(
+        not (workload.overlap and (workload.shares or workload.mode is not ServingMode.BOTH)),
+        "workload.overlap works without prompts, documents and modes: leave the others of workload out",
+    )
     _check_mode(workload, stores_generated=stores_generated, require=require)
 
 

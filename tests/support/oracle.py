@@ -10,7 +10,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from evictions import POLICIES
+from evictions import POLICIES, Lru
 
 from kvtrace.model.shape import Piece, PieceKind
 from kvtrace.sim.preset import Entry, Match, Placement, Policy, Preset, Promotion
@@ -106,6 +106,7 @@ class Oracle:
         self.batch = Batch(preset)
         self.sizes: dict[int, int] = {}
         self.seen: set[int] = set()
+        self.uses: list[int] = []
         self.populated: list[list[int]] = []
         self.plans = self._plans(requests) if requests is not None else []
 
@@ -147,10 +148,22 @@ class Oracle:
                 number = (key * self.ranks + rank) * self.layers + layer
                 self.rows.append((self.now, op, tier.number, phase, number, each, request, stage, rank))
 
+    def use(self, key: int) -> None:
+        """Note that `key` was used last."""
+        self.uses = [other for other in self.uses if other != key] + [key]
+
     def write(self, tier: Tier, phase: str, key: int, request: int | None = None, stage: int | None = None) -> None:
         assert key not in tier.objects
         tier.objects[key] = self.sizes[key]
         tier.policy.insert(key, self.sizes[key])
+        if phase != "demote":
+            self.use(key)
+        elif self.preset.demotion_keeps_age and type(tier.policy) is Lru:
+            keys = tier.policy.keys
+            place = keys.index(key)
+            while place and self.uses.index(keys[place - 1]) > self.uses.index(key):
+                place -= 1
+            keys.insert(place, keys.pop())
         if tier.ttl_ns is not None:
             tier.expires[key] = self.now + tier.ttl_ns
         self.emit("write", tier, phase, key, request, stage)
@@ -242,6 +255,7 @@ class Oracle:
         """Read documents, then the chain, one group of layers after the other; return the stages."""
         for key, tier in retrieved + found:
             tier.policy.hit(key)
+            self.use(key)
         for key, tier in retrieved:
             self.emit("read", tier, "retrieve", key, n, 0)
         stage = 1 if retrieved else 0
@@ -329,6 +343,7 @@ class Oracle:
             tier = self.fastest(plan.chain[-1])
             if tier is not None:
                 tier.policy.hit(plan.chain[-1])
+                self.use(plan.chain[-1])
                 self.emit("read", tier, "decode", plan.chain[-1], n, stage)
                 stage += 1
         if p.decode_reads_at_once:
@@ -354,6 +369,7 @@ class Oracle:
                     if key in tier.objects:
                         if not is_lower:
                             tier.policy.hit(key)
+                            self.use(key)
                     elif self.evict_for(tier, key):
                         self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
                         is_any = True
@@ -394,6 +410,7 @@ class Oracle:
                 continue
             if holder is not None and (holder is tier or self.preset.exclusive):
                 holder.policy.hit(key)
+                self.use(key)
             else:
                 self.demote_for(tier, key)
                 self.write(tier, phase, key, n, stage)
