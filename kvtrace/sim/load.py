@@ -27,6 +27,7 @@ from kvtrace.sim.tiers import (
     emit,
     emit_layer,
     fastest,
+    follow,
     make_room,
     make_room_by_demotion,
     serve_read,
@@ -125,6 +126,7 @@ def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
         if t != NONE:
             slot, tier = chain[i], world.tiers[t]
             size = _read_size(world, slots[slot].size, i - documents, end - documents)
+            follow(world, t, i)
             touch(world, t, slot)
             tier.read_bytes += size
             tier.hits += 1
@@ -215,6 +217,7 @@ def _copy_up(world: World, end: int, stage: int, request: int) -> int:
             if knobs.is_write_back and size <= world.tiers[t].largest:
                 make_room_by_demotion(world, t, slot, now)
             if make_room(world, t, slot, now):
+                follow(world, t, i)
                 write(world, t, slot, now, PROMOTE_PHASE, request, stage)
                 is_any = 1
             t = -1 if knobs.is_exclusive else t - 1

@@ -47,6 +47,8 @@ TIER = np.dtype(
         *_int64s("read_rate write_rate latency_ns concurrency read_busy_ns write_busy_ns").descr,
         # Its policy's operations, as addresses of compiled functions; all 0: LRU.
         *_int64s("on_hit on_insert choose on_remove forget").descr,
+        # With LRU: 1 + the slot that the next one used comes right behind, or 0: it is the most recent.
+        *_int64s("behind").descr,
         # What one policy alone needs: how long an object lives (TTL); bytes ARC means T1 to have; whether S3-FIFO ever
         # evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
         ("ttl_ns", "i8"),
@@ -139,6 +141,10 @@ class Knobs(Structure):
     """0 never, 1 always, SECOND_TOUCH, or TEMPORARY: to the fastest tier only."""
     is_exclusive = number()
     """What is promoted leaves the tier it was in."""
+    is_tail_first = number()
+    """An object used is less recent than those before it in its request."""
+    is_tail_first_at_end = number()
+    """As a request ends, its objects count as used once more, backwards."""
     keeps_age = number()
     """What is demoted stays as recent as it was."""
     min_load_tokens = number()

@@ -5,7 +5,17 @@ from __future__ import annotations
 from kvtrace.core.compiled import inner
 from kvtrace.sim.ask import gather
 from kvtrace.sim.records import DECODE, DECODE_ONLY, NONE, PREFILL_ONLY, World
-from kvtrace.sim.tiers import POPULATE, PREFILL, fastest, lower_tier, make_room, make_room_by_demotion, touch, write
+from kvtrace.sim.tiers import (
+    POPULATE,
+    PREFILL,
+    fastest,
+    follow,
+    lower_tier,
+    make_room,
+    make_room_by_demotion,
+    touch,
+    write,
+)
 from kvtrace.sim.tiers import STORE as STORE_PHASE
 
 
@@ -101,9 +111,11 @@ def _store_down(world: World, first: int, n: int, stage: int, request: int, phas
             world.total.unplaced += 1
         elif held_in == t or (held_in != NONE and world.knobs.is_exclusive):
             # Computed again though it is still there: an engine does not store it twice.
+            follow(world, held_in, i)
             touch(world, held_in, slot)
         else:
             make_room_by_demotion(world, t, slot, now)
+            follow(world, t, i)
             write(world, t, slot, now, phase, request, stage)
             is_any = 1
     return is_any
@@ -122,8 +134,10 @@ def _store_through(
         if t == NONE:
             world.total.unplaced += 1
         elif world.slots[slot].live & (1 << t):
+            follow(world, t, i)
             touch(world, t, slot)
         elif make_room(world, t, slot, now):
+            follow(world, t, i)
             write(world, t, slot, now, first_phase, request, stage)
             is_first = 1
     for i in range(first, n):
@@ -131,6 +145,7 @@ def _store_through(
         t = lower_tier(world, 0, world.slots[slot].size) + 1
         while 0 < t < len(world.tiers):
             if not world.slots[slot].live & (1 << t) and make_room(world, t, slot, now):
+                follow(world, t, i)
                 write(world, t, slot, now, rest_phase, request, stage + is_first)
                 is_lower = 1
             t += 1

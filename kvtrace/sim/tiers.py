@@ -95,6 +95,17 @@ def _stamp(world: World, slot: int) -> None:
         world.ages[slot] = world.control.uses
 
 
+@inner
+def follow(world: World, t: int, i: int) -> None:
+    """Let the object `chain[i]`, once it is used in tier `t`, be less recent than those before it, if that is so."""
+    if not world.knobs.is_tail_first:
+        return
+    k = i - 1
+    while k >= 0 and (world.chain[k] == world.chain[i] or not world.slots[world.chain[k]].live & (1 << t)):
+        k -= 1
+    world.tiers[t].behind = 0 if k < 0 else 1 + world.chain[k]
+
+
 @forced
 def touch(world: World, t: int, slot: int) -> None:
     """Note that `slot`, which is live in tier `t`, was used."""
