@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -49,8 +50,17 @@ def column(counts, name, tiers):
     return [found[OP[op], tiers[tier or "nvme"]] for found in counts]
 
 
+DIFFERS = {
+    "lmcache-layerwise-150": "LMCache does not copy disk hits up to the CPU pool, whose cap counts objects of layers",
+}
+"""Where the preset is known not to be equal."""
+
+
 @pytest.mark.traces
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=DIFFERS[n])) if n in DIFFERS else n for n in COUNTS],
+)
 def test_counts_equal_the_engines(monkeypatch, tmp_path, name):
     golden = json.loads((ENGINES / "counts" / f"{name}.json").read_text())
     found = simulated(monkeypatch, tmp_path, golden)
@@ -62,3 +72,64 @@ def test_counts_equal_the_engines(monkeypatch, tmp_path, name):
         ours = column(counts, what, tiers)
         wrong[what] = [(n, a, b) for n, (a, b) in enumerate(zip(expected, ours, strict=True)) if a != b]
     assert not any(wrong.values()), {what: (len(found), found[:5]) for what, found in wrong.items() if found}
+
+
+def blocks_moved(monkeypatch, tmp_path, golden):
+    """Return for each request which blocks the CPU tier gave up, and which were loaded to the GPU, in order.
+
+    A block is named as in the golden: by the request that stored it first, and its place in that request's prompt.
+    """
+    simulated(monkeypatch, tmp_path, golden)
+    table = read_table(tmp_path / "t.parquet", TRACE)
+    rows = list(zip(*(table[name].to_pylist() for name in ("op", "tier", "request_id", "object_id")), strict=True))
+    stored, known = defaultdict(list), set()
+    for op, tier, request, number in rows:
+        if op == "write" and tier == 1 and number not in known:
+            known.add(number)
+            stored[request].append(number)
+    lengths = [json.loads(line)["input_length"] for line in (TRACES / golden["trace"]).read_text().splitlines()]
+    names = {}
+    for request, numbers in stored.items():
+        first = lengths[request] // 16 - len(numbers)
+        names |= {number: (request, first + place) for place, number in enumerate(numbers)}
+    found, waiting = defaultdict(lambda: defaultdict(list)), []
+    for op, tier, request, number in rows:
+        waiting.append((op, tier, number))
+        if request is not None:
+            for what, where, block in waiting:
+                if what == "delete" and where == 1:
+                    found[request]["evict"].append(names[block])
+                elif what == "read":
+                    found[request]["load"].append(names[block])
+            waiting = []
+    return found
+
+
+def recorded(name):
+    """Return the same of what vLLM did: a line is operation, request, first block, step between blocks, how many."""
+    found = defaultdict(lambda: defaultdict(list))
+    for line in gzip.decompress((ENGINES / "vllm" / f"{name}.txt.gz").read_bytes()).decode().splitlines():
+        op, request, block, step, count = line.split()
+        writer, place = map(int, block.split(":"))
+        found[int(request)][op] += [(writer, place + int(step) * i) for i in range(int(count))]
+    return found
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    ("name", "counts", "larger"),
+    [
+        ("vllm032-cpu4096-300-ops", "vllm-offload-cpu-300", 0),
+        ("vllm032-fs-cpu2048-100-ops", "vllm-fs-100", 0),
+        # Prompts larger than the tier: vLLM makes room for 512 blocks at a time, and not by those of the step before.
+        ("vllm033-cpu4096-300-ops", "vllm-offload-cpu-300-033", 48),
+    ],
+)
+def test_the_same_blocks_are_given_up_and_loaded(monkeypatch, tmp_path, name, counts, larger):
+    golden = json.loads((ENGINES / "counts" / f"{counts}.json").read_text())
+    ours, real = blocks_moved(monkeypatch, tmp_path, golden), recorded(name)
+    requests = range(golden["requests"])
+    assert [n for n in requests if Counter(ours[n]["load"]) != Counter(real[n]["load"])] == []
+    differ = [n for n in requests if Counter(ours[n]["evict"]) != Counter(real[n]["evict"])]
+    assert len(differ) == larger
+    assert sum(len(real[n]["evict"]) for n in requests) == sum(len(ours[n]["evict"]) for n in requests) > 90_000
