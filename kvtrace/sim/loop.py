@@ -32,7 +32,7 @@ from kvtrace.sim.records import (
 )
 from kvtrace.sim.schedule import pop, pop_decoding, push
 from kvtrace.sim.store import populate, store
-from kvtrace.sim.tiers import expire
+from kvtrace.sim.tiers import expire, pack
 
 
 @njit
@@ -45,6 +45,7 @@ def run(world: World) -> int:
         if code != DONE:
             return code
         populate(world)
+        pack(world)
     while True:
         actor = control.pending
         if actor == NONE:
@@ -61,6 +62,7 @@ def run(world: World) -> int:
         if code != DONE:
             return code
         delay = _act(world, actor)
+        pack(world)
         if delay != 0:
             control.pending = NONE
         if delay > 0 and control.now + delay < knobs.until_ns:
@@ -127,7 +129,8 @@ def _room(world: World, actor: int) -> int:
     me, knobs, control = world.actors[actor], world.knobs, world.control
     shared = me.retrieved_objects + me.shared
     n = shared + me.length + me.new
-    made = 0
+    # What has no slot may need one to be copied, or written again.
+    made = n if knobs.is_packed and me.step in (PROMOTE, STORE) else 0
     if me.step in (LOAD, END):
         # Which of a chain's objects are new is not known yet.
         made = me.length if knobs.source == CHAINS else me.new

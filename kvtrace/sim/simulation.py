@@ -1,9 +1,10 @@
 """Run a simulation in virtual time and stream what it does: requests in, trace rows out, counters at the end.
 
-Its memory does not grow with the rows. An object that may still be asked for, or is live in a tier that may delete it,
-takes 28 bytes and 8 a tier (52 with three tiers; 24 a tier more if any policy is not LRU), and there is at most half as
-much again for room to grow. Requests of a file take about 100 bytes a request, 4 a reference to a block, and 8 a
-distinct block. With the policies s3fifo and arc every block of a file counts as one that may still be asked for.
+Its memory does not grow with the rows. A chunk that may still be asked for takes 8 bytes, and while it is live in a tier
+that may delete it 41, and 8 a tier, more (24 a tier more if any policy is not LRU), with at most half as much again for
+room to grow. An entry of a turn takes all of that as long as it may be asked for; so does any chunk with decode reads,
+and with the policies s3fifo and arc, with which every block of a file counts as one that may still be asked for. Requests
+of a file take about 100 bytes a request, 4 a reference to a block, and 12 a distinct block.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ class Simulation:
         free[:count] = now.free[:count]
         free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
         control["free"] = count + more
-        now.free = free
+        now.free, now.loose = free, np.concatenate([now.loose, np.empty(more, np.int32)])
         now.slots = np.concatenate([now.slots, records.new_slots(np.zeros(more, np.int64))])
         links, notes = records.new_links(more, tiers, has_policies=len(now.notes) > 0)
         now.links, now.notes = np.concatenate([now.links, links]), np.concatenate([now.notes, notes])
@@ -200,16 +201,18 @@ class Simulation:
             rows = 2 * old
             now.idle_contexts = np.concatenate([np.arange(rows - 1, old - 1, -1), np.zeros(old, np.int64)])
             now.control["idle_contexts"] = old
-        contexts = np.empty((rows, now.knobs.context_width), np.int32)
+        contexts = records.new_contexts(rows * now.knobs.context_width).reshape(rows, -1)
         used = now.conversations if len(now.conversations) else now.actors
         for context, length in used[["context", "length"]][used["length"] > 0].tolist():
-            contexts[context, :length] = before[context, :length]
-        now.contexts = contexts
+            entries = contexts[context, :length] = before[context, :length]
+            places = np.flatnonzero(entries >= 0)
+            now.slots["home"][entries[places]] = context * now.knobs.context_width + places
+        now.contexts = contexts.reshape(-1)
 
     def _grow_chain(self) -> None:
         """Make room for a longer prompt."""
         more = 2 * int(self.world.control["need"])
-        self.world.chain, self.world.where = np.empty(more, np.int32), np.empty(more, np.int8)
+        self.world.chain, self.world.where = np.empty(more, np.int64), np.empty(more, np.int8)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""
