@@ -186,11 +186,30 @@ def promote(world: World, actor: int) -> int:
 @inner
 def _compute(world: World, took_ns: int) -> int:
     """Return how long it is until a prompt that takes so long is computed; in turn, the others come before it."""
-    control = world.control
+    control, total = world.control, world.total
     if took_ns == 0 or not world.knobs.prefill_in_turn:
         return took_ns
-    control.prefill_busy_ns = max(control.prefill_busy_ns, control.now) + took_ns
+    start = max(control.prefill_busy_ns, control.now)
+    total.prefills += 1
+    total.waiting_ns += start - control.now
+    control.prefill_busy_ns = start + took_ns
     return control.prefill_busy_ns - control.now
+
+
+@inner
+def _source(world: World, slot: int, found: int) -> int:
+    """Return the tier that `slot`, which was found in tier `found`, is copied up from; 0 or less if it is not."""
+    if found <= 0:
+        return found
+    what, knobs, source = world.slots[slot], world.knobs, found
+    if knobs.promotion == SECOND_TOUCH:
+        what.seen ^= 1
+        if what.seen:
+            source = 0
+    if knobs.is_exclusive and not what.live & (1 << source):
+        # A promotion before it demoted or evicted it: it is not in its tier to be moved from there.
+        source = 0
+    return source
 
 
 @inner
@@ -199,19 +218,11 @@ def _copy_up(world: World, end: int, stage: int, request: int) -> int:
     chain, where, knobs, now = world.chain, world.where, world.knobs, world.control.now
     is_any = 0
     for i in range(end):
-        slot, source = chain[i], where[i]
+        slot, source = chain[i], _source(world, chain[i], where[i])
         if source <= 0:
             continue
-        what = world.slots[slot]
-        size = what.size
-        if knobs.promotion == SECOND_TOUCH:
-            what.seen ^= 1
-            if what.seen:
-                source = 0
-        if knobs.is_exclusive and source > 0 and not what.live & (1 << source):
-            # A promotion before it demoted or evicted it: it is not in its tier to be moved from there.
-            source = 0
-        t = 0 if knobs.promotion == TEMPORARY and source > 0 else source - 1
+        size = world.slots[slot].size
+        t = 0 if knobs.promotion == TEMPORARY else source - 1
         while knobs.is_exclusive and t > 0 and size > world.tiers[t].largest:
             t -= 1
         if knobs.is_exclusive and t >= 0 and size <= world.tiers[t].largest:

@@ -151,14 +151,16 @@ def _room_for(world: World, n: int, written: int, made: int) -> int:
         control.need = made
         return SLOTS_FULL
     tiers = len(world.tiers)
-    # Every object is read once and written once to each tier. That displaces at most as many bytes from each,
-    # and one largest object and what lies between its marks a tier more, but no object twice; each displaced one
-    # takes three rows (read, write, delete).
-    displaced_bytes = (written + tiers) * control.max_size
+    # Every object is read once and written once to each tier. In each that gives anything up, that displaces at most as
+    # many bytes, and one largest object and what lies between its marks a tier more, but no object twice; each
+    # displaced one takes three rows (read, write, delete).
+    displaced_bytes, displacing = (written + tiers) * control.max_size, 0
     for t in range(tiers):
-        displaced_bytes += world.tiers[t].limit - world.tiers[t].low
+        if not knobs.endless & (1 << t):
+            displaced_bytes += world.tiers[t].limit - world.tiers[t].low
+            displacing += 1
     displaced = min(displaced_bytes // max(1, control.min_size), len(world.slots)) + written + tiers
-    control.need = knobs.ranks * knobs.layers * ((1 + tiers) * n + 3 * tiers * displaced + 8)
+    control.need = knobs.ranks * knobs.layers * ((1 + tiers) * n + 3 * displacing * displaced + 8)
     is_room = (
         control.rows + control.need <= len(world.rows.ts_ns)
         and control.made + made <= len(world.made_size)

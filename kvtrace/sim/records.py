@@ -87,8 +87,9 @@ ACTOR = _int64s(
 )
 """A user, or a request in flight. Its objects are, in order, those of `retrieved` items, `shared` ones of the item
 `prompt`, and `length` of its own, of which up to `new` last ones are to be made or stored. Its own ones stand in row
-`context` of World.contexts, or with CHAINS are named by World.chains from place `first` on. `queued_ns` is what was to be computed
-before it when it came, `served_ns` when its last read is done, `first_step` the batch's clock when it joined."""
+`context` of World.contexts, or with CHAINS are named by World.chains from place `first` on. `queued_ns` is what was to
+be computed before it when it came, `served_ns` when its last read is done, `first_step` the batch's clock when it
+joined."""
 
 CONVERSATION = _int64s("context length tokens remaining")
 """A conversation of a file: row of World.contexts (NONE before it begins and after it ends), how many objects, tokens
@@ -105,8 +106,8 @@ EVENT = _int64s("when actor")
 """Who acts when: at a time in ns, or at a count of the batch's clock."""
 
 BATCH = _int64s("size bytes step_ns steps since_ns due_ns waiting")
-"""The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the clock
-of steps, and the time when it stood there; when the first of those that wait for the clock is due, and how many wait."""
+"""The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the
+clock of steps, and the time when it stood there; when the first that waits for the clock is due, and how many wait."""
 
 WANTED = _int64s("tier slot leaving")
 """At a depth of demotions: the tier that makes room, for which slot, and which it gives up (NONE: not yet chosen)."""
@@ -125,7 +126,7 @@ for, the least and largest size of an object, and until when prompts are being c
 
 TOTAL = _int64s(
     "requests input_tokens output_tokens lookups lookup_bytes decode_misses unplaced prompt_lookups prompt_hits "
-    "document_lookups document_hits decoded_tokens decoding_ns"
+    "document_lookups document_hits decoded_tokens decoding_ns prefills waiting_ns"
 )
 
 

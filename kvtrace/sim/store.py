@@ -5,7 +5,17 @@ from __future__ import annotations
 from kvtrace.core.compiled import inner
 from kvtrace.sim.ask import gather, home_of
 from kvtrace.sim.records import DECODE, DECODE_ONLY, NONE, PREFILL_ONLY, World
-from kvtrace.sim.tiers import POPULATE, PREFILL, fastest, give_slot, lower_tier, make_room, make_room_by_demotion, touch, write
+from kvtrace.sim.tiers import (
+    POPULATE,
+    PREFILL,
+    fastest,
+    give_slot,
+    lower_tier,
+    make_room,
+    make_room_by_demotion,
+    touch,
+    write,
+)
 from kvtrace.sim.tiers import STORE as STORE_PHASE
 
 
