@@ -9,7 +9,7 @@ from kvtrace.sim.records import ASK, DECODE_ONLY, END, NONE, PREFILL_ONLY, USERS
 from kvtrace.sim.schedule import after_steps, depart, join
 from kvtrace.sim.store import store_generated
 from kvtrace.sim.tiers import DECODE as DECODE_PHASE
-from kvtrace.sim.tiers import fastest, read, touch
+from kvtrace.sim.tiers import fastest, live_in, read, touch
 from kvtrace.users.synthetic import think_ns
 
 
@@ -96,7 +96,7 @@ def _use_backwards(world: World, actor: int) -> None:
     """Make the request's first objects the most recent ones of each tier that evicts by LRU."""
     n = gather(world, actor)
     for i in range(n - 1, -1, -1):
-        slot = world.chain[i]
+        live = live_in(world, world.chain[i]) & ~world.knobs.endless
         for t in range(len(world.tiers)):
-            if world.tiers[t].on_hit == 0 and world.slots[slot].live & (1 << t):
-                on_hit(world, t, slot)
+            if live & (1 << t) and world.tiers[t].on_hit == 0:
+                on_hit(world, t, world.chain[i])

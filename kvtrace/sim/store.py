@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from kvtrace.core.compiled import inner
-from kvtrace.sim.ask import gather
+from kvtrace.sim.ask import gather, home_of
 from kvtrace.sim.records import DECODE, DECODE_ONLY, NONE, PREFILL_ONLY, World
 from kvtrace.sim.tiers import (
     POPULATE,
     PREFILL,
     fastest,
     follow,
+    give_slot,
     lower_tier,
     make_room,
     make_room_by_demotion,
@@ -46,6 +47,7 @@ def store(world: World, actor: int) -> None:
         control.answered += 1
     n = gather(world, actor)
     first = n - me.new
+    _give_slots(world, actor, first, n)
     if me.retrieved_objects + me.shared and world.knobs.mode != DECODE_ONLY:
         lost = _keep_lost(world, actor)
         for i in range(me.new):
@@ -54,6 +56,14 @@ def store(world: World, actor: int) -> None:
     _store_new(world, actor, first, n, PREFILL, STORE_PHASE)
     me.decoded, me.served_ns, me.first_step = 0, 0, NONE
     me.step = DECODE
+
+
+@inner
+def _give_slots(world: World, actor: int, first: int, n: int) -> None:
+    """Have slots in `chain[first:n]`, the last ones of the actor's request: what is in a tier needs one."""
+    for i in range(first, n):
+        if world.chain[i] < 0:
+            world.chain[i] = give_slot(world, home_of(world, actor, i))
 
 
 @inner
@@ -77,7 +87,9 @@ def _keep_lost(world: World, actor: int) -> int:
 def store_generated(world: World, actor: int, phase: int) -> None:
     """Write the objects that generated tokens have filled."""
     n = gather(world, actor)
-    _store_new(world, actor, n - world.actors[actor].new, n, phase, phase)
+    first = n - world.actors[actor].new
+    _give_slots(world, actor, first, n)
+    _store_new(world, actor, first, n, phase, phase)
 
 
 @inner

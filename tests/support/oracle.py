@@ -327,17 +327,17 @@ class Oracle:
             for piece in self.pieces
         )
 
+    def decode_reads(self, plan: Plan) -> int:
+        p, mode = self.preset, self.preset.workload.mode
+        has_entry = plan.chain[plan.prompt :] or mode is ServingMode.DECODE_ONLY
+        is_long = 0 < p.prefill_only_from_tokens <= plan.new_tokens
+        if not p.decode_read_tokens or not has_entry or is_long or mode is ServingMode.PREFILL_ONLY:
+            return 0
+        return (mode is ServingMode.BOTH) + -(-plan.output // p.decode_read_tokens)
+
     def decode(self, plan: Plan, n: int, stage: int) -> Iterator[int | tuple[int]]:
         """Yield waits in ns, or in 1024ths of a step of the batch, in a tuple."""
         p, mode = self.preset, self.preset.workload.mode
-        reads = 0
-        has_entry = plan.chain[plan.prompt :] or mode is ServingMode.DECODE_ONLY
-        if p.decode_read_tokens and has_entry and not 0 < p.prefill_only_from_tokens <= plan.new_tokens:
-            reads = {ServingMode.BOTH: 1, ServingMode.DECODE_ONLY: 0}.get(mode, 0) + -(
-                -plan.output // p.decode_read_tokens
-            )
-        if mode is ServingMode.PREFILL_ONLY:
-            reads = 0
         start = self.now
 
         def until(tokens: int) -> int | tuple[int]:
@@ -353,7 +353,7 @@ class Oracle:
             return self.batch.steps
 
         first_step = 0 if p.decode_reads_at_once else join()
-        for k in range(reads):
+        for k in range(self.decode_reads(plan)):
             # The first fetches the entry as decoding starts, unless it was loaded; others begin a run of tokens each.
             run = k if mode is ServingMode.DECODE_ONLY else max(0, k - 1)
             if not p.decode_reads_at_once:
