@@ -20,7 +20,7 @@ from kvtrace.commands.options import (
 )
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import format_bytes, format_count, parse_duration_ns
+from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
 
 if TYPE_CHECKING:
     from kvtrace.core.document.document import Document
@@ -168,9 +168,7 @@ def _prepare(
         "duration_ns": until_ns,
         "max_requests": run.max_requests,
         "source": requests.origin if requests else {"kind": "synthetic", "users": count},
-        "serving": serving.describe(
-            preset.gpu, ranks, preset.prefill_ns_per_token, preset.decode_ns_per_token, roofline
-        ),
+        "serving": serving.describe(preset.gpu, ranks, shape, preset.computing, roofline),
     }
     return Simulation(preset, shape, load, ranks=run.tensor_parallel), config
 
@@ -227,6 +225,10 @@ def _document(summary: dict[str, Any]) -> Document:
         spec = "text: kind =; ns: p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9"
         tables.append(table_of("modelled time to first token", Sheet.SUMMARY, spec, rows))
     worn = [in_words(summary["serving"])]
+    if mean_ns := stats["decode"]["mean_ns_per_token"]:
+        worn[0] += (
+            f"; {format_count(stats['decode']['tokens'])} tokens took {format_duration(mean_ns)} each, on average"
+        )
     for tier in summary["endurance"]:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
         if tier["drive_writes_per_day"] is not None:
