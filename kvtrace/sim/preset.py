@@ -15,7 +15,7 @@ from kvtrace.core.metadata import TierFacts
 from kvtrace.core.units import parse_bytes, parse_duration_ns
 from kvtrace.model.serving import BATCH, COMPUTING
 from kvtrace.sim.policies.policies import Policy
-from kvtrace.users.workload import Workload
+from kvtrace.users.workload import LoadDefaults, Workload
 from kvtrace.users.workload import check as check_workload
 
 PRESETS = Path(__file__).with_name("presets")
@@ -132,17 +132,6 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _bytes(value: str | int | None) -> int | None:
     return parse_bytes(value) if isinstance(value, str) else value
-
-
-class LoadDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a locked benchmark prescribes; `gen` uses it where the command line says nothing."""
-
-    model: str | None = None
-    """The model, where the command line names none."""
-    users: int | None = None
-    """Synthetic users, likewise."""
-    duration: str | None = None
-    """Virtual time, likewise, such as `300s`."""
 
 
 class Basis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
