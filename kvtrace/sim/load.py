@@ -29,6 +29,7 @@ from kvtrace.sim.tiers import (
     fastest,
     make_room,
     make_room_by_demotion,
+    renew_backwards,
     serve_read,
     touch,
     write,
@@ -135,6 +136,8 @@ def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
             if i < documents:
                 document_hits += 1
                 emit(world, now, READ, t, RETRIEVE, slot, size, request, 0)
+    if knobs.is_tail_first:
+        renew_backwards(world, end)
     stage = 1 if document_hits else 0
     layers = knobs.layers if hits > document_hits else 0
     for layer in range(layers):

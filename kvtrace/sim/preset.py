@@ -152,6 +152,8 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What is promoted leaves the tier it was in. What another promotion of the same request demoted stays there."""
     demotion_keeps_age: bool = False
     """What is moved down to a tier of policy lru goes behind what was used there after it; else it counts as new."""
+    tail_first: bool = False
+    """Of what a request used, tiers of policy lru give up its tail first and its head last; else its head first."""
     merge_ranks: bool = False
     """All tensor-parallel ranks share one object, instead of one each."""
     layers_per_object: int = 0

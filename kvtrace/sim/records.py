@@ -139,6 +139,8 @@ class Knobs(Structure):
     """0 never, 1 always, SECOND_TOUCH, or TEMPORARY: to the fastest tier only."""
     is_exclusive = number()
     """What is promoted leaves the tier it was in."""
+    is_tail_first = number()
+    """A request's first objects are made the most recent."""
     keeps_age = number()
     """What is demoted stays as recent as it was."""
     min_load_tokens = number()

@@ -150,7 +150,7 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
     knobs.is_prefix = p.match is Match.PREFIX
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
     knobs.promotion = list(Promotion).index(p.promotion)
-    knobs.is_exclusive, knobs.keeps_age = p.exclusive, p.demotion_keeps_age
+    knobs.is_exclusive, knobs.keeps_age, knobs.is_tail_first = p.exclusive, p.demotion_keeps_age, p.tail_first
     knobs.min_load_tokens = p.min_load_tokens
     knobs.stores_generated = p.store_generated
     knobs.chunk_tokens = p.chunk_tokens if is_chunk else 0

@@ -5,7 +5,17 @@ from __future__ import annotations
 from kvtrace.core.compiled import inner
 from kvtrace.sim.ask import gather
 from kvtrace.sim.records import DECODE, DECODE_ONLY, NONE, PREFILL_ONLY, World
-from kvtrace.sim.tiers import POPULATE, PREFILL, fastest, lower_tier, make_room, make_room_by_demotion, touch, write
+from kvtrace.sim.tiers import (
+    POPULATE,
+    PREFILL,
+    fastest,
+    lower_tier,
+    make_room,
+    make_room_by_demotion,
+    renew_backwards,
+    touch,
+    write,
+)
 from kvtrace.sim.tiers import STORE as STORE_PHASE
 
 
@@ -42,6 +52,8 @@ def store(world: World, actor: int) -> None:
             world.chain[lost + i] = world.chain[first + i]
         first, n = 0, lost + me.new
     _store_new(world, actor, first, n, PREFILL, STORE_PHASE)
+    if world.knobs.is_tail_first:
+        renew_backwards(world, gather(world, actor))
     me.decoded, me.served_ns, me.first_step = 0, 0, NONE
     me.step = DECODE
 

@@ -14,6 +14,7 @@ from kvtrace.sim.policies.queues import (
     on_insert,
     on_remove,
     queue_of,
+    renew,
     settle,
     victim,
 )
@@ -100,6 +101,18 @@ def touch(world: World, t: int, slot: int) -> None:
     """Note that `slot`, which is live in tier `t`, was used."""
     on_hit(world, t, slot)
     _stamp(world, slot)
+
+
+@inner
+def renew_backwards(world: World, n: int) -> None:
+    """Make `chain[:n]` the most recent of every tier they are live in, the first of them the most."""
+    for i in range(n - 1, -1, -1):
+        slot = world.chain[i]
+        for t in range(len(world.tiers)):
+            if world.slots[slot].live & (1 << t):
+                renew(world, t, slot)
+        if world.slots[slot].live:
+            _stamp(world, slot)
 
 
 @inner

@@ -152,6 +152,15 @@ class Oracle:
         """Note that `key` was used last."""
         self.uses = [other for other in self.uses if other != key] + [key]
 
+    def renew(self, keys: list[int]) -> None:
+        """Make `keys` the most recent of every LRU tier, the first the most, if a request's tail goes first."""
+        if self.preset.tail_first:
+            for key in [k for k in reversed(keys) if self.fastest(k) is not None]:
+                self.use(key)
+                for tier in self.tiers:
+                    if key in tier.objects and type(tier.policy) is Lru:
+                        tier.policy.hit(key)
+
     def write(self, tier: Tier, phase: str, key: int, request: int | None = None, stage: int | None = None) -> None:
         assert key not in tier.objects
         tier.objects[key] = self.sizes[key]
@@ -256,6 +265,7 @@ class Oracle:
         for key, tier in retrieved + found:
             tier.policy.hit(key)
             self.use(key)
+        self.renew([key for key, _ in retrieved + found])
         for key, tier in retrieved:
             self.emit("read", tier, "retrieve", key, n, 0)
         stage = 1 if retrieved else 0
@@ -298,6 +308,7 @@ class Oracle:
                 lost += [key for key in prompt if mode is ServingMode.PREFILL_ONLY or self.fastest(key) is None]
             new = plan.chain[plan.known if p.match is Match.ANY else len(found) :]
             stage = self.store(lost + new, n, stage)
+        self.renew(plan.documents + plan.chain)
         yield from self.decode(plan, n, stage)
 
     def step_bytes(self, tokens: int) -> int:

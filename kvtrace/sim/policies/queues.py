@@ -62,6 +62,14 @@ def link_first(world: World, t: int, slot: int, number: int) -> None:
 
 
 @inner
+def renew(world: World, t: int, slot: int) -> None:
+    """Put `slot` first in the list of tier `t`, if the tier is LRU."""
+    if not world.tiers[t].on_insert and queue_of(world, t, 0).head != slot:
+        unlink(world, t, slot, 0)
+        link_first(world, t, slot, 0)
+
+
+@inner
 def settle(world: World, t: int, slot: int) -> None:
     """Move `slot`, first in the list of tier `t`, behind those that were used after it, if the tier is LRU."""
     older = link_of(world, t, slot).older

@@ -65,6 +65,7 @@ def presets(draw, semantics):
         decode_read_tokens=draw(st.sampled_from([0, 2])),
         decode_reads_at_once=draw(st.booleans()),
         demotion_keeps_age=draw(st.booleans()),
+        tail_first=draw(st.booleans()),
         prefill_only_from_tokens=draw(st.sampled_from([0, 9])),
         prefill_ns_per_token=draw(st.sampled_from([0, 1])),
         prefill_in_turn=draw(st.booleans()),
