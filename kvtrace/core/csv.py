@@ -44,7 +44,9 @@ class CsvEncoder:
 
         self._table = table
         self._file = path.open("wb")
-        self._stream = zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(self._file, closefd=False)
+        self._stream = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True).stream_writer(
+            self._file, closefd=False
+        )
         head = f'{{"table":"{table.name}","schema_version":{SCHEMA_VERSION}}}'
         self._stream.write(HEAD + head.encode() + b"\n" + ",".join(table.names).encode() + b"\n")
 

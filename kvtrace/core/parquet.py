@@ -56,6 +56,8 @@ class ParquetEncoder:
             data_page_size=_PAGE_BYTES,
             max_rows_per_page=_PAGE_ROWS,
             write_batch_size=_WRITE_ROWS,
+            # A flipped bit is an error, not another number.
+            write_page_checksum=True,
         )
 
     def write(self, table: pa.Table) -> None:
@@ -81,7 +83,7 @@ class ParquetReader:
 
         self.path = path
         try:
-            self._file = pq.ParquetFile(path)
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
         except MemoryError:
             # pyarrow's is one of its own errors too.
             raise
