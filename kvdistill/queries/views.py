@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from kvdistill.queries.database import literal
+from kvtrace.core import files as core_files
 from kvtrace.core import parquet, tables
-from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, find_run
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TRACE, Table, arrow_schema
 
@@ -213,10 +212,5 @@ def _dict(value: Any) -> dict[str, Any]:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in `path`; null without such a file or if it holds something else."""
-    try:
-        found = msgspec.json.decode(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError as error:
-        raise TraceError(f"not JSON: {error}", path=path) from None
+    found = core_files.read_json(path, object) if path.is_file() else None
     return found if isinstance(found, dict) else None

@@ -49,5 +49,5 @@ def validate(file: TraceFile, as_json: AsJson = False) -> None:
         emit_json({"file": str(file), "is_valid": True, **counts})
     else:
         note = "" if has_table else "; no objects table beside it"
-        counts = f"{format_count(ledger.rows)} rows, {format_count(ledger.objects)} objects"
-        typer.echo(f"{printable(str(file))}: valid, {counts}{note}")
+        holds = f"{format_count(ledger.rows)} rows, {format_count(ledger.objects)} objects"
+        typer.echo(f"{printable(str(file))}: valid, {holds}{note}")
