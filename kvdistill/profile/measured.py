@@ -14,6 +14,7 @@ from kvdistill.queries.window import RowWindow
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit
+from kvtrace.core.metadata import computing_notes
 from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.run.run_file import RunFile, find_run
 from kvtrace.core.schema import BLOCKS, OPS
@@ -45,6 +46,8 @@ def distil_ops(ops: Path, tier: str | None, limit: Limit, scratch: Path) -> Dist
     placement, arrivals = place_objects(lambda: _rows(ordered, limit), ios, ops, name)
     ordered.unlink()
     notes = [_NO_OFFSETS, *([_WARM_UP] if run is not None and run.summary.warmup is not None else [])]
+    if run is not None:
+        notes += computing_notes(run.trace.metadata.notes)
     origin = origin_of(meta, ops, limit, SourceKind.OPS, *notes)
     placed = Placed(origin, name, arrivals, placement.space, placement.stray_deletes, _data(run))
     return Distilled(profile_of(ios, placed, scratch), ios)

@@ -31,7 +31,7 @@ def decode_json(
     try:
         return (kind if isinstance(kind, msgspec.json.Decoder) else msgspec.json.Decoder(kind)).decode(data)
     except msgspec.ValidationError as error:
-        message, field = _place_of(error)
+        message, field = place_of(error)
         raise TraceError(misfit.format(message), path=path, row=row, column=field) from None
     except UnicodeDecodeError as error:
         why = f"its text is not UTF-8 ({error.reason})"
@@ -42,7 +42,7 @@ def decode_json(
     raise TraceError(misfit.format(f"not JSON: {why}"), path=path, row=row)
 
 
-def _place_of(error: msgspec.ValidationError) -> tuple[str, str | None]:
+def place_of(error: msgspec.ValidationError) -> tuple[str, str | None]:
     """Return the message of a msgspec error and the field it is about: "... - at `$.hash_ids[0]`" is about hash_ids."""
     message, _, place = str(error).partition(" - at `$")
     names = [name for name in place.rstrip("`").replace("[", ".[").split(".") if name and not name.startswith("[")]

@@ -77,6 +77,11 @@ def without_outputs(argv: list[str]) -> list[str]:
     return kept
 
 
+def computing_notes(notes: list[str]) -> list[str]:
+    """Return those of a trace's `notes` that say how long computing took: without them its rates mean nothing."""
+    return [note for note in notes if note.startswith("computing")]
+
+
 def encode(meta: Metadata) -> bytes:
     """Return `meta` as JSON, in one stable form."""
     return msgspec.json.encode(meta, order="deterministic")

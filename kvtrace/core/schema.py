@@ -88,6 +88,14 @@ class Qos(StrEnum):
     BATCH = "batch"
 
 
+class CacheEvent(StrEnum):
+    """What an engine's cache says that it did."""
+
+    STORED = "stored"
+    REMOVED = "removed"
+    CLEARED = "cleared"
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column: `type` is an Arrow type's name, or `enum` with the closed set in `values`."""
@@ -245,9 +253,25 @@ BLOCKS: Final = Table("blocks", "Requests as the block layer saw them, one row a
     Column("error", "int32", "errno", "the completion's error, 0 for success; null if none came", nullable=True,
            least=None),
 ))
+
+EVENTS: Final = Table("events", "What an engine's KV cache said that it did, one row an event, as `kvtrace record` "
+                      "heard it.", (
+    Column("ts_ns", "int64", "ns", "when the engine published it, since 1970"),
+    Column("sequence", "int64", "id", "the engine's number of the message that brought it"),
+    Column("rank", "int16", "index", "the data-parallel rank; null if the engine does not say", nullable=True),
+    Column("event", "enum", "class", "what was done", values=_values(CacheEvent)),
+    Column("medium", "string", "name", "where, as the engine calls it: GPU, CPU, STORAGE; null if it does not say",
+           nullable=True),
+    Column("block_ids", "list<int64>", "id",
+           "the blocks, in order, as dense numbers of the engine's hashes; null where all were cleared", nullable=True),
+    Column("parent_id", "int64", "id", "the block before the first; null if there is none", nullable=True),
+    Column("block_tokens", "int32", "tokens", "tokens of a stored block; null for other events", nullable=True),
+    Column("group", "int32", "index", "the engine's group of layers; null if it has one", nullable=True),
+    Column("session", "string", "name", "the session that the engine names; null if it does not", nullable=True),
+))
 # fmt: on
 
-TABLES: Final[dict[str, Table]] = {t.name: t for t in (REQUESTS, TRACE, OBJECTS, OPS, SERVED, SERIES, BLOCKS)}
+TABLES: Final[dict[str, Table]] = {t.name: t for t in (REQUESTS, TRACE, OBJECTS, OPS, SERVED, SERIES, BLOCKS, EVENTS)}
 
 
 @cache

@@ -49,6 +49,11 @@ class Writer:
 
     _pending: list[pa.RecordBatch]
 
+    @property
+    def encoded_rows(self) -> int:
+        """How many of the rows are encoded: their memory is needed no more."""
+        return self.rows - self._pending_rows
+
     def write(self, batch: pa.RecordBatch) -> None:
         """Append `batch`, which must have exactly the table's schema."""
         self._pending.append(batch)

@@ -188,4 +188,4 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path, name, message):
 
 
 def test_every_table_is_declared():
-    assert set(TABLES) == {"requests", "trace", "objects", "ops", "served", "series", "blocks"}
+    assert set(TABLES) == {"requests", "trace", "objects", "ops", "served", "series", "blocks", "events"}
