@@ -20,6 +20,7 @@ import resource
 import shutil
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -178,7 +179,7 @@ def work(seed: int, first: int, step: int, last: int | None, slot: memoryview, o
     with tempfile.TemporaryDirectory(prefix="kvfuzz-", dir=_scratch()) as name:
         folder, case = Path(name), first
         os.chdir(folder)
-        warm()
+        warm(share)
         limit = _virtual_bytes() + MEMORY_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
         while last is None or case < last:
@@ -288,11 +289,11 @@ def _ending(status: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
-def warm() -> None:
+def warm(share: float) -> None:
     """Load and compile what cases use, by the first cases of a seed of its own; in a worker, since threads do not fork."""
     with tempfile.TemporaryDirectory(prefix="kvfuzz-", dir=_scratch()) as name, contextlib.chdir(name):
         for case in range(60):
-            attempt(-1, case, Path(name), 0.5)
+            attempt(-1, case, Path(name), min(share * 8, 0.5))
             _empty(Path(name))
 
 
@@ -313,6 +314,8 @@ def main() -> int:
         return _again(seed, args.case, args.commands)
     print(f"seed {seed}", flush=True)
     __import__("targets")
+    # Compiling takes longer than a case may.
+    subprocess.run([sys.executable, "-m", "kvtrace.warm"], check=True)
     last = None if args.cases is None else args.first + args.cases
     pool, began = Pool(seed, args.first, last, args.workers, args.commands), time.monotonic()
     shown = began

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from kvtrace.core.metadata import TierFacts, describe
-from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, REQUESTS, SERIES, SERVED, TRACE, Table, arrow_schema
+from kvtrace.core.schema import BLOCKS, EVENTS, OBJECTS, OPS, REQUESTS, SERIES, SERVED, TRACE, Table, arrow_schema
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "house"
 TIERS = ("gpu", "cpu", "nvme")
@@ -64,6 +64,12 @@ def _rows(table: Table) -> list[dict[str, Any]]:
              "mean_ns": 5, "p99_ns": None, "max_ns": 7}
             for i in range(5)
         ]  # fmt: skip
+    if table is EVENTS:
+        return [
+            {"ts_ns": i * _MS, "sequence": i, "rank": None, "event": table.column("event").values[0], "medium": "GPU",
+             "block_ids": [i], "parent_id": None, "block_tokens": 16, "group": None, "session": None}
+            for i in range(6)
+        ]  # fmt: skip
     return [
         {"insert_ns": i * _MS - 5, "issue_ns": i * _MS, "complete_ns": i * _MS + 70_000, "device": "vda",
          "sector": 2048 + 8 * i, "bytes": 4096, "rwbs": "WS" if i % 3 else "R", "pid": 7, "comm": "fio", "error": 0}
@@ -91,7 +97,7 @@ def meta_of(table: Table) -> dict[str, Any]:
     return msgspec.to_builtins(meta)  # type: ignore[no-any-return]
 
 
-TABLES = {t.name: (table_of(t), meta_of(t)) for t in (TRACE, OBJECTS, REQUESTS, OPS, SERVED, SERIES, BLOCKS)}
+TABLES = {t.name: (table_of(t), meta_of(t)) for t in (TRACE, OBJECTS, REQUESTS, OPS, SERVED, SERIES, BLOCKS, EVENTS)}
 
 
 def _mooncake(i: int) -> str:
@@ -196,4 +202,10 @@ IMPORTS: dict[str, dict[str, bytes]] = {
         "CPU0 (8,0):",
     )},
 }  # fmt: skip
+ENGINES = {
+    "agentic-mooncake": "dynamo/agentic-mooncake.jsonl", "dynamo": "dynamo/dynamo-standard.jsonl", "otel": "otel/spans.jsonl",
+    "lmcache-lookup": "lmcache/lookup_hashes_20260921_141321_000000.jsonl", "lmcache-trace": "lmcache/prompts.lct",
+    "kv-events": "vllm/kv-events.msgpack",
+}  # fmt: skip
+"""What serving engines logged, by the source that reads it."""
 RUN: dict[str, Any] = json.loads((GOLDEN / "run" / "run.json").read_text(encoding="utf-8"))

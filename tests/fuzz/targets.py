@@ -75,7 +75,10 @@ def _cells(rows: pa.Table, rng: random.Random) -> pa.Table:
         return rows.slice(rng.randrange(rows.num_rows), rng.choice((0, 1, 5)))
     if kind == 4:
         return rows.take(pa.array(rng.sample(range(rows.num_rows), rows.num_rows)))
-    values = rows.column(at).to_pylist()
+    try:
+        values = rows.column(at).to_pylist()
+    except UnicodeDecodeError:
+        return rows
     for _ in range(rng.choice((1, 1, 3, len(values)))):
         values[rng.randrange(len(values))] = _cell(type_, rng)
     try:
@@ -227,7 +230,9 @@ def read_bomb(rng: random.Random, folder: Path) -> Trial:
         )
     else:
         count = rng.choice((3, 300))
-        key = pa.array(["k" * (BOMB_MIB << 20 >> 2)] * count if count == 3 else ["k"] * count)
+        size = (rng.choice((60, 90)) << 20) if count == 3 else 1
+        ends = pa.array([size * n for n in range(count + 1)], pa.int32())
+        key = pa.Array.from_buffers(pa.string(), count, [None, ends.buffers()[1], pa.py_buffer(b"k" * size * count)])
         columns = {"object_id": range(count), "key": key, "kind": ["chunk"] * count, "size_bytes": [1] * count}
         made = pa.table(columns).cast(pa.schema([rows.schema.field(n) for n in columns]))
         path.write_bytes(parquet_of(made, mutate.json_of(meta | {"rows": rng.choice((count, 10**12, 2**62))}), rng))
@@ -305,7 +310,9 @@ def request_file(rng: random.Random, folder: Path) -> tuple[str, Path]:
     """Write a damaged file of requests; return its source and path."""
     from kvtrace.core.schema import REQUESTS
 
-    kind = rng.choice((*seeds.REQUEST_TEXTS, "sharegpt", "agentic", "requests"))
+    kind = rng.choice((*seeds.REQUEST_TEXTS, *seeds.ENGINES, "sharegpt", "agentic", "requests"))
+    if kind in seeds.ENGINES:
+        return kind, _engine_file(kind, rng, folder)
     if kind == "requests":
         return kind, table_file(REQUESTS, rng, folder).path
     path = folder / f"r.{'csv' if kind in ('burstgpt', 'azure') else 'json'}"
@@ -321,6 +328,21 @@ def request_file(rng: random.Random, folder: Path) -> tuple[str, Path]:
     else:
         path.write_bytes(mutate.several(mutate.text_of, seeds.REQUEST_TEXTS[kind], rng))
     return kind, path
+
+
+def _engine_file(kind: str, rng: random.Random, folder: Path) -> Path:
+    path = seeds.GOLDEN.parent / "engines" / seeds.ENGINES[kind]
+    data = path.read_bytes()
+    if path.suffix == ".jsonl" and rng.random() < 0.7:
+        rows = [json.loads(line) for line in data.splitlines()]
+        at = rng.randrange(len(rows))
+        rows[at] = mutate.several(mutate.tree_of, rows[at], rng)
+        data = b"\n".join(map(mutate.json_of, rows)) + b"\n"
+    else:
+        data = mutate.several(mutate.bytes_of if path.suffix != ".jsonl" else mutate.text_of, data, rng)
+    target = folder / path.name
+    target.write_bytes(data)
+    return target
 
 
 def read_mlperf(rng: random.Random, folder: Path) -> Trial:
