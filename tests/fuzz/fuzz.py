@@ -38,7 +38,9 @@ if __name__ == "__main__":
     ]
 
 HANG_S = 20
-LOST_S = 30
+"""Of processor time, which does not depend on what else the machine does."""
+WAIT_S = 90
+LOST_S = 120
 """A worker that says nothing for so long is stuck where no alarm reaches it."""
 MEMORY_BYTES = 1 << 30
 BOMBS = 0.0005
@@ -47,6 +49,7 @@ EXIT_CODES = (0, 2, 3, 4, 5, 6)
 _SLOT = struct.Struct("qqdqq")
 """Of a worker: the case that it is at, cases done, when it began, readings and commands done."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_ERROR = re.compile(r"kv(trace|replay|distill): error: ")
 _FORMULA = re.compile(r"[=+@\t\r]|-(?![0-9.])")
 
 
@@ -72,66 +75,74 @@ class Failure:
 
 def trial_of(seed: int, case: int, folder: Path, share: float) -> tuple[str, Any]:
     """Make the input of a case in `folder`; return the name of its target, and what to do."""
-    import targets
+    import commands
+    import readers
 
     rng = random.Random(f"{seed}/{case}")
     if seed >= 0 and rng.random() < BOMBS:
-        return "read_bomb", targets.read_bomb(rng, folder)
-    known = targets.COMMANDS if rng.random() < share else targets.READERS
+        return "read_bomb", readers.read_bomb(rng, folder)
+    known = commands.COMMANDS if rng.random() < share else readers.READERS
     (target,) = rng.choices([t for t, _ in known], [weight for _, weight in known])
     return target.__name__, target(rng, folder)
 
 
 def run_trial(trial: Any, folder: Path) -> None:
     """Do what `trial` says; raise what breaks a promise."""
-    import targets
+    from trials import Broken, Command
 
     from kvtrace.core.errors import KvError
 
-    if isinstance(trial, targets.Command):
+    if isinstance(trial, Command):
         _run_command(trial, folder)
         return
     try:
         trial.call()
     except KvError as error:
         if error.exit_code not in EXIT_CODES:
-            raise targets.Broken(f"exit code {error.exit_code}: {error}") from None
+            raise Broken(f"exit code {error.exit_code}: {error}") from None
 
 
 def _run_command(trial: Any, folder: Path) -> None:
-    import targets
     from programs import run_cli
+    from trials import Broken
 
-    before = {name: (folder / name).stat().st_mtime_ns for name in trial.outputs if (folder / name).exists()}
+    before = {name for name in trial.outputs if (folder / name).exists()}
     done = run_cli(*trial.argv, check=False, cwd=folder)
     if done.returncode not in EXIT_CODES:
-        raise targets.Broken(f"exit code {done.returncode}: {done.stderr[-300:]!r}")
+        raise Broken(f"exit code {done.returncode}: {done.stderr[-300:]!r}")
     for text in (done.stdout, done.stderr):
         found = _CONTROL.search(text)
         if found is not None:
             around = text[max(0, found.start() - 80) : found.end() + 10]
-            raise targets.Broken(f"a control character on the terminal: {around!r}")
-    errors = [line for line in done.stderr.splitlines() if re.match(r"kv(trace|replay|distill): error: ", line)]
-    if done.returncode:
-        if len(errors) != 1 or done.stderr.splitlines()[-1] != errors[0]:
-            raise targets.Broken(f"not one line of error: {done.stderr[-300:]!r}")
-        left = [n for n in trial.outputs if (folder / n).exists() and n not in before]
-        left += [str(p.name) for p in folder.rglob("*.tmp")]
-        if left:
-            raise targets.Broken(f"left after a failure: {', '.join(left)} ({errors[0][:200]})")
+            raise Broken(f"a control character on the terminal: {around!r}")
+    errors = [line for line in done.stderr.splitlines() if _ERROR.match(line)]
+    if not done.returncode:
+        if errors:
+            raise Broken(f"an error, and exit code 0: {errors[0]}")
+        _check_results(trial, folder, done.stdout)
         return
-    if errors:
-        raise targets.Broken(f"an error, and exit code 0: {errors[0]}")
-    if trial.is_json and not targets.finite(json.loads(done.stdout)):
-        raise targets.Broken("a number in its JSON is none")
+    if len(errors) != 1 or done.stderr.splitlines()[-1] != errors[0]:
+        raise Broken(f"not one line of error: {done.stderr[-300:]!r}")
+    left = [name for name in trial.outputs if (folder / name).exists() and name not in before]
+    left += [path.name for path in folder.rglob("*.tmp")]
+    if left:
+        raise Broken(f"left after a failure: {', '.join(left)} ({errors[0][:200]})")
+
+
+def _check_results(trial: Any, folder: Path, shown: str) -> None:
+    from commands import finite
+    from trials import Broken
+
+    if trial.is_json and not finite(json.loads(shown)):
+        raise Broken("a number in its JSON is none")
     for path in folder.glob("r.csv"):
         cells = [cell for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8"))) for cell in row]
         bad = next((cell for cell in cells if _FORMULA.match(cell)), None)
         if bad is not None:
-            raise targets.Broken(f"a spreadsheet would take a cell for a formula: {bad[:60]!r}")
+            raise Broken(f"a spreadsheet would take a cell for a formula: {bad[:60]!r}")
     for path in folder.glob("jobs/*"):
         if path.suffix in (".fio", ".yml", ".yaml") and "\n[evil]" in path.read_text(encoding="utf-8"):
-            raise targets.Broken(f"a name made a section of {path.name}")
+            raise Broken(f"a name made a section of {path.name}")
 
 
 def attempt(seed: int, case: int, folder: Path, share: float) -> tuple[Failure | None, bool]:
@@ -139,16 +150,18 @@ def attempt(seed: int, case: int, folder: Path, share: float) -> tuple[Failure |
     what, trial = "making the case", None
     try:
         what, trial = trial_of(seed, case, folder, share)
-        signal.alarm(HANG_S)
+        signal.setitimer(signal.ITIMER_PROF, HANG_S)
+        signal.alarm(WAIT_S)
         run_trial(trial, folder)
     except Hang:
-        why = "".join(traceback.format_stack()) + f"\nno end after {HANG_S} s"
+        why = "".join(traceback.format_stack()) + f"\nno end after {HANG_S} s of processor time, or {WAIT_S} s"
     except (Exception, SystemExit):  # noqa: BLE001 - whatever it is, it is a finding
         why = traceback.format_exc()
     else:
         why = ""
     finally:
         signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     said = " ".join(getattr(trial, "argv", [])) or what
     return (Failure(seed, case, what, said, why) if why else None), hasattr(trial, "argv")
 
@@ -171,7 +184,8 @@ def _ring(*_: object) -> NoReturn:
 
 def work(seed: int, first: int, step: int, last: int | None, slot: memoryview, out: int, share: float) -> NoReturn:
     """Do the cases from `first` on; say of each in `slot` that it began, and write failures to `out`."""
-    signal.signal(signal.SIGALRM, _ring)
+    for alarm in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(alarm, _ring)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with contextlib.suppress(OSError):
         sys.stdout, sys.stderr = (open(os.devnull, "w", encoding="utf-8") for _ in range(2))  # noqa: PTH123, SIM115
@@ -198,7 +212,7 @@ def work(seed: int, first: int, step: int, last: int | None, slot: memoryview, o
 
 
 def _scratch() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - memory, where there is
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @dataclass
@@ -313,9 +327,10 @@ def main() -> int:
     if args.case is not None:
         return _again(seed, args.case, args.commands)
     print(f"seed {seed}", flush=True)
-    __import__("targets")
-    # Compiling takes longer than a case may.
-    subprocess.run([sys.executable, "-m", "kvtrace.warm"], check=True)
+    __import__("commands")
+    if args.commands:
+        # Compiling takes longer than a case may.
+        subprocess.run([sys.executable, "-m", "kvtrace.warm"], check=True)
     last = None if args.cases is None else args.first + args.cases
     pool, began = Pool(seed, args.first, last, args.workers, args.commands), time.monotonic()
     shown = began
@@ -345,7 +360,8 @@ def _progress(pool: Pool, began: float) -> str:
 
 
 def _again(seed: int, case: int, share: float) -> int:
-    signal.signal(signal.SIGALRM, _ring)
+    for alarm in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(alarm, _ring)
     folder = Path(tempfile.mkdtemp(prefix="kvfuzz-"))
     os.chdir(folder)
     failure, _ = attempt(seed, case, folder, share)
