@@ -22,11 +22,11 @@ _FILL_BYTES = (256 << 10, 1 << 20)
 _SMALL_BYTES = 72 << 20
 """What all buffers of data may take, before they are made as short as they can be."""
 
-_EARLY_DEPTH, _EARLY_BYTES = 32, 256 << 20
+FIRST_BYTES = 128 << 20
+"""What is touched of the buffers of reads, and of data, that grow, before a run begins; and registered with a ring."""
+_EARLY_DEPTH, _EARLY_BYTES = 32, FIRST_BYTES
 """What is made before its row is due: as at this depth, or so much."""
-FIRST_BYTES = 64 << 20
-"""What is touched of buffers that grow, before a run begins; and registered with a ring."""
-_LOOKED_EACH_S = 0.005
+_LOOKED_EACH_S = 0.002
 
 
 def pieces_a_fill(depth: int, io_bytes: int) -> int:
@@ -68,7 +68,7 @@ def arenas(depth: int, io_bytes: int, *, is_growing: bool = False) -> tuple[Aren
 class Arena:
     """`count` buffers of `slot_bytes` in one anonymous mapping, touched before they are used.
 
-    Of one that grows, the first are, and the others before as many are in use.
+    Of one that grows, the first are, and the others when more are needed.
     """
 
     def __init__(self, count: int, slot_bytes: int, *, is_growing: bool = False) -> None:
@@ -87,7 +87,9 @@ class Arena:
         """How many are touched from the beginning on."""
         self.used: int | None = None
         """How many were in use at once, at most; None before any job."""
-        self._count, self._slot_bytes, self._touched = count, slot_bytes, 0
+        self.touched = 0
+        """How many are touched by now."""
+        self._count, self._slot_bytes = count, slot_bytes
         self.grow(self.first)
 
     @property
@@ -98,44 +100,47 @@ class Arena:
     @property
     def is_whole(self) -> bool:
         """Whether all are touched."""
-        return self._touched == self._count
+        return self.touched == self._count
 
     def grow(self, count: int) -> None:
         """Touch the first `count` buffers."""
         count = min(count, self._count)
-        if count > self._touched:
-            touch(self.places[self._touched][0], (count - self._touched) * self._slot_bytes)
-            self._touched = count
+        if count > self.touched:
+            touch(self.places[self.touched][0], (count - self.touched) * self._slot_bytes)
+            self.touched = count
 
     def keep_ahead(self, used: int) -> None:
         """Touch twice as many as were in use at once: `used`."""
-        if 2 * used > self._touched:
+        if 2 * used > self.touched:
             self.grow(2 * used)
 
 
 @contextmanager
-def growing(both: tuple[Arena, Arena], used: Callable[[], tuple[int, int]]) -> Iterator[None]:
-    """Note how many buffers are in use at once, at most, which `used` tells; touch others before they are needed.
+def growing(
+    both: tuple[Arena, Arena], used: Callable[[], tuple[int, int]], let_use: Callable[[int], None]
+) -> Iterator[None]:
+    """Note how many buffers are in use at once, at most, which `used` tells; `let_use` those of reads that are touched.
 
-    A thread does that, where some are not: the kernel would otherwise, in the time of an I/O.
+    A thread touches more before they are needed, where some are not touched: the kernel would otherwise, in the time
+    of an I/O, or while data is made.
     """
+    reads = both[0]
     is_over = threading.Event()
 
     def look() -> None:
-        while not is_over.wait(_LOOKED_EACH_S):
+        while not (all(arena.is_whole for arena in both) or is_over.wait(_LOOKED_EACH_S)):
             for arena, count in zip(both, used(), strict=True):
                 arena.keep_ahead(count)
+                let_use(reads.touched)
 
-    thread = None
-    if not all(arena.is_whole for arena in both):
-        thread = threading.Thread(target=look, name="kvreplay-grow", daemon=True)
-        thread.start()
+    let_use(reads.touched)
+    thread = threading.Thread(target=look, name="kvreplay-grow", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         is_over.set()
-        if thread is not None:
-            thread.join()
+        thread.join()
         for arena, count in zip(both, used(), strict=True):
             arena.used = max(arena.used or 0, count)
 

@@ -85,7 +85,7 @@ def _put_next(address: int, number: int) -> bool:
     buffers, data = int64s(lanes.buffers), place << KIND_BITS | MOVED_IN_LANE
     if flight.needs_data:
         token.buffer, token.slot = NONE, slot
-        buffer, target = lanes.fixed_reads + slot, buffers[job.depth + slot] + at
+        buffer, target = lanes.fixed_reads + slot, buffers[lanes.first_slot + slot] + at
         opcode = r.WRITE_FIXED if slot < lanes.fixed_slots else r.WRITE
     else:
         buffer = stack_take(lanes.free_reads)

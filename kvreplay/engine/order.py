@@ -188,7 +188,8 @@ def count_waits(address: int, now: int) -> None:
         lanes.lacking_ns += now - lanes.counted_ns
     lanes.counted_ns = now
     is_full = lanes.out >= job.depth or job.in_flight >= job.depth
-    lanes.is_held = is_full and _is_held(address, now)
+    # While it is less only because buffers are still being touched, it is no limit that anybody set.
+    lanes.is_held = is_full and job.depth >= lanes.first_slot and _is_held(address, now)
     lanes.is_lacking = not lanes.is_held and is_starved(address, now)
 
 

@@ -85,6 +85,7 @@ class Pump:
         for name, place in ring.places().items():
             setattr(lanes, name, place)
         lanes.fd, lanes.mail_fd, lanes.sq_mask, lanes.cq_mask = ring.fd, mail.fd, ring.sq_mask, ring.cq_mask
+        lanes.first_slot = depth
         lanes.fixed_reads, lanes.fixed_slots = registered
         # The first are taken first, and again as soon as they are free: the others may never be touched.
         reads: Any = np.arange(depth)[::-1].copy()
@@ -99,6 +100,15 @@ class Pump:
         """Give what is to be copied to `copiers`."""
         self._copiers = copiers
         self.lanes.copies = 0 if copiers is None else copiers.address
+
+    @property
+    def depth(self) -> int:
+        """How much may be in flight now: the schedule's depth, where not fewer buffers of reads are touched yet."""
+        return int(self._job.depth)
+
+    def let_use(self, reads: int) -> None:
+        """Let as much be in flight as the buffers `reads` that are touched; called from any thread, rising."""
+        self._job.depth = min(reads, self._schedule.depth)
 
     @property
     def used(self) -> tuple[int, int]:

@@ -66,7 +66,7 @@ class Submitter:
 
     def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         """Do the job; returns when nothing is in flight any more."""
-        with growing(self._engine.arenas, lambda: self._pump.used):
+        with growing(self._engine.arenas, lambda: self._pump.used, self._pump.let_use):
             return self._drive(interrupted, progress)
 
     def _drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
@@ -157,7 +157,7 @@ class Submitter:
         """Put what may go now, as far as the depth reaches, and at most a batch of new operations."""
         way_of, tier_of, pump = self._way, self._tier_of, self._pump
         firsts = 0
-        while self._out + pump.available < self._depth:
+        while self._out + pump.available < pump.depth:
             submission = pump.take(self._out)
             if submission is None:
                 return

@@ -39,7 +39,7 @@ JOB = record(
     "ready to_fill to_start hungry "
     # Address of a ring of started operations with pieces that may go; how many they are, and where the first is.
     "running_ring running running_first flights_size "
-    # What the engine is given, and how far it has come.
+    # What the engine is given, and how far it has come; `depth` grows with the buffers that are touched.
     "rows depth ahead early io_bytes pieces_a_fill slots cursor completed in_flight short_starts "
     # Pieces of lanes that may go.
     "available",
@@ -103,8 +103,8 @@ LANES = record(
     "starved seen_ns "
     # What stays as it is.
     "start_ns fd mail_fd sq_mask cq_mask timeout_argument "
-    # How many buffers of reads, and of data behind them, the ring has registered: the first ones.
-    "fixed_reads fixed_slots",
+    # Where buffers of data begin among all; how many of the first reads and of the first data the ring has registered.
+    "first_slot fixed_reads fixed_slots",
     "is_error is_held is_lacking",
 )
 """What `loop` works on."""

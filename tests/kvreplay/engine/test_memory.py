@@ -73,36 +73,39 @@ def test_buffers_that_grow_are_touched_before_as_many_are_in_use() -> None:
 
 
 @pytest.mark.parametrize("make", [ThreadEngine, pytest.param(UringEngine, marks=needs_uring)])
-def test_an_engine_uses_as_many_buffers_as_are_in_flight_and_says_so(tmp_path: Path, make: Any) -> None:
+@pytest.mark.parametrize("count", [20, 200])
+def test_an_engine_uses_as_many_buffers_as_are_in_flight_and_says_so(tmp_path: Path, make: Any, count: int) -> None:
     tier = ExtentTier("nvme", tmp_path / "space", StorageOptions(is_direct=False))
-    tier.expect(Holding([64 * MIB]))
-    tier.open(64 * MIB)
-    engine = make(512, MIB, is_growing=True)
+    tier.expect(Holding([count * MIB]))
+    tier.open(count * MIB)
+    engine = make(128, MIB, is_growing=True)
     assert engine.buffer_used_bytes is None
+    fill = np.zeros(count, np.int64)
     try:
         for op in (WRITE, READ):
-            fill = np.zeros(20, np.int64)
             rows = {
                 **dict.fromkeys(("ts_ns", "tier", "offset_bytes"), fill),
                 **dict.fromkeys(("request_id", "stage"), fill - 1),
-                "row": np.arange(20),
-                "object_id": np.arange(20),
+                "row": np.arange(count),
+                "object_id": np.arange(count),
                 "op": fill + op,
                 "length_bytes": fill + MIB,
             }
             plan = build_plan(rows, [4096], Path("t"))
-            record = Record.empty(20, is_open_loop=False)
+            record = Record.empty(count, is_open_loop=False)
             driven = engine.drive(Job(plan, None, [tier], record, filler(SEED)), lambda: None, lambda _: None)
-            assert (driven.failure, driven.completed) == (None, 20)
+            assert (driven.failure, driven.completed) == (None, count)
     finally:
         tier.close()
     reads, writes = engine.arenas
     assert reads.used is not None
     assert writes.used is not None
-    assert 1 <= reads.used <= 20
-    assert 1 <= writes.used <= 20
+    assert 1 <= reads.used <= count
+    assert 1 <= writes.used <= count
     assert engine.buffer_used_bytes == (reads.used + writes.used) * MIB < engine.buffer_bytes
-    assert resident_bytes(reads) <= FIRST_BYTES + HUGE_PAGE_BYTES
+    # None was in use that was not touched before, and no more than twice as many were touched.
+    assert reads.used <= reads.touched <= max(reads.first, 2 * reads.used)
+    assert resident_bytes(reads) <= reads.touched * MIB + HUGE_PAGE_BYTES
 
 
 def test_memory_that_is_not_mapped_has_none() -> None:
