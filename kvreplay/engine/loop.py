@@ -85,12 +85,12 @@ def _put_next(address: int, number: int) -> bool:
     buffers, data = int64s(lanes.buffers), place << KIND_BITS | MOVED_IN_LANE
     if flight.needs_data:
         token.buffer, token.slot = NONE, slot
-        buffer = job.depth + slot
-        target, opcode = buffers[buffer] + at, lanes.write_op
+        buffer, target = lanes.fixed_reads + slot, buffers[lanes.first_slot + slot] + at
+        opcode = r.WRITE_FIXED if slot < lanes.fixed_slots else r.WRITE
     else:
         buffer = stack_take(lanes.free_reads)
         token.buffer, token.slot = buffer, NONE
-        target, opcode = buffers[buffer], lanes.read_op
+        target, opcode = buffers[buffer], r.READ_FIXED if buffer < lanes.fixed_reads else r.READ
     flight.lane_out += 1
     lanes.out += 1
     _put(address, opcode, flight.file, flight.base + start, target, end - start, data, buffer)

@@ -50,12 +50,13 @@ class Pump:
         *,
         extents: Sequence[RingExtents | None],
         copied: Sequence[CopiedTier | None],
-        is_registered: bool,
+        registered: tuple[int, int],
     ) -> None:
         """Serve `ring`: `buffers` are the addresses of those for reads, one an I/O in flight, then of those for data.
 
         `ways` say by tier how its operations are done, `extents` are those whose objects the ring reads in place,
-        `copied` those whose objects threads of compiled code copy.
+        `copied` those whose objects threads of compiled code copy; so many of the first buffers of each kind are
+        `registered` with it.
         """
         tables, depth = schedule.tables, schedule.depth
         record, objects = job.record, int(job.plan.object_id.max()) + 1 if len(job.plan) else 0
@@ -84,9 +85,10 @@ class Pump:
         for name, place in ring.places().items():
             setattr(lanes, name, place)
         lanes.fd, lanes.mail_fd, lanes.sq_mask, lanes.cq_mask = ring.fd, mail.fd, ring.sq_mask, ring.cq_mask
-        lanes.read_op = r.READ_FIXED if is_registered else r.READ
-        lanes.write_op = r.WRITE_FIXED if is_registered else r.WRITE
-        reads: Any = np.arange(depth)
+        lanes.first_slot = depth
+        lanes.fixed_reads, lanes.fixed_slots = registered
+        # The first are taken first, and again as soon as they are free: the others may never be touched.
+        reads: Any = np.arange(depth)[::-1].copy()
         self._free_reads = tables.stack(reads)
         lanes.free_reads = ctypes.addressof(self._free_reads)
         lanes.free_tokens = tables.numbers(np.arange(depth), depth)
@@ -98,6 +100,20 @@ class Pump:
         """Give what is to be copied to `copiers`."""
         self._copiers = copiers
         self.lanes.copies = 0 if copiers is None else copiers.address
+
+    @property
+    def depth(self) -> int:
+        """How much may be in flight now: the schedule's depth, where not fewer buffers of reads are touched yet."""
+        return int(self._job.depth)
+
+    def let_use(self, reads: int) -> None:
+        """Let as much be in flight as the buffers `reads` that are touched; called from any thread, rising."""
+        self._job.depth = min(reads, self._schedule.depth)
+
+    @property
+    def used(self) -> tuple[int, int]:
+        """How many buffers of reads and of data were in use at once, at most."""
+        return self._schedule.depth - int(self._free_reads.least), self._schedule.used_slots
 
     @property
     def copying(self) -> int:
@@ -119,6 +135,7 @@ class Pump:
         """Return a free buffer for a read of Python's."""
         free = self._free_reads
         free.count -= 1
+        free.least = min(free.least, free.count)
         buffer: int = self._read_buffers[free.count]
         return buffer
 

@@ -39,15 +39,15 @@ JOB = record(
     "ready to_fill to_start hungry "
     # Address of a ring of started operations with pieces that may go; how many they are, and where the first is.
     "running_ring running running_first flights_size "
-    # What the engine is given, and how far it has come.
-    "rows depth ahead io_bytes pieces_a_fill slots cursor completed in_flight short_starts "
+    # What the engine is given, and how far it has come; `depth` grows with the buffers that are touched.
+    "rows depth ahead early io_bytes pieces_a_fill slots cursor completed in_flight short_starts "
     # Pieces of lanes that may go.
     "available",
     "is_stopped",
 )
 """What `order` works on."""
-LIST = record("count items")
-"""A stack or a heap of numbers: how many there are, and the address of the first."""
+LIST = record("count items least")
+"""A stack or a heap of numbers: how many there are, the address of the first; in a stack, the fewest there were yet."""
 BARRIER = record("group members starts remaining continues")
 """One kind of barrier: the addresses of a plan's `Barriers`, and of how many of each group have not completed."""
 FLIGHT = record(
@@ -102,7 +102,9 @@ LANES = record(
     # Threads that take their own pieces: places of the queue that lack data, since when.
     "starved seen_ns "
     # What stays as it is.
-    "start_ns fd mail_fd sq_mask cq_mask timeout_argument read_op write_op",
+    "start_ns fd mail_fd sq_mask cq_mask timeout_argument "
+    # Where buffers of data begin among all; how many of the first reads and of the first data the ring has registered.
+    "first_slot fixed_reads fixed_slots",
     "is_error is_held is_lacking",
 )
 """What `loop` works on."""
@@ -145,12 +147,12 @@ class Tables:
     def stack(self, items: Any) -> Any:
         """Return a full stack (LIST) in the int64 array `items`, its fields as attributes."""
         found = self.record(LIST)
-        found.count, found.items = len(items), self.at(items)
+        found.count, found.items, found.least = len(items), self.at(items), len(items)
         return found
 
     def numbers(self, items: Any, count: int) -> int:
         """Return the address of a stack or a heap in the int64 array `items`, of which `count` are there."""
-        return self.at(np.array([(count, self.at(items))], LIST))
+        return self.at(np.array([(count, self.at(items), count)], LIST))
 
 
 @inner
@@ -166,6 +168,7 @@ def stack_take(stack: int) -> int:
     """Take a number off a stack."""
     numbers = list_at(stack)
     numbers.count -= 1
+    numbers.least = min(numbers.least, numbers.count)
     return int64s(numbers.items)[numbers.count]
 
 

@@ -133,13 +133,19 @@ def _copy_piece(address: int, number: int) -> None:
         fill = fills_at(job.fills)[slot]
         piece, at = fill.piece, fill.at
     start, end = bounds(address, number, piece)
-    began_at = lanes.submitted_ns + 8 * flight.row if flight.next_piece == 0 else 0
+    began_at = 0
+    if flight.next_piece == 0:
+        # In an open loop it has come, and waits for memory; in a closed one it comes when its turn has.
+        if job.due:
+            int64s(lanes.submitted_ns)[flight.row] = clock(address)
+        else:
+            began_at = lanes.submitted_ns + 8 * flight.row
     flight.next_piece += 1
     flight.lane_out += 1
     place = flight.base + start
     if flight.needs_data:
         use_fill(address, number, end - start)
-        to, source = place, int64s(lanes.buffers)[job.depth + slot] + at
+        to, source = place, int64s(lanes.buffers)[lanes.first_slot + slot] + at
     else:
         to, source = copies.to_sink(lanes.copies, end - start), place
     is_last = flight.next_piece == flight.pieces

@@ -35,11 +35,11 @@ class RingSubmitter(Submitter):
 
     _ring: r.Ring
 
-    def __init__(self, engine: IoEngine, job: Job, ring: r.Ring, *, is_registered: bool) -> None:
+    def __init__(self, engine: IoEngine, job: Job, ring: r.Ring, registered: tuple[int, int]) -> None:
         """Prepare to do `job` on `ring` with the buffers of `engine`."""
-        super().__init__(engine, job, ring, is_registered=is_registered)
+        super().__init__(engine, job, ring, registered)
         self._files_of = [t if isinstance(t, RingTier) else None for t in job.tiers]
-        self._read_op, self._write_op = (r.READ_FIXED, r.WRITE_FIXED) if is_registered else (r.READ, r.WRITE)
+        self._fixed_reads, self._fixed_slots = registered
         self._free_files = list(range(engine.depth))
         # What a request belongs to, by the high bits of its user data.
         self._tokens: list[Submission] = [None] * (2 * engine.depth)  # type: ignore[list-item]
@@ -128,9 +128,11 @@ class RingSubmitter(Submitter):
         slot = submission.slot
         if slot is None:
             buffer = submission.buffer
-            opcode, address = self._read_op, self._read_at[buffer]
+            opcode = r.READ_FIXED if buffer < self._fixed_reads else r.READ
+            address = self._read_at[buffer]
         else:
-            opcode, address, buffer = self._write_op, self._write_at[slot] + submission.at, self._depth + slot
+            opcode = r.WRITE_FIXED if slot < self._fixed_slots else r.WRITE
+            address, buffer = self._write_at[slot] + submission.at, self._fixed_reads + slot
         flight = submission.flight
         self._ring.put(
             opcode,
