@@ -1,9 +1,9 @@
 """The compiled part of the submitting loop: what needs no Python between being due and being done.
 
-That is the other pieces of long operations whose file Python has opened, and whole operations on extents of open
-files. They are put, submitted, waited for and reaped here, in lanes; data for writes is asked for and taken. What
-else completes is handed back, as soon as Python has something to do. All functions take the address of a
-`tables.JOB`.
+That is the other pieces of long operations whose file Python has opened, whole operations on extents of open files,
+and those of one I/O on an object's own file. They are put, submitted, waited for and reaped here, in lanes; data for
+writes is asked for and taken. What else completes is handed back, as soon as Python has something to do. All functions
+take the address of a `tables.JOB`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from kvreplay.engine.ready import bounds, done, has_piece, is_over
 from kvreplay.engine.tables import (
     NONE,
     bad_at,
+    files_at,
     fills_at,
     flights_at,
     job_at,
@@ -32,12 +33,19 @@ from kvreplay.engine.tables import (
     stack_take,
     tokens_at,
 )
-from kvreplay.engine.turn import NS_PER_S, begin, clock, eventfd_read, rest_of
+from kvreplay.engine.turn import MODE, NS_PER_S, begin, clock, do_file, eventfd_read, name_file, rest_of
+from kvreplay.plan.plan import DELETE, WRITE
 from kvtrace.core.compiled import inner, int8s, int64s, njit, uint32s
 
-WOKEN, MOVED_IN_LANE = r.WOKEN, 7
-"""What a completion tells, beside the submitter's own kinds: a thread woke us, a piece of a lane has come."""
-KIND_BITS = 3
+WOKEN, MOVED_IN_LANE, FILE_TOLD, FILE_SYNCED, FILE_OVER = r.WOKEN, 7, 8, 9, 10
+"""What a completion tells, beside the submitter's own kinds: a thread woke us, a piece of a lane has come; of an
+object's own file, that less was moved than should be, whether it was synchronized, that its last request is done."""
+KIND_BITS = 4
+_LONGEST_CHAIN = 4
+_DATASYNC = 1
+_OPEN = r.OPENAT | (r.LINK | r.SKIP_SUCCESS) << 8
+_GO_ON = (r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS) << 8
+"""Of a request on the open file: what follows is done in any case, so that the file is closed."""
 _syscall: Any = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
 
 
@@ -59,7 +67,7 @@ def _put(address: int, opcode: int, file: int, offset: int, target: int, length:
 
 @inner
 def _put_next(address: int, number: int) -> bool:
-    """Put the next piece of a lane; return False if it was passed over, because its operation has failed."""
+    """Put the next piece of a lane; return False if no completion will come: its operation failed, or is done now."""
     job = job_at(address)
     lanes, flight = lanes_at(job.lanes), flights_at(job.flights)[number]
     piece, slot, at = flight.next_piece, flight.first_fill, flight.next_piece
@@ -67,7 +75,8 @@ def _put_next(address: int, number: int) -> bool:
         fill = fills_at(job.fills)[slot]
         piece, at = fill.piece, fill.at
     start, end = bounds(address, number, piece)
-    if flight.next_piece == 0:
+    is_now = flight.is_file and job.depth == 1
+    if flight.next_piece == 0 and not is_now:
         int64s(lanes.fresh)[lanes.fresh_count] = flight.row
         lanes.fresh_count += 1
     flight.next_piece += 1
@@ -91,27 +100,66 @@ def _put_next(address: int, number: int) -> bool:
         target, opcode = buffers[buffer], lanes.read_op
     flight.lane_out += 1
     lanes.out += 1
-    _put(address, opcode, flight.file, flight.base + start, target, end - start, data, buffer)
+    if is_now:
+        result = do_file(address, place, target)
+        _check_piece(address, place, result)
+        _end_piece(address, place)
+        return False
+    if flight.is_file:
+        _put_file(address, place, opcode, target, buffer)
+    else:
+        _put(address, opcode, flight.file, flight.base + start, target, end - start, data, buffer)
     return True
+
+
+@inner
+def _put_file(address: int, place: int, opcode: int, target: int, buffer: int) -> None:
+    """Put all of an operation on an object's own file: a chain of requests, whose last one tells when it is done.
+
+    One that fails, or moves less than it should, tells of itself; if the file cannot be opened nothing else is done.
+    """
+    job = job_at(address)
+    lanes, token = lanes_at(job.lanes), tokens_at(lanes_at(job.lanes).tokens)[place]
+    flight = flights_at(job.flights)[token.flight]
+    files = files_at(lanes.files)[int8s(job.tier)[flight.row]]
+    name = lanes.paths + (lanes.tail & lanes.sq_mask) * r.PATH_BYTES
+    directory = name_file(address, flight.row, name) << 32
+    told, over = place << KIND_BITS | FILE_TOLD, place << KIND_BITS | FILE_OVER
+    if flight.op == DELETE:
+        _put(address, r.UNLINKAT, directory, 0, name, 0, over, 0)
+        return
+    flight.file = stack_take(lanes.free_files)
+    file, index, how = flight.file << 32, flight.file + 1 << 32, files.read_flags
+    if flight.op == WRITE:
+        how = files.write_flags
+    _put(address, _OPEN, directory, 0, name, how << 32 | MODE, over, index)
+    _put(address, opcode | _GO_ON, file, token.start, target, token.length, told, buffer)
+    if flight.op == WRITE and files.is_synced:
+        # Of one that fails the kernel posts no completion if it is to skip that of success.
+        how = r.FSYNC | (r.FIXED_FILE | r.HARDLINK) << 8
+        _put(address, how, file, 0, 0, _DATASYNC << 32, place << KIND_BITS | FILE_SYNCED, 0)
+    _put(address, r.CLOSE, 0, 0, 0, 0, over, index)
 
 
 @inner
 def _put_pieces(address: int) -> int:
     """Put pieces of the lanes, the oldest lane first, as far as the depth and the ring reach.
 
-    Returns how many were passed over, because their operation had failed.
+    Returns of how many no completion will come.
     """
     job = job_at(address)
-    lanes, passed = lanes_at(job.lanes), 0
+    lanes, silent = lanes_at(job.lanes), 0
     sequence = int64s(lanes.sequence)
     for i in range(lanes.count):
         while (
-            lanes.out < job.depth and lanes.tail - lanes.submitted <= lanes.sq_mask and has_piece(address, sequence[i])
+            lanes.out < job.depth
+            and lanes.tail - lanes.submitted + _LONGEST_CHAIN <= lanes.sq_mask + 1
+            and has_piece(address, sequence[i])
         ):
             job.available -= 1
             if not _put_next(address, sequence[i]):
-                passed += 1
-    return passed
+                silent += 1
+    return silent
 
 
 @inner
@@ -174,8 +222,17 @@ def _reap(address: int) -> None:
         # The result is the low half of the second word, with a sign.
         data, result = completions[at], (completions[at + 1] << 32) >> 32
         head = (head + 1) & 0xFFFFFFFF
-        if data & ((1 << KIND_BITS) - 1) == MOVED_IN_LANE:
-            _take_piece(address, data >> KIND_BITS, result)
+        kind, place = data & ((1 << KIND_BITS) - 1), data >> KIND_BITS
+        if kind == MOVED_IN_LANE:
+            _check_piece(address, place, result)
+            _end_piece(address, place)
+        elif kind == FILE_TOLD:
+            _check_piece(address, place, result)
+        elif kind in (FILE_SYNCED, FILE_OVER):
+            if result < 0:
+                _check_piece(address, place, result)
+            if kind == FILE_OVER:
+                _end_piece(address, place)
         elif data == WOKEN:
             _rearm(address)
         else:
@@ -196,24 +253,38 @@ def _rearm(address: int) -> None:
 
 
 @inner
-def _take_piece(address: int, number: int, result: int) -> None:
-    """Note that a piece of a lane has come: `number` is its token's."""
+def _check_piece(address: int, place: int, result: int) -> None:
+    """Note it if a piece of a lane, whose token is at `place`, did not go well."""
     job = job_at(address)
     lanes = lanes_at(job.lanes)
-    token = tokens_at(lanes.tokens)[number]
+    token = tokens_at(lanes.tokens)[place]
     flight, least = flights_at(job.flights)[token.flight], token.length
+    if token.slot < 0:
+        # Where padding ends beyond the file, a read may end there.
+        least = min(least, flight.needed_end - token.start)
+    if result >= least or flight.is_failed:
+        # What goes wrong after the first is not told of.
+        return
+    flight.is_failed = True
+    bad = bad_at(lanes.bad)[lanes.bad_count]
+    bad.flight, bad.start, bad.length, bad.result = token.flight, token.start, token.length, result
+    lanes.bad_count += 1
+
+
+@inner
+def _end_piece(address: int, place: int) -> None:
+    """Note that a piece of a lane is over: what its token, at `place`, holds is free."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    token = tokens_at(lanes.tokens)[place]
+    flight = flights_at(job.flights)[token.flight]
     if token.slot >= 0:
         free_data(address, token.slot)
     else:
-        # Where padding ends beyond the file, a read may end there.
-        least = min(least, flight.needed_end - token.start)
         stack_put(lanes.free_reads, token.buffer)
-    if result < least:
-        flight.is_failed = True
-        bad = bad_at(lanes.bad)[lanes.bad_count]
-        bad.flight, bad.start, bad.length, bad.result = token.flight, token.start, token.length, result
-        lanes.bad_count += 1
-    stack_put(lanes.free_tokens, number)
+    if flight.is_file and flight.op != DELETE and job.depth > 1:
+        stack_put(lanes.free_files, flight.file)
+    stack_put(lanes.free_tokens, place)
     flight.lane_out -= 1
     lanes.out -= 1
 
@@ -250,15 +321,14 @@ def run(address: int, until: int) -> None:
     job = job_at(address)
     lanes = lanes_at(job.lanes)
     while True:
-        is_pythons, passed = not mailbox.take_made(address), 0
+        is_pythons, silent = not mailbox.take_made(address), 0
         if not job.is_stopped:
             is_pythons = begin(address) or is_pythons
-            # Of what is passed over no completion will come.
-            passed = _put_pieces(address)
+            silent = _put_pieces(address)
         now = clock(address)
         order.count_waits(address, now)
         mailbox.ask(address, now, lanes.out < job.depth)
-        _sleep(address, 0 if is_pythons or passed else rest_of(address, now, until))
+        _sleep(address, 0 if is_pythons or silent else rest_of(address, now, until))
         _reap(address)
         _retire(address)
         is_told = lanes.is_error or lanes.other_count or lanes.over_count or lanes.bad_count

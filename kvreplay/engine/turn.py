@@ -1,12 +1,13 @@
 """What is next for who is free, compiled: a piece to do, or how long to sleep.
 
 A thread that submits for all others uses it by way of `loop`. Threads that each take their own pieces call it here,
-one at a time (`next_piece`, `fall_asleep`); only `doze` runs beside them. All functions take the address of a
-`tables.JOB`.
+one at a time (`next_piece`, `fall_asleep`); only `doze` runs beside them. Where files are concerned: how they are named
+(`name_file`), and an operation done at once (`do_file`). All functions take the address of a `tables.JOB`.
 """
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 from numba.core import types
@@ -16,24 +17,38 @@ from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, HUNGRY
 from kvreplay.engine.order import count_waits, fill_due, is_starved, make_lane, next_due, next_flight, start_next
 from kvreplay.engine.ready import done
-from kvreplay.engine.tables import NONE, flights_at, job_at, lanes_at, mail_at
-from kvreplay.plan.plan import DELETE
+from kvreplay.engine.tables import NONE, digits_at, files_at, flights_at, job_at, lanes_at, mail_at, tokens_at
+from kvreplay.plan.plan import DELETE, WRITE
+from kvreplay.tiers.layout import SPREAD
 from kvreplay.tiers.tier import FD_SHIFT
-from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s, njit
+from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s, njit, uint8s
 
 SPIN_NS = 50_000
 """The last part of the way to a deadline is not slept through: waking up takes about so long."""
 _MOST_BEGUN = 1024
 """Operations without I/O before we look at anything else."""
-BY_RING, BY_EXTENT, BY_THREAD, BY_NOBODY, BY_PYTHON = range(5)
-"""How the operations of a tier are done: `BY_PYTHON` is an extent whose operations need more than I/O."""
+BY_RING, BY_EXTENT, BY_THREAD, BY_NOBODY, BY_PYTHON, BY_FILE = range(6)
+"""How the operations of a tier are done: `BY_PYTHON` is an extent whose operations need more than I/O, `BY_FILE` one
+of files in which whole operations of one I/O need no Python."""
 NS_PER_S = 10**9
 _OFFSET_MASK = (1 << FD_SHIFT) - 1
 _CLOCK_MONOTONIC = 1
+MODE = 0o600
+"""Of new files."""
+_SPREAD, _LOW_BITS = SPREAD - (1 << 64), (1 << 32) - 1
+_TEN, _ZERO, _LETTERS = 10, ord("0"), ord("a") - 10
 
 eventfd_read: Any = types.ExternalFunction("eventfd_read", types.int32(types.int32, types.int64))
 _ppoll: Any = types.ExternalFunction("ppoll", types.int32(*[types.int64] * 4))
 _clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
+
+_openat: Any = types.ExternalFunction("openat", types.int32(types.int32, types.int64, types.int32, types.int32))
+_unlinkat: Any = types.ExternalFunction("unlinkat", types.int32(types.int32, types.int64, types.int32))
+_pread: Any = types.ExternalFunction("pread", types.int64(types.int32, types.int64, types.int64, types.int64))
+_pwrite: Any = types.ExternalFunction("pwrite", types.int64(types.int32, types.int64, types.int64, types.int64))
+_fdatasync: Any = types.ExternalFunction("fdatasync", types.int32(types.int32))
+_close: Any = types.ExternalFunction("close", types.int32(types.int32))
+_errno_at: Any = types.ExternalFunction("__errno_location", types.int64())
 
 
 @inner
@@ -74,6 +89,13 @@ def begin(address: int) -> bool:
             int64s(lanes.submitted_ns)[row] = int64s(lanes.completed_ns)[row] = now
             int8s(lanes.outcome)[row] = OK
             done(address, number, now)
+            continue
+        if way == BY_FILE and flight.pieces == 1 and (flight.has_io or flight.op == DELETE) and not flight.is_failed:
+            start_next(address)
+            make_lane(address, number, 0, 0)
+            flight.is_file = True
+            int64s(lanes.sequence)[lanes.count] = number
+            lanes.count += 1
             continue
         if way != BY_EXTENT or flight.op == DELETE or not flight.has_io or flight.is_failed:
             return True
@@ -161,3 +183,75 @@ def doze(address: int, until: int) -> None:
                 break
     mail.asleep = AWAKE
     eventfd_read(lanes.mail_fd, lanes.timeout)
+
+
+@inner
+def name_file(address: int, row: int, name: int) -> int:
+    """Write the path of a row's object to `name`; return the descriptor of the directory that it is relative to."""
+    job = job_at(address)
+    files = files_at(lanes_at(job.lanes).files)[int8s(job.tier)[row]]
+    template, text, object_id = uint8s(files.name), uint8s(name), int(int32s(job.object_id)[row])
+    for i in range(files.name_bytes):
+        text[i] = template[i]
+    # As `layout.mixed`.
+    product = (object_id + 1) * _SPREAD
+    hashed = product ^ (product >> 32 & _LOW_BITS)
+    digits = digits_at(files.digits)
+    for i in range(files.digit_count):
+        number = object_id
+        if digits[i].of_hash:
+            number = hashed
+        digit = number >> digits[i].shift & 15
+        text[digits[i].at] = digit + (_ZERO if digit < _TEN else _LETTERS)
+    drive = int(uint8s(files.drive_of)[object_id]) if files.drive_of else 0
+    return int64s(files.directories)[drive]
+
+
+@inner
+def do_file(address: int, place: int, target: int) -> int:
+    """Do all of an operation on an object's own file by plain calls; return as a request of a ring does.
+
+    With one in flight there is nothing to do beside it, and a kernel's thread that creates it is two switches more.
+    """
+    job = job_at(address)
+    lanes, token, now = lanes_at(job.lanes), tokens_at(lanes_at(job.lanes).tokens)[place], clock(address)
+    flight, name = flights_at(job.flights)[token.flight], lanes.paths
+    files = files_at(lanes.files)[int8s(job.tier)[flight.row]]
+    int64s(lanes.submitted_ns)[flight.row] = now
+    order.count_waits(address, now)
+    directory, result = name_file(address, flight.row, name), token.length
+    if flight.op == DELETE:
+        if _unlinkat(directory, name, 0) < 0:
+            result = -_errno()
+    else:
+        is_write = flight.op == WRITE
+        fd = _opened(directory, name, files.write_flags if is_write else files.read_flags)
+        if fd < 0:
+            result = fd
+        else:
+            if is_write:
+                result = _pwrite(fd, target, token.length, token.start)
+            else:
+                result = _pread(fd, target, token.length, token.start)
+            if result < 0 or (is_write and files.is_synced and _fdatasync(fd) < 0):
+                result = -_errno()
+            if _close(fd) < 0 and result >= 0:
+                result = -_errno()
+    return result
+
+
+@inner
+def _opened(directory: int, name: int, how: int) -> int:
+    """Return a descriptor, or an error as a negative number; a signal is not one."""
+    while True:
+        fd = int(_openat(directory, name, how, MODE))
+        if fd >= 0:
+            return fd
+        if _errno() != errno.EINTR:
+            return -_errno()
+
+
+@inner
+def _errno() -> int:
+    """Return why the last call failed."""
+    return int(int32s(_errno_at())[0])
