@@ -2,9 +2,9 @@
 
 fio does the same: as many files of the same size in one directory, as many open at once as the queue is deep, created
 as they are opened, `refill_buffers=1`, so that it makes data, too. Sides alternate, in new directories each time, and
-all is deleted at the end: ext4 without a journal skips inodes that were deleted in the last five minutes one by one, and
-creating then takes ten times as long. Wait as long between two runs. Printed are medians of three and of each pair's
-ratio; processor time is that of whole processes, the kernel's workers included, but for fio's start, which is measured
+all is deleted at the end: ext4 without a journal skips inodes that were deleted in the last five minutes one by one,
+and creating then takes ten times as long. Wait as long between two runs. Printed are medians of three and of each
+pair's ratio; processor time is that of whole processes, kernel workers included, but for fio's start, which is measured
 with one file and taken off. Takes two minutes and 4 GiB below the working directory; sizes in KiB as arguments.
 """
 

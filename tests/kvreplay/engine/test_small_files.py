@@ -209,11 +209,12 @@ def test_what_was_not_submitted_when_a_fault_stopped_the_run_was_not_done(
     # A ring with room for fewer operations than may be in flight: the rest of them waits there.
     monkeypatch.setattr(choose, "MAX_ENTRIES", 16)
     for obj in range(64):
-        Path(tier.path(obj)).write_bytes(bytes(4096 if obj else 5))
-    driven, record = drive(tier, [(READ, obj, 4096) for obj in range(64)], 64, is_stopping=True)
-    assert driven.failure.message == "read of object 0: only 5 of 4096 bytes came from offset 0"
+        Path(tier.path(obj)).write_bytes(bytes(5 if obj == 3 else 4096))
+    # The kernel's own threads unlink, while the short read is back at once.
+    rows = [(DELETE if obj < 3 else READ, obj, 4096) for obj in range(64)]
+    driven, record = drive(tier, rows, 64, is_stopping=True)
+    assert driven.failure.message == "read of object 3: only 5 of 4096 bytes came from offset 0"
     assert set(record.outcome[record.submitted_ns < 0].tolist()) <= {SKIPPED}
-    assert driven.completed == (record.outcome == OK).sum() + 1
 
 
 @DEPTHS
