@@ -40,6 +40,7 @@ class _Moved(msgspec.Struct, frozen=True):
     block_sizes: list[_Sized]
     in_flight_at_dispatch: list[_InFlight]
     d2c: _Times
+    q2d: _Times = _Times(0, None)
 
 
 class _Block(msgspec.Struct, frozen=True):
@@ -124,9 +125,13 @@ def _direction(moved: _Moved) -> DirectionProfile:
     )
 
 
+def _total(times: _Times) -> float:
+    return (times.mean_ns or 0) * times.count
+
+
 def _depth(read: _Moved, write: _Moved, duration_ns: int) -> DepthProfile | None:
-    """Return the depth by Little's law: mean time in the device times the rate; null where no time was seen."""
-    busy = [None if m.issued and m.d2c.mean_ns is None else (m.d2c.mean_ns or 0) * m.d2c.count for m in (read, write)]
+    """Return the depth by Little's law: mean time queued and in the device times the rate; null where none was seen."""
+    busy = [None if m.issued and m.d2c.mean_ns is None else _total(m.d2c) + _total(m.q2d) for m in (read, write)]
     if busy[0] is None or busy[1] is None or not duration_ns:
         return None
     most = max((d.in_flight for m in (read, write) for d in m.in_flight_at_dispatch), default=0)

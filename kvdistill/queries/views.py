@@ -29,7 +29,7 @@ _OF_A_RUN = (OPS, SERVED, SERIES, BLOCKS)
 _COUNTS = (
     "queued int64, issued int64, issued_bytes int64, completed int64, completed_bytes int64, errors int64, "
     "requeues int64, requests_merged int64, bios int64, bio_bytes int64, bios_merged int64, splits int64, "
-    "lost_events int64, lost_requests int64"
+    "ends_not_seen int64, lost_events int64, lost_requests int64"
 )
 _RUNS = (
     "origin string, trace string, status string, verdict string, started string, wall_ns int64, operations int64, "
@@ -82,7 +82,7 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
         if path.name in (RUN_FILE, PROBE_FILE):
             folders[path.parent] = None
             continue
-        reader = tables.open_table(path)
+        reader = tables.checked(path) if path.name.endswith(".parquet") else tables.open_table(path)
         is_of_run = reader.table in _OF_A_RUN
         if is_of_run:
             folders[path.parent] = None
@@ -97,7 +97,8 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
         )
         objects = tables.objects_path(path)
         if reader.table is TRACE and objects.is_file():
-            tables.open_table(objects, OBJECTS)
+            if objects.name.endswith(".parquet"):
+                tables.checked(objects, OBJECTS)
             _add(found, OBJECTS, objects, origin, scratch)
     facts = {
         "runs": [row for folder in folders for row in _run_facts(folder)],

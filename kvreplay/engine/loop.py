@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from kvreplay.engine import mailbox, order
+from kvreplay.data import calls, copies
+from kvreplay.data.copies import fence
+from kvreplay.engine import mailbox, order, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, FULL, HUNGRY
@@ -22,7 +24,6 @@ from kvreplay.engine.ready import bounds, done, has_piece, is_over
 from kvreplay.engine.tables import (
     NONE,
     bad_at,
-    files_at,
     fills_at,
     flights_at,
     job_at,
@@ -33,9 +34,8 @@ from kvreplay.engine.tables import (
     stack_take,
     tokens_at,
 )
-from kvreplay.engine.turn import MODE, NS_PER_S, begin, clock, do_file, eventfd_read, name_file, rest_of
 from kvreplay.plan.plan import DELETE, WRITE
-from kvtrace.core.compiled import inner, int8s, int64s, njit, uint32s
+from kvtrace.core.compiled import inner, int8s, int32s, int64s, njit, uint32s
 
 WOKEN, MOVED_IN_LANE, FILE_TOLD, FILE_SYNCED, FILE_OVER = r.WOKEN, 7, 8, 9, 10
 """What a completion tells, beside the submitter's own kinds: a thread woke us, a piece of a lane has come; of an
@@ -101,8 +101,7 @@ def _put_next(address: int, number: int) -> bool:
     flight.lane_out += 1
     lanes.out += 1
     if is_now:
-        result = do_file(address, place, target)
-        _check_piece(address, place, result)
+        _check_piece(address, place, turn.do_file(address, number, target, start, end - start))
         _end_piece(address, place)
         return False
     if flight.is_file:
@@ -121,9 +120,9 @@ def _put_file(address: int, place: int, opcode: int, target: int, buffer: int) -
     job = job_at(address)
     lanes, token = lanes_at(job.lanes), tokens_at(lanes_at(job.lanes).tokens)[place]
     flight = flights_at(job.flights)[token.flight]
-    files = files_at(lanes.files)[int8s(job.tier)[flight.row]]
-    name = lanes.paths + (lanes.tail & lanes.sq_mask) * r.PATH_BYTES
-    directory = name_file(address, flight.row, name) << 32
+    of_tier = lanes.files + int8s(job.tier)[flight.row] * turn.FILES_BYTES
+    files, name = calls.files_at(of_tier), lanes.paths + (lanes.tail & lanes.sq_mask) * r.PATH_BYTES
+    directory = calls.write_name(of_tier, int32s(job.object_id)[flight.row], name) << 32
     told, over = place << KIND_BITS | FILE_TOLD, place << KIND_BITS | FILE_OVER
     if flight.op == DELETE:
         _put(address, r.UNLINKAT, directory, 0, name, 0, over, 0)
@@ -132,7 +131,7 @@ def _put_file(address: int, place: int, opcode: int, target: int, buffer: int) -
     file, index, how = flight.file << 32, flight.file + 1 << 32, files.read_flags
     if flight.op == WRITE:
         how = files.write_flags
-    _put(address, _OPEN, directory, 0, name, how << 32 | MODE, over, index)
+    _put(address, _OPEN, directory, 0, name, how << 32 | calls.MODE, over, index)
     _put(address, opcode | _GO_ON, file, token.start, target, token.length, told, buffer)
     if flight.op == WRITE and files.is_synced:
         # Of one that fails the kernel posts no completion if it is to skip that of success.
@@ -167,7 +166,7 @@ def _enter(address: int, wait: int, rest: int) -> None:
     """Submit what was put and wait for `wait` completions, for `rest` ns if it is not 0; note an error."""
     lanes, now = lanes_at(job_at(address).lanes), 0
     if lanes.fresh_count or rest:
-        now = clock(address)
+        now = turn.clock(address)
     if lanes.fresh_count:
         rows, submitted = int64s(lanes.fresh), int64s(lanes.submitted_ns)
         for i in range(lanes.fresh_count):
@@ -175,7 +174,7 @@ def _enter(address: int, wait: int, rest: int) -> None:
         lanes.fresh_count = 0
     if rest:
         timeout = int64s(lanes.timeout)
-        timeout[0], timeout[1] = rest // NS_PER_S, rest % NS_PER_S
+        timeout[0], timeout[1] = rest // turn.NS_PER_S, rest % turn.NS_PER_S
     uint32s(lanes.sq_tail)[0] = lanes.tail & 0xFFFFFFFF
     queued = lanes.tail - lanes.submitted
     flags, argument, size = r.GETEVENTS, 0, 0
@@ -184,7 +183,7 @@ def _enter(address: int, wait: int, rest: int) -> None:
     done = _syscall(r.ENTER, lanes.fd, queued, wait, flags, argument, size)
     if done >= 0:
         lanes.submitted += done
-    elif not rest or clock(address) < now + rest:
+    elif not rest or turn.clock(address) < now + rest:
         # The time was not over.
         lanes.is_error = True
 
@@ -194,19 +193,23 @@ def _sleep(address: int, rest: int) -> None:
     """Submit what was put; wait for a completion for `rest` ns, unless there is something to do."""
     job = job_at(address)
     lanes = lanes_at(job.lanes)
-    is_full = lanes.out >= job.depth
+    # Copies take no place of the queue: there may be more to start, and to make data for.
+    is_full = lanes.out >= job.depth and not lanes.copies
     is_asleep = rest != 0 and mailbox.fall_asleep(address, FULL if is_full else HUNGRY)
     if not is_asleep and lanes.tail == lanes.submitted and lanes.head != np.int64(uint32s(lanes.cq_tail)[0]):
         return
+    if is_asleep and lanes.copies and copies.is_next_done(lanes.copies):
+        mail_at(job.mail).asleep = AWAKE
+        is_asleep = False
     # With a full queue a completion will come, whatever else happens.
     limit = 0 if is_full or not is_asleep else rest
     started, lacks_data = 0, False
     if limit:
-        started = clock(address)
+        started = turn.clock(address)
         lacks_data = is_starved(address, started)
     _enter(address, 1 if is_asleep else 0, limit)
     if lacks_data:
-        lanes.starved_ns += (clock(address) - started) * (job.depth - lanes.out)
+        lanes.starved_ns += (turn.clock(address) - started) * (job.depth - lanes.out)
     if is_asleep:
         mail_at(job.mail).asleep = AWAKE
 
@@ -216,7 +219,7 @@ def _reap(address: int) -> None:
     """Take what has completed: pieces of lanes here, the rest to `others`."""
     lanes = lanes_at(job_at(address).lanes)
     completions, head, tail = int64s(lanes.completions), lanes.head, np.int64(uint32s(lanes.cq_tail)[0])
-    mailbox.fence()
+    fence()
     while head != tail:
         at = 2 * (head & lanes.cq_mask)
         # The result is the low half of the second word, with a sign.
@@ -240,7 +243,7 @@ def _reap(address: int) -> None:
             other.data, other.result = data, result
             lanes.other_count += 1
     lanes.head = head
-    mailbox.fence()
+    fence()
     uint32s(lanes.cq_head)[0] = head
 
 
@@ -248,7 +251,7 @@ def _reap(address: int) -> None:
 def _rearm(address: int) -> None:
     """Let the next thread that finds us asleep wake us, too."""
     lanes = lanes_at(job_at(address).lanes)
-    eventfd_read(lanes.mail_fd, lanes.clock)
+    turn.eventfd_read(lanes.mail_fd, lanes.clock)
     _put(address, r.POLL_ADD, lanes.mail_fd << 32, 0, 0, r.POLLIN << 32, WOKEN, 0)
 
 
@@ -294,7 +297,7 @@ def _retire(address: int) -> None:
     """Take lanes with nothing out and nothing to come out of the order; finish with our own that went well."""
     job = job_at(address)
     lanes = lanes_at(job.lanes)
-    sequence, kept, now = int64s(lanes.sequence), 0, clock(address)
+    sequence, kept, now = int64s(lanes.sequence), 0, turn.clock(address)
     for i in range(lanes.count):
         number = sequence[i]
         flight = flights_at(job.flights)[number]
@@ -323,14 +326,20 @@ def run(address: int, until: int) -> None:
     while True:
         is_pythons, silent = not mailbox.take_made(address), 0
         if not job.is_stopped:
-            is_pythons = begin(address) or is_pythons
+            is_pythons = turn.begin(address) or is_pythons
             silent = _put_pieces(address)
-        now = clock(address)
+            if lanes.copies:
+                turn.put_copies(address)
+        now = turn.clock(address)
         order.count_waits(address, now)
-        mailbox.ask(address, now, lanes.out < job.depth)
-        _sleep(address, 0 if is_pythons or silent else rest_of(address, now, until))
+        mailbox.ask(address, now, lanes.out < job.depth or lanes.copies != 0)
+        has_copied = turn.may_copy(address) and copies.copy_next(lanes.copies, lanes.clock)
+        _sleep(address, 0 if is_pythons or silent or has_copied else turn.rest_of(address, now, until))
         _reap(address)
         _retire(address)
+        if lanes.copies:
+            turn.take_copies(address)
         is_told = lanes.is_error or lanes.other_count or lanes.over_count or lanes.bad_count
-        if is_pythons or now >= until or is_told or (is_over(address) and not lanes.out):
+        is_idle = not lanes.out and not lanes.copied_count
+        if is_pythons or now >= until or is_told or (is_over(address) and is_idle):
             return

@@ -57,13 +57,16 @@ FLIGHT = record(
     # Its first and its last buffer of data.
     "first_fill last_fill "
     # As a lane: flags and file of its requests, where the object begins in that file, requests out.
-    "file base lane_out",
-    "has_io needs_data is_offered is_started is_begun is_running is_reserved is_failed is_lane is_own is_file",
+    # Copied: the object's address is `base`, copies are `lane_out`; when the last one yet was done.
+    "file base lane_out copied_ns",
+    "has_io needs_data is_offered is_started is_begun is_running is_reserved is_failed is_lane is_copied is_own "
+    "is_file",
 )
 """An operation between becoming ready and completing.
 
 A lane is one whose pieces compiled code submits; it is `is_own` if compiled code finishes with it, too, and `is_file`
-if it is all there is to do on an object's own file: `file` is then its place in the ring.
+if it is all there is to do on an object's own file: `file` is then its place in the ring. The pieces of one that is
+copied go to the threads that copy, and take no place of the queue.
 """
 FILL = record("flight piece end at next")
 """A buffer of data: whose it is, its next piece and the one after its last, where the next begins, the next buffer."""
@@ -84,7 +87,7 @@ LANES = record(
     "tokens buffers sequence requests completions sq_tail cq_head cq_tail timeout poll clock "
     # Addresses: what a call of `loop.run` leaves for Python, and the rows put since the last stamp.
     "others over bad fresh "
-    # Addresses by tier: how its operations are done, (an address again) where its objects lie, and FILES.
+    # Addresses by tier: how its operations are done, (an address again) where its objects lie, `data.calls.FILES`.
     "ways places files "
     # Address of room for a path a request.
     "paths "
@@ -92,6 +95,8 @@ LANES = record(
     "submitted_ns completed_ns outcome "
     # Addresses of stacks.
     "free_reads free_tokens free_files "
+    # What is shared with threads that copy (0: nothing is copied), what they work on (oldest first), and how many.
+    "copies copied copied_count "
     # How many lanes there are, and what in what is left for Python.
     "count other_count over_count bad_count fresh_count "
     # Requests put and submitted, completions taken, requests in flight.
@@ -105,15 +110,6 @@ LANES = record(
     "is_error is_held is_lacking",
 )
 """What `loop` works on."""
-FILES = record(
-    # Addresses of an object's name with a zero at its end, of its DIGITs, of the directories' descriptors, and of
-    # uint8 an object: its directory, 0 where there is one.
-    "name name_bytes digits digit_count directories drive_of read_flags write_flags",
-    "is_synced",
-)
-"""How the files of a tier are named and opened."""
-DIGIT = record("at shift", "of_hash")
-"""A hexadecimal digit of a name: how far right it lies in the object's id, or in its hash."""
 TOKEN = record("flight start length buffer slot")
 """A piece in flight: a read has a buffer, a write a slot of data; the other is NONE."""
 OTHER = record("data result")
@@ -125,7 +121,6 @@ job_at, lanes_at, mail_at, answer_at, list_at = (record_at(kind) for kind in (JO
 asked_at = record_at(ASKED)
 flights_at, fills_at, barriers_at = (array_at(kind) for kind in (FLIGHT, FILL, BARRIER))
 asked_ring_at, tokens_at, others_at, bad_at = (array_at(kind) for kind in (ASKED, TOKEN, OTHER, BAD))
-files_at, digits_at = (array_at(kind) for kind in (FILES, DIGIT))
 
 
 class Tables:

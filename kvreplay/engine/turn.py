@@ -1,54 +1,52 @@
 """What is next for who is free, compiled: a piece to do, or how long to sleep.
 
 A thread that submits for all others uses it by way of `loop`. Threads that each take their own pieces call it here,
-one at a time (`next_piece`, `fall_asleep`); only `doze` runs beside them. Where files are concerned: how they are named
-(`name_file`), and an operation done at once (`do_file`). All functions take the address of a `tables.JOB`.
+one at a time (`next_piece`, `fall_asleep`); only `doze` runs beside them. All functions take the address of a
+`tables.JOB`.
 """
 
 from __future__ import annotations
 
-import errno
 from typing import Any
 
 from numba.core import types
 
+from kvreplay.data import calls, copies
 from kvreplay.engine import mailbox, order
 from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, HUNGRY
-from kvreplay.engine.order import count_waits, fill_due, is_starved, make_lane, next_due, next_flight, start_next
-from kvreplay.engine.ready import done
-from kvreplay.engine.tables import NONE, digits_at, files_at, flights_at, job_at, lanes_at, mail_at, tokens_at
-from kvreplay.plan.plan import DELETE, WRITE
-from kvreplay.tiers.layout import SPREAD
+from kvreplay.engine.order import (
+    count_waits,
+    fill_due,
+    free_data,
+    is_starved,
+    make_lane,
+    next_due,
+    next_flight,
+    start_next,
+    use_fill,
+)
+from kvreplay.engine.ready import bounds, done, has_piece, number_of
+from kvreplay.engine.tables import NONE, count_of, fills_at, flights_at, heap_least, job_at, lanes_at, mail_at
+from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import FD_SHIFT
-from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s, njit, uint8s
+from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s, njit
 
 SPIN_NS = 50_000
 """The last part of the way to a deadline is not slept through: waking up takes about so long."""
 _MOST_BEGUN = 1024
 """Operations without I/O before we look at anything else."""
-BY_RING, BY_EXTENT, BY_THREAD, BY_NOBODY, BY_PYTHON, BY_FILE = range(6)
+FILES_BYTES = calls.FILES.itemsize
+BY_RING, BY_EXTENT, BY_THREAD, BY_NOBODY, BY_PYTHON, BY_COPY, BY_FILE = range(7)
 """How the operations of a tier are done: `BY_PYTHON` is an extent whose operations need more than I/O, `BY_FILE` one
 of files in which whole operations of one I/O need no Python."""
 NS_PER_S = 10**9
 _OFFSET_MASK = (1 << FD_SHIFT) - 1
 _CLOCK_MONOTONIC = 1
-MODE = 0o600
-"""Of new files."""
-_SPREAD, _LOW_BITS = SPREAD - (1 << 64), (1 << 32) - 1
-_TEN, _ZERO, _LETTERS = 10, ord("0"), ord("a") - 10
 
 eventfd_read: Any = types.ExternalFunction("eventfd_read", types.int32(types.int32, types.int64))
 _ppoll: Any = types.ExternalFunction("ppoll", types.int32(*[types.int64] * 4))
 _clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
-
-_openat: Any = types.ExternalFunction("openat", types.int32(types.int32, types.int64, types.int32, types.int32))
-_unlinkat: Any = types.ExternalFunction("unlinkat", types.int32(types.int32, types.int64, types.int32))
-_pread: Any = types.ExternalFunction("pread", types.int64(types.int32, types.int64, types.int64, types.int64))
-_pwrite: Any = types.ExternalFunction("pwrite", types.int64(types.int32, types.int64, types.int64, types.int64))
-_fdatasync: Any = types.ExternalFunction("fdatasync", types.int32(types.int32))
-_close: Any = types.ExternalFunction("close", types.int32(types.int32))
-_errno_at: Any = types.ExternalFunction("__errno_location", types.int64())
 
 
 @inner
@@ -72,10 +70,11 @@ def begin(address: int) -> bool:
     job = job_at(address)
     lanes = lanes_at(job.lanes)
     for _ in range(_MOST_BEGUN):
-        if lanes.out + job.available >= job.depth:
+        is_full = lanes.out + job.available >= job.depth
+        if is_full and not lanes.copies:
             return False
         if job.running:
-            return True
+            return not is_full
         now = clock(address)
         number = next_flight(address, now)
         if number == NONE:
@@ -84,29 +83,153 @@ def begin(address: int) -> bool:
         row = flight.row
         tier = int8s(job.tier)[row]
         way = int64s(lanes.ways)[tier]
+        if way == BY_COPY and _begin_copied(address, number, tier):
+            continue
+        if is_full:
+            return False
         if way == BY_NOBODY:
             start_next(address)
             int64s(lanes.submitted_ns)[row] = int64s(lanes.completed_ns)[row] = now
             int8s(lanes.outcome)[row] = OK
             done(address, number, now)
             continue
-        if way == BY_FILE and flight.pieces == 1 and (flight.has_io or flight.op == DELETE) and not flight.is_failed:
-            start_next(address)
-            make_lane(address, number, 0, 0)
-            flight.is_file = True
-            int64s(lanes.sequence)[lanes.count] = number
-            lanes.count += 1
-            continue
-        if way != BY_EXTENT or flight.op == DELETE or not flight.has_io or flight.is_failed:
+        if not _begin_lane(address, number, tier):
             return True
-        place = int64s(int64s(lanes.places)[tier])[int32s(job.object_id)[row]]
-        if place < 0:
-            return True
-        start_next(address)
-        make_lane(address, number, place >> FD_SHIFT << 32, place & _OFFSET_MASK)
-        int64s(lanes.sequence)[lanes.count] = number
-        lanes.count += 1
     return False
+
+
+@inner
+def _begin_lane(address: int, number: int, tier: int) -> bool:
+    """Start the operation that comes next, which the ring does alone; return False if it needs Python."""
+    job = job_at(address)
+    lanes, flight = lanes_at(job.lanes), flights_at(job.flights)[number]
+    way, place = int64s(lanes.ways)[tier], 0
+    if flight.is_failed:
+        return False
+    if way == BY_FILE:
+        if flight.pieces > 1 or not (flight.has_io or flight.op == DELETE):
+            return False
+    elif way != BY_EXTENT or flight.op == DELETE or not flight.has_io:
+        return False
+    else:
+        place = int64s(int64s(lanes.places)[tier])[int32s(job.object_id)[flight.row]]
+    if place < 0:
+        return False
+    start_next(address)
+    make_lane(address, number, place >> FD_SHIFT << 32, place & _OFFSET_MASK)
+    flight.is_file = way == BY_FILE
+    int64s(lanes.sequence)[lanes.count] = number
+    lanes.count += 1
+    return True
+
+
+@inner
+def _begin_copied(address: int, number: int, tier: int) -> bool:
+    """Start the operation that comes next, whose pieces are copies; return False if it needs Python."""
+    job = job_at(address)
+    lanes, flight = lanes_at(job.lanes), flights_at(job.flights)[number]
+    if flight.op == DELETE or not flight.has_io or flight.is_failed:
+        return False
+    place = int64s(int64s(lanes.places)[tier])[int32s(job.object_id)[flight.row]]
+    if place < 0:
+        return False
+    start_next(address)
+    flight.is_lane = flight.is_copied = flight.is_own = True
+    flight.base, flight.lane_out, flight.copied_ns = place, 0, 0
+    flight.outstanding += 1
+    int64s(lanes.copied)[lanes.copied_count] = number
+    lanes.copied_count += 1
+    return True
+
+
+@inner
+def _copy_piece(address: int, number: int) -> None:
+    """Give the next piece of an operation to the threads that copy."""
+    job = job_at(address)
+    lanes, flight = lanes_at(job.lanes), flights_at(job.flights)[number]
+    piece, slot, at = flight.next_piece, NONE, 0
+    if flight.needs_data:
+        slot = flight.first_fill
+        fill = fills_at(job.fills)[slot]
+        piece, at = fill.piece, fill.at
+    start, end = bounds(address, number, piece)
+    began_at = lanes.submitted_ns + 8 * flight.row if flight.next_piece == 0 else 0
+    flight.next_piece += 1
+    flight.lane_out += 1
+    place = flight.base + start
+    if flight.needs_data:
+        use_fill(address, number, end - start)
+        to, source = place, int64s(lanes.buffers)[job.depth + slot] + at
+    else:
+        to, source = copies.to_sink(lanes.copies, end - start), place
+    is_last = flight.next_piece == flight.pieces
+    copies.put(lanes.copies, to, source, end - start, began_at, number, slot, is_last)
+
+
+@inner
+def put_copies(address: int) -> None:
+    """Give pieces to the threads that copy, the oldest operation first, as far as there is room."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    room, sequence, has_more = copies.room(lanes.copies), int64s(lanes.copied), False
+    for i in range(lanes.copied_count):
+        while has_piece(address, sequence[i]):
+            if not room:
+                has_more = True
+                break
+            _copy_piece(address, sequence[i])
+            room -= 1
+    # In a closed loop who has nothing else to do copies as well, in the place of a thread that sleeps.
+    spared = 1 if may_copy(address) else 0
+    copies.wake(lanes.copies, has_more, spared)
+
+
+@inner
+def may_copy(address: int) -> bool:
+    """Return whether this thread may do a copy: nothing else is under way or due meanwhile, and a thread sleeps."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    return lanes.copied_count > 0 and not lanes.out and not job.due and copies.sleepers(lanes.copies) > 0
+
+
+@inner
+def take_copies(address: int) -> None:
+    """Take what was copied, and finish with operations that are whole."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    while copies.is_next_done(lanes.copies):
+        entry = copies.next_of(lanes.copies)
+        number, flight = entry.flight, flights_at(job.flights)[entry.flight]
+        if entry.slot >= 0:
+            free_data(address, entry.slot)
+        flight.copied_ns = max(flight.copied_ns, entry.done_ns)
+        flight.lane_out -= 1
+        copies.take(lanes.copies)
+    sequence, kept = int64s(lanes.copied), 0
+    for i in range(lanes.copied_count):
+        number = sequence[i]
+        flight = flights_at(job.flights)[number]
+        is_put = flight.next_piece == flight.pieces
+        if flight.lane_out or not (is_put or job.is_stopped):
+            sequence[kept] = number
+            kept += 1
+        elif is_put:
+            int64s(lanes.completed_ns)[flight.row] = flight.copied_ns
+            int8s(lanes.outcome)[flight.row] = OK
+            flight.outstanding -= 1
+            done(address, number, flight.copied_ns)
+    lanes.copied_count = kept
+
+
+@inner
+def _is_next_copied(address: int) -> bool:
+    """Return whether the operation that comes next takes no place of the queue."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    if not lanes.copies or job.running or not count_of(job.to_start):
+        return False
+    row = flights_at(job.flights)[number_of(heap_least(job.to_start))].row
+    return int64s(lanes.ways)[int8s(job.tier)[row]] == BY_COPY and int8s(job.op)[row] != DELETE
 
 
 @inner
@@ -114,6 +237,10 @@ def rest_of(address: int, now: int, until: int) -> int:
     """Return how long nothing has to be submitted; short of a deadline by what waking up takes."""
     job = job_at(address)
     lanes, rest = lanes_at(job.lanes), until - now
+    if lanes.out >= job.depth and _is_next_copied(address):
+        due = next_due(address, now)
+        if due != NONE:
+            rest = min(rest, due - SPIN_NS - now)
     if lanes.out < job.depth:
         if job.available:
             return 0
@@ -136,10 +263,14 @@ def next_piece(address: int) -> bool:
     lanes, now = lanes_at(job.lanes), clock(address)
     lanes.starved_ns += lanes.starved * (now - lanes.seen_ns)
     mailbox.take_made(address)
+    if lanes.copies:
+        take_copies(address)
     is_found = begin(address) and order.take(address, now)
+    if lanes.copies and not job.is_stopped:
+        put_copies(address)
     if is_found:
         lanes.out += 1
-    mailbox.ask(address, now, lanes.out < job.depth)
+    mailbox.ask(address, now, lanes.out < job.depth or lanes.copies != 0)
     count_waits(address, now)
     lanes.seen_ns, lanes.starved = now, 0
     if is_starved(address, now):
@@ -151,7 +282,7 @@ def next_piece(address: int) -> bool:
 def next_turn(address: int, until: int) -> int:
     """Return when there is something to do, if nothing completes and no data is made before; `until` at the latest."""
     job, now = job_at(address), clock(address)
-    if lanes_at(job.lanes).out < job.depth:
+    if lanes_at(job.lanes).out < job.depth or _is_next_copied(address):
         for due in (next_due(address, now), fill_due(address, now)):
             if due != NONE:
                 until = min(until, due)
@@ -161,16 +292,26 @@ def next_turn(address: int, until: int) -> int:
 @holding
 def fall_asleep(address: int, until: int) -> int:
     """Return until when the caller, who then calls `doze`, may sleep; whoever has something for it wakes it."""
-    return next_turn(address, until) if mailbox.fall_asleep(address, HUNGRY) else 0
+    if not mailbox.fall_asleep(address, HUNGRY):
+        return 0
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    if lanes.copies and copies.is_next_done(lanes.copies):
+        mail_at(job.mail).asleep = AWAKE
+        return 0
+    return next_turn(address, until)
 
 
 @njit
 def doze(address: int, until: int) -> None:
-    """Sleep until woken or `until`, the last part of the way awake."""
+    """Sleep until woken or `until`, the last part of the way awake; do copies first, if that is for us."""
     job = job_at(address)
     lanes, mail = lanes_at(job.lanes), mail_at(job.mail)
     # Others may look at the clock meanwhile: this place is ours.
     time = int64s(lanes.timeout)
+    if may_copy(address) and mail.asleep != AWAKE:
+        while copies.copy_next(lanes.copies, lanes.timeout):
+            until = 0
     while mail.asleep != AWAKE:
         _clock_gettime(_CLOCK_MONOTONIC, lanes.timeout)
         rest = until - (time[0] * NS_PER_S + time[1] - lanes.start_ns)
@@ -186,72 +327,15 @@ def doze(address: int, until: int) -> None:
 
 
 @inner
-def name_file(address: int, row: int, name: int) -> int:
-    """Write the path of a row's object to `name`; return the descriptor of the directory that it is relative to."""
-    job = job_at(address)
-    files = files_at(lanes_at(job.lanes).files)[int8s(job.tier)[row]]
-    template, text, object_id = uint8s(files.name), uint8s(name), int(int32s(job.object_id)[row])
-    for i in range(files.name_bytes):
-        text[i] = template[i]
-    # As `layout.mixed`.
-    product = (object_id + 1) * _SPREAD
-    hashed = product ^ (product >> 32 & _LOW_BITS)
-    digits = digits_at(files.digits)
-    for i in range(files.digit_count):
-        number = object_id
-        if digits[i].of_hash:
-            number = hashed
-        digit = number >> digits[i].shift & 15
-        text[digits[i].at] = digit + (_ZERO if digit < _TEN else _LETTERS)
-    drive = int(uint8s(files.drive_of)[object_id]) if files.drive_of else 0
-    return int64s(files.directories)[drive]
-
-
-@inner
-def do_file(address: int, place: int, target: int) -> int:
-    """Do all of an operation on an object's own file by plain calls; return as a request of a ring does.
+def do_file(address: int, number: int, target: int, start: int, length: int) -> int:
+    """Do all of an operation on an object's own file now, by plain calls; return as a request of a ring does.
 
     With one in flight there is nothing to do beside it, and a kernel's thread that creates it is two switches more.
     """
     job = job_at(address)
-    lanes, token, now = lanes_at(job.lanes), tokens_at(lanes_at(job.lanes).tokens)[place], clock(address)
-    flight, name = flights_at(job.flights)[token.flight], lanes.paths
-    files = files_at(lanes.files)[int8s(job.tier)[flight.row]]
+    lanes, now = lanes_at(job.lanes), clock(address)
+    flight = flights_at(job.flights)[number]
     int64s(lanes.submitted_ns)[flight.row] = now
     order.count_waits(address, now)
-    directory, result = name_file(address, flight.row, name), token.length
-    if flight.op == DELETE:
-        if _unlinkat(directory, name, 0) < 0:
-            result = -_errno()
-    else:
-        is_write = flight.op == WRITE
-        fd = _opened(directory, name, files.write_flags if is_write else files.read_flags)
-        if fd < 0:
-            result = fd
-        else:
-            if is_write:
-                result = _pwrite(fd, target, token.length, token.start)
-            else:
-                result = _pread(fd, target, token.length, token.start)
-            if result < 0 or (is_write and files.is_synced and _fdatasync(fd) < 0):
-                result = -_errno()
-            if _close(fd) < 0 and result >= 0:
-                result = -_errno()
-    return result
-
-
-@inner
-def _opened(directory: int, name: int, how: int) -> int:
-    """Return a descriptor, or an error as a negative number; a signal is not one."""
-    while True:
-        fd = int(_openat(directory, name, how, MODE))
-        if fd >= 0:
-            return fd
-        if _errno() != errno.EINTR:
-            return -_errno()
-
-
-@inner
-def _errno() -> int:
-    """Return why the last call failed."""
-    return int(int32s(_errno_at())[0])
+    files, object_id = lanes.files + int8s(job.tier)[flight.row] * FILES_BYTES, int32s(job.object_id)[flight.row]
+    return calls.do_file(files, flight.op, object_id, lanes.paths, target, start, length)
