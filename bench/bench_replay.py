@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from kvreplay.data.generate import filler
+from kvreplay.data.words import Fresh
 from kvreplay.engine.choose import EngineName, choose
 from kvreplay.engine.job import Driven, IoEngine, Job, Record
 from kvreplay.engine.workers import precise_timers
@@ -81,7 +81,7 @@ class Timed:
     """Data for writes, and the processor time that making it took."""
 
     def __init__(self, seed: int) -> None:
-        self._fill, self.cpu_ns = filler(seed), 0
+        self._fill, self.cpu_ns = Fresh.of(seed), 0
 
     def __call__(self, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
         """Fill the buffer."""

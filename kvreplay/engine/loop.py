@@ -164,6 +164,22 @@ def _sleep(address: int, rest: int) -> None:
 
 
 @inner
+def _make(address: int) -> None:
+    """Make some data, after what was put is on its way; count what stands idle meanwhile."""
+    job = job_at(address)
+    lanes, mail = lanes_at(job.lanes), mail_at(job.mail)
+    if lanes.tail != lanes.submitted:
+        _enter(address, 0, 0)
+    started = clock(address)
+    lacks_data = is_starved(address, started)
+    mailbox.make(address)
+    took = clock(address) - started
+    mail.here_ns += took
+    if lacks_data:
+        lanes.starved_ns += took * (job.depth - lanes.out)
+
+
+@inner
 def _reap(address: int) -> None:
     """Take what has completed: pieces of lanes here, the rest to `others`."""
     lanes = lanes_at(job_at(address).lanes)
@@ -258,7 +274,11 @@ def run(address: int, until: int) -> None:
         now = clock(address)
         order.count_waits(address, now)
         mailbox.ask(address, now, lanes.out < job.depth)
-        _sleep(address, 0 if is_pythons or passed else rest_of(address, now, until))
+        is_pythons = mailbox.wants_room(address) or is_pythons
+        is_making = mailbox.may_make(address) and not job.is_stopped
+        if is_making:
+            _make(address)
+        _sleep(address, 0 if is_pythons or passed or is_making else rest_of(address, now, until))
         _reap(address)
         _retire(address)
         is_told = lanes.is_error or lanes.other_count or lanes.over_count or lanes.bad_count

@@ -9,20 +9,22 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from kvreplay.data.words import fill
 from kvreplay.engine import loop, mailbox, order, ready, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import Flight, Job
+from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.schedule import Schedule, Submission
 from kvreplay.engine.tables import BAD, LANES, OTHER, TOKEN
-from kvreplay.engine.workers import Mail
 from kvreplay.tiers.tier import RingExtents
 from kvtrace.core.compiled import compile_announced
 
 _COMPILED = {
     1: (turn.take, turn.next_piece, mailbox.may_sleep),
     2: (loop.run, turn.next_turn, turn.fall_asleep, turn.doze, order.begun, mailbox.must_wake),
-    3: (order.piece_done, ready.done, mailbox.made),
-    4: (mailbox.next_asked, order.make_lane),
+    3: (order.piece_done, ready.done, mailbox.made, mailbox.make_asked),
+    4: (mailbox.next_asked, mailbox.objects_wanting_room, order.make_lane),
+    6: (fill,),
 }
 """What Python calls while it drives a job, by how many integers it takes."""
 
