@@ -19,8 +19,10 @@ SHORT_BYTES = 256 << 10
 """Data shorter than this is made by who submits: to wake a thread for it would take as long."""
 _FILL_BYTES = (SHORT_BYTES, 1 << 20)
 """A buffer of data that threads make is at least so long, and at most if I/Os are shorter: one wakes up for each."""
-_SHORT_FILL_BYTES, _SHORT_AHEAD = 32 << 10, 32
-"""Of a buffer that who submits fills, if I/Os are shorter; and how many of them hold data beyond those in flight."""
+_SHORT_FILL_BYTES, _SHORT_AHEAD_BYTES = 64 << 10, 16 << 20
+"""Of a buffer that who submits fills, if I/Os are shorter; and what of one long write is made before it begins."""
+SHORT_STOCK = 48
+"""Buffers that hold the data of as many short writes, beyond those in flight: more would not stay in the caches."""
 _SMALL_BYTES = 72 << 20
 """What all buffers of data may take, before they are made as short as they can be."""
 
@@ -38,8 +40,7 @@ def pieces_a_fill(depth: int, io_bytes: int) -> int:
 def fills_ahead(depth: int, io_bytes: int) -> int:
     """Return how many buffers of data are made before their operations are submitted."""
     if io_bytes < SHORT_BYTES:
-        fill = io_bytes * pieces_a_fill(depth, io_bytes)
-        return depth + max(_SHORT_AHEAD * _SHORT_FILL_BYTES // fill, _SHORT_AHEAD // 4)
+        return max(depth + SHORT_STOCK, _SHORT_AHEAD_BYTES // (io_bytes * pieces_a_fill(depth, io_bytes)))
     return max(depth, _AHEAD_FILLS, _AHEAD_PIECES // pieces_a_fill(depth, io_bytes))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from kvreplay.data.buffers import SHORT_BYTES
+from kvreplay.data.buffers import SHORT_BYTES, SHORT_STOCK
 from kvreplay.data.words import Fresh, fill_words
 from kvreplay.engine import order
 from kvreplay.engine.schedule import Fill, Schedule
@@ -61,6 +61,13 @@ def _is_made_here(address: int, number: int) -> bool:
 
 
 @inner
+def _is_long(address: int, number: int) -> bool:
+    """Return whether the data of an operation takes more than one buffer."""
+    job = job_at(address)
+    return flights_at(job.flights)[number].pieces > job.pieces_a_fill
+
+
+@inner
 def _take_here(address: int) -> None:
     """Take the next buffer to fill, which who submits fills; it has room if none must be made and none waits for it."""
     job = job_at(address)
@@ -78,18 +85,21 @@ def _take_here(address: int) -> None:
 def ask(address: int, now: int, is_urgent: bool) -> None:
     """Ask for data that may be made now; wake threads that sleep, if it is urgent or there is much to make.
 
-    Each time a thread must be woken costs as much as an I/O. What is made here is asked for when little is left, so
-    that room for it is made together.
+    Each time a thread must be woken costs as much as an I/O. The data of short writes is made when little of it is
+    left, so that room for their objects is made together.
     """
     job = job_at(address)
     mail = mail_at(job.mail)
-    tail = mail.asked_tail
-    is_low = count_of(job.free_slots) >= (mail.slots - job.depth) // 2 or (is_urgent and order.is_starved(address, now))
+    tail, used = mail.asked_tail, mail.slots - count_of(job.free_slots)
+    most = job.depth + SHORT_STOCK if used <= job.depth + SHORT_STOCK // 3 else 0
+    if is_urgent and order.is_starved(address, now):
+        most = max(most, used + 1)
     while order.may_fill(address, now):
-        if not _is_made_here(address, order.next_to_fill(address)):
+        number = order.next_to_fill(address)
+        if not _is_made_here(address, number):
             order.take_fill(address, mail.asked + tail % mail.slots * _ASKED_BYTES)
             tail += 1
-        elif is_low:
+        elif mail.slots - count_of(job.free_slots) < most or _is_long(address, number):
             _take_here(address)
         else:
             break
