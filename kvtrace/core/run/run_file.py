@@ -138,8 +138,10 @@ class DataNote(msgspec.Struct, frozen=True, kw_only=True):
     """What the writes carried."""
 
     generator: str
+    """What made it; its version, if it is a library, is among those of the host."""
     seed: int
-    piece_bytes: int
+    piece_bytes: int | None
+    """What was made by one seed; null if each 8 bytes were by themselves."""
     note: str
     shape: ShapeNote | None
     """Null if no ratio was asked for: no block occurs twice, and none compresses."""
