@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from kvreplay.data.calls import DIGIT, FILES
 from kvreplay.data.copies import Copiers, serve
 from kvreplay.engine import loop, mailbox, order, ready, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import Flight, Job
 from kvreplay.engine.schedule import Schedule, Submission
-from kvreplay.engine.tables import BAD, LANES, OTHER, TOKEN
+from kvreplay.engine.tables import BAD, LANES, OTHER, TOKEN, Tables
 from kvreplay.engine.workers import Mail
-from kvreplay.tiers.tier import CopiedTier, RingExtents
+from kvreplay.plan.plan import READ, WRITE
+from kvreplay.tiers.layout import SPREAD, name_template
+from kvreplay.tiers.tier import CopiedTier, RingExtents, RingTier, Tier
 from kvtrace.core.compiled import compile_announced
 
 _COMPILED = {
@@ -34,6 +37,25 @@ def compile_engine() -> None:
         for integers, functions in _COMPILED.items():
             for function in functions:
                 function.compile((types.int64,) * integers)
+
+
+def _files(tables: Tables, tiers: Sequence[Tier | None], ways: Sequence[int]) -> Any:
+    """Return by tier how its files are named and opened (FILES); zeros for those of which Python does that."""
+    found: Any = np.zeros(len(tiers), FILES)
+    for row, tier, way in zip(found, tiers, ways, strict=True):
+        if way != turn.BY_FILE:
+            continue
+        assert isinstance(tier, RingTier), "only its files are opened so"
+        files = tier.ring_files()
+        name, digits = name_template(files.layout)
+        row["name"], row["name_bytes"] = tables.at(np.frombuffer(name + b"\0", np.uint8)), len(name) + 1
+        row["digits"], row["digit_count"] = tables.at(np.array(digits, DIGIT)), len(digits)
+        row["directories"] = tables.at(np.array(files.directories, np.int64))
+        row["drive_of"] = 0 if files.drive_of is None else tables.at(files.drive_of)
+        row["spread"] = np.uint64(SPREAD).astype(np.int64)
+        row["read_flags"], row["write_flags"] = tier.ring_flags(READ), tier.ring_flags(WRITE)
+        row["is_synced"] = tier.is_synced
+    return found
 
 
 class Pump:
@@ -92,6 +114,10 @@ class Pump:
         self._free_reads = tables.stack(reads)
         lanes.free_reads = ctypes.addressof(self._free_reads)
         lanes.free_tokens = tables.numbers(np.arange(depth), depth)
+        files: Any = np.arange(depth)
+        self._free_files, self._file_places = tables.stack(files), memoryview(files)
+        lanes.free_files = ctypes.addressof(self._free_files)
+        lanes.files = tables.at(_files(tables, job.tiers, ways))
         self._read_buffers, self._sequence = memoryview(reads), memoryview(sequence)
         self._schedule, self._ring, self._job = schedule, ring, tables.job
         self._copiers: Copiers | None = None
@@ -143,6 +169,19 @@ class Pump:
         """Take a buffer back."""
         free = self._free_reads
         self._read_buffers[free.count] = buffer
+        free.count += 1
+
+    def take_file(self) -> int:
+        """Return a free place for an open file of the ring."""
+        free = self._free_files
+        free.count -= 1
+        place: int = self._file_places[free.count]
+        return place
+
+    def give_file(self, place: int) -> None:
+        """Take a place back."""
+        free = self._free_files
+        self._file_places[free.count] = place
         free.count += 1
 
     def take(self, out: int) -> Submission | None:

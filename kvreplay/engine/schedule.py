@@ -195,8 +195,8 @@ class Schedule:
         return bool(order.piece_done(self._address, submission.flight.number, NONE if slot is None else slot))
 
     def is_cut_short(self, flight: Flight) -> bool:
-        """Return whether the run was stopped between two of the operation's pieces."""
-        return flight.pieces > 1 and self._next_piece[flight.number] < flight.pieces
+        """Return whether the run was stopped before the operation's last piece."""
+        return self._next_piece[flight.number] < flight.pieces
 
     def done(self, flight: Flight, now_ns: int) -> None:
         """Note that an operation has completed, well or not, and release what waited for it."""

@@ -59,12 +59,14 @@ FLIGHT = record(
     # As a lane: flags and file of its requests, where the object begins in that file, requests out.
     # Copied: the object's address is `base`, copies are `lane_out`; when the last one yet was done.
     "file base lane_out copied_ns",
-    "has_io needs_data is_offered is_started is_begun is_running is_reserved is_failed is_lane is_copied is_own",
+    "has_io needs_data is_offered is_started is_begun is_running is_reserved is_failed is_lane is_copied is_own "
+    "is_file",
 )
 """An operation between becoming ready and completing.
 
-A lane is one whose pieces compiled code submits; it is `is_own` if compiled code finishes with it, too. The pieces of
-one that is copied go to the threads that copy, and take no place of the queue.
+A lane is one whose pieces compiled code submits; it is `is_own` if compiled code finishes with it, too, and `is_file`
+if it is all there is to do on an object's own file: `file` is then its place in the ring. The pieces of one that is
+copied go to the threads that copy, and take no place of the queue.
 """
 FILL = record("flight piece end at next")
 """A buffer of data: whose it is, its next piece and the one after its last, where the next begins, the next buffer."""
@@ -85,12 +87,14 @@ LANES = record(
     "tokens buffers sequence requests completions sq_tail cq_head cq_tail timeout poll clock "
     # Addresses: what a call of `loop.run` leaves for Python, and the rows put since the last stamp.
     "others over bad fresh "
-    # Addresses by tier: how its operations are done, and (an address again) where its objects lie.
-    "ways places "
+    # Addresses by tier: how its operations are done, (an address again) where its objects lie, `data.calls.FILES`.
+    "ways places files "
+    # Address of room for a path a request.
+    "paths "
     # Addresses of columns of the record.
     "submitted_ns completed_ns outcome "
     # Addresses of stacks.
-    "free_reads free_tokens "
+    "free_reads free_tokens free_files "
     # What is shared with threads that copy (0: nothing is copied), what they work on (oldest first), and how many.
     "copies copied copied_count "
     # How many lanes there are, and what in what is left for Python.

@@ -28,6 +28,7 @@ from kvtrace.core.run.run_file import (
     PartialRunFile,
     Populated,
     Preconditioned,
+    Prepared,
     RunBegun,
     RunFile,
     Running,
@@ -53,6 +54,7 @@ class Preparation:
     smart: dict[str, Smart]
     """By drive."""
     trace_sha256: str
+    prepared: Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ def opening(setting: Setting, begun: Preparation) -> RunBegun:
         window=_window(setting),
         preconditioned=begun.preconditioned,
         populated=begun.populated,
+        prepared=begun.prepared,
         data=begun.data.facts(),
         smart={name: SmartReadings(before=found, after=None) for name, found in begun.smart.items()},
     )

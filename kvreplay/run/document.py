@@ -98,6 +98,8 @@ def _before(run: RunFile) -> Iterator[str]:
     if run.populated is not None and run.populated.objects:
         written = format_bytes(run.populated.bytes)
         yield f"populated first, not measured: {run.populated.objects:,} objects, {written}"
+    if run.prepared is not None:
+        yield f"the first measured operation could go {format_duration(run.prepared.total_ns)} after the start"
 
 
 def _steady(done: Preconditioned) -> str:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, check
@@ -43,6 +44,7 @@ from kvtrace.core.run.run_file import (
     SERIES_FILE,
     SERVED_FILE,
     Populated,
+    Prepared,
     RunBegun,
     RunFile,
     Verification,
@@ -100,11 +102,12 @@ def replay(
         ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the outcome.
 
     """
+    started_ns = monotonic_ns()
     check(config)
     results.check_output(output, is_forced=is_forced)
     setting = settle(config, trace, output, argv, tiers)
     data = DataSource.of(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
-    return _Run(setting, show or _no_show, data).perform(output)
+    return _Run(setting, show or _no_show, data, started_ns).perform(output)
 
 
 @contextmanager
@@ -154,6 +157,8 @@ class _Run:
     setting: Setting
     show: Callable[[str, int], Any]
     data: DataSource
+    started_ns: int
+    """On the monotonic clock."""
 
     def perform(self, output: Path) -> FinishedRun:
         setting = self.setting
@@ -167,16 +172,21 @@ class _Run:
             chosen = self._choose(setting.config.depth, is_growing=due_ns is not None)
             engine = chosen.engine
             preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
-            lay_out_all(setting, self.data.unstamped, interrupted, self.show)
+            lay_out_ns = -monotonic_ns()
+            laid_out = lay_out_all(setting, self.data.unstamped, interrupted, self.show)
+            lay_out_ns += monotonic_ns()
             populated, stopped = self._populate(engine, interrupted)
+            if stopped is None:
+                for drive, region in laid_out:
+                    drive.note_written(region)
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             end_probes = stack.enter_context(beside(setting, output))
-            begun = Preparation(
-                chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
-            )
-            before = read_device_bytes(setting)
             verifier = setting.verifier(self.data)
+            known = chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
+            prepared = Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns)
+            begun = Preparation(*known, prepared)
+            before = read_device_bytes(setting)
             job = Job(
                 plan,
                 due_ns,

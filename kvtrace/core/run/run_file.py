@@ -108,6 +108,15 @@ class Populated(msgspec.Struct, frozen=True):
     wall_ns: int
 
 
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """How long it took until the first operation that is measured could be submitted."""
+
+    lay_out_ns: int
+    """Writing what is unwritten of preallocated files and devices, and is not populated."""
+    total_ns: int
+    """From before the trace was read: with preconditioning, laying out and populating."""
+
+
 class ShapeNote(msgspec.Struct, frozen=True, kw_only=True):
     """The ratios that were asked of the data, and what came of them."""
 
@@ -249,6 +258,7 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
     window: WindowNote
     preconditioned: list[Preconditioned] = []
     populated: Populated | None = None
+    prepared: Prepared | None = None
     data: DataNote | None = None
     smart: dict[str, SmartReadings] = {}
     """By drive."""
