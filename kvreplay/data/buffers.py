@@ -143,14 +143,20 @@ def growing(
                 arena.keep_ahead(count)
                 let_use(reads.touched)
 
-    let_use(reads.touched)
     thread = threading.Thread(target=look, name="kvreplay-grow", daemon=True)
-    thread.start()
+    if not all(arena.is_whole for arena in both):
+        try:
+            thread.start()
+        except RuntimeError:
+            # The system starts no more threads: others will miss theirs, too.
+            reads.grow(len(reads.places))
+    let_use(reads.touched)
     try:
         yield
     finally:
         is_over.set()
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
         for arena, count in zip(both, used(), strict=True):
             arena.used = max(arena.used or 0, count)
 
