@@ -128,7 +128,7 @@ def fio(
     from kvdistill.formats.iolog import LogOptions
     from kvdistill.jobs.fio_program import installed, parse_version
     from kvdistill.jobs.job import JobOptions
-    from kvdistill.jobs.make import write_jobs
+    from kvdistill.check.fio_jobs import write_jobs
     from kvdistill.jobs.write import CheckOptions, Wanted
     from kvdistill.report.jobs_document import written_document
     from kvtrace.core.compiled import compile_announced

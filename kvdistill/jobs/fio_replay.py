@@ -1,10 +1,23 @@
-"""Write the fio jobs that run iologs: one that fills the target, one that replays. Pure functions to text."""
+"""Write the fio jobs that run iologs, and the one that fills the target for all jobs. Pure functions to text."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kvdistill.formats.iolog import ABSOLUTE, LogOptions, LogSummary
+from kvdistill.jobs.buffers import buffer_lines, buffer_needs, huge_pages, run_line
 from kvdistill.jobs.header import common_losses, header, log_bugs
-from kvdistill.jobs.job import MIB, FioMode, JobOptions, bugs_heading, data_lines, job_sections, needs, whole_mib
+from kvdistill.jobs.job import (
+    MIB,
+    PREFILL,
+    FioMode,
+    JobOptions,
+    bugs_heading,
+    data_lines,
+    job_sections,
+    needs,
+    whole_mib,
+)
 from kvdistill.profile.profile import Profile
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
@@ -19,12 +32,12 @@ def default_jobs(options: LogOptions) -> int:
     return options.jobs or max(1, min(DEFAULT_JOBS, BUFFER_BYTES // options.max_io_bytes))
 
 
-def prefill_job(profile: Profile, mode: FioMode, space: int, options: JobOptions) -> str:
-    """Return the job that writes the whole target, so that every read meets data on the device."""
+def prefill_job(profile: Profile, modes: Sequence[FioMode], space: int, options: JobOptions) -> str:
+    """Return the job that writes the whole target of `modes`, so that every read meets data on the device."""
     text = header(
-        f"Fills the target of {mode.job}",
+        f"Fills the target of {', '.join(mode.job for mode in modes)}",
         profile,
-        [("Run", [f"in this folder, once: fio {mode.prefill}"]), ("Needs", needs(options, space))],
+        [("Run", [f"in this folder, once: fio {PREFILL}"]), ("Needs", needs(options, space))],
     )
     lines = [
         f"filename={options.filename}",
@@ -82,12 +95,17 @@ def _job(
     lost: list[str],
 ) -> str:
     took = format_duration(log.last_us * 1000 + log.start_ms * _MS)
+    largest, depth = log.largest_io_bytes, _depth(log)
+    pages = huge_pages([(depth, largest)] if len(log.files) == 1 else [(1, largest)] * len(log.files))
     run = [
-        f"in this folder: fio {mode.prefill} && fio {mode.job}",
-        f"a second time, without filling the target again: fio {mode.job}",
+        f"in this folder: fio {PREFILL} once, then {run_line(mode.job, largest, is_reserved=options.has_huge_pages)}",
         f"it takes {took}{_start_note(log)}",
     ]
-    need = [*needs(options, space), f"{format_bytes(_memory_bytes(log))} of memory for buffers and logs"]
+    need = [
+        *needs(options, space),
+        f"{format_bytes(_memory_bytes(log))} of memory for buffers and logs",
+        *buffer_needs(largest, pages, is_reserved=options.has_huge_pages),
+    ]
     reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
     writes = f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes"
     split = f"{format_count(log.split_ops)} operations longer than {format_bytes(log.max_io_bytes)} are split"
@@ -104,14 +122,22 @@ def _job(
         ("Lost", losses),
         (bugs_heading(options.version), log_bugs(options.version, log)),
     ]
-    engine = ["ioengine=psync"]
-    if len(log.files) == 1:
-        # Room for what may be in flight, not a claim about the workload: the log's times decide that.
-        depth = max(1, min(_MAX_DEPTH, BUFFER_BYTES // log.max_io_bytes, max(32, log.max_burst_ios)))
-        engine = ["ioengine=libaio", f"iodepth={depth}"]
-    shared = ["direct=1", *engine, f"bs={log.max_io_bytes}", "group_reporting=1", *data_lines(profile)]
+    engine = ["ioengine=psync"] if len(log.files) > 1 else ["ioengine=libaio", f"iodepth={depth}"]
+    shared = [
+        "direct=1",
+        *engine,
+        f"bs={largest}",
+        *buffer_lines(largest, is_reserved=options.has_huge_pages),
+        "group_reporting=1",
+        *data_lines(profile),
+    ]
     jobs = [(file.removesuffix(".iolog"), [f"read_iolog={file}"]) for file in log.files]
     return header(title, profile, sections) + job_sections([("global", shared), *jobs])
+
+
+def _depth(log: LogSummary) -> int:
+    """Return the depth of a single job: room for what may be in flight, for the log's times decide what is."""
+    return max(1, min(_MAX_DEPTH, BUFFER_BYTES // log.largest_io_bytes, max(32, log.max_burst_ios)))
 
 
 def _start_note(log: LogSummary) -> str:
@@ -131,5 +157,5 @@ def _jobs_note(log: LogSummary) -> str:
 
 
 def _memory_bytes(log: LogSummary) -> int:
-    depth = len(log.files) if len(log.files) > 1 else BUFFER_BYTES // log.max_io_bytes
-    return depth * log.max_io_bytes + 128 * (log.read_ios + log.write_ios)
+    depth = len(log.files) if len(log.files) > 1 else _depth(log)
+    return depth * log.largest_io_bytes + 128 * (log.read_ios + log.write_ios)

@@ -109,10 +109,9 @@ def hot_lost(profile: Profile, text: str) -> str:
 
 def bursts_lost(profile: Profile, text: str) -> str:
     """Return `text`, which says that arrivals come evenly or by chance, with how they vary in the source."""
-    if profile.arrivals is None or profile.arrivals.dispersion is None:
+    if profile.arrivals is None:
         return text
-    of = f"operations in {format_duration(profile.arrivals.bucket_ns)} vary {profile.arrivals.dispersion:.3g} times"
-    return f"{text} (in the source, {of} as much as by chance)"
+    return f"{text} (variance by mean of operations in the source: {profile.arrivals.dispersion}; by chance it is 1)"
 
 
 def random_lost(profile: Profile) -> list[str]:

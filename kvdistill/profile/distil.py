@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvdistill.profile.arrivals import BUCKETS, ArrivalCounter, cut
+from kvdistill.profile.arrivals import BUCKETS, ArrivalCounter
 from kvdistill.profile.operations import READ, WRITE, IoWriter
 from kvdistill.profile.placement import ObjectPlacement
 from kvdistill.profile.profile import (
     AddressSpace,
-    ArrivalPhase,
     Concurrency,
     DataProfile,
     DepthProfile,
     DirectionProfile,
     Idle,
     InFlight,
+    IoStream,
     Origin,
     Profile,
     SizeCount,
@@ -123,15 +123,14 @@ def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
         start, span = totals["start_ns"], totals["end_ns"] - totals["start_ns"]
         bucket_ns = max(1, -(-(span + 1) // BUCKETS))
         arrivals = placed.arrivals.result(query(db, "profile_rates", start_ns=start, bucket_ns=bucket_ns), bucket_ns)
-        cuts = [] if arrivals is None else cut(arrivals)
         depth, idle = _in_flight(db)
         return Profile(
             origin=placed.origin,
             tier=placed.tier,
             start_ns=start,
             span_ns=span,
-            read=_direction(db, READ),
-            write=_direction(db, WRITE),
+            read=_direction(db, READ, has_zones=False),
+            write=_direction(db, WRITE, has_zones=False),
             delete_ops=totals["delete_ops"],
             delete_bytes=totals["delete_bytes"],
             stray_delete_ops=placed.stray_deletes,
@@ -142,38 +141,47 @@ def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
             depth=depth,
             idle=idle,
             locality=place_locality(ios),
-            phases=[_phase(db, start, a * bucket_ns, min(b * bucket_ns, span + 1), span) for a, b in cuts],
+            streams=[] if arrivals is None else _streams(db, start),
             data=placed.data,
         )
 
 
-def _phase(db: Any, start_ns: int, from_ns: int, end_ns: int, span_ns: int) -> ArrivalPhase:
-    """Return the phase from `from_ns` to before `end_ns`, both from `start_ns`."""
-    times = (start_ns + from_ns, start_ns + end_ns - 1)
-    return ArrivalPhase(
-        start_ns=from_ns,
-        span_ns=min(end_ns, span_ns) - from_ns,
-        read=_direction(db, READ, *times),
-        write=_direction(db, WRITE, *times),
-    )
+def _streams(db: Any, start_ns: int) -> list[IoStream]:
+    from kvdistill.profile.streams import fit_streams
+
+    def describe(op: int, from_ns: int, to_ns: int, process: int | None, has_zones: bool) -> DirectionProfile:  # noqa: FBT001 - as `Describe` has it
+        return _direction(db, op, from_ns, to_ns, process, has_zones=has_zones)
+
+    return fit_streams(db, start_ns, describe, has_places=True)
 
 
-def _direction(db: Any, op: int, from_ns: int = _FOREVER[1], to_ns: int = _FOREVER[0]) -> DirectionProfile:
+def _direction(
+    db: Any,
+    op: int,
+    from_ns: int = _FOREVER[1],
+    to_ns: int = _FOREVER[0],
+    process: int | None = None,
+    *,
+    has_zones: bool = True,
+) -> DirectionProfile:
     from kvdistill.profile.distributions import equal_mass_zones
     from kvtrace.core.allocator import GRANULE_BYTES
 
-    which = {"op": op, "from_ns": from_ns, "to_ns": to_ns}
+    which = {"op": op, "from_ns": from_ns, "to_ns": to_ns, "process": process}
     sizes = query(db, "profile_sizes", **which)
     is_padded = any(row["io_bytes"] * row["ops"] != row["object_bytes"] for row in sizes)
     lengths = query(db, "profile_lengths", **which) if is_padded else []
-    starts = query_table(db, "profile_starts", granule_bytes=GRANULE_BYTES, **which)
+    zones = []
+    if has_zones:
+        starts = query_table(db, "profile_starts", granule_bytes=GRANULE_BYTES, **which)
+        zones = equal_mass_zones(starts["start"].to_numpy(), starts["moved_bytes"].to_numpy(), GRANULE_BYTES)
     return DirectionProfile(
         ops=sum(row["ops"] for row in sizes),
         object_bytes=sum(row["object_bytes"] for row in sizes),
         io_bytes=sum(row["io_bytes"] * row["ops"] for row in sizes),
         sizes=[SizeCount(row["io_bytes"], row["ops"]) for row in sizes],
         lengths=[SizeCount(row["length_bytes"], row["ops"]) for row in lengths] if is_padded else None,
-        zones=equal_mass_zones(starts["start"].to_numpy(), starts["moved_bytes"].to_numpy(), GRANULE_BYTES),
+        zones=zones,
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvdistill.jobs.closeness import (  # fmt: skip
+from kvdistill.check.closeness import (  # fmt: skip
     Stream,
     gaps_us,
     job_figures,

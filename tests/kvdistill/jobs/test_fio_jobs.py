@@ -12,7 +12,7 @@ from kvdistill.jobs.fio_program import FioVersion, parse_version
 from kvdistill.jobs.fio_replay import replay_job
 from kvdistill.jobs.fio_stat import stat_job
 from kvdistill.jobs.job import FioMode, JobOptions
-from kvdistill.jobs.make import write_jobs
+from kvdistill.check.fio_jobs import write_jobs
 from kvdistill.jobs.write import Wanted
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit

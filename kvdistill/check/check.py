@@ -14,9 +14,9 @@ import msgspec
 from kvdistill.formats.iolog import split_ios
 from kvdistill.jobs import fio_program
 from kvdistill.jobs import job as fio
-from kvdistill.jobs.closeness import StreamFigures, Verdict, job_figures, source_figures, verdicts
+from kvdistill.check.closeness import StreamFigures, Verdict, job_figures, source_figures, verdicts
 from kvdistill.jobs.job import FioMode
-from kvdistill.jobs.streams import Stream, asked_stream, drawn_stream, profile_stream, replayed_stream
+from kvdistill.check.streams import Stream, asked_stream, drawn_stream, profile_stream, replayed_stream
 from kvdistill.jobs.write import CheckOptions, Wanted, WrittenJob, write_job
 from kvdistill.profile.distil import Distilled
 from kvdistill.profile.sources import distil_source

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.jobs.streams import Stream
+from kvdistill.check.streams import Stream
 from kvdistill.profile import reuse
 
 SIZE_TV_TARGET = 0.015
