@@ -8,9 +8,10 @@ SOURCES := kvtrace kvreplay kvdistill tests docs bench
 # `make test` in so many processes; `make fuzz` for so long.
 WORKERS ?= 2
 FUZZ_SECONDS ?= 600
+CLANG ?= clang
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test check fuzz lint fix bench docs clean
+.PHONY: demo test check fuzz lint fix bench docs bpf clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvtrace needs Python 3.11 or later: make PYTHON=python3.x")'
@@ -51,6 +52,14 @@ fuzz: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	@for b in bench/bench_*.py; do $(BIN)/python $$b || exit 1; done
+
+# The probes' object, after a change of their C; needs clang, llvm and libbpf-dev. It is kept in the repository.
+BPF := kvreplay/probes
+bpf:
+	$(CLANG) -O2 -g -Wall -Wno-unused-function -target bpf -mcpu=v3 -I/usr/include/$(shell uname -m)-linux-gnu \
+		-DSOURCES_SHA256="\"$$(cat $(BPF)/*.bpf.c $(BPF)/*.bpf.h | sha256sum | cut -d' ' -f1)\"" \
+		-c $(BPF)/probes.bpf.c -o $(BPF)/probes.bpf.o
+	llvm-strip --strip-debug $(BPF)/probes.bpf.o
 
 docs: $(VENV)/.ready
 	$(BIN)/python docs/generate.py

@@ -29,7 +29,7 @@ _OF_A_RUN = (OPS, SERVED, SERIES, BLOCKS)
 _COUNTS = (
     "queued int64, issued int64, issued_bytes int64, completed int64, completed_bytes int64, errors int64, "
     "requeues int64, requests_merged int64, bios int64, bio_bytes int64, bios_merged int64, splits int64, "
-    "lost_events int64, lost_requests int64"
+    "ends_not_seen int64, lost_events int64, lost_requests int64"
 )
 _RUNS = (
     "origin string, trace string, status string, verdict string, started string, wall_ns int64, operations int64, "

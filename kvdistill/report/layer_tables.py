@@ -10,6 +10,7 @@ _LAYERS = {
     "object": "the operation, as the replay saw it",
     "application": "each call (VFS)",
     "q2d": "each request in the kernel's queue (Q2D)",
+    "requeued": "of it, from each requeue to the next issue",
     "d2c": "each request at the device (D2C)",
 }
 _PARTS = {"at_device": "at the device", "queued": "only queued", "above": "above the block layer"}

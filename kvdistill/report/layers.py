@@ -30,7 +30,7 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
     moved: list[dict[str, Any]]
     """Bytes of objects, of calls and of the device; amplification is device bytes / object bytes."""
     times: list[dict[str, Any]]
-    """Times of operations, and by layer: object, application, q2d, d2c."""
+    """Times of operations, and by layer: object, application, q2d, requeued, d2c."""
     inside: list[dict[str, Any]]
     """Each operation's latency cut in three: a request was at the device, only queued, or neither. No rows without
     blocks.parquet."""
@@ -89,6 +89,7 @@ def _times(row: dict[str, Any], probe: dict[str, Any]) -> list[dict[str, Any]]:
     beneath = {
         "application": ((probe.get("application") or {}).get("times") or {}).get(op),
         "q2d": device.get("q2d"),
+        "requeued": device.get("requeued"),
         "d2c": device.get("d2c"),
     }
     for layer, times in beneath.items():

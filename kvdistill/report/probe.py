@@ -32,7 +32,7 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
     argv: list[str]
     version: str | None
     layers: list[dict[str, Any]]
-    """Times by layer (application, q2d, d2c) and kind of operation."""
+    """Times by layer (application, q2d, requeued, d2c) and kind of operation."""
     latency_bins: list[dict[str, Any]]
     """The same in powers of two."""
     directions: list[dict[str, Any]]
@@ -61,7 +61,8 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
         directions = found["block"]["directions"]
         application = found.get("application") or {}
         times = [("application", kind, h) for kind, h in (application.get("times") or {}).items()]
-        times += [(layer, name, d[layer]) for layer in ("q2d", "d2c") for name, d in directions.items()]
+        layers = ("q2d", "requeued", "d2c")
+        times += [(layer, name, d[layer]) for layer in layers for name, d in directions.items() if d.get(layer)]
         zone_bytes, bucket_ns, heat = _heat(folder / BLOCKS_FILE, buckets)
         return ProbeReport(
             name=folder.resolve().name,

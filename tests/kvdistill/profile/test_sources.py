@@ -197,7 +197,7 @@ def test_what_cannot_be_distilled_is_one_line(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.root
-@pytest.mark.bcc
+@pytest.mark.bpf
 @pytest.mark.fio
 def test_a_known_fio_job_comes_back_from_its_own_block_events(tmp_path):
     from probe_load import FILE_BYTES, LOAD, place_on_disk, probed
