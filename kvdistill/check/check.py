@@ -11,14 +11,16 @@ from typing import Any
 
 import msgspec
 
+from kvdistill.check.closeness import StreamFigures, Verdict, device_figures, job_figures, source_figures, verdicts
+from kvdistill.check.device import Seen, environment, largest_request_bytes, run_seen
+from kvdistill.check.streams import Stream, asked_stream, drawn_stream, profile_stream, replayed_stream
 from kvdistill.formats.iolog import split_ios
 from kvdistill.jobs import fio_program
 from kvdistill.jobs import job as fio
-from kvdistill.check.closeness import StreamFigures, Verdict, job_figures, source_figures, verdicts
 from kvdistill.jobs.job import FioMode
-from kvdistill.check.streams import Stream, asked_stream, drawn_stream, profile_stream, replayed_stream
-from kvdistill.jobs.write import CheckOptions, Wanted, WrittenJob, write_job
+from kvdistill.jobs.write import CheckOptions, Wanted, WrittenJob, write_job, write_prefill
 from kvdistill.profile.distil import Distilled
+from kvdistill.profile.profile import SourceKind
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import DeviceError, ProbeUnavailable, TraceError
 from kvtrace.core.limit import Limit
@@ -28,6 +30,8 @@ _SPARE_BYTES = 256 << 20
 """Free space that a check leaves alone."""
 _SLOWEST_BYTES_PER_S = 20e6
 """A target slower than this is given up on: a check is meant to be brief."""
+_WHOLE_BYTES = 1 << 31
+"""No request is longer."""
 _NOT_KEEPING_UP_US = 100_000
 """Lateness of the median I/O beyond which the target is said not to keep up."""
 
@@ -74,12 +78,12 @@ class _Run:
     window: str
     place: Path
     wanted: Wanted
+    written: WrittenJob
 
 
 def check(
     source: Path,
     tier: str | None,
-    limit: Limit,
     whole: Distilled,
     outdir: Path,
     modes: Sequence[FioMode],
@@ -87,8 +91,7 @@ def check(
 ) -> Closeness:
     """Run the jobs of `modes` on a scratch file in `outdir`, cut to a brief part; return how close they come.
 
-    They are of the source's first `seconds` or `max_bytes`; the statistical job is of all of `whole` if its file is
-    small enough.
+    They are made of the source's first `seconds` or `max_bytes`, and compared with just that part.
 
     Raises:
         ProbeUnavailable: there is no fio.
@@ -101,29 +104,23 @@ def check(
     cap = max(1, int(options.seconds * NS_PER_S))
     job_options = replace(wanted.options, target=fio.SCRATCH, version=version, runtime_cap_ns=cap, is_device=False)
     wanted = replace(wanted, options=job_options)
-    part_limit = limit.within(Limit(span_ns=cap, moved_bytes=None if options.is_null else options.max_bytes))
+    part_limit = whole.limit.within(Limit(span_ns=cap, moved_bytes=None if options.is_null else options.max_bytes))
     comparisons, notes = [], [_depth_note(whole)]
     if options.is_null:
         notes.append("fio's null engine took the I/O: times are fio's own, and a target only adds to them")
     with tempfile.TemporaryDirectory(prefix=".check-", dir=outdir) as folder:
         place = Path(folder)
         part = whole if whole.ios is None else distil_source(source, tier, part_limit, place)
+        is_whole = part is whole or part.profile.ops == whole.profile.ops
+        window = "the whole window" if is_whole else f"the first {format_duration(part.profile.span_ns)}"
+        part = whole if is_whole else part
+        written = {mode: write_job(mode, part, place, wanted) for mode in modes}
+        if not options.is_null:
+            _prefill(part, written, place, wanted)
         for mode in modes:
-            is_whole = (
-                part is whole
-                or part.profile.ops == whole.profile.ops
-                or (mode is FioMode.STAT and _is_brief(whole, wanted, options))
-            )
-            chosen = whole if is_whole else part
-            window = "the whole window" if is_whole else f"the first {format_duration(chosen.profile.span_ns)}"
-            run = _Run(mode, chosen, window, place, wanted)
-            comparisons.append(_check_drawn(run) if mode is FioMode.STAT else _check_logs(run, notes))
-    return Closeness(fio_version=str(version), comparisons=comparisons, notes=notes)
-
-
-def _is_brief(whole: Distilled, wanted: Wanted, options: CheckOptions) -> bool:
-    # A job without a rate moves all it has, and takes as long as that takes.
-    return whole.profile.span_ns > 0 and fio.stat_space_bytes(whole.profile, wanted.options) <= options.max_bytes
+            run = _Run(mode, part, window, place, wanted, written[mode])
+            comparisons.append(_check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes))
+    return Closeness(fio_version=str(version), comparisons=comparisons, notes=list(dict.fromkeys(notes)))
 
 
 def _depth_note(whole: Distilled) -> str:
@@ -133,23 +130,31 @@ def _depth_note(whole: Distilled) -> str:
     return f"the source's depth is {depth.mean:.3g} over all of it, weighted by time"
 
 
-def _write(run: _Run) -> WrittenJob:
-    written = write_job(run.mode, run.distilled, run.place, run.wanted)
-    if _is_null(run):
-        return written
-    free = shutil.disk_usage(run.place).free
-    if free < written.space_bytes + _SPARE_BYTES:
+def _prefill(part: Distilled, written: dict[FioMode, WrittenJob], place: Path, wanted: Wanted) -> None:
+    """Fill the scratch file of all jobs once."""
+    space = write_prefill(part, written, place, wanted).space_bytes
+    free = shutil.disk_usage(place).free
+    if free < space + _SPARE_BYTES:
         raise DeviceError(
-            f"--check needs {format_bytes(written.space_bytes)} in {run.place.parent} and leaves "
-            f"{format_bytes(_SPARE_BYTES)} alone, but {format_bytes(free)} are free; check less with --check-seconds "
-            "or --check-bytes"
+            f"--check needs {format_bytes(space)} in {place.parent} and leaves {format_bytes(_SPARE_BYTES)} alone, but "
+            f"{format_bytes(free)} are free; check less with --check-seconds or --check-bytes"
         )
-    return written
+    fio_program.run_fio(place / fio.PREFILL, 30 + space / _SLOWEST_BYTES_PER_S)
+
+
+def _seen(run: _Run, job: Path, unseen: Path, timeout_s: float, notes: list[str]) -> Seen:
+    """Run `job`, or `unseen` where the device cannot be looked at, which becomes a note."""
+    if _is_null(run):
+        return Seen(fio_program.run_fio(unseen, timeout_s, environment=environment()), None, None)
+    seen = run_seen(job, timeout_s, unseen=unseen)
+    if seen.why is not None:
+        notes.append(f"only fio's side was compared, not what the device saw: {seen.why}")
+    return seen
 
 
 def _check_logs(run: _Run, notes: list[str]) -> ClosenessPair:
     """Run the job of iologs in `run`."""
-    written, is_replay = _write(run), run.mode is FioMode.REPLAY
+    written, is_replay = run.written, run.mode is FioMode.REPLAY
     log, ios = written.log, run.distilled.ios
     assert log is not None
     assert written.parts is not None
@@ -159,16 +164,15 @@ def _check_logs(run: _Run, notes: list[str]) -> ClosenessPair:
     kept = _with_options(job.read_text(), "write_lat_log", ["log_offset=1", "log_unix_epoch=1"])
     job.write_text(_on_null(kept) if _is_null(run) else kept)
     moved_bytes = log.read_bytes + log.write_bytes
-    if not _is_null(run):
-        fio_program.run_fio(run.place / run.mode.prefill, 30 + written.space_bytes / _SLOWEST_BYTES_PER_S)
-    result = fio_program.run_fio(job, 30 + log.last_us / 1e6 + log.start_ms / 1e3 + moved_bytes / _SLOWEST_BYTES_PER_S)
+    timeout_s = 30 + log.last_us / 1e6 + log.start_ms / 1e3 + moved_bytes / _SLOWEST_BYTES_PER_S
+    seen = _seen(run, job, job, timeout_s, notes)
     logs = [_the_log(run.place, f"{file.removesuffix('.iolog')}_{kind}.*.log") for file in log.files]
     asked = asked_stream(written.parts(), by_instant=True)
     source = asked if ios is None or is_replay else asked_stream(split_ios(ios, log.max_io_bytes), by_instant=True)
     stream = replayed_stream(logs, asked, is_submission=kind == "slat")
-    for path in (*logs, run.place / fio.SCRATCH):
-        path.unlink(missing_ok=True)
-    depth = _mean_depth(result["jobs"], stream) if kind == "clat" else None
+    for path in logs:
+        path.unlink()
+    depth = _mean_depth(seen.result["jobs"], stream) if kind == "clat" else None
     figures = job_figures(run.mode, stream, source, is_replay=is_replay, mean_depth=depth)
     if figures.late_p50_us is not None and figures.late_p50_us > _NOT_KEEPING_UP_US:
         rate = moved_bytes * NS_PER_S / run.distilled.profile.span_ns if run.distilled.profile.span_ns else None
@@ -176,7 +180,7 @@ def _check_logs(run: _Run, notes: list[str]) -> ClosenessPair:
             f"half of the replay's I/Os were over {format_duration(figures.late_p50_us * 1000)} late: the target here "
             f"does not keep up with {format_rate(rate)} in these bursts; each of --jobs has one I/O in flight"
         )
-    return _compare(run, source_figures("source", source), figures)
+    return _compare(run, seen, source, figures)
 
 
 def _the_log(place: Path, pattern: str) -> Path:
@@ -184,32 +188,29 @@ def _the_log(place: Path, pattern: str) -> Path:
     return path
 
 
-def _check_drawn(run: _Run) -> ClosenessPair:
+def _check_drawn(run: _Run, notes: list[str]) -> ClosenessPair:
     """Run the statistical job in `run`."""
-    written = _write(run)
-    profile = run.distilled.profile
-    job = run.place / run.mode.job
+    profile, options = run.distilled.profile, run.wanted.checks or CheckOptions()
+    job, logged = run.place / run.mode.job, run.place / f"{run.mode}.logged.fio"
+    # To log each I/O takes fio time, which a closed loop then lacks: only where nobody else looks.
     kept = _with_options(job.read_text(), "write_iolog", [])
-    job.write_text(_on_null(kept) if _is_null(run) else kept)
-    options = run.wanted.checks or CheckOptions()
-    timeout_s = 60 + options.seconds + (written.space_bytes + profile.read.io_bytes) / _SLOWEST_BYTES_PER_S
-    result = fio_program.run_fio(job, timeout_s)
-    (run.place / fio.SCRATCH).unlink(missing_ok=True)
-    span_us = round(min(profile.span_ns, options.seconds * NS_PER_S) / 1000) or max(
-        int(job["job_runtime"]) * 1000 for job in result["jobs"]
-    )
-    names = [job["jobname"] for job in result["jobs"]]
-    stream = drawn_stream([run.place / f"{name}.drawn" for name in names], span_us)
-    depth = _mean_depth(result["jobs"], stream)
+    logged.write_text(_on_null(kept) if _is_null(run) else kept)
+    timeout_s = 60 + options.seconds + profile.read.io_bytes / _SLOWEST_BYTES_PER_S
+    seen = _seen(run, job, logged, timeout_s, notes)
     if run.distilled.ios is None:
         # A profile alone knows sizes and rates, but no order.
         source = profile_stream(profile)
-        shown = msgspec.structs.replace(source_figures("source", source), hot10_share=None, reuse_p50_blocks=None)
     else:
         source = asked_stream(split_ios(run.distilled.ios, fio.STAT_MAX_IO_BYTES), by_instant=False)
-        shown = source_figures("source", source, source.head(len(stream.us)))
-    figures = job_figures(run.mode, stream, source, is_replay=False, mean_depth=depth)
-    return _compare(run, shown, figures)
+    if seen.device is not None:
+        return _compare(run, seen, source, None)
+    jobs = seen.result["jobs"]
+    span_us = round(min(profile.span_ns, options.seconds * NS_PER_S) / 1000) or max(
+        int(job["job_runtime"]) * 1000 for job in jobs
+    )
+    stream = drawn_stream([run.place / f"{job['jobname']}.drawn" for job in jobs], span_us)
+    depth = _mean_depth(jobs, stream)
+    return _compare(run, seen, source, job_figures(run.mode, stream, source, is_replay=False, mean_depth=depth))
 
 
 def _is_null(run: _Run) -> bool:
@@ -218,7 +219,7 @@ def _is_null(run: _Run) -> bool:
 
 def _on_null(job: str) -> str:
     """Return `job` for fio's null engine, which needs no file and does no I/O."""
-    lines = [line for line in job.splitlines() if line != "overwrite=1"]
+    lines = [line for line in job.splitlines() if line != "allow_file_create=0"]
     return "\n".join("ioengine=null" if line.startswith("ioengine=") else line for line in lines) + "\n"
 
 
@@ -234,15 +235,30 @@ def _with_options(job: str, per_job: str, shared: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _compare(run: _Run, source: StreamFigures, figures: StreamFigures) -> ClosenessPair:
-    depth = run.distilled.profile.depth
-    shown = msgspec.structs.replace(source, mean_depth=None if depth is None else depth.mean)
+def _compare(run: _Run, seen: Seen, source: Stream, figures: StreamFigures | None) -> ClosenessPair:
+    """Return `figures` of fio's side, or of the device where it was `seen`, beside those of the source."""
+    profile, ios = run.distilled.profile, run.distilled.ios
+    is_measured = profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE)
+    if seen.device is not None and seen.device.ios is not None:
+        if ios is not None and not is_measured:
+            # What a replay of it makes at this device: kvreplay's huge pages keep I/Os whole up to the disk's limit.
+            most = min(run.wanted.logs.max_io_bytes, largest_request_bytes(run.place) or run.wanted.logs.max_io_bytes)
+            source = asked_stream(split_ios(ios, most), by_instant=True)
+        elif ios is not None:
+            source = asked_stream(split_ios(ios, _WHOLE_BYTES), by_instant=False)
+        stream = asked_stream(split_ios(seen.device.ios, _WHOLE_BYTES), by_instant=False)
+        has_gaps = is_measured and ios is not None
+        figures = device_figures(run.mode, figures, stream, seen.device.profile, source, has_gaps=has_gaps)
+    assert figures is not None
+    shown = source_figures("source", source, profile)
+    if ios is None:
+        shown = msgspec.structs.replace(shown, hot10_share=None, reuse_p50_blocks=None)
     return ClosenessPair(
         job=run.mode.job,
         window=run.window,
         source=shown,
         fio=figures,
-        verdicts=verdicts(figures, source, is_replay=run.mode is FioMode.REPLAY),
+        verdicts=verdicts(figures, shown, is_replay=run.mode is FioMode.REPLAY),
     )
 
 

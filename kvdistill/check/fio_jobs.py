@@ -1,4 +1,4 @@
-"""Distil a source, write the fio jobs that are wanted into a folder, file by file whole or not at all, and check them."""
+"""Distil a source, write the fio jobs that are wanted, file by file whole or not at all, and check them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from kvdistill.check.check import Closeness, check
 from kvdistill.formats.iolog import LogSummary
@@ -15,14 +16,19 @@ from kvdistill.jobs import job as fio
 from kvdistill.jobs.job import FioMode
 from kvdistill.jobs.write import Wanted, write_job, write_prefill
 from kvdistill.profile.distil import Distilled
-from kvdistill.profile.profile import Profile
+from kvdistill.profile.profile import ArrivalProfile, Profile
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.app import log, progress
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import Limit
+from kvtrace.core.units import format_bytes, format_count, format_duration
 
 CLOSENESS = "closeness.json"
+MAX_LINES = 1_000_000
+"""I/Os of a replay that are written unless all are asked for: enough that chance moves no figure by a hundredth."""
+_LINE_BYTES = 36
+"""Of a line of a log, but for the target's name."""
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,14 +89,17 @@ def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, wante
         with progress(f"distil {source.name}"):
             distilled = distil_source(source, tier, limit, Path(scratch))
         modes = modes_of(distilled, wanted.modes)
+        shown = _replayed(source, tier, distilled, Path(scratch), wanted) if FioMode.REPLAY in modes else distilled
         with progress("write the jobs"):
-            written = {mode: write_job(mode, distilled, outdir, wanted) for mode in modes}
+            written = {
+                mode: write_job(mode, shown if mode is FioMode.REPLAY else distilled, outdir, wanted) for mode in modes
+            }
             prefill = write_prefill(distilled, written, outdir, wanted)
         write_json(outdir / fio.PROFILE, distilled.profile)
         closeness = None
         if wanted.checks is not None:
             log(f"checking: running {', '.join(mode.job for mode in modes)} with fio")
-            closeness = check(source, tier, limit, distilled, outdir, modes, wanted)
+            closeness = check(source, tier, distilled, outdir, modes, wanted)
             write_json(outdir / CLOSENESS, closeness)
     names = [name for job in (prefill, *written.values()) for name in job.files]
     return Jobs(
@@ -100,3 +109,39 @@ def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, wante
         profile=distilled.profile,
         closeness=closeness,
     )
+
+
+def _replayed(source: Path, tier: str | None, whole: Distilled, scratch: Path, wanted: Wanted) -> Distilled:
+    """Return the part of `whole` that the replay's logs hold: all of it, unless that is long and not asked for."""
+    profile = whole.profile
+    lines = sum(
+        size.ops * -(-size.io_bytes // wanted.logs.max_io_bytes)
+        for direction in (profile.read, profile.write)
+        for size in direction.sizes
+    )
+    size = format_bytes(lines * (len(wanted.options.target) + _LINE_BYTES))
+    if lines <= MAX_LINES or wanted.is_whole or profile.arrivals is None or whole.ios is None:
+        if lines > MAX_LINES:
+            log(f"the replay's logs take about {size} for {format_count(lines)} I/Os")
+        return whole
+    begin_ns, span_ns = typical(profile.arrivals, profile.span_ns, MAX_LINES / lines)
+    log(
+        f"the whole replay's logs would take about {size} for {format_count(lines)} I/Os (--whole writes them): "
+        f"replay.fio has the most typical {format_duration(span_ns)} of {format_duration(profile.span_ns)}"
+    )
+    part = scratch / "replayed"
+    part.mkdir()
+    window = replace(whole.limit, begin_ns=whole.limit.begin_ns + begin_ns).within(Limit(span_ns=span_ns))
+    return distil_source(source, tier, window, part)
+
+
+def typical(arrivals: ArrivalProfile, span_ns: int, share: float) -> tuple[int, int]:
+    """Return the beginning and length in ns of the window of `share` of the time whose mix is most like the whole's."""
+    counts = np.array([arrivals.read_ops, arrivals.write_ops], dtype=np.float64)
+    buckets = counts.shape[1]
+    length = max(1, round(buckets * share))
+    done = np.concatenate([np.zeros((2, 1)), np.cumsum(counts, axis=1)], axis=1)
+    found = (done[:, length:] - done[:, :-length]) / length
+    unlike = np.abs(found - counts.mean(axis=1, keepdims=True)).sum(axis=0)
+    begin = int(unlike.argmin()) * arrivals.bucket_ns
+    return begin, min(length * arrivals.bucket_ns, span_ns - begin)

@@ -50,12 +50,12 @@ _START_MS, _LINES_PER_MS = 1000, 200
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Options of written logs; null `jobs` is the number that `default_jobs` chooses."""
+    """Options of written logs; what is null is chosen for the fio and the times at hand."""
 
     max_io_bytes: int = 1 << 20
     """Longer operations are split at this."""
     jobs: int | None = None
-    version: int = ABSOLUTE
+    version: int | None = None
 
     def __post_init__(self) -> None:
         """Raise ConfigError for values that fio does not take."""
@@ -63,7 +63,7 @@ class LogOptions:
             raise ConfigError(f"--io-bytes {self.max_io_bytes}: it must be a multiple of 4096 below 4 GiB")
         if self.jobs is not None and not 1 <= self.jobs <= MAX_JOBS:
             raise ConfigError(f"--jobs {self.jobs}: it must be 1 to {MAX_JOBS}")
-        if self.version not in (ABSOLUTE, RELATIVE):
+        if self.version not in (None, ABSOLUTE, RELATIVE):
             raise ConfigError(f"--log-version {self.version}: it must be {ABSOLUTE} or {RELATIVE}")
 
 
@@ -128,18 +128,20 @@ def split(us: Any, is_read: Any, offset: Any, length: Any, max_io_bytes: int) ->
 
 
 def write_iologs(
-    folder: Path, name: str, parts: Callable[[], Iterator[dict[str, Any]]], target: str, jobs: int, options: LogOptions
+    folder: Path, name: str, parts: Callable[[], Iterator[dict[str, Any]]], target: str, options: LogOptions
 ) -> LogSummary:
-    """Write what `parts` yields (as `split_ios` does) to `jobs` logs in `folder` on the file or device `target`.
+    """Write what `parts` yields (as `split_ios` does) to logs in `folder` on the file or device `target`.
 
+    The number of jobs and the version are as `options` say, and one job and absolute times if they do not.
     They are called `name`.iolog, or `name`.1.iolog and so on. Logs of an earlier number are removed.
     """
+    version, jobs = options.version or ABSOLUTE, options.jobs or 1
     counts = _Counts()
     lines = 0
     for part in parts():
         counts.add(part)
         lines += len(part["us"])
-    start_ms = _START_MS + lines // _LINES_PER_MS if options.version == ABSOLUTE else 0
+    start_ms = _START_MS + lines // _LINES_PER_MS if version == ABSOLUTE else 0
     for old in folder.glob(f"{name}.*iolog"):
         old.unlink()
     # fio takes a log without I/O for an error.
@@ -148,7 +150,7 @@ def write_iologs(
     files = [f"{name}.iolog"] if jobs == 1 else [f"{name}.{i:0{width}d}.iolog" for i in range(1, jobs + 1)]
     with ExitStack() as stack:
         logs = [
-            _Log(stack.enter_context(stack.enter_context(aside(folder / file)).open("wb")), target, options, start_ms)
+            _Log(stack.enter_context(stack.enter_context(aside(folder / file)).open("wb")), target, version, start_ms)
             for file in files
         ]
         done = 0
@@ -161,7 +163,7 @@ def write_iologs(
             log.close()
     return LogSummary(
         files=files,
-        version=options.version,
+        version=version,
         target=target,
         max_io_bytes=options.max_io_bytes,
         start_ms=start_ms,
@@ -173,12 +175,12 @@ def write_iologs(
 class _Log:
     """One log being written."""
 
-    def __init__(self, out: BinaryIO, target: str, options: LogOptions, start_ms: int) -> None:
+    def __init__(self, out: BinaryIO, target: str, version: int, start_ms: int) -> None:
         self._out, self._target, self._start_ms = out, target, start_ms
-        self._is_absolute = options.version == ABSOLUTE
+        self._is_absolute = version == ABSOLUTE
         self._last = FIRST_US if not self._is_absolute else -1
         stamp = "" if self._is_absolute else f"{FIRST_US} "
-        out.write(f"fio version {options.version} iolog\n{stamp}{target} add\n{stamp}{target} open\n".encode())
+        out.write(f"fio version {version} iolog\n{stamp}{target} add\n{stamp}{target} open\n".encode())
 
     def write(self, part: dict[str, Any]) -> None:
         """Append lines."""

@@ -51,14 +51,9 @@ def buffer_needs(largest: int, pages: int, *, is_reserved: bool) -> list[str]:
     """Return the lines of a job's head on its memory."""
     if largest <= SAFE_BYTES:
         return []
+    reserved = f"{pages} huge pages reserved (sysctl vm.nr_hugepages={pages})"
+    tunable = "the variable GLIBC_TUNABLES=glibc.malloc.hugetlb=1 (glibc 2.35; transparent huge pages not 'never')"
+    why = f"without huge pages, I/Os over {format_bytes(SAFE_BYTES)} may reach the device in parts"
     if is_reserved:
-        return [
-            f"{pages} huge pages reserved (sysctl vm.nr_hugepages={pages}), so that I/Os of {format_bytes(largest)} "
-            "reach the device whole; written with iomem_align=2m in place of iomem=mmaphuge, it needs none, but the "
-            "variable GLIBC_TUNABLES=glibc.malloc.hugetlb=1"
-        ]
-    return [
-        f"that variable (glibc 2.35 or later; transparent huge pages not 'never'): without huge pages beneath its "
-        f"buffers, I/Os over {format_bytes(SAFE_BYTES)} may reach the device in parts, 1 MiB as 1016 + 8 KiB. Or "
-        f"reserve them (sysctl vm.nr_hugepages={pages}) and write iomem=mmaphuge in place of iomem_align=2m"
-    ]
+        return [f"{reserved}; or {tunable} and iomem_align=2m in place of iomem=mmaphuge: {why}"]
+    return [f"{tunable}; or {reserved} and iomem=mmaphuge in place of iomem_align=2m: {why}"]

@@ -99,9 +99,7 @@ def _zones(direction: DirectionProfile, space: int) -> str:
 
 def _least_size(stream: IoStream) -> int:
     """Return the smallest size that comes often enough to be said."""
-    sizes = [
-        size for d in (stream.read, stream.write) if d.ops for size, percent in split_sizes(d).entries if percent
-    ]
+    sizes = [size for d in (stream.read, stream.write) if d.ops for size, percent in split_sizes(d).entries if percent]
     return max(_LEAST_BS, min(sizes))
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from kvdistill.formats.iolog import ABSOLUTE, LogOptions, LogSummary
+import numpy as np
+
+from kvdistill.formats.iolog import ABSOLUTE, FIRST_US, RELATIVE, LogOptions, LogSummary
 from kvdistill.jobs.buffers import buffer_lines, buffer_needs, huge_pages, run_line
 from kvdistill.jobs.header import common_losses, header, log_bugs
 from kvdistill.jobs.job import (
@@ -25,11 +29,38 @@ BUFFER_BYTES = 256 * MIB
 DEFAULT_JOBS = 32
 _MAX_DEPTH = 1024
 _MS = 1_000_000
+MOST_LATE = 0.01
+"""Share of the span that submitting may make the last I/O late: what a check allows."""
+_SUBMIT_US, _SUBMIT_US_PER_MIB = 8.0, 20.0
+"""What fio takes to submit an I/O, and each MiB of it: the gaps in a closed loop's refill, with libaio."""
 
 
-def default_jobs(options: LogOptions) -> int:
-    """Return the number of jobs that the lines are dealt to: as asked, or as many as 256 MiB of buffers allow."""
-    return options.jobs or max(1, min(DEFAULT_JOBS, BUFFER_BYTES // options.max_io_bytes))
+def replay_form(parts: Iterable[dict[str, Any]], options: LogOptions) -> LogOptions:
+    """Return `options` with the number of jobs and the version of the log that come closest for the I/Os in `parts`.
+
+    One asynchronous job with microseconds is closest as long as fio keeps up: each of its delays runs from the last
+    I/O, so that whatever a burst takes to submit makes all that follows late. Beyond that, absolute milliseconds,
+    which are caught up with, over many jobs. docs/fio-jobs.md has the measurements.
+    """
+    many = max(1, min(DEFAULT_JOBS, BUFFER_BYTES // options.max_io_bytes))
+    version, jobs = options.version, options.jobs
+    if version is None and jobs is None:
+        version = RELATIVE if lateness(parts) <= MOST_LATE else ABSOLUTE
+    version = version or (RELATIVE if jobs == 1 else ABSOLUTE)
+    return replace(options, version=version, jobs=jobs or (1 if version == RELATIVE else many))
+
+
+def lateness(parts: Iterable[dict[str, Any]]) -> float:
+    """Return how much longer one job of relative times takes than asked, as a share; estimated by cost to submit."""
+    late_us, last, span_us = 0.0, None, 0
+    for part in parts:
+        cost = _SUBMIT_US + part["length"] / MIB * _SUBMIT_US_PER_MIB
+        us = part["us"] if last is None else np.concatenate([[last[0]], part["us"]])
+        before = cost[:-1] if last is None else np.concatenate([[last[1]], cost[:-1]])
+        late_us += float(np.maximum(before - np.diff(us), 0).sum())
+        last = int(part["us"][-1]), float(cost[-1])
+        span_us = last[0] - FIRST_US
+    return late_us / span_us if span_us else 0.0
 
 
 def prefill_job(profile: Profile, modes: Sequence[FioMode], space: int, options: JobOptions) -> str:
@@ -97,14 +128,15 @@ def _job(
     took = format_duration(log.last_us * 1000 + log.start_ms * _MS)
     largest, depth = log.largest_io_bytes, _depth(log)
     pages = huge_pages([(depth, largest)] if len(log.files) == 1 else [(1, largest)] * len(log.files))
+    is_reserved = options.huge_pages >= pages
     run = [
-        f"in this folder: fio {PREFILL} once, then {run_line(mode.job, largest, is_reserved=options.has_huge_pages)}",
+        f"in this folder: fio {PREFILL} once, then {run_line(mode.job, largest, is_reserved=is_reserved)}",
         f"it takes {took}{_start_note(log)}",
     ]
     need = [
         *needs(options, space),
         f"{format_bytes(_memory_bytes(log))} of memory for buffers and logs",
-        *buffer_needs(largest, pages, is_reserved=options.has_huge_pages),
+        *buffer_needs(largest, pages, is_reserved=is_reserved),
     ]
     reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
     writes = f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes"
@@ -127,7 +159,7 @@ def _job(
         "direct=1",
         *engine,
         f"bs={largest}",
-        *buffer_lines(largest, is_reserved=options.has_huge_pages),
+        *buffer_lines(largest, is_reserved=is_reserved),
         "group_reporting=1",
         *data_lines(profile),
     ]

@@ -53,7 +53,9 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         jobs += _sections(stream, _times(stream, profile, runtime_ns), profile, space)
     jobs += _trim_jobs(profile, options, runtime_ns)
     pages = huge_pages((_depth(lines), largest) for _name, lines in jobs)
-    need = buffer_needs(largest, pages, is_reserved=options.has_huge_pages)
+    is_reserved = options.huge_pages >= pages
+    need = buffer_needs(largest, pages, is_reserved=is_reserved)
+    command = run_line(FioMode.STAT.job, largest, is_reserved=is_reserved)
     text = header(
         "Statistical job: drawn at random from the simplest models that explain the source",
         profile,
@@ -61,8 +63,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
             (
                 "Run",
                 [
-                    f"in this folder: fio {PREFILL} once, then "
-                    f"{run_line(FioMode.STAT.job, largest, is_reserved=options.has_huge_pages)}",
+                    f"in this folder: fio {PREFILL} once, then {command}",
                     *_runtime_note(profile, runtime_ns),
                 ],
             ),
@@ -78,7 +79,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         "allow_file_create=0",
         "direct=1",
         "ioengine=libaio",
-        *buffer_lines(largest, is_reserved=options.has_huge_pages),
+        *buffer_lines(largest, is_reserved=is_reserved),
         *data_lines(profile),
     ]
     return text + job_sections([("global", shared), *jobs])
@@ -100,9 +101,7 @@ def _streams(profile: Profile) -> list[IoStream]:
         if direction.ops
     ]
     return [
-        msgspec.structs.replace(
-            s, read=cut_long(s.read, STAT_MAX_IO_BYTES), write=cut_long(s.write, STAT_MAX_IO_BYTES)
-        )
+        msgspec.structs.replace(s, read=cut_long(s.read, STAT_MAX_IO_BYTES), write=cut_long(s.write, STAT_MAX_IO_BYTES))
         for s in streams
     ]
 

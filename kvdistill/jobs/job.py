@@ -46,8 +46,8 @@ class JobOptions:
     """How much of the target the statistical job uses, where the source does not say where operations lie."""
     is_device: bool = False
     """Whether the target is a block device, which takes discards."""
-    has_huge_pages: bool = False
-    """Whether huge pages are reserved where the jobs run."""
+    huge_pages: int = 0
+    """How many huge pages are reserved and free where the jobs run."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for values that fio does not take."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvdistill.profile.profile import DirectionProfile, Profile, SizeCount
-from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count
 
 _NS_PER_MS = 1_000_000
 _WORTH_TELLING = 0.0005

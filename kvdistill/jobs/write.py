@@ -45,6 +45,8 @@ class Wanted:
     seed: int = 42
     """For what is drawn."""
     checks: CheckOptions | None = None
+    is_whole: bool = False
+    """Whether the replay is written whole, however long its logs are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,8 @@ def _write_logs(
 ) -> WrittenJob:
     """Write iologs of `parts`, which use `span_bytes` of the target, and the job `text` that runs them."""
     options, space = wanted.options, fio.whole_mib(span_bytes)
-    jobs = fio_replay.default_jobs(wanted.logs)
-    logs = iolog.write_iologs(folder, mode, parts, options.target, jobs, wanted.logs)
+    form = fio_replay.replay_form(parts(), wanted.logs)
+    logs = iolog.write_iologs(folder, mode, parts, options.target, form)
     write_text(folder / mode.job, text(logs))
     return WrittenJob([mode.job, *logs.files], space, logs, parts)
 

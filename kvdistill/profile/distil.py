@@ -28,7 +28,7 @@ from kvdistill.profile.profile import (
     SourceKind,
 )
 from kvdistill.queries.database import connect, literal, query, query_table
-from kvdistill.queries.window import tier_index, tier_rows
+from kvdistill.queries.window import found_window, tier_index, tier_rows
 from kvtrace.core import tables
 from kvtrace.core.errors import TraceError
 from kvtrace.core.limit import Limit
@@ -45,6 +45,8 @@ class Distilled:
 
     profile: Profile
     ios: Path | None
+    limit: Limit = Limit()  # noqa: RUF009 - frozen
+    """The window of the source that it is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ def distil(trace: Path, tier: str, limit: Limit, scratch: Path) -> Distilled:
     """
     reader = tables.open_table(trace, TRACE)
     index = tier_index(reader.meta, tier)
+    limit = found_window(limit, lambda: tier_rows(reader, index, Limit(), ()))
 
     def rows() -> Iterator[dict[str, Any]]:
         return tier_rows(reader, index, limit, _COLUMNS)
@@ -79,7 +82,7 @@ def distil(trace: Path, tier: str, limit: Limit, scratch: Path) -> Distilled:
     placement, arrivals = place_objects(rows, ios, trace, tier)
     origin = origin_of(reader.meta, trace, limit, SourceKind.TRACE)
     placed = Placed(origin, tier, arrivals, placement.space, placement.stray_deletes)
-    return Distilled(profile_of(ios, placed, scratch), ios)
+    return Distilled(profile_of(ios, placed, scratch), ios, limit)
 
 
 def place_objects(
@@ -149,7 +152,7 @@ def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
 def _streams(db: Any, start_ns: int) -> list[IoStream]:
     from kvdistill.profile.streams import fit_streams
 
-    def describe(op: int, from_ns: int, to_ns: int, process: int | None, has_zones: bool) -> DirectionProfile:  # noqa: FBT001 - as `Describe` has it
+    def describe(op: int, from_ns: int, to_ns: int, process: int | None, has_zones: bool) -> DirectionProfile:
         return _direction(db, op, from_ns, to_ns, process, has_zones=has_zones)
 
     return fit_streams(db, start_ns, describe, has_places=True)

@@ -88,7 +88,7 @@ def entropy(values_ns: NDArray[np.int64]) -> float:
 
 
 def _thinks(events: _Events) -> tuple[int | None, int | None]:
-    """Return how long a closed loop pauses with nothing in flight and after how many operations; null if it does not."""
+    """Return how long a closed loop pauses with nothing in flight, and after how many operations; null if never."""
     came, in_flight = events.came, events.in_flight
     begins = np.flatnonzero(in_flight[1:] == 1) + 1
     idle = came[begins] - events.done[begins - 1]
@@ -107,10 +107,7 @@ def _thinks(events: _Events) -> tuple[int | None, int | None]:
     typical = float(np.median(pauses))
     short = float(np.median(idle[told <= middle])) if len(pauses) < len(idle) else 0.0
     like = int((np.abs(pauses - typical) <= _ALIKE_WITHIN * typical).sum())
-    if (
-        typical < max(_LEAST_PAUSE_NS, _PAUSE_FACTOR * short)
-        or like < max(_MIN_OPS, _ALIKE_SHARE * len(pauses))
-    ):
+    if typical < max(_LEAST_PAUSE_NS, _PAUSE_FACTOR * short) or like < max(_MIN_OPS, _ALIKE_SHARE * len(pauses)):
         return None, None
     return round(typical), round(len(came) / like)
 

@@ -10,7 +10,7 @@ from kvdistill.profile.distil import Distilled, Placed, origin_of, place_objects
 from kvdistill.profile.operations import IoWriter
 from kvdistill.profile.profile import AddressSpace, DataProfile, SourceKind
 from kvdistill.queries.database import connect, literal, named, query
-from kvdistill.queries.window import RowWindow
+from kvdistill.queries.window import RowWindow, found_window
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit
@@ -46,13 +46,14 @@ def distil_ops(ops: Path, tier: str | None, limit: Limit, scratch: Path) -> Dist
         name, index = _chosen(tier, [meta.tiers[i].name for i in used], used, ops)
         ordered = scratch / "ordered.parquet"
         _order(db, "measured_ops", ordered, tier=index)
+    limit = found_window(limit, lambda: _rows(ordered, Limit()))
     ios = scratch / "ios.parquet"
     placement, arrivals = place_objects(lambda: _rows(ordered, limit), ios, ops, name)
     ordered.unlink()
     notes = [_NO_OFFSETS, *([_WARM_UP] if run is not None and run.summary.warmup is not None else [])]
     origin = origin_of(meta, ops, limit, SourceKind.OPS, *notes)
     placed = Placed(origin, name, arrivals, placement.space, placement.stray_deletes, _data(run))
-    return Distilled(profile_of(ios, placed, scratch), ios)
+    return Distilled(profile_of(ios, placed, scratch), ios, limit)
 
 
 def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path) -> Distilled:
@@ -71,6 +72,7 @@ def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path)
         ordered = scratch / "ordered.parquet"
         processes, left_ops = _processes(db, name)
         _order(db, "measured_blocks", ordered, device=name, processes=processes)
+    limit = found_window(limit, lambda: _rows(ordered, Limit()))
     ios = scratch / "ios.parquet"
     end = 0
     with IoWriter(ios) as sink:
@@ -82,7 +84,7 @@ def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path)
     space = AddressSpace(span_bytes=end, peak_live_bytes=end, prior_objects=0, prior_bytes=0)
     left = [f"{format_count(left_ops)} requests of processes that did very little are left out"] if left_ops else []
     origin = origin_of(meta, blocks, limit, SourceKind.BLOCKS, _PACKED, *left)
-    return Distilled(profile_of(ios, Placed(origin, name, sink.arrivals, space), scratch), ios)
+    return Distilled(profile_of(ios, Placed(origin, name, sink.arrivals, space), scratch), ios, limit)
 
 
 def _processes(db: Any, device: str) -> tuple[list[int] | None, int]:

@@ -163,9 +163,8 @@ def likely(law: Law, value: float, places: int) -> NDArray[np.float64]:
             below[1] = max(zeta_2 / zeta_n, below[1])
     else:
         power = np.log(value) / np.log(1 - value)
-        below = (np.arange(1, places + 1) / max(1, places - 1)) ** (1 / power)
+        below = (np.arange(1, places + 1, dtype=np.float64) / max(1, places - 1)) ** (1 / power)
     share = np.diff(np.clip(np.maximum.accumulate(below), 0, 1), prepend=0)
     with np.errstate(over="ignore"):
         place = (np.arange(places, dtype=np.uint64) * _GOLDEN) % np.uint64(places)
-    found: NDArray[np.float64] = np.bincount(place.astype(np.int64), share / share.sum(), places)
-    return found
+    return np.bincount(place.astype(np.int64), share / share.sum(), places).astype(np.float64)

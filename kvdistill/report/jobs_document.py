@@ -158,7 +158,7 @@ def _unit(name: str) -> Unit:
         return Unit.BYTES_PER_S
     if name == "ios":
         return Unit.COUNT
-    if name.startswith("has_"):
+    if name == "side" or name.startswith("has_"):
         return Unit.TEXT
     return next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), Unit.NUMBER)
 

@@ -7,12 +7,12 @@ import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, distil_rows, io, write_hand
 
+from kvdistill.check.fio_jobs import write_jobs
 from kvdistill.formats.iolog import LogOptions, split_ios, write_iologs
 from kvdistill.jobs.fio_program import FioVersion, parse_version
 from kvdistill.jobs.fio_replay import replay_job
 from kvdistill.jobs.fio_stat import stat_job
 from kvdistill.jobs.job import FioMode, JobOptions
-from kvdistill.check.fio_jobs import write_jobs
 from kvdistill.jobs.write import Wanted
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
