@@ -11,12 +11,23 @@ from typing import Any
 
 import msgspec
 
-from kvdistill.check.closeness import StreamFigures, Verdict, device_figures, job_figures, source_figures, verdicts
+from kvdistill.check.closeness import (
+    END_SLIP_TARGET,
+    REPLAY_GAP_KS_TARGET,
+    Side,
+    StreamFigures,
+    Verdict,
+    device_figures,
+    job_figures,
+    source_figures,
+    verdicts,
+)
 from kvdistill.check.device import Seen, environment, largest_request_bytes, run_seen
 from kvdistill.check.streams import Stream, asked_stream, drawn_stream, profile_stream, replayed_stream
-from kvdistill.formats.iolog import split_ios
+from kvdistill.formats.iolog import RELATIVE, LogOptions, split_ios
 from kvdistill.jobs import fio_program
 from kvdistill.jobs import job as fio
+from kvdistill.jobs.fio_replay import fitted_issue_us
 from kvdistill.jobs.job import FioMode
 from kvdistill.jobs.write import CheckOptions, Wanted, WrittenJob, write_job, write_prefill
 from kvdistill.profile.distil import Distilled
@@ -52,6 +63,8 @@ class Closeness(msgspec.Struct, frozen=True, kw_only=True):
     fio_version: str
     comparisons: list[ClosenessPair]
     notes: list[str]
+    issue_us: tuple[float, float] = (0.0, 0.0)
+    """What fio took to issue an I/O of the replay, and each MiB of it; its log is written so much earlier."""
 
 
 def find_closeness(path: Path) -> Closeness | None:
@@ -117,10 +130,49 @@ def check(
         written = {mode: write_job(mode, part, place, wanted) for mode in modes}
         if not options.is_null:
             _prefill(part, written, place, wanted)
+        issue_us = (0.0, 0.0)
         for mode in modes:
             run = _Run(mode, part, window, place, wanted, written[mode])
-            comparisons.append(_check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes))
-    return Closeness(fio_version=str(version), comparisons=comparisons, notes=list(dict.fromkeys(notes)))
+            if mode is not FioMode.REPLAY:
+                comparisons.append(_check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0])
+                continue
+            pair, issue_us = _closest_replay(run, notes)
+            comparisons.append(pair)
+    return Closeness(
+        fio_version=str(version), comparisons=comparisons, notes=list(dict.fromkeys(notes)), issue_us=issue_us
+    )
+
+
+def _closest_replay(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[float, float]]:
+    """Return the closest form of the replay, by its gaps at the device, and the cost to issue that its log tells.
+
+    Absolute milliseconds and, with what issuing takes as the first run shows it, relative microseconds.
+    """
+    logs = run.wanted.logs
+    best, issue_us = None, (0.0, 0.0)
+    if logs.version is None and logs.jobs in (None, 1) and not _is_null(run):
+        best, found = _check_logs(_in_form(run, replace(logs, version=RELATIVE, jobs=1)), notes)
+        if found is not None:
+            told, _found = _check_logs(_in_form(run, replace(logs, version=RELATIVE, jobs=1, issue_us=found)), notes)
+            if (told.fio.gap_ks or 0) <= (best.fio.gap_ks or 0):
+                best, issue_us = told, found
+        if best.fio.side is not Side.DEVICE or abs(best.fio.end_slip or 0) > END_SLIP_TARGET:
+            # Nobody can say what issuing takes, or it takes now this and now that.
+            best, issue_us = None, (0.0, 0.0)
+    pair = best or _check_logs(_in_form(run, logs), notes)[0]
+    ks = pair.fio.gap_ks
+    if ks is not None and ks > REPLAY_GAP_KS_TARGET:
+        notes.append(
+            f"this fio keeps the gaps between arrivals to a KS distance of {ks:.2f} at 1 µs; kvreplay issues by "
+            "absolute times and keeps them closer"
+        )
+    return pair, issue_us
+
+
+def _in_form(run: _Run, logs: LogOptions) -> _Run:
+    """Return `run` with its logs written as `logs` say."""
+    wanted = replace(run.wanted, logs=logs)
+    return replace(run, wanted=wanted, written=write_job(run.mode, run.distilled, run.place, wanted))
 
 
 def _depth_note(whole: Distilled) -> str:
@@ -152,8 +204,8 @@ def _seen(run: _Run, job: Path, unseen: Path, timeout_s: float, notes: list[str]
     return seen
 
 
-def _check_logs(run: _Run, notes: list[str]) -> ClosenessPair:
-    """Run the job of iologs in `run`."""
+def _check_logs(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[float, float] | None]:
+    """Run the job of iologs in `run`; return how close it came, and what issuing took where that can be told."""
     written, is_replay = run.written, run.mode is FioMode.REPLAY
     log, ios = written.log, run.distilled.ios
     assert log is not None
@@ -180,7 +232,14 @@ def _check_logs(run: _Run, notes: list[str]) -> ClosenessPair:
             f"half of the replay's I/Os were over {format_duration(figures.late_p50_us * 1000)} late: the target here "
             f"does not keep up with {format_rate(rate)} in these bursts; each of --jobs has one I/O in flight"
         )
-    return _compare(run, seen, source, figures)
+    return _compare(run, seen, source, figures), _issue_us(seen, asked)
+
+
+def _issue_us(seen: Seen, asked: Stream) -> tuple[float, float] | None:
+    if seen.device is None or seen.device.ios is None:
+        return None
+    came = asked_stream(split_ios(seen.device.ios, _WHOLE_BYTES), by_instant=False)
+    return fitted_issue_us(asked.us, came.us, asked.length)
 
 
 def _the_log(place: Path, pattern: str) -> Path:

@@ -101,6 +101,9 @@ def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, wante
             log(f"checking: running {', '.join(mode.job for mode in modes)} with fio")
             closeness = check(source, tier, distilled, outdir, modes, wanted)
             write_json(outdir / CLOSENESS, closeness)
+            if any(closeness.issue_us):
+                told = replace(wanted, logs=replace(wanted.logs, issue_us=closeness.issue_us))
+                written[FioMode.REPLAY] = write_job(FioMode.REPLAY, shown, outdir, told)
     names = [name for job in (prefill, *written.values()) for name in job.files]
     return Jobs(
         files=[*names, fio.PROFILE, *([CLOSENESS] if closeness else [])],

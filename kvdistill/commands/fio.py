@@ -78,8 +78,8 @@ def fio(
         typer.Option(
             "--jobs",
             min=1,
-            help="Deal replay and reuse over so many jobs; 1 is one asynchronous job "
-            "[default: 1 for a log of version 3; 32, or what fits 256 MiB of buffers, for version 2].",
+            help="Deal replay and reuse over so many jobs that each do one I/O at a time; 1 is one asynchronous job "
+            "[default: 1].",
         ),
     ] = None,
     log_version: Annotated[

@@ -56,6 +56,11 @@ class LogOptions:
     """Longer operations are split at this."""
     jobs: int | None = None
     version: int | None = None
+    issue_us: tuple[float, float] = (0.0, 0.0)
+    """What fio takes to issue an I/O, and each MiB of it: times of version 3 are told so much earlier.
+
+    fio waits from the end of one issue, so that what issuing takes would add up.
+    """
 
     def __post_init__(self) -> None:
         """Raise ConfigError for values that fio does not take."""
@@ -88,6 +93,8 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     largest_io_bytes: int
     max_burst_ios: int
     """The most lines due at one time."""
+    issue_us: tuple[float, float] = (0.0, 0.0)
+    """What issuing an I/O and each MiB of it was taken to take: delays are so much shorter."""
 
 
 def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
@@ -150,7 +157,13 @@ def write_iologs(
     files = [f"{name}.iolog"] if jobs == 1 else [f"{name}.{i:0{width}d}.iolog" for i in range(1, jobs + 1)]
     with ExitStack() as stack:
         logs = [
-            _Log(stack.enter_context(stack.enter_context(aside(folder / file)).open("wb")), target, version, start_ms)
+            _Log(
+                stack.enter_context(stack.enter_context(aside(folder / file)).open("wb")),
+                target,
+                options,
+                version,
+                start_ms,
+            )
             for file in files
         ]
         done = 0
@@ -169,15 +182,17 @@ def write_iologs(
         start_ms=start_ms,
         **counts.total,
         max_burst_ios=counts.max_burst_ios,
+        issue_us=options.issue_us if version == RELATIVE else (0.0, 0.0),
     )
 
 
 class _Log:
     """One log being written."""
 
-    def __init__(self, out: BinaryIO, target: str, version: int, start_ms: int) -> None:
+    def __init__(self, out: BinaryIO, target: str, options: LogOptions, version: int, start_ms: int) -> None:
         self._out, self._target, self._start_ms = out, target, start_ms
         self._is_absolute = version == ABSOLUTE
+        self._issue = _Issue(*options.issue_us)
         self._last = FIRST_US if not self._is_absolute else -1
         stamp = "" if self._is_absolute else f"{FIRST_US} "
         out.write(f"fio version {version} iolog\n{stamp}{target} add\n{stamp}{target} open\n".encode())
@@ -199,6 +214,7 @@ class _Log:
             line = pl.concat_str([pl.when(pl.Series(waits)).then(wait).otherwise(pl.lit("")), line])
             self._last = int(ms[-1])
         else:
+            us = self._issue.told(us, part["length"])
             line = pl.concat_str([pl.Series(us), line], separator=" ")
             self._last = int(us[-1])
         frame = pl.DataFrame({"row": np.arange(len(us))}).select(line)
@@ -208,6 +224,28 @@ class _Log:
         """End the log."""
         stamp = "" if self._is_absolute else f"{self._last} "
         self._out.write(f"{stamp}{self._target} close\n".encode())
+
+
+class _Issue:
+    """Times as they are told to fio, so that it issues at those that are asked, or as soon after as it can."""
+
+    def __init__(self, us: float, us_per_mib: float) -> None:
+        self._us, self._us_per_mib = us, us_per_mib
+        self._free: float = FIRST_US
+        """When the last I/O is issued."""
+        self._told: float = FIRST_US
+
+    def told(self, us: Any, length: Any) -> Any:
+        """Return what to write for I/Os that are asked at `us`."""
+        if not self._us and not self._us_per_mib:
+            return us
+        cost = self._us + self._us_per_mib * length / (1 << 20)
+        before = np.concatenate([[0.0], np.cumsum(cost)[:-1]])
+        # An I/O is issued when it is asked, or when those before are, with what each takes.
+        begins = before + np.maximum.accumulate(np.maximum(us - before, self._free))
+        told = np.cumsum(begins - np.concatenate([[self._free], (begins + cost)[:-1]])) + self._told
+        self._free, self._told = float(begins[-1] + cost[-1]), float(told[-1])
+        return np.round(told).astype(np.int64)
 
 
 class _Counts:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kvdistill.formats.iolog import ABSOLUTE, FIRST_US, RELATIVE, LogOptions, LogSummary
+from kvdistill.formats.iolog import ABSOLUTE, RELATIVE, LogOptions, LogSummary
 from kvdistill.jobs.buffers import buffer_lines, buffer_needs, huge_pages, run_line
 from kvdistill.jobs.header import common_losses, header, log_bugs
 from kvdistill.jobs.job import (
@@ -26,41 +26,46 @@ from kvdistill.profile.profile import Profile
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
 BUFFER_BYTES = 256 * MIB
-DEFAULT_JOBS = 32
 _MAX_DEPTH = 1024
 _MS = 1_000_000
-MOST_LATE = 0.01
-"""Share of the span that submitting may make the last I/O late: what a check allows."""
-_SUBMIT_US, _SUBMIT_US_PER_MIB = 8.0, 20.0
-"""What fio takes to submit an I/O, and each MiB of it: the gaps in a closed loop's refill, with libaio."""
+_WAITED_US, _MIN_WAITS, _USUAL = 300, 50, 90
 
 
-def replay_form(parts: Iterable[dict[str, Any]], options: LogOptions) -> LogOptions:
-    """Return `options` with the number of jobs and the version of the log that come closest for the I/Os in `parts`.
+def replay_form(options: LogOptions) -> LogOptions:
+    """Return `options` with the number of jobs and the version of the log that come closest.
 
-    One asynchronous job with microseconds is closest as long as fio keeps up: each of its delays runs from the last
-    I/O, so that whatever a burst takes to submit makes all that follows late. Beyond that, absolute milliseconds,
-    which are caught up with, over many jobs. docs/fio-jobs.md has the measurements.
+    One asynchronous job: many jobs wake each on its own, and as many as there are may be in flight. Absolute
+    milliseconds, where what fio takes to issue an I/O is not known: relative microseconds are closer, but what issuing
+    takes adds up, unless it is told (`LogOptions.issue_us`, which a check measures). docs/fio-jobs.md has the figures.
     """
-    many = max(1, min(DEFAULT_JOBS, BUFFER_BYTES // options.max_io_bytes))
-    version, jobs = options.version, options.jobs
-    if version is None and jobs is None:
-        version = RELATIVE if lateness(parts) <= MOST_LATE else ABSOLUTE
-    version = version or (RELATIVE if jobs == 1 else ABSOLUTE)
-    return replace(options, version=version, jobs=jobs or (1 if version == RELATIVE else many))
+    is_told = any(options.issue_us) and options.jobs in (None, 1)
+    return replace(options, version=options.version or (RELATIVE if is_told else ABSOLUTE), jobs=options.jobs or 1)
 
 
-def lateness(parts: Iterable[dict[str, Any]]) -> float:
-    """Return how much longer one job of relative times takes than asked, as a share; estimated by cost to submit."""
-    late_us, last, span_us = 0.0, None, 0
-    for part in parts:
-        cost = _SUBMIT_US + part["length"] / MIB * _SUBMIT_US_PER_MIB
-        us = part["us"] if last is None else np.concatenate([[last[0]], part["us"]])
-        before = cost[:-1] if last is None else np.concatenate([[last[1]], cost[:-1]])
-        late_us += float(np.maximum(before - np.diff(us), 0).sum())
-        last = int(part["us"][-1]), float(cost[-1])
-        span_us = last[0] - FIRST_US
-    return late_us / span_us if span_us else 0.0
+def fitted_issue_us(
+    asked_us: NDArray[np.int64], came_us: NDArray[np.int64], length: NDArray[np.int64]
+) -> tuple[float, float] | None:
+    """Return what fio took to issue an I/O and each MiB of it, from the times asked in a log of version 3 and seen.
+
+    Only waits tell it: what was due at once came as soon as it could. Null if there are too few, or it took nothing.
+    """
+    if len(asked_us) != len(came_us):
+        return None
+    asked, came = np.diff(asked_us), np.diff(came_us)
+    waited = asked > _WAITED_US
+    late = (came - asked)[waited]
+    if len(late) < _MIN_WAITS:
+        return None
+    # A stall of the machine is no cost of an I/O.
+    usual = np.abs(late - np.median(late)) <= np.percentile(np.abs(late - np.median(late)), _USUAL)
+    mib = (length[:-1][waited] / MIB)[usual]
+    mean = float(late[usual].mean())
+    if mean <= 0:
+        return None
+    if np.ptp(mib) * 2 <= mib.max():
+        return mean, 0.0
+    slope, base = (float(x) for x in np.polyfit(mib, late[usual], 1))
+    return (base, slope) if base > 0 and slope > 0 else (mean, 0.0)
 
 
 def prefill_job(profile: Profile, modes: Sequence[FioMode], space: int, options: JobOptions) -> str:
@@ -143,14 +148,14 @@ def _job(
     split = f"{format_count(log.split_ops)} operations longer than {format_bytes(log.max_io_bytes)} are split"
     losses = [
         *([f"{split}; their parts are issued at once"] if log.split_ops else []),
-        *(["times are whole milliseconds"] if log.version == ABSOLUTE else []),
+        *(["times are whole milliseconds; kvreplay keeps microseconds"] if log.version == ABSOLUTE else []),
         *lost,
         *common_losses(profile),
     ]
     sections = [
         ("Run", run),
         ("Needs", need),
-        ("It does", [f"{reads} and {writes}, as fio counts them", _jobs_note(log), *does]),
+        ("It does", [f"{reads} and {writes}, as fio counts them", _jobs_note(log), *_issue_note(log), *does]),
         ("Lost", losses),
         (bugs_heading(options.version), log_bugs(options.version, log)),
     ]
@@ -186,6 +191,19 @@ def _jobs_note(log: LogSummary) -> str:
         f"lines are dealt to {len(log.files)} jobs in turn, each of which does one after the other: so many are in "
         "flight at most, and latencies are true"
     )
+
+
+def _issue_note(log: LogSummary) -> list[str]:
+    if not any(log.issue_us):
+        return []
+    base, per_mib = log.issue_us
+    each = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
+    return [
+        (
+            f"each delay in the log is {base:.0f} µs{each} shorter than the source's: what this fio took to issue an "
+            "I/O when --check measured it here, which would add up"
+        )
+    ]
 
 
 def _memory_bytes(log: LogSummary) -> int:

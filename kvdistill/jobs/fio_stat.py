@@ -25,7 +25,7 @@ from kvdistill.jobs.job import (
     stat_space_bytes,
 )
 from kvdistill.profile.distributions import cut_long
-from kvdistill.profile.profile import IoStream, Law, Loop, Pace, Profile
+from kvdistill.profile.profile import IoStream, Law, Loop, Pacing, Profile
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
 
 BUFFER_BYTES = 1024 * MIB
@@ -94,7 +94,7 @@ def _streams(profile: Profile) -> list[IoStream]:
             span_ns=profile.span_ns,
             read=direction if name == "read" else msgspec.structs.replace(direction, ops=0, sizes=[]),
             write=direction if name == "write" else msgspec.structs.replace(direction, ops=0, sizes=[]),
-            loop=Loop(pace=Pace.POISSON, depth=None, think_ns=None, think_ops=None),
+            loop=Loop(pace=Pacing.POISSON, depth=None, think_ns=None, think_ops=None),
             places=None,
         )
         for name, direction in (("read", profile.read), ("write", profile.write))
@@ -109,7 +109,7 @@ def _streams(profile: Profile) -> list[IoStream]:
 def _losses(profile: Profile, options: JobOptions) -> list[str]:
     lost = ["the order of operations, and how soon a place is used again beyond what its law says (--mode reuse)"]
     laws = {s.places.law for s in profile.streams if s.places is not None}
-    if any(s.loop.pace is Pace.BURSTS for s in profile.streams) and profile.arrivals is not None:
+    if any(s.loop.pace is Pacing.BURSTS for s in profile.streams) and profile.arrivals is not None:
         lost.append(
             f"bursts: arrivals are independent of each other (variance by mean of operations in the source: "
             f"{profile.arrivals.dispersion}; by chance it is 1)"
@@ -144,7 +144,7 @@ def _sections(stream: IoStream, times: _Times, profile: Profile, space: int) -> 
         return [(stream.name, lines)]
     lines += [f"startdelay={times.start_ms}ms"] * bool(times.start_ms)
     lines += ["time_based=1", f"runtime={times.runtime_ms}ms"]
-    if stream.loop.pace is Pace.CLOSED:
+    if stream.loop.pace is Pacing.CLOSED:
         lines += _depth_lines(stream, profile)
         if stream.loop.think_ns is not None:
             lines += [
@@ -170,7 +170,7 @@ def _rate(stream: IoStream) -> tuple[Rate, list[str], list[str]]:
         return Rate(1, (), 0, is_poisson=False), [], [f"rate={','.join(said)}"]
     direction = stream.read if stream.read.ops else stream.write
     ops_per_s, bytes_per_s = direction.ops / seconds, direction.io_bytes / seconds
-    if stream.loop.pace is Pace.EVEN:
+    if stream.loop.pace is Pacing.EVEN:
         rate = even_pace(ops_per_s, bytes_per_s, has_one_size=len(direction.sizes) == 1)
         return rate, [], list(rate.options)
     rate = pace(ops_per_s, bytes_per_s)

@@ -118,7 +118,7 @@ def _write_logs(
 ) -> WrittenJob:
     """Write iologs of `parts`, which use `span_bytes` of the target, and the job `text` that runs them."""
     options, space = wanted.options, fio.whole_mib(span_bytes)
-    form = fio_replay.replay_form(parts(), wanted.logs)
+    form = fio_replay.replay_form(wanted.logs)
     logs = iolog.write_iologs(folder, mode, parts, options.target, form)
     write_text(folder / mode.job, text(logs))
     return WrittenJob([mode.job, *logs.files], space, logs, parts)

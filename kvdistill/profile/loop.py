@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.profile.profile import Loop, Pace
+from kvdistill.profile.profile import Loop, Pacing
 
 _MOST = 99.9
 """Percentile of what is in flight that counts as the most: a scheduler may hold one request longer."""
@@ -53,7 +53,7 @@ def fit_loop(came: NDArray[np.int64], done: NDArray[np.float64] | None) -> Loop:
     depth = max(1, int(np.percentile(events.in_flight, _MOST, method="inverted_cdf")))
     if _is_closed(events, depth):
         think_ns, think_ops = _thinks(events)
-        return Loop(pace=Pace.CLOSED, depth=depth, think_ns=think_ns, think_ops=think_ops)
+        return Loop(pace=Pacing.CLOSED, depth=depth, think_ns=think_ns, think_ops=think_ops)
     return Loop(pace=_open_pace(np.diff(events.came)), depth=depth, think_ns=None, think_ops=None)
 
 
@@ -112,14 +112,14 @@ def _thinks(events: _Events) -> tuple[int | None, int | None]:
     return round(typical), round(len(came) / like)
 
 
-def _open_pace(gaps_ns: NDArray[np.int64]) -> Pace:
+def _open_pace(gaps_ns: NDArray[np.int64]) -> Pacing:
     """Return how gaps between arrivals are distributed: all about the same, or as by chance, or else."""
     if len(gaps_ns) < _MIN_OPS:
-        return Pace.POISSON
+        return Pacing.POISSON
     middle = float(np.median(gaps_ns))
     if middle and float((np.abs(gaps_ns - middle) <= _EVEN_WITHIN * middle).mean()) >= _EVEN_SHARE:
-        return Pace.EVEN
-    return Pace.POISSON if exponential_ks(gaps_ns) <= _POISSON_KS else Pace.BURSTS
+        return Pacing.EVEN
+    return Pacing.POISSON if exponential_ks(gaps_ns) <= _POISSON_KS else Pacing.BURSTS
 
 
 def exponential_ks(gaps_ns: Any) -> float:

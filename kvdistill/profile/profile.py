@@ -191,7 +191,7 @@ class Locality(msgspec.Struct, frozen=True, kw_only=True):
     write: Reuse
 
 
-class Pace(StrEnum):
+class Pacing(StrEnum):
     """Who says when a stream's next operation comes."""
 
     CLOSED = "closed"
@@ -207,7 +207,7 @@ class Pace(StrEnum):
 class Loop(msgspec.Struct, frozen=True, kw_only=True):
     """The pace of a stream."""
 
-    pace: Pace
+    pace: Pacing
     depth: int | None
     """The most in flight, but for one arrival in a thousand; null if operations were not timed."""
     think_ns: int | None

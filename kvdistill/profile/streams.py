@@ -18,7 +18,7 @@ from kvdistill.profile.loop import exponential_ks, fit_loop
 from kvdistill.profile.operations import READ, WRITE
 from kvdistill.profile.phases import cut
 from kvdistill.profile.places import fit_places
-from kvdistill.profile.profile import DirectionProfile, IoStream, Law, Loop, Pace
+from kvdistill.profile.profile import DirectionProfile, IoStream, Law, Loop, Pacing
 from kvdistill.queries.database import query, query_table
 
 MAX_OPS = 1_000_000
@@ -27,8 +27,6 @@ MAX_PROCESSES = 8
 """More are one crowd."""
 _MIN_OPS = 20
 _COUPLED_KS = 0.15
-_AT_EDGE = 0.01
-"""A stream that begins within this share of its phase begins with it."""
 
 Describe = Callable[[int, int, int, int | None, bool], DirectionProfile]
 """Op, first and last time, process, and whether zones are wanted."""
@@ -76,7 +74,7 @@ def _phases(db: Any, part: _Part) -> list[_Part]:
     table = query_table(db, "profile_kinds", bucket_ns=bucket, **which)
     counts[table["kind"].to_numpy(), table["bucket"].to_numpy()] = table["ops"].to_numpy()
     loop = fit_loop(ops["ts_ns"], ops["completed_ns"])
-    edges = cut(counts[counts.sum(axis=1) > 0], has_rate=loop.pace is not Pace.CLOSED)
+    edges = cut(counts[counts.sum(axis=1) > 0], has_rate=loop.pace is not Pacing.CLOSED)
     return [
         _Part(part.process, part.from_ns + a * bucket, min(part.from_ns + b * bucket - 1, part.to_ns)) for a, b in edges
     ]
@@ -97,11 +95,10 @@ def _streams(db: Any, part: _Part, start_ns: int, describe: Describe, *, has_pla
     for name, which, loop in _split(ops, done):
         times = ops["ts_ns"][which]
         places = fit_places(ops["address"][which], ops["io_bytes"][which]) if has_places else None
-        begin, end = part.from_ns, part.to_ns
-        if times[0] - begin > _AT_EDGE * (end - begin):
-            begin = int(times[0])
-        if len(times) < MAX_OPS and end - times[-1] > _AT_EDGE * (end - begin):
-            end = int(times[-1])
+        begin, span = int(times[0]), part.to_ns + 1 - int(times[0])
+        if _MIN_OPS <= len(times) < MAX_OPS and times[-1] > times[0]:
+            # So many gaps as operations: the last one's is not seen.
+            span = round(int(times[-1] - times[0]) * len(times) / (len(times) - 1))
         directions = [
             describe(op, part.from_ns, part.to_ns, part.process, places is not None and places.law is Law.ZONES)
             if (ops["op"][which] == op).any()
@@ -112,7 +109,7 @@ def _streams(db: Any, part: _Part, start_ns: int, describe: Describe, *, has_pla
             IoStream(
                 name=name,
                 start_ns=begin - start_ns,
-                span_ns=end - begin,
+                span_ns=span,
                 read=directions[0],
                 write=directions[1],
                 loop=loop,
@@ -127,14 +124,14 @@ def _split(ops: dict[str, Any], done: Any) -> list[tuple[str, Any, Loop]]:
     both, is_read = fit_loop(ops["ts_ns"], done), ops["op"] == READ
     if is_read.all() or not is_read.any():
         return [("read" if is_read.all() else "write", np.ones(len(is_read), dtype=bool), both)]
-    if both.pace is Pace.CLOSED:
+    if both.pace is Pacing.CLOSED:
         return [("mixed", np.ones(len(is_read), dtype=bool), both)]
     each = [
         (name, which, fit_loop(ops["ts_ns"][which], None if done is None else done[which]))
         for name, which in (("read", is_read), ("write", ~is_read))
     ]
-    if both.pace is Pace.BURSTS and _is_coupled(ops["ts_ns"], is_read):
-        return [("mixed", np.ones(len(is_read), dtype=bool), msgspec.structs.replace(both, pace=Pace.POISSON))]
+    if both.pace is Pacing.BURSTS and _is_coupled(ops["ts_ns"], is_read):
+        return [("mixed", np.ones(len(is_read), dtype=bool), msgspec.structs.replace(both, pace=Pacing.POISSON))]
     return each
 
 

@@ -30,7 +30,7 @@ def jobs(tmp_path: Path) -> Path:
 
 
 def test_fio_parses_both_jobs_without_complaint(jobs):
-    for job in ("replay.prefill.fio", "replay.fio", "stat.fio", "reuse.prefill.fio", "reuse.fio"):
+    for job in ("prefill.fio", "replay.fio", "stat.fio", "reuse.fio"):
         done = subprocess.run(["fio", "--parse-only", job], cwd=jobs, capture_output=True, text=True, check=False)
         said = [line for line in (done.stdout + done.stderr).splitlines() if "bs_unaligned may not" not in line]
         assert (done.returncode, said) == (0, [])
@@ -47,7 +47,7 @@ def test_fio_takes_as_many_sizes_as_we_give_it(tmp_path):
 
 
 def test_the_replay_does_what_the_log_says(jobs):
-    (prefill,) = run_fio(jobs / "replay.prefill.fio", 60)["jobs"]
+    (prefill,) = run_fio(jobs / "prefill.fio", 60)["jobs"]
     assert prefill["write"]["io_bytes"] == 4 * MIB
     scratch = (jobs / "kvdistill.scratch").stat()
     assert scratch.st_size == 4 * MIB
@@ -69,8 +69,8 @@ def test_the_replay_does_what_the_log_says(jobs):
 def test_every_form_of_the_replay_does_the_same(tmp_path, options):
     run_cli("kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out", "--mode", "replay",
             "--mode", "reuse", *options)  # fmt: skip
+    run_fio(tmp_path / "out" / "prefill.fio", 60)
     for mode in ("replay", "reuse"):
-        run_fio(tmp_path / "out" / f"{mode}.prefill.fio", 60)
         (found,) = run_fio(tmp_path / "out" / f"{mode}.fio", 60)["jobs"]
         assert (found["read"]["total_ios"] + found["write"]["total_ios"]) == 12
 
@@ -97,7 +97,7 @@ def test_check_compares_and_leaves_only_its_table(tmp_path):
     )  # fmt: skip
     names = {f.name for f in (tmp_path / "out").iterdir()}
     logs = {f"{mode}.{i:02}.iolog" for mode in ("replay", "reuse") for i in range(1, 13)}
-    jobs = {"replay.prefill.fio", "replay.fio", "stat.fio", "reuse.prefill.fio", "reuse.fio"}
+    jobs = {"prefill.fio", "replay.fio", "stat.fio", "reuse.fio"}
     assert names == {*logs, *jobs, "profile.json", "closeness.json"}
     closeness = json.loads((tmp_path / "out" / "closeness.json").read_text())
     assert json.loads(done.stdout)["closeness"] == closeness
