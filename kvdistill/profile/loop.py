@@ -16,6 +16,7 @@ from kvdistill.profile.profile import Loop, Pacing
 
 _MOST = 99.9
 """Percentile of what is in flight that counts as the most: a scheduler may hold one request longer."""
+_FULL = 0.9
 _FULL_PEAKS = 0.5
 """Share of the times at which arrivals pause that find a closed loop full."""
 _TIMED = 0.99
@@ -75,7 +76,7 @@ def _is_closed(events: _Events, depth: int) -> bool:
     # An arrival is a peak if something completes before the next one.
     completed = np.searchsorted(events.done, events.came, "right")
     peaks = in_flight[np.append(np.diff(completed) > 0, [True])]
-    return float((peaks >= depth).mean()) > _FULL_PEAKS
+    return float((peaks >= _FULL * depth).mean()) > _FULL_PEAKS
 
 
 def entropy(values_ns: NDArray[np.int64]) -> float:
@@ -96,6 +97,9 @@ def _thinks(events: _Events) -> tuple[int | None, int | None]:
         return None, None
     told = np.log(np.maximum(idle, 1000))
     middle = float(told.min() + told.max()) / 2
+    if np.ptp(told) < np.log(_PAUSE_FACTOR):
+        # All are pauses, or none is.
+        middle = float(told.min()) - 1
     for _ in range(20):
         # Two means: of the time to submit, and of the pauses.
         if not (told > middle).any() or not (told <= middle).any():
