@@ -1,6 +1,6 @@
 """Whether known fio jobs come back: source, probe, distil, fio, probe, and both sides' figures at the device.
 
-    python bench/bench_mixes.py [NAME ...] [--keep FOLDER]
+    python bench/bench_mixes.py [NAME ...] [--keep FOLDER] [--mode stat]
 
 Each mix runs 15 s on a preallocated and written file of 4 GiB with `kvreplay probe` beside it; `kvdistill fio --check`
 then makes jobs of what the probe saw and runs them likewise. The mix runs once more after that: what it then differs
@@ -110,13 +110,13 @@ def distilled(seen: Path, scratch: Path) -> Distilled:
     return distil_source(seen, disk_of(seen).name, Limit(), scratch)
 
 
-def compare(seen: Path, out: Path) -> list[dict[str, Any]]:
-    """Return what `--check` finds of the jobs made of `seen`."""
+def compare(seen: Path, out: Path, modes: list[str]) -> list[dict[str, Any]]:
+    """Return what `--check` finds of the jobs of `modes` made of `seen`."""
     disk = disk_of(seen)
     assert disk is not None
     command = [
-        sys.executable, "-m", "kvdistill.cli", "fio", str(seen), "--tier", disk.name, "-o", str(out), "--mode", "stat",
-        "--mode", "replay", "--check", "--check-seconds", "20", "--check-bytes", "64GiB", "--json",
+        sys.executable, "-m", "kvdistill.cli", "fio", str(seen), "--tier", disk.name, "-o", str(out), "--check",
+        "--check-seconds", "20", "--check-bytes", "64GiB", "--json", *(f"--mode={mode}" for mode in modes),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -145,6 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="mixes by the first word of their names; all if none")
     parser.add_argument("--keep", type=Path, help="keep sources and jobs in this folder, and use those that are there")
+    parser.add_argument("--mode", action="append", help="stat or replay [default: both]")
     wanted = parser.parse_args()
     print("| what | " + " | ".join(FIGURES) + " | missed |")
     print("|---" * (len(FIGURES) + 2) + "|")
@@ -157,7 +158,7 @@ def main() -> None:
                 continue
             prefill(folder)
             with tempfile.TemporaryDirectory(prefix="again-") as place:
-                found = compare(record(folder, short, job), folder / f"{short}.jobs")
+                found = compare(record(folder, short, job), folder / f"{short}.jobs", wanted.mode or ["stat", "replay"])
                 found.append(again(folder, short, job, Path(place)))
             print("\n".join(rows(name, found)), flush=True)
 
