@@ -131,7 +131,7 @@ def fio(
     kvdistill fio conv.parquet --tier nvme -o jobs
     kvdistill fio conv.parquet --tier nvme -o jobs --mode replay --limit 60s --check
     kvdistill fio run -o jobs --mode stat
-    cd jobs && fio replay.prefill.fio && fio replay.fio
+    cd jobs && fio prefill.fio && fio replay.fio
     """
     from kvdistill.check.fio_jobs import write_jobs
     from kvdistill.formats.iolog import LogOptions
