@@ -10,6 +10,7 @@ import duckdb
 
 from kvdistill.formats.formats import Account
 from kvdistill.queries.database import literal
+from kvtrace.core.csv import unpacked
 from kvtrace.core.errors import TraceError
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -24,17 +25,13 @@ def one(db: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
 
 def first_line(path: Path) -> str:
     """Return the first line of `path`, plain or zstd, without its end; TraceError if there is none."""
-    import zstandard
-
     if not path.is_file():
         raise TraceError("no such file" if not path.exists() else "not a regular file", path=path)
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    if head.startswith(_ZSTD_MAGIC):
-        try:
-            head = zstandard.ZstdDecompressor().decompressobj().decompress(head)
-        except zstandard.ZstdError as error:
-            raise TraceError(f"damaged zstd data: {error}", path=path) from None
+    if is_zstd(path):
+        head = next(unpacked(path), b"")[:_HEAD_BYTES]
+    else:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
     text = head.decode(errors="replace")
     if not text.strip():
         raise TraceError("empty: there is nothing to import", path=path)
@@ -66,6 +63,10 @@ def load(
         TraceError: the file cannot be read to its end.
 
     """
+    if is_zstd(path):
+        # DuckDB would unpack without end what was made to fill a machine.
+        for _part in unpacked(path):
+            pass
     types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
     options = {
         "delim": delimiter,

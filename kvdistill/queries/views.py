@@ -82,7 +82,7 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
         if path.name in (RUN_FILE, PROBE_FILE):
             folders[path.parent] = None
             continue
-        reader = tables.open_table(path)
+        reader = tables.checked(path) if path.name.endswith(".parquet") else tables.open_table(path)
         is_of_run = reader.table in _OF_A_RUN
         if is_of_run:
             folders[path.parent] = None
@@ -97,7 +97,8 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
         )
         objects = tables.objects_path(path)
         if reader.table is TRACE and objects.is_file():
-            tables.open_table(objects, OBJECTS)
+            if objects.name.endswith(".parquet"):
+                tables.checked(objects, OBJECTS)
             _add(found, OBJECTS, objects, origin, scratch)
     facts = {
         "runs": [row for folder in folders for row in _run_facts(folder)],

@@ -69,6 +69,20 @@ class Arena:
 
 
 HUGE_PAGE_BYTES = 2 << 20
+_MAP_NORESERVE = 0x4000
+_POPULATE_WRITE = 23
+"""MADV_POPULATE_WRITE, since Linux 5.14."""
+
+
+def touch(address: int, nbytes: int) -> None:
+    """Have the kernel give memory to `nbytes` from `address` on; what lies there stays, and other threads run."""
+    start, end = address // mmap.PAGESIZE * mmap.PAGESIZE, address + nbytes
+    if ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _POPULATE_WRITE) != 0:
+        import numpy as np
+
+        # One byte of each page, as it is.
+        pages = np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start))[:: mmap.PAGESIZE]
+        pages |= 0
 
 
 def map_aligned(nbytes: int) -> tuple[mmap.mmap, int]:
@@ -78,7 +92,9 @@ def map_aligned(nbytes: int) -> tuple[mmap.mmap, int]:
     """
     import numpy as np
 
-    mapping = mmap.mmap(-1, nbytes + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # Addresses that are never used need no memory promised.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    mapping = mmap.mmap(-1, nbytes + HUGE_PAGE_BYTES, flags=flags)
     first = -np.frombuffer(mapping, dtype=np.uint8).ctypes.data % HUGE_PAGE_BYTES
     whole = nbytes // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
     if whole and hasattr(mmap, "MADV_HUGEPAGE"):

@@ -21,7 +21,7 @@ from kvreplay.engine.uring import RingSubmitter
 from kvreplay.engine.workers import generators, precise_timers
 from kvreplay.plan.plan import build_plan
 from kvreplay.plan.residency import trace_residency
-from kvreplay.tiers.tier import DeviceTier, RingExtents, RingTier, Tier, has_times
+from kvreplay.tiers.tier import DeviceTier, RingExtents, RingTier, Tier, copied, has_times
 from kvtrace.core.errors import ConfigError, DeviceError
 
 MAX_ENTRIES = 4096
@@ -145,14 +145,16 @@ def choose(wanted: EngineName, tiers: Sequence[Tier | None], depth: int, io_byte
 def _is_for_threads(tiers: Sequence[Tier | None]) -> bool:
     """Return whether a thread an I/O is the shorter way: tiers do something, and none of it is for io_uring."""
     working = [t for t in tiers if t is not None and has_times(t)]
-    return bool(working) and not any(isinstance(t, RingTier | RingExtents) for t in working)
+    return bool(working) and not any(isinstance(t, RingTier | RingExtents) or copied(t) for t in working)
 
 
 def _chosen(wanted: EngineName, is_for_threads: bool, depth: int, io_bytes: int) -> Chosen:
     if wanted is EngineName.THREADS:
         return Chosen(ThreadEngine(depth, io_bytes), "--engine threads")
     if wanted is EngineName.AUTO and is_for_threads:
-        return Chosen(ThreadEngine(depth, io_bytes), "no tier has files, which io_uring is for")
+        return Chosen(
+            ThreadEngine(depth, io_bytes), "no tier has files, or memory without --verify, which io_uring's loop is for"
+        )
     refused = ring.refusal()
     if refused is None:
         try:

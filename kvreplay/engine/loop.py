@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
+from kvreplay.data import copies
+from kvreplay.data.copies import fence
 from kvreplay.engine import mailbox, order
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import OK
@@ -32,7 +34,7 @@ from kvreplay.engine.tables import (
     stack_take,
     tokens_at,
 )
-from kvreplay.engine.turn import NS_PER_S, begin, clock, eventfd_read, rest_of
+from kvreplay.engine.turn import NS_PER_S, begin, clock, eventfd_read, may_copy, put_copies, rest_of, take_copies
 from kvtrace.core.compiled import inner, int8s, int64s, njit, uint32s
 
 WOKEN, MOVED_IN_LANE = r.WOKEN, 7
@@ -146,10 +148,14 @@ def _sleep(address: int, rest: int) -> None:
     """Submit what was put; wait for a completion for `rest` ns, unless there is something to do."""
     job = job_at(address)
     lanes = lanes_at(job.lanes)
-    is_full = lanes.out >= job.depth
+    # Copies take no place of the queue: there may be more to start, and to make data for.
+    is_full = lanes.out >= job.depth and not lanes.copies
     is_asleep = rest != 0 and mailbox.fall_asleep(address, FULL if is_full else HUNGRY)
     if not is_asleep and lanes.tail == lanes.submitted and lanes.head != np.int64(uint32s(lanes.cq_tail)[0]):
         return
+    if is_asleep and lanes.copies and copies.is_next_done(lanes.copies):
+        mail_at(job.mail).asleep = AWAKE
+        is_asleep = False
     # With a full queue a completion will come, whatever else happens.
     limit = 0 if is_full or not is_asleep else rest
     started, lacks_data = 0, False
@@ -168,7 +174,7 @@ def _reap(address: int) -> None:
     """Take what has completed: pieces of lanes here, the rest to `others`."""
     lanes = lanes_at(job_at(address).lanes)
     completions, head, tail = int64s(lanes.completions), lanes.head, np.int64(uint32s(lanes.cq_tail)[0])
-    mailbox.fence()
+    fence()
     while head != tail:
         at = 2 * (head & lanes.cq_mask)
         # The result is the low half of the second word, with a sign.
@@ -183,7 +189,7 @@ def _reap(address: int) -> None:
             other.data, other.result = data, result
             lanes.other_count += 1
     lanes.head = head
-    mailbox.fence()
+    fence()
     uint32s(lanes.cq_head)[0] = head
 
 
@@ -255,12 +261,18 @@ def run(address: int, until: int) -> None:
             is_pythons = begin(address) or is_pythons
             # Of what is passed over no completion will come.
             passed = _put_pieces(address)
+            if lanes.copies:
+                put_copies(address)
         now = clock(address)
         order.count_waits(address, now)
-        mailbox.ask(address, now, lanes.out < job.depth)
-        _sleep(address, 0 if is_pythons or passed else rest_of(address, now, until))
+        mailbox.ask(address, now, lanes.out < job.depth or lanes.copies != 0)
+        has_copied = may_copy(address) and copies.copy_next(lanes.copies, lanes.clock)
+        _sleep(address, 0 if is_pythons or passed or has_copied else rest_of(address, now, until))
         _reap(address)
         _retire(address)
+        if lanes.copies:
+            take_copies(address)
         is_told = lanes.is_error or lanes.other_count or lanes.over_count or lanes.bad_count
-        if is_pythons or now >= until or is_told or (is_over(address) and not lanes.out):
+        is_idle = not lanes.out and not lanes.copied_count
+        if is_pythons or now >= until or is_told or (is_over(address) and is_idle):
             return

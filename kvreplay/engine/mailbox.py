@@ -11,9 +11,10 @@ from typing import Any
 
 from numba.core import types
 
+from kvreplay.data.copies import fence
 from kvreplay.engine import order
 from kvreplay.engine.tables import ASKED, asked_ring_at, job_at, mail_at
-from kvtrace.core.compiled import holding, inner, int64s, intrinsic
+from kvtrace.core.compiled import holding, inner, int64s
 
 TOGETHER = 32
 """Buffers that a thread makes at a time, at most."""
@@ -22,17 +23,6 @@ AWAKE, FULL, HUNGRY = range(3)
 _ASKED_BYTES = ASKED.itemsize
 
 _eventfd_write: Any = types.ExternalFunction("eventfd_write", types.int32(types.int32, types.int64))
-
-
-@intrinsic
-def fence(typing: Any) -> Any:  # noqa: ARG001 - the form that numba asks for
-    """Keep reads and writes before it apart from those after it, as other threads and the kernel see them."""
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 - the same
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(), code
 
 
 @inner

@@ -91,6 +91,8 @@ def filled(address: int, slot: int) -> None:
     flight.filled_pieces += count
     if fill.piece == 0:
         flight.is_reserved = True
+    if flight.is_copied:
+        return
     if flight.is_lane:
         job.available += count
     elif flight.is_started:

@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from kvreplay.data.copies import Copiers, serve
 from kvreplay.engine import loop, mailbox, order, ready, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import Flight, Job
 from kvreplay.engine.schedule import Schedule, Submission
 from kvreplay.engine.tables import BAD, LANES, OTHER, TOKEN
 from kvreplay.engine.workers import Mail
-from kvreplay.tiers.tier import RingExtents
+from kvreplay.tiers.tier import CopiedTier, RingExtents
 from kvtrace.core.compiled import compile_announced
 
 _COMPILED = {
     1: (turn.take, turn.next_piece, mailbox.may_sleep),
-    2: (loop.run, turn.next_turn, turn.fall_asleep, turn.doze, order.begun, mailbox.must_wake),
+    2: (loop.run, turn.next_turn, turn.fall_asleep, turn.doze, order.begun, mailbox.must_wake, serve),
     3: (order.piece_done, ready.done, mailbox.made),
     4: (mailbox.next_asked, order.make_lane),
 }
@@ -48,18 +49,23 @@ class Pump:
         buffers: list[int],
         *,
         extents: Sequence[RingExtents | None],
+        copied: Sequence[CopiedTier | None],
         is_registered: bool,
     ) -> None:
         """Serve `ring`: `buffers` are the addresses of those for reads, one an I/O in flight, then of those for data.
 
-        `ways` say by tier how its operations are done, `extents` are those whose objects the ring reads in place.
+        `ways` say by tier how its operations are done, `extents` are those whose objects the ring reads in place,
+        `copied` those whose objects threads of compiled code copy.
         """
         tables, depth = schedule.tables, schedule.depth
         record, objects = job.record, int(job.plan.object_id.max()) + 1 if len(job.plan) else 0
         none = np.zeros(0, np.int64)
         places: list[Any] = [none if t is None else t.ring_places(objects) for t in extents]
+        for index, tier in enumerate(copied):
+            if tier is not None:
+                places[index] = tier.copy_places(objects)
         self.places = [memoryview(of_tier) for of_tier in places]
-        """By tier of `extents`: where each object lies; NOWHERE if it does not."""
+        """By tier of `extents` and `copied`: where each object lies; NOWHERE if it does not."""
         self.lanes = lanes = tables.record(LANES)
         """The counters named in `tables`."""
         tables.job.lanes, self._address = ctypes.addressof(lanes), tables.address
@@ -71,6 +77,7 @@ class Pump:
         sequence: Any
         fresh, sequence, self._over = np.zeros((3, depth), np.int64)
         lanes.fresh, lanes.sequence, lanes.over = tables.at(fresh), tables.at(sequence), tables.at(self._over)
+        lanes.copied = tables.at(np.zeros(depth, np.int64))
         lanes.clock = tables.at(np.zeros(2, np.int64))
         for name in ("submitted_ns", "completed_ns", "outcome"):
             setattr(lanes, name, tables.at(getattr(record, name)))
@@ -85,6 +92,17 @@ class Pump:
         lanes.free_tokens = tables.numbers(np.arange(depth), depth)
         self._read_buffers, self._sequence = memoryview(reads), memoryview(sequence)
         self._schedule, self._ring, self._job = schedule, ring, tables.job
+        self._copiers: Copiers | None = None
+
+    def share_copies(self, copiers: Copiers | None) -> None:
+        """Give what is to be copied to `copiers`."""
+        self._copiers = copiers
+        self.lanes.copies = 0 if copiers is None else copiers.address
+
+    @property
+    def copying(self) -> int:
+        """How many operations are copied now."""
+        return int(self.lanes.copied_count)
 
     @property
     def available(self) -> int:
@@ -94,6 +112,8 @@ class Pump:
     def start_clock(self, start_ns: int) -> None:
         """Let times count from `start_ns` of the monotonic clock."""
         self.lanes.start_ns = start_ns
+        if self._copiers is not None:
+            self._copiers.copies.start_ns = start_ns
 
     def take_read_buffer(self) -> int:
         """Return a free buffer for a read of Python's."""

@@ -57,12 +57,14 @@ FLIGHT = record(
     # Its first and its last buffer of data.
     "first_fill last_fill "
     # As a lane: flags and file of its requests, where the object begins in that file, requests out.
-    "file base lane_out",
-    "has_io needs_data is_offered is_started is_begun is_running is_reserved is_failed is_lane is_own",
+    # Copied: the object's address is `base`, copies are `lane_out`; when the last one yet was done.
+    "file base lane_out copied_ns",
+    "has_io needs_data is_offered is_started is_begun is_running is_reserved is_failed is_lane is_copied is_own",
 )
 """An operation between becoming ready and completing.
 
-A lane is one whose pieces compiled code submits; it is `is_own` if compiled code finishes with it, too.
+A lane is one whose pieces compiled code submits; it is `is_own` if compiled code finishes with it, too. The pieces of
+one that is copied go to the threads that copy, and take no place of the queue.
 """
 FILL = record("flight piece end at next")
 """A buffer of data: whose it is, its next piece and the one after its last, where the next begins, the next buffer."""
@@ -89,6 +91,8 @@ LANES = record(
     "submitted_ns completed_ns outcome "
     # Addresses of stacks.
     "free_reads free_tokens "
+    # What is shared with threads that copy (0: nothing is copied), what they work on (oldest first), and how many.
+    "copies copied copied_count "
     # How many lanes there are, and what in what is left for Python.
     "count other_count over_count bad_count fresh_count "
     # Requests put and submitted, completions taken, requests in flight.

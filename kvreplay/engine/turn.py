@@ -11,12 +11,23 @@ from typing import Any
 
 from numba.core import types
 
+from kvreplay.data import copies
 from kvreplay.engine import mailbox, order
 from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, HUNGRY
-from kvreplay.engine.order import count_waits, fill_due, is_starved, make_lane, next_due, next_flight, start_next
-from kvreplay.engine.ready import done
-from kvreplay.engine.tables import NONE, flights_at, job_at, lanes_at, mail_at
+from kvreplay.engine.order import (
+    count_waits,
+    fill_due,
+    free_data,
+    is_starved,
+    make_lane,
+    next_due,
+    next_flight,
+    start_next,
+    use_fill,
+)
+from kvreplay.engine.ready import bounds, done, has_piece, number_of
+from kvreplay.engine.tables import NONE, count_of, fills_at, flights_at, heap_least, job_at, lanes_at, mail_at
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import FD_SHIFT
 from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s, njit
@@ -25,7 +36,7 @@ SPIN_NS = 50_000
 """The last part of the way to a deadline is not slept through: waking up takes about so long."""
 _MOST_BEGUN = 1024
 """Operations without I/O before we look at anything else."""
-BY_RING, BY_EXTENT, BY_THREAD, BY_NOBODY, BY_PYTHON = range(5)
+BY_RING, BY_EXTENT, BY_THREAD, BY_NOBODY, BY_PYTHON, BY_COPY = range(6)
 """How the operations of a tier are done: `BY_PYTHON` is an extent whose operations need more than I/O."""
 NS_PER_S = 10**9
 _OFFSET_MASK = (1 << FD_SHIFT) - 1
@@ -52,15 +63,16 @@ def take(address: int) -> bool:
 
 
 @inner
-def begin(address: int) -> bool:
+def begin(address: int) -> bool:  # noqa: PLR0911 - it ends where Python, or more room, is needed
     """Start the operations that come next, up to one that needs Python; return whether there is one and room for it."""
     job = job_at(address)
     lanes = lanes_at(job.lanes)
     for _ in range(_MOST_BEGUN):
-        if lanes.out + job.available >= job.depth:
+        is_full = lanes.out + job.available >= job.depth
+        if is_full and not lanes.copies:
             return False
         if job.running:
-            return True
+            return not is_full
         now = clock(address)
         number = next_flight(address, now)
         if number == NONE:
@@ -69,6 +81,10 @@ def begin(address: int) -> bool:
         row = flight.row
         tier = int8s(job.tier)[row]
         way = int64s(lanes.ways)[tier]
+        if way == BY_COPY and _begin_copied(address, number, tier):
+            continue
+        if is_full:
+            return False
         if way == BY_NOBODY:
             start_next(address)
             int64s(lanes.submitted_ns)[row] = int64s(lanes.completed_ns)[row] = now
@@ -88,10 +104,123 @@ def begin(address: int) -> bool:
 
 
 @inner
+def _begin_copied(address: int, number: int, tier: int) -> bool:
+    """Start the operation that comes next, whose pieces are copies; return False if it needs Python."""
+    job = job_at(address)
+    lanes, flight = lanes_at(job.lanes), flights_at(job.flights)[number]
+    if flight.op == DELETE or not flight.has_io or flight.is_failed:
+        return False
+    place = int64s(int64s(lanes.places)[tier])[int32s(job.object_id)[flight.row]]
+    if place < 0:
+        return False
+    start_next(address)
+    flight.is_lane = flight.is_copied = flight.is_own = True
+    flight.base, flight.lane_out, flight.copied_ns = place, 0, 0
+    flight.outstanding += 1
+    int64s(lanes.copied)[lanes.copied_count] = number
+    lanes.copied_count += 1
+    return True
+
+
+@inner
+def _copy_piece(address: int, number: int) -> None:
+    """Give the next piece of an operation to the threads that copy."""
+    job = job_at(address)
+    lanes, flight = lanes_at(job.lanes), flights_at(job.flights)[number]
+    piece, slot, at = flight.next_piece, NONE, 0
+    if flight.needs_data:
+        slot = flight.first_fill
+        fill = fills_at(job.fills)[slot]
+        piece, at = fill.piece, fill.at
+    start, end = bounds(address, number, piece)
+    began_at = lanes.submitted_ns + 8 * flight.row if flight.next_piece == 0 else 0
+    flight.next_piece += 1
+    flight.lane_out += 1
+    place = flight.base + start
+    if flight.needs_data:
+        use_fill(address, number, end - start)
+        to, source = place, int64s(lanes.buffers)[job.depth + slot] + at
+    else:
+        to, source = copies.to_sink(lanes.copies, end - start), place
+    is_last = flight.next_piece == flight.pieces
+    copies.put(lanes.copies, to, source, end - start, began_at, number, slot, is_last)
+
+
+@inner
+def put_copies(address: int) -> None:
+    """Give pieces to the threads that copy, the oldest operation first, as far as there is room."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    room, sequence, has_more = copies.room(lanes.copies), int64s(lanes.copied), False
+    for i in range(lanes.copied_count):
+        while has_piece(address, sequence[i]):
+            if not room:
+                has_more = True
+                break
+            _copy_piece(address, sequence[i])
+            room -= 1
+    # In a closed loop who has nothing else to do copies as well, in the place of a thread that sleeps.
+    spared = 1 if may_copy(address) else 0
+    copies.wake(lanes.copies, has_more, spared)
+
+
+@inner
+def may_copy(address: int) -> bool:
+    """Return whether this thread may do a copy: nothing else is under way or due meanwhile, and a thread sleeps."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    return lanes.copied_count > 0 and not lanes.out and not job.due and copies.sleepers(lanes.copies) > 0
+
+
+@inner
+def take_copies(address: int) -> None:
+    """Take what was copied, and finish with operations that are whole."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    while copies.is_next_done(lanes.copies):
+        entry = copies.next_of(lanes.copies)
+        number, flight = entry.flight, flights_at(job.flights)[entry.flight]
+        if entry.slot >= 0:
+            free_data(address, entry.slot)
+        flight.copied_ns = max(flight.copied_ns, entry.done_ns)
+        flight.lane_out -= 1
+        copies.take(lanes.copies)
+    sequence, kept = int64s(lanes.copied), 0
+    for i in range(lanes.copied_count):
+        number = sequence[i]
+        flight = flights_at(job.flights)[number]
+        is_put = flight.next_piece == flight.pieces
+        if flight.lane_out or not (is_put or job.is_stopped):
+            sequence[kept] = number
+            kept += 1
+        elif is_put:
+            int64s(lanes.completed_ns)[flight.row] = flight.copied_ns
+            int8s(lanes.outcome)[flight.row] = OK
+            flight.outstanding -= 1
+            done(address, number, flight.copied_ns)
+    lanes.copied_count = kept
+
+
+@inner
+def _is_next_copied(address: int) -> bool:
+    """Return whether the operation that comes next takes no place of the queue."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    if not lanes.copies or job.running or not count_of(job.to_start):
+        return False
+    row = flights_at(job.flights)[number_of(heap_least(job.to_start))].row
+    return int64s(lanes.ways)[int8s(job.tier)[row]] == BY_COPY and int8s(job.op)[row] != DELETE
+
+
+@inner
 def rest_of(address: int, now: int, until: int) -> int:
     """Return how long nothing has to be submitted; short of a deadline by what waking up takes."""
     job = job_at(address)
     lanes, rest = lanes_at(job.lanes), until - now
+    if lanes.out >= job.depth and _is_next_copied(address):
+        due = next_due(address, now)
+        if due != NONE:
+            rest = min(rest, due - SPIN_NS - now)
     if lanes.out < job.depth:
         if job.available:
             return 0
@@ -114,10 +243,14 @@ def next_piece(address: int) -> bool:
     lanes, now = lanes_at(job.lanes), clock(address)
     lanes.starved_ns += lanes.starved * (now - lanes.seen_ns)
     mailbox.take_made(address)
+    if lanes.copies:
+        take_copies(address)
     is_found = begin(address) and order.take(address, now)
+    if lanes.copies and not job.is_stopped:
+        put_copies(address)
     if is_found:
         lanes.out += 1
-    mailbox.ask(address, now, lanes.out < job.depth)
+    mailbox.ask(address, now, lanes.out < job.depth or lanes.copies != 0)
     count_waits(address, now)
     lanes.seen_ns, lanes.starved = now, 0
     if is_starved(address, now):
@@ -129,7 +262,7 @@ def next_piece(address: int) -> bool:
 def next_turn(address: int, until: int) -> int:
     """Return when there is something to do, if nothing completes and no data is made before; `until` at the latest."""
     job, now = job_at(address), clock(address)
-    if lanes_at(job.lanes).out < job.depth:
+    if lanes_at(job.lanes).out < job.depth or _is_next_copied(address):
         for due in (next_due(address, now), fill_due(address, now)):
             if due != NONE:
                 until = min(until, due)
@@ -139,16 +272,26 @@ def next_turn(address: int, until: int) -> int:
 @holding
 def fall_asleep(address: int, until: int) -> int:
     """Return until when the caller, who then calls `doze`, may sleep; whoever has something for it wakes it."""
-    return next_turn(address, until) if mailbox.fall_asleep(address, HUNGRY) else 0
+    if not mailbox.fall_asleep(address, HUNGRY):
+        return 0
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    if lanes.copies and copies.is_next_done(lanes.copies):
+        mail_at(job.mail).asleep = AWAKE
+        return 0
+    return next_turn(address, until)
 
 
 @njit
 def doze(address: int, until: int) -> None:
-    """Sleep until woken or `until`, the last part of the way awake."""
+    """Sleep until woken or `until`, the last part of the way awake; do copies first, if that is for us."""
     job = job_at(address)
     lanes, mail = lanes_at(job.lanes), mail_at(job.mail)
     # Others may look at the clock meanwhile: this place is ours.
     time = int64s(lanes.timeout)
+    if may_copy(address) and mail.asleep != AWAKE:
+        while copies.copy_next(lanes.copies, lanes.timeout):
+            until = 0
     while mail.asleep != AWAKE:
         _clock_gettime(_CLOCK_MONOTONIC, lanes.timeout)
         rest = until - (time[0] * NS_PER_S + time[1] - lanes.start_ns)

@@ -24,7 +24,7 @@ from kvreplay.engine.job import CORRUPT, ERROR, SHORT, Flight, Job
 from kvreplay.engine.schedule import Fill, Schedule, Submission
 from kvreplay.engine.tables import ASKED, MAIL
 from kvreplay.plan.plan import DELETE
-from kvreplay.tiers.tier import DeviceTier, RingExtents, Tier, modelled, place
+from kvreplay.tiers.tier import CopiedTier, DeviceTier, RingExtents, Tier, modelled, place
 from kvtrace.core.errors import DeviceError
 
 _MAX_GENERATORS = 4
@@ -59,6 +59,8 @@ class Mail:
         mail.asked, mail.made = tables.at(np.zeros(slots, ASKED)), tables.at(np.zeros(slots, np.int64))
         mail.slots = slots
         tables.job.mail = ctypes.addressof(mail)
+        self.asleep_at = ctypes.addressof(mail) + MAIL.fields["asleep"][1]  # type: ignore[index]
+        """The address of the flag that is not 0 while the submitting thread sleeps."""
 
     def post(self, item: object) -> None:
         """Add something for Python; called from any thread."""
@@ -175,9 +177,10 @@ class Workers:
         reads: Arena,
         writes: Arena,
         extents: Sequence[RingExtents | None],
+        copies: Sequence[CopiedTier | None],
         places: Sequence[memoryview],
     ) -> None:
-        """Start no thread yet; `extents` are the tiers whose objects a ring finds by their `places`."""
+        """Start no thread yet; compiled code finds objects of `extents` and `copies` by their `places`."""
         self.mail = mail
         self.generation_ns = self.reserve_ns = 0
         self.start_ns = 0
@@ -188,7 +191,7 @@ class Workers:
         self._version = memoryview(job.plan.version)
         self._models = [modelled(t) for t in job.tiers]
         self._submitted = memoryview(job.record.submitted_ns)
-        self._extents, self._places = extents, places
+        self._extents, self._copies, self._places = extents, copies, places
         # Whether a tier has a form takes longer to find out than to make 4 KiB of data.
         self._device_tiers = [t if isinstance(t, DeviceTier) else None for t in job.tiers]
         self._steps: SimpleQueue[Step | Check | None] = SimpleQueue()
@@ -260,9 +263,11 @@ class Workers:
         except (OSError, MemoryError) as error:
             self.mail.post(Trouble(fill, f"no room: {error}"))
             return False
-        tier = self._extents[at]
-        if tier is not None:
-            self._places[at][object_id] = place(*tier.ring_extent(object_id))
+        extents, copied = self._extents[at], self._copies[at]
+        if extents is not None:
+            self._places[at][object_id] = place(*extents.ring_extent(object_id))
+        if copied is not None:
+            self._places[at][object_id] = copied.copy_place(object_id)
         return True
 
     def _make(self, fill: Fill) -> None:

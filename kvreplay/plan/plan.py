@@ -17,7 +17,6 @@ from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE, Phase, enum_code
 from kvtrace.core.tables import Reader
-from kvtrace.core.units import INT64_MAX
 
 READ, WRITE, DELETE = 0, 1, 2
 """The codes of `op`, in the order of the contract's closed set."""
@@ -209,21 +208,7 @@ class _Intake:
                 at = int(np.argmax(bad))
                 raise TraceError(f"{values[column][at]}: {message}", path=self._path, row=self.rows + at, column=column)
 
-        tier, end = values["tier"], values["offset_bytes"]
-        fault((tier < 0) | (tier >= self._tiers), "tier", f"the trace names {self._tiers} tiers")
-        fault(
-            (values["object_id"] < 0) | (values["object_id"] > MAX_OBJECT_ID),
-            "object_id",
-            f"an object id lies between 0 and {MAX_OBJECT_ID}",
-        )
-        fault(end < 0, "offset_bytes", "an offset is not negative")
-        fault(values["length_bytes"] < 0, "length_bytes", "a length is not negative")
-        # A quarter of the range leaves room to align and add up.
-        fault(
-            values["length_bytes"] > INT64_MAX // 4 - np.minimum(end, INT64_MAX // 4),
-            "length_bytes",
-            "offset and length together are too large",
-        )
+        fault(values["object_id"] > MAX_OBJECT_ID, "object_id", f"an object id is at most {MAX_OBJECT_ID}")
         late = np.append(self.last_ns, values["ts_ns"][:-1]) > values["ts_ns"]
         fault(late, "ts_ns", "earlier than the row before it; run kvtrace validate on this trace")
 

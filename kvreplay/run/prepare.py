@@ -15,7 +15,7 @@ from kvreplay.run.precondition import lay_out, precondition
 from kvreplay.tiers.devices import smart
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import device_bytes
-from kvreplay.tiers.tier import Holding, StorageTier, Tier, drives_of
+from kvreplay.tiers.tier import Holding, PlannedTier, StorageTier, Tier, drives_of
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.run.run_file import DeviceIo, Preconditioned, Smart
 
@@ -36,7 +36,7 @@ def open_tiers(setting: Setting, stack: ExitStack) -> None:
         if tier is None:
             continue
         together = [need[space] for space in spaces[index]]
-        if isinstance(tier, StorageTier):
+        if isinstance(tier, PlannedTier):
             tier.expect(
                 Holding(
                     residency.drive_peak_bytes[index], residency.grown[index], _ahead_bytes(setting, index), together

@@ -8,6 +8,7 @@ import inspect
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -191,3 +192,25 @@ def progress(label: str, total: float | None = None) -> Iterator[Callable[[float
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
         yield lambda done: bar.update(task, completed=done)
+
+
+@contextmanager
+def noted_signals() -> Iterator[Callable[[], str | None]]:
+    """Yield a function that names the signal that asked to stop, if one did; meanwhile neither ends the process.
+
+    Outside the main thread, which alone receives signals, there never is one.
+    """
+    caught: list[str] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+
+    def note(number: int, _frame: object) -> None:
+        caught.append(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: caught[0] if caught else None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

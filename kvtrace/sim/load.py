@@ -40,6 +40,7 @@ def load(world: World, actor: int) -> int:
     """Read what is cached of the request; return the time until all of it is there."""
     me, knobs, control, total = world.actors[actor], world.knobs, world.control, world.total
     own = me.length
+    me.queued_ns = max(0, control.prefill_busy_ns - control.now)
     if knobs.source == CHAINS:
         find_objects(world, actor)
     else:
@@ -176,7 +177,17 @@ def promote(world: World, actor: int) -> int:
             world.where[i] = fastest(world, world.chain[i])
         me.stage += _copy_up(world, me.reached, me.stage, me.request)
     me.step = STORE
-    return me.missed_tokens * knobs.prefill_ns_per_token
+    return _compute(world, me.missed_tokens * knobs.prefill_ns_per_token)
+
+
+@inner
+def _compute(world: World, took_ns: int) -> int:
+    """Return how long it is until a prompt that takes so long is computed; in turn, the others come before it."""
+    control = world.control
+    if took_ns == 0 or not world.knobs.prefill_in_turn:
+        return took_ns
+    control.prefill_busy_ns = max(control.prefill_busy_ns, control.now) + took_ns
+    return control.prefill_busy_ns - control.now
 
 
 @inner

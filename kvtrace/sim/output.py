@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _OBJECT_ROWS = 1 << 18
-# Of the flushes that wait to be encoded, each some 20 MB.
-_WAITING = 2
+# Flushes that may wait to be encoded, each some 13 MB: about as many as a row group takes, which are encoded at once, so
+# that neither thread often waits for the other.
+_WAITING = 5
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _KEY_DIGITS = 12
 
@@ -64,12 +65,17 @@ def write(
             for batch in own_table.batches(requests, _arrived(simulation.load)):
                 log.write(batch)
 
-        def encode(rows: pa.RecordBatch, object_bytes: Any, asked: pa.RecordBatch | None) -> None:
-            trace.write(rows)
-            if len(object_bytes):
-                objects.write(object_batch(objects.rows, kind, object_bytes))
-            if log is not None and asked is not None:
-                log.write(asked)
+        taken: deque[tuple[int, Flush]] = deque()
+
+        def encode(flush: Flush) -> None:
+            trace.write(trace_batch(flush.rows))
+            if len(flush.object_bytes):
+                objects.write(object_batch(objects.rows, kind, flush.object_bytes))
+            if log is not None and len(flush.log):
+                log.write(_user_requests(flush.log))
+            taken.append((trace.rows, flush))
+            while taken and taken[0][0] <= trace.encoded_rows:
+                simulation.give_back(taken.popleft()[1])
 
         _run(simulation, encode, progress)
         for writer in (trace, objects, log):
@@ -79,18 +85,13 @@ def write(
     return trace.meta
 
 
-def _run(
-    simulation: Simulation,
-    encode: Callable[[pa.RecordBatch, Any, pa.RecordBatch | None], None],
-    progress: Callable[[float], None],
-) -> None:
-    """Simulate in this thread, and `encode` rows, object sizes and users' requests in another, in order."""
+def _run(simulation: Simulation, encode: Callable[[Flush], None], progress: Callable[[float], None]) -> None:
+    """Simulate in this thread, and `encode` what that makes in another, in order."""
     waiting: deque[Future[None]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="trace-encoder") as encoder:
 
         def sink(flush: Flush) -> None:
-            asked = _user_requests(flush.log) if len(flush.log) else None
-            waiting.append(encoder.submit(encode, trace_batch(flush.rows), flush.object_bytes, asked))
+            waiting.append(encoder.submit(encode, flush))
             if len(waiting) > _WAITING:
                 waiting.popleft().result()
 
@@ -100,18 +101,17 @@ def _run(
 
 
 def trace_batch(rows: dict[str, Any]) -> pa.RecordBatch:
-    """Return rows of the simulation, arrays by column, as a record batch; the numbers are copied."""
+    """Return rows of the simulation, arrays by column, as a record batch that shares their memory."""
     import pyarrow as pa
 
     is_background = rows["request_id"] < 0
-    copies = {name: column.copy() for name, column in rows.items()}
-    copies["offset_bytes"] = np.zeros(len(is_background), np.int64)
+    columns = rows | {"offset_bytes": np.zeros(len(is_background), np.int64)}
     arrays = []
     for field in arrow_schema(TRACE):
         if pa.types.is_dictionary(field.type):
-            arrays.append(enum_array(TRACE, field.name, copies[field.name]))
+            arrays.append(enum_array(TRACE, field.name, columns[field.name]))
         else:
-            arrays.append(pa.array(copies[field.name], mask=is_background if field.nullable else None))
+            arrays.append(pa.array(columns[field.name], mask=is_background if field.nullable else None))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(TRACE))
 
 

@@ -73,11 +73,13 @@ it has."""
 
 ACTOR = _int64s(
     "step request session turn input output new_tokens first context length new stage decoded decode_start history "
-    "asked_ns reached missed_tokens entry prompt shared retrieved retrieved_objects retrieved_tokens"
+    "asked_ns reached missed_tokens entry prompt shared retrieved retrieved_objects retrieved_tokens queued_ns "
+    "served_ns first_step"
 )
 """A user, or a request in flight. Its objects are, in order, those of `retrieved` items, `shared` ones of the item
 `prompt`, and `length` of its own, of which up to `new` last ones are to be made or stored. Its own ones stand in row
-`context` of World.contexts, or with CHAINS in World.chains from place `first` on."""
+`context` of World.contexts, or with CHAINS in World.chains from place `first` on. `queued_ns` is what was to be computed
+before it when it came, `served_ns` when its last read is done, `first_step` the batch's clock when it joined."""
 
 CONVERSATION = _int64s("context length tokens remaining")
 """A conversation of a file: row of World.contexts (NONE before it begins and after it ends), how many objects, tokens
@@ -86,10 +88,16 @@ so far, and requests that have not ended."""
 ITEM = _int64s("tokens first objects uses")
 """What is shared by all: tokens, first of its slots (they are consecutive), how many, and how often it was decoded."""
 
-PIECE = _int64s("bytes kind window")
-"""What a chunk consists of: bytes of all ranks, kind, window in tokens."""
+PIECE = _int64s("bytes kind window token_bytes state_bytes")
+"""What a chunk consists of: bytes of all ranks, kind, window in tokens; and what one rank reads in a decode step, for
+each token and of a state."""
 
-EVENT = _int64s("time_ns actor")
+EVENT = _int64s("when actor")
+"""Who acts when: at a time in ns, or at a count of the batch's clock."""
+
+BATCH = _int64s("size bytes step_ns steps since_ns due_ns waiting")
+"""The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the clock
+of steps, and the time when it stood there; when the first of those that wait for the clock is due, and how many wait."""
 
 WANTED = _int64s("tier slot leaving")
 """At a depth of demotions: the tier that makes room, for which slot, and which it gives up (NONE: not yet chosen)."""
@@ -101,14 +109,14 @@ FIRST_TOKEN = _int64s("with_cache_ns without_cache_ns")
 
 CONTROL = _int64s(
     "pending now arrived heap_size next_request next_session next_object made logged need min_size max_size answered "
-    "populated rows free idle idle_contexts"
+    "populated rows free idle idle_contexts prefill_busy_ns uses"
 )
 """Where the loop is: the actor whose step is due, the time, how much is in each buffer and stack, how much `need` asks
-for, and the least and largest size of an object."""
+for, the least and largest size of an object, and until when prompts are being computed."""
 
 TOTAL = _int64s(
     "requests input_tokens output_tokens lookups lookup_bytes decode_misses unplaced prompt_lookups prompt_hits "
-    "document_lookups document_hits"
+    "document_lookups document_hits decoded_tokens decoding_ns"
 )
 
 
@@ -131,6 +139,8 @@ class Knobs(Structure):
     """0 never, 1 always, SECOND_TOUCH, or TEMPORARY: to the fastest tier only."""
     is_exclusive = number()
     """What is promoted leaves the tier it was in."""
+    keeps_age = number()
+    """What is demoted stays as recent as it was."""
     min_load_tokens = number()
     stores_generated = number()
     chunk_tokens = number()
@@ -141,7 +151,13 @@ class Knobs(Structure):
     reads_at_once = number()
     prefill_only_from_tokens = number()
     prefill_ns_per_token = number()
+    prefill_in_turn = number()
     decode_ns_per_token = number()
+    is_batched = number()
+    """A decode step depends on its batch, by the next three."""
+    decode_active_ns = number()
+    decode_compute_ns = number()
+    decode_bytes_per_us = number()
     bytes_per_token = number()
     """Of all ranks together."""
     max_context_tokens = number()
@@ -183,6 +199,11 @@ class RowColumns(Structure):
         for name, field in self.fields.items():
             setattr(self, name, np.empty(rows, field.dtype))
 
+    def use(self, columns: dict[str, Any]) -> None:
+        """Write into `columns`, which nobody else needs."""
+        for name, column in columns.items():
+            setattr(self, name, column)
+
 
 class World(Structure):
     """All state of a simulation."""
@@ -190,6 +211,7 @@ class World(Structure):
     knobs = part(Knobs)
     control = record(CONTROL)
     total = record(TOTAL)
+    batch = record(BATCH)
     rows = part(RowColumns)
     tiers = table(TIER)
     queues = table(QUEUE)
@@ -199,6 +221,8 @@ class World(Structure):
     """[slots, tiers]"""
     notes = table(NOTE)
     """[slots, tiers], if any tier's policy is not LRU."""
+    ages = table("i8")
+    """[slots]: how many uses there had been when each was last used; empty without knobs.keeps_age."""
     free = table("i4")
     """A stack of unused slots; control.free of them."""
     users = table(USER)
@@ -209,6 +233,8 @@ class World(Structure):
     """[actors]: a stack of unused ones; control.idle of them."""
     heap = table(EVENT)
     """[actors + 1]: who acts when; control.heap_size of them."""
+    decoding = table(EVENT)
+    """[actors + 1]: who waits for the batch's clock; batch.waiting of them."""
     arrival_ns = table("i8")
     """[requests]; empty with users. The rest of the file's columns follow."""
     input_tokens = table("i8")

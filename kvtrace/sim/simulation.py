@@ -8,6 +8,7 @@ distinct block. With the policies s3fifo and arc every block of a file counts as
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -28,7 +29,7 @@ ROWS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """What the simulation made since the last flush; the arrays are only valid while it is being taken."""
+    """What the simulation made since the last flush; the arrays are the taker's to keep."""
 
     rows: dict[str, Any]
     """Trace rows, an array a column of records.RowColumns; request and stage NONE for background work."""
@@ -58,6 +59,7 @@ class Simulation:
                 "leave them, or FILE and --request-rate, out"
             )
         self._first_tokens: list[Any] = []
+        self._spare: deque[dict[str, Any]] = deque()
         self._sizes = setup.sizes_of(preset, model, ranks)
         self.library = library_of(
             preset.workload,
@@ -119,7 +121,6 @@ class Simulation:
             if code in (records.DONE, records.ROWS_FULL):
                 sink(self._flush())
                 progress(float(self.now_ns))
-                self._grow_rows()
 
     def _codes(self) -> Iterator[int]:
         make_room = {
@@ -146,15 +147,21 @@ class Simulation:
             self._first_tokens.append(now.first_token[: control["answered"]].copy())
         for name in ("made", "logged", "answered", "rows"):
             control[name] = 0
-        return flush
-
-    def _grow_rows(self) -> None:
-        """Enlarge the empty buffers if one request needs more than they hold."""
-        now, need = self.world, int(self.world.control["need"])
-        if len(now.rows.ts_ns) < need:
-            now.rows.room_for(2 * need)
+        # Larger buffers, if one request needs more than they hold.
+        need, room = int(control["need"]), len(now.rows.ts_ns)
+        if room >= need and self._spare:
+            now.rows.use(self._spare.popleft())
+        else:
+            now.rows.room_for(room if room >= need else 2 * need)
         if len(now.made_size) < need:
             now.made_size = np.empty(2 * need, np.int64)
+        return flush
+
+    def give_back(self, flush: Flush) -> None:
+        """Take the arrays of `flush` to write later rows into: new ones cost a page fault for each 4 KiB."""
+        columns = {name: column.base for name, column in flush.rows.items()}
+        if len(columns["ts_ns"]) == len(self.world.rows.ts_ns):
+            self._spare.append(columns)
 
     def _grow_slots(self) -> None:
         """Add half as many slots, or as many as are needed; the new ones are free."""
@@ -167,6 +174,7 @@ class Simulation:
         control["free"] = count + more
         now.free = free
         now.slots = np.concatenate([now.slots, records.new_slots(np.zeros(more, np.int64))])
+        now.ages = np.concatenate([now.ages, np.zeros(more if len(now.ages) else 0, np.int64)])
         links, notes = records.new_links(more, tiers, has_policies=len(now.notes) > 0)
         now.links, now.notes = np.concatenate([now.links, links]), np.concatenate([now.notes, notes])
 
@@ -178,7 +186,7 @@ class Simulation:
         idle[:old] = np.arange(2 * old - 1, old - 1, -1)
         now.idle, now.control["idle"] = idle, old
         now.actors = np.concatenate([now.actors, np.zeros(old, records.ACTOR)])
-        now.heap = np.concatenate([now.heap, np.zeros(old, records.EVENT)])
+        now.heap, now.decoding = (np.concatenate([a, np.zeros(old, records.EVENT)]) for a in (now.heap, now.decoding))
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
     def _grow_contexts(self) -> None:

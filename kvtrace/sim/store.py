@@ -32,7 +32,7 @@ def store(world: World, actor: int) -> None:
     if len(world.first_token):
         first_token = world.first_token[control.answered]
         first_token.with_cache_ns = control.now - me.asked_ns
-        first_token.without_cache_ns = me.input * world.knobs.prefill_ns_per_token
+        first_token.without_cache_ns = me.queued_ns + me.input * world.knobs.prefill_ns_per_token
         control.answered += 1
     n = gather(world, actor)
     first = n - me.new
@@ -42,7 +42,7 @@ def store(world: World, actor: int) -> None:
             world.chain[lost + i] = world.chain[first + i]
         first, n = 0, lost + me.new
     _store_new(world, actor, first, n, PREFILL, STORE_PHASE)
-    me.decoded, me.decode_start = 0, control.now
+    me.decoded, me.served_ns, me.first_step = 0, 0, NONE
     me.step = DECODE
 
 

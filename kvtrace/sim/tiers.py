@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from kvtrace.core.compiled import forced, inner
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
-from kvtrace.sim.policies.queues import first_expiry, forget, on_hit, on_insert, on_remove, queue_of, victim
+from kvtrace.sim.policies.queues import (
+    first_expiry,
+    forget,
+    on_hit,
+    on_insert,
+    on_remove,
+    queue_of,
+    settle,
+    victim,
+)
 from kvtrace.sim.records import NONE, World
 
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
@@ -79,6 +88,20 @@ def _serve_write(world: World, t: int, size: int, now: int) -> None:
         tier.write_busy_ns = _occupy(world, t, tier.write_rate, tier.write_busy_ns, size, now)
 
 
+@forced
+def _stamp(world: World, slot: int) -> None:
+    if world.knobs.keeps_age:
+        world.control.uses += 1
+        world.ages[slot] = world.control.uses
+
+
+@forced
+def touch(world: World, t: int, slot: int) -> None:
+    """Note that `slot`, which is live in tier `t`, was used."""
+    on_hit(world, t, slot)
+    _stamp(world, slot)
+
+
 @inner
 def read(world: World, t: int, slot: int, now: int, phase: int, request: int, stage: int) -> int:
     """Read the whole of `slot` in tier `t`; return when it is done. Whether that makes it recent is the caller's."""
@@ -92,6 +115,8 @@ def read(world: World, t: int, slot: int, now: int, phase: int, request: int, st
 def write(world: World, t: int, slot: int, now: int, phase: int, request: int, stage: int) -> None:
     """Write `slot` into tier `t`, which has room."""
     on_insert(world, t, slot, now)
+    if phase != DEMOTE:
+        _stamp(world, slot)
     tier, what = world.tiers[t], world.slots[slot]
     what.live |= 1 << t
     tier.used += what.size
@@ -196,6 +221,8 @@ def make_room_by_demotion(world: World, t: int, slot: int, now: int) -> None:
         elif has_room(world, lower, size):
             read(world, upper, leaving, now, DEMOTE, NONE, NONE)
             write(world, lower, leaving, now, DEMOTE, NONE, NONE)
+            if world.knobs.keeps_age:
+                settle(world, lower, leaving)
             drop(world, upper, leaving, now, DEMOTE)
             wanted.leaving = NONE
         else:
@@ -214,6 +241,3 @@ def expire(world: World, now: int) -> bool:
         drop(world, t, queue_of(world, t, 0).tail, when, EVICT)
         t, when = first_expiry(world)
     return True
-
-
-touch = on_hit

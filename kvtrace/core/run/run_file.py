@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from kvtrace.core.errors import TraceError
-from kvtrace.core.files import write_json
+from kvtrace.core.files import read_json, write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Mlperf, RequestFigures, Summary
 
@@ -319,11 +319,4 @@ def _read(path: Path, kind: type[Kind]) -> Kind:
     if not path.is_file() and (path.parent / PARTIAL_RUN_FILE).is_file():
         how = f"kvreplay recover {path.parent} makes a partial run of it"
         raise TraceError(f"that run goes on or was cut off; {how}", path=path.parent)
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror or error}", path=path) from None
-    except msgspec.ValidationError as error:
-        raise TraceError(f"not of this version of kvtrace: {error}; make the run again", path=path) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TraceError(f"damaged: {error}", path=path) from None
+    return read_json(path, kind, misfit="not of this version of kvtrace: {}; make the run again")

@@ -62,6 +62,24 @@ def link_first(world: World, t: int, slot: int, number: int) -> None:
 
 
 @inner
+def settle(world: World, t: int, slot: int) -> None:
+    """Move `slot`, first in the list of tier `t`, behind those that were used after it, if the tier is LRU."""
+    older = link_of(world, t, slot).older
+    if world.tiers[t].on_insert or older == NONE or world.ages[older] < world.ages[slot]:
+        return
+    unlink(world, t, slot, 0)
+    newer = older
+    while older != NONE and world.ages[older] > world.ages[slot]:
+        newer, older = older, link_of(world, t, older).older
+    link_of(world, t, slot).newer, link_of(world, t, slot).older = newer, older
+    link_of(world, t, newer).older = slot
+    if older == NONE:
+        queue_of(world, t, 0).tail = slot
+    else:
+        link_of(world, t, older).newer = slot
+
+
+@inner
 def enter(world: World, t: int, slot: int, number: int) -> None:
     """Put `slot` first in list `number`, and count its bytes there."""
     link_first(world, t, slot, number)

@@ -9,6 +9,7 @@ import pytest
 
 from kvreplay.data.buffers import HUGE_PAGE_BYTES, Arena, huge_bytes, map_aligned
 from kvreplay.tiers.ram import RamTier
+from kvreplay.tiers.tier import Holding
 
 MIB = 1 << 20
 ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -45,6 +46,7 @@ def test_memory_that_is_not_mapped_has_none() -> None:
 @pytest.mark.parametrize("size", [4096, 3 * MIB + 4096])
 def test_an_object_keeps_its_content_as_it_grows(size: int) -> None:
     tier = RamTier("cpu", 4 * MIB, is_verified=True)
+    tier.expect(Holding([size + 4096], {7: size + 4096}))
     tier.open(size)
     content = np.random.default_rng(1).integers(0, 256, size, np.uint8)
     tier.reserve(7, size)

@@ -269,8 +269,12 @@ def test_auto_takes_what_there_is_and_says_why(tier: FileTier, monkeypatch: pyte
     assert isinstance(tier, RingTier)
     ram = RamTier("cpu", IO)
     assert not isinstance(ram, RingTier)
-    chosen = choose.choose(EngineName.AUTO, [None, ram], 2, IO)
-    assert (chosen.engine.name, chosen.because) == ("threads", "no tier has files, which io_uring is for")
+    checked = RamTier("cpu", IO, is_verified=True)
+    chosen = choose.choose(EngineName.AUTO, [None, checked], 2, IO)
+    said = "no tier has files, or memory without --verify, which io_uring's loop is for"
+    assert (chosen.engine.name, chosen.because) == ("threads", said)
+    # Its loop feeds the threads that copy.
+    assert choose.choose(EngineName.AUTO, [None, ram], 2, IO).engine.name == "uring"
     # What nothing is done on needs no threads.
     assert choose.choose(EngineName.AUTO, [SimulatedTier("null"), None], 4, IO).engine.name == "uring"
     monkeypatch.setattr(ring, "refusal", lambda: "sysctl says no")

@@ -18,6 +18,13 @@ from kvtrace.sim.simulation import Load
 from kvtrace.trace.ledger import Ledger
 
 BLOCK = 4
+# How a decode step depends on its batch: not at all, by the FLOPs, by the cache that it reads, by the experts that it uses.
+BATCHES = [
+    {},
+    {"decode_compute_ns": 3},
+    {"decode_bandwidth": "1GB"},
+    {"decode_active_ns": 1, "decode_compute_ns": 2, "decode_bandwidth": "100MB"},
+]
 WALKS = st.lists(st.integers(0, 1), max_size=5)
 SEMANTICS = [
     (Entry.CHUNK, Match.PREFIX, Placement.WRITE_THROUGH, Promotion.ALWAYS),
@@ -57,9 +64,12 @@ def presets(draw, semantics):
         max_object_fraction=draw(st.sampled_from([1.0, 0.95, 0.25])),
         decode_read_tokens=draw(st.sampled_from([0, 2])),
         decode_reads_at_once=draw(st.booleans()),
+        demotion_keeps_age=draw(st.booleans()),
         prefill_only_from_tokens=draw(st.sampled_from([0, 9])),
         prefill_ns_per_token=draw(st.sampled_from([0, 1])),
+        prefill_in_turn=draw(st.booleans()),
         decode_ns_per_token=draw(st.sampled_from([0, 2])),
+        **draw(st.sampled_from(BATCHES)),
     )  # fmt: skip
 
 
