@@ -57,10 +57,7 @@ class LogOptions:
     jobs: int | None = None
     version: int | None = None
     issue_us: tuple[float, float] = (0.0, 0.0)
-    """What fio takes to issue an I/O, and each MiB of it: times of version 3 are told so much earlier.
-
-    fio waits from the end of one issue, so that what issuing takes would add up.
-    """
+    """What fio takes to issue an I/O, and each MiB of it: delays of version 3, which add to it, are so much shorter."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for values that fio does not take."""
