@@ -88,7 +88,10 @@ def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: P
             result = run_fio(chosen, timeout_s, program=str(link), environment=environment())
         if refused is not None:
             return Seen(result, None, refused)
-        return Seen(result, *_distilled(output, job.parent / f"{job.stem}.scratch"))
+        device, why = _distilled(output, job.parent / f"{job.stem}.scratch")
+        if device is None and unseen is not None:
+            result = run_fio(unseen, timeout_s, environment=environment())
+        return Seen(result, device, why)
     finally:
         link.unlink()
         if keep is None:
@@ -131,7 +134,22 @@ def _attached(process: subprocess.Popen[bytes], said: Path) -> str | None:
 
 def _distilled(output: Path, scratch: Path) -> tuple[Distilled | None, str | None]:
     scratch.mkdir(exist_ok=True)
+    _keep_direct(output / "blocks.parquet")
     try:
         return distil_source(output, None, Limit(), scratch), None
     except TraceError as error:
         return None, f"the device saw nothing that can be distilled: {error}"
+
+
+def _keep_direct(blocks: Path) -> None:
+    """Leave only direct I/O in `blocks`, which all jobs do: the rest is fio's own start, its program and the job file.
+
+    The kernel flags direct requests as sync, and those of files it reads ahead or of metadata as such.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(blocks)
+    flags = table.column("rwbs").cast("string")
+    is_direct = pc.and_(pc.match_substring(flags, "S"), pc.invert(pc.match_substring_regex(flags, "[AM]")))
+    pq.write_table(table.filter(is_direct), blocks)
