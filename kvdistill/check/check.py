@@ -161,7 +161,7 @@ def _closest_replay(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[f
             best, issue_us = None, (0.0, 0.0)
     pair = best or _check_logs(_in_form(run, logs), notes)[0]
     ks = pair.fio.gap_ks
-    if pair.fio.side is Side.DEVICE and ks is not None and ks > REPLAY_GAP_KS_TARGET:
+    if pair.fio.gap_resolution_us == 1 and ks is not None and ks > REPLAY_GAP_KS_TARGET:
         notes.append(
             f"this fio keeps the gaps between arrivals to a KS distance of {ks:.2f} at 1 µs; kvreplay issues by "
             "absolute times and keeps them closer"

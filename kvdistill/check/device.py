@@ -18,8 +18,10 @@ from kvdistill.jobs.buffers import TUNABLE
 from kvdistill.jobs.fio_program import HOW_TO_GET, run_fio
 from kvdistill.profile.distil import Distilled
 from kvdistill.profile.sources import distil_source
+from kvtrace.core import tables
 from kvtrace.core.errors import ProbeUnavailable, TraceError
 from kvtrace.core.limit import Limit
+from kvtrace.core.schema import BLOCKS, arrow_schema
 
 ATTACHED = "probes attached"
 """What `kvreplay probe` says once it measures."""
@@ -88,10 +90,10 @@ def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: P
             result = run_fio(chosen, timeout_s, program=str(link), environment=environment())
         if refused is not None:
             return Seen(result, None, refused)
-        device, why = _distilled(output, job.parent / f"{job.stem}.scratch")
+        device, reason = _distilled(output, job.parent / f"{job.stem}.scratch")
         if device is None and unseen is not None:
             result = run_fio(unseen, timeout_s, environment=environment())
-        return Seen(result, device, why)
+        return Seen(result, device, reason)
     finally:
         link.unlink()
         if keep is None:
@@ -149,7 +151,9 @@ def _keep_direct(blocks: Path) -> None:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    table = pq.read_table(blocks)
+    table, meta = pq.read_table(blocks), tables.open_table(blocks, BLOCKS).meta
     flags = table.column("rwbs").cast("string")
     is_direct = pc.and_(pc.match_substring(flags, "S"), pc.invert(pc.match_substring_regex(flags, "[AM]")))
-    pq.write_table(table.filter(is_direct), blocks)
+    with tables.create(blocks, BLOCKS, meta) as out:
+        for batch in table.filter(is_direct).cast(arrow_schema(BLOCKS)).to_batches():
+            out.write(batch)

@@ -120,6 +120,26 @@ def test_check_compares_and_leaves_only_its_table(tmp_path):
     assert {v["name"]: v["passes"] for v in replay["verdicts"]}["same I/Os"] is True
 
 
+@pytest.mark.full
+@pytest.mark.root
+def test_the_device_is_looked_at_and_sees_long_reads_whole():
+    from conftest import write_trace
+    from probe_load import place_on_disk
+
+    rows = [io(i * 20, "read", i % 16, MIB) for i in range(60)]
+    with place_on_disk() as (folder, _disk):
+        trace = write_trace(folder / "t.parquet", rows)
+        done = run_cli(
+            "kvdistill", "fio", trace, "--tier", "nvme", "-o", folder / "out", "--mode", "stat", "--check", "--json"
+        )
+    (stat,) = json.loads(done.stdout)["closeness"]["comparisons"]
+    assert stat["fio"]["side"] == "device"
+    # In parts of 1016 and 8 KiB it would be near 1; the file may lie in several stretches of the disk.
+    assert stat["fio"]["size_tv"] <= 0.1
+    assert stat["fio"]["in_flight_p99"] is not None
+    assert "seen at the device" not in {v["name"] for v in stat["verdicts"]}
+
+
 def test_a_check_on_the_null_engine_needs_no_space(tmp_path):
     done = run_cli(
         "kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out", "--mode", "replay",
