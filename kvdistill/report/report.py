@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from kvdistill.jobs.check import Closeness, find_closeness
+from kvdistill.check.check import Closeness, find_closeness
 from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import LiveBytes, reuse_rows, trace_locality
 from kvdistill.queries.database import connect, query
