@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 
 from kvdistill.queries.database import connect, query, query_table
-from kvdistill.queries.views import read_json, register
+from kvdistill.queries.views import register
 from kvdistill.report.tables import TIMES as TIMES_COLUMNS
 from kvtrace.core.document.document import Chapter, ReportTable, Sheet, table_of
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RunFile, find_run
+from kvtrace.core.run.probe_file import find_probe
+from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, RunFile, find_run
 from kvtrace.core.units import format_bytes, format_duration
 
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
@@ -42,10 +42,10 @@ def layers(run_directory: Path) -> Layers | None:
     """Return the layers of the run in `run_directory`; null unless it was probed.
 
     Raises:
-        ConfigError: probe.json is not of this version.
+        TraceError: probe.json is damaged, or not of this version.
 
     """
-    probe, ops = read_json(run_directory / PROBE_FILE), run_directory / OPS_FILE
+    probe, ops = find_probe(run_directory), run_directory / OPS_FILE
     if probe is None or not ops.is_file():
         return None
     blocks = run_directory / BLOCKS_FILE
@@ -54,13 +54,10 @@ def layers(run_directory: Path) -> Layers | None:
         register(db, files, Path(scratch))
         objects = query(db, "run_layers_objects")
         inside = [_inside(db, row) for row in objects] if blocks.is_file() else []
-    try:
-        moved = [_moved(row, probe) for row in objects]
-        times = [time for row in objects for time in _times(row, probe)]
-        calls = (probe.get("application") or {}).get("calls") or []
-        said = findings(moved, inside, calls, probe, find_run(run_directory))
-    except (KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{run_directory / PROBE_FILE}: not of this version of kvreplay; measure again") from None
+    moved = [_moved(row, probe) for row in objects]
+    times = [time for row in objects for time in _times(row, probe)]
+    calls = (probe.get("application") or {}).get("calls") or []
+    said = findings(moved, inside, calls, probe, find_run(run_directory))
     return Layers(findings=said, moved=moved, times=times, inside=inside)
 
 
@@ -68,7 +65,11 @@ def _moved(row: dict[str, Any], probe: dict[str, Any]) -> dict[str, Any]:
     """Return what operations like `row` moved, at each layer."""
     op, object_bytes = row["op"], row["object_bytes"]
     device = probe["block"]["directions"].get(op)
-    called = [c["bytes"] for c in (probe.get("application") or {}).get("calls") or [] if c["kind"] == op]
+    called = [
+        c["bytes"]
+        for c in (probe.get("application") or {}).get("calls") or []
+        if c["kind"] == op and c.get("bytes") is not None
+    ]
     device_bytes, requests = (device["issued_bytes"], device["issued"]) if device else (0, 0)
     return {
         "op": op,
@@ -185,7 +186,7 @@ def _touched(row: dict[str, Any], *, is_buffered: bool) -> str:
 
 
 def _answered(calls: list[dict[str, Any]]) -> str:
-    known = [c for c in calls if c["kind"] == "read" and c["without_io"] is not None]
+    known = [c for c in calls if c["kind"] == "read" and c.get("without_io") is not None]
     total, without = sum(c["count"] for c in known), sum(c["without_io"] for c in known)
     if not without:
         return ""

@@ -19,7 +19,7 @@ from kvdistill.report.output import documents_of, read_reports, write_report
 from kvdistill.report.report import JobsReport, ProbeReport, report
 from kvtrace.core.document.html import html_page
 from kvtrace.core.document.text import csv_lines, markdown
-from kvtrace.core.errors import ConfigError
+from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.run.run_file import read_run
 from kvtrace.core.tables import open_table
 
@@ -118,7 +118,7 @@ def test_a_probe_has_a_report_of_its_own_and_in_its_run(tmp_path):
     page = html_page(documents, "test")
     assert "a &lt;b&gt; c" in page
     (tmp_path / "probe" / "probe.json").write_text('{"block": {"directions": {"read": {}}}}')
-    with pytest.raises(ConfigError, match="not of this version"):
+    with pytest.raises(TraceError, match=r"not of this version of kvreplay: .*; measure again"):
         report(tmp_path / "probe")
 
 
