@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.core.compiled import array_at, fields_of, inner, int64s, record_at
+from kvtrace.core.compiled import array_at, inner, int64s
+from kvtrace.core.structures import fields_of, record_at
 
 NONE = -1
 FLIGHT_BITS = 22
