@@ -3,7 +3,7 @@
 Sides alternate; printed are medians and the median of each pair's ratio. The device is a null block device where the
 kernel has one, else a loop device over a file in memory: nothing but the kernel's own path takes time, so that the
 probes' cost shows most. 50,000 I/Os a second are offered; then the kernel's own clock (bpf_stats_enabled) says what
-the programs take an I/O, which no busy neighbour blurs. Takes two minutes; needs root, BCC and fio.
+the programs take an I/O, which no busy neighbour blurs. Takes two minutes; needs root, libbpf and fio.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ _UNKNOWN = (
     "lost_zones",
 )
 _DEFINITIONS = {
-    "q2d": "from when a request was inserted into the scheduler's queue to its last issue",
+    "q2d": "from a request's first event, when its I/O was queued, to its last issue",
     "d2c": "from the last issue of a request to its completion",
     "block_sizes": "requests by their bytes when issued",
     "in_flight_at_dispatch": "requests by how many their disk had in flight when they were issued, in any direction, "

@@ -9,6 +9,7 @@ from kvdistill.formats.iolog import ABSOLUTE, LogSummary
 from kvdistill.jobs.fio_program import HANGS_IN_IO_URING, MULTIPLIES_RATE_IOPS, REAPS_WHILE_WAITING, FioVersion
 from kvdistill.profile.profile import Profile, SourceKind
 from kvtrace import __version__
+from kvtrace.core.metadata import computing_notes
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
 _WIDTH = 108
@@ -64,7 +65,7 @@ def _provenance(profile: Profile) -> list[str]:
             f"address space {format_bytes(profile.space.span_bytes)} for at most "
             f"{format_bytes(profile.space.peak_live_bytes)} live at once{_PLACED[origin.kind]}"
         )
-    return [*lines, *(origin.notes if origin.kind is not SourceKind.TRACE else [])]
+    return [*lines, *(computing_notes(origin.notes) if origin.kind is SourceKind.TRACE else origin.notes)]
 
 
 def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:

@@ -14,6 +14,8 @@ from kvdistill.queries.window import RowWindow
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit
+from kvtrace.core.metadata import computing_notes
+from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.run.run_file import RunFile, find_run
 from kvtrace.core.schema import BLOCKS, OPS
 
@@ -31,18 +33,21 @@ def distil_ops(ops: Path, tier: str | None, limit: Limit, scratch: Path) -> Dist
         ConfigError: there is no such tier, or several to choose from.
 
     """
-    meta = tables.open_table(ops, OPS).meta
+    meta = tables.checked(ops, OPS).meta
     run = find_run(ops.parent)
     with connect(scratch) as db:
         _view(db, ops)
         used = [row["tier"] for row in query(db, "measured_tiers")]
         name, index = _chosen(tier, [meta.tiers[i].name for i in used], used, ops)
+        _number(db)
         ordered = scratch / "ordered.parquet"
         _order(db, "measured_ops", ordered, tier=index)
     ios = scratch / "ios.parquet"
     placement, arrivals = place_objects(lambda: _rows(ordered, limit), ios, ops, name)
     ordered.unlink()
     notes = [_NO_OFFSETS, *([_WARM_UP] if run is not None and run.summary.warmup is not None else [])]
+    if run is not None:
+        notes += computing_notes(run.trace.metadata.notes)
     origin = origin_of(meta, ops, limit, SourceKind.OPS, *notes)
     placed = Placed(origin, name, arrivals, placement.space, placement.stray_deletes, _data(run))
     return Distilled(profile_of(ios, placed, scratch), ios)
@@ -56,7 +61,7 @@ def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path)
         ConfigError: there is no such device, or several to choose from.
 
     """
-    meta = tables.open_table(blocks, BLOCKS).meta
+    meta = tables.checked(blocks, BLOCKS).meta
     with connect(scratch) as db:
         _view(db, blocks)
         names = [row["device"] for row in query(db, "measured_devices")]
@@ -80,6 +85,25 @@ def _view(db: Any, path: Path) -> None:
     if not path.name.endswith(".parquet"):
         raise ConfigError(f"{path}: only Parquet is distilled here; kvtrace convert makes it of CSV")
     db.execute(f"CREATE VIEW measured AS SELECT * FROM read_parquet({literal(path)})")
+
+
+def _number(db: Any) -> None:
+    """Give the objects of `measured` dense numbers, unless they have: the rows then bound what is kept by number.
+
+    Those of a part of a long trace may be numbered far above its rows, and those of a damaged one anyhow.
+    """
+    ((rows, most),) = db.execute("SELECT count(*), max(object_id) FROM measured").fetchall()
+    if not rows or most <= rows + DENSE_SLACK:
+        return
+    db.execute("ALTER VIEW measured RENAME TO unnumbered")
+    db.execute(
+        "CREATE TABLE numbers AS SELECT object_id, row_number() OVER (ORDER BY object_id) - 1 AS number "
+        "FROM (SELECT DISTINCT object_id FROM unnumbered)"
+    )
+    db.execute(
+        "CREATE VIEW measured AS SELECT unnumbered.* REPLACE (number AS object_id) "
+        "FROM unnumbered JOIN numbers USING (object_id)"
+    )
 
 
 def _order(db: Any, name: str, target: Path, **values: object) -> None:

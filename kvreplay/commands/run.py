@@ -137,7 +137,7 @@ class ReplayArguments:
         typer.Option(
             "--probes",
             help="Also probe our calls and the block requests beneath, as kvreplay probe does: probe.json and "
-            "blocks.parquet in the run. Needs root and BCC; goes on without if they are missing.",
+            "blocks.parquet in the run. Needs root and libbpf; goes on without if they are missing.",
         ),
     ] = False
     is_histograms_only: Annotated[

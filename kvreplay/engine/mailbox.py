@@ -17,11 +17,12 @@ import numpy as np
 from numba.core import types
 
 from kvreplay.data.buffers import SHORT_BYTES, SHORT_STOCK
+from kvreplay.data.copies import fence
 from kvreplay.data.words import Fresh, fill_words
 from kvreplay.engine import order
 from kvreplay.engine.schedule import Fill, Schedule
 from kvreplay.engine.tables import ASKED, MAIL, asked_ring_at, count_of, flights_at, job_at, lanes_at, mail_at
-from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s, intrinsic, njit
+from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s, njit
 
 TOGETHER = 32
 """Buffers that a thread makes at a time, at most."""
@@ -37,17 +38,6 @@ _MOST_TIERS = 128
 _ASKED_BYTES = ASKED.itemsize
 
 _eventfd_write: Any = types.ExternalFunction("eventfd_write", types.int32(types.int32, types.int64))
-
-
-@intrinsic
-def fence(typing: Any) -> Any:  # noqa: ARG001 - the form that numba asks for
-    """Keep reads and writes before it apart from those after it, as other threads and the kernel see them."""
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 - the same
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(), code
 
 
 @inner
@@ -280,6 +270,8 @@ class Mail:
         mail.here, mail.makers = tables.at(self._here), tables.at(makers)
         mail.slots = slots
         tables.job.mail = ctypes.addressof(mail)
+        self.asleep_at = ctypes.addressof(mail) + MAIL.fields["asleep"][1]  # type: ignore[index]
+        """The address of the flag that is not 0 while the submitting thread sleeps."""
 
     def post(self, item: object) -> None:
         """Add something for Python; called from any thread."""

@@ -25,7 +25,7 @@ from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.schedule import Fill, Submission
 from kvreplay.engine.tables import ASKED
 from kvreplay.plan.plan import DELETE
-from kvreplay.tiers.tier import DeviceTier, RingExtents, Tier, modelled, place
+from kvreplay.tiers.tier import CopiedTier, DeviceTier, RingExtents, Tier, modelled, place
 from kvtrace.core.errors import DeviceError
 
 _MAX_GENERATORS = 4
@@ -118,9 +118,10 @@ class Workers:
         reads: Arena,
         writes: Arena,
         extents: Sequence[RingExtents | None],
+        copies: Sequence[CopiedTier | None],
         places: Sequence[memoryview],
     ) -> None:
-        """Start no thread yet; `extents` are the tiers whose objects a ring finds by their `places`."""
+        """Start no thread yet; compiled code finds objects of `extents` and `copies` by their `places`."""
         self.mail = mail
         self.generation_ns = self.reserve_ns = self.here_reserve_ns = 0
         self._room: Any = np.zeros((2, len(writes.places)), np.int64)
@@ -132,7 +133,7 @@ class Workers:
         self._version = memoryview(job.plan.version)
         self._models = [modelled(t) for t in job.tiers]
         self._submitted = memoryview(job.record.submitted_ns)
-        self._extents, self._places = extents, places
+        self._extents, self._copies, self._places = extents, copies, places
         # Whether a tier has a form takes longer to find out than to make 4 KiB of data.
         self._device_tiers = [t if isinstance(t, DeviceTier) else None for t in job.tiers]
         self._steps: SimpleQueue[Step | Check | None] = SimpleQueue()
@@ -225,9 +226,11 @@ class Workers:
         except (OSError, MemoryError) as error:
             self.mail.post(Trouble(fill, _no_room(error)))
             return
-        tier = self._extents[at]
-        if tier is not None:
-            self._places[at][object_id] = place(*tier.ring_extent(object_id))
+        extents, copied = self._extents[at], self._copies[at]
+        if extents is not None:
+            self._places[at][object_id] = place(*extents.ring_extent(object_id))
+        if copied is not None:
+            self._places[at][object_id] = copied.copy_place(object_id)
 
     def _make(self, fills: list[Fill], asked: Any) -> None:
         """Make the data of `fills`, which are the first in `asked` (ASKED)."""

@@ -33,7 +33,7 @@ class StorageOptions:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a replay will hold on a tier of storage."""
+    """What a replay will hold on a tier."""
 
     peak_bytes: Sequence[int]
     """By drive: the most at once, every object as long as it will get."""
@@ -43,6 +43,17 @@ class Holding:
     """How much may be written before deletes that the trace has before it."""
     together_bytes: Sequence[int] = ()
     """By drive: the most at once of all tiers that share its space."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingFiles:
+    """How compiled code finds the files of a tier."""
+
+    layout: FileLayout
+    directories: Sequence[int]
+    """By drive: the descriptor of the directory that the layout's names lie below."""
+    drive_of: Any = None
+    """uint8 an object id; None where there is one drive."""
 
 
 NOWHERE = -1
@@ -105,15 +116,20 @@ class Tier(Protocol):
 
 
 @runtime_checkable
-class StorageTier(Tier, Protocol):
+class PlannedTier(Tier, Protocol):
+    """A tier that makes its room before the replay begins."""
+
+    def expect(self, holding: Holding) -> None:
+        """Take note, before `open`, of what the replay will store there."""
+
+
+@runtime_checkable
+class StorageTier(PlannedTier, Protocol):
     """A tier on storage."""
 
     @property
     def drives(self) -> Sequence[Drive]:
         """What it lies on: itself, unless it is several."""
-
-    def expect(self, holding: Holding) -> None:
-        """Take note, before `open`, of what the replay will store there."""
 
 
 @runtime_checkable
@@ -158,6 +174,28 @@ class RingExtents(Protocol):
 
 
 @runtime_checkable
+class CopiedTier(Protocol):
+    """A tier whose objects lie in memory, so that threads of compiled code may do its operations."""
+
+    is_copied: bool
+    """Whether they may, in this run."""
+
+    def copy_sink(self) -> tuple[int, int]:
+        """Address and size of the place that reads are copied to, in turn."""
+
+    def copy_place(self, object_id: int) -> int:
+        """Return the object's address; OSError if it has none."""
+
+    def copy_places(self, objects: int) -> Any:
+        """Return int64 for each of `objects`: its address, or NOWHERE."""
+
+
+def copied(tier: Tier | None) -> CopiedTier | None:
+    """Return `tier` if threads of compiled code may do its operations, else None."""
+    return tier if isinstance(tier, CopiedTier) and tier.is_copied else None
+
+
+@runtime_checkable
 class RingTier(Protocol):
     """A tier of files, on which the kernel can do whole operations from an io_uring."""
 
@@ -172,6 +210,9 @@ class RingTier(Protocol):
 
     def ring_flags(self, op: int) -> int:
         """Return how to open it, for open(2); without O_CLOEXEC, which places of a ring do not take."""
+
+    def ring_files(self) -> RingFiles:
+        """Return how compiled code finds the objects' files."""
 
 
 @runtime_checkable

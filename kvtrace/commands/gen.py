@@ -20,7 +20,7 @@ from kvtrace.commands.options import (
 )
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import format_bytes, format_count, parse_duration_ns
+from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
 
 if TYPE_CHECKING:
     from kvtrace.core.document.document import Document
@@ -126,14 +126,17 @@ def _prepare(
     """Return the simulation that was asked for, and the configuration that its trace carries."""
     from kvtrace.model import serving
     from kvtrace.model.catalogue import find_model
+    from kvtrace.model.logged import logged_model
     from kvtrace.sim.preset import load_preset
     from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation
 
     users.check(source, file)
     settings, ranks = stack.settings or (), run.tensor_parallel
     preset = load_preset(stack.preset, settings)
-    model = stack.model or preset.load.model or MODEL
-    shape = find_model(model, stack.kv_dtype)
+    asked = None if file is None else source.read(file, run.seed, run.max_requests)
+    logged = None if asked is None or stack.model else logged_model(asked.origin)
+    model = logged[0] if logged else stack.model or preset.load.model or MODEL
+    shape = logged[1] if logged and not stack.kv_dtype else find_model(model, stack.kv_dtype)
     roofline: dict[str, int] = {}
 
     def times(gpu: str) -> dict[str, int]:
@@ -142,8 +145,12 @@ def _prepare(
 
     preset = load_preset(stack.preset, settings, stack.gpu, times)
     until_ns = _until_ns(run.duration or (None if file else preset.load.duration or DURATION))
-    requests = _requests(file, users, run, source, until_ns, shape.max_context_tokens)
+    requests = asked if file else _open_loop(users, run, source, until_ns, shape.max_context_tokens)
     count = users.users or preset.load.users or USERS
+    if preset.workload.overlap:
+        if requests is not None:
+            raise ConfigError("workload.overlap is of synthetic users at their own pace: leave it, or FILE or the rate")
+        requests = _overlapping(count, until_ns, shape.max_context_tokens, run, preset.decode_ns_per_token)
     load = Load(
         requests=requests,
         users=0 if requests is not None else count,
@@ -161,9 +168,7 @@ def _prepare(
         "duration_ns": until_ns,
         "max_requests": run.max_requests,
         "source": requests.origin if requests else {"kind": "synthetic", "users": count},
-        "serving": serving.describe(
-            preset.gpu, ranks, preset.prefill_ns_per_token, preset.decode_ns_per_token, roofline
-        ),
+        "serving": serving.describe(preset.gpu, ranks, shape, preset.computing, roofline),
     }
     return Simulation(preset, shape, load, ranks=run.tensor_parallel), config
 
@@ -175,23 +180,32 @@ def _until_ns(duration: str | None) -> int | None:
     return until_ns
 
 
-def _requests(
-    file: Path | None,
-    users: UserArguments,
-    run: RunArguments,
-    source: SourceArguments,
-    until_ns: int | None,
-    max_context_tokens: int,
+def _open_loop(
+    users: UserArguments, run: RunArguments, source: SourceArguments, until_ns: int | None, max_context_tokens: int
 ) -> Requests | None:
-    """Return the requests of `file`, or of an open loop; None if users in a closed loop make them as they go."""
-    if file is not None:
-        return source.read(file, run.seed, run.max_requests)
+    """Return the requests of an open loop of synthetic users; None if they are in a closed loop, made as they go."""
     if until_ns is None or not users.open_loop(source):
         return None
     from kvtrace.core.compiled import compile_announced
 
     with compile_announced():
         return users.requests(source, until_ns, max_context_tokens, run.seed, run.max_requests)
+
+
+def _overlapping(
+    count: int, until_ns: int | None, max_context_tokens: int, run: RunArguments, decode_ns_per_token: int
+) -> Requests:
+    if until_ns is None:
+        raise ValueError("without a file there is a duration")
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.users import overlapping
+
+    with compile_announced():
+        return overlapping.make(
+            *(count, until_ns, max_context_tokens, run.seed),
+            decode_ns_per_token=decode_ns_per_token,
+            max_requests=run.max_requests,
+        )
 
 
 def _document(summary: dict[str, Any]) -> Document:
@@ -211,6 +225,12 @@ def _document(summary: dict[str, Any]) -> Document:
         spec = "text: kind =; ns: p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9"
         tables.append(table_of("modelled time to first token", Sheet.SUMMARY, spec, rows))
     worn = [in_words(summary["serving"])]
+    if mean_ns := stats["decode"]["mean_ns_per_token"]:
+        tokens = format_count(stats["decode"]["tokens"])
+        worn.append(f"computed: {tokens} tokens were generated, {format_duration(mean_ns)} each on average")
+    if mean_ns := stats["prefill"]["mean_wait_ns"]:
+        prefills = format_count(stats["prefill"]["requests"])
+        worn[-1] += f"; {prefills} prompts waited {format_duration(mean_ns)} for others on average"
     for tier in summary["endurance"]:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
         if tier["drive_writes_per_day"] is not None:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import TraceError
+from kvtrace.core.files import decode_json
 from kvtrace.core.schema import SCHEMA_VERSION, Table
 
+_MOST = (1 << 62) - 1
+_MOST_TIERS = 127
+_LONGEST_NAME = 255
+_WHAT = "its kvtrace metadata"
 _OUTPUT_OPTIONS = ("-o", "--output", "--requests-out")
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+"""A number that 64 bits have room for."""
 
 
 class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tier of the hierarchy, fastest first; `capacity_bytes` is null if it has no bound."""
 
     name: str
-    capacity_bytes: int | None = None
+    capacity_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +52,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of the simulation or the run; null where there was none."""
     clock_unit: str = "ns"
     is_simulated: bool = False
-    rows: int | None = None
+    rows: Count | None = None
     """The number of rows; null until the table is finished."""
 
 
@@ -69,18 +77,59 @@ def without_outputs(argv: list[str]) -> list[str]:
     return kept
 
 
+def computing_notes(notes: list[str]) -> list[str]:
+    """Return those of a trace's `notes` that say how long computing took: without them its rates mean nothing."""
+    return [note for note in notes if note.startswith("computing")]
+
+
 def encode(meta: Metadata) -> bytes:
     """Return `meta` as JSON, in one stable form."""
     return msgspec.json.encode(meta, order="deterministic")
 
 
+class _TierStats(msgspec.Struct):
+    """What a simulation counted of a tier, so far as others look at it."""
+
+    name: str | None = None
+    hits: Count | None = None
+    hit_ratio: float | None = None
+    live_bytes: Count | None = None
+
+
+class _Stats(msgspec.Struct):
+    tiers: list[_TierStats] | None = None
+
+
+class _Source(msgspec.Struct):
+    kind: str = ""
+    block_tokens: Count | None = None
+    first_unix_ns: Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)] | None = None
+
+
+class _Model(msgspec.Struct):
+    name: str | None = None
+    bytes_per_token: float | None = None
+
+
+class _Known(msgspec.Struct):
+    """The fields of the free parts of a Metadata that are looked at, with the types that they must have."""
+
+    schema_version: Any = None
+    stats: _Stats | None = None
+    source: _Source | None = None
+    model: _Model | None = None
+
+
 def decode(data: bytes, path: object) -> Metadata:
     """Return the metadata in `data`; TraceError if it is none, or of a schema version we do not know."""
-    try:
-        version = msgspec.json.decode(data).get("schema_version")
-        if version != SCHEMA_VERSION:
-            known = f"but this program reads version {SCHEMA_VERSION}; use the kvtrace that wrote it"
-            raise TraceError(f"schema version {version}, {known}", path=path)
-        return msgspec.json.decode(data, type=Metadata)
-    except (msgspec.MsgspecError, AttributeError) as error:
-        raise TraceError(f"its kvtrace metadata is damaged: {error}", path=path) from None
+    known = decode_json(data, _Known, path, misfit=f"{_WHAT} is damaged: {{}}")
+    if known.schema_version != SCHEMA_VERSION:
+        why = f"but this program reads version {SCHEMA_VERSION}; use the kvtrace that wrote it"
+        raise TraceError(f"schema version {known.schema_version}, {why}", path=path)
+    meta = decode_json(data, Metadata, path, misfit=f"{_WHAT} is damaged: {{}}")
+    if len(meta.tiers) > _MOST_TIERS:
+        raise TraceError(f"{_WHAT} names {len(meta.tiers)} tiers; {_MOST_TIERS} are the most", path=path)
+    for name in (meta.program, meta.version, meta.preset or "", meta.config_sha256, *(t.name for t in meta.tiers)):
+        if not name.isprintable() or len(name) > _LONGEST_NAME:
+            raise TraceError(f"{_WHAT} has a name that is too long or cannot be printed: {name[:40]!r}", path=path)
+    return meta

@@ -1,8 +1,8 @@
-"""How long a GPU takes to compute a prompt token and to generate one: a roofline of peak FLOPs and memory bandwidth.
+"""How long a GPU takes to compute a prompt token and a decode step: a roofline of peak FLOPs and memory bandwidth.
 
-Prefill is bound by arithmetic, 2 FLOPs a token for each parameter that is active; a decode step by memory, which all
-weights are read from once. Not modelled: attention's own FLOPs, reads of the cache, the size of the batch, traffic
-between tensor-parallel ranks, and a wait for other prompts.
+Prefill is bound by arithmetic, 2 FLOPs a token for each parameter that is active. A decode step makes one token for
+each request of the batch, and reads all weights once and each request's KV cache: it takes what that takes, or what
+the FLOPs of all its tokens take, if that is longer. docs/serving-model.md says what is left out, and where it is from.
 """
 
 from __future__ import annotations
@@ -13,12 +13,19 @@ from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_count, format_duration
-from kvtrace.model.shape import ModelShape
+from kvtrace.model.shape import ModelShape, pieces
 
 INSTANT: Final = "instant"
 """The GPU that computes in no time."""
 FLOPS_SHARE, BANDWIDTH_SHARE = 0.5, 0.7
 """Of the peaks, what serving engines reach on long prompts and large batches: assumed, and said."""
+EXAMPLE_TOKENS: Final = 8192
+"""Of each request, where a decode step is shown as an example."""
+
+
+COMPUTING: Final = ("prefill_ns_per_token", "decode_ns_per_token")
+BATCH: Final = ("decode_active_ns", "decode_compute_ns", "decode_bandwidth")
+"""The knobs of a preset that say how long computing takes; by BATCH a decode step depends on its batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ GPUS: Final = {
 
 
 def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, int]:
-    """Return the knobs `prefill_ns_per_token` and `decode_ns_per_token` of `model` on `ranks` of `gpu`.
+    """Return the knobs of a preset that say how long `model` computes on `ranks` of `gpu`; see sim/preset.py.
 
     ConfigError for an unknown `gpu`, or a model whose parameters are not known.
     """
@@ -57,40 +64,81 @@ def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, int]:
             f"prefill_ns_per_token=… and --set decode_ns_per_token=…, or use --gpu {INSTANT}"
         )
     flops_per_s = GPUS[gpu].flops_per_s * FLOPS_SHARE * ranks
-    bytes_per_s = GPUS[gpu].bytes_per_s * BANDWIDTH_SHARE * ranks
-    flops = 2 * (model.active_parameters or model.parameters)
+    bytes_per_s = GPUS[gpu].bytes_per_s * BANDWIDTH_SHARE
+    active = model.active_parameters or model.parameters
+    compute_ns = max(1, math.ceil(2 * active / flops_per_s * NS_PER_S))
+
+    def reading_ns(parameters: int) -> int:
+        return max(1, math.ceil(parameters * model.weight_bytes / (bytes_per_s * ranks) * NS_PER_S))
+
     return {
-        "prefill_ns_per_token": max(1, math.ceil(flops / flops_per_s * NS_PER_S)),
-        "decode_ns_per_token": max(1, math.ceil(model.parameters * model.weight_bytes / bytes_per_s * NS_PER_S)),
+        "prefill_ns_per_token": compute_ns,
+        "decode_ns_per_token": reading_ns(model.parameters),
+        "decode_active_ns": reading_ns(active) if active < model.parameters else 0,
+        "decode_compute_ns": compute_ns,
+        "decode_bandwidth": int(bytes_per_s),
     }
 
 
-def describe(gpu: str, ranks: int, prefill_ns: int, decode_ns: int, expected: dict[str, int]) -> dict[str, Any]:
+def step_ns(knobs: dict[str, Any], batch: int, kv_bytes: int) -> int:
+    """Return how long a decode step takes that reads `kv_bytes` of the cache of `batch` requests on each rank."""
+    weights: int = knobs["decode_ns_per_token"]
+    if knobs["decode_active_ns"]:
+        weights = min(weights, batch * knobs["decode_active_ns"])
+    if knobs["decode_bandwidth"]:
+        weights += kv_bytes * NS_PER_S // knobs["decode_bandwidth"]
+    return max(weights, batch * int(knobs["decode_compute_ns"]))
+
+
+def describe(
+    gpu: str, ranks: int, model: ModelShape, knobs: dict[str, Any], expected: dict[str, int]
+) -> dict[str, Any]:
     """Return the serving model as the metadata and the summary have it.
 
-    `expected` are the knobs that the roofline gave; those that differ were said by the preset or the user.
+    `knobs` are those of the preset that say how long computing takes, `expected` what the roofline gave for them; those
+    that differ were said by the preset or the user.
     """
-    times = {"prefill_ns_per_token": prefill_ns, "decode_ns_per_token": decode_ns}
+    tokens, prefill_ns = EXAMPLE_TOKENS, knobs["prefill_ns_per_token"]
+    kv_bytes = sum(
+        min(tokens, p.window_tokens or tokens) * p.bytes_per_token + 2 * p.state_bytes for p in pieces(model, ranks)
+    )
+    examples = [{"batch": n, "tokens": tokens, "step_ns": step_ns(knobs, n, n * kv_bytes)} for n in (1, 32)]
+    said = [name for name in COMPUTING + BATCH if (knobs[name] or 0) != expected.get(name, 0)]
+    if COMPUTING[1] in said:
+        # Who says how long a step takes has said that it does not depend on the batch.
+        said = [name for name in said if name in COMPUTING or knobs[name]]
     return {
         "gpu": gpu,
         "tensor_parallel": ranks,
-        **times,
+        **knobs,
         "prefill_tokens_per_s": round(NS_PER_S / prefill_ns) if prefill_ns else None,
-        "overridden": [name for name, value in times.items() if expected.get(name) != value],
+        "decode_steps": examples if any(knobs[name] for name in BATCH) else None,
+        "overridden": said,
         "source": GPUS[gpu].source if gpu in GPUS else None,
     }
 
 
 def in_words(serving: dict[str, Any]) -> str:
     """Return one line that says how long computing takes, and where that is from."""
-    prefill, decode = serving["prefill_tokens_per_s"], serving["decode_ns_per_token"]
-    said = f"prefill {format_count(prefill)} tokens/s" if prefill else "prefill in no time"
-    said += f", decode step {format_duration(decode)}" if decode else ", decode in no time"
-    if not prefill and not decode:
+    prefill, step_ns, steps = (
+        serving[name] for name in ("prefill_tokens_per_s", "decode_ns_per_token", "decode_steps")
+    )
+    if not prefill and not step_ns:
         return "computing takes no time: requests come as fast as storage and users let them (--gpu instant)"
+    said = f"prefill {format_count(prefill)} tokens/s" if prefill else "prefill in no time"
+    if prefill:
+        said += ", one prompt at a time" if serving["prefill_in_turn"] else ", all prompts at once"
+    if steps:
+        alone, batch = steps
+        said += (
+            f"; decode step {format_duration(alone['step_ns'])} alone, {format_duration(batch['step_ns'])} in a batch "
+            f"of {batch['batch']}, with {format_count(batch['tokens'])} tokens each"
+        )
+    else:
+        said += f"; decode step {format_duration(step_ns)}, whatever the batch" if step_ns else "; decode in no time"
     if serving["overridden"] or serving["source"] is None:
         return f"computing (as the preset or --set says): {said}"
     return (
         f"computing ({serving['gpu']} x {serving['tensor_parallel']}, {serving['source']}; roofline at "
-        f"{FLOPS_SHARE:.0%} of its bf16 FLOPs and {BANDWIDTH_SHARE:.0%} of its bandwidth, whatever the batch): {said}"
+        f"{FLOPS_SHARE:.0%} of its bf16 FLOPs and {BANDWIDTH_SHARE:.0%} of its bandwidth): {said}"
     )

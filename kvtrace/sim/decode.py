@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from kvtrace.core.compiled import inner
-from kvtrace.sim.ask import leave, make_objects
+from kvtrace.sim.ask import gather, leave, make_objects
+from kvtrace.sim.policies.queues import on_hit
 from kvtrace.sim.records import ASK, DECODE_ONLY, END, NONE, PREFILL_ONLY, USERS, World
+from kvtrace.sim.schedule import after_steps, depart, join
 from kvtrace.sim.store import store_generated
 from kvtrace.sim.tiers import DECODE as DECODE_PHASE
-from kvtrace.sim.tiers import fastest, read, touch
+from kvtrace.sim.tiers import fastest, live_in, read, touch
 from kvtrace.users.synthetic import think_ns
 
 
@@ -15,31 +17,44 @@ from kvtrace.users.synthetic import think_ns
 def decode(world: World, actor: int) -> int:
     """Read the turn's own entry again as tokens are generated; return the time to the next such step."""
     me, knobs, control = world.actors[actor], world.knobs, world.control
-    done = me.decoded
-    if done >= _reads(world, actor) or me.entry == NONE:
+    if control.now < me.served_ns:
+        return me.served_ns - control.now
+    done, reads = me.decoded, _reads(world, actor)
+    is_read = done < reads and me.entry != NONE
+    if not (is_read and knobs.reads_at_once) and (done == 0 or knobs.reads_at_once):
+        me.decode_start = control.now
+        if knobs.is_batched:
+            join(world, actor)
+    if not is_read:
         me.step = END
         if knobs.stores_generated and knobs.chunk_tokens and knobs.source == USERS:
             tokens = me.input - me.retrieved_tokens + me.output
             me.new = tokens // knobs.chunk_tokens - me.shared - me.length
-        if knobs.reads_at_once:
-            me.decode_start = control.now
-        return max(0, me.decode_start + me.output * knobs.decode_ns_per_token - control.now)
+        return _until(world, actor, me.output)
     t = fastest(world, me.entry)
-    served = control.now
+    me.served_ns = control.now
     if t == NONE:
         world.total.decode_misses += 1
     else:
         touch(world, t, me.entry)
-        served = read(world, t, me.entry, control.now, DECODE_PHASE, me.request, me.stage)
+        me.served_ns = read(world, t, me.entry, control.now, DECODE_PHASE, me.request, me.stage)
         me.stage += 1
     me.decoded = done + 1
-    if done + 1 == _reads(world, actor) or knobs.reads_at_once:
-        return served - control.now
+    if done + 1 == reads or knobs.reads_at_once:
+        return me.served_ns - control.now
     # The first read fetches the entry; read k >= 1 begins the k-th run of decode_read_tokens tokens. (On its own,
     # decoding has loaded the entry already, and begins with such a run.)
     run = done + 1 if knobs.mode == DECODE_ONLY else done
-    due = me.decode_start + run * knobs.decode_read_tokens * knobs.decode_ns_per_token
-    return max(due, served) - control.now
+    return _until(world, actor, run * knobs.decode_read_tokens)
+
+
+@inner
+def _until(world: World, actor: int, tokens: int) -> int:
+    """Return how long it takes until the request has generated so many `tokens`, or WAITS."""
+    knobs, me = world.knobs, world.actors[actor]
+    if knobs.is_batched:
+        return after_steps(world, actor, tokens)
+    return max(0, me.decode_start + tokens * knobs.decode_ns_per_token - world.control.now)
 
 
 @inner
@@ -56,16 +71,32 @@ def _reads(world: World, actor: int) -> int:
 @inner
 def end(world: World, actor: int) -> int:
     """End a request: a user thinks, for the time returned; a file's actor is idle again."""
-    me = world.actors[actor]
+    me, total = world.actors[actor], world.total
+    total.decoded_tokens += me.output
+    total.decoding_ns += world.control.now - me.decode_start
+    depart(world, actor)
+    if me.new:
+        make_objects(world, actor)
+        store_generated(world, actor, DECODE_PHASE)
+    if world.knobs.is_tail_first_at_end:
+        _use_backwards(world, actor)
     if world.knobs.source != USERS:
         leave(world, actor)
         world.idle[world.control.idle] = actor
         world.control.idle += 1
         return NONE
-    if me.new:
-        make_objects(world, actor)
-        store_generated(world, actor, DECODE_PHASE)
     me.history = me.input - me.retrieved_tokens + me.output
     me.turn += 1
     me.step = ASK
     return max(1, think_ns(world.users[actor], world.knobs.seed, actor))
+
+
+@inner
+def _use_backwards(world: World, actor: int) -> None:
+    """Make the request's first objects the most recent ones of each tier that evicts by LRU."""
+    n = gather(world, actor)
+    for i in range(n - 1, -1, -1):
+        live = live_in(world, world.chain[i]) & ~world.knobs.endless
+        for t in range(len(world.tiers)):
+            if live & (1 << t) and world.tiers[t].on_hit == 0:
+                on_hit(world, t, world.chain[i])

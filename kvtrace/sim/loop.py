@@ -7,7 +7,7 @@ steps of a request, and goes on from there. Who acts next is in a binary heap by
 
 from __future__ import annotations
 
-from kvtrace.core.compiled import forced, inner, njit
+from kvtrace.core.compiled import inner, njit
 from kvtrace.sim.ask import arrive, ask
 from kvtrace.sim.decode import decode, end
 from kvtrace.sim.load import load, promote
@@ -27,10 +27,12 @@ from kvtrace.sim.records import (
     ROWS_FULL,
     SLOTS_FULL,
     STORE,
+    UNBOUNDED,
     World,
 )
+from kvtrace.sim.schedule import pop, pop_decoding, push
 from kvtrace.sim.store import populate, store
-from kvtrace.sim.tiers import expire
+from kvtrace.sim.tiers import expire, pack
 
 
 @njit
@@ -43,6 +45,7 @@ def run(world: World) -> int:
         if code != DONE:
             return code
         populate(world)
+        pack(world)
     while True:
         actor = control.pending
         if actor == NONE:
@@ -59,17 +62,17 @@ def run(world: World) -> int:
         if code != DONE:
             return code
         delay = _act(world, actor)
-        if delay == NONE:
+        pack(world)
+        if delay != 0:
             control.pending = NONE
-        elif delay > 0:
-            control.pending = NONE
-            if control.now + delay < knobs.until_ns:
-                push(world, control.now + delay, actor)
+        if delay > 0 and control.now + delay < knobs.until_ns:
+            push(world.heap, control.heap_size, control.now + delay, actor)
+            control.heap_size += 1
 
 
 @inner
 def _act(world: World, actor: int) -> int:
-    """Do the actor's next step; return how long it waits then, or NONE if it is done for good."""
+    """Do the actor's next step; return how long it waits then, WAITS, or NONE if it is done for good."""
     step = world.actors[actor].step
     delay: int = 0
     if step == ASK:
@@ -90,12 +93,21 @@ def _act(world: World, actor: int) -> int:
 @inner
 def _next_actor(world: World) -> int:
     """Return the actor whose turn it is, and set the time; NONE at the end, less if no actor or context is idle."""
-    control = world.control
+    control, first = world.control, world.heap[0]
     index = control.arrived
     is_left = index < len(world.arrival_ns) and index < world.knobs.max_requests
-    if control.heap_size > 0 and (not is_left or world.heap[0].time_ns <= world.arrival_ns[index]):
-        control.now = world.heap[0].time_ns
-        return pop(world)
+    due: int = first.when if control.heap_size > 0 else UNBOUNDED
+    is_decoding = world.batch.due_ns < due or (
+        world.batch.due_ns == due < UNBOUNDED and world.decoding[0].actor < first.actor
+    )
+    if is_decoding:
+        due = world.batch.due_ns
+    if due < UNBOUNDED and (not is_left or due <= world.arrival_ns[index]):
+        control.now = due
+        if is_decoding:
+            return pop_decoding(world)
+        control.heap_size -= 1
+        return pop(world.heap, control.heap_size + 1)
     if not is_left or world.arrival_ns[index] >= world.knobs.until_ns:
         return NONE
     if control.idle == 0:
@@ -117,7 +129,8 @@ def _room(world: World, actor: int) -> int:
     me, knobs, control = world.actors[actor], world.knobs, world.control
     shared = me.retrieved_objects + me.shared
     n = shared + me.length + me.new
-    made = 0
+    # What has no slot may need one to be copied, or written again.
+    made = n if knobs.is_packed and me.step in (PROMOTE, STORE) else 0
     if me.step in (LOAD, END):
         # Which of a chain's objects are new is not known yet.
         made = me.length if knobs.source == CHAINS else me.new
@@ -138,14 +151,16 @@ def _room_for(world: World, n: int, written: int, made: int) -> int:
         control.need = made
         return SLOTS_FULL
     tiers = len(world.tiers)
-    # Every object is read once and written once to each tier. That displaces at most as many bytes from each,
-    # and one largest object and what lies between its marks a tier more, but no object twice; each displaced one
-    # takes three rows (read, write, delete).
-    displaced_bytes = (written + tiers) * control.max_size
+    # Every object is read once and written once to each tier. In each that gives anything up, that displaces at most as
+    # many bytes, and one largest object and what lies between its marks a tier more, but no object twice; each
+    # displaced one takes three rows (read, write, delete).
+    displaced_bytes, displacing = (written + tiers) * control.max_size, 0
     for t in range(tiers):
-        displaced_bytes += world.tiers[t].limit - world.tiers[t].low
+        if not knobs.endless & (1 << t):
+            displaced_bytes += world.tiers[t].limit - world.tiers[t].low
+            displacing += 1
     displaced = min(displaced_bytes // max(1, control.min_size), len(world.slots)) + written + tiers
-    control.need = knobs.ranks * knobs.layers * ((1 + tiers) * n + 3 * tiers * displaced + 8)
+    control.need = knobs.ranks * knobs.layers * ((1 + tiers) * n + 3 * displacing * displaced + 8)
     is_room = (
         control.rows + control.need <= len(world.rows.ts_ns)
         and control.made + made <= len(world.made_size)
@@ -153,52 +168,3 @@ def _room_for(world: World, n: int, written: int, made: int) -> int:
         and (len(world.first_token) == 0 or control.answered < len(world.first_token))
     )
     return DONE if is_room else ROWS_FULL
-
-
-@inner
-def push(world: World, time_ns: int, actor: int) -> None:
-    """Schedule `actor` at `time_ns`; ties go by actor number."""
-    heap, control = world.heap, world.control
-    i = control.heap_size
-    control.heap_size = i + 1
-    while i > 0:
-        up = (i - 1) >> 1
-        if heap[up].time_ns < time_ns or (heap[up].time_ns == time_ns and heap[up].actor < actor):
-            break
-        _set(world, i, heap[up].time_ns, heap[up].actor)
-        i = up
-    _set(world, i, time_ns, actor)
-
-
-@inner
-def pop(world: World) -> int:
-    """Take the first of the schedule; return its actor."""
-    heap, control = world.heap, world.control
-    n = control.heap_size - 1
-    control.heap_size = n
-    first: int = heap[0].actor
-    time_ns, actor = heap[n].time_ns, heap[n].actor
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= n:
-            break
-        if child + 1 < n and _is_before(world, child + 1, heap[child].time_ns, heap[child].actor):
-            child += 1
-        if not _is_before(world, child, time_ns, actor):
-            break
-        _set(world, i, heap[child].time_ns, heap[child].actor)
-        i = child
-    _set(world, i, time_ns, actor)
-    return first
-
-
-@forced
-def _is_before(world: World, i: int, time_ns: int, actor: int) -> bool:
-    event = world.heap[i]
-    return event.time_ns < time_ns or (event.time_ns == time_ns and event.actor < actor)
-
-
-@forced
-def _set(world: World, i: int, time_ns: int, actor: int) -> None:
-    world.heap[i].time_ns, world.heap[i].actor = time_ns, actor

@@ -18,7 +18,7 @@ from kvtrace.core import metadata
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Table, arrow_schema, enum_array, enum_code
-from kvtrace.core.tables import Writer, create, objects_path
+from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
 from kvtrace.model.shape import PieceKind, pieces
 from kvtrace.requests import own_table
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _OBJECT_ROWS = 1 << 18
-# Of the flushes that wait to be encoded, each some 20 MB.
-_WAITING = 2
+# Of rows that wait to be encoded, each some 45 bytes: about as many as are encoded at once, a row group, so that
+# neither thread often waits for the other.
+_WAITING_ROWS = ROW_GROUP_ROWS
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _KEY_DIGITS = 12
 
@@ -64,14 +65,7 @@ def write(
             for batch in own_table.batches(requests, _arrived(simulation.load)):
                 log.write(batch)
 
-        def encode(rows: pa.RecordBatch, object_bytes: Any, asked: pa.RecordBatch | None) -> None:
-            trace.write(rows)
-            if len(object_bytes):
-                objects.write(object_batch(objects.rows, kind, object_bytes))
-            if log is not None and asked is not None:
-                log.write(asked)
-
-        _run(simulation, encode, progress)
+        _run(simulation, _encoder(simulation, kind, trace, objects, log), progress)
         for writer in (trace, objects, log):
             if writer is not None:
                 writer.update(stats=simulation.stats())
@@ -79,39 +73,52 @@ def write(
     return trace.meta
 
 
-def _run(
-    simulation: Simulation,
-    encode: Callable[[pa.RecordBatch, Any, pa.RecordBatch | None], None],
-    progress: Callable[[float], None],
-) -> None:
-    """Simulate in this thread, and `encode` rows, object sizes and users' requests in another, in order."""
-    waiting: deque[Future[None]] = deque()
+def _encoder(
+    simulation: Simulation, kind: str, trace: Writer, objects: Writer, log: Writer | None
+) -> Callable[[Flush], None]:
+    """Return what writes a flush to the tables, and gives its memory back once that is encoded."""
+    taken: deque[tuple[int, Flush]] = deque()
+
+    def encode(flush: Flush) -> None:
+        trace.write(trace_batch(flush.rows))
+        if len(flush.object_bytes):
+            objects.write(object_batch(objects.rows, kind, flush.object_bytes))
+        if log is not None and len(flush.log):
+            log.write(_user_requests(flush.log))
+        taken.append((trace.rows, flush))
+        while taken and taken[0][0] <= trace.encoded_rows:
+            simulation.give_back(taken.popleft()[1])
+
+    return encode
+
+
+def _run(simulation: Simulation, encode: Callable[[Flush], None], progress: Callable[[float], None]) -> None:
+    """Simulate in this thread, and `encode` what that makes in another, in order."""
+    waiting: deque[tuple[Future[None], int]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="trace-encoder") as encoder:
 
         def sink(flush: Flush) -> None:
-            asked = _user_requests(flush.log) if len(flush.log) else None
-            waiting.append(encoder.submit(encode, trace_batch(flush.rows), flush.object_bytes, asked))
-            if len(waiting) > _WAITING:
-                waiting.popleft().result()
+            waiting.append((encoder.submit(encode, flush), flush.room))
+            while len(waiting) > 1 and sum(room for _, room in waiting) > _WAITING_ROWS:
+                waiting.popleft()[0].result()
 
         simulation.run(sink, progress)
-        for future in waiting:
+        for future, _ in waiting:
             future.result()
 
 
 def trace_batch(rows: dict[str, Any]) -> pa.RecordBatch:
-    """Return rows of the simulation, arrays by column, as a record batch; the numbers are copied."""
+    """Return rows of the simulation, arrays by column, as a record batch that shares their memory."""
     import pyarrow as pa
 
     is_background = rows["request_id"] < 0
-    copies = {name: column.copy() for name, column in rows.items()}
-    copies["offset_bytes"] = np.zeros(len(is_background), np.int64)
+    columns = rows | {"offset_bytes": np.zeros(len(is_background), np.int64)}
     arrays = []
     for field in arrow_schema(TRACE):
         if pa.types.is_dictionary(field.type):
-            arrays.append(enum_array(TRACE, field.name, copies[field.name]))
+            arrays.append(enum_array(TRACE, field.name, columns[field.name]))
         else:
-            arrays.append(pa.array(copies[field.name], mask=is_background if field.nullable else None))
+            arrays.append(pa.array(columns[field.name], mask=is_background if field.nullable else None))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(TRACE))
 
 

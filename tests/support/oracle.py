@@ -10,10 +10,10 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from evictions import POLICIES
+from evictions import POLICIES, Lru
 
 from kvtrace.model.shape import Piece, PieceKind
-from kvtrace.sim.preset import Entry, Match, Placement, Policy, Preset, Promotion
+from kvtrace.sim.preset import Entry, Match, Placement, Policy, Preset, Promotion, Recency
 from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:
@@ -66,6 +66,32 @@ class Tier:
         return self.holds(size, self.limit)
 
 
+class Batch:
+    """Requests that decode together; `steps` counts 1024ths of a step since the start, and loses what is less."""
+
+    def __init__(self, preset: Preset) -> None:
+        self.preset, self.reads = preset, {}
+        self.now = self.steps = 0
+
+    reads: dict[int, int]
+    """Of each request by its number: the bytes of cache that a step reads on one rank."""
+
+    def step_ns(self) -> int:
+        p, n = self.preset, len(self.reads)
+        weights = min(p.decode_ns_per_token, n * p.decode_active_ns) if p.decode_active_ns else p.decode_ns_per_token
+        cache = sum(self.reads.values()) * 1000 // (p.decode_bytes_per_s // 10**6) if p.decode_bytes_per_s else 0
+        return max(1, weights + cache, n * p.decode_compute_ns)
+
+    def advance(self, now: int) -> None:
+        if self.reads:
+            self.steps += (now - self.now) * 1024 // self.step_ns()
+        self.now = now
+
+    def time_of(self, steps: int) -> int:
+        """Return when it will have come to `steps`, if nobody joins or leaves."""
+        return self.now + -(-max(0, steps - self.steps) * self.step_ns() // 1024)
+
+
 class Oracle:
     def __init__(
         self, preset: Preset, requests: Requests | None, bytes_per_token: int, ranks: int, *, layers: int = 1,
@@ -76,10 +102,13 @@ class Oracle:
         self.bytes_per_token = bytes_per_token
         self.tiers = [Tier(i, preset) for i in range(len(preset.tiers))]
         self.rows: list[Row] = []
-        self.now = self.hits = self.lookups = 0
+        self.now = self.hits = self.lookups = self.computing_until = 0
+        self.batch = Batch(preset)
         self.sizes: dict[int, int] = {}
         self.seen: set[int] = set()
+        self.uses: list[int] = []
         self.populated: list[list[int]] = []
+        self.order: list[int] = []
         self.plans = self._plans(requests) if requests is not None else []
 
     def chunk_bytes(self) -> int:
@@ -120,10 +149,31 @@ class Oracle:
                 number = (key * self.ranks + rank) * self.layers + layer
                 self.rows.append((self.now, op, tier.number, phase, number, each, request, stage, rank))
 
+    def use(self, key: int) -> None:
+        """Note that `key` was used last."""
+        self.uses = [other for other in self.uses if other != key] + [key]
+
+    def follow(self, tier: Tier, key: int) -> None:
+        """Make `key`, just used in `tier`, less recent than those before it in `order`, if that is so."""
+        if self.preset.recency is not Recency.TAIL_FIRST or type(tier.policy) is not Lru:
+            return
+        keys, before = tier.policy.keys, self.order[: self.order.index(key)]
+        keys.remove(key)
+        at = next((keys.index(k) for k in reversed(before) if k in tier.objects), len(keys))
+        keys.insert(at, key)
+
     def write(self, tier: Tier, phase: str, key: int, request: int | None = None, stage: int | None = None) -> None:
         assert key not in tier.objects
         tier.objects[key] = self.sizes[key]
         tier.policy.insert(key, self.sizes[key])
+        if phase != "demote":
+            self.use(key)
+        elif self.preset.demotion_keeps_age and type(tier.policy) is Lru:
+            keys = tier.policy.keys
+            place = keys.index(key)
+            while place and self.uses.index(keys[place - 1]) > self.uses.index(key):
+                place -= 1
+            keys.insert(place, keys.pop())
         if tier.ttl_ns is not None:
             tier.expires[key] = self.now + tier.ttl_ns
         self.emit("write", tier, phase, key, request, stage)
@@ -215,6 +265,8 @@ class Oracle:
         """Read documents, then the chain, one group of layers after the other; return the stages."""
         for key, tier in retrieved + found:
             tier.policy.hit(key)
+            self.follow(tier, key)
+            self.use(key)
         for key, tier in retrieved:
             self.emit("read", tier, "retrieve", key, n, 0)
         stage = 1 if retrieved else 0
@@ -226,9 +278,10 @@ class Oracle:
                 self.emit("read", tier, "load", key, n, stage + layer, layers=[layer], size=size)
         return stage + self.layers
 
-    def request(self, n: int) -> Iterator[int]:
+    def request(self, n: int) -> Iterator[int | tuple[int]]:
         plan, p = self.plans[n], self.preset
         mode = p.workload.mode
+        self.order = [*plan.documents, *plan.chain]
         found: list[tuple[int, Tier]] = []
         retrieved: list[tuple[int, Tier]] = []
         if mode is not ServingMode.PREFILL_ONLY:
@@ -245,33 +298,77 @@ class Oracle:
         if mode is ServingMode.DECODE_ONLY:
             yield 0
         else:
-            yield missed * p.prefill_ns_per_token
+            took = missed * p.prefill_ns_per_token
+            if took and p.prefill_in_turn:
+                self.computing_until = max(self.computing_until, self.now) + took
+                yield self.computing_until - self.now
+            else:
+                yield took
             lost = [key for key in plan.documents if self.fastest(key) is None]
             if p.match is Match.ANY:
                 prompt = plan.chain[: plan.prompt]
                 lost += [key for key in prompt if mode is ServingMode.PREFILL_ONLY or self.fastest(key) is None]
             new = plan.chain[plan.known if p.match is Match.ANY else len(found) :]
+            self.order = lost + new if plan.documents or plan.prompt else plan.chain
             stage = self.store(lost + new, n, stage)
-        start = self.now
-        reads = 0
+        yield from self.decode(plan, n, stage)
+        if p.recency is Recency.TAIL_FIRST_AT_END:
+            for key in reversed([*plan.documents, *plan.chain]):
+                for tier in self.tiers:
+                    if key in tier.objects and type(tier.policy) is Lru:
+                        tier.policy.hit(key)
+
+    def step_bytes(self, tokens: int) -> int:
+        """Return what a decode step reads of the cache of so many `tokens` on one rank."""
+        if not self.pieces:
+            return tokens * self.bytes_per_token // self.ranks
+        return sum(
+            min(tokens, piece.window_tokens or tokens) * piece.bytes_per_token + 2 * piece.state_bytes
+            for piece in self.pieces
+        )
+
+    def decode_reads(self, plan: Plan) -> int:
+        p, mode = self.preset, self.preset.workload.mode
         has_entry = plan.chain[plan.prompt :] or mode is ServingMode.DECODE_ONLY
-        if p.decode_read_tokens and has_entry and not 0 < p.prefill_only_from_tokens <= plan.new_tokens:
-            reads = {ServingMode.BOTH: 1, ServingMode.DECODE_ONLY: 0}.get(mode, 0) + -(
-                -plan.output // p.decode_read_tokens
-            )
-        if mode is ServingMode.PREFILL_ONLY:
-            reads = 0
-        spacing_ns = 0 if p.decode_reads_at_once else p.decode_read_tokens * p.decode_ns_per_token
-        for k in range(reads):
+        is_long = 0 < p.prefill_only_from_tokens <= plan.new_tokens
+        if not p.decode_read_tokens or not has_entry or is_long or mode is ServingMode.PREFILL_ONLY:
+            return 0
+        return (mode is ServingMode.BOTH) + -(-plan.output // p.decode_read_tokens)
+
+    def decode(self, plan: Plan, n: int, stage: int) -> Iterator[int | tuple[int]]:
+        """Yield waits in ns, or in 1024ths of a step of the batch, in a tuple."""
+        p, mode = self.preset, self.preset.workload.mode
+        start = self.now
+
+        def until(tokens: int) -> int | tuple[int]:
+            if not p.is_batched:
+                return start + tokens * p.decode_ns_per_token - self.now
+            self.batch.advance(self.now)
+            return (max(0, first_step + 1024 * tokens - self.batch.steps),)
+
+        def join() -> int:
+            if p.is_batched:
+                self.batch.advance(self.now)
+                self.batch.reads[n] = self.step_bytes(plan.tokens + plan.output // 2)
+            return self.batch.steps
+
+        first_step = 0 if p.decode_reads_at_once else join()
+        for k in range(self.decode_reads(plan)):
             # The first fetches the entry as decoding starts, unless it was loaded; others begin a run of tokens each.
             run = k if mode is ServingMode.DECODE_ONLY else max(0, k - 1)
-            yield start + run * spacing_ns - self.now
+            if not p.decode_reads_at_once:
+                yield until(run * p.decode_read_tokens)
             tier = self.fastest(plan.chain[-1])
             if tier is not None:
                 tier.policy.hit(plan.chain[-1])
+                self.use(plan.chain[-1])
                 self.emit("read", tier, "decode", plan.chain[-1], n, stage)
                 stage += 1
-        yield start + plan.output * p.decode_ns_per_token - self.now
+        if p.decode_reads_at_once:
+            first_step = join()
+        yield until(plan.output)
+        self.batch.advance(self.now)
+        self.batch.reads.pop(n, None)
 
     def store(self, keys: list[int], n: int | None, stage: int | None, phase: str = "prefill") -> int:
         if self.preset.placement is Placement.WRITE_BACK:
@@ -290,8 +387,11 @@ class Oracle:
                     if key in tier.objects:
                         if not is_lower:
                             tier.policy.hit(key)
+                            self.follow(tier, key)
+                            self.use(key)
                     elif self.evict_for(tier, key):
                         self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
+                        self.follow(tier, key)
                         is_any = True
             at += is_any
         return at
@@ -319,6 +419,7 @@ class Oracle:
                     self.demote_for(faster, key)
                 if self.evict_for(faster, key):
                     self.write(faster, "promote", key, n, stage)
+                    self.follow(faster, key)
                     is_any = True
         return is_any
 
@@ -330,29 +431,43 @@ class Oracle:
                 continue
             if holder is not None and (holder is tier or self.preset.exclusive):
                 holder.policy.hit(key)
+                self.follow(holder, key)
+                self.use(key)
             else:
                 self.demote_for(tier, key)
                 self.write(tier, phase, key, n, stage)
+                self.follow(tier, key)
                 is_any = True
         return (stage or 0) + is_any
 
     def run(self) -> list[Row]:
         """Return all rows. What is due comes before what arrives; what is due together goes by place in flight."""
         for keys in self.populated:
+            self.order = keys
             self.store(keys, None, None, "populate")
         arrivals = [plan.arrival for plan in self.plans]
-        due: list[tuple[int, int, Iterator[int]]] = []
+        due: list[tuple[int, int, Iterator[int | tuple[int]]]] = []
+        decoding: list[tuple[int, int, Iterator[int | tuple[int]]]] = []
         idle = list(range(len(arrivals) - 1, -1, -1))
         n = 0
-        while due or n < len(arrivals):
-            if due and (n == len(arrivals) or due[0][0] <= arrivals[n]):
-                self.now, place, steps = heapq.heappop(due)
+        while due or decoding or n < len(arrivals):
+            times = [due[0][:2]] if due else []
+            if decoding:
+                times.append((self.batch.time_of(decoding[0][0]), decoding[0][1]))
+            if times and (n == len(arrivals) or min(times)[0] <= arrivals[n]):
+                self.now, place = min(times)
+                of = due if due and min(times) == due[0][:2] else decoding
+                steps = heapq.heappop(of)[2]
             else:
                 self.now, place, steps = arrivals[n], idle.pop(), self.request(n)
                 n += 1
             self.expire()
             for wait in steps:
-                if wait:
+                if isinstance(wait, tuple):
+                    if wait[0]:
+                        heapq.heappush(decoding, (self.batch.steps + wait[0], place, steps))
+                        break
+                elif wait:
                     heapq.heappush(due, (self.now + wait, place, steps))
                     break
             else:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from kvtrace.core.errors import TraceError
-from kvtrace.core.files import write_json
+from kvtrace.core.files import read_json, write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Mlperf, RequestFigures, Summary
 
@@ -60,6 +60,9 @@ class EngineNote(msgspec.Struct, frozen=True, kw_only=True):
     """What set it: the option, the default of a closed loop, or what an open loop has room for."""
     io_bytes: int | None
     buffer_bytes: int | None = None
+    """What buffers may take: they are touched as more are in flight, in an open loop whose depth is the default."""
+    buffer_used_bytes: int | None = None
+    """What was in use of it at once, at most."""
     plan_bytes: int | None = None
 
 
@@ -103,6 +106,15 @@ class Populated(msgspec.Struct, frozen=True):
     objects: int
     bytes: int
     wall_ns: int
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """How long it took until the first operation that is measured could be submitted."""
+
+    lay_out_ns: int
+    """Writing what is unwritten of preallocated files and devices, and is not populated."""
+    total_ns: int
+    """From before the trace was read: with preconditioning, laying out and populating."""
 
 
 class ShapeNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,6 +260,7 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
     window: WindowNote
     preconditioned: list[Preconditioned] = []
     populated: Populated | None = None
+    prepared: Prepared | None = None
     data: DataNote | None = None
     smart: dict[str, SmartReadings] = {}
     """By drive."""
@@ -317,15 +330,14 @@ def write_run(folder: Path, run: RunFile | PartialRunFile) -> None:
     write_json(folder / name, run)
 
 
+def refuse_cut_off(folder: Path) -> None:
+    """Raise TraceError, which says how to recover it, if `folder` holds a run that goes on or was cut off."""
+    if (folder / PARTIAL_RUN_FILE).is_file() and not (folder / RUN_FILE).is_file():
+        how = f"kvreplay recover {folder} makes a partial run of it"
+        raise TraceError(f"that run goes on or was cut off; {how}", path=folder)
+
+
 def _read(path: Path, kind: type[Kind]) -> Kind:
-    if not path.is_file() and (path.parent / PARTIAL_RUN_FILE).is_file():
-        how = f"kvreplay recover {path.parent} makes a partial run of it"
-        raise TraceError(f"that run goes on or was cut off; {how}", path=path.parent)
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror or error}", path=path) from None
-    except msgspec.ValidationError as error:
-        raise TraceError(f"not of this version of kvtrace: {error}; make the run again", path=path) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TraceError(f"damaged: {error}", path=path) from None
+    if not path.is_file():
+        refuse_cut_off(path.parent)
+    return read_json(path, kind, misfit="not of this version of kvtrace: {}; make the run again")

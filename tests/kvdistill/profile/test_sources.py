@@ -32,10 +32,10 @@ BLOCK_ROWS = [
 ]
 
 
-def write_blocks(folder, rows=BLOCK_ROWS):
+def write_blocks(folder, rows=BLOCK_ROWS, queued=None):
     issue, complete, device, sector, length, rwbs = zip(*rows, strict=True)
     columns = {
-        "insert_ns": [None] * len(rows), "issue_ns": [i * MS for i in issue],
+        "insert_ns": queued or [None] * len(rows), "issue_ns": [i * MS for i in issue],
         "complete_ns": [None if c is None else c * MS for c in complete], "device": device, "sector": sector,
         "bytes": length, "rwbs": rwbs, "pid": [None] * len(rows), "comm": [None] * len(rows),
         "error": [None] * len(rows),
@@ -67,6 +67,15 @@ def test_block_events_by_hand(tmp_path):
     assert (profile.depth.read_mean, profile.depth.write_mean) == (6 / 12, 4 / 12)
     assert profile.idle == Idle(stretches=1, total_ns=4 * MS, p50_ns=None)
     assert profile.data is None
+
+
+def test_a_request_arrives_when_it_is_queued_and_not_when_it_is_last_issued(tmp_path):
+    # One at a time at the device, the second given back until the first is done; both were there from the start.
+    rows = [(0, 4, "vda", 2048, 4096, "R"), (4, 8, "vda", 4096, 4096, "R"), (9, 10, "vda", 0, 4096, "R")]
+    profile = distil_source(write_blocks(tmp_path, rows, [0, 1 * MS, None]), "vda", Limit(), tmp_path).profile
+    assert (profile.arrivals.gap_mean_ns, profile.span_ns) == (4.5 * MS, 9 * MS)
+    assert profile.depth.shares == [InFlight(0, 0.1), InFlight(1, 0.6), InFlight(2, 0.3)]
+    assert profile.depth.mean == (4 + 7 + 1) / 10
 
 
 def test_arrivals_and_reuse_by_hand(tmp_path):
@@ -126,7 +135,7 @@ PROBE = {
             "read": {
                 "issued": 100, "issued_bytes": 100 << 20, "block_sizes": [{"bytes": 1 << 20, "count": 100}],
                 "in_flight_at_dispatch": [{"in_flight": 1, "count": 60}, {"in_flight": 3, "count": 40}],
-                "d2c": {"count": 100, "mean_ns": 1e7},
+                "d2c": {"count": 100, "mean_ns": 1e7}, "q2d": {"count": 100, "mean_ns": 2e6},
             },
         },
     },
@@ -137,8 +146,8 @@ def test_a_probe_of_any_process_becomes_a_statistical_job(tmp_path):
     (tmp_path / "probe.json").write_text(json.dumps(PROBE))
     profile = distil_source(tmp_path, None, Limit(), tmp_path).profile
     assert (profile.tier, profile.span_ns, profile.read.ops) == ("nvme0n1", 2 * 10**9, 100)
-    # 100 requests of 10 ms in 2 s.
-    assert (profile.depth.mean, profile.depth.max) == (0.5, 3)
+    # 100 requests of 2 ms in the queue and 10 ms at the device, in 2 s.
+    assert (profile.depth.mean, profile.depth.max) == (0.6, 3)
     assert (profile.space, profile.arrivals, profile.locality, profile.phases) == (None, None, None, [])
     refused = run_cli("kvdistill", "fio", tmp_path, "-o", tmp_path / "jobs", check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
@@ -188,7 +197,7 @@ def test_what_cannot_be_distilled_is_one_line(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.root
-@pytest.mark.bcc
+@pytest.mark.bpf
 @pytest.mark.fio
 def test_a_known_fio_job_comes_back_from_its_own_block_events(tmp_path):
     from probe_load import FILE_BYTES, LOAD, place_on_disk, probed

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plans import oracle_of
 from simulated import ONE_BYTE, preset_of, requests_of, simulate
-from test_oracle import SEMANTICS
+from test_oracle import BATCHES, SEMANTICS
 
 from kvtrace.model.catalogue import find_model
 from kvtrace.sim.output import trace_batch
@@ -49,7 +49,9 @@ def test_users_share_what_plain_python_says(workload, data):
         decode_reads_at_once=data.draw(st.booleans()),
         prefill_only_from_tokens=data.draw(st.sampled_from([0, 3000])),
         prefill_ns_per_token=data.draw(st.sampled_from([0, 1000])),
+        prefill_in_turn=data.draw(st.booleans()),
         decode_ns_per_token=data.draw(st.sampled_from([0, 1_000_000])),
+        **data.draw(st.sampled_from(BATCHES)),
         workload=WORKLOADS[workload],
     )  # fmt: skip
     check_users(preset, users=data.draw(st.integers(1, 3)), seed=data.draw(st.integers(0, 9)))

@@ -1,0 +1,152 @@
+"""The compiled schedule: who acts when, by time; and those who decode, by the steps of the batch that they are in.
+
+Each step of the batch makes one token for each request in it, and takes as long as all of them need together, which
+changes only when one joins or leaves. So a clock of steps runs beside the time, and a request is done once that clock
+has gone on by as many steps as it generates tokens, however long each of them took.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvtrace.core.compiled import forced, inner
+from kvtrace.sim.records import CHUNKED, GROWING, NONE, SLIDING, UNBOUNDED, World
+
+WAITS = -2
+"""Instead of how long an actor waits: until the batch's clock gets where `decoding` says."""
+PARTS = 1 << 10
+"""Of a step: what the clock counts."""
+
+
+@inner
+def push(heap: Any, count: int, when: int, actor: int) -> None:
+    """Schedule `actor` in `heap`, which has `count` entries; ties go by actor number."""
+    i = count
+    while i > 0:
+        up = (i - 1) >> 1
+        if heap[up].when < when or (heap[up].when == when and heap[up].actor < actor):
+            break
+        heap[i].when, heap[i].actor = heap[up].when, heap[up].actor
+        i = up
+    heap[i].when, heap[i].actor = when, actor
+
+
+@inner
+def pop(heap: Any, count: int) -> int:
+    """Take the first of the `count` entries of `heap`; return its actor."""
+    n = count - 1
+    first: int = heap[0].actor
+    when, actor = heap[n].when, heap[n].actor
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= n:
+            break
+        if child + 1 < n and _is_before(heap, child + 1, heap[child].when, heap[child].actor):
+            child += 1
+        if not _is_before(heap, child, when, actor):
+            break
+        heap[i].when, heap[i].actor = heap[child].when, heap[child].actor
+        i = child
+    heap[i].when, heap[i].actor = when, actor
+    return first
+
+
+@forced
+def _is_before(heap: Any, i: int, when: int, actor: int) -> bool:
+    event = heap[i]
+    return event.when < when or (event.when == when and event.actor < actor)
+
+
+@inner
+def join(world: World, actor: int) -> None:
+    """Begin to decode the actor's request with those that do."""
+    me = world.actors[actor]
+    _change(world, 1, _step_bytes(world, me.input + me.output // 2))
+    me.first_step, me.decode_start = world.batch.steps, world.control.now
+
+
+@inner
+def depart(world: World, actor: int) -> None:
+    """Have decoded the actor's request."""
+    me = world.actors[actor]
+    if me.first_step != NONE:
+        _change(world, -1, -_step_bytes(world, me.input + me.output // 2))
+        me.first_step = NONE
+
+
+@inner
+def after_steps(world: World, actor: int, steps: int) -> int:
+    """Let the actor act when so many `steps` are done since it joined; return WAITS, or 0 if they are."""
+    batch = world.batch
+    _advance(world)
+    when = world.actors[actor].first_step + steps * PARTS
+    if when <= batch.steps:
+        return 0
+    push(world.decoding, batch.waiting, when, actor)
+    batch.waiting += 1
+    _set_due(world)
+    return WAITS
+
+
+@inner
+def pop_decoding(world: World) -> int:
+    """Take the first that waits for the batch's clock; return its actor."""
+    batch = world.batch
+    actor = pop(world.decoding, batch.waiting)
+    batch.waiting -= 1
+    _set_due(world)
+    return actor
+
+
+@inner
+def _change(world: World, requests: int, step_bytes: int) -> None:
+    """Add `requests` to the batch, which take `step_bytes` of each step."""
+    batch, knobs = world.batch, world.knobs
+    _advance(world)
+    batch.size += requests
+    batch.bytes += step_bytes
+    weights = min(knobs.decode_ns_per_token, batch.size * knobs.decode_active_ns)
+    if knobs.decode_active_ns == 0:
+        weights = knobs.decode_ns_per_token
+    if knobs.decode_bytes_per_us > 0:
+        weights += batch.bytes * 1000 // knobs.decode_bytes_per_us
+    batch.step_ns = max(1, weights, batch.size * knobs.decode_compute_ns)
+    _set_due(world)
+
+
+@inner
+def _advance(world: World) -> None:
+    """Bring the clock of steps up to now."""
+    batch, now = world.batch, world.control.now
+    if batch.size > 0:
+        passed = now - batch.since_ns
+        batch.steps += passed // batch.step_ns * PARTS + passed % batch.step_ns * PARTS // batch.step_ns
+    batch.since_ns = now
+
+
+@inner
+def _set_due(world: World) -> None:
+    """Note when the first that waits for the clock is due if the batch stays as it is: never if after the end."""
+    batch = world.batch
+    batch.due_ns = UNBOUNDED
+    if batch.waiting > 0:
+        left = max(0, world.decoding[0].when - batch.steps)
+        if left // PARTS < (world.knobs.until_ns - batch.since_ns) // batch.step_ns + 1:
+            due = batch.since_ns + left // PARTS * batch.step_ns - (-(left % PARTS) * batch.step_ns // PARTS)
+            if due < world.knobs.until_ns:
+                batch.due_ns = due
+
+
+@inner
+def _step_bytes(world: World, tokens: int) -> int:
+    """Return what one decode step reads of the cache of a context of `tokens` on one rank; states are written too."""
+    pieces, size = world.pieces, 0
+    for p in range(len(pieces)):
+        piece, read = pieces[p], 0
+        if piece.kind == GROWING:
+            read = tokens
+        elif piece.kind in (SLIDING, CHUNKED):
+            read = min(tokens, piece.window)
+        size += read * piece.token_bytes + 2 * piece.state_bytes
+    return size
