@@ -194,7 +194,8 @@ def show(rounds: list[dict[str, Side]], engine: str, op: int, io_bytes: int, dep
     print(
         f"{'write' if op else 'read':5} {io_bytes >> 10:5} KiB depth {depth:2}: {engine} "
         f"{middle(s.bytes_per_s for s in mine) / 1e9:.2f} GB/s, "
-        f"CPU an I/O {middle(s.cpu_us for s in mine):.1f} µs{made}; device moved >= {f'{min(shares):.2f}' if shares else 'unseen'}"
+        f"CPU an I/O {middle(s.cpu_us for s in mine):.1f} µs{made}; "
+        f"device moved >= {f'{min(shares):.2f}' if shares else 'unseen'}"
     )
     for name in rounds[0]:
         if name:
