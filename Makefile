@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO := demo
 SOURCES := kvtrace kvreplay kvdistill tests docs bench
 
-# `make test` in so many processes; `make fuzz` for so long.
+# `make test` in so many processes; `make fuzz` for so long, twice.
 WORKERS ?= 2
 FUZZ_SECONDS ?= 600
 CLANG ?= clang
@@ -43,12 +43,17 @@ check: lint
 	$(PYTEST) --full
 	$(BIN)/python -m pytest --full -m alone
 
-# A random search: the property tests with other examples in each round. FUZZ_SEED=N FUZZ_SECONDS=0 repeats a round.
+# A random search: damaged and hostile input on every reader and command, then the property tests with other examples.
+# What fails says how to repeat it: FUZZ_SEED=N FUZZ_CASE=M for input, FUZZ_SEED=N FUZZ_SECONDS=0 for a property.
 fuzz: $(VENV)/.ready
+	$(BIN)/python tests/fuzz/fuzz.py --workers $(WORKERS) --seconds $(FUZZ_SECONDS) \
+		$(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) $(if $(FUZZ_CASE),--case $(FUZZ_CASE)) $(if $(FUZZ_CASES),--cases $(FUZZ_CASES))
+ifeq ($(FUZZ_CASE)$(FUZZ_CASES),)
 	@end=$$(($$(date +%s) + $(FUZZ_SECONDS))); while \
 		seed=$(FUZZ_SEED); seed=$${seed:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; echo "FUZZ_SEED=$$seed"; \
 		$(PYTEST) -q --full -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$$seed || exit 1; \
 		[ "$$(date +%s)" -lt "$$end" ]; do :; done
+endif
 
 bench: $(VENV)/.ready
 	@for b in bench/bench_*.py; do $(BIN)/python $$b || exit 1; done

@@ -25,6 +25,11 @@ def one(db: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
 
 def first_line(path: Path) -> str:
     """Return the first line of `path`, plain or zstd, without its end; TraceError if there is none."""
+    return first_lines(path)[0]
+
+
+def first_lines(path: Path) -> list[str]:
+    """Return the lines in the first 64 KiB of `path`, plain or zstd; the last may be cut. TraceError if it is empty."""
     if not path.is_file():
         raise TraceError("no such file" if not path.exists() else "not a regular file", path=path)
     if is_zstd(path):
@@ -35,7 +40,7 @@ def first_line(path: Path) -> str:
     text = head.decode(errors="replace")
     if not text.strip():
         raise TraceError("empty: there is nothing to import", path=path)
-    return text.splitlines()[0]
+    return text.splitlines()
 
 
 def is_zstd(path: Path) -> bool:
@@ -86,6 +91,9 @@ def load(
     query = f"SELECT row_number() OVER () - 1 AS line, * FROM read_csv({_unpatterned(path)}, {settings})"
     try:
         db.execute(f"CREATE TABLE raw AS {query}")
+    except duckdb.OutOfMemoryException:
+        # `connect` says it.
+        raise
     except duckdb.Error as error:
         raise TraceError(f"cannot be read to its end: {str(error).splitlines()[0]}", path=path) from None
     (rows,) = one(db, "SELECT count(*) FROM raw")

@@ -20,7 +20,8 @@ from kvdistill.jobs.streams import Stream, asked_stream, drawn_stream, profile_s
 from kvdistill.jobs.write import CheckOptions, Wanted, WrittenJob, write_job
 from kvdistill.profile.distil import Distilled
 from kvdistill.profile.sources import distil_source
-from kvtrace.core.errors import DeviceError, ProbeUnavailable, TraceError
+from kvtrace.core.errors import DeviceError, ProbeUnavailable
+from kvtrace.core.files import read_json
 from kvtrace.core.limit import Limit
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate
 
@@ -59,10 +60,7 @@ def find_closeness(path: Path) -> Closeness | None:
     """
     if not path.is_file():
         return None
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Closeness)
-    except msgspec.MsgspecError as error:
-        raise TraceError(f"no closeness of this version: {error}", path=path) from None
+    return read_json(path, Closeness, misfit="no closeness of this version: {}")
 
 
 @dataclass(frozen=True, slots=True)

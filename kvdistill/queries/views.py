@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from kvdistill.queries.database import literal
+from kvtrace.core import files as core_files
 from kvtrace.core import parquet, tables
-from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, find_run
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TRACE, Table, arrow_schema
 
@@ -200,23 +200,16 @@ def _run_facts(folder: Path) -> Iterable[dict[str, Any]]:
 
 
 def _probe_facts(folder: Path) -> Iterable[dict[str, Any]]:
-    directions = _dict(_dict((read_json(folder / PROBE_FILE) or {}).get("block")).get("directions"))
-    for direction, counts in directions.items():
+    probe = find_probe(folder)
+    if probe is None:
+        return
+    for direction, counts in probe["block"]["directions"].items():
         yield {"origin": str(folder), "direction": direction} | {
             name: counts.get(name) for name in FACTS["probes"] if name not in ("origin", "direction")
         }
 
 
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in `path`; null without such a file or if it holds something else."""
-    try:
-        found = msgspec.json.decode(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError as error:
-        raise TraceError(f"not JSON: {error}", path=path) from None
+    found = core_files.read_json(path, object) if path.is_file() else None
     return found if isinstance(found, dict) else None

@@ -185,4 +185,5 @@ def summary_report(run: RunFile) -> RunReport:
         run=run,
         figures=[{n: f[n] for n in (*_FIGURES, *_RATES)} | {"rows": None, "skipped": None} for f in found],
         latency=[{"tier": f["tier"], "op": f["op"]} | f["latency"] for f in found if f["latency"]["count"]],
+        response=[{"tier": f["tier"], "op": f["op"]} | f["response"] for f in found if f["response"]],
     )

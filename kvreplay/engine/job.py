@@ -132,11 +132,16 @@ class IoEngine(Protocol):
 
     name: str
     buffer_bytes: int
+    """What its buffers may take."""
     depth: int
     """I/Os in flight at most."""
     io_bytes: int
     generators: int
     """Threads that make data."""
+
+    @property
+    def buffer_used_bytes(self) -> int | None:
+        """What was in use of them at once, at most; None before any job."""
 
     @property
     def arenas(self) -> tuple[Arena, Arena]:

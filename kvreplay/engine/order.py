@@ -38,10 +38,10 @@ def fill_due(address: int, now: int) -> int:
     advance(address)
     if not count_of(job.to_fill):
         return NONE
-    if count_of(job.free_slots) > job.ahead + 1:
+    if job.slots - count_of(job.free_slots) <= job.early:
         return now
     if count_of(job.free_slots) > 1:
-        # The other half of the buffers is for rows that are due: none may wait for a future one.
+        # The other buffers are for rows that are due: none may wait for a future one.
         return max(now, due_of(address, heap_least(job.to_fill), now))
     return NONE
 
@@ -97,7 +97,7 @@ def filled(address: int, slot: int) -> None:
         job.available += count
     elif flight.is_started:
         resume(address, number)
-    elif flight.filled_pieces >= min(flight.pieces, job.ahead * job.pieces_a_fill):
+    elif flight.filled_pieces >= min(flight.pieces, job.early * job.pieces_a_fill):
         offer(address, number)
 
 
@@ -188,7 +188,8 @@ def count_waits(address: int, now: int) -> None:
         lanes.lacking_ns += now - lanes.counted_ns
     lanes.counted_ns = now
     is_full = lanes.out >= job.depth or job.in_flight >= job.depth
-    lanes.is_held = is_full and _is_held(address, now)
+    # While it is less only because buffers are still being touched, it is no limit that anybody set.
+    lanes.is_held = is_full and job.depth >= lanes.first_slot and _is_held(address, now)
     lanes.is_lacking = not lanes.is_held and is_starved(address, now)
 
 

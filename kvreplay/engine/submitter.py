@@ -10,6 +10,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
+from kvreplay.data.buffers import growing
 from kvreplay.data.copies import Copiers
 from kvreplay.engine import turn
 from kvreplay.engine.job import CORRUPT, ERROR, OK, Driven, Failure, Flight, IoEngine, Job
@@ -28,8 +29,8 @@ _BATCH = 8
 class Submitter:
     """One job and its submitting thread; tiers without a file are served by other threads."""
 
-    def __init__(self, engine: IoEngine, job: Job, ring: Ring | NoRing, *, is_registered: bool = False) -> None:
-        """Prepare to do `job` with the buffers of `engine`."""
+    def __init__(self, engine: IoEngine, job: Job, ring: Ring | NoRing, registered: tuple[int, int] = (0, 0)) -> None:
+        """Prepare to do `job` with the buffers of `engine`; so many of the first reads and data are `registered`."""
         self._engine, self._job, self._ring = engine, job, ring
         plan, record = job.plan, job.record
         reads, writes = engine.arenas
@@ -53,7 +54,7 @@ class Submitter:
             self._read_at + self._write_at,
             extents=self._extents_of,
             copied=self._copied_of,
-            is_registered=is_registered,
+            registered=registered,
         )
         sinks = [tier.copy_sink() for tier in self._copied_of if tier is not None]
         self._copiers = Copiers(sinks[0]) if sinks else None
@@ -65,6 +66,10 @@ class Submitter:
 
     def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         """Do the job; returns when nothing is in flight any more."""
+        with growing(self._engine.arenas, lambda: self._pump.used, self._pump.let_use):
+            return self._drive(interrupted, progress)
+
+    def _drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         schedule, workers = self._schedule, self._workers
         reason, next_poll_ns = None, 0
         try:
@@ -152,7 +157,7 @@ class Submitter:
         """Put what may go now, as far as the depth reaches, and at most a batch of new operations."""
         way_of, tier_of, pump = self._way, self._tier_of, self._pump
         firsts = 0
-        while self._out + pump.available < self._depth:
+        while self._out + pump.available < pump.depth:
             submission = pump.take(self._out)
             if submission is None:
                 return

@@ -1,7 +1,8 @@
 """Which speed or number of users a sweep tries next, and what it comes to: no clock and no I/O.
 
 The values that were asked for go first, rising, to the first that is lost. If none is, the greatest is doubled; if the
-least is lost, it is halved; between the last kept and the first lost the sweep bisects.
+least is lost, it is halved; between the last kept and the first lost the sweep bisects. These two are tried again at
+last, and the median decides; the search goes on where it decides otherwise.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from kvtrace.core.units import format_duration
 DOUBLINGS = 4
 """Beyond the greatest value asked for."""
 HALVINGS = 6
+TRIALS = 3
+"""At the values that decide."""
 PRECISION = 1.1
 """The first lost over the last kept: closer values are not told apart."""
 
@@ -58,6 +61,10 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     is_within_target: bool | None = None
     """Whether read_p99_ns is within the target; null without one, or if it is not known."""
     late_p99_ns: int | None
+    trials: int = 1
+    """Runs at this value: more where they decide what an open loop sustains; the other fields are the median's."""
+    held_trials: int | None = None
+    """Those that were held; null in a closed loop."""
 
     @property
     def is_held(self) -> bool:
@@ -89,6 +96,27 @@ def next_value(axis: Axis, asked: Sequence[float], points: Sequence[SweepPoint])
     return None if least / greatest <= PRECISION or middle >= least or middle in tried else middle
 
 
+def to_repeat(points: Sequence[SweepPoint]) -> float | None:
+    """Return which value of an open loop's `points` is to be tried again; None if those that decide have their trials.
+
+    They are the last that is held and the first that is lost.
+    """
+    rising = sorted(points, key=lambda point: point.value)
+    first = next((at for at, point in enumerate(rising) if not point.is_held), len(rising))
+    return next((p.value for p in rising[max(0, first - 1) : first + 1] if p.trials < TRIALS), None)
+
+
+def decided(trials: Sequence[SweepPoint]) -> SweepPoint:
+    """Return the median of the trials at one value: of those that are not held, longer ones are the worse."""
+
+    def badness(point: SweepPoint) -> tuple[bool, float, float]:
+        return not point.is_held, point.read_p99_ns or 0, point.late_p99_ns or 0
+
+    median = sorted(trials, key=badness)[len(trials) // 2]
+    held = None if median.kept_pace is None else sum(point.is_held for point in trials)
+    return msgspec.structs.replace(median, trials=len(trials), held_trials=held)
+
+
 def _stepped(axis: Axis, value: float) -> float:
     """Return `value` as an axis has it: a whole number of users, or a speed with three digits."""
     return float(int(value)) if axis is Axis.USERS else float(f"{value:.3g}")
@@ -115,10 +143,14 @@ def _said(axis: Axis, point: SweepPoint) -> str:
     return f"{point.value:g} users (speed 1)" if axis is Axis.USERS else f"speed {point.value:g}"
 
 
+def _trials(point: SweepPoint) -> str:
+    return "" if point.trials == 1 else f" (held in {point.held_trials} of {point.trials} trials)"
+
+
 def _read(point: SweepPoint) -> str:
     if point.read_p99_ns is not None:
-        return f"read response p99 {format_duration(point.read_p99_ns)}"
-    return f"read response p99 is not known ({point.read_p99_lacks or 'no reads'})"
+        return f"read response p99 {format_duration(point.read_p99_ns)}{_trials(point)}"
+    return f"read response p99 is not known ({point.read_p99_lacks or 'no reads'}){_trials(point)}"
 
 
 def _lost(point: SweepPoint, target_ns: int | None) -> str:

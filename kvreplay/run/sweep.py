@@ -17,7 +17,7 @@ from kvreplay.config.config import Config, check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.run.run import replay
-from kvreplay.run.search import Axis, SweepPoint, next_value, sustained
+from kvreplay.run.search import TRIALS, Axis, SweepPoint, decided, next_value, sustained, to_repeat
 from kvtrace import __version__
 from kvtrace.core.document.plots import panels
 from kvtrace.core.errors import ConfigError, KvError
@@ -42,7 +42,8 @@ WIDE = 20
 
 _KEPT_PACE = (
     "the greatest {} up to which every one kept pace, and read with a p99 response time within --read-p99 where that "
-    "is given; after those asked for a sweep doubles or halves until one is kept and one lost, and bisects between them"
+    "is given; after those asked for a sweep doubles or halves until one is kept and one lost, and bisects between "
+    f"them; the last kept and the first lost are run {TRIALS} times, and the median decides"
 )
 RULES = {
     Axis.QUEUE_DEPTH: f"the least queue depth with {KNEE_SHARE:.0%} of the greatest throughput; a sweep ends when "
@@ -97,6 +98,7 @@ def sweep(
     if axis is Axis.USERS:
         check_users(trace, meta)
     tables.make_directory(output, SWEEP_FILE)
+    trials: dict[float, list[SweepPoint]] = {}
     points: list[SweepPoint] = []
     error = None
     value: float | None = values[0]
@@ -104,14 +106,18 @@ def sweep(
         name = f"{'qd' if axis is Axis.QUEUE_DEPTH else axis}-{value:g}"
         if axis is Axis.USERS:
             trace = output / f"{name}.parquet"
-            generate(meta, int(value), trace)
+            if value not in trials:
+                generate(meta, int(value), trace)
+        of_value = trials.setdefault(value, [])
+        name += f"-trial-{len(of_value) + 1}" if of_value else ""
         outcome = replay(_at(config, axis, value), trace, output / name, argv, is_forced=is_forced, show=show)
         error = outcome.error
         if error is not None:
             break
-        points.append(point(value, name, outcome.summary, read_p99_target_ns))
+        of_value.append(point(value, name, outcome.summary, read_p99_target_ns))
         if done is not None:
-            done(points[-1])
+            done(of_value[-1])
+        points = [decided(found) for found in trials.values()]
         value = _next(axis, values, points)
     points.sort(key=lambda point: point.value)
     found = LoadSweep(
@@ -132,7 +138,8 @@ def sweep(
 def _next(axis: Axis, values: list[float], points: list[SweepPoint]) -> float | None:
     """Return what to try next; None at the end."""
     if axis is not Axis.QUEUE_DEPTH:
-        return next_value(axis, values, points)
+        value = next_value(axis, values, points)
+        return to_repeat(points) if value is None else value
     is_over = is_saturated(axis, points) or len(points) == len(values)
     return None if is_over else values[len(points)]
 

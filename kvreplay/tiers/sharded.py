@@ -10,7 +10,7 @@ from typing import Any
 
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.tier import NOWHERE, Drive, Holding
+from kvreplay.tiers.tier import NOWHERE, Drive, Holding, RingFiles
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.tables import objects_path, open_table
@@ -132,6 +132,11 @@ class SeveralDirectories(SeveralDrives):
     def ring_flags(self, op: int) -> int:
         """Return how to open an object's file, for a ring."""
         return self._drives[0].ring_flags(op)
+
+    def ring_files(self) -> RingFiles:
+        """Return how compiled code finds the objects' files."""
+        each = [drive.ring_files() for drive in self._drives]
+        return RingFiles(each[0].layout, [files.directories[0] for files in each], self.drive_of)
 
 
 class SeveralSpaces(SeveralDrives):

@@ -45,6 +45,17 @@ class Holding:
     """By drive: the most at once of all tiers that share its space."""
 
 
+@dataclass(frozen=True, slots=True)
+class RingFiles:
+    """How compiled code finds the files of a tier."""
+
+    layout: FileLayout
+    directories: Sequence[int]
+    """By drive: the descriptor of the directory that the layout's names lie below."""
+    drive_of: Any = None
+    """uint8 an object id; None where there is one drive."""
+
+
 NOWHERE = -1
 FD_SHIFT = 48
 """A place is a descriptor, then where in its file an object begins."""
@@ -191,6 +202,9 @@ class RingTier(Protocol):
 
     def ring_flags(self, op: int) -> int:
         """Return how to open it, for open(2); without O_CLOEXEC, which places of a ring do not take."""
+
+    def ring_files(self) -> RingFiles:
+        """Return how compiled code finds the objects' files."""
 
 
 @runtime_checkable

@@ -20,6 +20,7 @@ import typer
 
 from kvtrace import __version__
 from kvtrace.core.errors import DeviceError, KvError, OutOfMemory
+from kvtrace.core.units import printable
 
 INTERRUPTED = 130
 TERMINATED = 143
@@ -148,7 +149,7 @@ def _terminated(_signal: int, _frame: object) -> NoReturn:
 
 
 def _fail(program: str, message: str, code: int) -> NoReturn:
-    line = " ".join(message.split())
+    line = printable(" ".join(message.split()))
     typer.echo(f"{program}: error: {line}", err=True)
     sys.exit(code)
 
@@ -157,12 +158,13 @@ def emit_json(value: Any) -> None:
     """Print `value` as indented JSON on stdout; `value` may hold msgspec structs."""
     import msgspec
 
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    # Within JSON such characters stand in strings alone, where their codes mean the same.
+    typer.echo(printable(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
 def log(message: str) -> None:
     """Print a line on stderr."""
-    typer.echo(message, err=True)
+    typer.echo(printable(message), err=True)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.parquet import RowCheck, table_of
 from kvtrace.core.schema import SCHEMA_VERSION, Table, arrow_schema
+from kvtrace.core.units import INT64_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +33,8 @@ _FREE_BYTES = 64 << 20
 _UNPACK_BYTES = 2 << 10
 _MOST_WINDOW = 128 << 20
 _WRITE_ROWS = 1 << 17
+# Python's int() takes more: other digits, underscores, any length.
+_LIST = re.compile(r"\[(?:-?[0-9]{1,19}(?: -?[0-9]{1,19})*)?\]")
 _PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )?Row #(\d+): ")
 
 
@@ -44,7 +47,9 @@ class CsvEncoder:
 
         self._table = table
         self._file = path.open("wb")
-        self._stream = zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(self._file, closefd=False)
+        self._stream = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True).stream_writer(
+            self._file, closefd=False
+        )
         head = f'{{"table":"{table.name}","schema_version":{SCHEMA_VERSION}}}'
         self._stream.write(HEAD + head.encode() + b"\n" + ",".join(table.names).encode() + b"\n")
 
@@ -156,13 +161,20 @@ class CsvReader:
 
         lists: list[list[int] | None] = []
         for index, text in enumerate(array.to_pylist()):
-            try:
-                lists.append(None if text is None else [int(n) for n in text[1:-1].split()])
-            except ValueError:
-                raise TraceError(
-                    f"{text!r} is no list of whole numbers", path=self.path, row=row + index, column=name
-                ) from None
+            numbers = None if text is None else _numbers(text)
+            if numbers is None and text is not None:
+                message = f"{text[:60]!r} is no list of whole numbers of 64 bits"
+                raise TraceError(message, path=self.path, row=row + index, column=name)
+            lists.append(numbers)
         return pa.array(lists, pa.list_(pa.int64()))
+
+
+def _numbers(text: str) -> list[int] | None:
+    """Return the numbers of `[1 2 3]`; None if `text` is no such list, or one of them does not fit 64 bits."""
+    if _LIST.fullmatch(text) is None:
+        return None
+    numbers = [int(n) for n in text[1:-1].split()]
+    return numbers if all(-INT64_MAX - 1 <= n <= INT64_MAX for n in numbers) else None
 
 
 def _text_type(type_: pa.DataType) -> pa.DataType:

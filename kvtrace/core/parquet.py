@@ -27,7 +27,7 @@ _DELTA_UNITS = ("ns", "id")
 _PLACES = ("offset_bytes", "size_bytes")
 MOST_ROWS_PER_BYTE = 1 << 16
 """A page of one value for a million rows, in each of a table's columns, takes more than that."""
-MOST_CHUNK_BYTES = 512 << 20
+MOST_CHUNK_BYTES = 256 << 20
 """Of one column of a row group, which is what a reader may have to unpack at once; ours have 8 MiB."""
 DENSE_SLACK = 1 << 24
 """A trace's objects are numbered densely, hardly more than it has rows; more would take memory for damage's sake."""
@@ -56,6 +56,8 @@ class ParquetEncoder:
             data_page_size=_PAGE_BYTES,
             max_rows_per_page=_PAGE_ROWS,
             write_batch_size=_WRITE_ROWS,
+            # A flipped bit is an error, not another number.
+            write_page_checksum=True,
         )
 
     def write(self, table: pa.Table) -> None:
@@ -81,11 +83,11 @@ class ParquetReader:
 
         self.path = path
         try:
-            self._file = pq.ParquetFile(path)
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
         except MemoryError:
             # pyarrow's is one of its own errors too.
             raise
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise TraceError(f"not a readable Parquet file: {_first_line(error)}", path=path) from None
         pairs = self._file.metadata.metadata or {}
         if META_KEY not in pairs:

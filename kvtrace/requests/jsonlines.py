@@ -56,5 +56,6 @@ class JsonLines(Generic[T]):
                 if text.strip():
                     decoded = decode_json(text, self._decoder, self.path, row=number)
                     if number <= self._named_lines:
-                        self.fields.update(_NAMES.decode(text))
+                        names = decode_json(text, _NAMES, self.path, row=number)
+                        self.fields.update(names)
                     yield number, decoded

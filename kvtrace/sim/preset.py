@@ -72,6 +72,18 @@ class Promotion(StrEnum):
     """To the fastest tier only: tiers between do not keep it."""
 
 
+class Recency(StrEnum):
+    """In which order the objects of a request count as used."""
+
+    HEAD_FIRST = "head-first"
+    """As they are looked up and stored: of one request, the first object is given up first."""
+    TAIL_FIRST = "tail-first"
+    """Each is less recent than those before it: of one request, the last object is given up first, for what it is good
+    for needs all before it. In tiers that evict by lru."""
+    TAIL_FIRST_AT_END = "tail-first-at-end"
+    """Likewise, but only as the request ends; until then as head-first."""
+
+
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tier of a preset; without a capacity it has no bound."""
 
@@ -148,12 +160,12 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Where new objects go, and so what happens to those that make room."""
     promotion: Promotion
     """Whether a load copies an object to faster tiers."""
+    recency: Recency = Recency.HEAD_FIRST
+    """In which order the objects of a request count as used, which is the order in which they are given up."""
     exclusive: bool = False
     """What is promoted leaves the tier it was in. What another promotion of the same request demoted stays there."""
     demotion_keeps_age: bool = False
     """What is moved down to a tier of policy lru goes behind what was used there after it; else it counts as new."""
-    tail_first: bool = False
-    """Of what a request used, tiers of policy lru give up its tail first and its head last; else its head first."""
     merge_ranks: bool = False
     """All tensor-parallel ranks share one object, instead of one each."""
     layers_per_object: int = 0

@@ -246,7 +246,7 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
         ("fio-json", "a.json", '{"jobs": []}', "holds no job"),
         ("fio-json", "a.json", '{"jobs": ', "not fio's JSON"),
         ("fio-log", "a_lat.1.log", "1, 2\n", "has 2 columns"),
-        ("fio-log", "a_lat.1.log", "100, 194746, 0, 0, 0\n", "holds averages"),
+        ("fio-log", "a_clat_hist.1.log", "100, 0, 4096, 1, 2\n", "has 2 latency bins, where fio"),
         ("bpftrace", "a.txt", "Attaching 1 probe...\n", "holds no histogram"),
         ("bpftrace", "a.txt", "@d2c_read_us: \n[nonsense\n", "a.txt, row 2: '[nonsense' is no bucket"),
         ("bpftrace", "a.txt", "@qd_read:\n[1] 1 |@|\n@qd_read:\n[1] 1 |@|\n", "row 3: @qd_read is there twice"),
@@ -438,6 +438,72 @@ def test_fio_json_by_hand(tmp_path):
     assert run["engine"] == {"name": "libaio", "queue_depth": 8, "io_bytes": None}
     assert (run["summary"]["errors"], run["summary"]["wall_ns"]) == (1, 2_100 * MS)
     assert "3 trims of job j in o.json have no place in our figures" in result.notes
+
+
+def test_mean_latencies_of_windows_are_a_series_that_says_so(tmp_path):
+    # As fio 3.33 writes it with log_avg_msec=500: means, without a count, and nothing of a quiet window.
+    log = write_lines(tmp_path / "j_lat.1.log", "500, 1000, 0, 0, 0", "1500, 4000, 0, 0, 0", "2000, 800, 1, 0, 0")
+    result = run_import("fio-log", [log], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "second", "op", "operations", "bytes", "mean_ns") == [
+        # Half a second of each window.
+        (0, "read", None, None, 2500), (0, "write", None, None, 800), (1, "read", None, None, 4000),
+        (1, "write", None, None, 800),
+    ]  # fmt: skip
+    assert any("mean latencies of windows (log_avg_msec" in note for note in result.notes)
+    found = figures(tmp_path / "out")["fio", "read"]
+    # Without counts, no mean of the whole.
+    assert (found["operations"], found["bytes"], found["latency"]["mean_ns"]) == (None, None, None)
+
+
+def hist_line(ms: int, op: int, size: int, counts: dict[int, int], coarseness: int = 0) -> str:
+    bins = [0] * (1856 >> coarseness)
+    for bin_, count in counts.items():
+        bins[bin_] = count
+    return ", ".join(map(str, (ms, op, size, *bins)))
+
+
+@pytest.mark.parametrize("coarseness", [0, 2])
+def test_latency_histograms_of_windows(tmp_path, coarseness):
+    # fio's bins: one a ns to 128, then 64 a power of two. 100 ns is bin 100; 1024 to 1039 ns is 5 * 64.
+    short, long = 100 >> coarseness, 320 >> coarseness
+    log = write_lines(
+        tmp_path / "j_clat_hist.1.log", hist_line(1000, 0, 4096, {short: 30, long: 10}, coarseness),
+        hist_line(2000, 0, 4096, {long: 60}, coarseness), hist_line(2000, 1, 512, {short: 2}, coarseness),
+    )  # fmt: skip
+    result = run_import("fio-log", [log], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "second", "op", "operations", "bytes") == [
+        # The write's window began with the run: no line says otherwise.
+        (0, "read", 40, 40 * 4096), (0, "write", 1, 512), (1, "read", 60, 60 * 4096), (1, "write", 1, 512),
+    ]  # fmt: skip
+    latency = figures(tmp_path / "out")["fio", "read"]["latency"]
+    end = {0: 1024 + 15, 2: 1024 + 63}[coarseness]
+    assert (latency["count"], latency["p50_ns"], latency["p99_ns"], latency["mean_ns"]) == (100, end, end, None)
+    assert any("histograms of completion latencies" in note for note in result.notes)
+    assert run_cli("kvdistill", "report", tmp_path / "out").returncode == 0
+
+
+def test_logs_of_windows_with_dates_count_from_their_first_line(tmp_path):
+    log = write_lines(tmp_path / "j_bw.1.log", "1700000000500, 1000, 0, 0, 0", "1700000001500, 1000, 0, 0, 0")
+    result = run_import("fio-log", [log], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "second", "bytes") == [(0, 1024_000)]
+    assert any("times are dates (log_unix_epoch)" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("j_lat.1.log", "5, 9223372036854775807, 0, 4096, 0, 0x0"),
+        ("j_lat.1.log", "5, 10, 0, 4096, 18446744073709551616, 0x0"),
+        ("j_lat.1.log", "9223372036854775807, 10, 0, 4096, 0, 0x0"),
+        ("j_lat.1.log", "5, 10, 0, 4611686018427387904, 0, 0x0"),
+        ("j_lat.1.log", "5, 10, 0, 4096, , 0x0"), ("j_bw.1.log", "9223372036854775807, 10, 0, 0, 0, 0x0"),
+        ("j_bw.1.log", "5, 9223372036854775807, 0, 0, 0, 0x0"),
+    ],
+)  # fmt: skip
+def test_numbers_beyond_any_device_s_in_a_log_of_fio_are_left_out(tmp_path, name, line):
+    log = write_lines(tmp_path / name, "5, 10, 0, 4096, 4096, 0x0", "6, 10, 0, 4096, 8192, 0x0", line)
+    result = run_import("fio-log", [log], tmp_path / "out")
+    assert (result.rows_read, result.rows_kept, sum(result.left_out.values())) == (3, 2, 1)
 
 
 def test_figures_without_operations_are_reported_and_compared(tmp_path):

@@ -119,7 +119,7 @@ def test_copies_begin_and_end_while_the_queue_is_full(memory: RamTier) -> None:
     buffers = [0] * (4 + schedule.slots)
     ways = [turn.BY_COPY, turn.BY_NOBODY]
     pump = Pump(
-        NoRing(), schedule, job, ways, mail, buffers, extents=[None, None], copied=[memory, None], is_registered=False
+        NoRing(), schedule, job, ways, mail, buffers, extents=[None, None], copied=[memory, None], registered=(0, 0)
     )
     copiers = Copiers(memory.copy_sink())
     pump.share_copies(copiers)

@@ -156,25 +156,12 @@ def test_what_follows_a_fault_in_a_long_operation_is_passed_over(tier: FileTier,
 
 
 @needs_uring
-def test_a_full_device_is_an_error(tmp_path: Path) -> None:
-    class Full:
-        """A tier whose files all are /dev/full."""
-
-        name = target = "full"
-        engine, alignment, is_simulated, is_synced = "uring", 4096, False, False
-
-        def ring_path(self, object_id: int) -> bytes:
-            return b"/dev/full" if object_id else os.fsencode(tmp_path / "f")
-
-        def ring_flags(self, op: int) -> int:
-            return os.O_WRONLY | (os.O_CREAT if op else 0)
-
-        def reserve(self, object_id: int, end: int) -> None:
-            pass
-
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_full_device_is_an_error(tier: FileTier, tmp_path: Path, depth: int) -> None:
+    Path(tier.path(1)).symlink_to("/dev/full")
     for length in (4096, 5 * IO, 40 * IO):
         rows = [(WRITE, 0, 0, length), (WRITE, 1, 0, length)]
-        driven, record = drive(UringEngine(2, IO), Full(), plan_of(rows, tmp_path), stops_on_error=False)
+        driven, record = drive(UringEngine(depth, IO), tier, plan_of(rows, tmp_path), stops_on_error=False)
         assert record.outcome.tolist() == [OK, ERROR]
         assert "No space left on device" in driven.failure.message
 
