@@ -25,6 +25,15 @@ PRECISION = 1.1
 
 OURS = "submission"
 """The cause that is not the load's."""
+FEW_OPERATIONS = 100
+"""Of fewer one alone is more than may be late."""
+_CAUSES = {
+    "drive": "the drive",
+    "dependencies": "waits for earlier operations of the same request or object",
+    "queue": "the queue limit",
+    "data": "making data",
+    OURS: "our own submission",
+}
 
 
 class Axis(StrEnum):
@@ -49,6 +58,8 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     throughput_bytes_per_s: float | None
     """Object bytes read and written on tiers where bytes move / measured time of the run."""
     operations_per_s: float | None
+    operations: int | None = None
+    """That completed in the run."""
     read_p99_ns: int | None
     """Of the slowest tier: response time in an open loop, service time in a closed one; null if one has too few."""
     read_p99_lacks: str | None = None
@@ -129,18 +140,27 @@ def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -
     if not points:
         return "nothing was tried"
     if not held:
-        return f"sustains no {axis.value} tried: {_said(axis, points[0])} {_lost(points[0], target_ns)}"
+        return (
+            f"sustains no {axis.value} tried: {_said(axis, points[0])} {_lost(points[0], target_ns)}{_few(points[0])}"
+        )
     best = held[-1]
     unknown = target_ns is not None and best.is_within_target is None
     claim = "cannot be judged by --read-p99 at" if unknown else "sustains"
     after = "; nothing tried was more than it sustains" if lost is None else ""
     if lost is not None:
         after = f"; at the next step, {_said(axis, lost)}, it {_lost(lost, target_ns)}"
-    return f"{claim} {_said(axis, best)}: {_read(best)}{after}"
+    return f"{claim} {_said(axis, best)}: {_read(best)}{after}{_few(best)}"
 
 
 def _said(axis: Axis, point: SweepPoint) -> str:
-    return f"{point.value:g} users (speed 1)" if axis is Axis.USERS else f"speed {point.value:g}"
+    users = f"{point.value:g} user{'' if point.value == 1 else 's'} (speed 1)"
+    return users if axis is Axis.USERS else f"speed {point.value:g}"
+
+
+def _few(point: SweepPoint) -> str:
+    if point.operations is None or point.operations >= FEW_OPERATIONS:
+        return ""
+    return f"; with only {point.operations} operations one that is late decides: a longer trace tells more"
 
 
 def _trials(point: SweepPoint) -> str:
@@ -156,5 +176,5 @@ def _read(point: SweepPoint) -> str:
 def _lost(point: SweepPoint, target_ns: int | None) -> str:
     if point.kept_pace:
         return f"keeps pace, but {_read(point)} exceeds {format_duration(target_ns)}"
-    cause = f" (cause: {'our own submission' if point.cause == OURS else point.cause})" if point.cause else ""
+    cause = f" (cause: {_CAUSES.get(point.cause, point.cause)})" if point.cause else ""
     return f"falls behind{cause}, {_read(point)}"

@@ -100,16 +100,14 @@ def sweep(
     tables.make_directory(output, SWEEP_FILE)
     trials: dict[float, list[SweepPoint]] = {}
     points: list[SweepPoint] = []
-    error = None
-    value: float | None = values[0]
+    error, value = None, values[0] if values else None
     while value is not None:
-        name = f"{'qd' if axis is Axis.QUEUE_DEPTH else axis}-{value:g}"
-        if axis is Axis.USERS:
-            trace = output / f"{name}.parquet"
-            if value not in trials:
-                generate(meta, int(value), trace)
         of_value = trials.setdefault(value, [])
-        name += f"-trial-{len(of_value) + 1}" if of_value else ""
+        name = _name(axis, value, len(of_value) + 1)
+        if axis is Axis.USERS:
+            trace = output / f"{_name(axis, value)}.parquet"
+            if not of_value:
+                generate(meta, int(value), trace)
         outcome = replay(_at(config, axis, value), trace, output / name, argv, is_forced=is_forced, show=show)
         error = outcome.error
         if error is not None:
@@ -120,7 +118,17 @@ def sweep(
         points = [decided(found) for found in trials.values()]
         value = _next(axis, values, points)
     points.sort(key=lambda point: point.value)
-    found = LoadSweep(
+    found = _found(axis, points, read_p99_target_ns, [t.name for t in tiers if t is not None and t.is_simulated])
+    write_json(
+        output / SWEEP_FILE,
+        {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(found),
+    )
+    return found, error
+
+
+def _found(axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None, simulated: list[str]) -> LoadSweep:
+    """Return what a sweep's rising `points` come to."""
+    return LoadSweep(
         axis=axis,
         points=points,
         knee=knee(axis, points),
@@ -128,11 +136,13 @@ def sweep(
         rule=RULES[axis],
         sustained=None if axis is Axis.QUEUE_DEPTH else sustained(axis, points, read_p99_target_ns),
         read_p99_target_ns=read_p99_target_ns,
-        simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated],
+        simulated_tiers=simulated,
     )
-    content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(found)
-    write_json(output / SWEEP_FILE, content)
-    return found, error
+
+
+def _name(axis: Axis, value: float, trial: int = 1) -> str:
+    repeated = "" if trial == 1 else f"-trial-{trial}"
+    return f"{'qd' if axis is Axis.QUEUE_DEPTH else axis}-{value:g}{repeated}"
 
 
 def _next(axis: Axis, values: list[float], points: list[SweepPoint]) -> float | None:
@@ -173,6 +183,7 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
         verdict=summary.verdict,
         throughput_bytes_per_s=sum(f.bytes or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
         operations_per_s=sum(f.operations or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
+        operations=summary.operations,
         read_p99_ns=read_p99_ns,
         read_p99_lacks=_lacking(summary),
         is_within_target=(read_p99_ns or 0) <= (read_p99_target_ns or 0) if is_judged else None,

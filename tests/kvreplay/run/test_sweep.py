@@ -284,10 +284,16 @@ def test_a_search_ends_in_one_sentence() -> None:
         msgspec.structs.replace(ms[1], is_within_target=False),
     ]
     assert sustained(Axis.USERS, over, 1_500_000) == (
-        "sustains 1 users (speed 1): read response p99 1.00 ms; at the next step, 2 users (speed 1), it keeps pace, "
+        "sustains 1 user (speed 1): read response p99 1.00 ms; at the next step, 2 users (speed 1), it keeps pace, "
         "but read response p99 2.00 ms exceeds 1.50 ms"
     )
     assert sustained(Axis.SPEED, found[2:], None).startswith("sustains no speed tried: speed 4 falls behind")
+    waiting = msgspec.structs.replace(found[2], cause="dependencies", operations=57)
+    assert sustained(Axis.SPEED, [waiting], None) == (
+        "sustains no speed tried: speed 4 falls behind (cause: waits for earlier operations of the same request or "
+        "object), read response p99 is not known (no reads); with only 57 operations one that is late decides: a "
+        "longer trace tells more"
+    )
     few = [msgspec.structs.replace(p, read_p99_lacks="40 reads: take longer") for p in found[:1]]
     assert sustained(Axis.SPEED, few, 1000) == (
         "cannot be judged by --read-p99 at speed 1: read response p99 is not known (40 reads: take longer); nothing "
