@@ -10,6 +10,7 @@ from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import read_json
 from kvtrace.core.limit import Limit
+from kvtrace.core.run.run_file import refuse_cut_off
 from kvtrace.core.schema import BLOCKS, OPS, TRACE
 
 WHAT = "a trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json"
@@ -44,6 +45,7 @@ def _only_tier(names: list[str], file: Path) -> str:
 
 
 def _file_in(folder: Path) -> Path:
+    refuse_cut_off(folder)
     for name in _IN_FOLDER:
         if (folder / name).is_file():
             return folder / name

@@ -16,7 +16,7 @@ from kvtrace.core import files as core_files
 from kvtrace.core import parquet, tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.probe_file import find_probe
-from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, find_run
+from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, find_run, refuse_cut_off
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TRACE, Table, arrow_schema
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def files_in(path: Path) -> list[Path]:
         return [path]
     files = sorted(f for f in path.rglob("*") if _is_ours(f) and not f.name.startswith("."))
     if not files:
+        refuse_cut_off(path)
         raise ConfigError(f"{path}: no table of ours in this folder (*{' or *'.join(tables.SUFFIXES)})")
     return files
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from kvdistill.jobs.check import Closeness, find_closeness
+from kvdistill.check.check import Closeness, find_closeness
 from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import reuse_rows, run_reuse
 from kvdistill.queries.database import connect, query

@@ -17,8 +17,14 @@ _AHEAD_PIECES, _AHEAD_FILLS = 32, 16
 
 Much more would not stay in the processor's caches until it is written.
 """
-_FILL_BYTES = (256 << 10, 1 << 20)
-"""A buffer of data is at least so long, and at most if I/Os are shorter: a thread wakes up for each."""
+SHORT_BYTES = 256 << 10
+"""Data shorter than this is made by who submits: to wake a thread for it would take as long."""
+_FILL_BYTES = (SHORT_BYTES, 1 << 20)
+"""A buffer of data that threads make is at least so long, and at most if I/Os are shorter: one wakes up for each."""
+_SHORT_FILL_BYTES, _SHORT_AHEAD_BYTES = 64 << 10, 16 << 20
+"""Of a buffer that who submits fills, if I/Os are shorter; and what of one long write is made before it begins."""
+SHORT_STOCK = 48
+"""Buffers that hold the data of as many short writes, beyond those in flight: more would not stay in the caches."""
 _SMALL_BYTES = 72 << 20
 """What all buffers of data may take, before they are made as short as they can be."""
 
@@ -31,6 +37,8 @@ _LOOKED_EACH_S = 0.002
 
 def pieces_a_fill(depth: int, io_bytes: int) -> int:
     """Return how many I/Os of one write share a buffer of data."""
+    if io_bytes < SHORT_BYTES:
+        return max(1, _SHORT_FILL_BYTES // io_bytes)
     least, fill = _FILL_BYTES
     while fill > least and fill * (2 * depth + 2) > _SMALL_BYTES:
         fill //= 2
@@ -39,6 +47,8 @@ def pieces_a_fill(depth: int, io_bytes: int) -> int:
 
 def fills_ahead(depth: int, io_bytes: int) -> int:
     """Return how many buffers of data are made before their operations are submitted."""
+    if io_bytes < SHORT_BYTES:
+        return max(depth + SHORT_STOCK, _SHORT_AHEAD_BYTES // (io_bytes * pieces_a_fill(depth, io_bytes)))
     return max(depth, _AHEAD_FILLS, _AHEAD_PIECES // pieces_a_fill(depth, io_bytes))
 
 

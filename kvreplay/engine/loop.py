@@ -215,6 +215,22 @@ def _sleep(address: int, rest: int) -> None:
 
 
 @inner
+def _make(address: int) -> None:
+    """Make some data, after what was put is on its way; count what stands idle meanwhile."""
+    job = job_at(address)
+    lanes, mail = lanes_at(job.lanes), mail_at(job.mail)
+    if lanes.tail != lanes.submitted:
+        _enter(address, 0, 0)
+    started = turn.clock(address)
+    lacks_data = is_starved(address, started)
+    mailbox.make(address)
+    took = turn.clock(address) - started
+    mail.here_ns += took
+    if lacks_data:
+        lanes.starved_ns += took * (job.depth - lanes.out)
+
+
+@inner
 def _reap(address: int) -> None:
     """Take what has completed: pieces of lanes here, the rest to `others`."""
     lanes = lanes_at(job_at(address).lanes)
@@ -333,8 +349,13 @@ def run(address: int, until: int) -> None:
         now = turn.clock(address)
         order.count_waits(address, now)
         mailbox.ask(address, now, lanes.out < job.depth or lanes.copies != 0)
+        is_pythons = mailbox.wants_room(address) or is_pythons
+        is_making = mailbox.may_make(address) and not job.is_stopped
+        if is_making:
+            _make(address)
         has_copied = turn.may_copy(address) and copies.copy_next(lanes.copies, lanes.clock)
-        _sleep(address, 0 if is_pythons or silent or has_copied else turn.rest_of(address, now, until))
+        is_busy = is_pythons or silent or is_making or has_copied
+        _sleep(address, 0 if is_busy else turn.rest_of(address, now, until))
         _reap(address)
         _retire(address)
         if lanes.copies:

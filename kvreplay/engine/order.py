@@ -47,11 +47,22 @@ def fill_due(address: int, now: int) -> int:
 
 
 @inner
-def take_fill(address: int, now: int, answer: int) -> bool:
-    """Take the next buffer to fill, if one is free for it; the record ASKED at `answer` says with what."""
+def may_fill(address: int, now: int) -> bool:
+    """Return whether a buffer may be filled now, and one is free for it."""
     due = fill_due(address, now)
-    if due == NONE or due > now:
-        return False
+    return due != NONE and due <= now
+
+
+@inner
+def next_to_fill(address: int) -> int:
+    """Return the operation whose data is made next, where one `may_fill`."""
+    job = job_at(address)
+    return number_of(heap_least(job.hungry if count_of(job.hungry) else job.to_fill))
+
+
+@inner
+def take_fill(address: int, answer: int) -> None:
+    """Take the next buffer to fill, where one `may_fill`; the record ASKED at `answer` says with what."""
     job = job_at(address)
     waiting = job.hungry if count_of(job.hungry) else job.to_fill
     number = number_of(heap_least(waiting))
@@ -72,7 +83,6 @@ def take_fill(address: int, now: int, answer: int) -> bool:
     asked = asked_at(answer)
     asked.flight, asked.row, asked.piece, asked.slot = number, flight.row, piece, slot
     asked.start, asked.end, asked.object_end = start, end, flight.end
-    return True
 
 
 @inner

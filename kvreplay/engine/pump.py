@@ -11,12 +11,13 @@ from numba import types
 
 from kvreplay.data.calls import DIGIT, FILES
 from kvreplay.data.copies import Copiers, serve
+from kvreplay.data.words import fill
 from kvreplay.engine import loop, mailbox, order, ready, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import Flight, Job
+from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.schedule import Schedule, Submission
 from kvreplay.engine.tables import BAD, LANES, OTHER, TOKEN, Tables
-from kvreplay.engine.workers import Mail
 from kvreplay.plan.plan import READ, WRITE
 from kvreplay.tiers.layout import SPREAD, name_template
 from kvreplay.tiers.tier import CopiedTier, RingExtents, RingTier, Tier
@@ -25,8 +26,9 @@ from kvtrace.core.compiled import compile_announced
 _COMPILED = {
     1: (turn.take, turn.next_piece, mailbox.may_sleep),
     2: (loop.run, turn.next_turn, turn.fall_asleep, turn.doze, order.begun, mailbox.must_wake, serve),
-    3: (order.piece_done, ready.done, mailbox.made),
-    4: (mailbox.next_asked, order.make_lane),
+    3: (order.piece_done, ready.done, mailbox.made, mailbox.make_asked),
+    4: (mailbox.next_asked, mailbox.objects_wanting_room, order.make_lane),
+    6: (fill,),
 }
 """What Python calls while it drives a job, by how many integers it takes."""
 

@@ -90,7 +90,7 @@ class Schedule:
         job.rows, job.depth, job.ahead, job.io_bytes = self.rows, depth, ahead, io_bytes
         job.early = ahead if early is None else min(early, ahead)
         job.pieces_a_fill, job.slots, job.flights_size = pieces_a_fill, self.slots, flights
-        for name in ("op", "tier", "object_id", "offset", "length"):
+        for name in ("op", "tier", "object_id", "offset", "length", "version"):
             setattr(job, name, tables.at(np.ascontiguousarray(getattr(plan, name))))
         job.due = 0 if due_ns is None else tables.at(np.ascontiguousarray(due_ns))
         job.ready_ns = 0 if ready_ns is None else tables.at(ready_ns)

@@ -12,12 +12,14 @@ from typing import Any
 
 from kvreplay.data.buffers import growing
 from kvreplay.data.copies import Copiers
-from kvreplay.engine import turn
+from kvreplay.data.words import Fresh
+from kvreplay.engine import mailbox, turn
 from kvreplay.engine.job import CORRUPT, ERROR, OK, Driven, Failure, Flight, IoEngine, Job
+from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.pump import Pump
 from kvreplay.engine.ring import NoRing, Ring
 from kvreplay.engine.schedule import Schedule, Submission
-from kvreplay.engine.workers import Check, Died, Mail, Opened, Step, Trouble, Workers, no_thread
+from kvreplay.engine.workers import Check, Died, Opened, Step, Trouble, Workers, no_thread
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import NOWHERE, RingExtents, Tier, copied, has_times
 
@@ -45,6 +47,8 @@ class Submitter:
         self._read_at = [address for address, _ in reads.places]
         self._write_at = [address for address, _ in writes.places]
         self._mail = Mail(self._schedule)
+        if isinstance(job.fill, Fresh):
+            self._mail.make_here(job.fill, [self._maker(t) for t in job.tiers])
         self._pump = Pump(
             ring,
             self._schedule,
@@ -105,6 +109,8 @@ class Submitter:
             starved_ns=self._pump.starved_ns,
             writes_generated_in_flight=schedule.fills_in_flight,
             started_ns=self._start_ns,
+            submitting_generation_ns=self._mail.here_ns,
+            submitting_reserve_ns=workers.here_reserve_ns,
             held_ns=int(self._pump.lanes.held_ns),
             lacking_ns=int(self._pump.lanes.lacking_ns),
         )
@@ -150,6 +156,10 @@ class Submitter:
             return turn.BY_COPY
         return turn.BY_NOBODY if tier is None or not has_times(tier) else turn.BY_THREAD
 
+    def _maker(self, tier: Tier | None) -> int:  # noqa: ARG002 - for those with a ring
+        """Return who makes short data of `tier`."""
+        return mailbox.BY_OTHERS
+
     def _needs_workers(self) -> bool:
         return turn.BY_THREAD in self._way
 
@@ -194,6 +204,8 @@ class Submitter:
         self._stamp()
         self._out = self._pump.run(self._out, until_ns)
         self._completions(self._now())
+        if self._mail.wants_room:
+            self._workers.make_room_here()
         for item in self._mail.answers():
             self._answer(item)
 

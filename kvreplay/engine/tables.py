@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.core.compiled import array_at, fields_of, inner, int64s, record_at
+from kvtrace.core.compiled import array_at, inner, int64s
+from kvtrace.core.structures import fields_of, record_at
 
 NONE = -1
 FLIGHT_BITS = 22
@@ -28,7 +29,7 @@ def record(integers: str, booleans: str = "") -> np.dtype[Any]:
 
 JOB = record(
     # Addresses of columns of the plan; `due` and `ready_ns` are 0 in a closed loop.
-    "op tier object_id offset length unmet due ready_ns "
+    "op tier object_id offset length version unmet due ready_ns "
     # Addresses of what is known of each tier: whether data moves, its padding.
     "moves paddings "
     # Addresses of records.
@@ -78,10 +79,15 @@ MAIL = record(
     # Addresses of the rings of buffers asked for (ASKED) and made (their numbers); `slots` in each.
     "asked made slots asked_tail asked_head made_tail made_head "
     # Threads that make data add one to `sleeps` before they sleep, `wakes` counts what woke them.
-    "sleeps wakes makers_fd asleep",
+    "sleeps wakes makers_fd asleep "
+    # What the submitting thread makes itself: a ring of buffers (ASKED), how many were put, have room, were made; the
+    # bytes made of the next, and the time it took.
+    "here here_tail here_roomy here_head here_bytes here_ns "
+    # Addresses: by tier, who makes its data (`mailbox.BY_OTHERS`, ...); the seed, 0 if no data is compiled code's.
+    "makers seed",
     "has_mail",
 )
-"""What the submitting thread and those beside it say to each other."""
+"""What the submitting thread and those beside it say to each other, and what of it the submitting thread does."""
 LANES = record(
     # Addresses: of pieces in flight, buffers (reads, then data), lanes (oldest first), what the ring shares.
     "tokens buffers sequence requests completions sq_tail cq_head cq_tail timeout poll clock "

@@ -11,14 +11,14 @@ import errno
 import os
 from time import monotonic_ns
 
-from kvreplay.engine import loop, turn
+from kvreplay.engine import loop, mailbox, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import ERROR, SHORT, Flight, IoEngine, Job
 from kvreplay.engine.schedule import Submission
 from kvreplay.engine.submitter import Submitter
 from kvreplay.engine.workers import Check
 from kvreplay.plan.plan import DELETE, WRITE
-from kvreplay.tiers.tier import NOWHERE, RingExtents, RingTier, Tier
+from kvreplay.tiers.tier import NOWHERE, DeviceTier, RingExtents, RingTier, Tier
 
 _LONGEST_CHAIN = 4
 _MODE = 0o600
@@ -53,6 +53,13 @@ class RingSubmitter(Submitter):
         if isinstance(tier, RingExtents):
             return turn.BY_PYTHON if self._job.check is not None or tier.is_synced else turn.BY_EXTENT
         return super()._way_of(tier)
+
+    def _maker(self, tier: Tier | None) -> int:
+        if isinstance(tier, DeviceTier):
+            return mailbox.BY_OTHERS
+        if isinstance(tier, RingExtents):
+            return mailbox.HERE_WITH_ROOM
+        return mailbox.HERE if isinstance(tier, RingTier) and tier.has_room else mailbox.BY_OTHERS
 
     def _needs_workers(self) -> bool:
         is_discarding = any(t is not None and t.is_discarding for t in self._extents_of)

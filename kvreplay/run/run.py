@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, check
 from kvreplay.config.setting import Setting, settle
 from kvreplay.config.warmup import check_warmup
-from kvreplay.data.generate import DataSource
+from kvreplay.data.generate import DataSource, Maker
 from kvreplay.data.verify import named
 from kvreplay.engine.choose import Chosen, check_name, choose
 from kvreplay.engine.job import Driven, IoEngine, Job, Record
@@ -106,7 +106,13 @@ def replay(
     check(config)
     results.check_output(output, is_forced=is_forced)
     setting = settle(config, trace, output, argv, tiers)
-    data = DataSource.of(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
+    data = DataSource.of(
+        setting.seed,
+        config.dedup_ratio,
+        config.compress_ratio,
+        is_stamped=config.is_verified,
+        maker=Maker(config.data),
+    )
     return _Run(setting, show or _no_show, data, started_ns).perform(output)
 
 

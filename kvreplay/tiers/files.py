@@ -13,7 +13,7 @@ import msgspec
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.devices import firmware
 from kvreplay.tiers.host import filesystem_facts
-from kvreplay.tiers.layout import MEANINGS, Directories, path_function
+from kvreplay.tiers.layout import MEANINGS, Directories, FileLayout, path_function
 from kvreplay.tiers.tier import Holding, Region, RingFiles, StorageOptions
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
@@ -37,6 +37,7 @@ class FileTier:
         self._write_flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct
         self._claim: claims.Claim | None = None
         self._direct: directio.DirectIo | None = None
+        self.has_room = options.layout is not FileLayout.VLLM
         self._directories: Directories | None = None
         self._scratch_fd = -1
         self._filesystem: dict[str, Any] = {}

@@ -160,6 +160,12 @@ class RingExtents(Protocol):
     def ring_extent(self, object_id: int) -> tuple[int, int]:
         """Return the descriptor of the object's file and where in it the object begins; OSError if there is none."""
 
+    def ring_reserve(self, objects: Any, ends: Any) -> tuple[Any, list[tuple[int, OSError]]]:
+        """Do what `reserve` does for each of `objects` up to byte `ends` (int64).
+
+        Returns the `place` of each (int64; NOWHERE: none), and the index of each that failed, and why.
+        """
+
     def ring_places(self, objects: int) -> Any:
         """Return int64 for each of `objects`: its `place`, or NOWHERE."""
 
@@ -196,6 +202,8 @@ class RingTier(Protocol):
     engine: str
     is_synced: bool
     """Whether a written file is synchronized before it is closed."""
+    has_room: bool
+    """Whether `reserve` has nothing to do, as all directories are there."""
 
     def ring_path(self, object_id: int) -> bytes:
         """Return the path of the object's file."""

@@ -27,8 +27,8 @@ _DELTA_UNITS = ("ns", "id")
 _PLACES = ("offset_bytes", "size_bytes")
 MOST_ROWS_PER_BYTE = 1 << 16
 """A page of one value for a million rows, in each of a table's columns, takes more than that."""
-MOST_CHUNK_BYTES = 256 << 20
-"""Of one column of a row group, which is what a reader may have to unpack at once; ours have 8 MiB."""
+MOST_GROUP_BYTES = 512 << 20
+"""Of a row group, some of which a reader may have to unpack at once; ours have some 60 MiB."""
 DENSE_SLACK = 1 << 24
 """A trace's objects are numbered densely, hardly more than it has rows; more would take memory for damage's sake."""
 
@@ -107,11 +107,10 @@ class ParquetReader:
             raise TraceError(f"its footer says {footer.num_rows} rows, but its row groups hold others", path=self.path)
         if footer.num_rows > size * MOST_ROWS_PER_BYTE:
             raise TraceError(f"its footer says {footer.num_rows} rows, which {size} bytes cannot hold", path=self.path)
-        for group in groups:
-            chunks = [group.column(i) for i in range(group.num_columns)]
-            if any(not 0 <= chunk.total_uncompressed_size <= MOST_CHUNK_BYTES for chunk in chunks):
-                message = f"a column of a row group unpacks to more than {MOST_CHUNK_BYTES} bytes; write smaller ones"
-                raise TraceError(message, path=self.path)
+        # Of columns by themselves, Arrow ends the process where their statistics are damaged.
+        if any(not 0 <= group.total_byte_size <= MOST_GROUP_BYTES for group in groups):
+            message = f"a row group unpacks to more than {MOST_GROUP_BYTES} bytes; write smaller ones"
+            raise TraceError(message, path=self.path)
 
     def _check_columns(self) -> None:
         import pyarrow as pa

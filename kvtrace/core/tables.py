@@ -147,7 +147,7 @@ def checked(path: Path | str, table: Table | None = None) -> Reader:
     """
     reader = open_table(path, table)
     state = reader.path.stat()
-    _check_rows(reader.path.resolve(), reader.table, state.st_mtime_ns, state.st_size, state.st_ino)
+    _check_rows(reader.path, reader.table, state.st_mtime_ns, state.st_size, state.st_dev, state.st_ino)
     return reader
 
 

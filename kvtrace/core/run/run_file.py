@@ -138,8 +138,10 @@ class DataNote(msgspec.Struct, frozen=True, kw_only=True):
     """What the writes carried."""
 
     generator: str
+    """What made it; its version, if it is a library, is among those of the host."""
     seed: int
-    piece_bytes: int
+    piece_bytes: int | None
+    """What was made by one seed; null if each 8 bytes were by themselves."""
     note: str
     shape: ShapeNote | None
     """Null if no ratio was asked for: no block occurs twice, and none compresses."""
@@ -328,8 +330,14 @@ def write_run(folder: Path, run: RunFile | PartialRunFile) -> None:
     write_json(folder / name, run)
 
 
+def refuse_cut_off(folder: Path) -> None:
+    """Raise TraceError, which says how to recover it, if `folder` holds a run that goes on or was cut off."""
+    if (folder / PARTIAL_RUN_FILE).is_file() and not (folder / RUN_FILE).is_file():
+        how = f"kvreplay recover {folder} makes a partial run of it"
+        raise TraceError(f"that run goes on or was cut off; {how}", path=folder)
+
+
 def _read(path: Path, kind: type[Kind]) -> Kind:
-    if not path.is_file() and (path.parent / PARTIAL_RUN_FILE).is_file():
-        how = f"kvreplay recover {path.parent} makes a partial run of it"
-        raise TraceError(f"that run goes on or was cut off; {how}", path=path.parent)
+    if not path.is_file():
+        refuse_cut_off(path.parent)
     return read_json(path, kind, misfit="not of this version of kvtrace: {}; make the run again")

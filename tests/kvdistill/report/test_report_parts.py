@@ -49,7 +49,7 @@ def write_probe(folder):
     return folder
 
 
-SIDE = {"ios": 10, "read_share": 0.5, "ios_per_s": 1.0, "bytes_per_s": 1.0, "size_tv": None}
+SIDE = {"side": "fio", "ios": 10, "read_share": 0.5, "ios_per_s": 1.0, "bytes_per_s": 1.0, "size_tv": None}
 CLOSENESS = {
     "fio_version": "3.33", "notes": ["the target is slow"],
     "comparisons": [{

@@ -13,7 +13,7 @@ from rings import IO, SEED, content, needs_uring
 from schedules import Schedule
 
 from kvreplay.data.copies import RING, Copiers, copy_threads
-from kvreplay.data.generate import filler
+from kvreplay.data.words import Fresh
 from kvreplay.engine import turn
 from kvreplay.engine.choose import ThreadEngine, UringEngine
 from kvreplay.engine.job import OK, Job, Record
@@ -85,7 +85,7 @@ def test_what_is_copied_is_what_was_written_and_needs_no_python(
     plan = plan_of(rows)
     record = Record.empty(len(plan), is_open_loop=False)
     engine = make(depth, IO)
-    job = Job(plan, None, [memory, drive], record, filler(SEED))
+    job = Job(plan, None, [memory, drive], record, Fresh.of(SEED))
     try:
         driven = engine.drive(job, lambda: None, lambda _done: None)
         assert (driven.failure, driven.completed) == (None, len(rows))
@@ -113,7 +113,7 @@ def test_copies_begin_and_end_while_the_queue_is_full(memory: RamTier) -> None:
     record = Record.empty(len(plan), is_open_loop=False)
     for obj in range(2):
         memory.reserve(obj, 3 * IO)
-    job = Job(plan, None, [memory, None], record, filler(SEED))
+    job = Job(plan, None, [memory, None], record, Fresh.of(SEED))
     schedule = Schedule.of(job, 4, IO)
     mail = Mail(schedule)
     buffers = [0] * (4 + schedule.slots)

@@ -12,7 +12,7 @@ import pytest
 from rings import SEED, needs_uring
 
 from kvreplay.data.buffers import FIRST_BYTES, HUGE_PAGE_BYTES, Arena, huge_bytes, map_aligned
-from kvreplay.data.generate import filler
+from kvreplay.data.words import Fresh
 from kvreplay.engine.choose import ThreadEngine, UringEngine
 from kvreplay.engine.job import Job, Record
 from kvreplay.plan.plan import READ, WRITE, build_plan
@@ -93,7 +93,7 @@ def test_an_engine_uses_as_many_buffers_as_are_in_flight_and_says_so(tmp_path: P
             }
             plan = build_plan(rows, [4096], Path("t"))
             record = Record.empty(count, is_open_loop=False)
-            driven = engine.drive(Job(plan, None, [tier], record, filler(SEED)), lambda: None, lambda _: None)
+            driven = engine.drive(Job(plan, None, [tier], record, Fresh.of(SEED)), lambda: None, lambda _: None)
             assert (driven.failure, driven.completed) == (None, count)
     finally:
         tier.close()

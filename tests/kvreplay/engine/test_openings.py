@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rings import IO, SEED, needs_uring
 
-from kvreplay.data.generate import filler
+from kvreplay.data.words import Fresh
 from kvreplay.engine.choose import ThreadEngine, UringEngine
 from kvreplay.engine.job import ERROR, OK, Job, Record
 from kvreplay.engine.threads import ThreadSubmitter
@@ -69,7 +69,7 @@ def plan_of(rows: list[tuple[int, int]]) -> Any:
 
 def drive(engine: Any, tier: Any, rows: list[tuple[int, int]]) -> tuple[Any, Record]:
     record = Record.empty(len(rows), is_open_loop=False)
-    job = Job(plan_of(rows), None, [tier], record, filler(SEED), stops_on_error=False)
+    job = Job(plan_of(rows), None, [tier], record, Fresh.of(SEED), stops_on_error=False)
     return engine.drive(job, lambda: None, lambda _done: None), record
 
 

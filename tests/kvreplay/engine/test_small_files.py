@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rings import IO, SEED, content, needs_uring
 
-from kvreplay.data.generate import filler
+from kvreplay.data.words import Fresh
 from kvreplay.engine import choose
 from kvreplay.engine.choose import UringEngine
 from kvreplay.engine.job import ERROR, OK, SHORT, SKIPPED, Job, Record
@@ -69,7 +69,7 @@ def plan_of(rows: list[tuple[int, int, int]]) -> Plan:
 
 def drive(tier: Any, rows: list[tuple[int, int, int]], depth: int, *, is_stopping: bool = False) -> tuple[Any, Record]:
     record = Record.empty(len(rows), is_open_loop=False)
-    job = Job(plan_of(rows), None, [tier], record, filler(SEED), is_stopping)
+    job = Job(plan_of(rows), None, [tier], record, Fresh.of(SEED), is_stopping)
     return UringEngine(depth, IO).drive(job, lambda: None, lambda _done: None), record
 
 
@@ -196,7 +196,7 @@ def test_with_no_descriptor_left_the_open_fails(tier: FileTier) -> None:
 
     try:
         driven = UringEngine(1, IO).drive(
-            Job(plan_of([(READ, 0, 4096)]), None, [tier], record, filler(SEED)), exhaust, lambda _done: None
+            Job(plan_of([(READ, 0, 4096)]), None, [tier], record, Fresh.of(SEED)), exhaust, lambda _done: None
         )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -222,7 +222,7 @@ def test_an_interrupt_leaves_what_was_done(tier: FileTier, depth: int) -> None:
     asked = iter([None] * 3)
     rows = [(WRITE, obj, 4096) for obj in range(200_000)]
     record = Record.empty(len(rows), is_open_loop=False)
-    job = Job(plan_of(rows), None, [tier], record, filler(SEED))
+    job = Job(plan_of(rows), None, [tier], record, Fresh.of(SEED))
     driven = UringEngine(depth, IO).drive(job, lambda: next(asked, "SIGTERM"), lambda _done: None)
     assert driven.interrupted_by == "SIGTERM"
     assert driven.completed == (record.outcome == OK).sum() < len(rows)

@@ -17,7 +17,7 @@ from conftest import write_trace
 from rings import IO, SEED, content, needs_uring
 
 from kvreplay.config.config import Config
-from kvreplay.data.generate import filler
+from kvreplay.data.words import Fresh
 from kvreplay.engine import choose, ring
 from kvreplay.engine.choose import EngineName, UringEngine, check_name
 from kvreplay.engine.job import ERROR, OK, SHORT, Job, Record
@@ -66,7 +66,7 @@ def plan_of(rows: list[tuple[int, int, int, int]], tmp_path: Path) -> Plan:
 
 def drive(engine: UringEngine, tier: Any, plan: Plan, **job: Any) -> tuple[Any, Record]:
     record = Record.empty(len(plan), is_open_loop=False)
-    driven = engine.drive(Job(plan, None, [tier], record, filler(SEED), **job), lambda: None, lambda _done: None)
+    driven = engine.drive(Job(plan, None, [tier], record, Fresh.of(SEED), **job), lambda: None, lambda _done: None)
     return driven, record
 
 
@@ -214,7 +214,7 @@ def test_stopping_waits_for_what_is_in_flight(tier: FileTier, tmp_path: Path) ->
     asked = iter([None] * 20)
     plan = plan_of([(WRITE, i, 0, 3 * IO) for i in range(500)], tmp_path)
     record = Record.empty(500, is_open_loop=False)
-    job = Job(plan, None, [tier], record, filler(SEED))
+    job = Job(plan, None, [tier], record, Fresh.of(SEED))
     driven = UringEngine(4, IO).drive(job, lambda: next(asked, "SIGINT"), lambda _done: None)
     assert driven.interrupted_by == "SIGINT"
     assert driven.completed == (record.outcome == OK).sum() < 500

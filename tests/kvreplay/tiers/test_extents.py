@@ -378,6 +378,8 @@ def test_more_than_the_disk_holds_is_refused(tmp_path: Path) -> None:
 
 def test_scattered_space_stops_the_run_with_its_figures(tmp_path: Path, engine: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(Space, "_allocate", lambda *_: 1 << 60)
+    # Several objects at once are reserved up to the first that finds no room.
+    monkeypatch.setattr("kvreplay.tiers.space._reserve_all", lambda *arguments: arguments[6])
     monkeypatch.setattr("kvtrace.core.allocator.release", lambda *_: None)
     outcome, ops = run(tmp_path, [row("write", 0)], tmp_path / "s.dat", engine=engine, is_buffered=True)
     assert isinstance(outcome.error, DeviceError)
