@@ -139,6 +139,9 @@ def _begin_copied(address: int, number: int, tier: int) -> bool:
     flight.outstanding += 1
     int64s(lanes.copied)[lanes.copied_count] = number
     lanes.copied_count += 1
+    if job.due:
+        # It has come, and waits for memory; in a closed loop it comes when its first piece's turn has.
+        int64s(lanes.submitted_ns)[flight.row] = clock(address)
     return True
 
 
@@ -153,13 +156,7 @@ def _copy_piece(address: int, number: int) -> None:
         fill = fills_at(job.fills)[slot]
         piece, at = fill.piece, fill.at
     start, end = bounds(address, number, piece)
-    began_at = 0
-    if flight.next_piece == 0:
-        # In an open loop it has come, and waits for memory; in a closed one it comes when its turn has.
-        if job.due:
-            int64s(lanes.submitted_ns)[flight.row] = clock(address)
-        else:
-            began_at = lanes.submitted_ns + 8 * flight.row
+    began_at = lanes.submitted_ns + 8 * flight.row if flight.next_piece == 0 and not job.due else 0
     flight.next_piece += 1
     flight.lane_out += 1
     place = flight.base + start

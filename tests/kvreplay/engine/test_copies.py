@@ -137,6 +137,32 @@ def test_copies_begin_and_end_while_the_queue_is_full(memory: RamTier) -> None:
         mail.close()
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+def test_in_an_open_loop_what_waits_for_memory_has_come(memory: RamTier, is_open: bool) -> None:
+    plan = plan_of([(MEMORY, READ, obj, 0, RING * IO) for obj in range(3)])
+    record = Record.empty(len(plan), is_open_loop=is_open)
+    for obj in range(3):
+        memory.reserve(obj, RING * IO)
+    job = Job(plan, plan.ts_ns if is_open else None, [memory, None], record, filler(SEED))
+    schedule = Schedule.of(job, 4, IO)
+    mail = Mail(schedule)
+    buffers, ways = [0] * (4 + schedule.slots), [turn.BY_COPY, turn.BY_NOBODY]
+    pump = Pump(
+        NoRing(), schedule, job, ways, mail, buffers, extents=[None, None], copied=[memory, None], registered=(0, 0)
+    )
+    # Their threads are not started: nothing is copied.
+    copiers = Copiers(memory.copy_sink())
+    pump.share_copies(copiers)
+    pump.start_clock(time.monotonic_ns())
+    try:
+        assert pump.next_piece(0) is None
+        assert pump.copying == 3
+        assert (record.submitted_ns >= 0).tolist() == [is_open] * 3
+    finally:
+        copiers.close()
+        mail.close()
+
+
 def test_processors_that_we_may_not_use_get_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     for processors, threads in ((1, 1), (2, 1), (8, 4), (64, 8)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _pid, n=processors: set(range(n)))
