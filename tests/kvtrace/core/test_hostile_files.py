@@ -65,7 +65,7 @@ def test_metadata_that_is_no_text_or_no_json(tmp_path, suffix, meta, command):
 )  # fmt: skip
 def test_metadata_of_wrong_types_and_names(changed):
     data = json.loads(metadata.encode(trace_meta())) | changed
-    with pytest.raises(TraceError, match="its kvtrace metadata"):
+    with pytest.raises(TraceError, match="its kvtrace metadata is damaged"):
         metadata.decode(json.dumps(data).encode(), "t.parquet")
 
 
