@@ -12,7 +12,8 @@ import numpy as np
 from numba.core import types
 
 from kvreplay.plan.plan import DELETE, WRITE
-from kvtrace.core.compiled import array_at, inner, int32s, int64s, record_at, uint8s
+from kvtrace.core.compiled import array_at, inner, int32s, int64s, uint8s
+from kvtrace.core.structures import record_at
 
 _FIELDS = (
     # Addresses of an object's name with a zero at its end, of its DIGITs, of the directories' descriptors, and of
