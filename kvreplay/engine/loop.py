@@ -23,14 +23,12 @@ from kvreplay.engine.order import free_data, is_starved, use_fill
 from kvreplay.engine.ready import bounds, done, has_piece, is_over
 from kvreplay.engine.tables import (
     NONE,
-    bad_at,
     fills_at,
     flights_at,
     job_at,
     lanes_at,
     mail_at,
     others_at,
-    stack_put,
     stack_take,
     tokens_at,
 )
@@ -101,8 +99,8 @@ def _put_next(address: int, number: int) -> bool:
     flight.lane_out += 1
     lanes.out += 1
     if is_now:
-        _check_piece(address, place, turn.do_file(address, number, target, start, end - start))
-        _end_piece(address, place)
+        order.check_piece(address, place, turn.do_file(address, number, target, start, end - start))
+        order.end_piece(address, place)
         return False
     if flight.is_file:
         _put_file(address, place, opcode, target, buffer)
@@ -243,15 +241,15 @@ def _reap(address: int) -> None:
         head = (head + 1) & 0xFFFFFFFF
         kind, place = data & ((1 << KIND_BITS) - 1), data >> KIND_BITS
         if kind == MOVED_IN_LANE:
-            _check_piece(address, place, result)
-            _end_piece(address, place)
+            order.check_piece(address, place, result)
+            order.end_piece(address, place)
         elif kind == FILE_TOLD:
-            _check_piece(address, place, result)
+            order.check_piece(address, place, result)
         elif kind in (FILE_SYNCED, FILE_OVER):
             if result < 0:
-                _check_piece(address, place, result)
+                order.check_piece(address, place, result)
             if kind == FILE_OVER:
-                _end_piece(address, place)
+                order.end_piece(address, place)
         elif data == WOKEN:
             _rearm(address)
         else:
@@ -269,43 +267,6 @@ def _rearm(address: int) -> None:
     lanes = lanes_at(job_at(address).lanes)
     turn.eventfd_read(lanes.mail_fd, lanes.clock)
     _put(address, r.POLL_ADD, lanes.mail_fd << 32, 0, 0, r.POLLIN << 32, WOKEN, 0)
-
-
-@inner
-def _check_piece(address: int, place: int, result: int) -> None:
-    """Note it if a piece of a lane, whose token is at `place`, did not go well."""
-    job = job_at(address)
-    lanes = lanes_at(job.lanes)
-    token = tokens_at(lanes.tokens)[place]
-    flight, least = flights_at(job.flights)[token.flight], token.length
-    if token.slot < 0:
-        # Where padding ends beyond the file, a read may end there.
-        least = min(least, flight.needed_end - token.start)
-    if result >= least or flight.is_failed:
-        # What goes wrong after the first is not told of.
-        return
-    flight.is_failed = True
-    bad = bad_at(lanes.bad)[lanes.bad_count]
-    bad.flight, bad.start, bad.length, bad.result = token.flight, token.start, token.length, result
-    lanes.bad_count += 1
-
-
-@inner
-def _end_piece(address: int, place: int) -> None:
-    """Note that a piece of a lane is over: what its token, at `place`, holds is free."""
-    job = job_at(address)
-    lanes = lanes_at(job.lanes)
-    token = tokens_at(lanes.tokens)[place]
-    flight = flights_at(job.flights)[token.flight]
-    if token.slot >= 0:
-        free_data(address, token.slot)
-    else:
-        stack_put(lanes.free_reads, token.buffer)
-    if flight.is_file and flight.op != DELETE and job.depth > 1:
-        stack_put(lanes.free_files, flight.file)
-    stack_put(lanes.free_tokens, place)
-    flight.lane_out -= 1
-    lanes.out -= 1
 
 
 @inner

@@ -11,6 +11,7 @@ from kvreplay.engine.tables import (
     NONE,
     answer_at,
     asked_at,
+    bad_at,
     count_of,
     fills_at,
     flights_at,
@@ -23,7 +24,9 @@ from kvreplay.engine.tables import (
     lanes_at,
     stack_put,
     stack_take,
+    tokens_at,
 )
+from kvreplay.plan.plan import DELETE
 from kvtrace.core.compiled import holding, inner, int64s
 
 
@@ -303,3 +306,40 @@ def piece_done(address: int, number: int, slot: int) -> bool:
     flight = flights_at(job.flights)[number]
     flight.outstanding -= 1
     return flight.outstanding == 0 and (flight.next_piece >= flight.pieces or job.is_stopped)
+
+
+@inner
+def check_piece(address: int, place: int, result: int) -> None:
+    """Note it if a piece of a lane, whose token is at `place`, did not go well."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    token = tokens_at(lanes.tokens)[place]
+    flight, least = flights_at(job.flights)[token.flight], token.length
+    if token.slot < 0:
+        # Where padding ends beyond the file, a read may end there.
+        least = min(least, flight.needed_end - token.start)
+    if result >= least or flight.is_failed:
+        # What goes wrong after the first is not told of.
+        return
+    flight.is_failed = True
+    bad = bad_at(lanes.bad)[lanes.bad_count]
+    bad.flight, bad.start, bad.length, bad.result = token.flight, token.start, token.length, result
+    lanes.bad_count += 1
+
+
+@inner
+def end_piece(address: int, place: int) -> None:
+    """Note that a piece of a lane is over: what its token, at `place`, holds is free."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    token = tokens_at(lanes.tokens)[place]
+    flight = flights_at(job.flights)[token.flight]
+    if token.slot >= 0:
+        free_data(address, token.slot)
+    else:
+        stack_put(lanes.free_reads, token.buffer)
+    if flight.is_file and flight.op != DELETE and job.depth > 1:
+        stack_put(lanes.free_files, flight.file)
+    stack_put(lanes.free_tokens, place)
+    flight.lane_out -= 1
+    lanes.out -= 1
