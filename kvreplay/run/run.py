@@ -47,8 +47,8 @@ from kvtrace.core.run.run_file import (
     Prepared,
     RunBegun,
     RunFile,
-    Verification,
 )
+from kvtrace.core.run.verification import Verification
 from kvtrace.core.schema import BLOCKS, OPS, SERIES, SERVED
 
 if TYPE_CHECKING:
