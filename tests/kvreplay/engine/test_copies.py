@@ -143,7 +143,7 @@ def test_in_an_open_loop_what_waits_for_memory_has_come(memory: RamTier, is_open
     record = Record.empty(len(plan), is_open_loop=is_open)
     for obj in range(3):
         memory.reserve(obj, RING * IO)
-    job = Job(plan, plan.ts_ns if is_open else None, [memory, None], record, filler(SEED))
+    job = Job(plan, plan.ts_ns if is_open else None, [memory, None], record, Fresh.of(SEED))
     schedule = Schedule.of(job, 4, IO)
     mail = Mail(schedule)
     buffers, ways = [0] * (4 + schedule.slots), [turn.BY_COPY, turn.BY_NOBODY]
