@@ -81,9 +81,16 @@ def _pattern(stream: IoStream) -> str:
 
 def _region(places: Places, stream: IoStream, space: int) -> list[str]:
     """Return where the stream's stretch of the target begins and how long it is, unless it is all of it."""
-    if places.law is Law.ZONES or (places.span_bytes >= _WHOLE * space and places.sequential_share < 1):
+    is_hashed = places.law in (Law.ZIPF, Law.PARETO)
+    is_all = places.span_bytes >= _WHOLE * space and places.sequential_share < 1 and not is_hashed
+    if places.law is Law.ZONES or is_all:
         return []
     size = -(-places.span_bytes // places.align_bytes) * places.align_bytes
+    if is_hashed:
+        # As many places as the law is over, which its hash depends on.
+        size = min(size, space)
+        begin = min(places.begin_bytes, space - size) // places.align_bytes * places.align_bytes
+        return [*([f"offset={begin}"] if begin else []), f"size={size}"]
     if not has_map(stream) and places.sequential_share < 1:
         # A long operation may begin in the last place.
         size += max(s.io_bytes for s in (*stream.read.sizes, *stream.write.sizes))

@@ -21,12 +21,13 @@ _ALIGNED = 0.999
 _SECTOR_BYTES, _MOST_ALIGN_BYTES = 512, 1 << 20
 _HOT_PARTS = (0.01, 0.03, 0.1, 0.3, 0.6)
 """Hottest parts of the used places, at which the shares of operations of two streams are compared."""
-_FITS = 0.02
+_FITS, _HOPELESS = 0.02, 0.1
+_NEAR = 1.02
 _SKEWED = 1.1
 """Variance by mean of the uses of a place, of which uniform draws have 1: beyond it some may be hot."""
 _TOO_EVEN = 0.5
 """Variance by mean of how often a place is covered, below which none comes twice before all have come."""
-_MOST_PLACES = 1 << 22
+_MOST_PLACES = 1 << 19
 _GOLDEN = np.uint64(0x61C8864680B583EB)
 """fio's hash multiplies ranks by this."""
 _THETAS = np.concatenate([np.arange(0.2, 1.0, 0.1), np.arange(1.05, 2.5, 0.1)])
@@ -49,7 +50,11 @@ def fit_places(address: NDArray[np.int64], length: NDArray[np.int64]) -> Places:
     align = _align(address[chosen])
     begin = int(address.min()) // align * align
     span = int((address + length).max()) - begin
-    law, theta = (Law.UNIFORM, None) if share == 1 else _law(address[chosen] - begin, length[chosen], align, span)
+    law, theta, places = Law.UNIFORM, None, 0
+    if share < 1:
+        law, theta, places = _law(address[chosen] - begin, length[chosen], align, span)
+    if law in (Law.ZIPF, Law.PARETO):
+        span = places * align
     return Places(
         sequential_share=share,
         run_ops=runs,
@@ -85,26 +90,36 @@ def _align(address: NDArray[np.int64]) -> int:
     return align
 
 
-def _law(address: NDArray[np.int64], length: NDArray[np.int64], align: int, span: int) -> tuple[Law, float | None]:
+def _law(address: NDArray[np.int64], length: NDArray[np.int64], align: int, span: int) -> tuple[Law, float | None, int]:
+    """Return the law, its parameter, and over how many places it is."""
     uses = np.unique(address, return_counts=True)[1]
-    places = max(span // align, len(uses))
     n = len(address)
     if n == len(uses):
-        return Law.ONCE, None
+        return Law.ONCE, None, 0
+    # Of very many places, several are looked at as one, which no law but those of equal places survives.
+    coarse = max(1, -(-(span // align) // _MOST_PLACES))
+    if coarse > 1:
+        align *= coarse
+        uses = np.unique(address // align, return_counts=True)[1]
+    places = max(span // align, len(uses))
     # Each place is covered by a Poisson number of uniform draws, whatever their lengths.
     covered = _covered(address, length, align, places)
     if covered.var() < _TOO_EVEN * covered.mean():
-        return Law.ONCE, None
+        return Law.ONCE, None, 0
     mean = n / places
     spread = (float(np.square(uses.astype(np.float64)).sum()) / places - mean**2) / mean
     if spread < _SKEWED or _unlike(uses, np.full(places, 1 / places), n) <= _FITS:
-        return Law.UNIFORM, None
+        return Law.UNIFORM, None, 0
     # fio's generators count places in the smallest size.
-    if places > _MOST_PLACES or int(length.min()) != align:
-        return Law.ZONES, None
-    fitted = [_best(uses, n, places, law, values) for law, values in ((Law.ZIPF, _THETAS), (Law.PARETO, _PARETO_HS))]
-    distance, law, theta = min(fitted)
-    return (law, theta) if distance <= _FITS else (Law.ZONES, None)
+    if coarse > 1 or int(length.min()) != align:
+        return Law.ZONES, None, 0
+    # Ranks are hashed: over a power of two each has a place of its own, else several share one. The last few places of
+    # a file may not have been used.
+    whole = 1 << (places - 1).bit_length()
+    counts = [places, *([whole] if whole <= _NEAR * places else [])]
+    laws = ((Law.ZIPF, _THETAS), (Law.PARETO, _PARETO_HS))
+    distance, law, theta, count = min((*_best(uses, n, c, law, values), c) for c in counts for law, values in laws)
+    return (law, theta, count) if distance <= _FITS else (Law.ZONES, None, places)
 
 
 def _covered(address: NDArray[np.int64], length: NDArray[np.int64], align: int, places: int) -> Any:
@@ -121,7 +136,7 @@ def _best(uses: Any, n: int, places: int, law: Law, values: Any) -> tuple[float,
     at = int(np.argmin(found))
     step = float(np.diff(values[max(0, at - 1) : at + 2]).max()) / 2
     distance, value = found[at], float(values[at])
-    while step > 0.005:  # noqa: PLR2004 - finer than what so few draws tell
+    while distance < _HOPELESS and step > 0.005:  # noqa: PLR2004 - finer than what so few draws tell
         for near in (value - step, value + step):
             if near > 0 and abs(near - 1) > 1e-3 and (law is not Law.PARETO or near < 0.5):  # noqa: PLR2004 - of zipf and pareto
                 other = _distance(uses, n, places, law, near)

@@ -145,8 +145,8 @@ def _requests(served: Any, times: Any, users: Any, asked: int, decode_ns_per_tok
             f"{origin['served_users']} of {len(users)} users are served ({shares}), each from when it is begun"
         ),
         (
-            f"a server is held for {decode_ns_per_token / 1e6:g} ms a token of its answer: what storage and prompts take, "
-            "and what is decoded beside it, does not delay who is served next"
+            f"a server is held for {decode_ns_per_token / 1e6:g} ms a token of its answer: what storage and prompts "
+            "take, and what is decoded beside it, does not delay who is served next"
         ),
         "the source has no block ids: prompts share a prefix within their conversation only",
     )

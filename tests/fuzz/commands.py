@@ -46,7 +46,7 @@ def with_a_trace(rng: random.Random, folder: Path) -> Trial:
         (["kvtrace", "info", name, *json_], []), (["kvtrace", "validate", name, *json_], []),
         (["kvtrace", "convert", name, "c.csv.zst"], ["c.csv.zst"]), (["kvtrace", "convert", name, "c.parquet"], ["c.parquet"]),
         (["kvtrace", "convert", name, "c.csv", "--to", "mlperf"], ["c.csv"]),
-        (["kvdistill", "report", name, *json_], []), (["kvdistill", "report", name, "-o", "r.csv", "-o", "r.md"], ["r.csv", "r.md"]),
+        (["kvdistill", "report", name, *json_], []), (["kvdistill", "report", name, "-o", "report.csv", "-o", "report.md"], ["report.csv", "report.md"]),
         (["kvdistill", "profile", name, "--tier", "nvme", "-o", "p.json", *json_], ["p.json"]),
         (["kvdistill", "fio", name, "--tier", "nvme", "-o", "jobs", "--fio-version", "3.33", *json_], ["jobs/replay.fio"]),
         (["kvdistill", "sai3", name, "--tier", "nvme", "-o", "jobs", *json_], ["jobs/oplog.tsv.zst"]),
@@ -86,7 +86,7 @@ def with_a_run(rng: random.Random, folder: Path) -> Trial:
     json_ = ["--json"] if rng.random() < 0.5 else []
     argv, outputs = rng.choice((
         (["kvdistill", "report", "run", *json_], []),
-        (["kvdistill", "report", "run", "-o", "r.csv", "-o", "r.md", "-o", "r.html"], ["r.csv", "r.md", "r.html"]),
+        (["kvdistill", "report", "run", "-o", "report.csv", "-o", "report.md", "-o", "report.html"], ["report.csv", "report.md", "report.html"]),
         (["kvdistill", "compare", "run", str(seeds.GOLDEN / "run2"), *json_], []),
         (["kvdistill", "profile", "run", "--tier", "nvme", "-o", "p.json", *json_], ["p.json"]),
         (["kvdistill", "profile", "run/blocks.parquet", "-o", "p.json"], ["p.json"]),

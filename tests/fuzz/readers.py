@@ -54,7 +54,7 @@ def read_bomb(rng: random.Random, folder: Path) -> Trial:
         )
     else:
         count = rng.choice((3, 300))
-        size = (rng.choice((60, 90)) << 20) if count == 3 else 1
+        size = (rng.choice((20, 40)) << 20) if count == 3 else 1
         ends = pa.array([size * n for n in range(count + 1)], pa.int32())
         key = pa.Array.from_buffers(pa.string(), count, [None, ends.buffers()[1], pa.py_buffer(b"k" * size * count)])
         columns = {"object_id": range(count), "key": key, "kind": ["chunk"] * count, "size_bytes": [1] * count}

@@ -249,6 +249,12 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
         ("fio-log", "a_clat_hist.1.log", "100, 0, 4096, 1, 2\n", "has 2 latency bins, where fio"),
         ("bpftrace", "a.txt", "Attaching 1 probe...\n", "holds no histogram"),
         ("bpftrace", "a.txt", "@d2c_read_us: \n[nonsense\n", "a.txt, row 2: '[nonsense' is no bucket"),
+        (
+            "bpftrace",
+            "a.txt",
+            f"@d2c_read_us:\n[1] {2**70} |@|\n",
+            "a.txt, row 2: '[1] 1180591620717411303424 |@|' is no",
+        ),
         ("bpftrace", "a.txt", "@qd_read:\n[1] 1 |@|\n@qd_read:\n[1] 1 |@|\n", "row 3: @qd_read is there twice"),
         ("blkparse", "a.txt", "CPU0 (8,0):\n", "holds no event"),
         ("blkparse", "a.txt", "  8,0 1 1 0.000000001 1 Q R 1 + 1 [x]\n", "holds no issue"),
@@ -578,6 +584,16 @@ def test_blkparse(tmp_path):
     assert (result.rows_read, result.rows_kept) == (17, 5)
     assert result.left_out == {"no event in blkparse's default form": 1}
     assert {"1 I/Os were merged into requests", "1 requests have no completion in the text"} <= set(result.notes)
+
+
+@pytest.mark.parametrize("line", [
+    f"  8,0 3 3 {10**30}.000001500 697 D R 1 + 8 [x]", f"  8,0 3 3 0.000001500 {2**40} D R 1 + 8 [x]",
+    f"  8,0 3 3 0.000001500 697 D R {2**62} + 8 [x]", f"  8,0 3 3 0.000001500 697 D R 1 + {2**40} [x]",
+])  # fmt: skip
+def test_numbers_beyond_any_device_s_in_a_text_of_blkparse_are_left_out(tmp_path, line):
+    log = write_lines(tmp_path / "b.txt", *BLKPARSE.splitlines()[:4], line, *BLKPARSE.splitlines()[4:])
+    result = run_import("blkparse", [log], tmp_path / "out")
+    assert (result.rows_read, result.rows_kept, result.left_out["numbers beyond any device's"]) == (18, 5, 1)
 
 
 def test_blkparse_s_figures(tmp_path):

@@ -57,14 +57,15 @@ def test_metadata_that_is_no_text_or_no_json(tmp_path, suffix, meta, command):
 @pytest.mark.parametrize(
     "changed",
     [
-        {"stats": {"tiers": 5}}, {"stats": {"tiers": ["gpu"]}}, {"source": {"first_unix_ns": "now"}}, {"model": {"name": 3}},
+        {"stats": {"tiers": 5}}, {"stats": {"tiers": ["gpu"]}}, {"source": {"first_unix_ns": "now"}},
+        {"model": {"name": 3}},
         {"source": {"block_tokens": -1}}, {"rows": 2**70}, {"tiers": [{"name": "a\x1b[2J"}]}, {"preset": "a\nb"},
         {"tiers": [{"name": "gpu", "capacity_bytes": -1}]}, {"tiers": [{"name": "x" * 300}]},
     ],
 )  # fmt: skip
 def test_metadata_of_wrong_types_and_names(changed):
     data = json.loads(metadata.encode(trace_meta())) | changed
-    with pytest.raises(TraceError, match="its kvtrace metadata"):
+    with pytest.raises(TraceError, match="its kvtrace metadata is damaged"):
         metadata.decode(json.dumps(data).encode(), "t.parquet")
 
 
