@@ -23,7 +23,7 @@ import numpy as np
 
 from kvreplay.data.buffers import map_aligned, touch
 from kvreplay.data.copies import copy_threads
-from kvreplay.data.generate import filler
+from kvreplay.data.words import Fresh
 from kvreplay.engine.choose import EngineName, choose
 from kvreplay.engine.job import Job, Record
 from kvreplay.plan.plan import READ, WRITE, build_plan
@@ -116,7 +116,9 @@ def plan_of(size: int, share: int, op: int) -> Any:
 def drive(engine: Any, tiers: list[Tier], plan: Any) -> Side:
     record = Record.empty(len(plan), is_open_loop=False)
     with _quiet_interpreter():
-        driven = engine.drive(Job(plan, None, tiers, record, filler(time.time_ns())), lambda: None, lambda _done: None)
+        driven = engine.drive(
+            Job(plan, None, tiers, record, Fresh.of(time.time_ns())), lambda: None, lambda _done: None
+        )
     assert driven.completed == len(plan), driven
     ours = plan.tier == RAM
     took = (record.completed_ns - record.submitted_ns)[ours] / plan.length[ours] * 2**20
