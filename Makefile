@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 DEMO := demo
 SOURCES := kvtrace kvreplay kvdistill tests docs bench
 
-# `make test` in so many processes; `make fuzz` for so long.
+# `make test` in so many processes; `make fuzz` for so long, twice.
 WORKERS ?= 2
 FUZZ_SECONDS ?= 600
+CLANG ?= clang
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test check fuzz lint fix bench docs clean
+.PHONY: demo test check fuzz lint fix bench docs bpf clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvtrace needs Python 3.11 or later: make PYTHON=python3.x")'
@@ -42,15 +43,28 @@ check: lint
 	$(PYTEST) --full
 	$(BIN)/python -m pytest --full -m alone
 
-# A random search: the property tests with other examples in each round. FUZZ_SEED=N FUZZ_SECONDS=0 repeats a round.
+# A random search: damaged and hostile input on every reader and command, then the property tests with other examples.
+# What fails says how to repeat it: FUZZ_SEED=N FUZZ_CASE=M for input, FUZZ_SEED=N FUZZ_SECONDS=0 for a property.
 fuzz: $(VENV)/.ready
+	$(BIN)/python tests/fuzz/fuzz.py --workers $(WORKERS) --seconds $(FUZZ_SECONDS) \
+		$(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) $(if $(FUZZ_CASE),--case $(FUZZ_CASE)) $(if $(FUZZ_CASES),--cases $(FUZZ_CASES))
+ifeq ($(FUZZ_CASE)$(FUZZ_CASES),)
 	@end=$$(($$(date +%s) + $(FUZZ_SECONDS))); while \
 		seed=$(FUZZ_SEED); seed=$${seed:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; echo "FUZZ_SEED=$$seed"; \
 		$(PYTEST) -q --full -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$$seed || exit 1; \
 		[ "$$(date +%s)" -lt "$$end" ]; do :; done
+endif
 
 bench: $(VENV)/.ready
 	@for b in bench/bench_*.py; do $(BIN)/python $$b || exit 1; done
+
+# The probes' object, after a change of their C; needs clang, llvm and libbpf-dev. It is kept in the repository.
+BPF := kvreplay/probes
+bpf:
+	$(CLANG) -O2 -g -Wall -Wno-unused-function -target bpf -mcpu=v3 -I/usr/include/$(shell uname -m)-linux-gnu \
+		-DSOURCES_SHA256="\"$$(cat $(BPF)/*.bpf.c $(BPF)/*.bpf.h | sha256sum | cut -d' ' -f1)\"" \
+		-c $(BPF)/probes.bpf.c -o $(BPF)/probes.bpf.o
+	llvm-strip --strip-debug $(BPF)/probes.bpf.o
 
 docs: $(VENV)/.ready
 	$(BIN)/python docs/generate.py

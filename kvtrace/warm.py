@@ -31,6 +31,7 @@ STEPS = (
     f"kvtrace gen --users 4 --duration 10s {SMALL} -o t.parquet",
     f"kvtrace gen requests.jsonl --source mooncake --preset lmcache-disk {SMALL} -o f.parquet",
     f"kvtrace gen --request-rate 5/s --duration 2s {SMALL} -o o.parquet",
+    f"kvtrace gen --users 2 --duration 2s --set workload.overlap=true {SMALL} -o w.parquet",
     f"kvtrace gen --users 2 --duration 2s --set workload.rag_share=1.0 {SMALL} -o r.parquet",
     *(
         f"kvtrace sim requests.jsonl --source mooncake --capacity-blocks 2 --policy {policy}"

@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the tests marked `full`, too, as make check does")
 
 
-def bcc_reason() -> str | None:
+def bpf_reason() -> str | None:
     """Return why the probes cannot run here, or None if they can."""
     from kvreplay.probes.available import check_available
     from kvtrace.core.errors import ProbeUnavailable
@@ -61,7 +61,7 @@ def program_reason(program: str) -> str | None:
 
 REASONS = {
     "gpu": gpu_reason,
-    "bcc": bcc_reason,
+    "bpf": bpf_reason,
     "root": lambda: None if os.geteuid() == 0 else "needs root",
     "fio": lambda: program_reason("fio"),
     "chromium": lambda: program_reason("chromium"),
@@ -80,8 +80,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=reason))
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
-            # One after the other: probes compile for seconds each, and two may not look for a free loop device at once.
-            if "bcc" in item.keywords or {"loop", "partition"} & set(getattr(item, "fixturenames", ())):
+            # One after the other: probes slow each other, and two may not look for a free loop device at once.
+            if "bpf" in item.keywords or {"loop", "partition"} & set(getattr(item, "fixturenames", ())):
                 item.add_marker(pytest.mark.xdist_group("the machine"))
 
 

@@ -31,8 +31,8 @@ def import_(
     sai3        op log of sai3-bench or s3dlio (*.tsv, *.tsv.zst): trace, and ops if it has ends
     warp        per-request CSV of MinIO's warp (`full: true`, *.csv.zst): trace and ops
     fio-json    fio --output-format=json or json+: run.json
-    fio-log     fio's logs: *_lat.1.log and *_clat.1.log to ops, with log_offset=1 also a trace; *_bw.1.log
-                and *_iops.1.log to a series by the second
+    fio-log     fio's logs: *_lat.1.log and *_clat.1.log to ops, with log_offset=1 also a trace; *_bw.1.log,
+                *_iops.1.log, *_clat_hist.1.log and means (log_avg_msec) to a series by the second
     fio-iolog   fio's iolog, version 2 or 3: trace
     bpftrace    text of the MLPerf benchmark's storage_latency_stack.bt: probe.json
     blkparse    text of blkparse: blocks and a probe.json

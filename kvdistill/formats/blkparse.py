@@ -18,7 +18,7 @@ from kvdistill.formats.text import first_line, leave_out, load, one
 from kvdistill.queries.database import named, query
 from kvtrace.core.errors import TraceError
 from kvtrace.core.run.run_file import BLOCKS_FILE
-from kvtrace.core.schema import BLOCKS, arrow_schema
+from kvtrace.core.schema import BLOCKS, MOST, arrow_schema
 from kvtrace.core.statistics import QUANTILES
 
 _EVENT = (
@@ -26,6 +26,7 @@ _EVENT = (
     r"(?:\s+(\d+)(?: \+ (\d+))?)?\s*(?:\[(.*)\])?.*$"
 )
 _GROUPS = ("device", "seconds", "fraction", "pid", "action", "rwbs", "sector", "sectors", "said")
+_MOST = {"seconds": 10 * 366 * 86_400, "pid": (1 << 31) - 1, "sector": MOST >> 9, "sectors": ((1 << 32) - 1) >> 9}
 _BATCH_ROWS = 1 << 17
 
 
@@ -47,11 +48,19 @@ def read(files: Sequence[Path], _options: ImportOptions, db: duckdb.DuckDBPyConn
         load(db, path, ["text"], account, delimiter="\x01")
         _leave_out(db, path, account)
         fields = ", ".join(f"'{name}'" for name in _GROUPS)
+        events = f"SELECT line, regexp_extract(text, '{_EVENT}', [{fields}]) AS e FROM raw"
+        beyond = " OR ".join(
+            f"(e.{name} <> '' AND coalesce(TRY_CAST(e.{name} AS BIGINT), {most + 1}) > {most})"
+            for name, most in _MOST.items()
+        )
+        leave_out(
+            db, path, account, "numbers beyond any device's", f"line IN (SELECT line FROM ({events}) WHERE {beyond})"
+        )
         db.execute(
             f"INSERT INTO events SELECT {number}, line, e.device, CAST(e.seconds AS BIGINT) * 1000000000 "
             "+ CAST(e.fraction AS BIGINT), CAST(e.pid AS INTEGER), e.action, e.rwbs, "
             "coalesce(TRY_CAST(e.sector AS BIGINT), 0), coalesce(TRY_CAST(e.sectors AS BIGINT), 0), e.said "
-            f"FROM (SELECT line, regexp_extract(text, '{_EVENT}', [{fields}]) AS e FROM raw)"
+            f"FROM ({events})"
         )
     db.execute(f"CREATE TABLE blocks AS {named('import_blocks')}")
     (account.kept,) = one(db, "SELECT count(*) FROM blocks")
@@ -119,7 +128,7 @@ _UNKNOWN = (
     "lost_zones",
 )
 _DEFINITIONS = {
-    "q2d": "from when a request was inserted into the scheduler's queue to its last issue",
+    "q2d": "from a request's first event, when its I/O was queued, to its last issue",
     "d2c": "from the last issue of a request to its completion",
     "block_sizes": "requests by their bytes when issued",
     "in_flight_at_dispatch": "requests by how many their disk had in flight when they were issued, in any direction, "

@@ -25,6 +25,8 @@ _SINGLE = re.compile(rf"\[{_BOUND}\]\s+(\d+)\s+\|.*")
 _ABOVE = re.compile(rf"\[{_BOUND}, \.\.\.\)\s+(\d+)\s+\|.*")
 _BELOW = re.compile(rf"\(\.\.\., {_BOUND}\)\s+(\d+)\s+\|.*")
 _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_MOST = 1 << 50
+"""No time, size or count of a bucket is larger, whatever its unit."""
 _US, _KIB, _GIB = 1000, 1 << 10, 1 << 30
 _LAYERS = {"q2d": "q2d", "d2c": "d2c", "bssplit": "block_size_bins", "qd": "in_flight_bins", "lba": "heat"}
 _BLOCK = re.compile(r"(q2d|d2c|bssplit|qd|lba)_(read|write)(?:_us|_kb|_gb)?")
@@ -119,7 +121,7 @@ def _maps(path: Path, account: Account) -> dict[str, list[dict[str, Any]]]:
                 current = maps[head[1]] = []
             elif text.startswith(("[", "(")) and current is not None:
                 bucket = _bucket(text)
-                if bucket is None:
+                if bucket is None or any(value is not None and value > _MOST for value in bucket.values()):
                     raise TraceError(f"{text[:60]!r} is no bucket of a histogram", path=path, row=number)
                 current.append(bucket)
                 account.rows += 1

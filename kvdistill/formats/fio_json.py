@@ -8,17 +8,63 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import duckdb
 import msgspec
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions
 from kvtrace.core.errors import TraceError
+from kvtrace.core.files import decode_json
+from kvtrace.core.metadata import Count
+from kvtrace.core.schema import MOST
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 _NS_PER_MS = 1_000_000
 _WHOLE = 100
+_Ms = Annotated[int, msgspec.Meta(ge=0, le=MOST // _NS_PER_MS)]
+
+
+class _Times(msgspec.Struct):
+    """Latencies, so far as they are read; any field may be missing or null."""
+
+    mean: float | None = None
+    max: Count | None = None
+    N: Count | None = None
+    percentile: dict[str, Count | None] | None = None
+    bins: dict[str, Count | None] | None = None
+
+
+class _Moved(msgspec.Struct):
+    """What a job did in one direction."""
+
+    total_ios: Count | None = None
+    io_bytes: Count | None = None
+    bw_bytes: float | None = None
+    iops: float | None = None
+    runtime: _Ms | None = None
+    lat_ns: _Times | None = None
+    clat_ns: _Times | None = None
+
+
+class _Job(msgspec.Struct, rename={"options": "job options"}):
+    jobname: str | None = None
+    error: int | None = None
+    total_err: Count | None = None
+    job_runtime: _Ms | None = None
+    read: _Moved | None = None
+    write: _Moved | None = None
+    trim: _Moved | None = None
+    sync: _Moved | None = None
+    options: dict[str, str | None] | None = None
+
+
+class _Result(msgspec.Struct, rename={"version": "fio version", "options": "global options"}):
+    """fio's result, so far as it is read, with the types that it must have."""
+
+    jobs: list[_Job | None]
+    version: str | None = None
+    options: dict[str, str | None] | None = None
 
 
 def read(files: Sequence[Path], options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
@@ -58,15 +104,20 @@ def _content(path: Path) -> dict[str, Any]:
     text = path.read_text(encoding="utf-8", errors="replace")
     # fio writes warnings before the JSON, to the same file.
     start = re.search(r"^\{", text, re.MULTILINE)
-    try:
-        found: Any = msgspec.json.decode(text[start.start() :]) if start else None
-    except msgspec.DecodeError as error:
-        raise TraceError(f"not fio's JSON: {error}", path=path) from None
-    jobs = found.get("jobs") if isinstance(found, dict) else None
-    if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
-        raise TraceError("not fio's JSON: it has no jobs (fio --output-format=json writes them)", path=path)
-    content: dict[str, Any] = found
+    if start is None:
+        raise TraceError("not fio's JSON (fio --output-format=json writes it)", path=path)
+    data = text[start.start() :].encode()
+    decode_json(data, _Result, path, misfit="not fio's JSON: {} (fio --output-format=json writes it)")
+    content = _without_nulls(decode_json(data, dict[str, Any], path))
+    content["jobs"] = [job for job in content["jobs"] if job]
     return content
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return `value` without the fields that are null: fio writes null for what it did not measure."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(held) for name, held in value.items() if held is not None}
+    return [_without_nulls(held) for held in value] if isinstance(value, list) else value
 
 
 def _names(jobs: list[dict[str, Any]], tier: str | None) -> list[str]:
@@ -101,7 +152,7 @@ def _figures(job: dict[str, Any], op: str, tier: str, kinds: set[str], path: Pat
             "latency": _latency(found, kinds),
             "lateness": None,
         }
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         raise TraceError(f"not of fio 3 or later: {op} of a job lacks {error}", path=path) from None
 
 
@@ -128,7 +179,7 @@ def _at(times: dict[str, Any], part: int, rank: int) -> int | None:
     if printed is not None:
         return int(printed)
     seen = 0
-    for value, count in sorted((int(v), int(n)) for v, n in times.get("bins", {}).items()):
+    for value, count in sorted((int(v), n) for v, n in times.get("bins", {}).items() if v.isdecimal()):
         seen += count
         if seen >= rank:
             return value

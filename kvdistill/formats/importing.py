@@ -19,7 +19,7 @@ from kvtrace import __version__
 from kvtrace.core.app import progress
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, TraceError
-from kvtrace.core.files import write_json
+from kvtrace.core.files import read_json, write_json
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RUN_FILE, SERIES_FILE
 from kvtrace.core.schema import OBJECTS, OPS, TRACE
@@ -92,8 +92,8 @@ def _is_import(outdir: Path) -> bool:
     for path in outdir.iterdir():
         if path.name in (RUN_FILE, PROBE_FILE):
             try:
-                return bool(msgspec.json.decode(path.read_bytes(), type=dict[str, Any]).get("program") == "kvdistill")
-            except msgspec.MsgspecError:
+                return bool(read_json(path, dict[str, Any]).get("program") == "kvdistill")
+            except TraceError:
                 return False
         if path.suffix == ".parquet":
             try:

@@ -12,10 +12,11 @@ import numpy as np
 
 from kvdistill.queries.database import connect, named
 from kvdistill.queries.views import register
-from kvdistill.queries.window import RowWindow, tier_index, tier_rows
+from kvdistill.queries.window import RowWindow, found_window, tier_index, tier_rows
 from kvtrace.core.errors import TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.run.run_file import OPS_FILE, find_run
 from kvtrace.core.schema import OBJECTS, OPS, TRACE, enum_code
 from kvtrace.core.tables import objects_path, open_table
@@ -61,6 +62,7 @@ def operations(path: Path, tier: str, limit: Limit, scratch: Path) -> Operations
     if reader.table not in (TRACE, OPS):
         raise TraceError(f"holds the table {reader.table.name}; an op log is written from a trace or a run", path=file)
     index = tier_index(reader.meta, tier)
+    limit = found_window(limit, lambda: tier_rows(reader, index, Limit(), ())) if reader.table is TRACE else limit
     known_ns = (reader.meta.source or {}).get("first_unix_ns")
     if reader.table is TRACE:
         return Operations(
@@ -74,7 +76,13 @@ def operations(path: Path, tier: str, limit: Limit, scratch: Path) -> Operations
     ordered = scratch / "oplog.parquet"
     with connect(scratch) as db:
         register(db, [file], scratch)
+        ((rows, most),) = db.execute("SELECT count(*), max(object_id) FROM ops").fetchall()
+        if rows and most > rows + DENSE_SLACK:
+            raise TraceError(
+                f"{most} is no dense number from 0, in a file of {rows} rows", path=file, column="object_id"
+            )
         _write(db.sql(named("oplog_ops"), params={"tier": index}), ordered)
+    limit = found_window(limit, lambda: _measured(ordered, Limit()))
     # A run has no names of its own; an imported one lies beside the trace that has.
     objects = objects_path(file.with_name("trace.parquet"))
     return Operations(
@@ -153,9 +161,6 @@ def survey(parts: Iterable[dict[str, Any]]) -> Survey:
     found = Survey(np.empty(0, np.int8), np.empty(0, np.int64), np.empty(0, bool))
     for part in parts:
         objects, ops = part["object_id"], part["op"]
-        for name in ("object_id", "offset_bytes", "length_bytes"):
-            if part[name].min() < 0:
-                raise TraceError("a negative number", column=name)
         _grow(found, int(objects.max()) + 1)
         moves = ops != DELETE
         np.maximum.at(found.extent, objects[moves], (part["offset_bytes"] + part["length_bytes"])[moves])

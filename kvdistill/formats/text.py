@@ -10,6 +10,7 @@ import duckdb
 
 from kvdistill.formats.formats import Account
 from kvdistill.queries.database import literal
+from kvtrace.core.csv import unpacked
 from kvtrace.core.errors import TraceError
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -24,21 +25,22 @@ def one(db: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
 
 def first_line(path: Path) -> str:
     """Return the first line of `path`, plain or zstd, without its end; TraceError if there is none."""
-    import zstandard
+    return first_lines(path)[0]
 
+
+def first_lines(path: Path) -> list[str]:
+    """Return the lines in the first 64 KiB of `path`, plain or zstd; the last may be cut. TraceError if it is empty."""
     if not path.is_file():
         raise TraceError("no such file" if not path.exists() else "not a regular file", path=path)
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    if head.startswith(_ZSTD_MAGIC):
-        try:
-            head = zstandard.ZstdDecompressor().decompressobj().decompress(head)
-        except zstandard.ZstdError as error:
-            raise TraceError(f"damaged zstd data: {error}", path=path) from None
+    if is_zstd(path):
+        head = next(unpacked(path), b"")[:_HEAD_BYTES]
+    else:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
     text = head.decode(errors="replace")
     if not text.strip():
         raise TraceError("empty: there is nothing to import", path=path)
-    return text.splitlines()[0]
+    return text.splitlines()
 
 
 def is_zstd(path: Path) -> bool:
@@ -66,6 +68,10 @@ def load(
         TraceError: the file cannot be read to its end.
 
     """
+    if is_zstd(path):
+        # DuckDB would unpack without end what was made to fill a machine.
+        for _part in unpacked(path):
+            pass
     types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
     options = {
         "delim": delimiter,
@@ -85,6 +91,9 @@ def load(
     query = f"SELECT row_number() OVER () - 1 AS line, * FROM read_csv({_unpatterned(path)}, {settings})"
     try:
         db.execute(f"CREATE TABLE raw AS {query}")
+    except duckdb.OutOfMemoryException:
+        # `connect` says it.
+        raise
     except duckdb.Error as error:
         raise TraceError(f"cannot be read to its end: {str(error).splitlines()[0]}", path=path) from None
     (rows,) = one(db, "SELECT count(*) FROM raw")

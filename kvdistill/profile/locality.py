@@ -18,13 +18,12 @@ from kvdistill.profile.profile import Locality, Reuse
 from kvdistill.profile.reuse import reuse_distances
 from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import TraceError
-from kvtrace.core.schema import OPS, TRACE, enum_code
+from kvtrace.core.schema import MOST, OPS, TRACE, enum_code
 from kvtrace.core.statistics import SLOTS, count, nearest_rank, to_slots
 from kvtrace.core.tables import Reader
 
 MAX_ACCESSES = 4_000_000
 """Reads and writes of a tier whose reuse is looked at; a longer trace is cut here, which bounds time and memory."""
-MAX_OBJECT = 1 << 31
 _COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes")
 _READ, _WRITE, _DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))
 _OK = enum_code(OPS, "outcome", "ok")
@@ -67,7 +66,7 @@ def trace_locality(reader: Reader, tiers: int, path: Path) -> TraceLocality:
     """Return the locality of the trace that `reader` reads, which has `tiers` tiers.
 
     Raises:
-        TraceError: an object's number or a tier's index is out of range.
+        TraceError: more lies in a tier than can be reckoned with.
 
     """
     sizes = np.zeros((tiers, 1 << 10), dtype=np.int64)
@@ -81,12 +80,12 @@ def trace_locality(reader: Reader, tiers: int, path: Path) -> TraceLocality:
         objects, reach, length = rows[2].to_numpy(), rows[3].to_numpy() + rows[4].to_numpy(), rows[4].to_numpy()
         if not len(op):
             continue
-        _check(tier, tiers, objects, path)
         if objects.max() >= sizes.shape[1]:
             grown = np.zeros((tiers, max(2 * sizes.shape[1], int(objects.max()) + 1)), dtype=np.int64)
             grown[:, : sizes.shape[1]] = sizes
             sizes = grown
-        _live(op, tier, objects, reach, sizes, live, peak, is_written)
+        if not _live(op, tier, objects, reach, sizes, live, peak, is_written):
+            raise TraceError("what lies in a tier is more than can be reckoned with", path=path, column="offset_bytes")
         _keep(kept, counts, op, tier, objects, length, op != _DELETE)
     return TraceLocality(
         live=[LiveBytes(peak=int(peak[i]), end=int(live[i])) if is_written[i] else None for i in range(tiers)],
@@ -127,15 +126,9 @@ def _keep(
             kept[index].append((op[picked] == _READ, objects[picked], length[picked]))
 
 
-def _check(tier: NDArray[Any], tiers: int, objects: NDArray[Any], path: Path) -> None:
-    if tier.min() < 0 or tier.max() >= tiers:
-        raise TraceError(f"holds the tier {int(tier.max())}, but its metadata names {tiers}", path=path, column="tier")
-    if objects.min() < 0 or objects.max() >= MAX_OBJECT:
-        raise TraceError("an object's number is out of range; they count from 0", path=path, column="object_id")
-
-
 @allocating
-def _live(op: Any, tier: Any, objects: Any, reach: Any, sizes: Any, live: Any, peak: Any, is_written: Any) -> None:
+def _live(op: Any, tier: Any, objects: Any, reach: Any, sizes: Any, live: Any, peak: Any, is_written: Any) -> bool:
+    """Enter rows; return whether the sums still fit."""
     for i in range(len(op)):
         t, thing = tier[i], objects[i]
         if op[i] == _READ:
@@ -145,7 +138,10 @@ def _live(op: Any, tier: Any, objects: Any, reach: Any, sizes: Any, live: Any, p
         after = 0 if op[i] == _DELETE else max(before, reach[i])
         sizes[t, thing] = after
         live[t] += after - before
+        if live[t] > MOST:
+            return False
         peak[t] = max(peak[t], live[t])
+    return True
 
 
 def _reuse(parts: list[tuple[Any, Any, Any]], accesses: int) -> ObjectReuse | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from kvdistill.profile.profile import DepthProfile, DirectionProfile, Origin, Profile, SizeCount, SourceKind
 from kvtrace.core.errors import TraceError
+from kvtrace.core.files import read_json
+from kvtrace.core.metadata import Count
 
 _NOTES = (
     "requests of the block layer, after splits and merges: not the objects that were asked for",
@@ -20,26 +21,27 @@ _NOTES = (
 
 
 class _Sized(msgspec.Struct, frozen=True):
-    bytes: int
-    count: int
+    bytes: Count
+    count: Count
 
 
 class _InFlight(msgspec.Struct, frozen=True):
-    in_flight: int
-    count: int
+    in_flight: Count
+    count: Count
 
 
 class _Times(msgspec.Struct, frozen=True):
-    count: int
+    count: Count
     mean_ns: float | None
 
 
 class _Moved(msgspec.Struct, frozen=True):
-    issued: int
-    issued_bytes: int
+    issued: Count
+    issued_bytes: Count
     block_sizes: list[_Sized]
     in_flight_at_dispatch: list[_InFlight]
     d2c: _Times
+    q2d: _Times = _Times(0, None)
 
 
 class _Block(msgspec.Struct, frozen=True):
@@ -47,15 +49,19 @@ class _Block(msgspec.Struct, frozen=True):
 
 
 class _Timed(msgspec.Struct, frozen=True):
-    duration_ns: int | None = 0
+    duration_ns: Count | None = 0
+
+
+class _Config(msgspec.Struct, frozen=True):
+    devices: list[str] | None = None
 
 
 class _Probe(msgspec.Struct, frozen=True):
     program: str
     version: str
-    config: dict[str, Any]
+    config: _Config
     config_sha256: str
-    duration_ns: int
+    duration_ns: Count
     block: _Block
 
 
@@ -69,19 +75,16 @@ def distil_probe(path: Path) -> Profile:
         TraceError: it is none, or holds no reads or writes.
 
     """
-    try:
-        content = path.read_bytes()
-        if msgspec.json.decode(content, type=_Timed).duration_ns is None:
-            why = "holds no duration and no exact sizes (bpftrace prints neither), so a job has no rate and no sizes"
-            raise TraceError(f"{why}; distil what kvreplay probe or an imported blkparse text holds", path=path)
-        probe = msgspec.json.decode(content, type=_Probe)
-    except (OSError, msgspec.DecodeError) as error:
-        raise TraceError(f"no probe.json of kvreplay probe: {error}", path=path) from None
+    misfit = "no probe.json of kvreplay probe: {}"
+    if read_json(path, _Timed, misfit=misfit).duration_ns is None:
+        why = "holds no duration and no exact sizes (bpftrace prints neither), so a job has no rate and no sizes"
+        raise TraceError(f"{why}; distil what kvreplay probe or an imported blkparse text holds", path=path)
+    probe = read_json(path, _Probe, misfit=misfit)
     of = probe.block.directions
     read, write, discard = (of.get(name, _NOTHING) for name in ("read", "write", "discard"))
     if not read.issued + write.issued:
         raise TraceError("no reads or writes: there is no job to write", path=path)
-    devices = probe.config.get("devices") or []
+    devices = probe.config.devices or []
     return Profile(
         origin=Origin(
             kind=SourceKind.PROBE,
@@ -111,7 +114,7 @@ def distil_probe(path: Path) -> Profile:
         depth=_depth(read, write, probe.duration_ns),
         idle=None,
         locality=None,
-        phases=[],
+        streams=[],
         data=None,
     )
 
@@ -124,9 +127,13 @@ def _direction(moved: _Moved) -> DirectionProfile:
     )
 
 
+def _total(times: _Times) -> float:
+    return (times.mean_ns or 0) * times.count
+
+
 def _depth(read: _Moved, write: _Moved, duration_ns: int) -> DepthProfile | None:
-    """Return the depth by Little's law: mean time in the device times the rate; null where no time was seen."""
-    busy = [None if m.issued and m.d2c.mean_ns is None else (m.d2c.mean_ns or 0) * m.d2c.count for m in (read, write)]
+    """Return the depth by Little's law: mean time queued and in the device times the rate; null where none was seen."""
+    busy = [None if m.issued and m.d2c.mean_ns is None else _total(m.d2c) + _total(m.q2d) for m in (read, write)]
     if busy[0] is None or busy[1] is None or not duration_ns:
         return None
     most = max((d.in_flight for m in (read, write) for d in m.in_flight_at_dispatch), default=0)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from kvdistill.profile.distil import Distilled, distil
 from kvdistill.profile.profile import FORMAT, Profile
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.files import read_json
 from kvtrace.core.limit import Limit
+from kvtrace.core.run.run_file import refuse_cut_off
 from kvtrace.core.schema import BLOCKS, OPS, TRACE
 
 WHAT = "a trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json"
@@ -45,6 +45,7 @@ def _only_tier(names: list[str], file: Path) -> str:
 
 
 def _file_in(folder: Path) -> Path:
+    refuse_cut_off(folder)
     for name in _IN_FOLDER:
         if (folder / name).is_file():
             return folder / name
@@ -59,12 +60,7 @@ def _without_rows(file: Path, tier: str | None, limit: Limit) -> Profile:
 
     if str(limit):
         raise ConfigError(f"--limit: {file} holds no single operations to take the first of")
-    try:
-        content = msgspec.json.decode(file.read_bytes())
-    except OSError as error:
-        raise TraceError(error.strerror or "cannot be read", path=file) from None
-    except msgspec.DecodeError as error:
-        raise TraceError(f"not JSON: {error}", path=file) from None
+    content = read_json(file, object)
     if not isinstance(content, dict) or "origin" not in content:
         profile = distil_probe(file)
     else:
@@ -77,7 +73,4 @@ def _without_rows(file: Path, tier: str | None, limit: Limit) -> Profile:
 def _profile(content: dict[str, object], file: Path) -> Profile:
     if content.get("format") != FORMAT:
         raise TraceError(f"a profile of format {content.get('format')}, which this version does not know", path=file)
-    try:
-        return msgspec.convert(content, Profile)
-    except msgspec.ValidationError as error:
-        raise TraceError(f"no profile of kvdistill: {error}", path=file) from None
+    return read_json(file, Profile, misfit="no profile of kvdistill: {}")

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from kvdistill.queries.database import literal
+from kvtrace.core import files as core_files
 from kvtrace.core import parquet, tables
-from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, find_run
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.probe_file import find_probe
+from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, find_run, refuse_cut_off
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TRACE, Table, arrow_schema
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _OF_A_RUN = (OPS, SERVED, SERIES, BLOCKS)
 _COUNTS = (
     "queued int64, issued int64, issued_bytes int64, completed int64, completed_bytes int64, errors int64, "
     "requeues int64, requests_merged int64, bios int64, bio_bytes int64, bios_merged int64, splits int64, "
-    "lost_events int64, lost_requests int64"
+    "ends_not_seen int64, lost_events int64, lost_requests int64"
 )
 _RUNS = (
     "origin string, trace string, status string, verdict string, started string, wall_ns int64, operations int64, "
@@ -82,7 +82,7 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
         if path.name in (RUN_FILE, PROBE_FILE):
             folders[path.parent] = None
             continue
-        reader = tables.open_table(path)
+        reader = tables.checked(path) if path.name.endswith(".parquet") else tables.open_table(path)
         is_of_run = reader.table in _OF_A_RUN
         if is_of_run:
             folders[path.parent] = None
@@ -97,7 +97,8 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
         )
         objects = tables.objects_path(path)
         if reader.table is TRACE and objects.is_file():
-            tables.open_table(objects, OBJECTS)
+            if objects.name.endswith(".parquet"):
+                tables.checked(objects, OBJECTS)
             _add(found, OBJECTS, objects, origin, scratch)
     facts = {
         "runs": [row for folder in folders for row in _run_facts(folder)],
@@ -121,6 +122,7 @@ def files_in(path: Path) -> list[Path]:
         return [path]
     files = sorted(f for f in path.rglob("*") if _is_ours(f) and not f.name.startswith("."))
     if not files:
+        refuse_cut_off(path)
         raise ConfigError(f"{path}: no table of ours in this folder (*{' or *'.join(tables.SUFFIXES)})")
     return files
 
@@ -199,23 +201,16 @@ def _run_facts(folder: Path) -> Iterable[dict[str, Any]]:
 
 
 def _probe_facts(folder: Path) -> Iterable[dict[str, Any]]:
-    directions = _dict(_dict((read_json(folder / PROBE_FILE) or {}).get("block")).get("directions"))
-    for direction, counts in directions.items():
+    probe = find_probe(folder)
+    if probe is None:
+        return
+    for direction, counts in probe["block"]["directions"].items():
         yield {"origin": str(folder), "direction": direction} | {
             name: counts.get(name) for name in FACTS["probes"] if name not in ("origin", "direction")
         }
 
 
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in `path`; null without such a file or if it holds something else."""
-    try:
-        found = msgspec.json.decode(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError as error:
-        raise TraceError(f"not JSON: {error}", path=path) from None
+    found = core_files.read_json(path, object) if path.is_file() else None
     return found if isinstance(found, dict) else None

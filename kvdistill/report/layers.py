@@ -11,9 +11,11 @@ import msgspec
 import numpy as np
 
 from kvdistill.queries.database import connect, query, query_table
-from kvdistill.queries.views import read_json, register
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RunFile, find_run
+from kvdistill.queries.views import register
+from kvdistill.report.tables import TIMES as TIMES_COLUMNS
+from kvtrace.core.document.document import Chapter, ReportTable, Sheet, table_of
+from kvtrace.core.run.probe_file import find_probe
+from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, RunFile, find_run
 from kvtrace.core.units import format_bytes, format_duration
 
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
@@ -30,7 +32,7 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
     moved: list[dict[str, Any]]
     """Bytes of objects, of calls and of the device; amplification is device bytes / object bytes."""
     times: list[dict[str, Any]]
-    """Times of operations, and by layer: object, application, q2d, d2c."""
+    """Times of operations, and by layer: object, application, q2d, requeued, d2c."""
     inside: list[dict[str, Any]]
     """Each operation's latency cut in three: a request was at the device, only queued, or neither. No rows without
     blocks.parquet."""
@@ -40,10 +42,10 @@ def layers(run_directory: Path) -> Layers | None:
     """Return the layers of the run in `run_directory`; null unless it was probed.
 
     Raises:
-        ConfigError: probe.json is not of this version.
+        TraceError: probe.json is damaged, or not of this version.
 
     """
-    probe, ops = read_json(run_directory / PROBE_FILE), run_directory / OPS_FILE
+    probe, ops = find_probe(run_directory), run_directory / OPS_FILE
     if probe is None or not ops.is_file():
         return None
     blocks = run_directory / BLOCKS_FILE
@@ -52,13 +54,10 @@ def layers(run_directory: Path) -> Layers | None:
         register(db, files, Path(scratch))
         objects = query(db, "run_layers_objects")
         inside = [_inside(db, row) for row in objects] if blocks.is_file() else []
-    try:
-        moved = [_moved(row, probe) for row in objects]
-        times = [time for row in objects for time in _times(row, probe)]
-        calls = (probe.get("application") or {}).get("calls") or []
-        said = findings(moved, inside, calls, probe, find_run(run_directory))
-    except (KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{run_directory / PROBE_FILE}: not of this version of kvreplay; measure again") from None
+    moved = [_moved(row, probe) for row in objects]
+    times = [time for row in objects for time in _times(row, probe)]
+    calls = (probe.get("application") or {}).get("calls") or []
+    said = findings(moved, inside, calls, probe, find_run(run_directory))
     return Layers(findings=said, moved=moved, times=times, inside=inside)
 
 
@@ -66,7 +65,11 @@ def _moved(row: dict[str, Any], probe: dict[str, Any]) -> dict[str, Any]:
     """Return what operations like `row` moved, at each layer."""
     op, object_bytes = row["op"], row["object_bytes"]
     device = probe["block"]["directions"].get(op)
-    called = [c["bytes"] for c in (probe.get("application") or {}).get("calls") or [] if c["kind"] == op]
+    called = [
+        c["bytes"]
+        for c in (probe.get("application") or {}).get("calls") or []
+        if c["kind"] == op and c.get("bytes") is not None
+    ]
     device_bytes, requests = (device["issued_bytes"], device["issued"]) if device else (0, 0)
     return {
         "op": op,
@@ -89,6 +92,7 @@ def _times(row: dict[str, Any], probe: dict[str, Any]) -> list[dict[str, Any]]:
     beneath = {
         "application": ((probe.get("application") or {}).get("times") or {}).get(op),
         "q2d": device.get("q2d"),
+        "requeued": device.get("requeued"),
         "d2c": device.get("d2c"),
     }
     for layer, times in beneath.items():
@@ -182,7 +186,7 @@ def _touched(row: dict[str, Any], *, is_buffered: bool) -> str:
 
 
 def _answered(calls: list[dict[str, Any]]) -> str:
-    known = [c for c in calls if c["kind"] == "read" and c["without_io"] is not None]
+    known = [c for c in calls if c["kind"] == "read" and c.get("without_io") is not None]
     total, without = sum(c["count"] for c in known), sum(c["without_io"] for c in known)
     if not without:
         return ""
@@ -215,3 +219,57 @@ def _faults(probe: dict[str, Any]) -> list[str]:
     }
     counts = {name: sum(d[name] for d in directions) for name in said}
     return [f"{count:,} {said[name]}" for name, count in counts.items() if count]
+
+
+_SHOWN_LAYERS = {
+    "object": "the operation, as the replay saw it",
+    "application": "each call (VFS)",
+    "q2d": "each request in the kernel's queue (Q2D)",
+    "requeued": "of it, from each requeue to the next issue",
+    "d2c": "each request at the device (D2C)",
+}
+_PARTS = {"at_device": "at the device", "queued": "only queued", "above": "above the block layer"}
+
+
+def layer_chapter(found: Layers) -> Chapter:
+    """Return the chapter that joins operations and what the probes saw beneath."""
+    return Chapter(
+        "Where the time went", [_said(found), *_inside_tables(found), _times_table(found), _moved_table(found)]
+    )
+
+
+def _said(found: Layers) -> ReportTable:
+    return table_of("Findings", Sheet.DEVICE, "text: finding", [{"finding": line} for line in found.findings])
+
+
+def _inside_tables(found: Layers) -> list[ReportTable]:
+    if not found.inside:
+        return []
+    parts = "; ".join(f"ns: {part}_ns = {heading}; share: {part}_share = share" for part, heading in _PARTS.items())
+    spec = f"text: op; count: operations; ns: latency_ns = mean latency; {parts}; number: in_flight_mean = in flight"
+    note = (
+        "The mean latency of an operation, cut by what the block layer held meanwhile: any request of its direction at "
+        "the device; none there, but some queued; or none at all. Exact with one operation in flight; with more, "
+        "requests of the others count, too. Warm-up included."
+    )
+    return [table_of("Parts of the latency", Sheet.DEVICE, spec, found.inside, note)]
+
+
+def _times_table(found: Layers) -> ReportTable:
+    rows = [row | {"layer": _SHOWN_LAYERS[row["layer"]]} for row in found.times]
+    spec = f"text: op, layer; count: count; ns: {TIMES_COLUMNS}"
+    note = "An operation takes one call or more, a call one request or more: rows do not add up. Warm-up included."
+    return table_of("Operations beside the layers in them", Sheet.DEVICE, spec, rows, note, keys=2)
+
+
+def _moved_table(found: Layers) -> ReportTable:
+    spec = """
+        text: op
+        count: operations
+        bytes: object_bytes = of objects, io_bytes = with padding, call_bytes = by calls, device_bytes = at the device
+        number: amplification
+        count: requests
+        number: requests_per_operation = requests each
+    """
+    note = "Amplification: bytes at the device for each byte of the objects, metadata and readahead included."
+    return table_of("Read and write amplification", Sheet.DEVICE, spec, found.moved, note)

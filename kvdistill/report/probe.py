@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from kvdistill.queries.database import connect, query
-from kvdistill.queries.views import read_json, register
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE
+from kvdistill.queries.views import register
+from kvtrace.core.run.probe_file import find_probe
+from kvtrace.core.run.run_file import BLOCKS_FILE
 
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "longest_below_ns")
 COUNTS = (
@@ -32,7 +32,7 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
     argv: list[str]
     version: str | None
     layers: list[dict[str, Any]]
-    """Times by layer (application, q2d, d2c) and kind of operation."""
+    """Times by layer (application, q2d, requeued, d2c) and kind of operation."""
     latency_bins: list[dict[str, Any]]
     """The same in powers of two."""
     directions: list[dict[str, Any]]
@@ -51,40 +51,38 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
     """Return the report of probe.json in `folder`; null if there is none.
 
     Raises:
-        ConfigError: probe.json is not of this version.
+        TraceError: probe.json is damaged, or not of this version.
 
     """
-    found = read_json(folder / PROBE_FILE)
+    found = find_probe(folder)
     if found is None:
         return None
-    try:
-        directions = found["block"]["directions"]
-        application = found.get("application") or {}
-        times = [("application", kind, h) for kind, h in (application.get("times") or {}).items()]
-        times += [(layer, name, d[layer]) for layer in ("q2d", "d2c") for name, d in directions.items()]
-        zone_bytes, bucket_ns, heat = _heat(folder / BLOCKS_FILE, buckets)
-        return ProbeReport(
-            name=folder.resolve().name,
-            filter=found.get("config") or {},
-            duration_ns=found.get("duration_ns"),
-            argv=found.get("argv") or [],
-            version=found.get("version"),
-            layers=[_times(*each) for each in times if each[2]["count"]],
-            latency_bins=[
-                {"layer": layer, "op": name, "low_ns": bin_["from"], "count": bin_["count"]}
-                for layer, name, h in times
-                for bin_ in h["log2_ns"]
-            ],
-            directions=[{"op": name} | {c: d.get(c) for c in COUNTS.split()} for name, d in directions.items()],
-            sizes=[{"op": name, **size} for name, d in directions.items() for size in d["block_sizes"]],
-            in_flight=[{"op": name, **depth} for name, d in directions.items() for depth in d["in_flight_at_dispatch"]],
-            calls=application.get("calls") or [],
-            bucket_ns=bucket_ns,
-            zone_bytes=zone_bytes,
-            heat=heat,
-        )
-    except (KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{folder / PROBE_FILE}: not of this version of kvreplay; measure again") from None
+    directions = found["block"]["directions"]
+    application = found.get("application") or {}
+    times = [("application", kind, h) for kind, h in (application.get("times") or {}).items()]
+    layers = ("q2d", "requeued", "d2c")
+    times += [(layer, name, d[layer]) for layer in layers for name, d in directions.items() if d.get(layer)]
+    zone_bytes, bucket_ns, heat = _heat(folder / BLOCKS_FILE, buckets)
+    return ProbeReport(
+        name=folder.resolve().name,
+        filter=found.get("config") or {},
+        duration_ns=found.get("duration_ns"),
+        argv=found.get("argv") or [],
+        version=found.get("version"),
+        layers=[_times(*each) for each in times if each[2]["count"]],
+        latency_bins=[
+            {"layer": layer, "op": name, "low_ns": bin_["from"], "count": bin_["count"]}
+            for layer, name, h in times
+            for bin_ in h["log2_ns"]
+        ],
+        directions=[{"op": name} | {c: d.get(c) for c in COUNTS.split()} for name, d in directions.items()],
+        sizes=[{"op": name, **size} for name, d in directions.items() for size in d["block_sizes"]],
+        in_flight=[{"op": name, **depth} for name, d in directions.items() for depth in d["in_flight_at_dispatch"]],
+        calls=application.get("calls") or [],
+        bucket_ns=bucket_ns,
+        zone_bytes=zone_bytes,
+        heat=heat,
+    )
 
 
 def _times(layer: str, op: str, histogram: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from kvtrace.core.units import format_bytes, format_duration
 _LAYERS = {
     "application": "calls of the application",
     "q2d": "queued in the kernel (Q2D)",
+    "requeued": "from requeue to next issue (in Q2D)",
     "d2c": "in driver and device (D2C)",
 }
 
@@ -137,7 +138,7 @@ def _calls(report: ProbeReport) -> list[ReportTable]:
         text: kind, call
         count: count = calls, errors
         bytes: bytes
-        count: without_io = without I/O
+        count: direct = O_DIRECT, without_io = without I/O
         bytes: without_io_bytes = bytes without I/O
     """
     note = "Without I/O: calls that queued none themselves; their data was in the page cache, or went there."

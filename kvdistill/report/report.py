@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from kvdistill.jobs.check import Closeness, find_closeness
+from kvdistill.check.check import Closeness, find_closeness
 from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import LiveBytes, reuse_rows, trace_locality
 from kvdistill.queries.database import connect, query
@@ -20,7 +20,7 @@ from kvdistill.report.subject import Subject, subject_of, writes_per_day
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.run.run_file import OPS_FILE, PARTIAL_RUN_FILE, PROBE_FILE, RunFile, find_run
+from kvtrace.core.run.run_file import OPS_FILE, PROBE_FILE, RunFile, find_run, refuse_cut_off
 from kvtrace.core.schema import TRACE
 
 __all__ = ["BUCKETS", "JobsReport", "ProbeReport", "Report", "RunReport", "TraceReport", "report"]
@@ -83,6 +83,7 @@ def report(path: Path, buckets: int = BUCKETS) -> Report:
 
 
 def _folder_report(path: Path, buckets: int) -> Report:
+    refuse_cut_off(path)
     if (path / OPS_FILE).is_file():
         return run_report(path / OPS_FILE, buckets)
     run = find_run(path)
@@ -96,8 +97,6 @@ def _folder_report(path: Path, buckets: int) -> Report:
         return JobsReport(name=path.resolve().name, closeness=closeness, profile=read_json(path / PROFILE))
     if (path / TRACE_FILE).is_file():
         return report(path / TRACE_FILE, buckets)
-    if (path / PARTIAL_RUN_FILE).is_file():
-        raise ConfigError(f"{path}: this run goes on or was cut off; kvreplay recover {path} makes a partial run of it")
     raise ConfigError(
         f"{path}: no run of kvreplay in this folder ({OPS_FILE} is missing), no {PROBE_FILE}, {CLOSENESS} or "
         f"{TRACE_FILE}"
@@ -185,4 +184,5 @@ def summary_report(run: RunFile) -> RunReport:
         run=run,
         figures=[{n: f[n] for n in (*_FIGURES, *_RATES)} | {"rows": None, "skipped": None} for f in found],
         latency=[{"tier": f["tier"], "op": f["op"]} | f["latency"] for f in found if f["latency"]["count"]],
+        response=[{"tier": f["tier"], "op": f["op"]} | f["response"] for f in found if f["response"]],
     )

@@ -26,7 +26,7 @@ def probe(
     ] = None,
     dev: Annotated[
         list[Path] | None,
-        typer.Option(help="Only the disks beneath this block device (partition, dm, md). Repeatable."),
+        typer.Option(help="Only the disks beneath this block device (partition, dm, md). Repeatable.", readable=False),
     ] = None,
     duration: Annotated[str | None, typer.Option(help="How long, such as 60s; until Ctrl-C if not given.")] = None,
     histograms_only: Annotated[
@@ -38,19 +38,22 @@ def probe(
 ) -> None:
     """Measure the I/O of any process: its calls, the block requests beneath, and where their time goes.
 
-    Needs root, BCC (python3-bpfcc) and kernel headers; without them one line says what is missing. What the
+    Needs root, libbpf (libbpf1) and a kernel with BTF; without them one line says what is missing. With --dev,
+    calls count on files that lie on these disks; those that queued no I/O (page cache) are timed apart. What the
     kernel writes back later from the page cache belongs to its own threads: leave --comm and --pid out to see it.
 
     \b
     Example, a fio in another shell, on one drive:
       kvreplay probe --comm fio --dev /dev/nvme0n1 --duration 60s -o probe/
     """
+    from kvreplay.probes.available import check_root
     from kvreplay.probes.devices import resolve
     from kvreplay.probes.document import probe_document
     from kvreplay.probes.measure import measure
     from kvreplay.probes.program import Filter
     from kvtrace.core.document.terminal import show_documents
 
+    check_root()
     disks = {disk.name: disk for path in dev or [] for disk in resolve(path)}
     wanted = Filter(comm, pid, list(disks.values()), cgroup)
     duration_ns = None if duration is None else parse_duration_ns(duration)

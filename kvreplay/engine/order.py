@@ -11,6 +11,7 @@ from kvreplay.engine.tables import (
     NONE,
     answer_at,
     asked_at,
+    bad_at,
     count_of,
     fills_at,
     flights_at,
@@ -23,7 +24,9 @@ from kvreplay.engine.tables import (
     lanes_at,
     stack_put,
     stack_take,
+    tokens_at,
 )
+from kvreplay.plan.plan import DELETE
 from kvtrace.core.compiled import holding, inner, int64s
 
 
@@ -38,20 +41,31 @@ def fill_due(address: int, now: int) -> int:
     advance(address)
     if not count_of(job.to_fill):
         return NONE
-    if count_of(job.free_slots) > job.ahead + 1:
+    if job.slots - count_of(job.free_slots) <= job.early:
         return now
     if count_of(job.free_slots) > 1:
-        # The other half of the buffers is for rows that are due: none may wait for a future one.
+        # The other buffers are for rows that are due: none may wait for a future one.
         return max(now, due_of(address, heap_least(job.to_fill), now))
     return NONE
 
 
 @inner
-def take_fill(address: int, now: int, answer: int) -> bool:
-    """Take the next buffer to fill, if one is free for it; the record ASKED at `answer` says with what."""
+def may_fill(address: int, now: int) -> bool:
+    """Return whether a buffer may be filled now, and one is free for it."""
     due = fill_due(address, now)
-    if due == NONE or due > now:
-        return False
+    return due != NONE and due <= now
+
+
+@inner
+def next_to_fill(address: int) -> int:
+    """Return the operation whose data is made next, where one `may_fill`."""
+    job = job_at(address)
+    return number_of(heap_least(job.hungry if count_of(job.hungry) else job.to_fill))
+
+
+@inner
+def take_fill(address: int, answer: int) -> None:
+    """Take the next buffer to fill, where one `may_fill`; the record ASKED at `answer` says with what."""
     job = job_at(address)
     waiting = job.hungry if count_of(job.hungry) else job.to_fill
     number = number_of(heap_least(waiting))
@@ -72,7 +86,6 @@ def take_fill(address: int, now: int, answer: int) -> bool:
     asked = asked_at(answer)
     asked.flight, asked.row, asked.piece, asked.slot = number, flight.row, piece, slot
     asked.start, asked.end, asked.object_end = start, end, flight.end
-    return True
 
 
 @inner
@@ -91,11 +104,13 @@ def filled(address: int, slot: int) -> None:
     flight.filled_pieces += count
     if fill.piece == 0:
         flight.is_reserved = True
+    if flight.is_copied:
+        return
     if flight.is_lane:
         job.available += count
     elif flight.is_started:
         resume(address, number)
-    elif flight.filled_pieces >= min(flight.pieces, job.ahead * job.pieces_a_fill):
+    elif flight.filled_pieces >= min(flight.pieces, job.early * job.pieces_a_fill):
         offer(address, number)
 
 
@@ -186,7 +201,8 @@ def count_waits(address: int, now: int) -> None:
         lanes.lacking_ns += now - lanes.counted_ns
     lanes.counted_ns = now
     is_full = lanes.out >= job.depth or job.in_flight >= job.depth
-    lanes.is_held = is_full and _is_held(address, now)
+    # While it is less only because buffers are still being touched, it is no limit that anybody set.
+    lanes.is_held = is_full and job.depth >= lanes.first_slot and _is_held(address, now)
     lanes.is_lacking = not lanes.is_held and is_starved(address, now)
 
 
@@ -290,3 +306,40 @@ def piece_done(address: int, number: int, slot: int) -> bool:
     flight = flights_at(job.flights)[number]
     flight.outstanding -= 1
     return flight.outstanding == 0 and (flight.next_piece >= flight.pieces or job.is_stopped)
+
+
+@inner
+def check_piece(address: int, place: int, result: int) -> None:
+    """Note it if a piece of a lane, whose token is at `place`, did not go well."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    token = tokens_at(lanes.tokens)[place]
+    flight, least = flights_at(job.flights)[token.flight], token.length
+    if token.slot < 0:
+        # Where padding ends beyond the file, a read may end there.
+        least = min(least, flight.needed_end - token.start)
+    if result >= least or flight.is_failed:
+        # What goes wrong after the first is not told of.
+        return
+    flight.is_failed = True
+    bad = bad_at(lanes.bad)[lanes.bad_count]
+    bad.flight, bad.start, bad.length, bad.result = token.flight, token.start, token.length, result
+    lanes.bad_count += 1
+
+
+@inner
+def end_piece(address: int, place: int) -> None:
+    """Note that a piece of a lane is over: what its token, at `place`, holds is free."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    token = tokens_at(lanes.tokens)[place]
+    flight = flights_at(job.flights)[token.flight]
+    if token.slot >= 0:
+        free_data(address, token.slot)
+    else:
+        stack_put(lanes.free_reads, token.buffer)
+    if flight.is_file and flight.op != DELETE and job.depth > 1:
+        stack_put(lanes.free_files, flight.file)
+    stack_put(lanes.free_tokens, place)
+    flight.lane_out -= 1
+    lanes.out -= 1

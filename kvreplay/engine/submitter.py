@@ -10,13 +10,18 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
-from kvreplay.engine import turn
+from kvreplay.data.buffers import growing
+from kvreplay.data.copies import Copiers
+from kvreplay.data.words import Fresh
+from kvreplay.engine import mailbox, turn
 from kvreplay.engine.job import CORRUPT, ERROR, OK, Driven, Failure, Flight, IoEngine, Job
+from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.pump import Pump
 from kvreplay.engine.ring import NoRing, Ring
 from kvreplay.engine.schedule import Schedule, Submission
-from kvreplay.engine.workers import Check, Died, Mail, Opened, Step, Trouble, Workers
-from kvreplay.tiers.tier import RingExtents, Tier, has_times
+from kvreplay.engine.workers import Check, Died, Opened, Step, Trouble, Workers, no_thread
+from kvreplay.plan.plan import DELETE
+from kvreplay.tiers.tier import NOWHERE, RingExtents, Tier, copied, has_times
 
 POLL_NS = 100_000_000
 _BATCH = 8
@@ -26,13 +31,14 @@ _BATCH = 8
 class Submitter:
     """One job and its submitting thread; tiers without a file are served by other threads."""
 
-    def __init__(self, engine: IoEngine, job: Job, ring: Ring | NoRing, *, is_registered: bool = False) -> None:
-        """Prepare to do `job` with the buffers of `engine`."""
+    def __init__(self, engine: IoEngine, job: Job, ring: Ring | NoRing, registered: tuple[int, int] = (0, 0)) -> None:
+        """Prepare to do `job` with the buffers of `engine`; so many of the first reads and data are `registered`."""
         self._engine, self._job, self._ring = engine, job, ring
         plan, record = job.plan, job.record
         reads, writes = engine.arenas
         self._schedule = Schedule.of(job, engine.depth, engine.io_bytes)
         self._extents_of = [self._extents(t) for t in job.tiers]
+        self._copied_of = [copied(t) for t in job.tiers]
         self._way = [self._way_of(t) for t in job.tiers]
         self._tier_of, self._object = memoryview(plan.tier), memoryview(plan.object_id)
         self._submitted, self._completed = memoryview(record.submitted_ns), memoryview(record.completed_ns)
@@ -41,6 +47,8 @@ class Submitter:
         self._read_at = [address for address, _ in reads.places]
         self._write_at = [address for address, _ in writes.places]
         self._mail = Mail(self._schedule)
+        if isinstance(job.fill, Fresh):
+            self._mail.make_here(job.fill, [self._maker(t) for t in job.tiers])
         self._pump = Pump(
             ring,
             self._schedule,
@@ -49,21 +57,29 @@ class Submitter:
             self._mail,
             self._read_at + self._write_at,
             extents=self._extents_of,
-            is_registered=is_registered,
+            copied=self._copied_of,
+            registered=registered,
         )
+        sinks = [tier.copy_sink() for tier in self._copied_of if tier is not None]
+        self._copiers = Copiers(sinks[0]) if sinks else None
         self._fresh: list[int] = []
         """Rows put since the last stamp."""
         self._failure: Failure | None = None
-        self._workers = Workers(job, self._mail, reads, writes, self._extents_of, self._pump.places)
+        self._workers = Workers(job, self._mail, reads, writes, self._extents_of, self._copied_of, self._pump.places)
         self._start_ns = 0
 
     def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         """Do the job; returns when nothing is in flight any more."""
+        with growing(self._engine.arenas, lambda: self._pump.used, self._pump.let_use):
+            return self._drive(interrupted, progress)
+
+    def _drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         schedule, workers = self._schedule, self._workers
         reason, next_poll_ns = None, 0
         try:
             # With one I/O in flight a thread would only hand it on.
             self._start_threads(self._depth if self._depth > 1 and self._needs_workers() else 0)
+            self._start_copiers()
             self._start_ns = workers.start_ns = monotonic_ns()
             self._pump.start_clock(self._start_ns)
             self._ring.arm(self._mail.fd)
@@ -79,6 +95,8 @@ class Submitter:
             wall_ns = self._now()
         finally:
             self._stop()
+            if self._copiers is not None:
+                self._copiers.close()
             workers.close()
         return Driven(
             wall_ns=wall_ns,
@@ -91,6 +109,8 @@ class Submitter:
             starved_ns=self._pump.starved_ns,
             writes_generated_in_flight=schedule.fills_in_flight,
             started_ns=self._start_ns,
+            submitting_generation_ns=self._mail.here_ns,
+            submitting_reserve_ns=workers.here_reserve_ns,
             held_ns=int(self._pump.lanes.held_ns),
             lacking_ns=int(self._pump.lanes.lacking_ns),
         )
@@ -102,6 +122,16 @@ class Submitter:
         """Start the threads beside this one, `count` of them to do pieces."""
         self._workers.start(self._engine.generators, count)
 
+    def _start_copiers(self) -> None:
+        """Start the threads that copy, if there are tiers for them."""
+        self._pump.share_copies(self._copiers)
+        if self._copiers is None:
+            return
+        try:
+            self._copiers.start(self._mail.asleep_at, self._mail.fd)
+        except RuntimeError as error:
+            raise no_thread(error, self._copiers.threads) from error
+
     def _stop(self) -> None:
         self._schedule.stop()
 
@@ -111,7 +141,7 @@ class Submitter:
         self._submit()
         if was_idle and self._ring.queued:
             self._flush()
-        if self._schedule.is_over and not self._out:
+        if self._schedule.is_over and not self._out and not self._pump.copying:
             return True
         self._run(until_ns)
         return False
@@ -122,7 +152,13 @@ class Submitter:
 
     def _way_of(self, tier: Tier | None) -> int:
         """Return how the operations of `tier` are done."""
+        if copied(tier) is not None:
+            return turn.BY_COPY
         return turn.BY_NOBODY if tier is None or not has_times(tier) else turn.BY_THREAD
+
+    def _maker(self, tier: Tier | None) -> int:  # noqa: ARG002 - for those with a ring
+        """Return who makes short data of `tier`."""
+        return mailbox.BY_OTHERS
 
     def _needs_workers(self) -> bool:
         return turn.BY_THREAD in self._way
@@ -131,13 +167,15 @@ class Submitter:
         """Put what may go now, as far as the depth reaches, and at most a batch of new operations."""
         way_of, tier_of, pump = self._way, self._tier_of, self._pump
         firsts = 0
-        while self._out + pump.available < self._depth:
+        while self._out + pump.available < pump.depth:
             submission = pump.take(self._out)
             if submission is None:
                 return
             way = way_of[tier_of[submission.flight.row]]
             if way == turn.BY_THREAD:
                 self._give(submission)
+            elif way == turn.BY_COPY:
+                self._do(submission)
             else:
                 self._put(submission, way)
             firsts += 1
@@ -166,6 +204,8 @@ class Submitter:
         self._stamp()
         self._out = self._pump.run(self._out, until_ns)
         self._completions(self._now())
+        if self._mail.wants_room:
+            self._workers.make_room_here()
         for item in self._mail.answers():
             self._answer(item)
 
@@ -182,6 +222,8 @@ class Submitter:
         self._out += 1
         slot = self._pump.take_read_buffer() if submission.slot is None else -1
         is_short = flight.pieces == 1
+        if flight.op == DELETE and self._copied_of[self._tier_of[flight.row]] is not None:
+            self._pump.places[self._tier_of[flight.row]][self._object[flight.row]] = NOWHERE
         return Step(flight, submission, slot, is_short, submission.is_first and not is_short)
 
     def _hand_on(self, item: Step | Check) -> None:
@@ -193,6 +235,12 @@ class Submitter:
             self._workers.do(item)
             self._answer(item)
             self._pump.note_held(started, self._now())
+
+    def _do(self, submission: Submission) -> None:
+        """Do what is left of copied operations here: deletes, and those that fail; nothing moves."""
+        step = self._step(submission)
+        self._workers.do(step)
+        self._answer(step)
 
     def _answer(self, item: Any) -> None:
         """Take what a thread says."""

@@ -39,7 +39,9 @@ class ThreadSubmitter(Submitter):
 
     def _start_threads(self, count: int) -> None:
         self._is_alone = count == 0
-        self._workers.start(self._engine.generators, count, self._serve)
+        # One more sees to copies while all pieces are out.
+        more = 1 if count and self._copiers is not None else 0
+        self._workers.start(self._engine.generators, count + more, self._serve)
 
     def _stop(self) -> None:
         with self._lock:
@@ -59,7 +61,12 @@ class ThreadSubmitter(Submitter):
 
     @property
     def _is_done(self) -> bool:
-        return self._schedule.is_over and not self._out
+        return self._is_ended and not self._out
+
+    @property
+    def _is_ended(self) -> bool:
+        """Whether no piece will be done any more, and nothing is copied."""
+        return self._schedule.is_over and not self._pump.copying
 
     def _serve(self, until_ns: int = _NEVER) -> None:
         """Do one piece after the other, until none will come or it is `until_ns`."""
@@ -70,7 +77,7 @@ class ThreadSubmitter(Submitter):
             while True:
                 step = self._next()
                 if step is None:
-                    if self._schedule.is_over:
+                    if self._is_ended:
                         self._wake()
                         self._ended.notify()
                         return
@@ -132,7 +139,7 @@ class ThreadSubmitter(Submitter):
 
     def _wake(self) -> None:
         """Wake a thread for what can be done now, or for what comes before the leader would wake up."""
-        if self._schedule.is_over:
+        if self._is_ended:
             self._followers.notify_all()
             self._mail.wake(mailbox.FULL)
         elif self._leads_until is None:

@@ -1,5 +1,6 @@
-"""Where the time of an I/O goes: kernel probes on BCC, by tracepoints only.
+"""Where the time of an I/O goes: kernel probes, by tracepoints only.
 
-The C programs lie beside their Python: `filter.bpf.c` (whose I/O), `common.bpf.c` (counting), `block.bpf.c`
-(requests), `app.bpf.c` (calls). Field offsets come from the running kernel's BTF, never from header files.
+The C programs are `probes.bpf.c` and what it includes: `filter.bpf.h` (whose I/O), `common.bpf.h` (counting),
+`block.bpf.h` (requests), `app.bpf.h` (calls). `make bpf` compiles them into `probes.bpf.o`, which the system's libbpf
+fits to the running kernel by its BTF (CO-RE): users need no compiler and no header files.
 """

@@ -26,7 +26,8 @@ def probe_document(found: Found) -> Document:
     calls, directions = found.application, found.block.directions
     timed = [] if calls is None else [(f"application {n.replace('_', ' ')}", t) for n, t in calls.times.items()]
     for name, d in directions.items():
-        timed += [(f"{name} {what}", times) for what, times in (("Q2D", d.q2d), ("D2C", d.d2c)) if times.count]
+        layers = (("Q2D", d.q2d), ("of it requeued", d.requeued), ("D2C", d.d2c))
+        timed += [(f"{name} {what}", times) for what, times in layers if times.count]
     tables = [
         *([_calls(calls)] if calls is not None and calls.calls else []),
         *([_requests(directions)] if directions else []),
@@ -57,7 +58,7 @@ def _calls(found: Application) -> ReportTable:
         text: kind, call
         count: count
         bytes: bytes
-        count: errors, without_io = queued no I/O
+        count: errors, direct = O_DIRECT, without_io = queued no I/O
     """)
     rows = [[getattr(call, column.name) for column in columns] for call in found.calls]
     return ReportTable("Application calls", Sheet.DEVICE, columns, rows, keys=2)

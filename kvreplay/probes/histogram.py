@@ -6,8 +6,6 @@ A slot is exact below 128 and at most 1/64 of its value wide above, so that its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any
 
 import msgspec
 
@@ -41,21 +39,6 @@ class Histogram(msgspec.Struct, frozen=True, kw_only=True):
     """The longest was shorter than this; null if there are none, or if the last slot was reached."""
     log2_ns: list[Bucket]
     fine_ns: list[Bucket]
-
-
-def cells(table: Any) -> Sequence[int]:
-    """Return the numbers in `table`, an array of the programs."""
-    return [cell.value for cell in table.values()]
-
-
-def entries(table: Any) -> list[tuple[Any, Any]]:
-    """Return the keys and values in `table`, a hash table of the programs, without those that go meanwhile."""
-    found = []
-    for key in table:
-        # A program that was running when it was taken off may still end.
-        with suppress(KeyError):
-            found.append((key, table[key]))
-    return found
 
 
 def slot_bounds(slot: int) -> tuple[int, int]:

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from kvreplay.probes.devices import SECTOR_BYTES, device_name
-from kvreplay.probes.histogram import SLOTS, Histogram, cells, entries, histogram
+from kvreplay.probes.histogram import Histogram, histogram
+from kvreplay.probes.layout import CALL_COUNTS, CALLS, COUNTS, DIRECTIONS, KINDS
+from kvreplay.probes.libbpf import Programs
 from kvtrace.core.units import NS_PER_S
 
-DIRECTIONS = ("read", "write", "discard", "flush", "other")
-COUNTS = (
-    *("queued", "issued", "issued_bytes", "completed", "completed_bytes", "errors", "requeues", "requests_merged"),
-    *("bios", "bio_bytes", "bios_merged", "splits", "d2c_sum", "q2d_sum", "lost_events", "lost_requests"),
-    *("ends_not_seen", "lost_zones"),
-)
-"""`enum direction` and `enum count` of block.bpf.c."""
-DEPTHS = 1024
 DEFINITIONS = {
     "requests": "what the block layer hands to a disk; one system call or object can take many, merges join several",
     "whose": "who queued the request, whoever issued or completed it; a request merged of several is the first one's",
     "not seen": "dirty pages that the kernel writes back later belong to its own threads, and so not to a process; "
     "requests queued before the probes were attached",
-    "q2d": "from when the request was made (block_io_start, or block_rq_insert on older kernels) to its first issue: "
-    "plugging and scheduler",
+    "q2d": "from when the request was made (block_io_start, or block_rq_insert on older kernels) to its last issue: "
+    "plugging, scheduler, and what requeues took; of requests whose completion was seen, so that Q2D and D2C add up to "
+    "queue to completion",
     "d2c": "from the last issue to the completion: driver and device",
+    "requeued": "from when the driver gave a request back to its next issue, once for each time; part of Q2D",
     "block_sizes": "requests by their bytes when first issued",
     "in_flight_at_dispatch": "requests by how many of those that pass the filter, in any direction, their disk had in "
-    "flight when they were first issued, themselves included; 1023 stands for 1023 and more",
+    "flight when they were first issued, themselves included; 1023 stands for 1023 and more. A request whose "
+    "completion was not seen is taken out as soon as the kernel's own state of it says that it has ended",
     "bios": "I/Os as the filesystem or program gave them to the block layer, before splits and merges",
     "splits": "I/Os cut because they were longer than the disk takes",
     "requeues": "issues that the driver gave back; counted once each, the request is counted once",
@@ -38,9 +36,15 @@ DEFINITIONS = {
     "ends_not_seen": "requests that completed without the kernel running the probe there (some kernels run none while "
     "a process they protect is the current one); rows of blocks.parquet without a completion",
     "application": "calls on regular files and block devices, of the kernel's own file systems none; memory-mapped "
-    "access and calls that were under way at the start are not seen; calls that failed count as errors alone",
+    "access and calls that were under way at the start are not seen; calls that failed count as errors alone; with "
+    "--dev only files on these disks",
     "application times": "a system call from its start to its return; asynchronous I/O from io_submit to the "
     "io_getevents that returns it; io_uring from submission to completion, where all synchronizations count as fsync",
+    "application read and write": "calls that queued I/O while they waited, and asynchronous ones, which on files "
+    "without O_DIRECT may have been answered by the page cache",
+    "application read_without_io and write_without_io": "calls that waited and queued no I/O themselves: the data was "
+    "in the page cache or a hole, or went to the page cache and is written back later",
+    "direct": "calls on files and devices that were opened with O_DIRECT; the others go by way of the page cache",
     "without_io": "calls that queued no I/O themselves: the data was in the page cache, or on its way there",
     "write_to_fsync": "from the return of the last write to a file to the start of its next synchronization",
     "fadvise_to_read": "from the return of the last fadvise64 on a file to the start of its next read",
@@ -49,6 +53,9 @@ DEFINITIONS = {
     "percentiles": "nearest rank; the middle of a slot at most 1/64 of its value wide, so within 0.8 %; "
     "null with fewer than 1 / (1 - q) requests",
 }
+
+
+LAYERS = ("d2c", "q2d", "requeued")
 
 
 class Sized(msgspec.Struct, frozen=True):
@@ -107,6 +114,7 @@ class DirectionFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Not in `heat`: its table was full."""
     q2d: Histogram
     d2c: Histogram
+    requeued: Histogram
     block_sizes: list[Sized]
     in_flight_at_dispatch: list[DepthCount]
     per_second: list[Second]
@@ -125,27 +133,35 @@ class BlockFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Requests issued and not completed when the probes were taken off."""
 
 
-def block_figures(programs: Any, seconds: Mapping[tuple[int, int], tuple[int, int]], shift: int) -> BlockFigures:
-    """Return the figures in the maps of the attached `programs`.
+def block_figures(
+    programs: Programs, counted: np.ndarray, seconds: Mapping[tuple[int, int], tuple[int, int]], shift: int
+) -> BlockFigures:
+    """Return the figures in the tables of the attached `programs` and in their counts, `counted`.
 
     `seconds` are requests and bytes by direction and second; zones of the heat map are sectors >> `shift`.
     """
-    counts, d2c, q2d, depths = (cells(programs[name]) for name in ("counts", "d2c", "q2d", "depths"))
-    sizes = sorted((k.direction, k.bytes, v.value) for k, v in entries(programs["sizes"]))
-    zones = sorted((k.direction, k.dev, k.zone, v.requests, v.bytes) for k, v in entries(programs["zones"]))
+    sizes = sorted((int(k["direction"]), int(k["bytes"]), int(v["value"])) for k, v in programs.entries("sizes"))
+    zones = sorted(
+        (int(k["direction"]), int(k["dev"]), int(k["zone"]), int(v["requests"]), int(v["bytes"]))
+        for k, v in programs.entries("zones")
+    )
+    gone = Counter(int(r["direction"]) for _, r in programs.entries("requests") if r["is_gone"])
+    counts = counted["counts"]["block"].sum(axis=0)
     zone_bytes = SECTOR_BYTES << shift
     directions = {}
     for index, name in enumerate(DIRECTIONS):
-        of = dict(zip(COUNTS, counts[index * len(COUNTS) : (index + 1) * len(COUNTS)], strict=True))
+        of = dict(zip(COUNTS, counts[index].tolist(), strict=True))
         if not any(of.values()):
             continue
-        d2c_sum, q2d_sum = of.pop("d2c_sum"), of.pop("q2d_sum")
+        of["ends_not_seen"] += gone[index]
+        d2c, q2d, requeued = (histogram(counted[layer][index].tolist(), of.pop(f"{layer}_sum")) for layer in LAYERS)
         directions[name] = DirectionFigures(
-            q2d=histogram(q2d[index * SLOTS : (index + 1) * SLOTS], q2d_sum),
-            d2c=histogram(d2c[index * SLOTS : (index + 1) * SLOTS], d2c_sum),
+            d2c=d2c,
+            q2d=q2d,
+            requeued=requeued,
             block_sizes=[Sized(size, n) for direction, size, n in sizes if direction == index],
             in_flight_at_dispatch=[
-                DepthCount(depth, n) for depth, n in enumerate(depths[index * DEPTHS : (index + 1) * DEPTHS]) if n
+                DepthCount(depth, n) for depth, n in enumerate(counted["depths"][index].tolist()) if n
             ],
             per_second=[
                 Second(second * NS_PER_S, *moved) for (of_, second), moved in sorted(seconds.items()) if of_ == index
@@ -157,19 +173,11 @@ def block_figures(programs: Any, seconds: Mapping[tuple[int, int], tuple[int, in
             ],
             **of,
         )
-    in_flight = sum(v.value for _, v in entries(programs["in_flight"]))
+    in_flight = sum(int(v["value"]) for _, v in programs.entries("in_flight"))
     return BlockFigures(directions=directions, zone_bytes=zone_bytes, in_flight_at_end=in_flight)
 
 
-KINDS = ("read", "write", "fsync", "fdatasync", "write_to_fsync", "fadvise_to_read")
-CALLS = (
-    *("read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev", "pwritev2"),
-    *("fsync", "fdatasync", "io_submit", "io_uring"),
-)
-_COUNTS = ("count", "bytes", "errors", "without_io", "without_io_bytes")
-"""`enum kind`, `enum call` and `enum call_count` of app.bpf.c."""
-_NEEDS = {"io_submit": {"HAS_AIO"}, "io_uring": {"HAS_URING", "HAS_URING_SQE"}}
-"""Asynchronous calls, and which macro says that they are seen."""
+_ASYNCHRONOUS = ("io_submit", "io_uring")
 _MOVES_NOTHING = ("fsync", "fdatasync")
 
 
@@ -183,6 +191,8 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True):
     errors: int
     bytes: int | None
     """Read or written; null for a synchronization."""
+    direct: int
+    """Of `count`, those on a file or device that was opened with O_DIRECT; the others go by way of the page cache."""
     without_io: int | None
     """Of `count`, those that queued no I/O themselves; null where the call does not wait for its I/O."""
     without_io_bytes: int | None
@@ -192,7 +202,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     """What the application saw; kinds without anything are absent."""
 
     times: dict[str, Histogram]
-    """By KINDS."""
+    """By KINDS: `read` and `write` are of calls that queued I/O, or, asynchronous, may have."""
     calls: list[Calls]
     unseen: list[str]
     """Interfaces that this kernel has no tracepoints for, so that their calls are in no figure."""
@@ -200,29 +210,27 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     """Asynchronous I/Os beyond the first 128 of one io_submit."""
 
 
-def application(programs: Any, has: set[str]) -> Application:
-    """Return the figures in the maps of the attached `programs`; `has` are the macros they were made with."""
-    times, sums, counts = (cells(programs[name]) for name in ("app_times", "app_sums", "app_counts"))
-    found = {name: histogram(times[i * SLOTS : (i + 1) * SLOTS], sums[i]) for i, name in enumerate(KINDS)}
+def application(counted: np.ndarray, unseen: Sequence[str]) -> Application:
+    """Return the figures in the programs' counts, `counted`; `unseen` are calls that the kernel does not show."""
+    found = {
+        name: histogram(counted["app_times"][i].tolist(), int(counted["app_sums"][i])) for i, name in enumerate(KINDS)
+    }
     return Application(
         times={name: times for name, times in found.items() if times.count},
-        calls=list(_calls(counts)),
-        unseen=[call for call, macros in _NEEDS.items() if not has & macros],
-        not_followed=cells(programs["app_not_followed"])[0],
+        calls=list(_calls(counted["counts"]["app"].sum(axis=0))),
+        unseen=list(unseen),
+        not_followed=int(counted["app_not_followed"]),
     )
 
 
-def _calls(counts: Sequence[int]) -> list[Calls]:
-    found = []
-    for i, kind in enumerate(KINDS):
-        for j, call in enumerate(CALLS):
-            at = (i * len(CALLS) + j) * len(_COUNTS)
-            of: dict[str, int | None] = dict(zip(_COUNTS, counts[at : at + len(_COUNTS)], strict=True))
-            if not any(of.values()):
+def _calls(counts: np.ndarray) -> Iterator[Calls]:
+    for kind, of_kind in zip(KINDS, counts.tolist(), strict=True):
+        for call, amounts in zip(CALLS, of_kind, strict=True):
+            of: dict[str, int | None] = dict(zip(CALL_COUNTS, amounts, strict=True))
+            if not any(amounts):
                 continue
-            if call in _NEEDS or kind in _MOVES_NOTHING:
+            if call in _ASYNCHRONOUS or kind in _MOVES_NOTHING:
                 of |= {"without_io": None, "without_io_bytes": None}
             if kind in _MOVES_NOTHING:
                 of["bytes"] = None
-            found.append(msgspec.convert({"kind": kind, "call": call, **of}, Calls))
-    return found
+            yield msgspec.convert({"kind": kind, "call": call, **of}, Calls)

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import itertools
 import resource
+import threading
 from pathlib import Path
 from typing import Any
 
-from kvreplay.data.buffers import HUGE_PAGE_BYTES, huge_bytes, map_aligned
+from kvreplay.data.buffers import huge_bytes, map_aligned, touch
 from kvreplay.tiers.host import sys_text
+from kvreplay.tiers.space import Space
+from kvreplay.tiers.tier import NOWHERE, Holding
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 
 SINK_BYTES = 128 << 20
 """Reads are copied to a place this large in turn: a small one would stay in the processor's cache."""
 PAGE_BYTES = 4096
+_SPARE_BYTES = 1 << 40
+"""Addresses beyond what the replay holds at most: free room lies scattered, and small objects take whole pages."""
 
 
 class RamTier:
-    """Objects in DRAM; written from generated data, read by copying out."""
+    """Objects in DRAM; written from generated data, read by copying out.
+
+    They lie in one piece of memory that is taken before the replay begins, as caching stacks do with pinned memory.
+    """
 
     engine = "memory"
     is_simulated = False
+    is_copied = True
     target = "ram"
 
     def __init__(self, name: str, io_bytes: int, *, is_verified: bool = False) -> None:
@@ -31,12 +40,22 @@ class RamTier:
         """
         self.name = name
         self.alignment = PAGE_BYTES if is_verified else 1
+        self.is_copied = self.is_copied and not is_verified
         self._is_verified = is_verified
         self._io_bytes, self._is_huge = io_bytes, False
-        self._objects: dict[int, Any] = {}
+        self._holding = Holding([0])
+        self._space: Space | None = None
+        self._memory: Any = None
+        self._sink: Any = None
+        self._address = self._touched_bytes = 0
+        self._lock = threading.Lock()
+
+    def expect(self, holding: Holding) -> None:
+        """Note what the replay will hold here."""
+        self._holding = holding
 
     def open(self, peak_bytes: int) -> None:
-        """Check that the trace's peak fits the memory that is free."""
+        """Check that the trace's peak fits the memory that is free, and take it."""
         import numpy as np
 
         need = peak_bytes + SINK_BYTES
@@ -48,37 +67,59 @@ class RamTier:
             )
         self._numpy = np
         slots = max(2, SINK_BYTES // self._io_bytes)
-        self._sink = self._allocate(slots * self._io_bytes).reshape(slots, self._io_bytes)
+        mapping, first = map_aligned(slots * self._io_bytes)
+        sink = np.frombuffer(mapping, dtype=np.uint8)[first : first + slots * self._io_bytes]
+        self._sink = sink.reshape(slots, self._io_bytes)
+        touch(self._sink.ctypes.data, self._sink.nbytes)
         self._is_huge = (huge_bytes(self._sink.ctypes.data) or 0) > 0
         self._turn = itertools.cycle(range(slots))
+        self._touched_bytes = self._holding.peak_bytes[0]
+        spare = _SPARE_BYTES if available is None else min(_SPARE_BYTES, available - need)
+        self._map(-(-(self._touched_bytes + max(spare, PAGE_BYTES)) // PAGE_BYTES) * PAGE_BYTES)
+        touch(self._address, self._touched_bytes)
+
+    def _map(self, size: int) -> None:
+        """Map room for objects, which takes no memory until it is touched."""
+        try:
+            mapping, first = map_aligned(size)
+        except OSError as error:
+            raise DeviceError(
+                f"--tier {self.name}=ram: {format_bytes(size)} of memory are refused: {error.strerror}"
+            ) from None
+        self._memory = self._numpy.frombuffer(mapping, dtype=self._numpy.uint8)[first : first + size]
+        self._address = int(self._memory.ctypes.data)
+        self._space = Space(size, PAGE_BYTES, 0)
 
     def reserve(self, object_id: int, end: int) -> None:
-        """Allocate and touch the object's buffer, or grow it."""
-        held = self._objects.get(object_id)
-        if held is not None and len(held) >= end:
-            return
-        grown = self._allocate(end)
-        if held is not None:
-            grown[: len(held)] = held
-        self._objects[object_id] = grown
+        """Hand the object its room, as long as it will ever be; touched, so that no copy waits for pages."""
+        assert self._space is not None, "the tier is open"
+        self._space.reserve(object_id, max(end, self._holding.grown.get(object_id, 0)))
+        start, length = self._space.extent(object_id)
+        with self._lock:
+            beyond, self._touched_bytes = self._touched_bytes, max(self._touched_bytes, start + length)
+        if start + length > beyond:
+            touch(self._address + max(start, beyond), start + length - max(start, beyond))
 
-    def _allocate(self, nbytes: int) -> Any:
-        """Return touched memory, on huge pages from one of them up where the kernel gives them."""
-        np = self._numpy
-        if nbytes < HUGE_PAGE_BYTES:
-            fresh = np.empty(nbytes, dtype=np.uint8)
-        else:
-            mapping, first = map_aligned(nbytes)
-            fresh = np.frombuffer(mapping, dtype=np.uint8)[first : first + nbytes]
-        fresh[::PAGE_BYTES] = 0
-        return fresh
+    def copy_sink(self) -> tuple[int, int]:
+        """Address and size of the place that reads are copied to, in turn."""
+        return int(self._sink.ctypes.data), int(self._sink.nbytes)
+
+    def copy_place(self, object_id: int) -> int:
+        """Return the object's address."""
+        assert self._space is not None, "the tier is open"
+        return self._address + self._space.start(object_id)
+
+    def copy_places(self, objects: int) -> Any:
+        """Return the addresses of `objects`."""
+        assert self._space is not None, "the tier is open"
+        starts = self._space.starts(objects)
+        return self._numpy.where(starts < 0, NOWHERE, self._address + starts)
 
     def begin(self, op: int, object_id: int) -> Any:
-        """Return the object's buffer."""
-        held = self._objects.get(object_id)
-        if held is None:
-            raise FileNotFoundError(2, f"object {object_id} is not in tier {self.name}")
-        return held
+        """Return the object's memory."""
+        assert self._space is not None, "the tier is open"
+        start, length = self._space.extent(object_id)
+        return self._memory[start : start + length]
 
     def write(self, handle: Any, offset: int, data: memoryview) -> None:
         """Copy `data` into the object; numpy lets other threads run meanwhile."""
@@ -97,26 +138,29 @@ class RamTier:
         """Do nothing."""
 
     def delete(self, object_id: int) -> None:
-        """Free the object's memory."""
-        if self._objects.pop(object_id, None) is None:
-            raise FileNotFoundError(2, f"object {object_id} is not in tier {self.name}")
+        """Give the object's room back."""
+        assert self._space is not None, "the tier is open"
+        self._space.release(object_id)
 
     def facts(self) -> dict[str, Any]:
         """Return how reads and writes are done."""
+        from kvreplay.data.copies import copy_threads
+
         sink = None if self._is_verified else SINK_BYTES
-        pages = (
-            "objects from 2 MiB up on huge pages" if self._is_huge else "on small pages: the kernel gives no huge ones"
-        )
+        pages = "on huge pages" if self._is_huge else "on small pages: the kernel gives no huge ones"
         return {
             "is_simulated": False,
             "read_sink_bytes": sink,
             "has_huge_pages": self._is_huge,
+            "copy_threads": copy_threads() if self.is_copied else None,
+            "highest_bytes": None if self._space is None else self._space.highest_bytes,
             "note": f"copies between DRAM buffers, {pages}",
         }
 
     def close(self) -> None:
         """Free everything."""
-        self._objects.clear()
+        self._space = None
+        self._memory = self._sink = None
 
 
 def available_bytes() -> int | None:

@@ -33,7 +33,7 @@ class StorageOptions:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a replay will hold on a tier of storage."""
+    """What a replay will hold on a tier."""
 
     peak_bytes: Sequence[int]
     """By drive: the most at once, every object as long as it will get."""
@@ -43,6 +43,17 @@ class Holding:
     """How much may be written before deletes that the trace has before it."""
     together_bytes: Sequence[int] = ()
     """By drive: the most at once of all tiers that share its space."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingFiles:
+    """How compiled code finds the files of a tier."""
+
+    layout: FileLayout
+    directories: Sequence[int]
+    """By drive: the descriptor of the directory that the layout's names lie below."""
+    drive_of: Any = None
+    """uint8 an object id; None where there is one drive."""
 
 
 NOWHERE = -1
@@ -105,15 +116,20 @@ class Tier(Protocol):
 
 
 @runtime_checkable
-class StorageTier(Tier, Protocol):
+class PlannedTier(Tier, Protocol):
+    """A tier that makes its room before the replay begins."""
+
+    def expect(self, holding: Holding) -> None:
+        """Take note, before `open`, of what the replay will store there."""
+
+
+@runtime_checkable
+class StorageTier(PlannedTier, Protocol):
     """A tier on storage."""
 
     @property
     def drives(self) -> Sequence[Drive]:
         """What it lies on: itself, unless it is several."""
-
-    def expect(self, holding: Holding) -> None:
-        """Take note, before `open`, of what the replay will store there."""
 
 
 @runtime_checkable
@@ -144,11 +160,39 @@ class RingExtents(Protocol):
     def ring_extent(self, object_id: int) -> tuple[int, int]:
         """Return the descriptor of the object's file and where in it the object begins; OSError if there is none."""
 
+    def ring_reserve(self, objects: Any, ends: Any) -> tuple[Any, list[tuple[int, OSError]]]:
+        """Do what `reserve` does for each of `objects` up to byte `ends` (int64).
+
+        Returns the `place` of each (int64; NOWHERE: none), and the index of each that failed, and why.
+        """
+
     def ring_places(self, objects: int) -> Any:
         """Return int64 for each of `objects`: its `place`, or NOWHERE."""
 
     def delete(self, object_id: int) -> None:
         """Give the object's space back."""
+
+
+@runtime_checkable
+class CopiedTier(Protocol):
+    """A tier whose objects lie in memory, so that threads of compiled code may do its operations."""
+
+    is_copied: bool
+    """Whether they may, in this run."""
+
+    def copy_sink(self) -> tuple[int, int]:
+        """Address and size of the place that reads are copied to, in turn."""
+
+    def copy_place(self, object_id: int) -> int:
+        """Return the object's address; OSError if it has none."""
+
+    def copy_places(self, objects: int) -> Any:
+        """Return int64 for each of `objects`: its address, or NOWHERE."""
+
+
+def copied(tier: Tier | None) -> CopiedTier | None:
+    """Return `tier` if threads of compiled code may do its operations, else None."""
+    return tier if isinstance(tier, CopiedTier) and tier.is_copied else None
 
 
 @runtime_checkable
@@ -158,12 +202,17 @@ class RingTier(Protocol):
     engine: str
     is_synced: bool
     """Whether a written file is synchronized before it is closed."""
+    has_room: bool
+    """Whether `reserve` has nothing to do, as all directories are there."""
 
     def ring_path(self, object_id: int) -> bytes:
         """Return the path of the object's file."""
 
     def ring_flags(self, op: int) -> int:
         """Return how to open it, for open(2); without O_CLOEXEC, which places of a ring do not take."""
+
+    def ring_files(self) -> RingFiles:
+        """Return how compiled code finds the objects' files."""
 
 
 @runtime_checkable

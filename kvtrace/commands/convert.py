@@ -15,6 +15,7 @@ from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OBJECTS, TRACE
 from kvtrace.core.tables import create, objects_path, open_table
+from kvtrace.core.units import printable
 
 
 @takes_groups
@@ -45,9 +46,9 @@ def import_(
         return
     for note in requests.notes:
         log(f"note: {note}")
-    typer.echo(f"{output}: requests of {file}\n")
+    typer.echo(printable(f"{output}: requests of {file}\n"))
     for what, how_much in account.lines(figures):
-        typer.echo(f"{what:<25}  {how_much}")
+        typer.echo(printable(f"{what:<25}  {how_much}"))
 
 
 def convert(

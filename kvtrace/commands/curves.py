@@ -15,7 +15,6 @@ from kvtrace.core.units import format_bytes, format_count, parse_duration_ns
 if TYPE_CHECKING:
     from kvtrace.core.document.document import Document
     from kvtrace.curves.mrc import HitCurve
-    from kvtrace.sim.policies.policies import Policy
 
 
 @takes_groups
@@ -23,7 +22,7 @@ def sim(
     file: RequestFile,
     capacity_blocks: Annotated[str, typer.Option(help="Capacities in blocks, with commas; `unlimited` is one.")],
     policy: Annotated[
-        str, typer.Option(help="Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, or ttl.")
+        str, typer.Option(help="Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, ttl, or optimal.")
     ] = "lru",
     ttl: Annotated[str | None, typer.Option(help="With ttl: how long a block stays, such as 10m.")] = None,
     full_blocks: Annotated[
@@ -49,29 +48,38 @@ def sim(
     if not requests.block_tokens:
         raise ConfigError(f"{file} has no block ids, and sim counts blocks: use gen")
     from kvtrace.core.compiled import compile_announced
+    from kvtrace.curves.optimal import OPTIMAL
     from kvtrace.curves.stack import policy_hits
     from kvtrace.sim.chains import block_chains, chunk_chains
 
     with compile_announced():
         chains = chunk_chains(requests, requests.block_tokens) if full_blocks else block_chains(requests)
         hits = policy_hits(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
-    references = len(chains.slots)
+        best = policy_hits(chains, capacities, OPTIMAL)
+    references, points = len(chains.slots), list(zip(capacities, hits, best, strict=True))
     if as_json:
-        results = [{"capacity_blocks": c, "hits": h} for c, h in zip(capacities, hits, strict=True)]
+        results = [{"capacity_blocks": c, "hits": h, "optimal_hits": b} for c, h, b in points]
         counts = {"requests": len(requests), "references": references, "results": results}
         counts["full_blocks"] = full_blocks
         emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts})
         return
+    counted = "full blocks" if full_blocks else "partial last blocks included"
+    title = f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests, {counted}"
+    _show_points(title, points, references)
+
+
+def _show_points(title: str, points: list[tuple[int | None, int, int]], references: int) -> None:
+    """Print hits and the optimum's at each capacity."""
     from kvtrace.core.document.document import Cell, ReportTable, Sheet, Unit, columns_of
     from kvtrace.core.document.terminal import show_tables
 
-    columns = columns_of("count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio")
-    rows = [
-        [Cell("unlimited", Unit.TEXT) if c is None else c, h, h / references if references else None]
-        for c, h in zip(capacities, hits, strict=True)
-    ]
-    counted = "full blocks" if full_blocks else "partial last blocks included"
-    title = f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests, {counted}"
+    columns = columns_of(
+        "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal_hit_ratio = optimal"
+    )
+    rows = []
+    for capacity, *found in points:
+        ratios = [n / references if references else None for n in found]
+        rows.append([Cell("unlimited", Unit.TEXT) if capacity is None else capacity, found[0], *ratios])
     show_tables([ReportTable(title, Sheet.SUMMARY, columns, rows)])
 
 
@@ -84,7 +92,9 @@ def mrc(
         int | None, typer.Option(min=1, max=2**31 - 1, help="Tokens an object.  [default: the source's blocks]")
     ] = None,
     points: Annotated[int, typer.Option(min=2, max=10_000, help="Capacities, log-spaced.")] = 20,
-    policy: Annotated[str, typer.Option(help="Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, or arc.")] = "lru",
+    policy: Annotated[
+        str, typer.Option(help="Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, or optimal.")
+    ] = "lru",
     sample: Annotated[
         float | None,
         typer.Option(
@@ -103,7 +113,8 @@ def mrc(
     Only full blocks are objects, as in gen: the partial one that a prompt ends in is not stored.
 
     LRU is exact, in one pass; another policy is simulated at each capacity, with samples of a large file, and the
-    estimated error beside each figure. What is passed on is what the tier below reads, if it holds everything.
+    estimated error beside each figure. Beside it stands what no policy can exceed at that capacity: Belady's optimum,
+    which knows all that will be asked for. What is passed on is what the tier below reads, if it holds everything.
 
     \b
     kvtrace mrc conversation.jsonl --source mooncake --model llama3.1-8b
@@ -143,7 +154,7 @@ def _document(found: HitCurve, policy: str) -> Document:
     columns = columns_of("""
         bytes: capacity_bytes = capacity
         count: capacity_objects = objects, hits
-        share: hit_ratio = hit ratio
+        share: hit_ratio = hit ratio, optimal_hit_ratio = optimal
         bytes: read_bytes = read, passed_bytes = passed on, written_bytes = written
     """)
     rows = [[getattr(point, column.name) for column in columns] for point in found.points]
@@ -159,20 +170,22 @@ def _document(found: HitCurve, policy: str) -> Document:
     return Document("", "", [Chapter("", [table], enough)])
 
 
-def _named(policy: str) -> Policy:
+def _named(policy: str) -> str:
+    from kvtrace.curves.optimal import OPTIMAL
     from kvtrace.sim.policies.policies import Policy
 
-    if policy not in list(Policy):
-        raise ConfigError(f"unknown policy {policy!r}; known are {', '.join(Policy)}")
-    return Policy(policy)
+    known = [*Policy, OPTIMAL]
+    if policy not in known:
+        raise ConfigError(f"unknown policy {policy!r}; known are {', '.join(known)}")
+    return policy
 
 
-def _policy(name: str, ttl: str | None) -> tuple[Policy, int]:
+def _policy(name: str, ttl: str | None) -> tuple[str, int]:
     from kvtrace.sim.policies.policies import Policy
     from kvtrace.sim.preset import MAX_TTL_NS
 
     policy = _named(name)
-    if (policy is Policy.TTL) != (ttl is not None):
+    if (policy == Policy.TTL) != (ttl is not None):
         raise ConfigError("--policy ttl and --ttl, such as 10m, need each other")
     ttl_ns = parse_duration_ns(ttl) if ttl is not None else 0
     if ttl is not None and not 0 < ttl_ns <= MAX_TTL_NS:

@@ -126,14 +126,17 @@ def _prepare(
     """Return the simulation that was asked for, and the configuration that its trace carries."""
     from kvtrace.model import serving
     from kvtrace.model.catalogue import find_model
+    from kvtrace.model.logged import logged_model
     from kvtrace.sim.preset import load_preset
     from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation
 
     users.check(source, file)
     settings, ranks = stack.settings or (), run.tensor_parallel
     preset = load_preset(stack.preset, settings)
-    model = stack.model or preset.load.model or MODEL
-    shape = find_model(model, stack.kv_dtype)
+    asked = None if file is None else source.read(file, run.seed, run.max_requests)
+    logged = None if asked is None or stack.model else logged_model(asked.origin)
+    model = logged[0] if logged else stack.model or preset.load.model or MODEL
+    shape = logged[1] if logged and not stack.kv_dtype else find_model(model, stack.kv_dtype)
     roofline: dict[str, int] = {}
 
     def times(gpu: str) -> dict[str, int]:
@@ -142,8 +145,12 @@ def _prepare(
 
     preset = load_preset(stack.preset, settings, stack.gpu, times)
     until_ns = _until_ns(run.duration or (None if file else preset.load.duration or DURATION))
-    requests = _requests(file, users, run, source, until_ns, shape.max_context_tokens)
+    requests = asked if file else _open_loop(users, run, source, until_ns, shape.max_context_tokens)
     count = users.users or preset.load.users or USERS
+    if preset.workload.overlap:
+        if requests is not None:
+            raise ConfigError("workload.overlap is of synthetic users at their own pace: leave it, or FILE or the rate")
+        requests = _overlapping(count, until_ns, shape.max_context_tokens, run, preset.decode_ns_per_token)
     load = Load(
         requests=requests,
         users=0 if requests is not None else count,
@@ -173,23 +180,32 @@ def _until_ns(duration: str | None) -> int | None:
     return until_ns
 
 
-def _requests(
-    file: Path | None,
-    users: UserArguments,
-    run: RunArguments,
-    source: SourceArguments,
-    until_ns: int | None,
-    max_context_tokens: int,
+def _open_loop(
+    users: UserArguments, run: RunArguments, source: SourceArguments, until_ns: int | None, max_context_tokens: int
 ) -> Requests | None:
-    """Return the requests of `file`, or of an open loop; None if users in a closed loop make them as they go."""
-    if file is not None:
-        return source.read(file, run.seed, run.max_requests)
+    """Return the requests of an open loop of synthetic users; None if they are in a closed loop, made as they go."""
     if until_ns is None or not users.open_loop(source):
         return None
     from kvtrace.core.compiled import compile_announced
 
     with compile_announced():
         return users.requests(source, until_ns, max_context_tokens, run.seed, run.max_requests)
+
+
+def _overlapping(
+    count: int, until_ns: int | None, max_context_tokens: int, run: RunArguments, decode_ns_per_token: int
+) -> Requests:
+    if until_ns is None:
+        raise ValueError("without a file there is a duration")
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.users import overlapping
+
+    with compile_announced():
+        return overlapping.make(
+            *(count, until_ns, max_context_tokens, run.seed),
+            decode_ns_per_token=decode_ns_per_token,
+            max_requests=run.max_requests,
+        )
 
 
 def _document(summary: dict[str, Any]) -> Document:

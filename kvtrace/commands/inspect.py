@@ -8,7 +8,7 @@ from kvtrace.commands.options import AsJson, TraceFile
 from kvtrace.core.app import emit_json, progress
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
-from kvtrace.core.units import format_count
+from kvtrace.core.units import format_count, printable
 
 
 def info(file: TraceFile, as_json: AsJson = False) -> None:
@@ -49,4 +49,5 @@ def validate(file: TraceFile, as_json: AsJson = False) -> None:
         emit_json({"file": str(file), "is_valid": True, **counts})
     else:
         note = "" if has_table else "; no objects table beside it"
-        typer.echo(f"{file}: valid, {format_count(ledger.rows)} rows, {format_count(ledger.objects)} objects{note}")
+        holds = f"{format_count(ledger.rows)} rows, {format_count(ledger.objects)} objects"
+        typer.echo(f"{printable(str(file))}: valid, {holds}{note}")

@@ -8,6 +8,7 @@ import inspect
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,6 +20,7 @@ import typer
 
 from kvtrace import __version__
 from kvtrace.core.errors import DeviceError, KvError, OutOfMemory
+from kvtrace.core.units import printable
 
 INTERRUPTED = 130
 TERMINATED = 143
@@ -147,7 +149,7 @@ def _terminated(_signal: int, _frame: object) -> NoReturn:
 
 
 def _fail(program: str, message: str, code: int) -> NoReturn:
-    line = " ".join(message.split())
+    line = printable(" ".join(message.split()))
     typer.echo(f"{program}: error: {line}", err=True)
     sys.exit(code)
 
@@ -156,12 +158,13 @@ def emit_json(value: Any) -> None:
     """Print `value` as indented JSON on stdout; `value` may hold msgspec structs."""
     import msgspec
 
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    # Within JSON such characters stand in strings alone, where their codes mean the same.
+    typer.echo(printable(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
 def log(message: str) -> None:
     """Print a line on stderr."""
-    typer.echo(message, err=True)
+    typer.echo(printable(message), err=True)
 
 
 @contextmanager
@@ -191,3 +194,25 @@ def progress(label: str, total: float | None = None) -> Iterator[Callable[[float
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
         yield lambda done: bar.update(task, completed=done)
+
+
+@contextmanager
+def noted_signals() -> Iterator[Callable[[], str | None]]:
+    """Yield a function that names the signal that asked to stop, if one did; meanwhile neither ends the process.
+
+    Outside the main thread, which alone receives signals, there never is one.
+    """
+    caught: list[str] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+
+    def note(number: int, _frame: object) -> None:
+        caught.append(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: caught[0] if caught else None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

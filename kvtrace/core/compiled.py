@@ -268,7 +268,7 @@ def array_at(dtype: Any) -> Any:
     return at
 
 
-int64s, int32s, uint32s, int8s = (array_at(kind) for kind in (np.int64, np.int32, np.uint32, np.int8))
+int64s, int32s, uint32s, int8s, uint8s = (array_at(k) for k in (np.int64, np.int32, np.uint32, np.int8, np.uint8))
 
 
 class _Uninterrupted(event.Listener):

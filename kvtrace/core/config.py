@@ -16,17 +16,29 @@ import msgspec.inspect
 from kvtrace.core.errors import ConfigError
 
 T = TypeVar("T")
+_MOST_DOTS = 200
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
 
 def load_toml(path: Path) -> dict[str, Any]:
     """Return the tables of the TOML file at `path`; ConfigError if it is missing or not TOML."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """Return what `text` holds; ValueError, of which TOML's and UTF-8's own are, if it cannot be read."""
+    # Python's parser takes memory by the square of a key's length in parts.
+    if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
+        raise ValueError(f"a line with more than {_MOST_DOTS} dots")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def to_struct(tree: dict[str, Any], kind: type[T], where: str) -> T:
@@ -98,8 +110,8 @@ def _child(node: Any, name: str, setting: str) -> Any:
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+        return _toml(f"v = {text}")["v"]
+    except ValueError:
         return text
 
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from kvtrace.core import metadata
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.parquet import conform, table_of
+from kvtrace.core.parquet import RowCheck, table_of
 from kvtrace.core.schema import SCHEMA_VERSION, Table, arrow_schema
+from kvtrace.core.units import INT64_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +26,15 @@ HEAD = b"# kvtrace "
 END = b"# end "
 ZSTD_LEVEL = 3
 BLOCK_BYTES = 8 << 20
+MOST_LINE_BYTES = 64 << 20
+MOST_EXPANSION = 1000
+_FREE_BYTES = 64 << 20
+# zstd unpacks a byte to 32 KiB at most: a step takes 64 MiB.
+_UNPACK_BYTES = 2 << 10
+_MOST_WINDOW = 128 << 20
 _WRITE_ROWS = 1 << 17
+# Python's int() takes more: other digits, underscores, any length.
+_LIST = re.compile(r"\[(?:-?[0-9]{1,19}(?: -?[0-9]{1,19})*)?\]")
 _PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )?Row #(\d+): ")
 
 
@@ -38,7 +47,9 @@ class CsvEncoder:
 
         self._table = table
         self._file = path.open("wb")
-        self._stream = zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(self._file, closefd=False)
+        self._stream = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True).stream_writer(
+            self._file, closefd=False
+        )
         head = f'{{"table":"{table.name}","schema_version":{SCHEMA_VERSION}}}'
         self._stream.write(HEAD + head.encode() + b"\n" + ",".join(table.names).encode() + b"\n")
 
@@ -111,18 +122,13 @@ class CsvReader:
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows in order, all columns or the named ones."""
-        import pyarrow as pa
-
         names = list(columns) if columns is not None else self.table.names
-        schema = pa.schema([arrow_schema(self.table).field(n) for n in names])
-        row = 0
+        check = RowCheck(self.table, self.meta, self.path)
         for block in _data_blocks(self.path):
-            for batch in self._parse(block, row, names):
-                arrays = [self._array(batch.column(n), n, row) for n in names]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-                row += batch.num_rows
-        if row != self.meta.rows:
-            raise TraceError(f"its end line says {self.meta.rows} rows, but it holds {row}", path=self.path)
+            for batch in self._parse(block, check.row, names):
+                yield check.take({name: self._array(batch.column(name), name, check.row) for name in names})
+        if check.row != self.meta.rows:
+            raise TraceError(f"its end line says {self.meta.rows} rows, but it holds {check.row}", path=self.path)
 
     def _parse(self, block: bytes, row: int, names: list[str]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -148,20 +154,27 @@ class CsvReader:
             array = self._lists(array, name, row)
         elif pa.types.is_dictionary(array.type):
             array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary)
-        return conform(array, self.table, name, self.path, row)
+        return array
 
     def _lists(self, array: Any, name: str, row: int) -> Any:
         import pyarrow as pa
 
         lists: list[list[int] | None] = []
         for index, text in enumerate(array.to_pylist()):
-            try:
-                lists.append(None if text is None else [int(n) for n in text[1:-1].split()])
-            except ValueError:
-                raise TraceError(
-                    f"{text!r} is no list of whole numbers", path=self.path, row=row + index, column=name
-                ) from None
+            numbers = None if text is None else _numbers(text)
+            if numbers is None and text is not None:
+                message = f"{text[:60]!r} is no list of whole numbers of 64 bits"
+                raise TraceError(message, path=self.path, row=row + index, column=name)
+            lists.append(numbers)
         return pa.array(lists, pa.list_(pa.int64()))
+
+
+def _numbers(text: str) -> list[int] | None:
+    """Return the numbers of `[1 2 3]`; None if `text` is no such list, or one of them does not fit 64 bits."""
+    if _LIST.fullmatch(text) is None:
+        return None
+    numbers = [int(n) for n in text[1:-1].split()]
+    return numbers if all(-INT64_MAX - 1 <= n <= INT64_MAX for n in numbers) else None
 
 
 def _text_type(type_: pa.DataType) -> pa.DataType:
@@ -208,22 +221,47 @@ def _data_blocks(path: Path) -> Iterator[bytes]:
 
 def _line_blocks(path: Path) -> Iterator[bytes]:
     """Yield the decompressed text of `path` in blocks that end with a line (the last one may not)."""
+    rest: list[bytes] = []
+    for data in unpacked(path):
+        cut = data.rfind(b"\n") + 1
+        if cut:
+            yield b"".join((*rest, data[:cut]))
+            rest = []
+        rest.append(data[cut:])
+        if sum(map(len, rest)) > MOST_LINE_BYTES:
+            raise TraceError(f"a line of more than {MOST_LINE_BYTES} bytes", path=path)
+    if any(rest):
+        yield b"".join(rest)
+
+
+def unpacked(path: Path) -> Iterator[bytes]:
+    """Yield what the zstd frames at `path` hold, some MiB at a time; the one way to unpack a whole file.
+
+    Raises:
+        TraceError: it is damaged or cut off, or unpacks to so much that it was made to fill a machine.
+
+    """
     import zstandard
 
-    rest = b""
-    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
-        while True:
-            try:
-                data = stream.read(BLOCK_BYTES)
-            except zstandard.ZstdError as error:
-                raise TraceError(f"damaged zstd data: {error}", path=path) from None
-            if not data:
-                break
-            cut = data.rfind(b"\n") + 1
-            if cut:
-                yield rest + data[:cut]
-                rest = data[cut:]
-            else:
-                rest += data
-    if rest:
-        yield rest
+    frame, parts = None, []
+    taken = done = given = 0
+    with path.open("rb") as file:
+        while data := file.read(_UNPACK_BYTES):
+            taken += len(data)
+            while data:
+                frame = frame or zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW).decompressobj()
+                try:
+                    parts.append(frame.decompress(data))
+                except zstandard.ZstdError as error:
+                    raise TraceError(f"damaged zstd data: {error}", path=path) from None
+                done += len(parts[-1])
+                data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+            if done > _FREE_BYTES + taken * MOST_EXPANSION:
+                raise TraceError(f"unpacks to more than {MOST_EXPANSION} times its size: no table does", path=path)
+            if done - given >= BLOCK_BYTES:
+                yield b"".join(parts)
+                parts, given = [], done
+    if any(parts):
+        yield b"".join(parts)
+    if frame is not None:
+        raise TraceError("truncated: its zstd data has no end", path=path)

@@ -1,4 +1,7 @@
-"""Outputs are written under a temporary name beside their final one, and renamed when whole."""
+"""JSON that others may have written, decoded with one line for whatever is wrong with it; and outputs.
+
+Outputs are written under a temporary name beside their final one, and renamed when whole.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,53 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from kvtrace.core.errors import DeviceError
+from kvtrace.core.errors import DeviceError, TraceError
+
+T = TypeVar("T")
+
+
+def decode_json(
+    data: Any, kind: type[T] | msgspec.json.Decoder[T], path: object, *, row: int | None = None, misfit: str = "{}"
+) -> T:
+    """Return the JSON in `data` (bytes) as a `kind`.
+
+    Raises:
+        TraceError: it is no JSON, no UTF-8, nested too deeply, or no `kind`; it names `path`, `row` and the field, and
+            `misfit` says more, around what is wrong.
+
+    """
+    try:
+        return (kind if isinstance(kind, msgspec.json.Decoder) else msgspec.json.Decoder(kind)).decode(data)
+    except msgspec.ValidationError as error:
+        message, field = place_of(error)
+        raise TraceError(misfit.format(message), path=path, row=row, column=field) from None
+    except UnicodeDecodeError as error:
+        why = f"its text is not UTF-8 ({error.reason})"
+    except RecursionError:
+        why = "nested too deeply"
+    except msgspec.DecodeError as error:
+        why = str(error)
+    raise TraceError(misfit.format(f"not JSON: {why}"), path=path, row=row)
+
+
+def place_of(error: msgspec.ValidationError) -> tuple[str, str | None]:
+    """Return the message of a msgspec error and the field it is about: "... - at `$.hash_ids[0]`" is about hash_ids."""
+    message, _, place = str(error).partition(" - at `$")
+    names = [name for name in place.rstrip("`").replace("[", ".[").split(".") if name and not name.startswith("[")]
+    return message, ".".join(names) or None
+
+
+def read_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T:
+    """Return the JSON file at `path` as a `kind`; TraceError as of `decode_json`, or if it cannot be read."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror or error}", path=path) from None
+    return decode_json(data, kind, path, misfit=misfit)
 
 
 @contextmanager

@@ -2,23 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import TraceError
+from kvtrace.core.files import decode_json
 from kvtrace.core.schema import SCHEMA_VERSION, Table
 
+_MOST = (1 << 62) - 1
+_MOST_TIERS = 127
+_LONGEST_NAME = 255
 _OUTPUT_OPTIONS = ("-o", "--output", "--requests-out")
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+"""A number that 64 bits have room for."""
 
 
 class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tier of the hierarchy, fastest first; `capacity_bytes` is null if it has no bound."""
 
     name: str
-    capacity_bytes: int | None = None
+    capacity_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class _TierStats(msgspec.Struct):
+    """What a simulation counted of a tier, so far as others look at it."""
+
+    name: str | None = None
+    hits: Count | None = None
+    hit_ratio: float | None = None
+    live_bytes: Count | None = None
+
+
+class _Stats(msgspec.Struct):
+    tiers: list[_TierStats] | None = None
+
+
+class _Source(msgspec.Struct):
+    kind: str = ""
+    block_tokens: Count | None = None
+    first_unix_ns: Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)] | None = None
+
+
+class _Model(msgspec.Struct):
+    name: str | None = None
+    bytes_per_token: float | None = None
+
+
+class _Known(msgspec.Struct):
+    """The fields of the free parts of a Metadata that are looked at, with the types that they must have."""
+
+    stats: _Stats | None = None
+    source: _Source | None = None
+    model: _Model | None = None
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +83,21 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of the simulation or the run; null where there was none."""
     clock_unit: str = "ns"
     is_simulated: bool = False
-    rows: int | None = None
+    rows: Count | None = None
     """The number of rows; null until the table is finished."""
+
+    def __post_init__(self) -> None:
+        """Refuse what others could not work with, wherever it is read: a ValueError, or msgspec's own.
+
+        The free parts need not hold what a reader looks for, but if they do it has its type.
+        """
+        msgspec.convert({"stats": self.stats, "source": self.source, "model": self.model}, _Known)
+        if len(self.tiers) > _MOST_TIERS:
+            raise ValueError(f"{len(self.tiers)} tiers; {_MOST_TIERS} are the most")
+        names = (self.program, self.version, self.preset or "", self.config_sha256, *(t.name for t in self.tiers))
+        for name in names:
+            if not name.isprintable() or len(name) > _LONGEST_NAME:
+                raise ValueError(f"a name that is too long or cannot be printed: {name[:40]!r}")
 
 
 def describe(table: Table, program: str, argv: list[str], config: dict[str, Any], **fields: Any) -> Metadata:
@@ -79,13 +131,15 @@ def encode(meta: Metadata) -> bytes:
     return msgspec.json.encode(meta, order="deterministic")
 
 
+class _Version(msgspec.Struct):
+    schema_version: Any = None
+
+
 def decode(data: bytes, path: object) -> Metadata:
     """Return the metadata in `data`; TraceError if it is none, or of a schema version we do not know."""
-    try:
-        version = msgspec.json.decode(data).get("schema_version")
-        if version != SCHEMA_VERSION:
-            known = f"but this program reads version {SCHEMA_VERSION}; use the kvtrace that wrote it"
-            raise TraceError(f"schema version {version}, {known}", path=path)
-        return msgspec.json.decode(data, type=Metadata)
-    except (msgspec.MsgspecError, AttributeError) as error:
-        raise TraceError(f"its kvtrace metadata is damaged: {error}", path=path) from None
+    misfit = "its kvtrace metadata is damaged: {}"
+    version = decode_json(data, _Version, path, misfit=misfit).schema_version
+    if version != SCHEMA_VERSION:
+        known = f"but this program reads version {SCHEMA_VERSION}; use the kvtrace that wrote it"
+        raise TraceError(f"schema version {version}, {known}", path=path)
+    return decode_json(data, Metadata, path, misfit=misfit)

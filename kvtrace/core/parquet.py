@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.core import metadata
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.schema import TABLES, Table, arrow_schema
+from kvtrace.core.schema import MOST, OPS, TABLES, TRACE, Column, Table, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +24,13 @@ _PAGE_ROWS = 1 << 20
 _PAGE_BYTES = 8 << 20
 _WRITE_ROWS = 1 << 16
 _DELTA_UNITS = ("ns", "id")
+_PLACES = ("offset_bytes", "size_bytes")
+MOST_ROWS_PER_BYTE = 1 << 16
+"""A page of one value for a million rows, in each of a table's columns, takes more than that."""
+MOST_GROUP_BYTES = 512 << 20
+"""Of a row group, some of which a reader may have to unpack at once; ours have some 60 MiB."""
+DENSE_SLACK = 1 << 24
+"""A trace's objects are numbered densely, hardly more than it has rows; more would take memory for damage's sake."""
 
 
 class ParquetEncoder:
@@ -49,6 +56,8 @@ class ParquetEncoder:
             data_page_size=_PAGE_BYTES,
             max_rows_per_page=_PAGE_ROWS,
             write_batch_size=_WRITE_ROWS,
+            # A flipped bit is an error, not another number.
+            write_page_checksum=True,
         )
 
     def write(self, table: pa.Table) -> None:
@@ -74,11 +83,11 @@ class ParquetReader:
 
         self.path = path
         try:
-            self._file = pq.ParquetFile(path)
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
         except MemoryError:
             # pyarrow's is one of its own errors too.
             raise
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise TraceError(f"not a readable Parquet file: {_first_line(error)}", path=path) from None
         pairs = self._file.metadata.metadata or {}
         if META_KEY not in pairs:
@@ -86,11 +95,22 @@ class ParquetReader:
         self.meta = metadata.decode(pairs[META_KEY], path)
         self.table = table_of(self.meta, table, path)
         self._check_columns()
-        if self.meta.rows != self._file.metadata.num_rows:
-            raise TraceError(
-                f"its metadata says {self.meta.rows} rows, but it holds {self._file.metadata.num_rows}",
-                path=path,
-            )
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """Refuse a footer that does not fit the file, before anything is made as large as it says."""
+        footer, size = self._file.metadata, self.path.stat().st_size
+        if self.meta.rows != footer.num_rows:
+            raise TraceError(f"its metadata says {self.meta.rows} rows, but it holds {footer.num_rows}", path=self.path)
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        if footer.num_rows != sum(group.num_rows for group in groups):
+            raise TraceError(f"its footer says {footer.num_rows} rows, but its row groups hold others", path=self.path)
+        if footer.num_rows > size * MOST_ROWS_PER_BYTE:
+            raise TraceError(f"its footer says {footer.num_rows} rows, which {size} bytes cannot hold", path=self.path)
+        # Of columns by themselves, Arrow ends the process where their statistics are damaged.
+        if any(not 0 <= group.total_byte_size <= MOST_GROUP_BYTES for group in groups):
+            message = f"a row group unpacks to more than {MOST_GROUP_BYTES} bytes; write smaller ones"
+            raise TraceError(message, path=self.path)
 
     def _check_columns(self) -> None:
         import pyarrow as pa
@@ -110,45 +130,113 @@ class ParquetReader:
         import pyarrow as pa
 
         names = list(columns) if columns is not None else self.table.names
-        schema = pa.schema([arrow_schema(self.table).field(name) for name in names])
-        row = 0
+        check = RowCheck(self.table, self.meta, self.path)
+        found = self._file.iter_batches(batch_size=BATCH_ROWS, columns=names, use_threads=False)
         try:
-            for batch in self._file.iter_batches(batch_size=BATCH_ROWS, columns=names, use_threads=False):
-                arrays = [conform(batch.column(n), self.table, n, self.path, row) for n in names]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-                row += batch.num_rows
+            for batch in found:
+                yield check.take({name: batch.column(name) for name in names})
         except MemoryError:
             raise
         except (pa.ArrowException, OSError) as error:
-            raise TraceError(f"damaged after this row: {_first_line(error)}", path=self.path, row=row) from None
+            message = f"damaged after this row: {_first_line(error)}"
+            raise TraceError(message, path=self.path, row=check.row) from None
+        if check.row != self.meta.rows:
+            raise TraceError(f"its metadata says {self.meta.rows} rows, but it holds {check.row}", path=self.path)
 
 
-def conform(array: Any, table: Table, name: str, path: Path, row: int) -> Any:
-    """Return `array` with the exact type of column `name`; TraceError for a null or value it may not hold."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+class RowCheck:
+    """Checks the rows of one table as they are read, whatever the file: types, nulls, closed sets, ranges, text.
 
-    column = table.column(name)
-    if array.null_count and not column.nullable:
-        at = row + pc.index(array.is_null(), pa.scalar(value=True)).as_py()
-        raise TraceError("empty, but this column must have a value", path=path, row=at, column=name)
-    if column.type != "enum":
-        return array
-    values = pa.array(column.values, pa.string())
-    if not pa.types.is_dictionary(array.type):
-        array = array.dictionary_encode()
-    codes = pc.index_in(array.dictionary, values)
-    indices = codes.take(array.indices).cast(pa.int8())
-    if indices.null_count > array.null_count:
-        unknown = pc.and_(indices.is_null(), array.is_valid())
-        at = pc.index(unknown, pa.scalar(value=True)).as_py()
-        raise TraceError(
-            f"unknown value {array[at].as_py()!r}; it must be one of {', '.join(column.values)}",
-            path=path,
-            row=row + at,
-            column=name,
-        )
-    return pa.DictionaryArray.from_arrays(indices, values)
+    No reader hands on a row that did not pass, so what works with rows need not look again.
+    """
+
+    def __init__(self, table: Table, meta: Metadata, path: Path) -> None:
+        """Check rows of `table` as `meta` describes it; errors name `path`."""
+        self.row = 0
+        self._table, self._meta, self._path = table, meta, path
+        self._totals: dict[str, float] = {}
+        """Of each column of bytes, so far."""
+
+    def take(self, columns: Mapping[str, Any]) -> pa.RecordBatch:
+        """Return the next rows, arrays by column name, with the exact types of the table.
+
+        Raises:
+            TraceError: a null, value or text that its column may not hold.
+
+        """
+        import pyarrow as pa
+
+        arrays = {name: self._column(array, self._table.column(name)) for name, array in columns.items()}
+        schema = pa.schema([arrow_schema(self._table).field(name) for name in arrays])
+        batch = pa.RecordBatch.from_arrays(list(arrays.values()), schema=schema)
+        self.row += batch.num_rows
+        return batch
+
+    def _column(self, array: Any, column: Column) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if array.null_count and not column.nullable:
+            at = pc.index(array.is_null(), pa.scalar(value=True)).as_py()
+            raise self._fault("empty, but this column must have a value", at, column)
+        if column.type.startswith("int"):
+            self._check_range(array, column)
+            return array
+        try:
+            # Arrow takes text as it stands in the file; whether it is UTF-8 is only looked at here.
+            array.validate(full=True)
+        except pa.ArrowException as error:
+            raise self._fault(f"damaged from here on: {_first_line(error)}", 0, column) from None
+        return self._codes(array, column) if column.type == "enum" else array
+
+    def _check_range(self, array: Any, column: Column) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found = pc.min_max(array)
+        low, high = found["min"].as_py(), found["max"].as_py()
+        if low is None:
+            return
+        least, most, allowed = column.least, column.most, "out of range"
+        if self._table in (TRACE, OPS) and column.name == "tier":
+            names = [tier.name for tier in self._meta.tiers]
+            most, allowed = len(names) - 1, f"no tier: the metadata names {', '.join(names) or 'none'}"
+        elif self._table is TRACE and column.name == "object_id":
+            rows = self._meta.rows or 0
+            most, allowed = rows + DENSE_SLACK, f"no dense number from 0, in a file of {rows} rows"
+        if (least is not None and low < least) or high > most:
+            wrong = pc.greater(array, most) if least is None else pc.or_(pc.less(array, least), pc.greater(array, most))
+            at = pc.index(wrong, pa.scalar(value=True)).as_py()
+            where = f"at most {most}" if least is None else f"from {least} to {most}"
+            raise self._fault(f"{array[at]} is {allowed} ({where})", at, column)
+        if column.unit == "bytes" and column.name not in _PLACES:
+            # A PiB for each row of a batch does not fit 64 bits.
+            total = pc.sum(array if high * len(array) <= MOST else array.cast("float64")).as_py()
+            self._totals[column.name] = self._totals.get(column.name, 0) + total
+            if self._totals[column.name] > MOST:
+                raise self._fault("all up to these rows add up to over 4 EiB", 0, column)
+
+    def _codes(self, array: Any, column: Column) -> Any:
+        """Return `array` as codes in the order of the column's closed set."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        values = pa.array(column.values, pa.string())
+        if not pa.types.is_dictionary(array.type):
+            array = array.dictionary_encode()
+        codes = pc.index_in(array.dictionary, values)
+        indices = codes.take(array.indices).cast(pa.int8())
+        if indices.null_count > array.null_count:
+            unknown = pc.and_(indices.is_null(), array.is_valid())
+            at = pc.index(unknown, pa.scalar(value=True)).as_py()
+            message = f"unknown value {array[at].as_py()!r}; it must be one of {', '.join(column.values)}"
+            raise self._fault(message, at, column)
+        if indices.null_count and not column.nullable:
+            raise self._fault("empty, but this column must have a value", 0, column)
+        return pa.DictionaryArray.from_arrays(indices, values)
+
+    def _fault(self, message: str, at: int, column: Column) -> TraceError:
+        return TraceError(message, path=self._path, row=self.row + at, column=column.name)
 
 
 def table_of(meta: Metadata, wanted: Table | None, path: Path) -> Table:

@@ -17,6 +17,13 @@ SCHEMA_VERSION: Final = 1
 """Raised when a column changes its name, type or meaning; a reader refuses versions it does not know."""
 
 
+MOST: Final = 1 << 62
+"""No number of the tables is larger."""
+MOST_BYTES: Final = 1 << 50
+"""No operation is longer, and no object."""
+_MOST_OF = {"bytes": MOST_BYTES, "512-byte sectors": MOST >> 9}
+
+
 class Op(StrEnum):
     """What an operation does to an object."""
 
@@ -81,6 +88,14 @@ class Qos(StrEnum):
     BATCH = "batch"
 
 
+class CacheEvent(StrEnum):
+    """What an engine's cache says that it did."""
+
+    STORED = "stored"
+    REMOVED = "removed"
+    CLEARED = "cleared"
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column: `type` is an Arrow type's name, or `enum` with the closed set in `values`."""
@@ -91,6 +106,16 @@ class Column:
     meaning: str
     nullable: bool = False
     values: tuple[str, ...] = ()
+    least: int | None = 0
+    """The smallest number that it may hold; null if any."""
+    limit: int | None = None
+    """The largest, where it is not that of its unit, such as bytes of many operations."""
+
+    @property
+    def most(self) -> int:
+        """The largest number that it may hold: far above any device's, and low enough to reckon with in 64 bits."""
+        most = _MOST_OF.get(self.unit, MOST) if self.limit is None else self.limit
+        return min(most, (1 << int(self.type.removeprefix("int")) - 1) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +219,9 @@ SERVED: Final = Table("served", "What storage did for each request of a replay: 
     Column("unfinished", "int64", "count", "operations that failed or were not reached"),
     Column("not_replayed", "int64", "count", "operations on tiers that were skipped or simulated"),
     Column("hits", "int64", "count", "completed reads of cached KV for it (phases load and retrieve)"),
-    Column("hit_bytes", "int64", "bytes", "what these read"),
-    Column("read_bytes", "int64", "bytes", "all that completed reads brought"),
-    Column("written_bytes", "int64", "bytes", "all that completed writes took"),
+    Column("hit_bytes", "int64", "bytes", "what these read", limit=MOST),
+    Column("read_bytes", "int64", "bytes", "all that completed reads brought", limit=MOST),
+    Column("written_bytes", "int64", "bytes", "all that completed writes took", limit=MOST),
 ))
 
 SERIES: Final = Table("series", "What a replay did in each second, one row a second, tier, drive and op.", (
@@ -208,27 +233,45 @@ SERIES: Final = Table("series", "What a replay did in each second, one row a sec
     Column("operations", "int64", "count", "operations that completed in it; null if unknown", nullable=True),
     Column("errors", "int64", "count", "operations submitted in it that failed; null if unknown", nullable=True),
     Column("bytes", "int64", "bytes", "object bytes of those that completed; 0 for deletes; null if unknown",
-           nullable=True),
+           nullable=True, limit=MOST),
     Column("mean_ns", "int64", "ns", "their mean latency; null if there are none", nullable=True),
     Column("p99_ns", "int64", "ns", "their p99 by nearest rank; null with fewer than 100", nullable=True),
     Column("max_ns", "int64", "ns", "their longest; null if there are none", nullable=True),
 ))
 
 BLOCKS: Final = Table("blocks", "Requests as the block layer saw them, one row a request.", (
-    Column("insert_ns", "int64", "ns", "queued, from the start of the run; null if no insert was seen", nullable=True),
-    Column("issue_ns", "int64", "ns", "issued to the device; null if not seen", nullable=True),
-    Column("complete_ns", "int64", "ns", "completed by the device; null if not seen", nullable=True),
+    Column("insert_ns", "int64", "ns", "queued, from the start of the run; null if no insert was seen", nullable=True,
+           least=None),
+    Column("issue_ns", "int64", "ns", "issued to the device; null if not seen", nullable=True, least=None),
+    Column("complete_ns", "int64", "ns", "completed by the device; null if not seen", nullable=True, least=None),
     Column("device", "string", "name", "the device that did the I/O"),
     Column("sector", "int64", "512-byte sectors", "first sector"),
-    Column("bytes", "int64", "bytes", "length"),
+    Column("bytes", "int64", "bytes", "length", limit=(1 << 32) - 1),
     Column("rwbs", "string", "flags", "the kernel's operation flags"),
     Column("pid", "int32", "id", "the process that queued it; null if unknown", nullable=True),
     Column("comm", "string", "name", "that process's name; null if unknown", nullable=True),
-    Column("error", "int32", "errno", "the completion's error, 0 for success; null if none came", nullable=True),
+    Column("error", "int32", "errno", "the completion's error, 0 for success; null if none came", nullable=True,
+           least=None),
+))
+
+EVENTS: Final = Table("events", "What an engine's KV cache said that it did, one row an event, as `kvtrace record` "
+                      "heard it.", (
+    Column("ts_ns", "int64", "ns", "when the engine published it, since 1970"),
+    Column("sequence", "int64", "id", "the engine's number of the message that brought it"),
+    Column("rank", "int16", "index", "the data-parallel rank; null if the engine does not say", nullable=True),
+    Column("event", "enum", "class", "what was done", values=_values(CacheEvent)),
+    Column("medium", "string", "name", "where, as the engine calls it: GPU, CPU, STORAGE; null if it does not say",
+           nullable=True),
+    Column("block_ids", "list<int64>", "id",
+           "the blocks, in order, as dense numbers of the engine's hashes; null where all were cleared", nullable=True),
+    Column("parent_id", "int64", "id", "the block before the first; null if there is none", nullable=True),
+    Column("block_tokens", "int32", "tokens", "tokens of a stored block; null for other events", nullable=True),
+    Column("group", "int32", "index", "the engine's group of layers; null if it has one", nullable=True),
+    Column("session", "string", "name", "the session that the engine names; null if it does not", nullable=True),
 ))
 # fmt: on
 
-TABLES: Final[dict[str, Table]] = {t.name: t for t in (REQUESTS, TRACE, OBJECTS, OPS, SERVED, SERIES, BLOCKS)}
+TABLES: Final[dict[str, Table]] = {t.name: t for t in (REQUESTS, TRACE, OBJECTS, OPS, SERVED, SERIES, BLOCKS, EVENTS)}
 
 
 @cache
@@ -265,6 +308,8 @@ def table_json(table: Table) -> dict[str, Any]:
         entry = {name: getattr(c, name) for name in ("name", "type", "unit", "nullable", "meaning")}
         if c.values:
             entry["values"] = list(c.values)
+        if c.type.startswith("int"):
+            entry |= {"least": c.least, "most": c.most}
         columns.append(entry)
     return {
         "generated_by": "kvtrace/core/schema.py; run `make docs`, do not edit",

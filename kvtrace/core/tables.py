@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -133,6 +134,28 @@ def open_table(path: Path | str, table: Table | None = None) -> Reader:
     format_ = _format(path)
     reader: Reader = parquet.ParquetReader(path, table) if format_ == ".parquet" else csv.CsvReader(path, table)
     return reader
+
+
+def checked(path: Path | str, table: Table | None = None) -> Reader:
+    """Return a reader of the file at `path`, all of whose rows have been looked at.
+
+    For those who give the file itself to another program, such as DuckDB, which would take whatever stands in it.
+
+    Raises:
+        TraceError: as `open_table`, or a row that a reader refuses.
+
+    """
+    reader = open_table(path, table)
+    state = reader.path.stat()
+    _check_rows(reader.path, reader.table, state.st_mtime_ns, state.st_size, state.st_dev, state.st_ino)
+    return reader
+
+
+@lru_cache
+def _check_rows(path: Path, table: Table, *_state: int) -> None:
+    """Read all of the file at `path`; once for each state of it."""
+    for _batch in open_table(path, table).batches():
+        pass
 
 
 def read_table(path: Path | str, table: Table) -> pa.Table:

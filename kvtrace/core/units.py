@@ -27,6 +27,7 @@ DURATIONS_NS: Final = {
 NS_PER_S: Final = 10**9
 INT64_MAX: Final = 2**63 - 1
 _RATE = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(?:/\s*([A-Za-zµ]+))?\s*")
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _QUANTITY = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([A-Za-zµ]*)\s*")
 
 
@@ -113,3 +114,12 @@ def format_count(count: int | None) -> str:
 
 def _decimals(value: float) -> int:
     return 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0  # noqa: PLR2004 - three digits
+
+
+def printable(text: str) -> str:
+    r"""Return `text` with what a terminal would act on, or turn around, as its code; files name things as they like.
+
+    >>> print(printable("a\x1b[2Jb"))
+    a\u001b[2Jb
+    """
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from kvtrace.core.document.plots import panels
 from kvtrace.core.errors import ConfigError
+from kvtrace.curves.optimal import OPTIMAL, optimal_uses
 from kvtrace.curves.sampling import Estimate, estimate
 from kvtrace.curves.stack import LruCurve, lru_curve
 from kvtrace.model.shape import ModelShape, bytes_per_token
@@ -19,6 +20,8 @@ from kvtrace.sim.policies.policies import Policy
 
 # Of one sample, if the user says nothing: 20 points then take seconds.
 SAMPLED_REFERENCES = 1_000_000
+# Of all capacities together, up to which the optimum is worked out beside another policy: a second or two.
+OPTIMAL_REFERENCES = 20_000_000
 SHARES = (0.5, 0.9, 0.95, 0.99, 1.0)
 
 
@@ -31,6 +34,8 @@ class CurvePoint:
     hits: int
     hit_ratio: float
     hit_ratio_error: float
+    optimal_hit_ratio: float | None
+    """What no policy can exceed at this capacity (Belady); null where it was not worked out."""
     read_bytes: int
     """Served from this tier."""
     passed_bytes: int
@@ -48,7 +53,7 @@ class HitCurve:
     null if none does.
     """
 
-    policy: Policy
+    policy: str
     sampling_rate: float
     """The share of the objects in each sample; 1: all were simulated, and nothing is estimated."""
     object_tokens: int
@@ -64,7 +69,7 @@ def sweep(
     model: ModelShape,
     chunk_tokens: int | None,
     points: int,
-    policy: Policy = Policy.LRU,
+    policy: str = Policy.LRU,
     sample: float | None = None,
 ) -> HitCurve:
     """Return `points` points from one object to all of them, log-spaced.
@@ -76,9 +81,9 @@ def sweep(
     """
     if chunk_tokens is None and not requests.block_tokens:
         raise ConfigError("the source names no blocks: say how many tokens a chunk has, with --chunk-tokens")
-    if policy is Policy.TTL:
+    if policy == Policy.TTL:
         raise ConfigError("--policy ttl: what it keeps depends on time more than on capacity; use kvtrace sim")
-    if policy is Policy.LRU and sample is not None:
+    if policy == Policy.LRU and sample is not None:
         raise ConfigError(f"--sample {sample:g}: lru is exact in one pass, and needs no sample")
     if sample is not None and not 0 < sample <= 1:
         raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")
@@ -89,13 +94,18 @@ def sweep(
     if not count:
         raise ConfigError(f"no prompt fills a chunk of {tokens} tokens: nothing would be cached")
     capacities = [int(c) for c in np.unique(np.round(np.geomspace(1, count, max(2, points))).astype(np.int64))]
-    if policy is Policy.LRU:
+    if policy == Policy.LRU:
         found = [_of_lru(curve, c) for c in capacities]
     else:
         rate = sample or min(1.0, SAMPLED_REFERENCES / curve.references)
         found = estimate(chains, capacities, policy, curve, rate=rate)
     most = int(curve.hits[-1])
     made = [_point(e, curve.references, most, size) for e in found]
+    if policy == OPTIMAL:
+        made = [replace(p, optimal_hit_ratio=p.hit_ratio) for p in made]
+    elif curve.references * len(capacities) <= OPTIMAL_REFERENCES:
+        best = optimal_uses(chains, capacities)
+        made = [replace(p, optimal_hit_ratio=b.hits / curve.references) for p, b in zip(made, best, strict=True)]
     enough = [_enough(curve, made, share, size, policy) for share in SHARES]
     return HitCurve(
         policy,
@@ -122,6 +132,7 @@ def _point(found: Estimate, references: int, most: int, size: int) -> CurvePoint
         hits,
         hits / references,
         found.hits_error / references,
+        None,
         hits * size,
         (most - hits) * size,
         round(found.inserts) * size,
@@ -129,9 +140,9 @@ def _point(found: Estimate, references: int, most: int, size: int) -> CurvePoint
     )
 
 
-def _enough(curve: LruCurve, points: list[CurvePoint], share: float, size: int, policy: Policy) -> dict[str, Any]:
+def _enough(curve: LruCurve, points: list[CurvePoint], share: float, size: int, policy: str) -> dict[str, Any]:
     wanted = int(np.ceil(share * int(curve.hits[-1])))
-    if policy is Policy.LRU:
+    if policy == Policy.LRU:
         capacity: int | None = int(np.searchsorted(curve.hits, wanted))
     else:
         capacity = next((p.capacity_objects for p in points if p.hits >= wanted), None)
@@ -146,11 +157,14 @@ def plot(found: HitCurve, path: Path, title: str) -> None:
     """Draw hit ratio and bytes against capacity to `path` (svg, png or pdf), with matplotlib."""
     gib = [p.capacity_bytes / 2**30 for p in found.points]
     with panels(path, title) as (ratio, moved):
-        ratio.plot(gib, [100 * p.hit_ratio for p in found.points], marker=".")
+        ratio.plot(gib, [100 * p.hit_ratio for p in found.points], marker=".", label=found.policy)
+        if found.policy != OPTIMAL and all(p.optimal_hit_ratio is not None for p in found.points):
+            best = [100 * (p.optimal_hit_ratio or 0.0) for p in found.points]
+            ratio.plot(gib, best, linestyle="--", label="optimal (Belady): no policy can exceed it")
         if found.sampling_rate < 1:
             bounds = [[100 * (p.hit_ratio + sign * p.hit_ratio_error) for p in found.points] for sign in (-1, 1)]
             ratio.fill_between(gib, *bounds, alpha=0.2, label="estimated error")
-            ratio.legend()
+        ratio.legend()
         ratio.set(ylabel="hits, % of references", ylim=(0, None))
         for name, label in (
             ("read_bytes", "read from it"),

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvtrace.curves.stack import LruCurve, Uses, policy_uses
+from kvtrace.curves.stack import LruCurve, policy_uses
+from kvtrace.curves.uses import Uses
 from kvtrace.sim.chains import Chains
 from kvtrace.sim.policies.policies import Policy
 
@@ -42,7 +43,7 @@ class Estimate:
 
 
 def estimate(
-    chains: Chains, capacities: Sequence[int], policy: Policy, lru: LruCurve, *, rate: float, seed: int = 0
+    chains: Chains, capacities: Sequence[int], policy: str, lru: LruCurve, *, rate: float, seed: int = 0
 ) -> list[Estimate]:
     """Estimate what a cache with `policy` does at each capacity in objects, from samples of a share `rate` each.
 
@@ -52,7 +53,7 @@ def estimate(
     samples. A leading run is that of the sampled objects of a request, which is longer than the true one where a
     cache keeps later objects of a prompt and not earlier ones; of that, too, what LRU has is taken off.
     """
-    if policy is Policy.TTL:
+    if policy == Policy.TTL:
         raise ValueError("ttl depends on time, not on capacity alone: use policy_uses")
     if not 0 < rate <= 1:
         raise ValueError(f"rate(={rate}) must be in (0, 1]")
@@ -83,7 +84,7 @@ def estimate(
 
 
 def _scaled(
-    sample: Chains, references: int, share: float, capacities: Sequence[int], policy: Policy
+    sample: Chains, references: int, share: float, capacities: Sequence[int], policy: str
 ) -> NDArray[np.float64]:
     """Return [capacities, 2]: of all `references`, those in a leading run and those that were there.
 

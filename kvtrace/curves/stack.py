@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvtrace.core.compiled import allocating, inner, njit
+from kvtrace.curves.optimal import OPTIMAL, optimal_uses
+from kvtrace.curves.uses import Uses
 from kvtrace.sim.chains import Chains
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.policies.queues import first_expiry, on_hit, on_insert, on_remove, queue_of, victim
@@ -19,22 +21,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True)
-class Uses:
-    """What one cache does with all references."""
-
-    hits: int
-    """References in the leading run of their request."""
-    inserts: int
-    """References that were not there, and were inserted."""
-
-
 def lru_hits(chains: Chains, capacities: Sequence[int | None]) -> list[int]:
     """Return, for each capacity in objects (None: unlimited), the hits of an LRU cache over `chains` in order."""
     return policy_hits(chains, capacities, Policy.LRU)
 
 
-def policy_hits(chains: Chains, capacities: Sequence[int | None], policy: Policy, **options: Any) -> list[int]:
+def policy_hits(chains: Chains, capacities: Sequence[int | None], policy: str, **options: Any) -> list[int]:
     """Return the hits of `policy_uses`, which has the same arguments."""
     return [uses.hits for uses in policy_uses(chains, capacities, policy, **options)]
 
@@ -42,7 +34,7 @@ def policy_hits(chains: Chains, capacities: Sequence[int | None], policy: Policy
 def policy_uses(
     chains: Chains,
     capacities: Sequence[int | None],
-    policy: Policy,
+    policy: str,
     *,
     sizes: NDArray[np.int64] | None = None,
     arrival_ns: NDArray[np.int64] | None = None,
@@ -53,8 +45,14 @@ def policy_uses(
     Capacities are in objects, or in whatever `sizes` gives for each object. Each request touches its objects in
     order: one that is there is used, one that is not is inserted, after as many as must have left; one larger than
     the cache is not inserted. Hits are the leading run of each request: the objects found there before the first
-    that is not. Only TTL looks at `arrival_ns`, the time of each request, and `ttl_ns`.
+    that is not. Only TTL looks at `arrival_ns`, the time of each request, and `ttl_ns`. OPTIMAL is Belady's optimum,
+    for objects of one size.
     """
+    if policy == OPTIMAL:
+        if sizes is not None:
+            raise ValueError("the optimum is known for objects of one size only")
+        return optimal_uses(chains, capacities)
+    policy = Policy(policy)
     if policy is Policy.TTL and (arrival_ns is None or ttl_ns <= 0):
         raise ValueError(f"ttl needs arrival_ns, and ttl_ns(={ttl_ns}) > 0")
     count = len(chains.tokens)

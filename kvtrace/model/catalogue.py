@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from kvtrace.core.config import load_toml, to_struct
@@ -11,6 +14,7 @@ from kvtrace.model.layers import parse_dtype
 from kvtrace.model.shape import ModelShape, check, with_kv_dtype
 
 _TABLE = Path(__file__).with_name("models.toml")
+_TUNED = {"instruct", "chat", "it", "hf", "base"}
 
 
 def load_models() -> dict[str, ModelShape]:
@@ -24,11 +28,29 @@ def load_models() -> dict[str, ModelShape]:
 def find_model(name: str, kv_dtype: str | None = None) -> ModelShape:
     """Return the model called `name`, or that of the Hugging Face config.json at that path.
 
-    `kv_dtype` replaces the dtype of the cache. ConfigError, with the known names, if there is no such model.
+    A name is one of ours, or a Hugging Face one such as meta-llama/Llama-3.1-70B-Instruct. `kv_dtype` replaces the
+    dtype of the cache. ConfigError, with the nearest names, if there is no such model.
     """
     models, path = load_models(), Path(name)
-    if name in models:
-        return models[name] if kv_dtype is None else with_kv_dtype(models[name], parse_dtype(kv_dtype, "--kv-dtype"))
-    if name.endswith(".json") or path.is_dir():
+    if name not in models and (name.endswith(".json") or path.is_dir()):
         return read_model(path / "config.json" if path.is_dir() else path, kv_dtype)
-    raise ConfigError(f"unknown model {name!r}; known are {', '.join(models)}, or a path to a config.json")
+    if own := known_as(name, models):
+        return models[own] if kv_dtype is None else with_kv_dtype(models[own], parse_dtype(kv_dtype, "--kv-dtype"))
+    near = difflib.get_close_matches(_plain(name), {_plain(model): model for model in models}, n=3)
+    nearest = [model for model in models if _plain(model) in near]
+    hint = f"the nearest are {', '.join(nearest)}" if nearest else f"known are {', '.join(models)}"
+    raise ConfigError(f"unknown model {name!r}; {hint}, or a path to a config.json (`kvtrace models` lists all)")
+
+
+def known_as(name: str, models: Iterable[str]) -> str | None:
+    """Return which of `models` `name` means: the same, or the same but for its maker, its case and how it was tuned."""
+    models = list(models)
+    return name if name in models else next((own for own in models if _plain(own) == _plain(name)), None)
+
+
+def _plain(name: str) -> str:
+    """Return `name` without its maker, capitals, hyphens and tuning: meta-llama/Llama-3.1-70B-Instruct: llama3.170b."""
+    words = re.split(r"[-_ ]+", name.rsplit("/", 1)[-1].lower().removeprefix("meta-"))
+    while len(words) > 1 and words[-1] in _TUNED:
+        words.pop()
+    return "".join(words)

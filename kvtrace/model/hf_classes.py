@@ -1,4 +1,4 @@
-"""What a config.json leaves to its class: defaults of transformers, older names, and Falcon's way to say its heads."""
+"""What a config.json leaves to its class: defaults of transformers, older names, and what a family says its own way."""
 
 from __future__ import annotations
 
@@ -44,6 +44,13 @@ def completed(text: Fields, notes: list[str]) -> Fields:
         tree.setdefault("num_key_value_heads", _falcon_heads(Fields(tree, text.where), is_new=_FALCON[kind]))
         text.use("multi_query", "new_decoder_architecture", "num_kv_heads")
         kind = "falcon"
+    if kind == "nemotron_h" and "num_hidden_layers" not in tree:
+        tree["num_hidden_layers"] = len(tree.get("layers_block_type") or tree.get("hybrid_override_pattern") or ())
+    if kind == "nemotron-nas":
+        tree |= _of_blocks(text)
+    if kind == "mimo_v2_flash":
+        tree.setdefault("layer_types", _of_pattern(text))
+        text.use("sliding_window_size")
     defaults = {n: value for n, value in _DEFAULTS.get(kind, {}).items() if n not in tree}
     if "layer_types" in tree:
         defaults.pop("sliding_window_pattern", None)
@@ -60,3 +67,42 @@ def _falcon_heads(text: Fields, *, is_new: bool) -> int:
         return text.integer("num_kv_heads")
     is_single = text.get("multi_query")
     return 1 if is_single is None or is_single else text.integer("num_attention_heads")
+
+
+def _of_pattern(text: Fields) -> list[str]:
+    """MiMo marks its windowed layers by 1."""
+    names = {0: "full_attention", 1: "sliding_attention"}
+    flags = text.numbers("hybrid_layer_pattern")
+    if set(flags) - set(names):
+        raise text.error("hybrid_layer_pattern", "must be 0 (full) or 1 (sliding) for each layer")
+    return [names[flag] for flag in flags]
+
+
+def _of_blocks(text: Fields) -> dict[str, Any]:
+    """Nemotron's searched models (NAS) say each layer's attention and network: which have none, and their widths."""
+    blocks = text.get("block_configs")
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        raise text.error("block_configs", "must be a list of one object a layer")
+    names: list[str] = []
+    groups: set[int] = set()
+    inner = 0
+    for number, block in enumerate(blocks):
+        of = Fields(block, f"{text.where}: block_configs[{number}]")
+        attention, network = of.nested("attention"), of.nested("ffn")
+        if attention is None:
+            raise of.error("attention", "is missing")
+        if unlike := [n for n in ("window_length", "num_sink_tokens", "sparsify") if attention.get(n) is not None]:
+            raise attention.error(unlike[0], "may change what is cached, and is not understood")
+        is_none = bool(attention.get("no_op") or attention.get("replace_with_linear"))
+        names.append("mlp" if is_none else "full_attention")
+        if not is_none:
+            groups.add(attention.integer("n_heads_in_group"))
+        multiple = network.get("ffn_mult") if network is not None else None
+        inner += int(2 * multiple * text.integer("hidden_size") / 3) if isinstance(multiple, int | float) else 0
+    if len(groups) != 1:
+        raise text.error("block_configs", f"one n_heads_in_group is supported, not {sorted(groups)}")
+    return {
+        "layers_block_type": names,
+        "num_key_value_heads": text.integer("num_attention_heads") // groups.pop(),
+        "intermediate_size": inner // len(blocks),
+    }

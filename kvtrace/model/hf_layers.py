@@ -84,7 +84,7 @@ class LayerKind(StrEnum):
 
 
 _NAMED = {
-    **dict.fromkeys(("full_attention", "attention"), LayerKind.FULL),
+    **dict.fromkeys(("full_attention", "attention", "deepseek_sparse_attention"), LayerKind.FULL),
     "sliding_attention": LayerKind.SLIDING,
     "chunked_attention": LayerKind.CHUNKED,
     **dict.fromkeys(("linear_attention", "mamba"), LayerKind.RECURRENT),
@@ -101,6 +101,8 @@ _NO_ROPE_INTERVAL = 4
 
 def layer_kinds(text: Fields, notes: list[str]) -> list[LayerKind]:
     """Return the kind of each layer that keeps a cache of its own, in order; `notes` takes what to know."""
+    if text.tree.get("compress_ratios"):
+        raise text.error("compress_ratios", "may change what is cached: compressed attention is not supported")
     layers = text.integer("num_hidden_layers")
     if layers > _MOST_LAYERS:
         raise text.error("num_hidden_layers", f"{layers}; at most {_MOST_LAYERS}")

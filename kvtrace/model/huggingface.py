@@ -7,12 +7,11 @@ not understood here is a ConfigError that names the field.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.hf_classes import completed
@@ -36,7 +35,7 @@ _MULTI_HEAD_DEFAULT = {"llama", "phi3", "olmo", "olmo2", "opt"}
 _PLAIN_NAMES = """
 llama mistral mixtral qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text phi3 phi starcoder2 granite
 granitemoe granitemoehybrid bamba olmo olmo2 olmoe stablelm cohere cohere2 smollm3 opt falcon RefinedWeb
-RefinedWebModel jamba exaone exaone4 exaone4_5_text exaone_moe
+RefinedWebModel nemotron-nas jamba exaone exaone4 exaone4_5_text exaone_moe
 """
 # Classes in which a missing head_dim means hidden_size / num_attention_heads.
 _PLAIN_HEAD_DIM = frozenset(_PLAIN_NAMES.split())
@@ -45,14 +44,14 @@ _SUSPECT = re.compile(
     r"^(swa_|index|indexer|mamba_|ssm_|linear_|lightning|rwkv|kda_|gdn_|conv_|compress|cla_|use_cla|cross_attention_l"
     r"|kv_|num_kv|multi_query|attn_layer|attn_type|attention_type|block_types|block_configs|layer_group|layers_block"
     r"|hybrid_|no_rope|global_|local_attention|num_global|num_key_value|attention_window|attention_chunk)"
-    r"|sliding|window|pattern"
+    r"|sliding|window|pattern|^sparse_attention"
 )
 # Suspects by name that leave the cache as it is.
 _HARMLESS = re.compile(
-    r"_act$|_activation$|_bias$|_kernels$|_chunk_size$|_norm|_dt_|_eps$|_expand$"
+    r"^mtp_|_act$|_activation$|_bias$|_kernels$|_chunk_size$|_norm|_dt_|_eps$|_expand$"
     r"|^(index_n_heads|index_topk|indexer_rope_interleave|index_share_for_mtp_iteration|kv_channels"
     r"|global_partial_rotary_factor|global_rope|mamba_ssm_dtype|mamba_ssm_cache_dtype|max_window_layers"
-    r"|use_sliding_window|sliding_window|_?sliding_window_pattern)$"
+    r"|use_sliding_window|sliding_window|_?sliding_window_pattern|swa_rope_theta|swa_num_attention_heads)$"
 )
 
 
@@ -67,7 +66,7 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
         raise config.error("is_encoder_decoder", "encoder-decoder models are not supported")
     notes: list[str] = []
     text = completed(config.nested("text_config") or config, notes)
-    model_dtype = _model_dtype(text, config, needs=kv_dtype is None)
+    model_dtype = _model_dtype(text, config, notes)
     groups = _groups(text, model_dtype, notes)
     _refuse_unread(text)
     if text.count("num_nextn_predict_layers") or text.count("mtp_num_hidden_layers"):
@@ -92,17 +91,18 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
 def _load(path: Path) -> tuple[dict[str, Any], str]:
     try:
         data = path.read_bytes()
-        tree = msgspec.json.decode(data)
+        # Released files hold Infinity, which is no JSON to a strict reader.
+        tree = json.loads(data)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON: {error}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: not a model's config.json: it holds no object")
     return tree, hashlib.sha256(data).hexdigest()
 
 
-def _groups(text: Fields, model_dtype: KvDtype | None, notes: list[str]) -> tuple[Layers, ...]:
+def _groups(text: Fields, model_dtype: KvDtype, notes: list[str]) -> tuple[Layers, ...]:
     kinds = layer_kinds(text, notes)
     # Latent and recurrent layers have these fields too, and do not go by them.
     text.use("num_key_value_heads")
@@ -146,12 +146,16 @@ def _heads(text: Fields, *, is_full: bool) -> tuple[int, int, int | None]:
     if text.get(heads_field) is None and kind in _MULTI_HEAD_DEFAULT:
         heads_field = "num_attention_heads"
     width_field = "global_head_dim" if is_full and text.get("global_head_dim") is not None else "head_dim"
+    value_field = "v_head_dim"
     text.use("num_global_key_value_heads", "global_head_dim")
+    # MiMo: its windowed layers have heads and widths of their own.
+    if not is_full and text.get("swa_num_key_value_heads") is not None:
+        heads_field, width_field, value_field = "swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim"
     heads = text.integer(heads_field)
     if text.get("head_dim") is None and text.get("attention_head_dim") is not None:
         width_field = "attention_head_dim"
     width = _plain_head_dim(text, kind) if text.get(width_field) is None else text.integer(width_field)
-    value = None if text.get("v_head_dim") is None else text.integer("v_head_dim")
+    value = None if text.get(value_field) is None else text.integer(value_field)
     return heads, width, None if value == width else value
 
 
@@ -193,34 +197,32 @@ def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[Layers]:
     return groups
 
 
-def _model_dtype(text: Fields, config: Fields, *, needs: bool) -> KvDtype | None:
+def _model_dtype(text: Fields, config: Fields, notes: list[str]) -> KvDtype:
     for fields in (text, config):
         for name in ("dtype", "torch_dtype"):
             if fields.get(name) is not None:
                 return parse_dtype(fields.text(name) or "", f"{fields.where}: {name}")
-    if needs:
-        raise text.error("torch_dtype", "is missing, and so is dtype: say it with --kv-dtype")
-    return None
+    notes.append("config.json names no dtype (torch_dtype): taken as bf16, as such models are released; or --kv-dtype")
+    return KvDtype.BF16
 
 
-def _kv_dtype(chosen: str | None, config: Fields, text: Fields, model_dtype: KvDtype | None) -> KvDtype:
+def _kv_dtype(chosen: str | None, config: Fields, text: Fields, model_dtype: KvDtype) -> KvDtype:
     """Return the dtype of the cache: as chosen, as the checkpoint is quantised for, or the model's own."""
     if chosen is not None:
         return parse_dtype(chosen, "--kv-dtype")
     quantised = config.nested("quantization_config") or text.nested("quantization_config")
-    if quantised is not None:
-        scheme = quantised.nested("kv_cache_scheme")
-        if scheme is not None:
-            found = {("float", 8): KvDtype.FP8, ("int", 8): KvDtype.INT8}
-            key = (scheme.text("type"), scheme.integer("num_bits"))
-            if key not in found:
-                raise quantised.error("kv_cache_scheme", f"unknown scheme {key}: say it with --kv-dtype")
-            return found[key]
-        algorithm = quantised.text("kv_cache_quant_algo")
-        if algorithm is not None:
-            return parse_dtype(algorithm, f"{quantised.where}: kv_cache_quant_algo")
-    if model_dtype is None:
-        raise ValueError("read_model asks for a dtype first")
+    if quantised is None:
+        return model_dtype
+    if isinstance(quantised.get("kv_cache_scheme"), str):
+        return parse_dtype(quantised.text("kv_cache_scheme") or "", f"{quantised.where}: kv_cache_scheme")
+    if (scheme := quantised.nested("kv_cache_scheme")) is not None:
+        found = {("float", 8): KvDtype.FP8, ("int", 8): KvDtype.INT8}
+        key = (scheme.text("type"), scheme.integer("num_bits"))
+        if key not in found:
+            raise quantised.error("kv_cache_scheme", f"unknown scheme {key}: say it with --kv-dtype")
+        return found[key]
+    if (algorithm := quantised.text("kv_cache_quant_algo")) is not None:
+        return parse_dtype(algorithm, f"{quantised.where}: kv_cache_quant_algo")
     return model_dtype
 
 

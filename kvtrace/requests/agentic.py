@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.files import read_json
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.chains import prefix_chains
 from kvtrace.requests.requests import (
@@ -27,7 +28,6 @@ from kvtrace.requests.requests import (
     column,
     dense,
     origin_of,
-    place_of,
     sha256_of,
 )
 
@@ -138,15 +138,7 @@ def read(path: Path, rng: np.random.Generator, *, conversation_rate_per_s: float
 
 
 def _decode(path: Path) -> _File:
-    try:
-        file = msgspec.json.decode(path.read_bytes(), type=_File)
-    except FileNotFoundError:
-        raise TraceError("no such file", path=path) from None
-    except msgspec.ValidationError as error:
-        message, place = place_of(error)
-        raise TraceError(message, path=path, column=place) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TraceError(f"not a JSON object: {error}", path=path) from None
+    file = read_json(path, _File)
     if file.block_size <= 0:
         raise TraceError(f"{file.block_size} must be > 0 tokens", path=path, column="block_size")
     if file.hash_id_scope not in (LOCAL, GLOBAL):

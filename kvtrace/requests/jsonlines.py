@@ -10,7 +10,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from kvtrace.core.errors import TraceError
-from kvtrace.requests.requests import need_file, place_of
+from kvtrace.core.files import decode_json
+from kvtrace.requests.requests import need_file
 
 T = TypeVar("T")
 
@@ -53,16 +54,8 @@ class JsonLines(Generic[T]):
             for number, text in enumerate(file, 1):
                 self._digest.update(text)
                 if text.strip():
-                    decoded = self._decode(text, number)
+                    decoded = decode_json(text, self._decoder, self.path, row=number)
                     if number <= self._named_lines:
-                        self.fields.update(_NAMES.decode(text))
+                        names = decode_json(text, _NAMES, self.path, row=number)
+                        self.fields.update(names)
                     yield number, decoded
-
-    def _decode(self, text: bytes, number: int) -> T:
-        try:
-            return self._decoder.decode(text)
-        except msgspec.ValidationError as error:
-            message, column = place_of(error)
-            raise TraceError(message, path=self.path, row=number, column=column) from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise TraceError(f"not a JSON object: {error}", path=self.path, row=number) from None

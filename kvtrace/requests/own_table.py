@@ -100,7 +100,7 @@ def read(path: Path) -> Requests:
     row = 0
     for batch in reader.batches():
         for name, parts in columns.items():
-            parts.append(_column(batch.column(name), name, path, row))
+            parts.append(_column(batch.column(name)))
         count, flat = _blocks(batch.column("block_ids"), path, row, has_ids=bool(has_ids))
         lengths.append(count)
         ids.append(flat)
@@ -118,7 +118,7 @@ def read(path: Path) -> Requests:
     return Requests(found["arrival_ns"], *tokens, offsets, np.concatenate(ids), has_ids, origin, notes, **more)
 
 
-def _column(array: Any, name: str, path: Path, row: int) -> Ints:
+def _column(array: Any) -> Ints:
     """Return `array` as int64, its codes if it is of a closed set, NONE where it is null."""
     import pyarrow as pa
 
@@ -127,10 +127,6 @@ def _column(array: Any, name: str, path: Path, row: int) -> Ints:
     values: Ints = array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     if array.null_count:
         values[array.is_null().to_numpy(zero_copy_only=False)] = NONE
-    negative = np.flatnonzero(array.fill_null(0).to_numpy(zero_copy_only=False) < 0)
-    if len(negative):
-        at = int(negative[0])
-        raise TraceError(f"{values[at]} must be >= 0", path=path, row=row + at, column=name)
     return values
 
 

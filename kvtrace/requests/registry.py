@@ -52,6 +52,12 @@ SOURCES: Final[dict[str, Source]] = {
         Source("azure"),
         Source("sharegpt", ("request_rate_per_s", "live_conversations", "max_conversations", "tokenizer"), True),
         Source("agentic", ("conversation_rate_per_s",), True, files="*.json"),
+        Source("agentic-mooncake", module="engines.agentic_mooncake"),
+        Source("dynamo", module="engines.dynamo"),
+        Source("lmcache-lookup", files="lookup_hashes_*.jsonl", module="engines.lookup_log"),
+        Source("lmcache-trace", ("block_tokens",), module="engines.lmcache_trace"),
+        Source("otel", module="engines.otel"),
+        Source("kv-events", module="engines.event_requests"),
         Source("requests", module="own_table"),
     )
 }

@@ -124,13 +124,6 @@ def need_file(path: Path) -> None:
         raise TraceError("no such file", path=path)
 
 
-def place_of(error: msgspec.ValidationError) -> tuple[str, str | None]:
-    """Return the message of a msgspec error and the field it is about: "... - at `$.hash_ids[0]`" is about hash_ids."""
-    message, _, place = str(error).partition(" - at `$")
-    names = [name for name in place.rstrip("`").replace("[", ".[").split(".") if name and not name.startswith("[")]
-    return message, ".".join(names) or None
-
-
 @dataclass(frozen=True, slots=True)
 class Start:
     """The first 64 KiB of a file, from which a source recognises its format; no byte order mark, no leading blanks."""

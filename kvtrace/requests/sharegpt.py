@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError
+from kvtrace.core.files import decode_json
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.requests import (
     MAX_NS,
@@ -26,7 +27,6 @@ from kvtrace.requests.requests import (
     column,
     need_file,
     origin_of,
-    place_of,
     sha256_of,
     without_blocks,
 )
@@ -189,25 +189,12 @@ def _read_turns(path: Path, count: Counter, limit: int | None) -> _Turns:
     with path.open("rb") as file:
         # Only the pages in use are in memory. The map ends with the last look into it, not before.
         text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    try:
-        parts = msgspec.json.decode(text, type=list[msgspec.Raw])
-    except msgspec.ValidationError as error:
-        raise TraceError(f"not a JSON array of conversations: {error}", path=path) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TraceError(f"not JSON: {error}", path=path) from None
+    parts = decode_json(text, list[msgspec.Raw], path, misfit="not a JSON array of conversations: {}")
     for row, part in enumerate(parts[:limit]):
-        turns.enter(_decode(decoder, part, path, row), count)
+        turns.enter(decode_json(part, decoder, path, row=row), count)
         if turns.inputs and turns.inputs[-1] > MAX_TOKENS:
             raise TraceError(f"a prompt of more than {MAX_TOKENS} tokens", path=path, row=row)
     return turns
-
-
-def _decode(decoder: msgspec.json.Decoder[_Conversation], part: Any, path: Path, row: int) -> _Conversation:
-    try:
-        return decoder.decode(part)
-    except msgspec.ValidationError as error:
-        message, place = place_of(error)
-        raise TraceError(message, path=path, row=row, column=place) from None
 
 
 def _interleave(lengths: Ints, live: int, rng: np.random.Generator) -> tuple[Ints, Ints, Ints]:

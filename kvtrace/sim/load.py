@@ -27,6 +27,7 @@ from kvtrace.sim.tiers import (
     emit,
     emit_layer,
     fastest,
+    follow,
     give_slot,
     make_room,
     make_room_by_demotion,
@@ -127,6 +128,7 @@ def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
         if t != NONE:
             entry, tier = chain[i], world.tiers[t]
             size = _read_size(world, size_of(world, entry), i - documents, end - documents)
+            follow(world, t, i)
             touch(world, t, entry)
             tier.read_bytes += size
             tier.hits += 1
@@ -231,6 +233,7 @@ def _copy_up(world: World, end: int, stage: int, request: int) -> int:
             if knobs.is_write_back and size <= world.tiers[t].largest:
                 make_room_by_demotion(world, t, slot, now)
             if make_room(world, t, slot, now):
+                follow(world, t, i)
                 write(world, t, slot, now, PROMOTE_PHASE, request, stage)
                 is_any = 1
             t = -1 if knobs.is_exclusive else t - 1

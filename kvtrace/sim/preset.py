@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from kvtrace.core.config import load_toml, override, to_struct
+from kvtrace.core.config import load_toml, nearest, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.units import parse_bytes, parse_duration_ns
 from kvtrace.model.serving import BATCH, COMPUTING
 from kvtrace.sim.policies.policies import Policy
-from kvtrace.users.workload import Workload
+from kvtrace.users.workload import LoadDefaults, Workload
 from kvtrace.users.workload import check as check_workload
 
 PRESETS = Path(__file__).with_name("presets")
@@ -72,11 +72,24 @@ class Promotion(StrEnum):
     """To the fastest tier only: tiers between do not keep it."""
 
 
+class Recency(StrEnum):
+    """In which order the objects of a request count as used."""
+
+    HEAD_FIRST = "head-first"
+    """As they are looked up and stored: of one request, the first object is given up first."""
+    TAIL_FIRST = "tail-first"
+    """Each is less recent than those before it: of one request, the last object is given up first, for what it is good
+    for needs all before it. In tiers that evict by lru."""
+    TAIL_FIRST_AT_END = "tail-first-at-end"
+    """Likewise, but only as the request ends; until then as head-first."""
+
+
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tier of a preset; without a capacity it has no bound."""
 
     name: str
     capacity: str | int | None = None
+    """Such as `2TiB`; without it the tier has no bound."""
     high_watermark: float = 1.0
     """How full it gets, as a share of its capacity, before it makes room."""
     low_watermark: float | None = None
@@ -90,6 +103,7 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     read_bandwidth: str | int | None = None
     """Bytes a second, such as `7GB`; without it reads take no time."""
     write_bandwidth: str | int | None = None
+    """Likewise, of writes."""
     latency: str | None = None
     """Of one operation, such as `80us`; counted only beside a bandwidth."""
     concurrency: int = 0
@@ -120,12 +134,15 @@ def _bytes(value: str | int | None) -> int | None:
     return parse_bytes(value) if isinstance(value, str) else value
 
 
-class LoadDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a locked benchmark prescribes; `gen` uses it where the command line says nothing."""
+class Basis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a preset was made from; for people, and in no trace."""
 
-    model: str | None = None
-    users: int | None = None
-    duration: str | None = None
+    engine: str
+    version: str
+    read: str
+    """Which of its source files were read."""
+    executed: str
+    """What was run beside it, when, and what did not come out equal."""
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -134,12 +151,21 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     description: str
     tiers: tuple[TierSetting, ...]
     entry: Entry
+    """What one cached object holds."""
     chunk_tokens: int = 256
+    """Tokens of a chunk; with entry=turn it has no meaning."""
     match: Match
+    """Which cached objects of its context a request may use."""
     placement: Placement
+    """Where new objects go, and so what happens to those that make room."""
     promotion: Promotion
+    """Whether a load copies an object to faster tiers."""
+    recency: Recency = Recency.HEAD_FIRST
+    """In which order the objects of a request count as used, which is the order in which they are given up."""
     exclusive: bool = False
     """What is promoted leaves the tier it was in. What another promotion of the same request demoted stays there."""
+    demotion_keeps_age: bool = False
+    """What is moved down to a tier of policy lru goes behind what was used there after it; else it counts as new."""
     merge_ranks: bool = False
     """All tensor-parallel ranks share one object, instead of one each."""
     layers_per_object: int = 0
@@ -202,6 +228,12 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
+def load_basis(name: str) -> Basis | None:
+    """Return what the preset called `name`, one of ours, is based on; None if it does not say."""
+    tree = load_toml(PRESETS / f"{name}.toml").get("basis")
+    return None if tree is None else to_struct(tree, Basis, f"preset {name}: basis")
+
+
 def load_preset(
     name: str,
     settings: Sequence[str] = (),
@@ -215,8 +247,10 @@ def load_preset(
     """
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
     if not path.is_file():
-        raise ConfigError(f"unknown preset {name!r}; known are {', '.join(preset_names())}, or a path to a .toml")
+        known = ", ".join(preset_names())
+        raise ConfigError(f"unknown preset {name!r}{nearest(name, preset_names())}; known are {known}, or a .toml file")
     tree = {"workload": {}, **load_toml(path)}
+    tree.pop("basis", None)
     if gpu is not None:
         tree = {key: value for key, value in tree.items() if key not in COMPUTING + BATCH} | {"gpu": gpu}
     tree = override(tree, settings)
@@ -227,6 +261,22 @@ def load_preset(
     preset = to_struct(tree, Preset, f"preset {name}")
     _check(preset, name)
     return preset
+
+
+RANGES: Final[dict[str, tuple[int, int]]] = {
+    "Preset.chunk_tokens": (1, MAX_TOKENS),
+    "Preset.layers_per_object": (0, MAX_TOKENS),
+    "Preset.pad_bytes": (1, MAX_PAD_BYTES),
+    "Preset.min_load_tokens": (0, MAX_TOKENS),
+    "Preset.decode_read_tokens": (0, MAX_TOKENS),
+    "Preset.prefill_only_from_tokens": (0, MAX_TOKENS),
+    "Preset.prefill_ns_per_token": (0, MAX_NS_PER_TOKEN),
+    "Preset.decode_ns_per_token": (0, MAX_NS_PER_TOKEN),
+    "Preset.decode_active_ns": (0, MAX_NS_PER_TOKEN),
+    "Preset.decode_compute_ns": (0, MAX_NS_PER_TOKEN),
+    "TierSetting.concurrency": (0, MAX_TOKENS),
+}
+"""The smallest and largest value of each field that has one, by class and name."""
 
 
 def _check(preset: Preset, name: str) -> None:
@@ -240,10 +290,6 @@ def _check(preset: Preset, name: str) -> None:
     for tier in preset.tiers:
         _check_tier(tier, require)
     require(
-        1 <= preset.pad_bytes <= MAX_PAD_BYTES,
-        f"pad_bytes(={preset.pad_bytes}) must be >= 1, and at most {MAX_PAD_BYTES}",
-    )
-    require(
         preset.entry is Entry.CHUNK or (preset.pad_bytes == 1 and not preset.layers_per_object),
         "pad_bytes and layers_per_object need entry=chunk",
     )
@@ -255,28 +301,21 @@ def _check(preset: Preset, name: str) -> None:
         not (preset.exclusive and preset.placement is Placement.WRITE_THROUGH),
         "write-through puts an object into every tier, which is not exclusive: set placement=write-back",
     )
-    require(
-        0 < preset.chunk_tokens <= MAX_TOKENS,
-        f"chunk_tokens(={preset.chunk_tokens}) must be > 0, and at most {MAX_TOKENS}",
-    )
-    for field, most in (
-        ("layers_per_object", MAX_TOKENS),
-        ("decode_read_tokens", MAX_TOKENS),
-        ("prefill_only_from_tokens", MAX_TOKENS),
-        ("min_load_tokens", MAX_TOKENS),
-        ("prefill_ns_per_token", MAX_NS_PER_TOKEN),
-        ("decode_ns_per_token", MAX_NS_PER_TOKEN),
-        ("decode_active_ns", MAX_NS_PER_TOKEN),
-        ("decode_compute_ns", MAX_NS_PER_TOKEN),
-    ):
-        value = getattr(preset, field)
-        require(0 <= value <= most, f"{field}(={value}) must be >= 0, and at most {most}")
+    _check_ranges(preset, "", require)
     require(
         preset.decode_bytes_per_s == 0 or BYTES_PER_US <= preset.decode_bytes_per_s <= MAX_CAPACITY_BYTES,
         f"decode_bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
     )
     chunk_tokens = preset.chunk_tokens if preset.entry is Entry.CHUNK else 0
     check_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated, require=require)
+
+
+def _check_ranges(holder: msgspec.Struct, prefix: str, require: Callable[[bool, str], None]) -> None:
+    """Call `require` with each field of `holder` that RANGES bounds."""
+    for field in holder.__struct_fields__:
+        if (bounds := RANGES.get(f"{type(holder).__name__}.{field}")) is not None:
+            (least, most), value = bounds, getattr(holder, field)
+            require(least <= value <= most, f"{prefix}{field}(={value}) must be >= {least}, and at most {most}")
 
 
 def _check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
@@ -305,12 +344,11 @@ def _check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None
         all(rate == 0 or BYTES_PER_US <= rate <= MAX_CAPACITY_BYTES for rate in rates),
         f"{name}: a bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
     )
-    for field, value, most in (
-        ("concurrency", tier.concurrency, MAX_TOKENS),
-        ("latency", tier.latency_ns, MAX_LATENCY_NS),
-    ):
-        unit = " ns" if field == "latency" else ""
-        require(0 <= value <= most, f"{name}.{field}(={value}{unit}) must be >= 0, and at most {most}{unit}")
+    _check_ranges(tier, f"{name}.", require)
+    require(
+        0 <= tier.latency_ns <= MAX_LATENCY_NS,
+        f"{name}.latency(={tier.latency_ns} ns) must be >= 0, and at most {MAX_LATENCY_NS} ns",
+    )
     require(
         any(rates) or not (tier.latency or tier.concurrency),
         f"{name}: latency and concurrency need a bandwidth beside them",

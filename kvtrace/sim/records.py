@@ -49,6 +49,8 @@ TIER = np.dtype(
         *_int64s("read_rate write_rate latency_ns concurrency read_busy_ns write_busy_ns").descr,
         # Its policy's operations, as addresses of compiled functions; all 0: LRU.
         *_int64s("on_hit on_insert choose on_remove forget").descr,
+        # With LRU: 1 + the slot that the next one used comes right behind, or 0: it is the most recent.
+        *_int64s("behind").descr,
         # What one policy alone needs: how long an object lives (TTL); bytes ARC means T1 to have; whether S3-FIFO ever
         # evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
         ("ttl_ns", "i8"),
@@ -119,7 +121,7 @@ FIRST_TOKEN = _int64s("with_cache_ns without_cache_ns")
 
 CONTROL = _int64s(
     "pending now arrived heap_size next_request next_session next_object made logged need min_size max_size answered "
-    "populated rows free idle idle_contexts prefill_busy_ns loose"
+    "populated rows free idle idle_contexts prefill_busy_ns uses loose"
 )
 """Where the loop is: the actor whose step is due, the time, how much is in each buffer and stack, how much `need` asks
 for, the least and largest size of an object, and until when prompts are being computed."""
@@ -151,6 +153,12 @@ class Knobs(Structure):
     """0 never, 1 always, SECOND_TOUCH, or TEMPORARY: to the fastest tier only."""
     is_exclusive = number()
     """What is promoted leaves the tier it was in."""
+    is_tail_first = number()
+    """An object used is less recent than those before it in its request."""
+    is_tail_first_at_end = number()
+    """As a request ends, its objects count as used once more, backwards."""
+    keeps_age = number()
+    """What is demoted stays as recent as it was."""
     min_load_tokens = number()
     stores_generated = number()
     chunk_tokens = number()
@@ -231,6 +239,8 @@ class World(Structure):
     """[slots, tiers]"""
     notes = table(NOTE)
     """[slots, tiers], if any tier's policy is not LRU."""
+    ages = table("i8")
+    """[slots]: how many uses there had been when each was last used; empty without knobs.keeps_age."""
     free = table("i4")
     """A stack of unused slots; control.free of them."""
     loose = table("i4")

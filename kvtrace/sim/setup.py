@@ -14,7 +14,7 @@ from kvtrace.requests.requests import Requests
 from kvtrace.sim import records
 from kvtrace.sim.chains import chunk_chains, conversations
 from kvtrace.sim.policies.policies import Policy
-from kvtrace.sim.preset import BYTES_PER_US, Entry, Match, Placement, Preset, Promotion
+from kvtrace.sim.preset import BYTES_PER_US, Entry, Match, Placement, Preset, Promotion, Recency
 from kvtrace.sim.records import NONE, Knobs, World
 from kvtrace.users import synthetic
 from kvtrace.users.workload import Library, Popularity, ServingMode
@@ -153,7 +153,9 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
     knobs.is_prefix = p.match is Match.PREFIX
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
     knobs.promotion = list(Promotion).index(p.promotion)
-    knobs.is_exclusive = p.exclusive
+    knobs.is_exclusive, knobs.keeps_age = p.exclusive, p.demotion_keeps_age
+    knobs.is_tail_first = p.recency is Recency.TAIL_FIRST
+    knobs.is_tail_first_at_end = p.recency is Recency.TAIL_FIRST_AT_END
     knobs.min_load_tokens = p.min_load_tokens
     knobs.stores_generated = p.store_generated
     knobs.chunk_tokens = p.chunk_tokens if is_chunk else 0
@@ -204,6 +206,7 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     world.slots["held"][:used] = 1
     has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
     world.links, world.notes = records.new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
+    world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
     world.documents, world.document_weight = library.document_first, library.document_weight
     world.control["free"], world.control["next_object"] = ROOM, used

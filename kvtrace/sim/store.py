@@ -9,6 +9,7 @@ from kvtrace.sim.tiers import (
     POPULATE,
     PREFILL,
     fastest,
+    follow,
     give_slot,
     lower_tier,
     make_room,
@@ -122,9 +123,11 @@ def _store_down(world: World, first: int, n: int, stage: int, request: int, phas
             world.total.unplaced += 1
         elif held_in == t or (held_in != NONE and world.knobs.is_exclusive):
             # Computed again though it is still there: an engine does not store it twice.
+            follow(world, held_in, i)
             touch(world, held_in, slot)
         else:
             make_room_by_demotion(world, t, slot, now)
+            follow(world, t, i)
             write(world, t, slot, now, phase, request, stage)
             is_any = 1
     return is_any
@@ -143,8 +146,10 @@ def _store_through(
         if t == NONE:
             world.total.unplaced += 1
         elif world.slots[slot].live & (1 << t):
+            follow(world, t, i)
             touch(world, t, slot)
         elif make_room(world, t, slot, now):
+            follow(world, t, i)
             write(world, t, slot, now, first_phase, request, stage)
             is_first = 1
     for i in range(first, n):
@@ -152,6 +157,7 @@ def _store_through(
         t = lower_tier(world, 0, world.slots[slot].size) + 1
         while 0 < t < len(world.tiers):
             if not world.slots[slot].live & (1 << t) and make_room(world, t, slot, now):
+                follow(world, t, i)
                 write(world, t, slot, now, rest_phase, request, stage + is_first)
                 is_lower = 1
             t += 1

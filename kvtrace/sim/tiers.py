@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from kvtrace.core.compiled import forced, inner
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
-from kvtrace.sim.policies.queues import first_expiry, forget, on_hit, on_insert, on_remove, queue_of, victim
+from kvtrace.sim.policies.queues import (
+    first_expiry,
+    forget,
+    on_hit,
+    on_insert,
+    on_remove,
+    queue_of,
+    settle,
+    victim,
+)
 from kvtrace.sim.records import NONE, PACKED_BITS, World
 
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
@@ -147,6 +156,33 @@ def _serve_write(world: World, t: int, size: int, now: int) -> None:
         tier.write_busy_ns = _occupy(world, t, tier.write_rate, tier.write_busy_ns, size, now)
 
 
+@forced
+def _stamp(world: World, slot: int) -> None:
+    if world.knobs.keeps_age:
+        world.control.uses += 1
+        world.ages[slot] = world.control.uses
+
+
+@inner
+def follow(world: World, t: int, i: int) -> None:
+    """Let the object `chain[i]`, once it is used in tier `t`, be less recent than those before it, if that is so."""
+    if not world.knobs.is_tail_first or _is_endless(world, t):
+        return
+    k = i - 1
+    while k >= 0 and (world.chain[k] == world.chain[i] or not live_in(world, world.chain[k]) & (1 << t)):
+        k -= 1
+    world.tiers[t].behind = 0 if k < 0 else 1 + world.chain[k]
+
+
+@forced
+def touch(world: World, t: int, entry: int) -> None:
+    """Note that the object of `entry`, which is live in tier `t`, was used."""
+    if not _is_endless(world, t):
+        on_hit(world, t, entry)
+    if entry >= 0:
+        _stamp(world, entry)
+
+
 @inner
 def read(world: World, t: int, slot: int, now: int, phase: int, request: int, stage: int) -> int:
     """Read the whole of `slot` in tier `t`; return when it is done. Whether that makes it recent is the caller's."""
@@ -162,6 +198,8 @@ def write(world: World, t: int, slot: int, now: int, phase: int, request: int, s
     tier, what = world.tiers[t], world.slots[slot]
     if not _is_endless(world, t):
         on_insert(world, t, slot, now)
+    if phase != DEMOTE:
+        _stamp(world, slot)
     what.live |= 1 << t
     tier.used += what.size
     tier.written_bytes += what.size
@@ -266,6 +304,8 @@ def make_room_by_demotion(world: World, t: int, slot: int, now: int) -> None:
         elif has_room(world, lower, size):
             read(world, upper, leaving, now, DEMOTE, NONE, NONE)
             write(world, lower, leaving, now, DEMOTE, NONE, NONE)
+            if world.knobs.keeps_age:
+                settle(world, lower, leaving)
             drop(world, upper, leaving, now, DEMOTE)
             wanted.leaving = NONE
         else:
@@ -284,10 +324,3 @@ def expire(world: World, now: int) -> bool:
         drop(world, t, queue_of(world, t, 0).tail, when, EVICT)
         t, when = first_expiry(world)
     return True
-
-
-@forced
-def touch(world: World, t: int, entry: int) -> None:
-    """Note that the object of `entry`, which is live in tier `t`, was used."""
-    if not _is_endless(world, t):
-        on_hit(world, t, entry)

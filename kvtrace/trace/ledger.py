@@ -1,4 +1,7 @@
-"""Keep the books of a trace: replay its rows against what must be live, and find the first that cannot be."""
+"""Keep the books of a trace: replay its rows against what must be live, and find the first that cannot be.
+
+Rows come from a reader, which has checked each by itself (core/parquet.py): here they are checked against each other.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvtrace.core.compiled import njit
-from kvtrace.core.schema import TRACE, Op, enum_code
+from kvtrace.core.parquet import DENSE_SLACK
+from kvtrace.core.schema import MOST, TRACE, Op, enum_code
 from kvtrace.core.units import INT64_MAX
 
 if TYPE_CHECKING:
@@ -18,23 +22,16 @@ if TYPE_CHECKING:
     from kvtrace.core.metadata import TierFacts
 
 _READ, _WRITE = enum_code(TRACE, "op", Op.READ), enum_code(TRACE, "op", Op.WRITE)
-# Dense numbers are at most about as many as the rows; more would take memory for a damaged number's sake.
-_DENSE_SLACK = 1 << 24
 NO_STAGE = -(2**31)
 
 (
-    OK, NEGATIVE_TIME, TIME_BACKWARDS, NO_SUCH_TIER, NEGATIVE, OVERFLOW, NOT_DENSE, REQUEST_NOT_DENSE,
-    READ_ABSENT, READ_PAST_END, WRITE_GAP, OVER_CAPACITY, DELETE_ABSENT, DELETE_SIZE, STAGE_MISSING,
-    STAGE_ALONE, STAGE_FIRST, STAGE_BACK, STAGE_GAP,
-) = range(19)  # fmt: skip
+    OK, TIME_BACKWARDS, OVERFLOW, REQUEST_NOT_DENSE, READ_ABSENT, READ_PAST_END, WRITE_GAP, OVER_CAPACITY,
+    DELETE_ABSENT, DELETE_SIZE, STAGE_MISSING, STAGE_ALONE, STAGE_FIRST, STAGE_BACK, STAGE_GAP,
+) = range(15)  # fmt: skip
 
 FAULTS = {
-    NEGATIVE_TIME: ("ts_ns", "the time {ts_ns} is negative"),
     TIME_BACKWARDS: ("ts_ns", "time goes backwards to {ts_ns} ns, from {before} ns"),
-    NO_SUCH_TIER: ("tier", "there is no tier {tier}: the metadata names {tiers}"),
-    NEGATIVE: ("length_bytes", "a negative offset ({offset_bytes}), length ({length_bytes}) or rank ({rank})"),
-    OVERFLOW: ("length_bytes", "offset {offset_bytes} + length {length_bytes}, or the bytes live, overflow 64 bits"),
-    NOT_DENSE: ("object_id", "object {object_id} is no dense number from 0"),
+    OVERFLOW: ("length_bytes", "tier {tier_name} now holds {before} bytes, more than can be reckoned with"),
     REQUEST_NOT_DENSE: ("request_id", "request {request_id} is no dense number from 0"),
     READ_ABSENT: ("object_id", "reads object {object_id}, which is not live in tier {tier_name}"),
     READ_PAST_END: ("length_bytes", "reads object {object_id} to byte {end}; {tier_name} holds {before} bytes of it"),
@@ -97,10 +94,9 @@ class Ledger:
         top_request = int(columns["request_id"].max(initial=-1))
         self.objects = max(self.objects, top_object + 1)
         self.requests = max(self.requests, top_request + 1)
-        most = self.total_rows + _DENSE_SLACK
-        self._sizes = _grown(self._sizes, min(self.objects, most), 0)
-        self.extents = _grown(self.extents, min(self.objects, most), 0)
-        self._stages = _grown(self._stages, min(self.requests, most), -1)
+        self._sizes = _grown(self._sizes, self.objects, 0)
+        self.extents = _grown(self.extents, self.objects, 0)
+        self._stages = _grown(self._stages, min(self.requests, self.total_rows + DENSE_SLACK), -1)
         capacity = np.array(
             [INT64_MAX if t.capacity_bytes is None else t.capacity_bytes for t in self.tiers], dtype=np.int64
         )
@@ -114,18 +110,16 @@ class Ledger:
 
     def _fault(self, code: int, at: int, columns: dict[str, Any]) -> Fault:
         row = {name: int(columns[name][at]) for name in _NAMES}
-        known = 0 <= row["tier"] < len(self.tiers)
-        tier = self.tiers[row["tier"]] if known else None
+        tier = self.tiers[row["tier"]]
         column, text = FAULTS[code]
         message = text.format(
             **row, before=int(self._state[2]), end=row["offset_bytes"] + row["length_bytes"],
-            tiers=", ".join(t.name for t in self.tiers) or "none",
-            tier_name=tier.name if tier else "?", capacity=tier.capacity_bytes if tier else None,
+            tier_name=tier.name, capacity=tier.capacity_bytes,
         )  # fmt: skip
         return Fault(self.rows + at, column, message)
 
 
-_NAMES = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "request_id", "stage", "rank")
+_NAMES = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
 
 
 def _columns(batch: pa.RecordBatch) -> dict[str, Any]:
@@ -150,19 +144,11 @@ def _grown(array: Any, wanted: int, fill: int) -> Any:
 
 @njit
 def _enter(
-    ts_ns: Any, op: Any, tier: Any, object_id: Any, offset: Any, length: Any, request: Any, stage: Any, rank: Any,
+    ts_ns: Any, op: Any, tier: Any, object_id: Any, offset: Any, length: Any, request: Any, stage: Any,
     capacity: Any, sizes: Any, extents: Any, stages: Any, live: Any, peak: Any, state: Any, is_strict: bool,
 ) -> tuple[int, int]:  # fmt: skip
     for i in range(len(ts_ns)):
         t, o = tier[i], object_id[i]
-        if t < 0 or t >= len(capacity):
-            return NO_SUCH_TIER, i
-        if offset[i] < 0 or length[i] < 0 or rank[i] < 0:
-            return NEGATIVE, i
-        if offset[i] > INT64_MAX - length[i]:
-            return OVERFLOW, i
-        if o < 0 or o >= sizes.shape[1]:
-            return NOT_DENSE, i
         if request[i] < -1 or request[i] >= len(stages):
             return REQUEST_NOT_DENSE, i
         held = sizes[t, o]
@@ -173,11 +159,12 @@ def _enter(
         state[0] = ts_ns[i]
         if op[i] == _WRITE:
             grown = max(held, offset[i] + length[i]) - held
-            if live[t] > INT64_MAX - grown:
-                return OVERFLOW, i
             sizes[t, o] = held + grown
             extents[o] = max(extents[o], held + grown)
             live[t] += grown
+            if live[t] > MOST:
+                state[2] = live[t]
+                return OVERFLOW, i
             peak[t] = max(peak[t], live[t])
             if is_strict and live[t] > capacity[t]:
                 state[2] = live[t]
@@ -200,8 +187,6 @@ def _check(
     stages: Any,
     state: Any,
 ) -> int:
-    if ts_ns < 0:
-        return NEGATIVE_TIME
     if ts_ns < state[0]:
         state[2] = state[0]
         return TIME_BACKWARDS

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.core.csv import csv_fault
+from kvtrace.core.csv import MOST_LINE_BYTES, csv_fault, unpacked
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata, TierFacts, describe
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
 BLOCK_BYTES = 8 << 20
-_ZSTD_BYTES = 1 << 17
 ZSTD_LEVEL = 3
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # Microseconds up to here are exact in a double.
@@ -101,26 +100,13 @@ def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[f
 
 def _chunks(path: Path) -> Iterator[bytes]:
     """Yield the text of `path`, plain or zstd, some MiB at a time."""
-    import zstandard
-
     with path.open("rb") as file:
-        if file.read(len(_ZSTD_MAGIC)) != _ZSTD_MAGIC:
-            file.seek(0)
-            while data := file.read(BLOCK_BYTES):
-                yield data
+        if file.read(len(_ZSTD_MAGIC)) == _ZSTD_MAGIC:
+            yield from unpacked(path)
             return
         file.seek(0)
-        frame = None
-        while data := file.read(_ZSTD_BYTES):
-            while data:
-                frame = frame or zstandard.ZstdDecompressor().decompressobj()
-                try:
-                    yield frame.decompress(data)
-                except zstandard.ZstdError as error:
-                    raise TraceError(f"damaged zstd data: {error}", path=path) from None
-                data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
-        if frame is not None:
-            raise TraceError("truncated: its zstd data has no end", path=path)
+        while data := file.read(BLOCK_BYTES):
+            yield data
 
 
 def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
@@ -128,6 +114,8 @@ def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
     row, rest, is_data = 0, b"", False
     for data in _chunks(path):
         block, newline, rest = (rest + data).rpartition(b"\n")
+        if len(rest) > MOST_LINE_BYTES:
+            raise TraceError(f"a line of more than {MOST_LINE_BYTES} bytes", path=path, row=row)
         if newline and not is_data:
             block, is_data = block.partition(b"\n")[2], True
         if block:

@@ -48,6 +48,9 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """What is added to the turns of synthetic users; the turns themselves do not depend on it."""
 
     mode: ServingMode = ServingMode.BOTH
+    """Which half of a disaggregated node the storage serves."""
+    overlap: bool = False
+    """Users ask on without waiting for answers; their requests wait by class of service for one of as many servers."""
     prompt_share: float = 0.0
     """The share of conversations that begin with one of the system prompts."""
     prompt_tokens: tuple[int, ...] = (512, 1024, 2048)
@@ -55,21 +58,37 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     rag_share: float = 0.0
     """The share of requests that retrieve chunks of a document, which are there from the start."""
     rag_documents: int = 100
+    """How many documents there are."""
     rag_document_tokens: tuple[int, int] | None = None
     """Shortest and longest; by default 4,000 to 12,000, or 1,024 to 4,096 for models of 64 layers and more."""
     rag_chunk_tokens: int = 512
-    """With entry=turn no chunk is larger than 256 MiB."""
+    """Tokens of a document's chunk; with entry=turn none is larger than 256 MiB."""
     rag_top_chunks: int = 5
+    """Chunks of its document that a request retrieves."""
     rag_document_popularity: Popularity = Popularity.ZIPF
+    """How requests are spread over the documents."""
     rag_chunk_popularity: Popularity = Popularity.ZIPF
+    """How they are spread over the chunks of one."""
     decode_entries: int = 10
     """With mode=decode-only: entries a user has."""
     decode_entry_tokens: int = 2048
+    """With mode=decode-only: tokens of each."""
 
     @property
     def shares(self) -> bool:
         """Whether it works with synthetic users in a closed loop only."""
         return bool(self.prompt_share or self.rag_share or self.mode is ServingMode.DECODE_ONLY)
+
+
+class LoadDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a locked benchmark prescribes; `gen` uses it where the command line says nothing."""
+
+    model: str | None = None
+    """The model, where the command line names none."""
+    users: int | None = None
+    """Synthetic users, likewise."""
+    duration: str | None = None
+    """Virtual time, likewise, such as `300s`."""
 
 
 def check(
@@ -105,6 +124,10 @@ def check(
             not chunk_tokens or value % chunk_tokens == 0,
             f"workload.{name}(={value}) must be a multiple of chunk_tokens(={chunk_tokens}): only full ones are stored",
         )
+    require(
+        not (workload.overlap and (workload.shares or workload.mode is not ServingMode.BOTH)),
+        "workload.overlap works without prompts, documents and modes: leave the others of workload out",
+    )
     _check_mode(workload, stores_generated=stores_generated, require=require)
 
 

@@ -10,10 +10,10 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from evictions import POLICIES
+from evictions import POLICIES, Lru
 
 from kvtrace.model.shape import Piece, PieceKind
-from kvtrace.sim.preset import Entry, Match, Placement, Policy, Preset, Promotion
+from kvtrace.sim.preset import Entry, Match, Placement, Policy, Preset, Promotion, Recency
 from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:
@@ -106,7 +106,9 @@ class Oracle:
         self.batch = Batch(preset)
         self.sizes: dict[int, int] = {}
         self.seen: set[int] = set()
+        self.uses: list[int] = []
         self.populated: list[list[int]] = []
+        self.order: list[int] = []
         self.plans = self._plans(requests) if requests is not None else []
 
     def chunk_bytes(self) -> int:
@@ -147,10 +149,31 @@ class Oracle:
                 number = (key * self.ranks + rank) * self.layers + layer
                 self.rows.append((self.now, op, tier.number, phase, number, each, request, stage, rank))
 
+    def use(self, key: int) -> None:
+        """Note that `key` was used last."""
+        self.uses = [other for other in self.uses if other != key] + [key]
+
+    def follow(self, tier: Tier, key: int) -> None:
+        """Make `key`, just used in `tier`, less recent than those before it in `order`, if that is so."""
+        if self.preset.recency is not Recency.TAIL_FIRST or type(tier.policy) is not Lru:
+            return
+        keys, before = tier.policy.keys, self.order[: self.order.index(key)]
+        keys.remove(key)
+        at = next((keys.index(k) for k in reversed(before) if k in tier.objects), len(keys))
+        keys.insert(at, key)
+
     def write(self, tier: Tier, phase: str, key: int, request: int | None = None, stage: int | None = None) -> None:
         assert key not in tier.objects
         tier.objects[key] = self.sizes[key]
         tier.policy.insert(key, self.sizes[key])
+        if phase != "demote":
+            self.use(key)
+        elif self.preset.demotion_keeps_age and type(tier.policy) is Lru:
+            keys = tier.policy.keys
+            place = keys.index(key)
+            while place and self.uses.index(keys[place - 1]) > self.uses.index(key):
+                place -= 1
+            keys.insert(place, keys.pop())
         if tier.ttl_ns is not None:
             tier.expires[key] = self.now + tier.ttl_ns
         self.emit("write", tier, phase, key, request, stage)
@@ -242,6 +265,8 @@ class Oracle:
         """Read documents, then the chain, one group of layers after the other; return the stages."""
         for key, tier in retrieved + found:
             tier.policy.hit(key)
+            self.follow(tier, key)
+            self.use(key)
         for key, tier in retrieved:
             self.emit("read", tier, "retrieve", key, n, 0)
         stage = 1 if retrieved else 0
@@ -256,6 +281,7 @@ class Oracle:
     def request(self, n: int) -> Iterator[int | tuple[int]]:
         plan, p = self.plans[n], self.preset
         mode = p.workload.mode
+        self.order = [*plan.documents, *plan.chain]
         found: list[tuple[int, Tier]] = []
         retrieved: list[tuple[int, Tier]] = []
         if mode is not ServingMode.PREFILL_ONLY:
@@ -283,8 +309,14 @@ class Oracle:
                 prompt = plan.chain[: plan.prompt]
                 lost += [key for key in prompt if mode is ServingMode.PREFILL_ONLY or self.fastest(key) is None]
             new = plan.chain[plan.known if p.match is Match.ANY else len(found) :]
+            self.order = lost + new if plan.documents or plan.prompt else plan.chain
             stage = self.store(lost + new, n, stage)
         yield from self.decode(plan, n, stage)
+        if p.recency is Recency.TAIL_FIRST_AT_END:
+            for key in reversed([*plan.documents, *plan.chain]):
+                for tier in self.tiers:
+                    if key in tier.objects and type(tier.policy) is Lru:
+                        tier.policy.hit(key)
 
     def step_bytes(self, tokens: int) -> int:
         """Return what a decode step reads of the cache of so many `tokens` on one rank."""
@@ -329,6 +361,7 @@ class Oracle:
             tier = self.fastest(plan.chain[-1])
             if tier is not None:
                 tier.policy.hit(plan.chain[-1])
+                self.use(plan.chain[-1])
                 self.emit("read", tier, "decode", plan.chain[-1], n, stage)
                 stage += 1
         if p.decode_reads_at_once:
@@ -354,8 +387,11 @@ class Oracle:
                     if key in tier.objects:
                         if not is_lower:
                             tier.policy.hit(key)
+                            self.follow(tier, key)
+                            self.use(key)
                     elif self.evict_for(tier, key):
                         self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
+                        self.follow(tier, key)
                         is_any = True
             at += is_any
         return at
@@ -383,6 +419,7 @@ class Oracle:
                     self.demote_for(faster, key)
                 if self.evict_for(faster, key):
                     self.write(faster, "promote", key, n, stage)
+                    self.follow(faster, key)
                     is_any = True
         return is_any
 
@@ -394,15 +431,19 @@ class Oracle:
                 continue
             if holder is not None and (holder is tier or self.preset.exclusive):
                 holder.policy.hit(key)
+                self.follow(holder, key)
+                self.use(key)
             else:
                 self.demote_for(tier, key)
                 self.write(tier, phase, key, n, stage)
+                self.follow(tier, key)
                 is_any = True
         return (stage or 0) + is_any
 
     def run(self) -> list[Row]:
         """Return all rows. What is due comes before what arrives; what is due together goes by place in flight."""
         for keys in self.populated:
+            self.order = keys
             self.store(keys, None, None, "populate")
         arrivals = [plan.arrival for plan in self.plans]
         due: list[tuple[int, int, Iterator[int | tuple[int]]]] = []

@@ -1,5 +1,6 @@
 -- Block requests from the events of blkparse. Events of one device and first sector between two completions are one
--- request: inserted first, issued last, completed once. Without an issue or a completion it is an I/O that was merged.
+-- request: queued first (as an I/O, Q; as a request, G; in the scheduler, I), issued last, completed once. Without an
+-- issue or a completion it is an I/O that was merged.
 WITH numbered AS (
     SELECT *,
         coalesce(count(*) FILTER (action = 'C') OVER (
@@ -9,7 +10,7 @@ WITH numbered AS (
     WHERE action IN ('Q', 'G', 'I', 'D', 'C')
 )
 SELECT
-    min(ns) FILTER (action = 'I') AS insert_ns,
+    min(ns) FILTER (action IN ('Q', 'G', 'I')) AS insert_ns,
     max(ns) FILTER (action = 'D') AS issue_ns,
     max(ns) FILTER (action = 'C') AS complete_ns,
     device, sector,

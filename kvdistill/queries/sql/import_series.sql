@@ -1,9 +1,9 @@
--- What fio's bandwidth and IOPS logs say of each second: an amount that spans several is spread evenly over its time.
+-- What fio's logs of windows say of each second: an amount that spans several is spread evenly over its time, and a mean
+-- counts by its time.
 WITH spread AS (
     SELECT kind, op, second,
-        CASE WHEN to_ms > from_ms
-            THEN amount * (least(to_ms, (second + 1) * 1000) - greatest(from_ms, second * 1000)) / (to_ms - from_ms)
-            ELSE amount END AS amount
+        least(to_ms, (second + 1) * 1000) - greatest(from_ms, second * 1000) AS ms,
+        CASE WHEN to_ms > from_ms THEN amount * ms / (to_ms - from_ms) ELSE amount END AS amount
     FROM (
         SELECT *, unnest(range(from_ms // 1000, greatest(to_ms - 1, from_ms) // 1000 + 1)) AS second
         FROM rates
@@ -11,6 +11,7 @@ WITH spread AS (
 )
 SELECT second, op,
     CAST(round(sum(amount) FILTER (kind = 'iops')) AS BIGINT) AS operations,
-    CAST(round(sum(amount) FILTER (kind = 'bw')) AS BIGINT) AS bytes
+    CAST(round(sum(amount) FILTER (kind = 'bw')) AS BIGINT) AS bytes,
+    CAST(round(sum(amount) FILTER (kind = 'means') / nullif(sum(ms) FILTER (kind = 'means'), 0)) AS BIGINT) AS mean_ns
 FROM spread
 GROUP BY second, op

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from kvtrace.core.units import format_bytes, format_count, format_duration, format_rate
+from kvtrace.core.units import format_bytes, format_count, format_duration, format_rate, printable
 
 
 class Unit(StrEnum):
@@ -37,14 +37,14 @@ class Unit(StrEnum):
 
 
 class Sheet(StrEnum):
-    """The sheets of the MLPerf workbook, in its order."""
+    """The sheets of our workbook, which follow MLPerf's."""
 
-    SUMMARY = "Summary"
-    PARAMETERS = "Run Parameters"
-    PERFORMANCE = "Performance Metrics"
-    QOS = "QoS Metrics"
-    DEVICE = "Device Tracing"
-    HISTOGRAMS = "Trace Histograms"
+    SUMMARY = "Report"
+    PARAMETERS = "Parameters"
+    PERFORMANCE = "Performance"
+    QOS = "QoS"
+    DEVICE = "Device"
+    HISTOGRAMS = "Histograms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +223,8 @@ def _number(value: float) -> str:
 
 
 _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
-    Unit.TEXT: str,
-    Unit.EXACT: str,
+    Unit.TEXT: lambda value: printable(str(value)),
+    Unit.EXACT: lambda value: printable(str(value)),
     Unit.COUNT: lambda value: format_count(value) if float(value).is_integer() else f"{value:,.1f}",
     Unit.BYTES: format_bytes,
     Unit.BYTES_PER_DAY: lambda value: f"{format_bytes(value)}/day",

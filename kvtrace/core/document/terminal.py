@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from kvtrace.core.document.document import Document, ReportTable, Unit, raw_cell, show
+from kvtrace.core.units import printable
 
 if TYPE_CHECKING:
     # Heavy.
@@ -28,7 +29,7 @@ def show_documents(documents: Sequence[Document], *, hint: str = "") -> None:
     for document in documents:
         _show(document, console)
     if hint and any(_is_long(table) for document in documents for table in document.tables):
-        console.print(hint, style="dim")
+        console.print(printable(hint), style="dim")
 
 
 def show_tables(tables: Iterable[ReportTable]) -> None:
@@ -53,21 +54,21 @@ def _console() -> Console:
 
 def _show(document: Document, console: Console) -> None:
     if document.name:
-        console.print(document.name, style="bold")
+        console.print(printable(document.name), style="bold")
     for warning in document.warnings:
-        console.print(warning, style="bold red")
+        console.print(printable(warning), style="bold red")
     if document.headline:
-        console.print(document.headline)
+        console.print(printable(document.headline))
     for note in document.notes:
-        console.print(f"note: {note}")
+        console.print(f"note: {printable(note)}")
     for chapter in document.chapters:
         tables = [table for table in chapter.tables if not _is_long(table)]
         if chapter.title and (tables or chapter.notes):
-            console.print(f"\n{chapter.title}", style="bold underline")
+            console.print(f"\n{printable(chapter.title)}", style="bold underline")
         for table in tables:
             _show_table(table, console)
         if chapter.notes:
-            console.print("\n" + "\n".join(chapter.notes))
+            console.print("\n" + printable("\n".join(chapter.notes)))
     console.print()
 
 
@@ -80,7 +81,7 @@ def _show_table(table: ReportTable, console: Console) -> None:
     from rich.text import Text
 
     if table.title:
-        console.print(f"\n{table.title}", style="bold")
+        console.print(f"\n{printable(table.title)}", style="bold")
     if not table.rows:
         console.print("none")
         return

@@ -6,7 +6,9 @@ import csv
 import io
 
 from kvtrace.core.document.document import Document, ReportTable, Unit, raw_cell, show
+from kvtrace.core.units import printable
 
+_FORMULAS = ("=", "+", "-", "@")
 CSV_COLUMNS = ("file", "sheet", "table", "row", "figure", "unit", "value")
 
 
@@ -41,7 +43,7 @@ def _rows(table: ReportTable) -> str:
 
 def _plain(text: str) -> str:
     """Return `text` so that Markdown takes it literally, on one line."""
-    text = " ".join(text.split())
+    text = printable(" ".join(text.split()))
     return "".join(f"\\{c}" if c in "\\`*_[]<>|#" else c for c in text)
 
 
@@ -59,5 +61,12 @@ def csv_lines(documents: list[Document]) -> str:
                 name = " ".join(str(value) for value in row[: table.keys])
                 for value, column in zip(row[table.keys :], table.columns[table.keys :], strict=True):
                     raw, unit = raw_cell(value, column)
-                    writer.writerow([document.name, table.sheet.value, table.title, name, column.name, unit.value, raw])
+                    cells = [document.name, table.sheet.value, table.title, name, column.name, unit.value, raw]
+                    writer.writerow([_literal(cell) if isinstance(cell, str) else cell for cell in cells])
     return out.getvalue()
+
+
+def _literal(text: str) -> str:
+    """Return `text` so that no spreadsheet takes it for a formula: one that would be has an apostrophe before it."""
+    text = printable(text)
+    return f"'{text}" if text.lstrip().startswith(_FORMULAS) else text

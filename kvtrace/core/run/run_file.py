@@ -14,8 +14,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from kvtrace.core.errors import TraceError
-from kvtrace.core.files import write_json
-from kvtrace.core.metadata import Metadata
+from kvtrace.core.files import read_json, write_json
+from kvtrace.core.metadata import Count, Metadata
 from kvtrace.core.run.figures import Mlperf, RequestFigures, Summary
 
 RUN_FILE = "run.json"
@@ -60,6 +60,9 @@ class EngineNote(msgspec.Struct, frozen=True, kw_only=True):
     """What set it: the option, the default of a closed loop, or what an open loop has room for."""
     io_bytes: int | None
     buffer_bytes: int | None = None
+    """What buffers may take: they are touched as more are in flight, in an open loop whose depth is the default."""
+    buffer_used_bytes: int | None = None
+    """What was in use of it at once, at most."""
     plan_bytes: int | None = None
 
 
@@ -105,6 +108,15 @@ class Populated(msgspec.Struct, frozen=True):
     wall_ns: int
 
 
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """How long it took until the first operation that is measured could be submitted."""
+
+    lay_out_ns: int
+    """Writing what is unwritten of preallocated files and devices, and is not populated."""
+    total_ns: int
+    """From before the trace was read: with preconditioning, laying out and populating."""
+
+
 class ShapeNote(msgspec.Struct, frozen=True, kw_only=True):
     """The ratios that were asked of the data, and what came of them."""
 
@@ -126,8 +138,10 @@ class DataNote(msgspec.Struct, frozen=True, kw_only=True):
     """What the writes carried."""
 
     generator: str
+    """What made it; its version, if it is a library, is among those of the host."""
     seed: int
-    piece_bytes: int
+    piece_bytes: int | None
+    """What was made by one seed; null if each 8 bytes were by themselves."""
     note: str
     shape: ShapeNote | None
     """Null if no ratio was asked for: no block occurs twice, and none compresses."""
@@ -221,6 +235,23 @@ class ProbesNote(msgspec.Struct, frozen=True, kw_only=True):
     duration_ns: int | UnsetType | None = UNSET
 
 
+class _Host(msgspec.Struct):
+    kernel: str | None = None
+    cpu_model: str | None = None
+    cpus: Count | None = None
+
+
+class _Target(msgspec.Struct):
+    drives: list[dict[str, Any]] | None = None
+
+
+class _Known(msgspec.Struct):
+    """The parts of the free fields that readers look at."""
+
+    host: _Host
+    tiers: dict[str, _Target]
+
+
 class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a run when its first operation is about to be submitted."""
 
@@ -246,9 +277,14 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
     window: WindowNote
     preconditioned: list[Preconditioned] = []
     populated: Populated | None = None
+    prepared: Prepared | None = None
     data: DataNote | None = None
     smart: dict[str, SmartReadings] = {}
     """By drive."""
+
+    def __post_init__(self) -> None:
+        """Refuse, with msgspec's own error, free fields whose known parts are not of their types."""
+        msgspec.convert({"host": self.host, "tiers": self.tiers}, _Known)
 
     def drives(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (tier, facts) for each drive of each tier; what all drives of a tier share is among each one's."""
@@ -315,15 +351,14 @@ def write_run(folder: Path, run: RunFile | PartialRunFile) -> None:
     write_json(folder / name, run)
 
 
+def refuse_cut_off(folder: Path) -> None:
+    """Raise TraceError, which says how to recover it, if `folder` holds a run that goes on or was cut off."""
+    if (folder / PARTIAL_RUN_FILE).is_file() and not (folder / RUN_FILE).is_file():
+        how = f"kvreplay recover {folder} makes a partial run of it"
+        raise TraceError(f"that run goes on or was cut off; {how}", path=folder)
+
+
 def _read(path: Path, kind: type[Kind]) -> Kind:
-    if not path.is_file() and (path.parent / PARTIAL_RUN_FILE).is_file():
-        how = f"kvreplay recover {path.parent} makes a partial run of it"
-        raise TraceError(f"that run goes on or was cut off; {how}", path=path.parent)
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror or error}", path=path) from None
-    except msgspec.ValidationError as error:
-        raise TraceError(f"not of this version of kvtrace: {error}; make the run again", path=path) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TraceError(f"damaged: {error}", path=path) from None
+    if not path.is_file():
+        refuse_cut_off(path.parent)
+    return read_json(path, kind, misfit="not of this version of kvtrace: {}; make the run again")

@@ -246,9 +246,15 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
         ("fio-json", "a.json", '{"jobs": []}', "holds no job"),
         ("fio-json", "a.json", '{"jobs": ', "not fio's JSON"),
         ("fio-log", "a_lat.1.log", "1, 2\n", "has 2 columns"),
-        ("fio-log", "a_lat.1.log", "100, 194746, 0, 0, 0\n", "holds averages"),
+        ("fio-log", "a_clat_hist.1.log", "100, 0, 4096, 1, 2\n", "has 2 latency bins, where fio"),
         ("bpftrace", "a.txt", "Attaching 1 probe...\n", "holds no histogram"),
         ("bpftrace", "a.txt", "@d2c_read_us: \n[nonsense\n", "a.txt, row 2: '[nonsense' is no bucket"),
+        (
+            "bpftrace",
+            "a.txt",
+            f"@d2c_read_us:\n[1] {2**70} |@|\n",
+            "a.txt, row 2: '[1] 1180591620717411303424 |@|' is no",
+        ),
         ("bpftrace", "a.txt", "@qd_read:\n[1] 1 |@|\n@qd_read:\n[1] 1 |@|\n", "row 3: @qd_read is there twice"),
         ("blkparse", "a.txt", "CPU0 (8,0):\n", "holds no event"),
         ("blkparse", "a.txt", "  8,0 1 1 0.000000001 1 Q R 1 + 1 [x]\n", "holds no issue"),
@@ -440,6 +446,72 @@ def test_fio_json_by_hand(tmp_path):
     assert "3 trims of job j in o.json have no place in our figures" in result.notes
 
 
+def test_mean_latencies_of_windows_are_a_series_that_says_so(tmp_path):
+    # As fio 3.33 writes it with log_avg_msec=500: means, without a count, and nothing of a quiet window.
+    log = write_lines(tmp_path / "j_lat.1.log", "500, 1000, 0, 0, 0", "1500, 4000, 0, 0, 0", "2000, 800, 1, 0, 0")
+    result = run_import("fio-log", [log], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "second", "op", "operations", "bytes", "mean_ns") == [
+        # Half a second of each window.
+        (0, "read", None, None, 2500), (0, "write", None, None, 800), (1, "read", None, None, 4000),
+        (1, "write", None, None, 800),
+    ]  # fmt: skip
+    assert any("mean latencies of windows (log_avg_msec" in note for note in result.notes)
+    found = figures(tmp_path / "out")["fio", "read"]
+    # Without counts, no mean of the whole.
+    assert (found["operations"], found["bytes"], found["latency"]["mean_ns"]) == (None, None, None)
+
+
+def hist_line(ms: int, op: int, size: int, counts: dict[int, int], coarseness: int = 0) -> str:
+    bins = [0] * (1856 >> coarseness)
+    for bin_, count in counts.items():
+        bins[bin_] = count
+    return ", ".join(map(str, (ms, op, size, *bins)))
+
+
+@pytest.mark.parametrize("coarseness", [0, 2])
+def test_latency_histograms_of_windows(tmp_path, coarseness):
+    # fio's bins: one a ns to 128, then 64 a power of two. 100 ns is bin 100; 1024 to 1039 ns is 5 * 64.
+    short, long = 100 >> coarseness, 320 >> coarseness
+    log = write_lines(
+        tmp_path / "j_clat_hist.1.log", hist_line(1000, 0, 4096, {short: 30, long: 10}, coarseness),
+        hist_line(2000, 0, 4096, {long: 60}, coarseness), hist_line(2000, 1, 512, {short: 2}, coarseness),
+    )  # fmt: skip
+    result = run_import("fio-log", [log], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "second", "op", "operations", "bytes") == [
+        # The write's window began with the run: no line says otherwise.
+        (0, "read", 40, 40 * 4096), (0, "write", 1, 512), (1, "read", 60, 60 * 4096), (1, "write", 1, 512),
+    ]  # fmt: skip
+    latency = figures(tmp_path / "out")["fio", "read"]["latency"]
+    end = {0: 1024 + 15, 2: 1024 + 63}[coarseness]
+    assert (latency["count"], latency["p50_ns"], latency["p99_ns"], latency["mean_ns"]) == (100, end, end, None)
+    assert any("histograms of completion latencies" in note for note in result.notes)
+    assert run_cli("kvdistill", "report", tmp_path / "out").returncode == 0
+
+
+def test_logs_of_windows_with_dates_count_from_their_first_line(tmp_path):
+    log = write_lines(tmp_path / "j_bw.1.log", "1700000000500, 1000, 0, 0, 0", "1700000001500, 1000, 0, 0, 0")
+    result = run_import("fio-log", [log], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "second", "bytes") == [(0, 1024_000)]
+    assert any("times are dates (log_unix_epoch)" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("j_lat.1.log", "5, 9223372036854775807, 0, 4096, 0, 0x0"),
+        ("j_lat.1.log", "5, 10, 0, 4096, 18446744073709551616, 0x0"),
+        ("j_lat.1.log", "9223372036854775807, 10, 0, 4096, 0, 0x0"),
+        ("j_lat.1.log", "5, 10, 0, 4611686018427387904, 0, 0x0"),
+        ("j_lat.1.log", "5, 10, 0, 4096, , 0x0"), ("j_bw.1.log", "9223372036854775807, 10, 0, 0, 0, 0x0"),
+        ("j_bw.1.log", "5, 9223372036854775807, 0, 0, 0, 0x0"),
+    ],
+)  # fmt: skip
+def test_numbers_beyond_any_device_s_in_a_log_of_fio_are_left_out(tmp_path, name, line):
+    log = write_lines(tmp_path / name, "5, 10, 0, 4096, 4096, 0x0", "6, 10, 0, 4096, 8192, 0x0", line)
+    result = run_import("fio-log", [log], tmp_path / "out")
+    assert (result.rows_read, result.rows_kept, sum(result.left_out.values())) == (3, 2, 1)
+
+
 def test_figures_without_operations_are_reported_and_compared(tmp_path):
     (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job()]}))
     run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out", tier="nvme")
@@ -500,9 +572,9 @@ def test_blkparse(tmp_path):
     names = ("insert_ns", "issue_ns", "complete_ns", "sector", "bytes", "rwbs", "pid", "comm", "error")
     assert rows_of(tmp_path / "out" / "blocks.parquet", BLOCKS, *names) == [
         # Queued by fio, whoever issued it.
-        (1500, 10_000, 110_000, 223490, 4096, "R", 697, "fio", 0),
-        # Merged, given back and issued again: one request, from its last issue.
-        (None, 30_000, 120_000, 1000, 16384, "WS", 697, "fio", 5),
+        (0, 10_000, 110_000, 223490, 4096, "R", 697, "fio", 0),
+        # Merged, given back and issued again: one request, queued once, issued last.
+        (20_000, 30_000, 120_000, 1000, 16384, "WS", 697, "fio", 5),
         (None, 200_000, 290_000, 223490, 4096, "R", 697, "fio", 0),
         (None, 300_000, 310_000, 0, 0, "FN", 697, "fio", 0),
         (None, 400_000, None, 55, 4096, "R", 697, "a name", None),
@@ -514,11 +586,21 @@ def test_blkparse(tmp_path):
     assert {"1 I/Os were merged into requests", "1 requests have no completion in the text"} <= set(result.notes)
 
 
+@pytest.mark.parametrize("line", [
+    f"  8,0 3 3 {10**30}.000001500 697 D R 1 + 8 [x]", f"  8,0 3 3 0.000001500 {2**40} D R 1 + 8 [x]",
+    f"  8,0 3 3 0.000001500 697 D R {2**62} + 8 [x]", f"  8,0 3 3 0.000001500 697 D R 1 + {2**40} [x]",
+])  # fmt: skip
+def test_numbers_beyond_any_device_s_in_a_text_of_blkparse_are_left_out(tmp_path, line):
+    log = write_lines(tmp_path / "b.txt", *BLKPARSE.splitlines()[:4], line, *BLKPARSE.splitlines()[4:])
+    result = run_import("blkparse", [log], tmp_path / "out")
+    assert (result.rows_read, result.rows_kept, result.left_out["numbers beyond any device's"]) == (18, 5, 1)
+
+
 def test_blkparse_s_figures(tmp_path):
     (tmp_path / "b.txt").write_text(BLKPARSE)
     run_import("blkparse", [tmp_path / "b.txt"], tmp_path / "out")
     found = json.loads((tmp_path / "out" / "probe.json").read_text())
-    assert found["duration_ns"] == 400_000 - 1500
+    assert found["duration_ns"] == 400_000
     read, write = (found["block"]["directions"][name] for name in ("read", "write"))
     # The last read has no completion; the write failed.
     assert (read["queued"], read["issued"], read["issued_bytes"], read["completed"], read["errors"]) == (
@@ -528,12 +610,12 @@ def test_blkparse_s_figures(tmp_path):
         2,
         0,
     )
-    assert (write["queued"], write["issued"], write["completed"], write["errors"]) == (None, 1, 1, 1)
+    assert (write["queued"], write["issued"], write["completed"], write["errors"]) == (1, 1, 1, 1)
     assert (read["completed_bytes"], write["completed_bytes"]) == (8192, 0)
     assert (read["d2c"]["count"], read["d2c"]["mean_ns"], read["d2c"]["p50_ns"]) == (2, 95_000, 90_000)
     assert read["d2c"]["p95_ns"] is None
     assert read["d2c"]["log2_ns"] == [{"from": 65536, "below": 131072, "count": 2}]
-    assert (read["q2d"]["count"], read["q2d"]["mean_ns"], write["q2d"]["count"]) == (1, 8500, 0)
+    assert (read["q2d"]["count"], read["q2d"]["mean_ns"], write["q2d"]["mean_ns"]) == (1, 10_000, 10_000)
     assert read["block_sizes"] == [{"bytes": 4096, "count": 3}]
     # The write is issued while the first read is in flight.
     assert read["in_flight_at_dispatch"] == [{"in_flight": 1, "count": 3}]

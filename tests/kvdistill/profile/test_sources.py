@@ -32,10 +32,10 @@ BLOCK_ROWS = [
 ]
 
 
-def write_blocks(folder, rows=BLOCK_ROWS):
+def write_blocks(folder, rows=BLOCK_ROWS, queued=None):
     issue, complete, device, sector, length, rwbs = zip(*rows, strict=True)
     columns = {
-        "insert_ns": [None] * len(rows), "issue_ns": [i * MS for i in issue],
+        "insert_ns": queued or [None] * len(rows), "issue_ns": [i * MS for i in issue],
         "complete_ns": [None if c is None else c * MS for c in complete], "device": device, "sector": sector,
         "bytes": length, "rwbs": rwbs, "pid": [None] * len(rows), "comm": [None] * len(rows),
         "error": [None] * len(rows),
@@ -69,6 +69,15 @@ def test_block_events_by_hand(tmp_path):
     assert profile.data is None
 
 
+def test_a_request_arrives_when_it_is_queued_and_not_when_it_is_last_issued(tmp_path):
+    # One at a time at the device, the second given back until the first is done; both were there from the start.
+    rows = [(0, 4, "vda", 2048, 4096, "R"), (4, 8, "vda", 4096, 4096, "R"), (9, 10, "vda", 0, 4096, "R")]
+    profile = distil_source(write_blocks(tmp_path, rows, [0, 1 * MS, None]), "vda", Limit(), tmp_path).profile
+    assert (profile.arrivals.gap_mean_ns, profile.span_ns) == (4.5 * MS, 9 * MS)
+    assert profile.depth.shares == [InFlight(0, 0.1), InFlight(1, 0.6), InFlight(2, 0.3)]
+    assert profile.depth.mean == (4 + 7 + 1) / 10
+
+
 def test_arrivals_and_reuse_by_hand(tmp_path):
     rows = [io(0, "write", 0, 4096), io(0, "write", 1, 8192), io(10, "read", 0, 4096), io(14, "read", 1, 8192),
             io(40, "read", 0, 4096)]  # fmt: skip
@@ -86,19 +95,20 @@ def test_arrivals_and_reuse_by_hand(tmp_path):
     assert profile.space.end_live_bytes == profile.space.peak_live_bytes == 12 * KIB
 
 
-def test_one_instant_has_no_arrivals_and_no_phases(tmp_path):
+def test_one_instant_has_no_arrivals_and_no_streams(tmp_path):
     profile = distil_rows(tmp_path, [io(7, "read", i, 4096) for i in range(5)]).profile
-    assert (profile.arrivals, profile.phases, profile.depth, profile.idle) == (None, [], None, None)
+    assert (profile.arrivals, profile.streams, profile.depth, profile.idle) == (None, [], None, None)
 
 
 def test_a_change_of_rate_is_a_phase(tmp_path):
     # 100 reads in the first second, then 50 writes a second for two.
     rows = [io(i * 10, "read", i % 3, 4096) for i in range(100)]
     rows += [io(1000 + i * 20, "write", i % 3, 4096) for i in range(100)]
-    found = distil_rows(tmp_path, rows).profile.phases
-    assert [(p.read.ops, p.write.ops) for p in found] == [(100, 0), (0, 100)]
-    assert found[1].start_ns == found[0].span_ns == pytest.approx(1000 * MS, rel=0.02)
-    assert sum(p.span_ns for p in found) == 2980 * MS
+    found = distil_rows(tmp_path, rows).profile.streams
+    assert [(s.name, s.read.ops, s.write.ops, s.loop.pace) for s in found] == [
+        ("read", 100, 0, "even"), ("write", 0, 100, "even"),
+    ]  # fmt: skip
+    assert [(s.start_ns, s.span_ns) for s in found] == [(0, 1000 * MS), (1000 * MS, 2000 * MS)]
 
 
 def test_a_run_is_distilled_from_what_was_timed(tmp_path):
@@ -126,7 +136,7 @@ PROBE = {
             "read": {
                 "issued": 100, "issued_bytes": 100 << 20, "block_sizes": [{"bytes": 1 << 20, "count": 100}],
                 "in_flight_at_dispatch": [{"in_flight": 1, "count": 60}, {"in_flight": 3, "count": 40}],
-                "d2c": {"count": 100, "mean_ns": 1e7},
+                "d2c": {"count": 100, "mean_ns": 1e7}, "q2d": {"count": 100, "mean_ns": 2e6},
             },
         },
     },
@@ -137,17 +147,17 @@ def test_a_probe_of_any_process_becomes_a_statistical_job(tmp_path):
     (tmp_path / "probe.json").write_text(json.dumps(PROBE))
     profile = distil_source(tmp_path, None, Limit(), tmp_path).profile
     assert (profile.tier, profile.span_ns, profile.read.ops) == ("nvme0n1", 2 * 10**9, 100)
-    # 100 requests of 10 ms in 2 s.
-    assert (profile.depth.mean, profile.depth.max) == (0.5, 3)
-    assert (profile.space, profile.arrivals, profile.locality, profile.phases) == (None, None, None, [])
+    # 100 requests of 2 ms in the queue and 10 ms at the device, in 2 s.
+    assert (profile.depth.mean, profile.depth.max) == (0.6, 3)
+    assert (profile.space, profile.arrivals, profile.locality, profile.streams) == (None, None, None, [])
     refused = run_cli("kvdistill", "fio", tmp_path, "-o", tmp_path / "jobs", check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "--space" in refused.stderr
     run_cli("kvdistill", "fio", tmp_path, "-o", tmp_path / "jobs", "--space", "1GiB")
     job = (tmp_path / "jobs" / "stat.fio").read_text()
-    assert "bssplit=1048576/100\n# no random_distribution: the source does not say" in job
+    assert "# no random_distribution: the source does not say" in job
     assert "rate_iops=50\nrate_process=poisson\n" in job
-    assert sorted(f.name for f in (tmp_path / "jobs").iterdir()) == ["profile.json", "stat.fio"]
+    assert sorted(f.name for f in (tmp_path / "jobs").iterdir()) == ["prefill.fio", "profile.json", "stat.fio"]
     for mode in ("replay", "reuse"):
         done = run_cli("kvdistill", "fio", tmp_path, "-o", tmp_path / "jobs", "--mode", mode, check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -188,7 +198,7 @@ def test_what_cannot_be_distilled_is_one_line(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.root
-@pytest.mark.bcc
+@pytest.mark.bpf
 @pytest.mark.fio
 def test_a_known_fio_job_comes_back_from_its_own_block_events(tmp_path):
     from probe_load import FILE_BYTES, LOAD, place_on_disk, probed

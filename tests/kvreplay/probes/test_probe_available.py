@@ -1,27 +1,14 @@
 """Why the probes cannot run is said in one line that mends it."""
 
-import struct
+import hashlib
 
 import pytest
 
 from kvreplay.probes import available
-from kvreplay.probes.available import check_available, check_headers, check_lockdown
-from kvreplay.probes.program import read_btf
+from kvreplay.probes.available import check_available, check_lockdown
+from kvreplay.probes.libbpf import library
+from kvreplay.probes.program import OBJECT, missing, unseen_calls, uring_places
 from kvtrace.core.errors import ProbeUnavailable
-
-
-def test_headers_missing_gives_the_link_recipe(tmp_path, monkeypatch):
-    monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
-    modules = tmp_path / "9.9.9-x"
-    with pytest.raises(ProbeUnavailable) as caught:
-        check_headers(modules, "9.9.9-x", tmp_path / "kheaders")
-    text = str(caught.value)
-    assert "apt-get install linux-headers-9.9.9-x" in text
-    assert f"ln -s /usr/src/linux-headers-VERSION-amd64 {modules}/build" in text
-    assert f"ln -s /usr/src/linux-headers-VERSION-common {modules}/source" in text
-    assert "\n" not in text
-    (modules / "build").mkdir(parents=True)
-    check_headers(modules, "9.9.9-x", tmp_path / "kheaders")
 
 
 def test_lockdown_is_named(tmp_path):
@@ -37,9 +24,10 @@ def test_lockdown_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("os.geteuid", lambda: 1000, "run as root"),
+        ("os.geteuid", lambda: 1000, "needs root"),
         ("BTF", available.Path("/nonexistent/vmlinux"), "CONFIG_DEBUG_INFO_BTF"),
         ("TRACEFS", (), "mount -t tracefs"),
+        ("library", lambda: library.__wrapped__("libnone.so.1"), "apt-get install libbpf1"),
     ],
 )
 def test_each_reason_says_what_mends_it(monkeypatch, name, value, said):
@@ -51,34 +39,63 @@ def test_each_reason_says_what_mends_it(monkeypatch, name, value, said):
         check_available()
 
 
-def _btf(kflag: int) -> bytes:
-    text = b"\0request\0first\0second\0__REQ_SYNC\0OTHER\0"
-    at = {name: text.index(name) for name in (b"request", b"first", b"second", b"__REQ_SYNC", b"OTHER")}
-    types = struct.pack("<IIII", 0, 1 << 24, 4, 32)  # an integer, with its four bytes of extra
-    types += struct.pack("<III", at[b"request"], 4 << 24 | 2 | kflag << 31, 16)
-    types += struct.pack("<III", at[b"first"], 1, 0)
-    types += struct.pack("<III", at[b"second"], 1, 64 | (3 << 24 if kflag else 0))
-    types += struct.pack("<III", 0, 6 << 24 | 2, 4)
-    types += struct.pack("<Ii", at[b"__REQ_SYNC"], 11) + struct.pack("<Ii", at[b"OTHER"], 5)
-    return struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(text)) + types + text
+def test_a_device_without_root_is_not_called_unreadable(tmp_path, monkeypatch, capsys):
+    """Who may not read a device learns what the probes need, and not only that."""
+    from kvreplay import cli
+
+    monkeypatch.setattr(available.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(available.os, "access", lambda _path, _mode: False)
+    monkeypatch.setattr("sys.argv", ["kvreplay", "probe", "--dev", "/dev/null", "-o", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == ProbeUnavailable.exit_code
+    assert "needs root" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kflag", [0, 1])
-def test_offsets_are_read_from_btf(tmp_path, kflag):
-    path = tmp_path / "vmlinux"
-    path.write_bytes(_btf(kflag))
-    btf = read_btf(path, frozenset({"request"}), "__REQ_")
-    assert btf.offsets == {"request.first": 0, "request.second": 8}
-    assert btf.enumerators == {"__REQ_SYNC": 11}
-    with pytest.raises(ProbeUnavailable, match=r"no request\.third"):
-        btf.offset("request.third")
+def test_the_object_is_of_the_sources_beside_it():
+    """Whoever changes the C runs `make bpf`."""
+    folder = OBJECT.parent
+    files = [*sorted(folder.glob("*.bpf.c")), *sorted(folder.glob("*.bpf.h"))]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    assert digest.encode() in OBJECT.read_bytes()
 
 
-def test_what_is_no_btf_is_refused(tmp_path):
-    path = tmp_path / "vmlinux"
-    path.write_bytes(b"\x7fELF" + bytes(40))
-    with pytest.raises(ProbeUnavailable, match="not BTF"):
-        read_btf(path, frozenset(), "")
-    path.write_bytes(b"x")
-    with pytest.raises(ProbeUnavailable, match="no BTF"):
-        read_btf(path, frozenset(), "")
+@pytest.fixture
+def events(tmp_path):
+    """The tracepoints of a kernel of today."""
+    for name in (
+        *("block/block_io_start", "block/block_rq_insert", "block/block_rq_issue", "syscalls/sys_enter_pread64"),
+        *("syscalls/sys_enter_io_submit", "io_uring/io_uring_submit_req", "io_uring/io_uring_complete"),
+    ):
+        (tmp_path / name).mkdir(parents=True)
+    for name, fields in (("submit_req", [("void * req", 16)]), ("complete", [("void * req", 16), ("int res", 32)])):
+        text = "".join(f"\tfield:{field};\toffset:{at};\tsize:8;\tsigned:0;\n" for field, at in fields)
+        (tmp_path / f"io_uring/io_uring_{name}" / "format").write_text(text)
+    return tmp_path
+
+
+SECTIONS = {
+    "block_io_start": "tp_btf/block_io_start",
+    "block_rq_insert": "tp_btf/block_rq_insert",
+    "block_rq_issue": "tp_btf/block_rq_issue",
+    "block_rq_issue_first": "tp_btf/block_rq_issue",
+    "enter_pread64": "tp/syscalls/sys_enter_pread64",
+    "enter_io_submit": "tp/syscalls/sys_enter_io_submit",
+}
+
+
+def test_programs_are_left_out_that_the_kernel_has_no_tracepoints_for(events):
+    assert missing(SECTIONS, events) == {"block_rq_insert", "block_rq_issue_first"}
+    (events / "block/block_io_start").rmdir()
+    (events / "syscalls/sys_enter_io_submit").rmdir()
+    assert missing(SECTIONS, events) == {"block_io_start", "block_rq_issue", "enter_io_submit"}
+
+
+def test_io_uring_is_seen_where_its_tracepoints_have_the_request(events):
+    assert uring_places(events) == {"uring_submitted_at": 16, "uring_req_at": 16, "uring_result_at": 32}
+    assert unseen_calls(events) == ()
+    (events / "io_uring/io_uring_complete/format").write_text("\tfield:int res;\toffset:32;\n")
+    assert uring_places(events) is None
+    assert unseen_calls(events) == ("io_uring",)
+    (events / "syscalls/sys_enter_pread64").rmdir()
+    assert unseen_calls(events) is None

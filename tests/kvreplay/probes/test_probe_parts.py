@@ -10,9 +10,10 @@ from conftest import run_cli
 from kvreplay.probes import available, measure
 from kvreplay.probes.devices import Disk, above, beneath, device_name, resolve, zone_shift
 from kvreplay.probes.histogram import SLOTS, Bucket, histogram, slot_bounds
+from kvreplay.probes.layout import EVENT
 from kvreplay.probes.program import Cgroup, Filter, find_cgroup
 from kvreplay.probes.result import BlockFigures
-from kvreplay.probes.session import EVENT, Found, blocks_batch, rwbs
+from kvreplay.probes.session import Found, blocks_batch, rwbs
 from kvtrace.core.errors import ConfigError, DeviceError
 
 BITS = {"__REQ_SYNC": 11, "__REQ_META": 12, "__REQ_FUA": 17, "__REQ_PREFLUSH": 18, "__REQ_RAHEAD": 19}
@@ -141,7 +142,7 @@ def test_flags_are_written_as_the_kernel_does(flags, letters):
 def test_events_become_rows_with_nulls_for_what_was_not_seen():
     whole = struct.pack("<4Q6I16s", 1100, 1200, 1500, 77, 4096, 1 << 11, 0xFFF << 20, 42, 10, 0, b"fio")
     open_ = struct.pack("<4Q6I16s", 1300, 0, 0, 78, 512, 1, 0xFFF << 20, 43, 0, 0, b"dd")
-    assert len(whole) == sum(int(t[2:]) if t[0] == "<" else 16 for _n, t in EVENT)
+    assert len(whole) == EVENT.itemsize
     rows = blocks_batch(whole + open_, 1000, BITS).to_pylist()
     assert rows[0] == {
         "insert_ns": 100,
@@ -164,11 +165,14 @@ def test_events_become_rows_with_nulls_for_what_was_not_seen():
 
 
 def test_a_name_is_matched_to_its_end():
-    macros = Filter(comm="fio").macros()
-    assert macros["WANTED_COMM_LOW"] == int.from_bytes(b"fio", "little")
-    assert macros["WANTED_COMM_MASK_LOW"] == 0xFFFFFFFF  # three letters and the zero behind them
-    assert (macros["WANTED_COMM_HIGH"], macros["WANTED_COMM_MASK_HIGH"]) == (0, 0)
-    assert Filter().macros() == {"OWN_PID": os.getpid()}
+    config = Filter(comm="fio").config()
+    assert config["is_comm_wanted"] == 1
+    assert config["comm_low"] == int.from_bytes(b"fio", "little")
+    assert config["comm_mask_low"] == 0xFFFFFFFF  # three letters and the zero behind them
+    assert (config["comm_high"], config["comm_mask_high"]) == (0, 0)
+    everyone = Filter().config()
+    assert everyone["own_pid"] == os.getpid()
+    assert not any(everyone[name] for name in ("is_comm_wanted", "wanted_pid", "wanted_cgroup", "is_device_wanted"))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +203,7 @@ def test_an_unavailable_probe_leaves_nothing_behind(tmp_path, monkeypatch):
     from kvtrace.core.errors import ProbeUnavailable
 
     monkeypatch.setattr(available.os, "geteuid", lambda: 1000)
-    with pytest.raises(ProbeUnavailable, match="run as root"):
+    with pytest.raises(ProbeUnavailable, match="needs root"):
         measure.measure(Filter(), tmp_path / "out", 1, [], has_events=True, tell=lambda _line: None)
     assert not (tmp_path / "out").exists()
 

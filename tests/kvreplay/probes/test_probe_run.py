@@ -23,7 +23,7 @@ ROWS = [
 
 
 @pytest.mark.root
-@pytest.mark.bcc
+@pytest.mark.bpf
 def test_a_runs_block_requests_are_its_operations_bytes(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     (tmp_path / "scratch").mkdir()

@@ -49,6 +49,20 @@ def test_what_is_damaged_is_refused_in_one_line(tmp_path: Path, content: bytes) 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"host": {"kernel": 5}}, {"host": {"cpus": -1}}, {"tiers": {"nvme": {"drives": 3}}}, {"summary": {"verdict": 1}},
+        {"window": "all"},
+    ],
+)  # fmt: skip
+def test_text_where_numbers_belong_is_refused_in_one_line(tmp_path: Path, changed: dict[str, Any]) -> None:
+    content = json.loads((GOLDEN).read_text(encoding="utf-8"))
+    (tmp_path / "run.json").write_text(json.dumps(content | changed), encoding="utf-8")
+    with pytest.raises(TraceError, match=r"run\.json.*: not of this version of kvtrace: .*; make the run again"):
+        read_run(tmp_path)
+
+
 def test_no_run_is_none_and_no_file_is_an_error(tmp_path: Path) -> None:
     assert find_run(tmp_path) is None
     with pytest.raises(TraceError, match="No such file"):

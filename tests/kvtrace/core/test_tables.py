@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kvtrace.core import tables as traceio
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
+from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, REQUESTS, TABLES, TRACE, Table, arrow_schema
 from kvtrace.core.tables import create, objects_path, open_table, read_table
 
@@ -26,8 +27,9 @@ def values(column) -> st.SearchStrategy:
     if column.values:
         cell = st.sampled_from(column.values)
     elif column.type in INTS:
-        bits = INTS[column.type]
-        cell = st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        # The metadata names three tiers, and objects are numbered about as far as there are rows.
+        most = {"tier": 2, "object_id": DENSE_SLACK}.get(column.name, column.most)
+        cell = st.integers(-(2 ** (INTS[column.type] - 1)) if column.least is None else column.least, most)
     elif column.type == "string":
         cell = TEXT
     else:
@@ -186,4 +188,4 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path, name, message):
 
 
 def test_every_table_is_declared():
-    assert set(TABLES) == {"requests", "trace", "objects", "ops", "served", "series", "blocks"}
+    assert set(TABLES) == {"requests", "trace", "objects", "ops", "served", "series", "blocks", "events"}

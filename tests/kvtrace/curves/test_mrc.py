@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from simulated import kvtrace
 
 from kvtrace.curves.sampling import estimate
-from kvtrace.curves.stack import Uses, lru_curve, lru_hits, policy_uses
+from kvtrace.curves.stack import lru_curve, lru_hits, policy_uses
+from kvtrace.curves.uses import Uses
 from kvtrace.requests import mooncake
 from kvtrace.sim.chains import Chains, block_chains
 from kvtrace.sim.preset import Policy
@@ -162,6 +163,7 @@ def test_written_by_hand(small, monkeypatch, capsys):
     # 4 for 1, 5 for 3 | 0 for 6, 3 for 4.
     assert found["points"][2] == {
         "capacity_objects": 3, "capacity_bytes": 3 * size, "hits": 3, "hit_ratio": 3 / 17, "hit_ratio_error": 0.0,
+        "optimal_hit_ratio": 8 / 17,
         "read_bytes": 3 * size, "passed_bytes": 7 * size, "written_bytes": 14 * size, "written_bytes_error": 0,
     }  # fmt: skip
 

@@ -307,7 +307,6 @@ def test_the_dtype_of_the_cache(model, change, kv_dtype, element_bytes):
         (FALCON_40B | {"num_kv_heads": None}, "num_kv_heads: is missing"),
         (JAMBA | {"attn_layer_offset": None}, "attn_layer_offset: is missing"),
         (LLAMA | {"max_position_embeddings": None}, "max_position_embeddings: is missing"),
-        (LLAMA | {"torch_dtype": None}, "torch_dtype: is missing.*--kv-dtype"),
         (LLAMA | {"torch_dtype": "int4"}, "torch_dtype: unknown element type 'int4'"),
         (LLAMA | {"torch_dtype": 16}, "torch_dtype: must be text"),
         (LLAMA | {"quantization_config": {"kv_cache_scheme": {"num_bits": 4, "type": "float"}}}, "kv_cache_scheme"),

@@ -65,12 +65,39 @@ TABLE = {
     "gemma3-12b": (48, 65_536, 327_680),
     "gemma3-27b": (62, 81_920, 425_984),
     "qwen3.5-35b-a3b": (40, 20_480, 0),
+    "qwen3.5-27b": (64, 65_536, 0),
+    "qwen3.5-122b-a10b": (48, 24_576, 0),
+    "kimi-k2.5": (61, 70_272, 0),
+    "glm-5.2": (78, 92_628, 0),
+    "minimax-m2.7": (62, 253_952, 0),
+    "nemotron-3-nano": (29, 6_144, 0),
+    "nemotron-3-super": (48, 8_192, 0),
+    "gemma4-31b": (60, 81_920, 819_200),
+    "mimo-v2-flash": (48, 23_040, 199_680),
+    "llama3.3-nemotron-super-49b": (49, 200_704, 0),
+    "qwen2.5-14b": (48, 196_608, 0),
+    "phi-4-mini": (32, 131_072, 0),
+    "falcon-40b": (60, 122_880, 0),
 }
 MLPERF = {
     "tiny-1b": 24_576, "mistral-7b": 131_072, "llama2-7b": 524_288, "llama3.1-8b": 131_072,
     "llama3.1-70b-instruct": 327_680, "deepseek-v3": 70_272, "qwen3-32b": 262_144, "gpt-oss-120b": 73_728,
     "gpt-oss-20b": 49_152,
 }  # fmt: skip
+
+# Bytes a token at 131,072 tokens by the catalogue of kvcache-simulator 0.1.3, from PyPI.
+PEER = {
+    "deepseek-v3": 70_272, "gemma4-26b": 22_080, "gemma4-31b": 88_320, "kimi-k2.5": 70_272, "llama3.1-8b": 131_072,
+    "llama3.1-70b-instruct": 327_680, "llama3.3-70b": 327_680, "minimax-m2.5": 253_952, "minimax-m2.7": 253_952,
+    "qwen2.5-7b": 57_344, "qwen2.5-14b": 196_608, "qwen2.5-32b": 262_144, "qwen2.5-72b": 327_680, "qwen3-8b": 147_456,
+    "qwen3-30b-a3b": 98_304, "qwen3-32b": 262_144, "qwen3-235b-a22b": 192_512,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "bytes_a_token"), PEER.items())
+def test_another_catalogue_has_the_same_bytes(name, bytes_a_token):
+    # What must be there to go on after so many tokens: of windows, their own length.
+    assert read_bytes(find_model(name), 131_072, chunk_tokens=1) == 131_072 * bytes_a_token
 
 
 def test_the_table_is_met_exactly():
@@ -255,8 +282,22 @@ def test_pieces_say_what_a_read_needs_of_a_chunk():
 
 
 def test_an_unknown_model_names_those_known():
-    with pytest.raises(ConfigError, match=r"unknown model 'llama9'; known are tiny-1b, .*config\.json"):
-        find_model("llama9")
+    with pytest.raises(ConfigError, match=r"unknown model 'zzz'; known are tiny-1b, .*config\.json"):
+        find_model("zzz")
+    with pytest.raises(ConfigError, match=r"unknown model 'llama3.1-75b'; the nearest are .*llama3.1-70b-instruct"):
+        find_model("llama3.1-75b")
+
+
+@pytest.mark.parametrize(
+    "name", ["llama3.1-70b", "Llama-3.1-70B", "meta-llama/Llama-3.1-70B-Instruct", "Meta-Llama-3.1-70B-Instruct"]
+)
+def test_a_model_is_found_by_what_people_call_it(name):
+    assert find_model(name) == find_model("llama3.1-70b-instruct")
+
+
+def test_a_quantised_model_is_another():
+    with pytest.raises(ConfigError, match="unknown model"):
+        find_model("meta-llama/Llama-3.1-70B-Instruct-FP8")
 
 
 @pytest.mark.parametrize(

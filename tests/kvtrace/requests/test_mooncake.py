@@ -52,7 +52,7 @@ def test_fractions_of_a_millisecond_count(tmp_path):
 
 
 BAD = {
-    "not JSON": ('{"timestamp": 0,', None, "not a JSON object"),
+    "not JSON": ('{"timestamp": 0,', None, "not JSON: "),
     "a list": ("[1, 2]", None, "Expected `object`, got `array`"),
     "no ids": ('{"timestamp": 0, "input_length": 3, "output_length": 4}', None, "missing required field `hash_ids`"),
     "too few ids": (line(hash_ids=[1]), "hash_ids", "1 ids, but 600 input tokens in blocks of 512 need 2"),

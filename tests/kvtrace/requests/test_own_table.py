@@ -88,13 +88,13 @@ WITH_BLOCKS = {"block_tokens": 4}
 
 @pytest.mark.parametrize(("changes", "source", "message"), [
     ({"arrival_ns": ints(5, 4, 9)}, WITH_BLOCKS, "row 1, column arrival_ns: 4 goes back in time"),
-    ({"arrival_ns": ints(-5, 4, 9)}, WITH_BLOCKS, "row 0, column arrival_ns: -5 must be >= 0"),
+    ({"arrival_ns": ints(-5, 4, 9)}, WITH_BLOCKS, "row 0, column arrival_ns: -5 is out of range"),
     ({"arrival_ns": ints(5, 6, 2**62)}, WITH_BLOCKS, "row 2, column arrival_ns: "),
-    ({"input_tokens": ints(8, 3, -4)}, WITH_BLOCKS, "row 2, column input_tokens: -4 must be >= 0"),
+    ({"input_tokens": ints(8, 3, -4)}, WITH_BLOCKS, "row 2, column input_tokens: -4 is out of range"),
     ({"output_tokens": ints(8, 2**40, 4)}, WITH_BLOCKS, "row 1, column output_tokens: "),
     ({"input_tokens": ints(9, 3, 9)}, WITH_BLOCKS, "row 0, column input_tokens: 9 tokens do not fit" ),
-    ({"session_id": ints(0, -7, 0)}, WITH_BLOCKS, "row 1, column session_id: -7 must be >= 0"),
-    ({"kind": ints(0, 1, 1), "turn": ints(0, -3, 0)}, WITH_BLOCKS, "row 1, column turn: -3 must be >= 0"),
+    ({"session_id": ints(0, -7, 0)}, WITH_BLOCKS, "row 1, column session_id: -7 is out of range"),
+    ({"kind": ints(0, 1, 1), "turn": ints(0, -3, 0)}, WITH_BLOCKS, "row 1, column turn: -3 is out of range"),
     ({}, None, "row 0, column block_ids: ids, but the metadata's source has no block_tokens"),
     ({"block_tokens": 0}, WITH_BLOCKS, "row 0, column block_ids: null, but the source has block ids"),
 ])  # fmt: skip

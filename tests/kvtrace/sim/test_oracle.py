@@ -13,7 +13,7 @@ from kvtrace.model.catalogue import find_model
 from kvtrace.model.layers import Chunked, Full, KvDtype, Sliding
 from kvtrace.model.shape import ModelShape, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.sim.output import trace_batch
-from kvtrace.sim.preset import Entry, Match, Placement, Promotion
+from kvtrace.sim.preset import Entry, Match, Placement, Promotion, Recency
 from kvtrace.sim.simulation import Load
 from kvtrace.trace.ledger import Ledger
 
@@ -64,6 +64,7 @@ def presets(draw, semantics):
         max_object_fraction=draw(st.sampled_from([1.0, 0.95, 0.25])),
         decode_read_tokens=draw(st.sampled_from([0, 2])),
         decode_reads_at_once=draw(st.booleans()),
+        demotion_keeps_age=draw(st.booleans()),
         prefill_only_from_tokens=draw(st.sampled_from([0, 9])),
         prefill_ns_per_token=draw(st.sampled_from([0, 1])),
         prefill_in_turn=draw(st.booleans()),
@@ -123,7 +124,7 @@ def rich_presets(draw, semantics):
         msgspec.structs.replace(t, low_watermark=None if t.capacity is None else draw(low)) for t in preset.tiers
     )
     return msgspec.structs.replace(
-        preset, tiers=tiers, exclusive=is_back and draw(st.booleans()),
+        preset, tiers=tiers, exclusive=is_back and draw(st.booleans()), recency=draw(st.sampled_from(Recency)),
         pad_bytes=draw(st.sampled_from([1, 3, 16])) if is_chunk else 1,
         min_load_tokens=draw(st.sampled_from([0, 5, 9])) if is_chunk else 0,
     )  # fmt: skip

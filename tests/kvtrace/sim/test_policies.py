@@ -392,7 +392,7 @@ def test_presets_are_what_they_say():
         ("tiers.gpu.high_watermark=nan", "gpu.high_watermark(=nan) must be in (0, 1]"),
         ("tiers.gpu.max_object_fraction=1.1", "gpu.max_object_fraction(=1.1) must be in (0, 1]"),
         ("tiers.gpu.low_watermark=0.9", "gpu.low_watermark(=0.9) must be between 0 and its high_watermark(=0.8)"),
-        ("chunk_tokens=0", "chunk_tokens(=0) must be > 0"),
+        ("chunk_tokens=0", "chunk_tokens(=0) must be >= 1"),
         ("decode_ns_per_token=-3", "decode_ns_per_token(=-3) must be >= 0"),
         ("prefill_ns_per_token=99999999999999999999", "prefill_ns_per_token(=99999999999999999999) must be"),
         ("placement=write-through", "set placement=write-back"),

@@ -1,0 +1,340 @@
+"""How close the I/O that fio did is to the source's: figures of both, their distances, and targets."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kvdistill.check.streams import Stream
+from kvdistill.profile import reuse
+from kvdistill.profile.arrivals import dispersion
+from kvdistill.profile.profile import Profile, SourceKind
+
+SIZE_TV_TARGET = 0.015
+RATE_TARGET = 0.015
+REPLAY_GAP_KS_TARGET, DRAWN_GAP_KS_TARGET = 0.03, 0.10
+END_SLIP_TARGET = 0.01
+DEPTH_TARGET = 0.10
+HOT_TARGET = 0.02
+REPLAY_REUSE_TARGET, DRAWN_REUSE_TARGET = 0.01, 0.05
+"""Relative difference of the median reuse distance up to which it counts as equal."""
+_SIGMAS = 2
+"""Standard deviations that a drawn count may be off by chance."""
+
+
+class Side(StrEnum):
+    """Where I/O was looked at."""
+
+    DEVICE = "device"
+    """Requests of the block layer, as `kvreplay probe` sees them."""
+    ASKED = "asked"
+    """What the source asks for, cut at the longest request that a replay of it makes at this device."""
+    FIO = "fio"
+    """As fio logs it: what the block layer splits or merges is not seen."""
+
+
+class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the closeness table; distances are from the source and null for the source itself."""
+
+    name: str
+    side: Side
+    """Where it was looked at."""
+    ios: int
+    read_share: float
+    ios_per_s: float | None
+    bytes_per_s: float | None
+    size_tv: float | None = None
+    """Total variation distance of the sizes, by direction."""
+    size_tv_by_chance: float | None = None
+    """What so many draws from the source's own sizes are off by, twice the mean; a job that draws cannot do better."""
+    size_cv: float | None = None
+    """Standard deviation of the sizes by their mean."""
+    size_emd_bytes: float | None = None
+    """Earth mover's distance of the sizes, by direction."""
+    gap_ks: float | None = None
+    """Kolmogorov-Smirnov distance of the gaps between arrivals in µs, beyond what `gap_resolution_us` explains.
+
+    Of a replayed trace, what is due at one time is one arrival, at the time of its first I/O; else each I/O is one.
+    """
+    gap_resolution_us: int | None = None
+    """How finely both sides' times were known for `gap_ks`: 1 at the device, 1000 in fio's latency logs."""
+    arrivals: int | None = None
+    hot10_share: float | None = None
+    """Share of accesses to the hottest 10 % of 128 KiB blocks."""
+    reuse_p50_blocks: float | None = None
+    """Median distinct 128 KiB blocks between two accesses to one."""
+    mean_depth: float | None = None
+    in_flight_p99: int | None = None
+    """In flight for all but 1 % of the time; null where the device was not looked at."""
+    idle_share: float | None = None
+    """Share of the time with nothing in flight; null likewise."""
+    dispersion_1ms: float | None = None
+    """Variance by mean of the I/Os in windows of 1 ms; 1 is chance, null with fewer than five windows."""
+    dispersion_100ms: float | None = None
+    dispersion_10s: float | None = None
+    end_slip: float | None = None
+    """How much later than asked the last arrival came, relative to the span."""
+    late_p50_us: int | None = None
+    """How late I/Os were issued, against the most punctual one; null for jobs that draw at random."""
+    late_p99_us: int | None = None
+    has_same_ios: bool | None = None
+    """Whether every I/O is the source's, in its order; null for jobs that draw at random."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """A target, what was reached, and whether that passes; null if it was not measured."""
+
+    name: str
+    target: str
+    value: float | bool | None
+    passes: bool | None
+
+
+def source_figures(name: str, stream: Stream, profile: Profile | None = None) -> StreamFigures:
+    """Return the figures of the source, with the concurrency of its `profile` if that is measured."""
+    figures = _figures(name, stream, Side.ASKED)
+    return figures if profile is None else _with_profile(figures, profile)
+
+
+def device_figures(
+    name: str, logged: StreamFigures | None, stream: Stream, profile: Profile, source: Stream, *, has_gaps: bool
+) -> StreamFigures:
+    """Return the figures of what the device saw of a fio run, `stream` and its `profile`, against `source`.
+
+    What only fio's own logs tell comes from `logged`: lateness, and without `has_gaps` the gaps, where the source's
+    arrivals are not single requests.
+    """
+    seen = msgspec.structs.replace(
+        _with_profile(_figures(name, stream, Side.DEVICE), profile),
+        size_tv=size_tv(stream, source),
+        size_tv_by_chance=_tv_by_chance(source, len(stream.us)),
+        size_emd_bytes=size_emd_bytes(stream, source),
+    )
+    if logged is not None:
+        kept = ("has_same_ios", "end_slip", "late_p50_us", "late_p99_us", "gap_ks", "gap_resolution_us")
+        seen = msgspec.structs.replace(seen, **{field: getattr(logged, field) for field in kept})
+    if not has_gaps:
+        return seen
+    ks = ks_distance(gaps_us(stream), gaps_us(source)) if source.seconds else None
+    return msgspec.structs.replace(seen, gap_ks=ks, gap_resolution_us=1)
+
+
+def _with_profile(figures: StreamFigures, profile: Profile) -> StreamFigures:
+    depth, most = profile.depth, None
+    if depth is None:
+        return figures
+    done = 0.0
+    for at in depth.shares:
+        done += at.share
+        if done >= 0.99:  # noqa: PLR2004 - a percentile
+            most = at.in_flight
+            break
+    idle = sum(at.share for at in depth.shares if at.in_flight == 0) if depth.shares else None
+    return msgspec.structs.replace(
+        figures,
+        side=Side.DEVICE if profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE) else figures.side,
+        mean_depth=depth.mean,
+        in_flight_p99=most,
+        idle_share=idle,
+    )
+
+
+def job_figures(
+    name: str, stream: Stream, source: Stream, *, is_replay: bool, mean_depth: float | None
+) -> StreamFigures:
+    """Return the figures of what fio did and its distances from `source`."""
+    figures = _figures(name, stream, Side.FIO)
+    resolution_us = max(stream.resolution_us, source.resolution_us)
+    same = _has_same_ios(stream, source) if is_replay else None
+    return msgspec.structs.replace(
+        figures,
+        size_tv=size_tv(stream, source),
+        size_tv_by_chance=_tv_by_chance(source, len(stream.us)),
+        size_emd_bytes=size_emd_bytes(stream, source),
+        gap_ks=ks_distance(gaps_us(stream), gaps_us(source), resolution_us if resolution_us > 1 else 0)
+        if source.seconds
+        else None,
+        gap_resolution_us=resolution_us,
+        mean_depth=mean_depth,
+        has_same_ios=same,
+        **(_lateness(stream, source) if is_replay and same else {}),
+    )
+
+
+def verdicts(figures: StreamFigures, source: StreamFigures, *, is_replay: bool) -> list[Verdict]:
+    """Return each defined target against what was reached.
+
+    What a job that draws misses by no more than chance allows for so few I/Os neither passes nor fails.
+    """
+    n, p = figures.ios, source.read_share
+    drawn = float("inf") if is_replay or not n else n**0.5
+    chance = _SIGMAS / drawn
+    reads, rate, moved, reuse_, depth = (
+        _relative(getattr(figures, field), getattr(source, field))
+        for field in ("read_share", "ios_per_s", "bytes_per_s", "reuse_p50_blocks", "mean_depth")
+    )
+    reads_chance = chance * ((1 - p) / p) ** 0.5 if p else 0
+    moved_chance = chance * (1 + (figures.size_cv or 0) ** 2) ** 0.5
+    size_chance = 0 if is_replay else figures.size_tv_by_chance or 0
+    is_seen = figures.side is Side.DEVICE
+    gap_target, reuse_target = (
+        (REPLAY_GAP_KS_TARGET, REPLAY_REUSE_TARGET) if is_replay else (DRAWN_GAP_KS_TARGET, DRAWN_REUSE_TARGET)
+    )
+    hot = None if None in (figures.hot10_share, source.hot10_share) else figures.hot10_share - source.hot10_share  # type: ignore[operator]
+    rows = [
+        _within("read share", "within 1.5 %", reads, RATE_TARGET, reads_chance),
+        _within("I/Os a second", "within 1.5 %", rate, RATE_TARGET, chance),
+        _within("bytes a second", "within 1.5 %", moved, RATE_TARGET, moved_chance),
+        _within("size TV", f"<= {SIZE_TV_TARGET}", figures.size_tv, SIZE_TV_TARGET, size_chance),
+        # fio's logs tell milliseconds, in which a gap of microseconds is none.
+        _within(
+            "gap KS at 1 µs", f"<= {gap_target}", figures.gap_ks if figures.gap_resolution_us == 1 else None, gap_target
+        ),
+        _within("mean in flight", "within 10 %", depth, DEPTH_TARGET),
+        _within("to the hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, chance),
+        _within("reuse distance", f"within {reuse_target:.0%}".replace("%", " %"), reuse_, reuse_target, chance),
+    ]
+    if is_replay:
+        rows += [
+            _within("end slip", "<= 1 %", figures.end_slip, END_SLIP_TARGET),
+            Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios),
+        ]
+    if not is_seen:
+        # What fio asks for is not what arrives.
+        rows.append(Verdict("seen at the device", "yes", False, None))
+    return rows
+
+
+def _within(name: str, target: str, value: float | None, bound: float, chance: float = 0) -> Verdict:
+    if value is None:
+        return Verdict(name, target, None, None)
+    return Verdict(name, target, value, True if abs(value) <= bound else None if abs(value) <= chance else False)
+
+
+def _relative(value: float | None, source: float | None) -> float | None:
+    if value is None or source is None:
+        return None
+    if source == 0:
+        return 0.0 if value == 0 else None
+    return value / source - 1
+
+
+def _figures(name: str, stream: Stream, side: Side) -> StreamFigures:
+    seconds = stream.seconds
+    blocks = reuse.block_accesses(stream.offset, stream.length)
+    bursts = dispersion(np.sort(stream.us) * 1000)
+    return StreamFigures(
+        name=name,
+        side=side,
+        ios=len(stream.us),
+        read_share=float(stream.is_read.mean()),
+        ios_per_s=len(stream.us) / seconds if seconds else None,
+        bytes_per_s=float(stream.length.sum()) / seconds if seconds else None,
+        hot10_share=reuse.hot_share(blocks),
+        reuse_p50_blocks=reuse.median_reuse(blocks),
+        arrivals=int(stream.arrival.max()) + 1 if len(stream.us) else 0,
+        size_cv=float(stream.length.std() / stream.length.mean()) if len(stream.us) else None,
+        dispersion_1ms=bursts.in_1ms if stream.resolution_us == 1 else None,
+        dispersion_100ms=bursts.in_100ms,
+        dispersion_10s=bursts.in_10s,
+    )
+
+
+def gaps_us(stream: Stream) -> NDArray[np.int64]:
+    """Return the gaps between arrivals, which may come in another order than their numbers."""
+    us: NDArray[np.int64] = np.diff(np.sort(stream.arrivals_us)).astype(np.int64)
+    return us
+
+
+def ks_distance(a: NDArray[Any], b: NDArray[Any], tolerance: float = 0) -> float | None:
+    """Return the Kolmogorov-Smirnov distance of two samples; null if one is empty.
+
+    With a `tolerance`, values of one sample may be moved by that much towards the other's before they count.
+    """
+    if not len(a) or not len(b):
+        return None
+    a, b = np.sort(a), np.sort(b)
+    return max(_above(a, b, tolerance), _above(b, a, tolerance))
+
+
+def _above(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> float:
+    """Return how far the distribution of `a`, moved up by `tolerance`, is above that of `b`, at most."""
+    points = np.unique(np.concatenate([a + tolerance, b]))
+    below_a = np.searchsorted(a, points - tolerance, "right") / len(a)
+    below_b = np.searchsorted(b, points, "right") / len(b)
+    return float((below_a - below_b).max())
+
+
+def size_tv(stream: Stream, source: Stream) -> float:
+    """Return the total variation distance of exact sizes, by direction, weighted as the source's directions."""
+    return _by_direction(stream, source, lambda a, b, _values: float(np.abs(a - b).sum() / 2), missing=1.0)
+
+
+def _tv_by_chance(source: Stream, draws: int) -> float | None:
+    """Return twice the mean total variation of `draws` sizes from the source's own distribution, by direction."""
+    if not draws:
+        return None
+    total = 0.0
+    for direction in (True, False):
+        lengths = source.length[source.is_read == direction]
+        if len(lengths):
+            share = len(lengths) / len(source.length)
+            p = np.unique(lengths, return_counts=True)[1] / len(lengths)
+            # The mean of |X - np| of a binomial is about the square root of 2 / pi of its variance.
+            total += share * float(np.sqrt(2 * p * (1 - p) / (np.pi * draws * share)).sum()) / 2
+    return _SIGMAS * total
+
+
+def size_emd_bytes(stream: Stream, source: Stream) -> float | None:
+    """Return the earth mover's distance of sizes in bytes, weighted likewise; null if a direction is missing."""
+    value = _by_direction(
+        stream,
+        source,
+        lambda a, b, values: float((np.abs(np.cumsum(a - b))[:-1] * np.diff(values)).sum()),
+        missing=float("nan"),
+    )
+    return None if np.isnan(value) else value
+
+
+def _by_direction(stream: Stream, source: Stream, distance: Any, missing: float) -> float:
+    total = 0.0
+    for direction in (True, False):
+        mine, theirs = stream.length[stream.is_read == direction], source.length[source.is_read == direction]
+        if not len(theirs):
+            continue
+        weight = len(theirs) / len(source.length)
+        if not len(mine):
+            total += weight * missing
+            continue
+        values = np.unique(np.concatenate([mine, theirs]))
+        shares = [np.bincount(np.searchsorted(values, x), minlength=len(values)) / len(x) for x in (mine, theirs)]
+        total += weight * distance(*shares, values)
+    return total
+
+
+def _has_same_ios(stream: Stream, source: Stream) -> bool:
+    """Return whether the I/Os are the same, whatever their order: several jobs overtake each other."""
+    if len(stream.us) != len(source.us):
+        return False
+    both = [np.lexsort((s.length, s.is_read, s.offset)) for s in (stream, source)]
+    return all(
+        np.array_equal(getattr(stream, name)[both[0]], getattr(source, name)[both[1]])
+        for name in ("is_read", "offset", "length")
+    )
+
+
+def _lateness(stream: Stream, source: Stream) -> dict[str, Any]:
+    """Return how late I/Os and the last arrival were; the streams must hold the same I/Os and arrivals."""
+    asked, came = source.arrivals_us, stream.arrivals_us
+    span = int(asked[-1] - asked[0])
+    late = stream.us - asked[stream.arrival]
+    late -= late.min()
+    return {
+        "end_slip": (int(came[-1] - came[0]) - span) / span if span else None,
+        "late_p50_us": int(np.percentile(late, 50, method="inverted_cdf")),
+        "late_p99_us": int(np.percentile(late, 99, method="inverted_cdf")) if len(late) >= 100 else None,  # noqa: PLR2004 - nearest rank needs them
+    }

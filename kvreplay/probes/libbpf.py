@@ -1,0 +1,207 @@
+"""The few functions of libbpf that the probes need, by ctypes: the system's library loads the object into the kernel.
+
+libbpf's interface is stable since version 1, and its package (libbpf1, libbpf) is in every distribution.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from functools import cache
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from kvreplay.probes.layout import KEYS, VALUES
+from kvtrace.core.errors import ProbeUnavailable
+
+LIBRARY = "libbpf.so.1"
+_BTF_ENUM, _TYPE_BYTES = 6, 12
+"""BTF_KIND_ENUM, and `struct btf_type` before its members, of include/uapi/linux/btf.h."""
+_POINTER, _TEXT, _INT = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
+_SIGNATURES = {
+    "libbpf_set_print": (_POINTER, _POINTER),
+    "bpf_object__open_mem": (_POINTER, _POINTER, ctypes.c_size_t, _POINTER),
+    "bpf_object__load": (_INT, _POINTER),
+    "bpf_object__close": (None, _POINTER),
+    "bpf_object__next_program": (_POINTER, _POINTER, _POINTER),
+    "bpf_object__find_map_by_name": (_POINTER, _POINTER, _TEXT),
+    "bpf_program__name": (_TEXT, _POINTER),
+    "bpf_program__section_name": (_TEXT, _POINTER),
+    "bpf_program__set_autoload": (_INT, _POINTER, ctypes.c_bool),
+    "bpf_program__autoload": (ctypes.c_bool, _POINTER),
+    "bpf_program__attach": (_POINTER, _POINTER),
+    "bpf_link__destroy": (_INT, _POINTER),
+    "btf__load_vmlinux_btf": (_POINTER,),
+    "btf__find_by_name_kind": (ctypes.c_int32, _POINTER, _TEXT, ctypes.c_uint32),
+    "btf__type_by_id": (_POINTER, _POINTER, ctypes.c_uint32),
+    "btf__name_by_offset": (_TEXT, _POINTER, ctypes.c_uint32),
+    "btf__free": (None, _POINTER),
+    "bpf_map__fd": (_INT, _POINTER),
+    "bpf_map__set_initial_value": (_INT, _POINTER, _POINTER, ctypes.c_size_t),
+    "bpf_map__set_max_entries": (_INT, _POINTER, ctypes.c_uint32),
+    "bpf_map_lookup_elem": (_INT, _INT, _POINTER, _POINTER),
+    "bpf_map_update_elem": (_INT, _INT, _POINTER, _POINTER, ctypes.c_uint64),
+    "bpf_map_delete_elem": (_INT, _INT, _POINTER),
+    "bpf_map_get_next_key": (_INT, _INT, _POINTER, _POINTER),
+}
+
+
+@cache
+def library(name: str = LIBRARY) -> Any:
+    """Return the system's libbpf.
+
+    Raises:
+        ProbeUnavailable: there is none, or it is too old.
+
+    """
+    try:
+        found = ctypes.CDLL(name, use_errno=True)
+        for function_name, (result, *arguments) in _SIGNATURES.items():
+            function = getattr(found, function_name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise ProbeUnavailable(
+            f"no {name} ({error}): apt-get install libbpf1, or your distribution's libbpf 1.0 or newer"
+        ) from None
+    # What it would say goes to our stderr; errors are told by their numbers.
+    found.libbpf_set_print(None)
+    return found
+
+
+class Programs:
+    """The programs and tables of one object: opened, then loaded, then attached."""
+
+    def __init__(self, content: bytes) -> None:
+        """Open the object file `content`."""
+        self._lib, self._content = library(), ctypes.create_string_buffer(content, len(content))
+        self._links: dict[str, Any] = {}
+        self._object = self._lib.bpf_object__open_mem(self._content, len(content), None)
+        if not self._object:
+            raise ProbeUnavailable(f"libbpf does not open the probes: {_reason()}")
+
+    def __enter__(self) -> Self:
+        """Return the programs."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Detach and unload them."""
+        self.close()
+
+    def close(self) -> None:
+        """Detach and unload them."""
+        for name in list(self._links):
+            self.detach(name)
+        if self._object:
+            self._lib.bpf_object__close(self._object)
+        self._object = None
+
+    def _each(self) -> Iterator[tuple[str, Any]]:
+        program = self._lib.bpf_object__next_program(self._object, None)
+        while program:
+            yield self._lib.bpf_program__name(program).decode(), program
+            program = self._lib.bpf_object__next_program(self._object, program)
+
+    def sections(self) -> dict[str, str]:
+        """Return each program's section, which says what it attaches to."""
+        return {name: self._lib.bpf_program__section_name(program).decode() for name, program in self._each()}
+
+    def leave_out(self, names: set[str]) -> None:
+        """Do not load the programs of these names."""
+        for name, program in self._each():
+            if name in names:
+                self._lib.bpf_program__set_autoload(program, False)
+
+    def load(self) -> None:
+        """Load the programs into the kernel; ProbeUnavailable if it refuses them."""
+        if self._lib.bpf_object__load(self._object):
+            raise ProbeUnavailable(f"the probes do not load on this kernel: {_reason()}")
+
+    def attach(self) -> None:
+        """Attach what was loaded; ProbeUnavailable if the kernel refuses."""
+        for name, program in self._each():
+            if self._lib.bpf_program__autoload(program):
+                self._links[name] = self._lib.bpf_program__attach(program)
+                if not self._links[name]:
+                    raise ProbeUnavailable(f"the probe {name} does not attach on this kernel: {_reason()}")
+
+    def detach(self, name: str) -> None:
+        """Take off the program `name`, if it is attached."""
+        link = self._links.pop(name, None)
+        if link:
+            self._lib.bpf_link__destroy(link)
+
+    def _map(self, name: str) -> Any:
+        found = self._lib.bpf_object__find_map_by_name(self._object, name.encode())
+        if not found:
+            raise ValueError(f"the probes have no table {name}")
+        return found
+
+    def set_entries(self, name: str, entries: int) -> None:
+        """Give the table `name` room for `entries`, before the programs are loaded."""
+        self._lib.bpf_map__set_max_entries(self._map(name), entries)
+
+    def descriptor(self, name: str) -> int:
+        """Return the descriptor of the table `name`."""
+        return int(self._lib.bpf_map__fd(self._map(name)))
+
+    def set_constants(self, values: bytes) -> None:
+        """Set the C constants, all of them, before the programs are loaded."""
+        if self._lib.bpf_map__set_initial_value(self._map(".rodata"), values, len(values)):
+            raise ValueError(f"{len(values)} bytes are not the size of the probes' constants")
+
+    def variables(self, size: int) -> mmap.mmap:
+        """Return the C variables, `size` bytes, as the loaded programs see and change them."""
+        return mmap.mmap(self.descriptor(".bss"), size)
+
+    def put(self, name: str, key: bytes, value: bytes) -> None:
+        """Set an entry of the table `name`."""
+        if self._lib.bpf_map_update_elem(self.descriptor(name), key, value, 0):
+            raise ProbeUnavailable(f"the probes' table {name} takes no entry: {_reason()}")
+
+    def delete(self, name: str, key: bytes) -> None:
+        """Delete an entry of the table `name`, if it is there."""
+        self._lib.bpf_map_delete_elem(self.descriptor(name), key)
+
+    def entries(self, name: str) -> Iterator[tuple[Any, Any]]:
+        """Yield the keys and values in the hash table `name`, as numpy records, without those that go meanwhile."""
+        table, key_type, value_type = self.descriptor(name), KEYS[name], VALUES[name]
+        key_bytes, value_bytes = key_type.itemsize, value_type.itemsize
+        key, following = None, ctypes.create_string_buffer(key_bytes)
+        value = ctypes.create_string_buffer(value_bytes)
+        while not self._lib.bpf_map_get_next_key(table, key, following):
+            key = ctypes.create_string_buffer(following.raw, key_bytes)
+            if not self._lib.bpf_map_lookup_elem(table, key, value):
+                yield np.frombuffer(key.raw, key_type)[0], np.frombuffer(value.raw, value_type)[0]
+
+
+def kernel_enumerators(enumeration: str) -> dict[str, int]:
+    """Return the values of the running kernel's `enumeration` by name, from its BTF; empty if it has none such."""
+    lib = library()
+    btf = lib.btf__load_vmlinux_btf()
+    if not btf:
+        raise ProbeUnavailable(f"libbpf does not read the kernel's BTF: {_reason()}")
+    try:
+        number = lib.btf__find_by_name_kind(btf, enumeration.encode(), _BTF_ENUM)
+        if number < 0:
+            return {}
+        at = lib.btf__type_by_id(btf, number)
+        _name, info, _size = struct.unpack("<III", ctypes.string_at(at, _TYPE_BYTES))
+        members = ctypes.string_at(at + _TYPE_BYTES, 8 * (info & 0xFFFF))
+        return {
+            lib.btf__name_by_offset(btf, name).decode(): value for name, value in struct.iter_unpack("<Ii", members)
+        }
+    finally:
+        lib.btf__free(btf)
+
+
+def _reason() -> str:
+    number = ctypes.get_errno()
+    return f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"

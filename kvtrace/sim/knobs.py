@@ -1,0 +1,97 @@
+"""The knobs of a preset as people may set them, read from the structs that hold them: type, default, meaning."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import EnumType
+from typing import Any
+
+import msgspec
+
+from kvtrace.sim.preset import RANGES, Preset, TierSetting, load_basis, load_preset, preset_names
+
+_HIDDEN = {"description", "name"}
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One thing that `--set` takes."""
+
+    name: str
+    """As in `--set name=value`."""
+    value: Any
+    """What it is in the preset."""
+    default: Any
+    """What it is where the preset says nothing; null without, and where nothing is meant."""
+    type: str
+    """Its values if they are a closed set, else int, float, bool, text, or bytes."""
+    least: float | None
+    most: float | None
+    """Between which it must be; null where nothing or another knob bounds it."""
+    meaning: str
+
+
+def knobs_of(name: str) -> list[Knob]:
+    """Return the knobs of the preset called `name`, those of its tiers after its own.
+
+    ConfigError if there is no such preset.
+    """
+    preset = load_preset(name)
+    found = list(_knobs("", preset, Preset))
+    for tier in preset.tiers:
+        found += _knobs(f"tiers.{tier.name}.", tier, TierSetting)
+    for field in ("workload", "load"):
+        inner = getattr(preset, field)
+        found += _knobs(f"{field}.", inner, type(inner))
+    return found
+
+
+def _knobs(prefix: str, holder: Any, kind: type[msgspec.Struct]) -> Iterator[Knob]:
+    meanings = _meanings(kind)
+    for field in msgspec.structs.fields(kind):
+        value = getattr(holder, field.name)
+        if field.name in _HIDDEN or isinstance(value, msgspec.Struct) or field.name == "tiers":
+            continue
+        default = None if field.default is msgspec.NODEFAULT else field.default
+        least, most = RANGES.get(f"{kind.__name__}.{field.name}", (None, None))
+        yield Knob(prefix + field.name, value, default, _type(field.type), least, most, meanings.get(field.name, ""))
+
+
+def _type(kind: Any) -> str:
+    """Return the name of a type for people: the values of a closed set, and `text` for what is read from text."""
+    if isinstance(kind, EnumType):
+        return " | ".join(kind)
+    parts = [part for part in getattr(kind, "__args__", (kind,)) if part is not type(None)]
+    if getattr(kind, "__origin__", None) is tuple:
+        return "list"
+    if set(parts) == {str, int}:
+        return "size"
+    names = {str: "text", int: "int", float: "float", bool: "bool"}
+    return " | ".join(names[part] if part in names else _type(part) for part in parts)
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """Return what the class's source says beneath each of its fields."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    found, name = {}, None
+    for node in body.body if isinstance(body, ast.ClassDef) else ():
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            name = node.target.id
+        elif name and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            found[name] = " ".join(str(node.value.value).split())
+            name = None
+        else:
+            name = None
+    return found
+
+
+def listing() -> list[dict[str, Any]]:
+    """Return every preset we ship: name, description, and what it is based on."""
+    return [
+        {"name": name, "description": load_preset(name).description, **msgspec.to_builtins(load_basis(name))}
+        for name in preset_names()
+    ]

@@ -1,0 +1,161 @@
+"""Synthetic users who ask on without waiting for answers, served by class: as the MLPerf benchmark's program has it.
+
+Each user asks at its own pace. What is asked waits, by class of service and then by time, for one of as many servers
+as there are users; a server is busy for as long as its answer takes to generate. Where more is asked than is served,
+the lower classes hardly are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from kvtrace.core.compiled import njit
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.schema import REQUESTS, Qos, enum_code
+from kvtrace.core.units import format_duration
+from kvtrace.requests.requests import Requests
+from kvtrace.users.synthetic import make_users, next_turn, think_ns
+
+_ASKED = np.dtype([(name, "i8") for name in ("time_ns", "user", "rank", "conversation", "turn", "input", "output")])
+"""A request as it is asked; `rank` is that of its class, and conversations are numbered for each user."""
+# In the order in which they are served.
+_CLASSES: Final = (Qos.INTERACTIVE, Qos.RESPONSIVE, Qos.BATCH)
+_ROOM: Final = 1 << 12
+_MOST_ASKED: Final = 10**7
+
+
+def make(
+    count: int,
+    until_ns: int,
+    max_context_tokens: int,
+    seed: int,
+    *,
+    decode_ns_per_token: int,
+    max_requests: int | None = None,
+) -> Requests:
+    """Return the requests of `count` users that as many servers begin before `until_ns`, each when it is begun.
+
+    Raises:
+        ConfigError: they ask too often for a table, or not at all.
+
+    """
+    users, starts = make_users(count, seed)
+    ranks = np.array([_CLASSES.index(name) for name in _in_order_of_code()])
+    asked = np.empty(_ROOM, _ASKED)
+    while (rows := _ask(asked, users.copy(), starts, seed, until_ns, max_context_tokens)) > len(asked):
+        if rows > _MOST_ASKED:
+            raise ConfigError(f"{count} users ask more than {_MOST_ASKED:,} times: shorten --duration or take fewer")
+        asked = np.empty(2 * len(asked), _ASKED)
+    asked = asked[:rows]
+    asked["rank"] = ranks[users["qos"][asked["user"]]]
+    asked = asked[np.argsort(asked["time_ns"], kind="stable")]
+    queues = np.argsort(asked["rank"], kind="stable")
+    ends = np.cumsum(np.bincount(asked["rank"], minlength=len(_CLASSES)))
+    heads = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    begun, times = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    servers = np.zeros(count, np.int64)
+    served = _serve(begun, times, asked, queues, heads, ends, servers, until_ns, decode_ns_per_token)
+    served = min(served, max_requests or served)
+    if not served:
+        raise ConfigError(f"nobody asks within {format_duration(until_ns)} with seed {seed}: raise the duration")
+    return _requests(asked[begun[:served]], times[:served], users, rows, decode_ns_per_token)
+
+
+def _in_order_of_code() -> list[Qos]:
+    return sorted(_CLASSES, key=lambda name: enum_code(REQUESTS, "qos", name))
+
+
+@njit
+def _ask(asked: Any, users: Any, starts: Any, seed: int, until_ns: int, max_context_tokens: int) -> int:
+    """Fill `asked` with what each user asks before `until_ns`; return how many rows that takes, or one too many."""
+    row = 0
+    for user in range(len(users)):
+        me, time_ns = users[user], starts[user]
+        conversation, turn, history = -1, 0, 0
+        while time_ns < until_ns:
+            if row == len(asked):
+                return row + 1
+            is_new, new_tokens, output = next_turn(me, seed, user, turn, history, max_context_tokens)
+            if is_new:
+                conversation, turn, history = conversation + 1, 0, 0
+            line = asked[row]
+            line.time_ns, line.user, line.conversation, line.turn = time_ns, user, conversation, turn
+            line.input, line.output = history + new_tokens, output
+            turn, history, row = turn + 1, history + new_tokens + output, row + 1
+            time_ns += max(1, think_ns(me, seed, user))
+    return row
+
+
+@njit
+def _serve(
+    begun: Any,
+    times: Any,
+    asked: Any,
+    queues: Any,
+    heads: Any,
+    ends: Any,
+    servers: Any,
+    until_ns: int,
+    decode_ns_per_token: int,
+) -> int:
+    """Let each of `servers`, which says when it is free, take what has waited longest of the first class that waits.
+
+    `queues[heads[rank]:ends[rank]]` are the rows of `asked` of one class. Return how many were begun.
+    """
+    for served in range(len(asked)):
+        server = np.argmin(servers)
+        now, chosen = servers[server], -1
+        for rank in range(len(ends)):
+            if heads[rank] == ends[rank]:
+                continue
+            is_first = chosen < 0 or asked[queues[heads[rank]]].time_ns < asked[queues[heads[chosen]]].time_ns
+            is_waiting = chosen >= 0 and asked[queues[heads[chosen]]].time_ns <= now
+            if is_first and not is_waiting:
+                chosen = rank
+        row = queues[heads[chosen]]
+        heads[chosen] += 1
+        begun[served], times[served] = row, max(now, asked[row].time_ns)
+        if times[served] >= until_ns:
+            return served
+        servers[server] = times[served] + asked[row].output * decode_ns_per_token
+    return len(asked)
+
+
+def _requests(served: Any, times: Any, users: Any, asked: int, decode_ns_per_token: int) -> Requests:
+    """Return `served`, in the order in which they were begun, as requests; conversations are numbered as they begin."""
+    wide = served["user"] * (1 << 32) + served["conversation"]
+    _, first, inverse = np.unique(wide, return_index=True, return_inverse=True)
+    session = np.argsort(np.argsort(first))[inverse]
+    by_class = {str(name): int(np.count_nonzero(served["rank"] == rank)) for rank, name in enumerate(_CLASSES)}
+    origin: dict[str, Any] = {
+        "kind": "overlapping",
+        "users": len(users),
+        "requests": len(served),
+        "block_tokens": 0,
+        "asked": asked,
+        "served_by_class": by_class,
+        "served_users": len(np.unique(served["user"])),
+    }
+    shares = ", ".join(f"{number} {name}" for name, number in by_class.items())
+    notes = (
+        (
+            f"users do not wait for answers: they ask {asked} times, and {len(served)} requests of "
+            f"{origin['served_users']} of {len(users)} users are served ({shares}), each from when it is begun"
+        ),
+        (
+            f"a server is held for {decode_ns_per_token / 1e6:g} ms a token of its answer: what storage and prompts "
+            "take, and what is decoded beside it, does not delay who is served next"
+        ),
+        "the source has no block ids: prompts share a prefix within their conversation only",
+    )
+    none = np.zeros(len(served) + 1, dtype=np.int64)
+    inputs, outputs = (np.ascontiguousarray(served[name]) for name in ("input", "output"))
+    return Requests(
+        *(times, inputs, outputs, none, none[:0], 0, origin, notes),
+        session_id=session,
+        turn=np.ascontiguousarray(served["turn"]),
+        qos=np.ascontiguousarray(users["qos"][served["user"]]),
+        kind=np.ascontiguousarray(users["kind"][served["user"]]),
+    )

@@ -1,0 +1,65 @@
+"""`kvtrace presets`: what is listed is what the structs say, and `--set` takes it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from simulated import kvtrace
+
+from kvtrace.core.errors import ConfigError
+from kvtrace.sim.knobs import knobs_of
+from kvtrace.sim.preset import RANGES, as_config, load_basis, load_preset, preset_names
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_says_what_it_imitates(name):
+    basis = load_basis(name)
+    assert all((basis.engine, basis.version, basis.read, basis.executed))
+    assert "basis" not in as_config(load_preset(name))
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_knob_has_a_meaning_and_is_what_set_takes(name):
+    knobs = knobs_of(name)
+    assert len({knob.name for knob in knobs}) == len(knobs)
+    for knob in knobs:
+        assert knob.meaning, knob.name
+        if isinstance(knob.value, bool | int | float | str) and not isinstance(knob.value, tuple):
+            text = str(knob.value).lower() if isinstance(knob.value, bool) else knob.value
+            assert as_config(load_preset(name, [f"{knob.name}={text}"])) == as_config(load_preset(name))
+
+
+@pytest.mark.parametrize("bound", RANGES)
+def test_a_range_that_is_shown_is_held(bound):
+    kind, _, field = bound.partition(".")
+    name = f"tiers.nvme.{field}" if kind == "TierSetting" else field
+    for wrong, side in zip((RANGES[bound][0] - 1, RANGES[bound][1] + 1), ("least", "most"), strict=True):
+        with pytest.raises(ConfigError, match=rf"{field}\(={wrong}\) must be >= {RANGES[bound][0]}, and at most"):
+            load_preset("vllm-fs", [f"{name}={wrong}"])
+        shown = next(knob for knob in knobs_of("vllm-fs") if knob.name == name)
+        assert getattr(shown, side) == RANGES[bound][side == "most"]
+
+
+def test_the_list(monkeypatch, capsys):
+    assert kvtrace(monkeypatch, "presets", "--json") == 0
+    found = json.loads(capsys.readouterr().out)["presets"]
+    assert [preset["name"] for preset in found] == preset_names()
+    assert next(p for p in found if p["name"] == "lmcache-disk")["version"] == "0.5.6"
+
+
+def test_the_knobs_of_one(monkeypatch, capsys):
+    assert kvtrace(monkeypatch, "presets", "vllm-fs", "--json") == 0
+    knobs = {knob["name"]: knob for knob in json.loads(capsys.readouterr().out)["knobs"]}
+    assert knobs["chunk_tokens"] == {
+        "name": "chunk_tokens", "value": 16, "default": 256, "type": "int", "least": 1, "most": 2**31 - 1,
+        "meaning": "Tokens of a chunk; with entry=turn it has no meaning.",
+    }  # fmt: skip
+    assert (knobs["tiers.cpu.capacity"]["value"], knobs["tiers.cpu.capacity"]["type"]) == ("128GiB", "size")
+    assert knobs["promotion"]["type"] == "never | always | second-touch | temporary"
+    assert knobs["workload.prompt_tokens"]["type"] == "list"
+
+
+def test_an_unknown_preset_names_the_nearest(monkeypatch, capsys):
+    assert kvtrace(monkeypatch, "presets", "vlm-fs") == 2
+    assert "unknown preset 'vlm-fs'; did you mean vllm-fs?" in capsys.readouterr().err
