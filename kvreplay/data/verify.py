@@ -20,7 +20,7 @@ import msgspec
 from kvreplay.data.expect import Expected
 from kvreplay.data.shaping import BLOCK_BYTES
 from kvreplay.plan.plan import Plan
-from kvtrace.core.run.run_file import BadBlock, BlockFault, Verification
+from kvtrace.core.run.verification import BadBlock, BlockFault, Verification
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.tables import objects_path, open_table
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +14,7 @@ from kvreplay.probes.program import Filter
 from kvreplay.probes.result import DEFINITIONS
 from kvreplay.probes.session import Found, Session
 from kvreplay.tiers.host import host_facts
+from kvtrace.core.app import noted_signals
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import describe
@@ -78,7 +78,7 @@ def measure(
             writer = stack.enter_context(create(output / BLOCKS_FILE, BLOCKS, meta)) if has_events else None
             session = stack.enter_context(Session(wanted, writer))
             started = datetime.now(UTC)
-            with _noted_signals() as caught:
+            with noted_signals() as caught:
                 # Who reads this may send the signal at once.
                 tell(ATTACHED)
                 was_stopped = _wait(session, duration_ns, caught)
@@ -118,25 +118,9 @@ def _directory(path: Path) -> Iterator[None]:
             path.rmdir()
 
 
-def _wait(session: Session, duration_ns: int | None, caught: list[int]) -> bool:
-    """Poll until the time is over or a signal in `caught` asks to end; return whether one did."""
+def _wait(session: Session, duration_ns: int | None, caught: Callable[[], str | None]) -> bool:
+    """Poll until the time is over or a signal that was `caught` asks to end; return whether one did."""
     end = None if duration_ns is None else time.monotonic() + duration_ns / NS_PER_S
-    while not caught and (end is None or time.monotonic() < end):
+    while not caught() and (end is None or time.monotonic() < end):
         session.poll()
-    return bool(caught)
-
-
-@contextmanager
-def _noted_signals() -> Iterator[list[int]]:
-    """Yield a list that SIGINT and SIGTERM go to, instead of ending the program."""
-    caught: list[int] = []
-
-    def note(number: int, _frame: object) -> None:
-        caught.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return caught() is not None

@@ -23,7 +23,8 @@ from kvtrace.core.document.document import (
     parameters,
 )
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
-from kvtrace.core.run.run_file import Preconditioned, RunFile, Verification
+from kvtrace.core.run.run_file import Preconditioned, RunFile
+from kvtrace.core.run.verification import Verification
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
 SHOWN_BAD_BLOCKS = 1000

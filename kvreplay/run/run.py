@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -34,7 +32,7 @@ from kvreplay.result.tables import series_batch
 from kvreplay.result.traffic import traffic_warnings
 from kvreplay.run.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_device_bytes, read_smart
 from kvreplay.tiers.tier import DeviceTier, Tier
-from kvtrace.core.app import INTERRUPTED
+from kvtrace.core.app import INTERRUPTED, noted_signals
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import (
@@ -47,8 +45,8 @@ from kvtrace.core.run.run_file import (
     Prepared,
     RunBegun,
     RunFile,
-    Verification,
 )
+from kvtrace.core.run.verification import Verification
 from kvtrace.core.schema import BLOCKS, OPS, SERIES, SERVED
 
 if TYPE_CHECKING:
@@ -122,25 +120,6 @@ def _no_show(_label: str, _rows: int) -> Iterator[Callable[[float], None]]:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[Callable[[], str | None]]:
-    """Yield a function that names the signal that asked to stop; meanwhile SIGINT and SIGTERM do not kill."""
-    caught: list[str] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
-        return
-
-    def note(number: int, _frame: object) -> None:
-        caught.append(signal.Signals(number).name)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: caught[0] if caught else None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
 def _quiet_interpreter() -> Iterator[None]:
     """Disable the garbage collector and shorten the interpreter's thread switch interval."""
     interval = sys.getswitchinterval()
@@ -173,7 +152,7 @@ class _Run:
         check_warmup(setting.warmup, setting.config.warmup, setting.window.rows, plan, due_ns)
         record = Record.empty(len(plan), is_open_loop=due_ns is not None)
         with ExitStack() as stack:
-            interrupted = stack.enter_context(_stop_signals())
+            interrupted = stack.enter_context(noted_signals())
             open_tiers(setting, stack)
             chosen = self._choose(setting.config.depth, is_growing=due_ns is not None)
             engine = chosen.engine

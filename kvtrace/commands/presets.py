@@ -28,8 +28,8 @@ def presets(
     import msgspec
 
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.sim.knobs import knobs_of, listing
-    from kvtrace.sim.preset import load_basis, load_preset
+    from kvtrace.sim.knobs import knobs_of, listing, load_basis
+    from kvtrace.sim.preset import load_preset
 
     if preset is None:
         found = listing()

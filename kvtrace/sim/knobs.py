@@ -12,9 +12,21 @@ from typing import Any
 
 import msgspec
 
-from kvtrace.sim.preset import RANGES, Preset, TierSetting, load_basis, load_preset, preset_names
+from kvtrace.core.config import load_toml, to_struct
+from kvtrace.sim.preset import PRESETS, RANGES, Preset, TierSetting, load_preset, preset_names
 
 _HIDDEN = {"description", "name"}
+
+
+class Basis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a preset was made from; for people, and in no trace."""
+
+    engine: str
+    version: str
+    read: str
+    """Which of its source files were read."""
+    executed: str
+    """What was run beside it, when, and what did not come out equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,12 @@ class Knob:
     most: float | None
     """Between which it must be; null where nothing or another knob bounds it."""
     meaning: str
+
+
+def load_basis(name: str) -> Basis | None:
+    """Return what the preset called `name`, one of ours, is based on; None if it does not say."""
+    tree = load_toml(PRESETS / f"{name}.toml").get("basis")
+    return None if tree is None else to_struct(tree, Basis, f"preset {name}: basis")
 
 
 def knobs_of(name: str) -> list[Knob]:

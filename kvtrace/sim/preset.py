@@ -134,17 +134,6 @@ def _bytes(value: str | int | None) -> int | None:
     return parse_bytes(value) if isinstance(value, str) else value
 
 
-class Basis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a preset was made from; for people, and in no trace."""
-
-    engine: str
-    version: str
-    read: str
-    """Which of its source files were read."""
-    executed: str
-    """What was run beside it, when, and what did not come out equal."""
-
-
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One caching stack's semantics, as a TOML file in `presets/` gives them."""
 
@@ -226,12 +215,6 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 def preset_names() -> list[str]:
     """Return the names of the presets we ship."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
-
-
-def load_basis(name: str) -> Basis | None:
-    """Return what the preset called `name`, one of ours, is based on; None if it does not say."""
-    tree = load_toml(PRESETS / f"{name}.toml").get("basis")
-    return None if tree is None else to_struct(tree, Basis, f"preset {name}: basis")
 
 
 def load_preset(

@@ -52,7 +52,8 @@ def test_what_is_damaged_is_refused_in_one_line(tmp_path: Path, content: bytes) 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"host": {"kernel": 5}}, {"host": {"cpus": -1}}, {"tiers": {"nvme": {"drives": 3}}}, {"summary": {"verdict": 1}},
+        {"host": {"kernel": 5}}, {"host": {"cpus": -1}}, {"tiers": {"nvme": {"drives": 3}}},
+        {"summary": {"verdict": 1}},
         {"window": "all"},
     ],
 )  # fmt: skip
