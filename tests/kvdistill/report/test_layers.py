@@ -20,12 +20,12 @@ NO_FAULT = {"errors": 0, "requeues": 0, "splits": 0, "lost_events": 0, "ends_not
 
 def histogram(count):
     return {"count": count, "mean_ns": 1.0, "p50_ns": 1.0, "p95_ns": None, "p99_ns": None, "p99_9_ns": None,
-            "p99_99_ns": None}  # fmt: skip
+            "p99_99_ns": None, "longest_below_ns": None, "log2_ns": []}  # fmt: skip
 
 
 def direction(requests, size, **faults):
     return {"issued": requests, "issued_bytes": requests * size, "q2d": histogram(requests),
-            "d2c": histogram(requests)} | NO_FAULT | faults  # fmt: skip
+            "d2c": histogram(requests), "block_sizes": [], "in_flight_at_dispatch": []} | NO_FAULT | faults  # fmt: skip
 
 
 def write_probe(folder, directions, calls=()):

@@ -168,7 +168,11 @@ def test_what_probes_answer(tmp_path):
         (0, 10, 30, 4096, "R", "a", 0), (0, 20, 60, 4096, "RA", "a", 0), (5, 10, 20, 8192, "WS", "b", 5),
         (S, S + 1, S + 2, 1 << 20, "DS", "b", 0),
     ])  # fmt: skip
-    counts = {"queued": 4, "issued": 5, "requeues": 1}
+    nothing = {"count": 0, "log2_ns": [], "longest_below_ns": None, "mean_ns": None} | {
+        f"{name}_ns": None for name in ("p50", "p95", "p99", "p99_9", "p99_99")
+    }
+    counts = {"queued": 4, "issued": 5, "requeues": 1, "ends_not_seen": 2, "q2d": nothing, "d2c": nothing,
+              "block_sizes": [], "in_flight_at_dispatch": []}  # fmt: skip
     (run / "probe.json").write_text(json.dumps({"program": "kvreplay", "block": {"directions": {"read": counts}}}))
     found = {r["direction"]: r for r in ask("device_latency", run)}
     assert set(found) == {"read", "write", "discard"}
@@ -189,6 +193,7 @@ def test_what_probes_answer(tmp_path):
     ]
     (requeues,) = ask("requeues_and_splits", run)
     assert (requeues["requeues"], requeues["requeues_per_issue"], requeues["splits"]) == (1, 0.2, None)
+    assert requeues["ends_not_seen"] == 2
 
 
 def test_every_query_says_what_it_answers_and_is_asked_here():
