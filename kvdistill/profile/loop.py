@@ -25,6 +25,10 @@ _MIN_OPS = 20
 _EVEN_WITHIN = 0.1
 _EVEN_SHARE = 0.7
 """Gaps are even if this share of them is within a tenth of the median."""
+_STRETCH_GAPS, _EVEN_DISPERSION = 10, 0.3
+"""Variance by mean of arrivals in stretches of so many mean gaps; chance has 1. By deciles, which no stall changes."""
+_DECILES_APART = 2.563
+"""Standard deviations between the first and the last decile of a normal distribution."""
 _POISSON_KS = 0.1
 _PAUSE_FACTOR = 5
 """A pause is so many times longer than the gaps within a burst."""
@@ -122,6 +126,12 @@ def _open_pace(gaps_ns: NDArray[np.int64]) -> Pacing:
         return Pacing.POISSON
     middle = float(np.median(gaps_ns))
     if middle and float((np.abs(gaps_ns - middle) <= _EVEN_WITHIN * middle).mean()) >= _EVEN_SHARE:
+        return Pacing.EVEN
+    # A clock whose ticks come late, but which catches up: as many in each stretch.
+    done = np.cumsum(gaps_ns)
+    counts = np.bincount((done // max(1, _STRETCH_GAPS * done[-1] // len(done))).astype(np.int64))[:-1]
+    low, high = np.percentile(counts, (10, 90)) if len(counts) >= _MIN_OPS else (0, _STRETCH_GAPS)
+    if ((high - low) / _DECILES_APART) ** 2 <= _EVEN_DISPERSION * _STRETCH_GAPS:
         return Pacing.EVEN
     return Pacing.POISSON if exponential_ks(gaps_ns) <= _POISSON_KS else Pacing.BURSTS
 
