@@ -25,12 +25,14 @@ _MIN_OPS = 20
 _EVEN_WITHIN = 0.1
 _EVEN_SHARE = 0.7
 """Gaps are even if this share of them is within a tenth of the median."""
+_STRETCH_GAPS, _EVEN_DISPERSION = 10, 0.3
+"""Variance by mean of arrivals in stretches of so many mean gaps; chance has 1. By deciles, which no stall changes."""
+_DECILES_APART = 2.563
+"""Standard deviations between the first and the last decile of a normal distribution."""
 _POISSON_KS = 0.1
-_PAUSE_FACTOR = 5
-"""A pause is so many times longer than the gaps within a burst."""
 _LEAST_PAUSE_NS = 100_000
-_ALIKE_WITHIN, _ALIKE_SHARE = 0.3, 0.6
-"""Pauses are a setting of the program if this share of them is within so much of the median."""
+_ALIKE_WITHIN, _ALIKE_SHARE, _REGULAR_CV = 0.3, 0.5, 0.5
+"""Pauses are a setting of the program if they are this much alike and share of the idle time, and come regularly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +97,21 @@ def _thinks(events: _Events) -> tuple[int | None, int | None]:
     idle = came[begins] - events.done[begins - 1]
     if len(idle) < _MIN_OPS:
         return None, None
-    told = np.log(np.maximum(idle, 1000))
-    middle = float(told.min() + told.max()) / 2
-    if np.ptp(told) < np.log(_PAUSE_FACTOR):
-        # All are pauses, or none is.
-        middle = float(told.min()) - 1
-    for _ in range(20):
-        # Two means: of the time to submit, and of the pauses.
-        if not (told > middle).any() or not (told <= middle).any():
-            break
-        middle = float(told[told > middle].mean() + told[told <= middle].mean()) / 2
-    pauses = idle[told > middle]
-    if not len(pauses):
+    # The pause is the stretch of like idle times that most of the idle time is spent in.
+    order = np.argsort(idle, kind="stable")
+    ordered = idle[order].astype(np.float64)
+    done = np.concatenate([[0.0], np.cumsum(ordered)])
+    ends = np.searchsorted(ordered, ordered * (1 + _ALIKE_WITHIN), "right")
+    spent = done[ends] - done[:-1]
+    at = int(spent.argmax())
+    pauses = order[at : ends[at]]
+    typical = float(np.median(idle[pauses]))
+    # A program pauses after as many operations each time; a machine that stalls does not.
+    apart = np.diff(np.sort(begins[pauses]))
+    is_regular = len(apart) >= _MIN_OPS and apart.std() <= _REGULAR_CV * apart.mean()
+    if typical < _LEAST_PAUSE_NS or spent[at] < _ALIKE_SHARE * done[-1] or not is_regular:
         return None, None
-    typical = float(np.median(pauses))
-    short = float(np.median(idle[told <= middle])) if len(pauses) < len(idle) else 0.0
-    like = int((np.abs(pauses - typical) <= _ALIKE_WITHIN * typical).sum())
-    if typical < max(_LEAST_PAUSE_NS, _PAUSE_FACTOR * short) or like < max(_MIN_OPS, _ALIKE_SHARE * len(pauses)):
-        return None, None
-    return round(typical), round(len(came) / like)
+    return round(typical), max(1, round(float(np.median(apart))))
 
 
 def _open_pace(gaps_ns: NDArray[np.int64]) -> Pacing:
@@ -122,6 +120,12 @@ def _open_pace(gaps_ns: NDArray[np.int64]) -> Pacing:
         return Pacing.POISSON
     middle = float(np.median(gaps_ns))
     if middle and float((np.abs(gaps_ns - middle) <= _EVEN_WITHIN * middle).mean()) >= _EVEN_SHARE:
+        return Pacing.EVEN
+    # A clock whose ticks come late, but which catches up: as many in each stretch.
+    done = np.cumsum(gaps_ns)
+    counts = np.bincount((done // max(1, _STRETCH_GAPS * done[-1] // len(done))).astype(np.int64))[:-1]
+    low, high = np.percentile(counts, (10, 90)) if len(counts) >= _MIN_OPS else (0, _STRETCH_GAPS)
+    if ((high - low) / _DECILES_APART) ** 2 <= _EVEN_DISPERSION * _STRETCH_GAPS:
         return Pacing.EVEN
     return Pacing.POISSON if exponential_ks(gaps_ns) <= _POISSON_KS else Pacing.BURSTS
 

@@ -21,7 +21,7 @@ _ALIGNED = 0.999
 _SECTOR_BYTES, _MOST_ALIGN_BYTES = 512, 1 << 20
 _HOT_PARTS = (0.01, 0.03, 0.1, 0.3, 0.6)
 """Hottest parts of the used places, at which the shares of operations of two streams are compared."""
-_FITS, _HOPELESS = 0.02, 0.1
+_FITS, _HOPELESS = 0.02, 0.3
 _NEAR = 1.02
 _SKEWED = 1.1
 """Variance by mean of the uses of a place, of which uniform draws have 1: beyond it some may be hot."""

@@ -58,6 +58,9 @@ def test_open_loops_are_even_or_by_chance_or_neither():
     service = rng.exponential(800 * US, 4000)
     even = np.cumsum(rng.normal(5 * MS, 50 * US, 4000)).astype(np.int64)
     assert fit_loop(even, served(even, service)).pace is Pacing.EVEN
+    # Ticks that come late, but are caught up with.
+    late = np.sort(np.arange(4000) * 5 * MS + rng.exponential(2 * MS, 4000)).astype(np.int64)
+    assert fit_loop(late, served(late, service)).pace is Pacing.EVEN
     chance = np.cumsum(rng.exponential(2 * MS, 4000)).astype(np.int64)
     assert fit_loop(chance, served(chance, service)).pace is Pacing.POISSON
     heavy = np.cumsum(rng.pareto(1.2, 4000) * MS).astype(np.int64)
