@@ -1,7 +1,8 @@
 """How near kvreplay comes to fio where each operation is one I/O: objects that are extents of one file, in any order.
 
-As bench_replay: sides alternate, medians of three, fresh data for every write where fio repeats its buffers. Takes
-three minutes and 1 GiB below the working directory; sizes in KiB as arguments restrict it.
+As bench_replay: sides alternate, medians of three, writes beside fio with and without refill_buffers=1, the processor
+time of the whole process. Takes five minutes and 1 GiB below the working directory, or of a block device that is named
+as an argument and overwritten; sizes in KiB as arguments restrict it, for example `/dev/nvme1n1 4 64`.
 """
 
 from __future__ import annotations
@@ -12,39 +13,31 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from bench_replay import DEPTHS, RUNS, Side, device_share, drive, plan_of, show
+from bench_replay import DEPTHS, RUNS, Side, device_share, drive, plan_of, rounds_of, side_of
 
 from kvreplay.engine.choose import EngineName, choose
+from kvreplay.engine.job import IoEngine
 from kvreplay.plan.plan import READ, WRITE
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.tier import Holding, StorageOptions
 
 SPACE_BYTES = 1 << 30
-MIB_BY_SIZE = {4 << 10: 128, 16 << 10: 256, 64 << 10: 512, 256 << 10: 1024}
+MIB_BY_SIZE = {4 << 10: 128, 16 << 10: 256, 64 << 10: 512, 256 << 10: 1024, 1 << 20: 1024}
 """MiB moved a run, by I/O size."""
 
 
-def ours(tier: ExtentTier, op: int, io_bytes: int, depth: int, version: int) -> tuple[Side, str]:
+def ours(engine: IoEngine, tier: ExtentTier, op: int, io_bytes: int, version: int) -> Side:
     ios = (MIB_BY_SIZE[io_bytes] << 20) // io_bytes
-    engine = choose(EngineName.AUTO, [tier], depth, io_bytes).engine
     plan = plan_of(op, np.random.default_rng(version).permutation(SPACE_BYTES // io_bytes)[:ios], io_bytes, version)
-    (driven, _, cpu, data), share = device_share(
-        Path(tier.target), op, ios * io_bytes, lambda: drive(engine, tier, plan)
-    )
-    starved = driven.starved_ns / driven.wall_ns
-    return Side(
-        ios * io_bytes / driven.wall_ns * 1e9,
-        (cpu - data.cpu_ns / 1e9) / ios * 1e6,
-        data.cpu_ns / ios / 1e3,
-        starved,
-        share,
-    ), engine.name
+    (driven, _, cpu), share = device_share(Path(tier.target), op, ios * io_bytes, lambda: drive(engine, tier, plan))
+    return side_of(driven, cpu, ios * io_bytes, ios, share)
 
 
-def fio(tier: ExtentTier, op: int, io_bytes: int, depth: int) -> Side:
+def fio(tier: ExtentTier, op: int, io_bytes: int, depth: int, *extra: str) -> Side:
     total = MIB_BY_SIZE[io_bytes] << 20
     command = [
         "fio",
@@ -60,6 +53,7 @@ def fio(tier: ExtentTier, op: int, io_bytes: int, depth: int) -> Side:
         "--randrepeat=0",
         "--overwrite=1",
         "--output-format=json",
+        *extra,
     ]
     done, share = device_share(
         Path(tier.target), op, total, lambda: subprocess.run(command, capture_output=True, text=True, check=True)
@@ -74,26 +68,30 @@ def compare(tier: ExtentTier, io_bytes: int) -> None:
     version = 2
     for op in (READ, WRITE):
         for depth in DEPTHS:
-            pairs, name = [], ""
-            for at in range(RUNS):
-                # Whichever goes second finds the drive busier, so they take turns.
-                other = None if at % 2 else fio(tier, op, io_bytes, depth)
-                mine, name = ours(tier, op, io_bytes, depth, version)
-                version += 1
-                pairs.append((mine, other or fio(tier, op, io_bytes, depth)))
-            show(pairs, name, op, io_bytes, depth)
+            engine = choose(EngineName.AUTO, [tier], depth, io_bytes).engine
+            turns = [version + at for at in range(RUNS)]
+            version += RUNS
+            rounds_of(
+                op,
+                io_bytes,
+                depth,
+                engine.name,
+                [partial(ours, engine, tier, op, io_bytes, turn) for turn in turns],
+                partial(fio, tier, op, io_bytes, depth),
+            )
 
 
 def main() -> None:
-    sizes = [int(text) << 10 for text in sys.argv[1:]] or list(MIB_BY_SIZE)
+    sizes = [int(text) << 10 for text in sys.argv[1:] if text.isdigit()] or list(MIB_BY_SIZE)
+    devices = [Path(text) for text in sys.argv[1:] if not text.isdigit()]
     if shutil.which("fio") is None:
         print("extents against fio: skipped, fio is not installed")
         return
-    print(f"one I/O an operation, extents of one file, any order; load {os.getloadavg()[0]:.1f}")
+    print(f"one I/O an operation, extents of one file or device, any order; load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="bench-") as name:
         for io_bytes in sizes:
-            path = Path(name) / "space"
-            tier = ExtentTier("nvme", path, StorageOptions())
+            path = devices[0] if devices else Path(name) / "space"
+            tier = ExtentTier("nvme", path, StorageOptions(is_destroying=True))
             tier.expect(Holding([SPACE_BYTES]))
             tier.open(SPACE_BYTES)
             try:

@@ -3,7 +3,8 @@
 Sides alternate; printed are medians and the median of each pair's ratio. The device is a null block device where the
 kernel has one, else a loop device over a file in memory: nothing but the kernel's own path takes time, so that the
 probes' cost shows most. 50,000 I/Os a second are offered; then the kernel's own clock (bpf_stats_enabled) says what
-the programs take an I/O, which no busy neighbour blurs. Takes two minutes; needs root, libbpf and fio.
+the programs take an I/O, which no busy neighbour blurs. Last, as many I/Os as the machine makes, with a row kept of
+each: what that costs, and how many rows are lost. Takes three minutes; needs root, libbpf and fio.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAIRS = 5
+FLAT_OUT_PAIRS = 3
 SECONDS = 3
 FILE_BYTES = 1 << 30
 MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps files in memory
@@ -69,14 +71,14 @@ def device() -> Iterator[Path]:
 
 
 @contextmanager
-def probed(target: Path, output: Path, *, is_on: bool) -> Iterator[dict[str, Any]]:
+def probed(target: Path, output: Path, *, is_on: bool, has_events: bool = False) -> Iterator[dict[str, Any]]:
     """Yield a dict; if `is_on`, the probes are attached meanwhile, and it has their result afterwards."""
     found: dict[str, Any] = {}
     if not is_on:
         yield found
         return
     command = [sys.executable, "-m", "kvreplay.cli", "probe", "--comm", LOAD, "--dev", str(target),
-               "--histograms-only", "--json", "-o", str(output)]  # fmt: skip
+               *([] if has_events else ["--histograms-only"]), "--json", "-o", str(output)]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -100,11 +102,11 @@ def program_ns(pid: int) -> int:
     return spent
 
 
-def load(program: Path, target: Path) -> tuple[Side, int]:
-    """Return what fio did of random reads of 4 KiB, and how many."""
+def load(program: Path, target: Path, rate: int | None = RATE) -> tuple[Side, int]:
+    """Return what fio did of random reads of 4 KiB, and how many; null is as many as it can."""
     command = [str(program), "--name=job", f"--filename={target}", f"--size={FILE_BYTES}", "--rw=randread", "--bs=4k",
                "--direct=1", "--ioengine=io_uring", f"--iodepth={DEPTH}", f"--runtime={SECONDS}", "--time_based",
-               "--output-format=json", f"--rate_iops={RATE}"]  # fmt: skip
+               "--output-format=json", *([] if rate is None else [f"--rate_iops={rate}"])]  # fmt: skip
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     job = json.loads(done.stdout)["jobs"][0]
     read, ios = job["read"], job["read"]["total_ios"]
@@ -147,6 +149,25 @@ def cost(program: Path, target: Path, output: Path) -> None:
     print(f"the programs themselves: {cpu:.0f} ns an I/O, {cpu * RATE / 1e9:.1%} of one CPU at {RATE:,} a second")
 
 
+def flat_out(program: Path, target: Path, output: Path) -> None:
+    """Print what the probes cost, and lose, where fio and they share all processors."""
+    ratios, rates, followed, lost = [], [], 0, 0
+    for pair in range(FLAT_OUT_PAIRS):
+        found_rates: dict[bool, float] = {}
+        for is_on in (False, True) if pair % 2 else (True, False):
+            with probed(target, output, is_on=is_on, has_events=True) as found:
+                side, ios = load(program, target, None)
+            found_rates[is_on] = side.iops
+            if found:
+                block = found["block"]["directions"]["read"]
+                followed, lost = followed + ios, lost + block["lost_events"] + block["lost_requests"]
+        rates.append(found_rates[False])
+        ratios.append(found_rates[True] / found_rates[False])
+    print(f"flat out, {statistics.median(rates):,.0f} I/Os a second without probes, a row kept of each: ratio "
+          f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}); {followed:,} I/Os followed, "
+          f"{lost:,} rows lost")  # fmt: skip
+
+
 def main() -> None:
     try:
         check_available()
@@ -164,6 +185,7 @@ def main() -> None:
         load(program, target)
         compare(program, target, Path(name) / "probe")
         cost(program, target, Path(name) / "probe")
+        flat_out(program, target, Path(name) / "probe")
 
 
 if __name__ == "__main__":

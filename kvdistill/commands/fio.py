@@ -7,26 +7,12 @@ from typing import Annotated
 
 import typer
 
-from kvdistill.commands.jobs import Json
+from kvdistill.commands.options import Busiest, From, Json, Limited, Source, Tier, To
 from kvdistill.jobs.job import FioMode
 from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
 
-Source = Annotated[
-    Path,
-    typer.Argument(
-        metavar="INPUT",
-        show_default=False,
-        help="A trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json.",
-    ),
-]
-Tier = Annotated[
-    str | None,
-    typer.Option("--tier", help="The tier, or the disk, to take I/O from; needed where there are several."),
-]
-Limited = Annotated[
-    str | None, typer.Option("--limit", help="Take only its first rows (10000), time (60s) or bytes (8GiB).")
-]
+_MANY_PAGES = 1 << 30
 
 
 def profile(
@@ -34,6 +20,9 @@ def profile(
     output: Annotated[Path, typer.Option("-o", "--output", help="The profile.")] = Path("profile.json"),
     tier: Tier = None,
     limit: Limited = None,
+    begin: From = None,
+    end: To = None,
+    busiest: Busiest = None,
     json: Json = False,
 ) -> None:
     """Distil what jobs are made of into a JSON file: mix, sizes, arrivals, depth, places, reuse, phases.
@@ -53,11 +42,11 @@ def profile(
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.files import write_json
-    from kvtrace.core.limit import parse_limit
+    from kvtrace.core.limit import parse_window
 
     scratched = tempfile.TemporaryDirectory(prefix="kvdistill-")
     with scratched as scratch, compile_announced(), progress(f"distil {source.name}"):
-        found = distil_source(source, tier, parse_limit(limit), Path(scratch)).profile
+        found = distil_source(source, tier, parse_window(limit, begin, end, busiest), Path(scratch)).profile
     write_json(output, found)
     log(f"wrote {output}")
     if json:
@@ -89,15 +78,32 @@ def fio(
         typer.Option(
             "--jobs",
             min=1,
-            help="Deal replay and reuse over so many jobs; 1 is one asynchronous job "
-            "[default: 32, or what fits 256 MiB of buffers].",
+            help="Deal replay and reuse over so many jobs that each do one I/O at a time; 1 is one asynchronous job "
+            "[default: 1].",
         ),
     ] = None,
     log_version: Annotated[
-        int,
-        typer.Option("--log-version", help="2: absolute times, whole ms; 3: microseconds, but lateness only grows."),
-    ] = 2,
+        int | None,
+        typer.Option(
+            "--log-version",
+            help="2: absolute times, whole ms; 3: microseconds, but lateness only grows [default: what comes closest].",
+        ),
+    ] = None,
     limit: Limited = None,
+    begin: From = None,
+    end: To = None,
+    busiest: Busiest = None,
+    is_whole: Annotated[
+        bool, typer.Option("--whole", help="Write the logs of the whole replay, however long they are.")
+    ] = False,
+    has_huge_pages: Annotated[
+        bool | None,
+        typer.Option(
+            "--huge-pages/--no-huge-pages",
+            help="Huge pages are reserved (vm.nr_hugepages) where the jobs run [default: as on this machine].",
+            show_default=False,
+        ),
+    ] = None,
     max_runtime: Annotated[str, typer.Option("--max-runtime", help="The longest that stat and reuse run.")] = "300s",
     seed: Annotated[int, typer.Option("--seed", min=0, help="For what reuse draws.")] = 42,
     space: Annotated[
@@ -105,7 +111,9 @@ def fio(
         typer.Option("--space", help="How much of the target stat uses, where the source does not say (10GiB)."),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Run the jobs briefly and compare.")] = False,
-    check_seconds: Annotated[float, typer.Option("--check-seconds", help="How long each job runs.")] = 10.0,
+    check_seconds: Annotated[
+        float, typer.Option("--check-seconds", help="How long each job runs, of so long a part of the source.")
+    ] = 10.0,
     check_bytes: Annotated[
         str, typer.Option("--check-bytes", help="The most that --check replays, and its scratch file holds.")
     ] = "4GiB",
@@ -123,17 +131,18 @@ def fio(
     kvdistill fio conv.parquet --tier nvme -o jobs
     kvdistill fio conv.parquet --tier nvme -o jobs --mode replay --limit 60s --check
     kvdistill fio run -o jobs --mode stat
-    cd jobs && fio replay.prefill.fio && fio replay.fio
+    cd jobs && fio prefill.fio && fio replay.fio
     """
+    from kvdistill.check.fio_jobs import write_jobs
     from kvdistill.formats.iolog import LogOptions
+    from kvdistill.jobs.buffers import free_huge_pages
     from kvdistill.jobs.fio_program import installed, parse_version
     from kvdistill.jobs.job import JobOptions
-    from kvdistill.jobs.make import write_jobs
     from kvdistill.jobs.write import CheckOptions, Wanted
     from kvdistill.report.jobs_document import written_document
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.limit import parse_limit
+    from kvtrace.core.limit import parse_window
     from kvtrace.core.units import parse_bytes, parse_duration_ns
 
     options = JobOptions(
@@ -141,6 +150,7 @@ def fio(
         version=parse_version(fio_version) if fio_version else installed(),
         runtime_cap_ns=_positive(parse_duration_ns(max_runtime), f"--max-runtime {max_runtime}"),
         space_bytes=None if space is None else _positive(parse_bytes(space), f"--space {space}"),
+        huge_pages=free_huge_pages() if has_huge_pages is None else _MANY_PAGES * has_huge_pages,
     )
     most = _positive(parse_bytes(check_bytes), f"--check-bytes {check_bytes}")
     checks = CheckOptions(check_seconds, most, is_null=check_null)
@@ -150,9 +160,10 @@ def fio(
         LogOptions(parse_bytes(io_bytes), jobs, log_version),
         seed,
         checks if check or check_null else None,
+        is_whole=is_whole,
     )
     with compile_announced():
-        result = write_jobs(source, tier, output, parse_limit(limit), wanted)
+        result = write_jobs(source, tier, output, parse_window(limit, begin, end, busiest), wanted)
     if json:
         emit_json(result)
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvdistill.commands.options import Busiest, From, Json, Limited, Source, Tier, To
 from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
 
@@ -15,21 +16,10 @@ if TYPE_CHECKING:
     # Loads numba.
     from kvdistill.jobs.make import StoreJobs
 
-Source = Annotated[
-    Path,
-    typer.Argument(
-        help="A trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json.", show_default=False
-    ),
-]
-Tier = Annotated[str | None, typer.Option("--tier", help="The tier to take operations from, if there are several.")]
 Output = Annotated[
     Path, typer.Option("-o", "--output", help="The folder for the files; made if missing.", show_default=False)
 ]
-Limited = Annotated[
-    str | None, typer.Option("--limit", help="Take only the tier's first rows (10000), time (60s) or bytes (8GiB).")
-]
 MaxRuntime = Annotated[str, typer.Option("--max-runtime", help="The longest the random job runs.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def warp(
@@ -40,6 +30,9 @@ def warp(
     bucket: Annotated[str, typer.Option("--bucket", help="The bucket; warp empties it.")] = "kvdistill",
     has_csv: Annotated[bool, typer.Option("--csv", help="Also write the operations as warp's full CSV.")] = False,
     limit: Limited = None,
+    begin: From = None,
+    end: To = None,
+    busiest: Busiest = None,
     max_runtime: MaxRuntime = "300s",
     json: Json = False,
 ) -> None:
@@ -55,13 +48,15 @@ def warp(
     from kvdistill.jobs.make import write_warp
     from kvdistill.jobs.warp import WarpOptions
     from kvtrace.core.compiled import compile_announced
-    from kvtrace.core.limit import parse_limit
+    from kvtrace.core.limit import parse_window
     from kvtrace.core.metadata import without_outputs
 
     options = WarpOptions(host, bucket, _runtime_ns(max_runtime))
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
     with compile_announced():
-        written = write_warp(source, tier, output, options, parse_limit(limit), has_csv=has_csv, argv=argv)
+        written = write_warp(
+            source, tier, output, options, parse_window(limit, begin, end, busiest), has_csv=has_csv, argv=argv
+        )
     _show(written, output, json=json)
 
 
@@ -74,6 +69,9 @@ def sai3(
     ] = "s3://kvdistill/",
     hosts: Annotated[int, typer.Option("--hosts", help="Share the op log out by object, a log a host.")] = 1,
     limit: Limited = None,
+    begin: From = None,
+    end: To = None,
+    busiest: Busiest = None,
     max_runtime: MaxRuntime = "300s",
     json: Json = False,
 ) -> None:
@@ -90,13 +88,15 @@ def sai3(
     from kvdistill.jobs.make import write_sai3
     from kvdistill.jobs.sai3 import Sai3Options
     from kvtrace.core.compiled import compile_announced
-    from kvtrace.core.limit import parse_limit
+    from kvtrace.core.limit import parse_window
     from kvtrace.core.metadata import without_outputs
 
     options = Sai3Options(target, _runtime_ns(max_runtime))
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
     with compile_announced():
-        written = write_sai3(source, tier, output, options, parse_limit(limit), hosts=hosts, argv=argv)
+        written = write_sai3(
+            source, tier, output, options, parse_window(limit, begin, end, busiest), hosts=hosts, argv=argv
+        )
     _show(written, output, json=json)
 
 

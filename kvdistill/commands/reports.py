@@ -43,8 +43,9 @@ def report(
     """Say what traces hold, or what runs measured: on the terminal, or as a page, a workbook or text.
 
     A run's report has what its probes (probe.json) and checked jobs (closeness.json) left in its folder; folders of
-    these alone have reports too. An HTML report is one file that needs no network; a workbook has the sheets of the
-    MLPerf benchmark's. Several are put beside each other first. --json gives a list if there are several.
+    these alone have reports too. An HTML report is one file that needs no network; a workbook begins with the sheets
+    of the MLPerf benchmark's, under its own names. Several runs, or several
+    traces, are compared first; a trace beside its run is only shown. --json gives a list if there are several.
 
     \b
     kvdistill report conv.parquet
@@ -63,9 +64,9 @@ def report(
     outputs = output or []
     check_names(outputs)
     with compile_announced():
-        results, documents = read_reports(paths, buckets)
+        results, documents, plain = read_reports(paths, buckets)
     for path in outputs:
-        write_report(documents, path)
+        write_report(documents, path, plain)
         log(f"wrote {path}")
     if json:
         emit_json(results[0] if len(results) == 1 else results)

@@ -50,12 +50,14 @@ _START_MS, _LINES_PER_MS = 1000, 200
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Options of written logs; null `jobs` is the number that `default_jobs` chooses."""
+    """Options of written logs; what is null is chosen for the fio and the times at hand."""
 
     max_io_bytes: int = 1 << 20
     """Longer operations are split at this."""
     jobs: int | None = None
-    version: int = ABSOLUTE
+    version: int | None = None
+    issue_us: tuple[float, float] = (0.0, 0.0)
+    """What fio takes to issue an I/O, and each MiB of it: delays of version 3, which add to it, are so much shorter."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for values that fio does not take."""
@@ -63,7 +65,7 @@ class LogOptions:
             raise ConfigError(f"--io-bytes {self.max_io_bytes}: it must be a multiple of 4096 below 4 GiB")
         if self.jobs is not None and not 1 <= self.jobs <= MAX_JOBS:
             raise ConfigError(f"--jobs {self.jobs}: it must be 1 to {MAX_JOBS}")
-        if self.version not in (ABSOLUTE, RELATIVE):
+        if self.version not in (None, ABSOLUTE, RELATIVE):
             raise ConfigError(f"--log-version {self.version}: it must be {ABSOLUTE} or {RELATIVE}")
 
 
@@ -88,6 +90,8 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     largest_io_bytes: int
     max_burst_ios: int
     """The most lines due at one time."""
+    issue_us: tuple[float, float] = (0.0, 0.0)
+    """What issuing an I/O and each MiB of it was taken to take: delays are so much shorter."""
 
 
 def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
@@ -128,18 +132,20 @@ def split(us: Any, is_read: Any, offset: Any, length: Any, max_io_bytes: int) ->
 
 
 def write_iologs(
-    folder: Path, name: str, parts: Callable[[], Iterator[dict[str, Any]]], target: str, jobs: int, options: LogOptions
+    folder: Path, name: str, parts: Callable[[], Iterator[dict[str, Any]]], target: str, options: LogOptions
 ) -> LogSummary:
-    """Write what `parts` yields (as `split_ios` does) to `jobs` logs in `folder` on the file or device `target`.
+    """Write what `parts` yields (as `split_ios` does) to logs in `folder` on the file or device `target`.
 
+    The number of jobs and the version are as `options` say, and one job and absolute times if they do not.
     They are called `name`.iolog, or `name`.1.iolog and so on. Logs of an earlier number are removed.
     """
+    version, jobs = options.version or ABSOLUTE, options.jobs or 1
     counts = _Counts()
     lines = 0
     for part in parts():
         counts.add(part)
         lines += len(part["us"])
-    start_ms = _START_MS + lines // _LINES_PER_MS if options.version == ABSOLUTE else 0
+    start_ms = _START_MS + lines // _LINES_PER_MS if version == ABSOLUTE else 0
     for old in folder.glob(f"{name}.*iolog"):
         old.unlink()
     # fio takes a log without I/O for an error.
@@ -148,7 +154,13 @@ def write_iologs(
     files = [f"{name}.iolog"] if jobs == 1 else [f"{name}.{i:0{width}d}.iolog" for i in range(1, jobs + 1)]
     with ExitStack() as stack:
         logs = [
-            _Log(stack.enter_context(stack.enter_context(aside(folder / file)).open("wb")), target, options, start_ms)
+            _Log(
+                stack.enter_context(stack.enter_context(aside(folder / file)).open("wb")),
+                target,
+                options,
+                version,
+                start_ms,
+            )
             for file in files
         ]
         done = 0
@@ -161,24 +173,26 @@ def write_iologs(
             log.close()
     return LogSummary(
         files=files,
-        version=options.version,
+        version=version,
         target=target,
         max_io_bytes=options.max_io_bytes,
         start_ms=start_ms,
         **counts.total,
         max_burst_ios=counts.max_burst_ios,
+        issue_us=options.issue_us if version == RELATIVE else (0.0, 0.0),
     )
 
 
 class _Log:
     """One log being written."""
 
-    def __init__(self, out: BinaryIO, target: str, options: LogOptions, start_ms: int) -> None:
+    def __init__(self, out: BinaryIO, target: str, options: LogOptions, version: int, start_ms: int) -> None:
         self._out, self._target, self._start_ms = out, target, start_ms
-        self._is_absolute = options.version == ABSOLUTE
+        self._is_absolute = version == ABSOLUTE
+        self._issue = _Issue(*options.issue_us)
         self._last = FIRST_US if not self._is_absolute else -1
         stamp = "" if self._is_absolute else f"{FIRST_US} "
-        out.write(f"fio version {options.version} iolog\n{stamp}{target} add\n{stamp}{target} open\n".encode())
+        out.write(f"fio version {version} iolog\n{stamp}{target} add\n{stamp}{target} open\n".encode())
 
     def write(self, part: dict[str, Any]) -> None:
         """Append lines."""
@@ -197,6 +211,7 @@ class _Log:
             line = pl.concat_str([pl.when(pl.Series(waits)).then(wait).otherwise(pl.lit("")), line])
             self._last = int(ms[-1])
         else:
+            us = self._issue.told(us, part["length"])
             line = pl.concat_str([pl.Series(us), line], separator=" ")
             self._last = int(us[-1])
         frame = pl.DataFrame({"row": np.arange(len(us))}).select(line)
@@ -206,6 +221,28 @@ class _Log:
         """End the log."""
         stamp = "" if self._is_absolute else f"{self._last} "
         self._out.write(f"{stamp}{self._target} close\n".encode())
+
+
+class _Issue:
+    """Times as they are told to fio, so that it issues at those that are asked, or as soon after as it can."""
+
+    def __init__(self, us: float, us_per_mib: float) -> None:
+        self._us, self._us_per_mib = us, us_per_mib
+        self._free: float = FIRST_US
+        """When the last I/O is issued."""
+        self._told: float = FIRST_US
+
+    def told(self, us: Any, length: Any) -> Any:
+        """Return what to write for I/Os that are asked at `us`."""
+        if not self._us and not self._us_per_mib:
+            return us
+        cost = self._us + self._us_per_mib * length / (1 << 20)
+        before = np.concatenate([[0.0], np.cumsum(cost)[:-1]])
+        # An I/O is issued when it is asked, or when those before are, with what each takes.
+        begins = before + np.maximum.accumulate(np.maximum(us - before, self._free))
+        told = np.cumsum(begins - np.concatenate([[self._free], (begins + cost)[:-1]])) + self._told
+        self._free, self._told = float(begins[-1] + cost[-1]), float(told[-1])
+        return np.round(told).astype(np.int64)
 
 
 class _Counts:

@@ -12,7 +12,7 @@ import numpy as np
 
 from kvdistill.queries.database import connect, named
 from kvdistill.queries.views import register
-from kvdistill.queries.window import RowWindow, tier_index, tier_rows
+from kvdistill.queries.window import RowWindow, found_window, tier_index, tier_rows
 from kvtrace.core.errors import TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata
@@ -62,6 +62,7 @@ def operations(path: Path, tier: str, limit: Limit, scratch: Path) -> Operations
     if reader.table not in (TRACE, OPS):
         raise TraceError(f"holds the table {reader.table.name}; an op log is written from a trace or a run", path=file)
     index = tier_index(reader.meta, tier)
+    limit = found_window(limit, lambda: tier_rows(reader, index, Limit(), ())) if reader.table is TRACE else limit
     known_ns = (reader.meta.source or {}).get("first_unix_ns")
     if reader.table is TRACE:
         return Operations(
@@ -81,6 +82,7 @@ def operations(path: Path, tier: str, limit: Limit, scratch: Path) -> Operations
                 f"{most} is no dense number from 0, in a file of {rows} rows", path=file, column="object_id"
             )
         _write(db.sql(named("oplog_ops"), params={"tier": index}), ordered)
+    limit = found_window(limit, lambda: _measured(ordered, Limit()))
     # A run has no names of its own; an imported one lies beside the trace that has.
     objects = objects_path(file.with_name("trace.parquet"))
     return Operations(

@@ -91,6 +91,9 @@ def load(
     query = f"SELECT row_number() OVER () - 1 AS line, * FROM read_csv({_unpatterned(path)}, {settings})"
     try:
         db.execute(f"CREATE TABLE raw AS {query}")
+    except duckdb.OutOfMemoryException:
+        # `connect` says it.
+        raise
     except duckdb.Error as error:
         raise TraceError(f"cannot be read to its end: {str(error).splitlines()[0]}", path=path) from None
     (rows,) = one(db, "SELECT count(*) FROM raw")

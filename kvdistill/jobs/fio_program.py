@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,8 +57,14 @@ def installed() -> FioVersion | None:
     return parse_version(done.stdout)
 
 
-def run_fio(job: Path, timeout_s: float, *arguments: str) -> dict[str, Any]:
-    """Run fio on `job` in its folder and return its JSON.
+def run_fio(
+    job: Path,
+    timeout_s: float,
+    *,
+    program: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Run fio, or `program`, on `job` in its folder and return its JSON.
 
     Raises:
         ProbeUnavailable: there is no fio.
@@ -66,13 +73,19 @@ def run_fio(job: Path, timeout_s: float, *arguments: str) -> dict[str, Any]:
     """
     import msgspec
 
-    program = shutil.which("fio")
+    program = program or shutil.which("fio")
     if program is None:
         raise ProbeUnavailable(f"fio is not installed; {HOW_TO_GET}")
-    command = [program, "--output-format=json", *arguments, job.name]
+    command = [program, "--output-format=json", job.name]
     try:
         done = subprocess.run(  # noqa: S603 - found on the path
-            command, cwd=job.parent, capture_output=True, text=True, check=False, timeout=timeout_s
+            command,
+            cwd=job.parent,
+            env=None if environment is None else dict(environment),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
         raise DeviceError(

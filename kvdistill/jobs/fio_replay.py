@@ -1,30 +1,79 @@
-"""Write the fio jobs that run iologs: one that fills the target, one that replays. Pure functions to text."""
+"""Write the fio jobs that run iologs, and the one that fills the target for all jobs. Pure functions to text."""
 
 from __future__ import annotations
 
-from kvdistill.formats.iolog import ABSOLUTE, LogOptions, LogSummary
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvdistill.formats.iolog import ABSOLUTE, RELATIVE, LogOptions, LogSummary
+from kvdistill.jobs.buffers import buffer_lines, buffer_needs, huge_pages, run_line
 from kvdistill.jobs.header import common_losses, header, log_bugs
-from kvdistill.jobs.job import MIB, FioMode, JobOptions, bugs_heading, data_lines, job_sections, needs, whole_mib
+from kvdistill.jobs.job import (
+    MIB,
+    PREFILL,
+    FioMode,
+    JobOptions,
+    bugs_heading,
+    data_lines,
+    job_sections,
+    needs,
+    whole_mib,
+)
 from kvdistill.profile.profile import Profile
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
 BUFFER_BYTES = 256 * MIB
-DEFAULT_JOBS = 32
 _MAX_DEPTH = 1024
 _MS = 1_000_000
+_WAITED_US, _MIN_WAITS, _USUAL = 300, 50, 90
 
 
-def default_jobs(options: LogOptions) -> int:
-    """Return the number of jobs that the lines are dealt to: as asked, or as many as 256 MiB of buffers allow."""
-    return options.jobs or max(1, min(DEFAULT_JOBS, BUFFER_BYTES // options.max_io_bytes))
+def replay_form(options: LogOptions) -> LogOptions:
+    """Return `options` with the number of jobs and the version of the log that come closest.
+
+    One asynchronous job: many jobs wake each on its own, and as many as there are may be in flight. Absolute
+    milliseconds, where what fio takes to issue an I/O is not known: relative microseconds are closer, but what issuing
+    takes adds up, unless it is told (`LogOptions.issue_us`, which a check measures). docs/fio-jobs.md has the figures.
+    """
+    is_told = any(options.issue_us) and options.jobs in (None, 1)
+    return replace(options, version=options.version or (RELATIVE if is_told else ABSOLUTE), jobs=options.jobs or 1)
 
 
-def prefill_job(profile: Profile, mode: FioMode, space: int, options: JobOptions) -> str:
-    """Return the job that writes the whole target, so that every read meets data on the device."""
+def fitted_issue_us(
+    asked_us: NDArray[np.int64], came_us: NDArray[np.int64], length: NDArray[np.int64]
+) -> tuple[float, float] | None:
+    """Return what fio took to issue an I/O and each MiB of it, from the times asked in a log of version 3 and seen.
+
+    Only waits tell it: what was due at once came as soon as it could. Null if there are too few, or it took nothing.
+    """
+    if len(asked_us) != len(came_us):
+        return None
+    asked, came = np.diff(asked_us), np.diff(came_us)
+    waited = asked > _WAITED_US
+    late = (came - asked)[waited]
+    if len(late) < _MIN_WAITS:
+        return None
+    # A stall of the machine is no cost of an I/O.
+    usual = np.abs(late - np.median(late)) <= np.percentile(np.abs(late - np.median(late)), _USUAL)
+    mib = (length[:-1][waited] / MIB)[usual]
+    mean = float(late[usual].mean())
+    if mean <= 0:
+        return None
+    if np.ptp(mib) * 2 <= mib.max():
+        return mean, 0.0
+    slope, base = (float(x) for x in np.polyfit(mib, late[usual], 1))
+    return (base, slope) if base > 0 and slope > 0 else (mean, 0.0)
+
+
+def prefill_job(profile: Profile, modes: Sequence[FioMode], space: int, options: JobOptions) -> str:
+    """Return the job that writes the whole target of `modes`, so that every read meets data on the device."""
     text = header(
-        f"Fills the target of {mode.job}",
+        f"Fills the target of {', '.join(mode.job for mode in modes)}",
         profile,
-        [("Run", [f"in this folder, once: fio {mode.prefill}"]), ("Needs", needs(options, space))],
+        [("Run", [f"in this folder, once: fio {PREFILL}"]), ("Needs", needs(options, space))],
     )
     lines = [
         f"filename={options.filename}",
@@ -82,36 +131,50 @@ def _job(
     lost: list[str],
 ) -> str:
     took = format_duration(log.last_us * 1000 + log.start_ms * _MS)
+    largest, depth = log.largest_io_bytes, _depth(log)
+    pages = huge_pages([(depth, largest)] if len(log.files) == 1 else [(1, largest)] * len(log.files))
+    is_reserved = options.huge_pages >= pages
     run = [
-        f"in this folder: fio {mode.prefill} && fio {mode.job}",
-        f"a second time, without filling the target again: fio {mode.job}",
+        f"in this folder: fio {PREFILL} once, then {run_line(mode.job, largest, is_reserved=is_reserved)}",
         f"it takes {took}{_start_note(log)}",
     ]
-    need = [*needs(options, space), f"{format_bytes(_memory_bytes(log))} of memory for buffers and logs"]
+    need = [
+        *needs(options, space),
+        f"{format_bytes(_memory_bytes(log))} of memory for buffers and logs",
+        *buffer_needs(largest, pages, is_reserved=is_reserved),
+    ]
     reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
     writes = f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes"
     split = f"{format_count(log.split_ops)} operations longer than {format_bytes(log.max_io_bytes)} are split"
     losses = [
         *([f"{split}; their parts are issued at once"] if log.split_ops else []),
-        *(["times are whole milliseconds"] if log.version == ABSOLUTE else []),
+        *(["times are whole milliseconds; kvreplay keeps microseconds"] if log.version == ABSOLUTE else []),
         *lost,
         *common_losses(profile),
     ]
     sections = [
         ("Run", run),
         ("Needs", need),
-        ("It does", [f"{reads} and {writes}, as fio counts them", _jobs_note(log), *does]),
+        ("It does", [f"{reads} and {writes}, as fio counts them", _jobs_note(log), *_issue_note(log), *does]),
         ("Lost", losses),
         (bugs_heading(options.version), log_bugs(options.version, log)),
     ]
-    engine = ["ioengine=psync"]
-    if len(log.files) == 1:
-        # Room for what may be in flight, not a claim about the workload: the log's times decide that.
-        depth = max(1, min(_MAX_DEPTH, BUFFER_BYTES // log.max_io_bytes, max(32, log.max_burst_ios)))
-        engine = ["ioengine=libaio", f"iodepth={depth}"]
-    shared = ["direct=1", *engine, f"bs={log.max_io_bytes}", "group_reporting=1", *data_lines(profile)]
+    engine = ["ioengine=psync"] if len(log.files) > 1 else ["ioengine=libaio", f"iodepth={depth}"]
+    shared = [
+        "direct=1",
+        *engine,
+        f"bs={largest}",
+        *buffer_lines(largest, is_reserved=is_reserved),
+        "group_reporting=1",
+        *data_lines(profile),
+    ]
     jobs = [(file.removesuffix(".iolog"), [f"read_iolog={file}"]) for file in log.files]
     return header(title, profile, sections) + job_sections([("global", shared), *jobs])
+
+
+def _depth(log: LogSummary) -> int:
+    """Return the depth of a single job: room for what may be in flight, for the log's times decide what is."""
+    return max(1, min(_MAX_DEPTH, BUFFER_BYTES // log.largest_io_bytes, max(32, log.max_burst_ios)))
 
 
 def _start_note(log: LogSummary) -> str:
@@ -130,6 +193,19 @@ def _jobs_note(log: LogSummary) -> str:
     )
 
 
+def _issue_note(log: LogSummary) -> list[str]:
+    if not any(log.issue_us):
+        return []
+    base, per_mib = log.issue_us
+    each = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
+    return [
+        (
+            f"each delay in the log is {base:.0f} µs{each} shorter than the source's: what this fio took to issue an "
+            "I/O when --check measured it here, which would add up"
+        )
+    ]
+
+
 def _memory_bytes(log: LogSummary) -> int:
-    depth = len(log.files) if len(log.files) > 1 else BUFFER_BYTES // log.max_io_bytes
-    return depth * log.max_io_bytes + 128 * (log.read_ios + log.write_ios)
+    depth = len(log.files) if len(log.files) > 1 else _depth(log)
+    return depth * log.largest_io_bytes + 128 * (log.read_ios + log.write_ios)

@@ -12,6 +12,8 @@ from kvtrace.core.units import format_bytes
 
 SCRATCH = "kvdistill.scratch"
 PROFILE = "profile.json"
+PREFILL = "prefill.fio"
+"""The job that fills the target once, for all jobs of a folder."""
 
 
 class FioMode(StrEnum):
@@ -25,11 +27,6 @@ class FioMode(StrEnum):
     def job(self) -> str:
         """The job's file."""
         return f"{self}.fio"
-
-    @property
-    def prefill(self) -> str:
-        """The job that fills the target before."""
-        return f"{self}.prefill.fio"
 
 
 MIB = 1 << 20
@@ -49,6 +46,8 @@ class JobOptions:
     """How much of the target the statistical job uses, where the source does not say where operations lie."""
     is_device: bool = False
     """Whether the target is a block device, which takes discards."""
+    huge_pages: int = 0
+    """How many huge pages are reserved and free where the jobs run."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for values that fio does not take."""

@@ -1,108 +1,22 @@
-"""Distil a source, write the jobs that are wanted into a folder, file by file whole or not at all, and check them."""
+"""Distil a source and write the jobs of an object store into a folder, file by file whole or not at all."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from kvdistill.formats.iolog import LogSummary
 from kvdistill.formats.oplog import OpLog, Style, write_oplogs
 from kvdistill.formats.oplog_source import can_log
-from kvdistill.jobs import job as fio
 from kvdistill.jobs import sai3, warp
-from kvdistill.jobs.check import Closeness, check
-from kvdistill.jobs.job import FioMode
-from kvdistill.jobs.write import Wanted, write_job
-from kvdistill.profile.distil import Distilled
 from kvdistill.profile.profile import Profile
 from kvdistill.profile.sources import distil_source
-from kvtrace.core.app import log, progress
+from kvtrace.core.app import progress
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.files import write_json, write_text
 from kvtrace.core.limit import Limit
-
-CLOSENESS = "closeness.json"
-
-
-class Jobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of the fio jobs that were written; `closeness` is null without `--check`."""
-
-    files: list[str]
-    space_bytes: dict[str, int]
-    """What each job needs on its target."""
-    logs: dict[str, LogSummary]
-    """Of the jobs that run iologs."""
-    profile: Profile
-    closeness: Closeness | None = None
-
-
-def modes_of(distilled: Distilled, wanted: Sequence[FioMode]) -> list[FioMode]:
-    """Return the jobs to write: those asked for, or those the source can tell.
-
-    Raises:
-        ConfigError: the source cannot tell one that is asked for.
-
-    """
-    if wanted:
-        if FioMode.REPLAY in wanted and distilled.ios is None:
-            raise ConfigError(
-                f"--mode replay: {distilled.profile.origin.file} holds no single operations; take a trace, a run or "
-                "block events"
-            )
-        return list(dict.fromkeys(wanted))
-    known = [
-        (FioMode.REPLAY, distilled.ios is not None),
-        (FioMode.STAT, True),
-        (FioMode.REUSE, _has_reuse(distilled.profile)),
-    ]
-    return [mode for mode, is_known in known if is_known]
-
-
-def _has_reuse(profile: Profile) -> bool:
-    return profile.locality is not None and profile.arrivals is not None
-
-
-def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, wanted: Wanted) -> Jobs:
-    """Write the jobs of `source` into `outdir`, and check them if that is wanted.
-
-    Raises:
-        ConfigError, TraceError, DeviceError: as the parts say.
-        ProbeUnavailable: a check is wanted, but there is no fio; the jobs are written all the same.
-
-    """
-    target = outdir / wanted.options.target
-    if target.is_dir():
-        raise ConfigError(f"--target {wanted.options.target} is a folder; name a file or a block device")
-    try:
-        outdir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DeviceError(f"cannot make the folder {outdir}: {error.strerror}") from None
-    wanted = replace(wanted, options=replace(wanted.options, is_device=target.is_block_device()))
-    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch:
-        with progress(f"distil {source.name}"):
-            distilled = distil_source(source, tier, limit, Path(scratch))
-        modes = modes_of(distilled, wanted.modes)
-        with progress("write the jobs"):
-            written = {mode: write_job(mode, distilled, outdir, wanted) for mode in modes}
-        write_json(outdir / fio.PROFILE, distilled.profile)
-        closeness = None
-        if wanted.checks is not None:
-            log(f"checking: running {', '.join(mode.job for mode in modes)} with fio")
-            closeness = check(source, tier, limit, distilled, outdir, modes, wanted)
-            write_json(outdir / CLOSENESS, closeness)
-    names = [name for job in written.values() for name in job.files]
-    return Jobs(
-        files=[*names, fio.PROFILE, *([CLOSENESS] if closeness else [])],
-        space_bytes={mode: job.space_bytes for mode, job in written.items()},
-        logs={mode: job.log for mode, job in written.items() if job.log is not None},
-        profile=distilled.profile,
-        closeness=closeness,
-    )
-
 
 PROFILE = "profile.json"
 MAX_HOSTS = 1024

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvdistill.profile.profile import DirectionProfile, Profile, SizeCount
-from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count
 
 _NS_PER_MS = 1_000_000
 _WORTH_TELLING = 0.0005
@@ -109,10 +109,9 @@ def hot_lost(profile: Profile, text: str) -> str:
 
 def bursts_lost(profile: Profile, text: str) -> str:
     """Return `text`, which says that arrivals come evenly or by chance, with how they vary in the source."""
-    if profile.arrivals is None or profile.arrivals.dispersion is None:
+    if profile.arrivals is None:
         return text
-    of = f"operations in {format_duration(profile.arrivals.bucket_ns)} vary {profile.arrivals.dispersion:.3g} times"
-    return f"{text} (in the source, {of} as much as by chance)"
+    return f"{text} (variance by mean of operations in the source: {profile.arrivals.dispersion}; by chance it is 1)"
 
 
 def random_lost(profile: Profile) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,6 @@ from kvdistill.jobs.fio_stat import stat_job
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.jobs.reuse_model import draw
 from kvdistill.profile.distil import Distilled
-from kvdistill.profile.profile import Profile
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 
@@ -46,6 +45,8 @@ class Wanted:
     seed: int = 42
     """For what is drawn."""
     checks: CheckOptions | None = None
+    is_whole: bool = False
+    """Whether the replay is written whole, however long its logs are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,16 @@ class WrittenJob:
     log: LogSummary | None = None
     parts: Callable[[], Iterator[dict[str, Any]]] | None = None
     """What the logs hold, as `iolog.split_ios` yields it."""
+
+
+def write_prefill(
+    distilled: Distilled, written: Mapping[FioMode, WrittenJob], folder: Path, wanted: Wanted
+) -> WrittenJob:
+    """Write the job that fills the target once for all that are `written`."""
+    space = max(job.space_bytes for job in written.values())
+    text = fio_replay.prefill_job(distilled.profile, list(written), space, wanted.options)
+    write_text(folder / fio.PREFILL, text)
+    return WrittenJob([fio.PREFILL], space)
 
 
 def write_job(mode: FioMode, distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
@@ -81,7 +92,7 @@ def _write_replay(distilled: Distilled, folder: Path, wanted: Wanted) -> Written
     def text(logs: LogSummary) -> str:
         return fio_replay.replay_job(profile, logs, wanted.options)
 
-    return _write_logs(FioMode.REPLAY, profile, folder, wanted, profile.placed.span_bytes, parts, text)
+    return _write_logs(FioMode.REPLAY, folder, wanted, profile.placed.span_bytes, parts, text)
 
 
 def _write_reuse(distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
@@ -94,25 +105,23 @@ def _write_reuse(distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJ
     def text(logs: LogSummary) -> str:
         return fio_replay.reuse_job(profile, logs, drawn.span_bytes, wanted.seed, wanted.options)
 
-    return _write_logs(FioMode.REUSE, profile, folder, wanted, drawn.span_bytes, parts, text)
+    return _write_logs(FioMode.REUSE, folder, wanted, drawn.span_bytes, parts, text)
 
 
 def _write_logs(
     mode: FioMode,
-    profile: Profile,
     folder: Path,
     wanted: Wanted,
     span_bytes: int,
     parts: Callable[[], Iterator[dict[str, Any]]],
     text: Callable[[LogSummary], str],
 ) -> WrittenJob:
-    """Write iologs of `parts`, the job that fills `span_bytes` of the target, and the job `text` that runs the logs."""
+    """Write iologs of `parts`, which use `span_bytes` of the target, and the job `text` that runs them."""
     options, space = wanted.options, fio.whole_mib(span_bytes)
-    jobs = fio_replay.default_jobs(wanted.logs)
-    logs = iolog.write_iologs(folder, mode, parts, options.target, jobs, wanted.logs)
-    write_text(folder / mode.prefill, fio_replay.prefill_job(profile, mode, space, options))
+    form = fio_replay.replay_form(wanted.logs)
+    logs = iolog.write_iologs(folder, mode, parts, options.target, form)
     write_text(folder / mode.job, text(logs))
-    return WrittenJob([mode.prefill, mode.job, *logs.files], space, logs, parts)
+    return WrittenJob([mode.job, *logs.files], space, logs, parts)
 
 
 _WRITERS: Final[dict[FioMode, Callable[[Distilled, Path, Wanted], WrittenJob]]] = {

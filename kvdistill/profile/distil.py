@@ -10,25 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvdistill.profile.arrivals import BUCKETS, ArrivalCounter, cut
+from kvdistill.profile.arrivals import BUCKETS, ArrivalCounter
 from kvdistill.profile.operations import READ, WRITE, IoWriter
 from kvdistill.profile.placement import ObjectPlacement
 from kvdistill.profile.profile import (
     AddressSpace,
-    ArrivalPhase,
     Concurrency,
     DataProfile,
     DepthProfile,
     DirectionProfile,
     Idle,
     InFlight,
+    IoStream,
     Origin,
     Profile,
     SizeCount,
     SourceKind,
 )
 from kvdistill.queries.database import connect, literal, query, query_table
-from kvdistill.queries.window import tier_index, tier_rows
+from kvdistill.queries.window import found_window, tier_index, tier_rows
 from kvtrace.core import tables
 from kvtrace.core.errors import TraceError
 from kvtrace.core.limit import Limit
@@ -45,6 +45,8 @@ class Distilled:
 
     profile: Profile
     ios: Path | None
+    limit: Limit = Limit()  # noqa: RUF009 - frozen
+    """The window of the source that it is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ def distil(trace: Path, tier: str, limit: Limit, scratch: Path) -> Distilled:
     """
     reader = tables.open_table(trace, TRACE)
     index = tier_index(reader.meta, tier)
+    limit = found_window(limit, lambda: tier_rows(reader, index, Limit(), ()))
 
     def rows() -> Iterator[dict[str, Any]]:
         return tier_rows(reader, index, limit, _COLUMNS)
@@ -79,7 +82,7 @@ def distil(trace: Path, tier: str, limit: Limit, scratch: Path) -> Distilled:
     placement, arrivals = place_objects(rows, ios, trace, tier)
     origin = origin_of(reader.meta, trace, limit, SourceKind.TRACE)
     placed = Placed(origin, tier, arrivals, placement.space, placement.stray_deletes)
-    return Distilled(profile_of(ios, placed, scratch), ios)
+    return Distilled(profile_of(ios, placed, scratch), ios, limit)
 
 
 def place_objects(
@@ -123,15 +126,14 @@ def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
         start, span = totals["start_ns"], totals["end_ns"] - totals["start_ns"]
         bucket_ns = max(1, -(-(span + 1) // BUCKETS))
         arrivals = placed.arrivals.result(query(db, "profile_rates", start_ns=start, bucket_ns=bucket_ns), bucket_ns)
-        cuts = [] if arrivals is None else cut(arrivals)
         depth, idle = _in_flight(db)
         return Profile(
             origin=placed.origin,
             tier=placed.tier,
             start_ns=start,
             span_ns=span,
-            read=_direction(db, READ),
-            write=_direction(db, WRITE),
+            read=_direction(db, READ, has_zones=False),
+            write=_direction(db, WRITE, has_zones=False),
             delete_ops=totals["delete_ops"],
             delete_bytes=totals["delete_bytes"],
             stray_delete_ops=placed.stray_deletes,
@@ -142,38 +144,47 @@ def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
             depth=depth,
             idle=idle,
             locality=place_locality(ios),
-            phases=[_phase(db, start, a * bucket_ns, min(b * bucket_ns, span + 1), span) for a, b in cuts],
+            streams=[] if arrivals is None else _streams(db, start),
             data=placed.data,
         )
 
 
-def _phase(db: Any, start_ns: int, from_ns: int, end_ns: int, span_ns: int) -> ArrivalPhase:
-    """Return the phase from `from_ns` to before `end_ns`, both from `start_ns`."""
-    times = (start_ns + from_ns, start_ns + end_ns - 1)
-    return ArrivalPhase(
-        start_ns=from_ns,
-        span_ns=min(end_ns, span_ns) - from_ns,
-        read=_direction(db, READ, *times),
-        write=_direction(db, WRITE, *times),
-    )
+def _streams(db: Any, start_ns: int) -> list[IoStream]:
+    from kvdistill.profile.streams import fit_streams
+
+    def describe(op: int, from_ns: int, to_ns: int, process: int | None, has_zones: bool) -> DirectionProfile:
+        return _direction(db, op, from_ns, to_ns, process, has_zones=has_zones)
+
+    return fit_streams(db, start_ns, describe, has_places=True)
 
 
-def _direction(db: Any, op: int, from_ns: int = _FOREVER[1], to_ns: int = _FOREVER[0]) -> DirectionProfile:
+def _direction(
+    db: Any,
+    op: int,
+    from_ns: int = _FOREVER[1],
+    to_ns: int = _FOREVER[0],
+    process: int | None = None,
+    *,
+    has_zones: bool = True,
+) -> DirectionProfile:
     from kvdistill.profile.distributions import equal_mass_zones
     from kvtrace.core.allocator import GRANULE_BYTES
 
-    which = {"op": op, "from_ns": from_ns, "to_ns": to_ns}
+    which = {"op": op, "from_ns": from_ns, "to_ns": to_ns, "process": process}
     sizes = query(db, "profile_sizes", **which)
     is_padded = any(row["io_bytes"] * row["ops"] != row["object_bytes"] for row in sizes)
     lengths = query(db, "profile_lengths", **which) if is_padded else []
-    starts = query_table(db, "profile_starts", granule_bytes=GRANULE_BYTES, **which)
+    zones = []
+    if has_zones:
+        starts = query_table(db, "profile_starts", granule_bytes=GRANULE_BYTES, **which)
+        zones = equal_mass_zones(starts["start"].to_numpy(), starts["moved_bytes"].to_numpy(), GRANULE_BYTES)
     return DirectionProfile(
         ops=sum(row["ops"] for row in sizes),
         object_bytes=sum(row["object_bytes"] for row in sizes),
         io_bytes=sum(row["io_bytes"] * row["ops"] for row in sizes),
         sizes=[SizeCount(row["io_bytes"], row["ops"]) for row in sizes],
         lengths=[SizeCount(row["length_bytes"], row["ops"]) for row in lengths] if is_padded else None,
-        zones=equal_mass_zones(starts["start"].to_numpy(), starts["moved_bytes"].to_numpy(), GRANULE_BYTES),
+        zones=zones,
     )
 
 

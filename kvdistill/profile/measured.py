@@ -10,7 +10,7 @@ from kvdistill.profile.distil import Distilled, Placed, origin_of, place_objects
 from kvdistill.profile.operations import IoWriter
 from kvdistill.profile.profile import AddressSpace, DataProfile, SourceKind
 from kvdistill.queries.database import connect, literal, named, query
-from kvdistill.queries.window import RowWindow
+from kvdistill.queries.window import RowWindow, found_window
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit
@@ -18,11 +18,18 @@ from kvtrace.core.metadata import computing_notes
 from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.run.run_file import RunFile, find_run
 from kvtrace.core.schema import BLOCKS, OPS
+from kvtrace.core.units import format_count
 
 _BATCH_ROWS = 1 << 17
 _NO_OFFSETS = "operations are taken from the start of their object: a replay's ops hold no offsets"
 _WARM_UP = "the run's warm-up is part of this"
 _PACKED = "addresses are packed: stretches of 1 MiB that nothing touched are left out"
+_MIN_SHARE, _MIN_OPS = 0.002, 20
+"""A process with less, of operations and of bytes, is left out."""
+_MIN_TENTHS, _MANY_SHARE = 3, 0.05
+"""So is one that is there in fewer tenths of the time and does less."""
+MAX_PROCESSES = 8
+"""More are one crowd, of which none is left out."""
 
 
 def distil_ops(ops: Path, tier: str | None, limit: Limit, scratch: Path) -> Distilled:
@@ -42,6 +49,7 @@ def distil_ops(ops: Path, tier: str | None, limit: Limit, scratch: Path) -> Dist
         _number(db)
         ordered = scratch / "ordered.parquet"
         _order(db, "measured_ops", ordered, tier=index)
+    limit = found_window(limit, lambda: _rows(ordered, Limit()))
     ios = scratch / "ios.parquet"
     placement, arrivals = place_objects(lambda: _rows(ordered, limit), ios, ops, name)
     ordered.unlink()
@@ -50,7 +58,7 @@ def distil_ops(ops: Path, tier: str | None, limit: Limit, scratch: Path) -> Dist
         notes += computing_notes(run.trace.metadata.notes)
     origin = origin_of(meta, ops, limit, SourceKind.OPS, *notes)
     placed = Placed(origin, name, arrivals, placement.space, placement.stray_deletes, _data(run))
-    return Distilled(profile_of(ios, placed, scratch), ios)
+    return Distilled(profile_of(ios, placed, scratch), ios, limit)
 
 
 def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path) -> Distilled:
@@ -67,7 +75,9 @@ def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path)
         names = [row["device"] for row in query(db, "measured_devices")]
         name, _index = _chosen(device, names, names, blocks)
         ordered = scratch / "ordered.parquet"
-        _order(db, "measured_blocks", ordered, device=name)
+        processes, left_ops = _processes(db, name)
+        _order(db, "measured_blocks", ordered, device=name, processes=processes)
+    limit = found_window(limit, lambda: _rows(ordered, Limit()))
     ios = scratch / "ios.parquet"
     end = 0
     with IoWriter(ios) as sink:
@@ -77,8 +87,28 @@ def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path)
     ordered.unlink()
     require_moving(sink, blocks, f"device {name!r}")
     space = AddressSpace(span_bytes=end, peak_live_bytes=end, prior_objects=0, prior_bytes=0)
-    origin = origin_of(meta, blocks, limit, SourceKind.BLOCKS, _PACKED)
-    return Distilled(profile_of(ios, Placed(origin, name, sink.arrivals, space), scratch), ios)
+    left = [f"{format_count(left_ops)} requests of processes that did very little are left out"] if left_ops else []
+    origin = origin_of(meta, blocks, limit, SourceKind.BLOCKS, _PACKED, *left)
+    return Distilled(profile_of(ios, Placed(origin, name, sink.arrivals, space), scratch), ios, limit)
+
+
+def _processes(db: Any, device: str) -> tuple[list[int] | None, int]:
+    """Return the processes that `device` is distilled for, null for all, and the reads and writes of the others.
+
+    A program's start and end, and a neighbour's, are no part of a workload.
+    """
+    rows = query(db, "measured_processes", device=device)
+    ops, moved = sum(row["ops"] for row in rows), sum(row["moved_bytes"] for row in rows)
+    kept = [
+        row
+        for row in rows
+        if row["ops"] >= _MIN_OPS
+        and (row["tenths"] >= _MIN_TENTHS or row["ops"] >= _MANY_SHARE * ops)
+        and (row["ops"] >= _MIN_SHARE * ops or row["moved_bytes"] >= _MIN_SHARE * moved)
+    ]
+    if not kept or len(kept) == len(rows) or len(kept) > MAX_PROCESSES:
+        return None, 0
+    return [row["process"] for row in kept], ops - sum(row["ops"] for row in kept)
 
 
 def _view(db: Any, path: Path) -> None:

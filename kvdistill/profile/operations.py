@@ -18,7 +18,7 @@ class IoWriter:
     """Writes placed operations, and counts their arrivals as they pass.
 
     Columns: ts_ns, op (code), address and io_bytes (whole sectors; 0 for a delete), length_bytes, request_id and
-    stage (-1 for null), completed_ns (null if not timed).
+    stage (-1 for null), completed_ns (null if not timed), process (-1 if it is not known).
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,6 +38,7 @@ class IoWriter:
                 ("request_id", pa.int64()),
                 ("stage", pa.int32()),
                 ("completed_ns", pa.int64()),
+                ("process", pa.int64()),
             ]
         )
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", compression_level=1)

@@ -114,7 +114,7 @@ def distil_probe(path: Path) -> Profile:
         depth=_depth(read, write, probe.duration_ns),
         idle=None,
         locality=None,
-        phases=[],
+        streams=[],
         data=None,
     )
 

@@ -12,7 +12,7 @@ import msgspec
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import Slot
 
-FORMAT = 2
+FORMAT = 3
 """Raised when a field changes its name or meaning."""
 
 
@@ -101,6 +101,27 @@ class Concurrency(msgspec.Struct, frozen=True, kw_only=True):
     mean_stage_ops: float
 
 
+class Dispersion(msgspec.Struct, frozen=True, kw_only=True):
+    """How bursty arrivals are: variance by mean of the operations in windows of three lengths.
+
+    1 is chance (Poisson), 0 is even, more is burstier than chance; null with fewer than five whole windows.
+    """
+
+    in_1ms: float | None
+    in_100ms: float | None
+    in_10s: float | None
+
+    @property
+    def by_window(self) -> dict[str, float | None]:
+        """The figures by the length of their windows."""
+        return {"1 ms": self.in_1ms, "100 ms": self.in_100ms, "10 s": self.in_10s}
+
+    def __str__(self) -> str:
+        """Return it as every page prints it."""
+        parts = self.by_window.items()
+        return ", ".join(f"{'unknown' if value is None else f'{value:.3g}'} in {name}" for name, value in parts)
+
+
 class ArrivalProfile(msgspec.Struct, frozen=True, kw_only=True):
     """When reads and writes are due, or were issued."""
 
@@ -117,10 +138,7 @@ class ArrivalProfile(msgspec.Struct, frozen=True, kw_only=True):
     gaps: list[Slot]
     """Gaps between instants, in ns; slots are at most 1/16 of their value wide."""
     gap_mean_ns: float | None
-    gap_cv: float | None
-    """Standard deviation of the gaps by their mean: 1 for Poisson, more for burstier."""
-    dispersion: float | None
-    """Variance by mean of the operations in a bucket: 1 for Poisson, more for burstier."""
+    dispersion: Dispersion
 
 
 class InFlight(msgspec.Struct, frozen=True):
@@ -173,14 +191,80 @@ class Locality(msgspec.Struct, frozen=True, kw_only=True):
     write: Reuse
 
 
-class ArrivalPhase(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of time in which operations keep about one rate."""
+class Pacing(StrEnum):
+    """Who says when a stream's next operation comes."""
 
+    CLOSED = "closed"
+    """A completion: so many are kept in flight."""
+    EVEN = "even"
+    """A clock, at equal gaps."""
+    POISSON = "poisson"
+    """Chance: each arrival is independent of the others."""
+    BURSTS = "bursts"
+    """A clock, but neither evenly nor by chance alone."""
+
+
+class Loop(msgspec.Struct, frozen=True, kw_only=True):
+    """The pace of a stream."""
+
+    pace: Pacing
+    depth: int | None
+    """The most in flight, but for one arrival in a thousand; null if operations were not timed."""
+    think_ns: int | None
+    """How long a closed loop pauses with nothing in flight; null if it does not."""
+    think_ops: int | None
+    """After how many operations it does."""
+
+
+class Law(StrEnum):
+    """How random places are chosen."""
+
+    UNIFORM = "uniform"
+    """Each as likely as any other, whatever was used before."""
+    ONCE = "once"
+    """Each as likely, but none again before all were used."""
+    ZIPF = "zipf"
+    PARETO = "pareto"
+    ZONES = "zones"
+    """As likely as each zone of `DirectionProfile.zones` says: no law fits."""
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a stream's operations go."""
+
+    sequential_share: float
+    """Share of operations that begin where an earlier one ended."""
+    run_ops: int | None
+    """Operations in a sequential run, if all are about as long; null if runs end by chance."""
+    law: Law
+    """Of those that are not sequential."""
+    theta: float | None
+    """Of zipf, or the h of pareto; null for other laws."""
+    align_bytes: int
+    """Places are multiples of this."""
+    begin_bytes: int
+    """Where the stretch that it uses begins."""
+    span_bytes: int
+    """How long that is."""
+
+
+class IoStream(msgspec.Struct, frozen=True, kw_only=True):
+    """What one model explains: a direction or both, of one process or of all, over a stretch of time."""
+
+    name: str
     start_ns: int
     """From the profile's start."""
     span_ns: int
     read: DirectionProfile
     write: DirectionProfile
+    loop: Loop
+    places: Places | None
+    """Null if the source does not say where operations lie."""
+
+    @property
+    def ops(self) -> int:
+        """Reads and writes."""
+        return self.read.ops + self.write.ops
 
 
 class DataProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,8 +305,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     idle: Idle | None
     """Null unless operations were timed."""
     locality: Locality | None
-    phases: list[ArrivalPhase]
-    """Empty if the rate is not known."""
+    streams: list[IoStream]
+    """The simplest models that together explain the operations; empty if no time is known."""
     data: DataProfile | None
     """Null if the source does not say what was written."""
 

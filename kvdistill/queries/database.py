@@ -9,6 +9,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvtrace.core.errors import OutOfMemory
+
 if TYPE_CHECKING:
     # Heavy.
     import duckdb
@@ -38,8 +40,16 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
             connection.execute("SET enable_progress_bar = false")
             connection.execute(PERCENTILE)
             yield connection
+        except duckdb.OutOfMemoryException as error:
+            raise out_of_memory(error) from None
         finally:
             connection.close()
+
+
+def out_of_memory(error: duckdb.Error) -> OutOfMemory:
+    """Return what to say of a query that needs more than MEMORY_LIMIT and cannot spill."""
+    first = str(error).strip().split("\n")[0]
+    return OutOfMemory(f"a query needs more than {MEMORY_LIMIT} of memory, and cannot do with less: {first}")
 
 
 def literal(value: object) -> str:

@@ -19,15 +19,19 @@ SELECT * FROM (
     SELECT tier, op::VARCHAR AS op, 'latency' AS measure, completed_ns - submitted_ns AS time_ns, outcome, engine
     FROM measured
     UNION ALL
+    SELECT tier, op::VARCHAR, 'response', completed_ns - scheduled_ns, outcome, engine FROM measured
+    UNION ALL
     SELECT tier, op::VARCHAR, 'lateness', submitted_ns - scheduled_ns, outcome, engine FROM measured
 )
 WHERE outcome = 'ok' AND engine <> 'sim' AND time_ns IS NOT NULL
 """
-"""Latencies and lateness of what completed well; simulated tiers have no such times."""
+"""Service times (as run.json, `latency`), response times and lateness of what completed well; simulated tiers have no
+such times, and a closed loop only service times."""
+MEASURES = ("latency", "response", "lateness")
 
 
 def measured_views(db: duckdb.DuckDBPyConnection, warmup: str | None) -> None:
-    """Create over the view `ops` the views `measured` (without the warm-up) and `times` (a row a latency or lateness).
+    """Create over the view `ops` the views `measured` (without the warm-up) and `times` (a row a time).
 
     `warmup` is what the run was told, as `--warmup` takes it: rows or a duration.
     """
@@ -55,7 +59,7 @@ def distributions(
     """
     points = named_tiers(query(db, "run_distributions", parts=list(parts)), tiers)
     known = {(p["measure"], p["tier"], p["op"], p["share"]): p["time_ns"] for p in points}
-    found: dict[str, list[dict[str, Any]]] = {"latency": [], "lateness": []}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in MEASURES}
     for row in named_tiers(query(db, "run_times"), tiers):
         key = (row["measure"], row["tier"], row["op"])
         quantiles = {f"{name}_ns": known.get((*key, part / 10_000)) for name, part in QUANTILES.items()}

@@ -73,6 +73,9 @@ def answer(paths: Sequence[Path], statement: str, needs: Sequence[str] = ()) -> 
                 raise ConfigError("write exactly one SQL statement that reads: SELECT, FROM, DESCRIBE or SUMMARIZE")
             relation = db.sql(statement)
             yield relation.to_arrow_reader(BATCH_ROWS)
+        except duckdb.OutOfMemoryException:
+            # `connect` says it.
+            raise
         except duckdb.Error as error:
             first = str(error).strip().split("\n")[0]
             raise ConfigError(f"SQL: {first} (views here: {', '.join(names)})") from None

@@ -1,8 +1,9 @@
-"""One tier's rows of a trace, from its first operation up to a limit."""
+"""One tier's rows of a trace, within a window."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def tier_rows(reader: Reader, tier: int, limit: Limit, columns: Sequence[str]) -
 
 
 class RowWindow:
-    """Takes rows in order of time up to a limit."""
+    """Takes rows in order of time from a limit's beginning up to its end."""
 
     def __init__(self, limit: Limit) -> None:
         """Take rows up to `limit`, its time from the first row on."""
@@ -58,9 +59,13 @@ class RowWindow:
 
     def take(self, part: dict[str, Any]) -> dict[str, Any] | None:
         """Return the rows of `part` (ts_ns, op, length_bytes and more) within the limit; null if there are none."""
-        limit, count = self._limit, len(part["op"])
-        if self._first is None and count:
-            self._first = int(part["ts_ns"][0])
+        limit = self._limit
+        if self._first is None and len(part["op"]):
+            self._first = int(part["ts_ns"][0]) + limit.begin_ns
+        if limit.begin_ns and self._first is not None:
+            begin = int(np.searchsorted(part["ts_ns"], self._first))
+            part = {name: values[begin:] for name, values in part.items()}
+        count = len(part["op"])
         total = self._moved + np.cumsum(np.where(part["op"] == _DELETE, 0, part["length_bytes"]))
         stop = min(
             count,
@@ -73,6 +78,31 @@ class RowWindow:
         self.is_over = stop < count
         self._seen, self._moved = self._seen + stop, int(total[-1]) if count else self._moved
         return {name: values[:stop] for name, values in part.items()} if stop else None
+
+
+_STEPS = 20
+"""A busiest window begins at a multiple of this part of its length."""
+
+
+def found_window(limit: Limit, rows: Callable[[], Iterator[dict[str, Any]]]) -> Limit:
+    """Return `limit` with its busiest window found among all `rows`; as it is if it wants none."""
+    length = limit.busiest_ns
+    if length is None:
+        return limit
+    step = max(1, length // _STEPS)
+    first, moved = None, np.zeros(0, dtype=np.int64)
+    for part in rows():
+        if not len(part["op"]):
+            continue
+        first = int(part["ts_ns"][0]) if first is None else first
+        at = (part["ts_ns"] - first) // step
+        found = np.bincount(at, np.where(part["op"] == _DELETE, 0, part["length_bytes"])).astype(np.int64)
+        moved = np.pad(moved, (0, max(0, len(found) - len(moved))))
+        moved[: len(found)] += found
+    done = np.concatenate([[0], np.cumsum(moved)])
+    begins = np.arange(max(1, len(moved) - _STEPS + 1))
+    best = int((done[np.minimum(begins + _STEPS, len(moved))] - done[begins]).argmax())
+    return replace(limit, begin_ns=best * step, busiest_ns=None).within(Limit(span_ns=length))
 
 
 def _check_order(ts: Any, last: Any, row: int) -> None:

@@ -46,7 +46,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Traces, runs or probes beside each other."""
 
     names: list[str]
-    kinds: list[str]
+    kind: str
+    """What all sides are: trace, run or probe."""
     trials: list[int]
     settings: dict[str, list[Any]]
     """Those that differ, one value a side."""
@@ -67,7 +68,7 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     """Return `sides` beside each other.
 
     Raises:
-        ConfigError: fewer than two, or one of nothing that has figures.
+        ConfigError: fewer than two, of different kinds, or one of nothing that has figures.
 
     """
     if len(sides) < 2:  # noqa: PLR2004 - a comparison
@@ -75,6 +76,10 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     for side in sides:
         if isinstance(side.reports[0], JobsReport):
             raise ConfigError(f"{side.name} holds jobs; they are compared with their source already: kvdistill report")
+    kinds = [kind_of(side) for side in sides]
+    if len(set(kinds)) > 1:
+        said = ", ".join(f"{side.name} is a {kind}" for side, kind in zip(sides, kinds, strict=True))
+        raise ConfigError(f"only like with like is compared: {said}; kvdistill report shows them after each other")
     found = [_by_figure(side) for side in sides]
     keys = list(dict.fromkeys(key for side in found for key in side))
     lines = [
@@ -83,17 +88,11 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         )
         for key in keys
     ]
-    kinds = [_kind(side.reports[0]) for side in sides]
-    settings = differing([_settings(side.reports[0]) for side in sides])
-    if len(set(kinds)) > 1:
-        # A trace has no queue depth and a run no reuse: what only one kind can have is no difference.
-        settings = {name: values for name, values in settings.items() if None not in values}
-        lines = [line for line in lines if sum(side.median is not None for side in line.sides) > 1]
     return Comparison(
         names=[side.name for side in sides],
-        kinds=kinds,
+        kind=kinds[0],
         trials=[len(side.reports) for side in sides],
-        settings=settings,
+        settings=differing([_settings(side.reports[0]) for side in sides]),
         warnings=[warning for side, own in zip(sides, found, strict=True) for warning in _warnings(side, own)],
         lines=[line for line in lines if any(_says(line.name, side.median) for side in line.sides)],
     )
@@ -152,8 +151,8 @@ def _of_run(report: RunReport) -> Iterator[tuple[Key, float | None]]:
         if row["engine"] not in ("none", "sim"):
             for name in (*_RATES, "bytes"):
                 yield (row["tier"], row["op"], name), row[name]
-    for prefix, rows in (("latency", report.latency), ("lateness", report.lateness)):
-        for row in rows:
+    for prefix in ("latency", "response", "lateness"):
+        for row in getattr(report, prefix):
             for name in _PERCENTILES:
                 yield (row["tier"], row["op"], f"{prefix}_{name}"), row[name]
     yield from _of_both(report)
@@ -177,8 +176,22 @@ def _of_probe(report: ProbeReport) -> Iterator[tuple[Key, float | None]]:
             yield ("block requests", row["op"], name), row[name]
 
 
-def _kind(report: Report) -> str:
-    return {TraceReport: "trace", RunReport: "run", ProbeReport: "probe", JobsReport: "jobs"}[type(report)]
+def kind_of(side: ReportedTrials) -> str:
+    """Return what `side` is: trace, run, probe or jobs."""
+    kinds: dict[type, str] = {TraceReport: "trace", RunReport: "run", ProbeReport: "probe", JobsReport: "jobs"}
+    return kinds[type(side.reports[0])]
+
+
+def comparable(sides: Sequence[ReportedTrials]) -> Sequence[ReportedTrials]:
+    """Return those of `sides` that are to be compared; none unless there are two of a kind.
+
+    Traces beside a run are its context, not sides: they are compared where there is no run.
+    """
+    for kind in ("run", "probe", "trace"):
+        alike = [side for side in sides if kind_of(side) == kind]
+        if alike:
+            return alike if len(alike) > 1 else []
+    return []
 
 
 def _settings(report: Report) -> dict[str, Any]:

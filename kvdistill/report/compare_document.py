@@ -24,7 +24,14 @@ from kvtrace.core.document.document import (
 )
 
 _MARKS = {True: "yes", False: "no", None: "-"}
-_HIGHLIGHTED = ("bandwidth_bytes_per_s", "latency_p50_ns", "latency_p99_ns", "hit_ratio", "capacity_writes_per_day")
+_HIGHLIGHTED = (
+    "bandwidth_bytes_per_s",
+    "latency_p50_ns",
+    "latency_p99_ns",
+    "response_p99_ns",
+    "hit_ratio",
+    "capacity_writes_per_day",
+)
 _MOST_HIGHLIGHTS = 6
 _SIDES_HIGHLIGHTED = 2
 
@@ -32,8 +39,8 @@ _SIDES_HIGHLIGHTED = 2
 def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -> Document:
     """Return the document of `compared`, made of `sides`."""
     numbers = [f"[{number}]" for number in range(len(compared.names))]
-    rows = [list(row) for row in zip(numbers, compared.names, compared.kinds, compared.trials, strict=True)]
-    columns = columns_of("text: side, name, kind; count: trials")
+    rows = [list(row) for row in zip(numbers, compared.names, compared.trials, strict=True)]
+    columns = columns_of("text: side, name; count: trials")
     tables = [ReportTable("What is compared", Sheet.SUMMARY, columns, rows)]
     if compared.settings:
         columns = [ReportColumn("setting", "setting"), *(ReportColumn(f"side{i}", n) for i, n in enumerate(numbers))]

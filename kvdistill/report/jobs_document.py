@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kvdistill.jobs.check import Closeness
-from kvdistill.jobs.closeness import StreamFigures, Verdict
-from kvdistill.jobs.make import Jobs, StoreJobs
+from kvdistill.check.check import Closeness
+from kvdistill.check.closeness import StreamFigures, Verdict
+from kvdistill.check.fio_jobs import Jobs
+from kvdistill.jobs.make import StoreJobs
 from kvdistill.profile.profile import Profile
 from kvdistill.report.report import JobsReport
 from kvdistill.report.tables import at
@@ -101,8 +102,9 @@ def _facts(profile: Profile) -> dict[str, Any]:
     """Return the profile's single figures by name; those that its source cannot tell are left out."""
     facts: dict[str, Any] = {"operations a second": Cell(profile.per_second(profile.ops), Unit.PER_S)}
     if profile.arrivals is not None:
-        facts["gaps between arrivals: deviation by mean"] = Cell(profile.arrivals.gap_cv, Unit.NUMBER)
-        facts["phases"] = Cell(len(profile.phases), Unit.COUNT)
+        for name, value in profile.arrivals.dispersion.by_window.items():
+            facts[f"operations in {name}: variance by mean"] = Cell(value, Unit.NUMBER)
+        facts["streams that models explain"] = Cell(len(profile.streams), Unit.COUNT)
     if profile.depth is not None:
         facts["in flight, weighted by time"] = Cell(profile.depth.mean, Unit.NUMBER)
     if profile.idle is not None:
@@ -156,7 +158,7 @@ def _unit(name: str) -> Unit:
         return Unit.BYTES_PER_S
     if name == "ios":
         return Unit.COUNT
-    if name.startswith("has_"):
+    if name == "side" or name.startswith("has_"):
         return Unit.TEXT
     return next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), Unit.NUMBER)
 

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kvdistill.report.compare import Comparison, ReportedTrials, compare
+from kvdistill.report.compare import Comparison, ReportedTrials, comparable, compare
 from kvdistill.report.compare_document import comparison_document
 from kvdistill.report.jobs_document import jobs_document
+from kvdistill.report.mlperf_sheets import mlperf_sheets
 from kvdistill.report.probe_tables import probe_document
-from kvdistill.report.report import BUCKETS, JobsReport, ProbeReport, Report, RunReport, TraceReport, report
+from kvdistill.report.report import BUCKETS, ProbeReport, Report, RunReport, TraceReport, report
 from kvdistill.report.run_document import run_document
 from kvdistill.report.trace_document import trace_document
 from kvtrace import __version__
 from kvtrace.core.document.document import Document
+from kvtrace.core.document.workbook import PlainSheet
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 from kvtrace.core.run.run_file import OPS_FILE
@@ -36,8 +38,10 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
-def read_reports(paths: Sequence[Path], buckets: int) -> tuple[list[Report], list[Document]]:
-    """Return the reports of `paths`, trials one by one, and their documents: a comparison first if there are several.
+def read_reports(paths: Sequence[Path], buckets: int) -> tuple[list[Report], list[Document], list[PlainSheet]]:
+    """Return the reports of `paths`, trials one by one, their documents, and MLPerf's sheets of the runs among them.
+
+    The first document compares, if there are several of a kind.
 
     Raises what `report` raises.
     """
@@ -49,9 +53,10 @@ def read_reports(paths: Sequence[Path], buckets: int) -> tuple[list[Report], lis
         for trial in trials_of(path)
     ]
     documents = documents_of(every, names)
-    if len(sides) > 1 and not any(isinstance(found, JobsReport) for found in every):
-        documents.insert(0, comparison_document(compare(sides), sides))
-    return every, documents
+    alike = comparable(sides)
+    if alike:
+        documents.insert(0, comparison_document(compare(alike), alike))
+    return every, documents, mlperf_sheets(every, names)
 
 
 def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
@@ -88,8 +93,8 @@ def check_names(paths: Sequence[Path]) -> None:
             raise ConfigError(f"-o {path}: name it *{', *'.join(SUFFIXES[:-1])} or *{SUFFIXES[-1]}")
 
 
-def write_report(documents: list[Document], path: Path) -> None:
-    """Write the documents to `path`, aside and renamed.
+def write_report(documents: list[Document], path: Path, plain: Sequence[PlainSheet] = ()) -> None:
+    """Write the documents to `path`, a workbook with the sheets `plain` before them, aside and renamed.
 
     Raises:
         ProbeUnavailable: the library for this form is missing.
@@ -99,7 +104,7 @@ def write_report(documents: list[Document], path: Path) -> None:
     if path.suffix == ".xlsx":
         from kvtrace.core.document.workbook import write_workbook
 
-        write_workbook(documents, path)
+        write_workbook(documents, path, plain)
     elif path.suffix == ".html":
         from kvtrace.core.document.html import html_page
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from kvdistill.jobs.check import Closeness, find_closeness
+from kvdistill.check.check import Closeness, find_closeness
 from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import LiveBytes, reuse_rows, trace_locality
 from kvdistill.queries.database import connect, query
@@ -184,4 +184,5 @@ def summary_report(run: RunFile) -> RunReport:
         run=run,
         figures=[{n: f[n] for n in (*_FIGURES, *_RATES)} | {"rows": None, "skipped": None} for f in found],
         latency=[{"tier": f["tier"], "op": f["op"]} | f["latency"] for f in found if f["latency"]["count"]],
+        response=[{"tier": f["tier"], "op": f["op"]} | f["response"] for f in found if f["response"]],
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from kvdistill.jobs.check import Closeness, find_closeness
+from kvdistill.check.check import Closeness, find_closeness
 from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import reuse_rows, run_reuse
 from kvdistill.queries.database import connect, query
@@ -37,9 +37,12 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """The run's own summary, `run.json`; null if it is missing."""
     figures: list[dict[str, Any]]
     latency: list[dict[str, Any]]
+    """Service time: completion - submission."""
+    response: list[dict[str, Any]] = []
+    """Response time: completion - due time; empty in a closed loop."""
     lateness: list[dict[str, Any]] = []
     distributions: list[dict[str, Any]] = []
-    """Latency and lateness at chosen shares of the operations."""
+    """Latency, response time and lateness at chosen shares of the operations."""
     sizes: list[dict[str, Any]] = []
     size_bins: list[dict[str, Any]] = []
     bucket_ns: int | None = None
@@ -82,6 +85,7 @@ def run_report(ops: Path, buckets: int) -> RunReport:
             run=run,
             figures=counted,
             latency=times["latency"],
+            response=times["response"],
             lateness=times["lateness"],
             distributions=points,
             sizes=summarize(sizes),

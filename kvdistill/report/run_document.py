@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvdistill.report.jobs_document import closeness_chapter
-from kvdistill.report.layer_tables import layer_chapter
+from kvdistill.report.layers import layer_chapter
 from kvdistill.report.probe_tables import probe_chapter
 from kvdistill.report.request_tables import request_tables
 from kvdistill.report.run import RunReport
@@ -55,7 +55,7 @@ def run_document(report: RunReport) -> Document:
     facts = parameters("Run", Sheet.PARAMETERS, _known(_facts(report)))
     chapters = [
         Chapter("Throughput", [_figures(report), *rates, *_throughput(run)]),
-        Chapter("Latency", [_times("Latency", report.latency), *_of(report, "latency"), *maps]),
+        Chapter("Latency", [*_latencies(report), *_of(report, "latency"), *_of(report, "response"), *maps]),
         Chapter("Lateness", [_times("Lateness", report.lateness), *_of(report, "lateness")]),
         *([] if report.layers is None else [layer_chapter(report.layers)]),
         *([] if report.probe is None else [probe_chapter(report.probe)]),
@@ -110,13 +110,15 @@ def _highlights(report: RunReport) -> list[Highlight]:
         for row in moved
         if row["tier"] == name
     ]
-    for row in report.latency:
+    # An open loop is judged by the response time: what waited to be submitted waited.
+    measure, times = ("response", report.response) if report.response else ("latency", report.latency)
+    for row in times:
         if row["tier"] == name and row["op"] != "delete":
             quantile = next((q for q in ("p99_ns", "p95_ns", "p50_ns", "max_ns") if row[q] is not None), "max_ns")
             shown = quantile.removesuffix("_ns").replace("_", ".")
             found.append(
                 Highlight(
-                    f"{row['op']} latency {shown}, {name}", row[quantile], Unit.NS, f"of {format_count(row['count'])}"
+                    f"{row['op']} {measure} {shown}, {name}", row[quantile], Unit.NS, f"of {format_count(row['count'])}"
                 )
             )
     late = [row for row in report.lateness if row["tier"] == name]
@@ -198,10 +200,18 @@ def _figures(report: RunReport) -> ReportTable:
 def _times(title: str, rows: list[dict[str, Any]]) -> ReportTable:
     spec = f"text: tier, op; count: count = operations; ns: {TIMES}, max_ns = max"
     note = {
-        "Latency": "From submission to completion, of all completed operations pooled.",
+        "Latency": "Service time: from submission to completion, of all completed operations pooled.",
+        "Response time": "From when operations were due to their completion: what waited to be submitted waited.",
         "Lateness": "From when operations were due to their submission; a closed loop has none.",
     }[title]
     return table_of(title, Sheet.PERFORMANCE, spec, rows, note, keys=2)
+
+
+def _latencies(report: RunReport) -> list[ReportTable]:
+    return [
+        _times("Latency", report.latency),
+        *([_times("Response time", report.response)] if report.response else []),
+    ]
 
 
 def _of(report: RunReport, measure: str) -> list[ReportTable]:

@@ -121,7 +121,7 @@ def wear_table(rows: list[dict[str, Any]], note: str) -> ReportTable:
 
 
 def distribution_tables(points: list[dict[str, Any]]) -> list[ReportTable]:
-    """Return latency and lateness by share of operations, a table and a curve a tier."""
+    """Return latency, response time and lateness by share of operations, a table and a curve a tier."""
     tables = []
     for (measure, tier), group in groupby(points, key=lambda row: (row["measure"], row["tier"])):
         rows = list(group)
@@ -133,7 +133,7 @@ def distribution_tables(points: list[dict[str, Any]]) -> list[ReportTable]:
             Series(op, [float(r["time_ns"]) for r in part], [float(r["share"]) for r in part])
             for op, part in by(rows, "op")
         ]
-        name = measure.capitalize()
+        name = "Response time" if measure == "response" else measure.capitalize()
         chart = Chart(f"{name} on {tier}", ChartShape.CURVE, Unit.NS, Unit.SHARE, series)
         title = f"{name} distribution: {tier}"
         table = [[share, *(found.get((op, share)) for op in ops)] for share in shares]

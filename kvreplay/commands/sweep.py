@@ -119,7 +119,7 @@ def sweep(
         is_forced=force,
         show=progress,
         read_p99_target_ns=None if load.read_p99 is None else parse_duration_ns(load.read_p99),
-        done=lambda point: log(f"{axis} {point.value:g}: {point.verdict}"),
+        done=lambda point: log(f"{point.run}: {point.verdict}"),
     )
     if plot_to is not None and found.points:
         sweeping.plot(found, plot_to, f"{trace.name}, kvreplay sweep")

@@ -9,6 +9,7 @@ import msgspec
 from kvreplay.config.criteria import Criteria
 from kvreplay.config.warmup import parse_warmup
 from kvreplay.data.buffers import buffer_bytes
+from kvreplay.data.generate import Maker
 from kvreplay.data.shaping import check_ratios
 from kvreplay.engine.choose import EngineName, check_name
 from kvreplay.plan import pacing
@@ -70,6 +71,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Thresholds of the health criteria and of the classes of service."""
     requests: str | None = None
     """The trace's requests table, for classes of service and the time to the first token."""
+    data: str = Maker.COMPILED.value
+    """What makes the data of writes."""
     dedup_ratio: float = 1.0
     """Blocks of 4 KiB written for each distinct one."""
     compress_ratio: float = 1.0
@@ -102,6 +105,7 @@ def check(config: Config) -> pacing.Pacer:
         ("--fsync", config.fsync, ("never", "close")),
         ("--on-error", config.on_error, ("stop", "continue")),
         ("--layout", config.layout, tuple(FileLayout)),
+        ("--data", config.data, tuple(Maker)),
     ):
         if value not in allowed:
             raise ConfigError(f"{option} {value}: choose {' or '.join(allowed)}")

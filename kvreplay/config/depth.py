@@ -20,9 +20,7 @@ from kvreplay.tiers.tier import RingExtents, RingTier, Tier, copied, has_times
 THREADS = 128
 """In an open loop where each I/O in flight takes a thread."""
 BUFFERS_PART = 4
-"""Buffers take at most this part of the memory that is available and that no tier needs,"""
-BUFFERS_BYTES = 1 << 30
-"""and no more than this: they are touched before the run begins."""
+"""Buffers may take this part of the memory that is available and that no tier needs; most are never touched."""
 ASKED = "--queue-depth"
 
 
@@ -38,11 +36,11 @@ def with_depth(config: Config, tiers: Sequence[Tier | None], peak_bytes: Sequenc
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     available = available_bytes()
     held = sum(peak for tier, peak in zip(tiers, peak_bytes, strict=True) if isinstance(tier, RamTier))
-    most = BUFFERS_BYTES if available is None else min(BUFFERS_BYTES, max(0, available - held) // BUFFERS_PART)
+    most = None if available is None else max(0, available - held) // BUFFERS_PART
     while depth > config.depth:
         if 0 <= files < depth:
             why = "open files, ulimit -n"
-        elif buffer_bytes(depth, config.io_bytes) > most:
+        elif most is not None and buffer_bytes(depth, config.io_bytes) > most:
             why = "memory for buffers"
         else:
             break

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvreplay.config.config import MAX_SEED, Config, check
 from kvreplay.config.depth import ASKED, with_depth
-from kvreplay.config.memory import check_memory
+from kvreplay.config.memory import check_memory, row_check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.config.warmup import Warmup, parse_warmup
 from kvreplay.data.buffers import buffer_bytes
@@ -73,14 +73,14 @@ def settle(
     reader = open_table(trace, TRACE)
     limit = parse_limit(config.limit)
     rows = reader.meta.rows or 0
-    # How many rows a time or a number of bytes admits is not known yet.
-    most = min(rows, limit.rows) if limit.rows is not None else 0 if config.limit else rows
-    check_memory(most, buffer_bytes(config.depth, config.io_bytes))
+    check_rows = row_check(buffer_bytes(config.depth, config.io_bytes))
+    # How many rows a time or a number of bytes admits is known only when they have been taken.
+    check_rows(min(rows, limit.rows) if limit.rows is not None else 0 if config.limit else rows)
     if tiers is None:
         tiers = make_tiers(config, reader.meta, trace, output)
     alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
     shared = {i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)}
-    window = compile_window(reader, trace, alignments, limit, shared)
+    window = compile_window(reader, trace, alignments, limit, shared, check_rows)
     if window.rows == 0:
         reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
         raise ConfigError(f"{trace}: nothing to replay: {reason}")

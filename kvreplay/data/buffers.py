@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _AHEAD_PIECES, _AHEAD_FILLS = 32, 16
@@ -15,14 +17,28 @@ _AHEAD_PIECES, _AHEAD_FILLS = 32, 16
 
 Much more would not stay in the processor's caches until it is written.
 """
-_FILL_BYTES = (256 << 10, 1 << 20)
-"""A buffer of data is at least so long, and at most if I/Os are shorter: a thread wakes up for each."""
+SHORT_BYTES = 256 << 10
+"""Data shorter than this is made by who submits: to wake a thread for it would take as long."""
+_FILL_BYTES = (SHORT_BYTES, 1 << 20)
+"""A buffer of data that threads make is at least so long, and at most if I/Os are shorter: one wakes up for each."""
+_SHORT_FILL_BYTES, _SHORT_AHEAD_BYTES = 64 << 10, 16 << 20
+"""Of a buffer that who submits fills, if I/Os are shorter; and what of one long write is made before it begins."""
+SHORT_STOCK = 48
+"""Buffers that hold the data of as many short writes, beyond those in flight: more would not stay in the caches."""
 _SMALL_BYTES = 72 << 20
 """What all buffers of data may take, before they are made as short as they can be."""
+
+FIRST_BYTES = 128 << 20
+"""What is touched of the buffers of reads, and of data, that grow, before a run begins; and registered with a ring."""
+_EARLY_DEPTH, _EARLY_BYTES = 32, FIRST_BYTES
+"""What is made before its row is due: as at this depth, or so much."""
+_LOOKED_EACH_S = 0.002
 
 
 def pieces_a_fill(depth: int, io_bytes: int) -> int:
     """Return how many I/Os of one write share a buffer of data."""
+    if io_bytes < SHORT_BYTES:
+        return max(1, _SHORT_FILL_BYTES // io_bytes)
     least, fill = _FILL_BYTES
     while fill > least and fill * (2 * depth + 2) > _SMALL_BYTES:
         fill //= 2
@@ -31,7 +47,15 @@ def pieces_a_fill(depth: int, io_bytes: int) -> int:
 
 def fills_ahead(depth: int, io_bytes: int) -> int:
     """Return how many buffers of data are made before their operations are submitted."""
+    if io_bytes < SHORT_BYTES:
+        return max(depth + SHORT_STOCK, _SHORT_AHEAD_BYTES // (io_bytes * pieces_a_fill(depth, io_bytes)))
     return max(depth, _AHEAD_FILLS, _AHEAD_PIECES // pieces_a_fill(depth, io_bytes))
+
+
+def early_fills(depth: int, io_bytes: int) -> int:
+    """Return how many of them may be for rows that are not due yet: a burst's, but not all that memory has room for."""
+    few = fills_ahead(min(depth, _EARLY_DEPTH), io_bytes)
+    return min(fills_ahead(depth, io_bytes), max(few, _EARLY_BYTES // (io_bytes * pieces_a_fill(depth, io_bytes))))
 
 
 def write_slots(depth: int, io_bytes: int) -> int:
@@ -44,15 +68,20 @@ def buffer_bytes(depth: int, io_bytes: int) -> int:
     return (depth + write_slots(depth, io_bytes) * pieces_a_fill(depth, io_bytes)) * io_bytes
 
 
-def arenas(depth: int, io_bytes: int) -> tuple[Arena, Arena]:
-    """Return the buffers of an engine: for reads, and for the data of writes."""
-    return Arena(depth, io_bytes), Arena(write_slots(depth, io_bytes), io_bytes * pieces_a_fill(depth, io_bytes))
+def arenas(depth: int, io_bytes: int, *, is_growing: bool = False) -> tuple[Arena, Arena]:
+    """Return the buffers of an engine: for reads, and for the data of writes; `is_growing` is as for `Arena`."""
+    slot_bytes = io_bytes * pieces_a_fill(depth, io_bytes)
+    reads = Arena(depth, io_bytes, is_growing=is_growing)
+    return reads, Arena(write_slots(depth, io_bytes), slot_bytes, is_growing=is_growing)
 
 
 class Arena:
-    """`count` buffers of `slot_bytes` in one anonymous mapping, touched before they are used."""
+    """`count` buffers of `slot_bytes` in one anonymous mapping, touched before they are used.
 
-    def __init__(self, count: int, slot_bytes: int) -> None:
+    Of one that grows, the first are, and the others when more are needed.
+    """
+
+    def __init__(self, count: int, slot_bytes: int, *, is_growing: bool = False) -> None:
         """Map the buffers; `slot_bytes` must be a multiple of the page size."""
         if slot_bytes % mmap.PAGESIZE:
             raise ValueError(f"slot_bytes(={slot_bytes}) must be a multiple of {mmap.PAGESIZE}")
@@ -60,12 +89,76 @@ class Arena:
         # Huge pages cut a 4 MiB request from four to one at the device.
         self._map, first = map_aligned(self.nbytes)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        for page in range(first, first + self.nbytes, mmap.PAGESIZE):
-            self._map[page] = 0
         whole = memoryview(self._map)
         self.views = [whole[first + i * slot_bytes : first + (i + 1) * slot_bytes] for i in range(count)]
         self.places = [(base + first + i * slot_bytes, slot_bytes) for i in range(count)]
         """Address and size of each buffer, for the kernel; valid as long as the arena is."""
+        self.first = min(count, max(1, FIRST_BYTES // slot_bytes)) if is_growing else count
+        """How many are touched from the beginning on."""
+        self.used: int | None = None
+        """How many were in use at once, at most; None before any job."""
+        self.touched = 0
+        """How many are touched by now."""
+        self._count, self._slot_bytes = count, slot_bytes
+        self.grow(self.first)
+
+    @property
+    def used_bytes(self) -> int | None:
+        """The bytes of as many as were in use at once, at most."""
+        return None if self.used is None else self.used * self._slot_bytes
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all are touched."""
+        return self.touched == self._count
+
+    def grow(self, count: int) -> None:
+        """Touch the first `count` buffers."""
+        count = min(count, self._count)
+        if count > self.touched:
+            touch(self.places[self.touched][0], (count - self.touched) * self._slot_bytes)
+            self.touched = count
+
+    def keep_ahead(self, used: int) -> None:
+        """Touch twice as many as were in use at once: `used`."""
+        if 2 * used > self.touched:
+            self.grow(2 * used)
+
+
+@contextmanager
+def growing(
+    both: tuple[Arena, Arena], used: Callable[[], tuple[int, int]], let_use: Callable[[int], None]
+) -> Iterator[None]:
+    """Note how many buffers are in use at once, at most, which `used` tells; `let_use` those of reads that are touched.
+
+    A thread touches more before they are needed, where some are not touched: the kernel would otherwise, in the time
+    of an I/O, or while data is made.
+    """
+    reads = both[0]
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not (all(arena.is_whole for arena in both) or is_over.wait(_LOOKED_EACH_S)):
+            for arena, count in zip(both, used(), strict=True):
+                arena.keep_ahead(count)
+                let_use(reads.touched)
+
+    thread = threading.Thread(target=look, name="kvreplay-grow", daemon=True)
+    if not all(arena.is_whole for arena in both):
+        try:
+            thread.start()
+        except RuntimeError:
+            # The system starts no more threads: others will miss theirs, too.
+            reads.grow(len(reads.places))
+    let_use(reads.touched)
+    try:
+        yield
+    finally:
+        is_over.set()
+        if thread.ident is not None:
+            thread.join()
+        for arena, count in zip(both, used(), strict=True):
+            arena.used = max(arena.used or 0, count)
 
 
 HUGE_PAGE_BYTES = 2 << 20

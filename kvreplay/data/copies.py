@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from kvtrace.core.compiled import array_at, fields_of, inner, int64s, intrinsic, njit, record_at
+from kvtrace.core.compiled import array_at, inner, int64s, intrinsic, njit
+from kvtrace.core.structures import fields_of, record_at
 
 RING = 64
 """Copies under way or done and not taken, at most: more than come between two looks of who puts them."""

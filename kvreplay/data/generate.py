@@ -1,7 +1,8 @@
 """Data for writes: incompressible, no 512-byte block twice in a run, and the same bytes for the same seed.
 
-dgen-py seeds the blocks of an object with seed + MiB index, so near seeds repeat each other's data. Each
-piece of an object therefore has a generator of its own, seeded with a hash of what it stands for.
+Compiled code makes it (`words`), or dgen-py where that is asked for. dgen-py seeds the blocks of an object with seed +
+MiB index, so near seeds repeat each other's data. Each piece of an object therefore has a generator of its own there,
+seeded with a hash of what it stands for.
 """
 
 from __future__ import annotations
@@ -10,14 +11,30 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from hashlib import blake2b
 
 from kvreplay.data.shaping import BLOCK_BYTES, Fill, Shaper
 from kvreplay.data.verify import Stamper, new_tag
+from kvreplay.data.words import Fresh
 from kvtrace.core.run.run_file import DataNote
 
 PIECE_BYTES = 256 << 10
-"""What one seed stands for: for less, starting a generator costs more than it makes; 1 MiB is the most it may be."""
+"""What one seed of dgen-py stands for: for less, starting it costs more than it makes; 1 MiB is the most it may be."""
+
+
+class Maker(StrEnum):
+    """What `--data` takes: what makes the data of writes."""
+
+    COMPILED = "compiled"
+    DGEN = "dgen-py"
+
+
+_GENERATORS = {
+    Maker.COMPILED: "compiled: SplitMix64 in counter mode, keyed by seed, object and version",
+    Maker.DGEN: "dgen-py",
+}
+"""In run.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +42,7 @@ class DataSource:
     """The data of a run: the function that fills buffers, and its dedup and compress ratios and stamps, if any."""
 
     seed: int
+    maker: Maker
     fill: Fill
     unstamped: Fill
     """The same without the marks of `--verify`, for what belongs to no object."""
@@ -33,10 +51,17 @@ class DataSource:
 
     @classmethod
     def of(
-        cls, seed: int, dedup_ratio: float = 1.0, compress_ratio: float = 1.0, *, is_stamped: bool = False
+        cls,
+        seed: int,
+        dedup_ratio: float = 1.0,
+        compress_ratio: float = 1.0,
+        *,
+        is_stamped: bool = False,
+        maker: Maker = Maker.COMPILED,
     ) -> DataSource:
-        """Return the data of `seed`, of the ratios asked for, each block stamped if `is_stamped`."""
-        fill, shaper, stamper = filler(seed), None, None
+        """Return the data of `seed` by `maker`, of the ratios asked for, each block stamped if `is_stamped`."""
+        fill: Fill = Fresh.of(seed) if maker is Maker.COMPILED else dgen_filler(seed)
+        shaper = stamper = None
         if dedup_ratio > 1 or compress_ratio > 1:
             shaper = Shaper.build(dedup_ratio, compress_ratio, fill)
             fill = _shaped(seed, fill, shaper)
@@ -44,7 +69,7 @@ class DataSource:
         if is_stamped:
             stamper = Stamper(new_tag())
             fill = _stamped(fill, stamper)
-        return cls(seed, fill, unstamped, shaper, stamper)
+        return cls(seed, maker, fill, unstamped, shaper, stamper)
 
     def facts(self) -> DataNote:
         """Return what run.json says of the data."""
@@ -53,9 +78,9 @@ class DataSource:
         repeats = shape is not None and shape.dedup_ratio > 1
         repeating = "blocks repeat" if repeats else "no 512-byte block twice, but in copies between tiers"
         return DataNote(
-            generator="dgen-py",
+            generator=_GENERATORS[self.maker],
             seed=self.seed,
-            piece_bytes=PIECE_BYTES,
+            piece_bytes=PIECE_BYTES if self.maker is Maker.DGEN else None,
             note=f"{packing}; {repeating}",
             shape=shape,
             stamped_block_bytes=BLOCK_BYTES if self.stamper else None,
@@ -83,8 +108,8 @@ def _cut(buffer: memoryview, offset: int) -> Iterator[tuple[memoryview, int]]:
         at = end
 
 
-def filler(seed: int) -> Fill:
-    """Return a function that fills a buffer with the bytes of (object_id, version) from `offset` on.
+def dgen_filler(seed: int) -> Fill:
+    """Return a function that, by dgen-py, fills a buffer with the bytes of (object_id, version) from `offset` on.
 
     A piece begins at each multiple of its size, and where the buffer does.
     """

@@ -33,12 +33,18 @@ class ThreadEngine:
 
     name = "threads"
 
-    def __init__(self, depth: int, io_bytes: int) -> None:
-        """Allocate the buffers."""
+    def __init__(self, depth: int, io_bytes: int, *, is_growing: bool = False) -> None:
+        """Allocate the buffers; with `is_growing` they are touched as more are in use."""
         self.depth, self.io_bytes, self.generators = depth, io_bytes, generators(depth)
-        self.arenas = arenas(depth, io_bytes)
+        self.arenas = arenas(depth, io_bytes, is_growing=is_growing)
         self.buffer_bytes = buffer_bytes(depth, io_bytes)
         compile_engine()
+
+    @property
+    def buffer_used_bytes(self) -> int | None:
+        """What was in use of the buffers at once, at most, since the engine was made; None before any job."""
+        used = [arena.used_bytes for arena in self.arenas]
+        return None if None in used else sum(n for n in used if n is not None)
 
     def facts(self) -> dict[str, Any]:
         """Say nothing more: a thread has one system call in flight."""
@@ -61,9 +67,9 @@ class UringEngine(ThreadEngine):
 
     name = "uring"
 
-    def __init__(self, depth: int, io_bytes: int) -> None:
-        """Allocate the buffers."""
-        super().__init__(depth, io_bytes)
+    def __init__(self, depth: int, io_bytes: int, *, is_growing: bool = False) -> None:
+        """Allocate the buffers; of those that grow, only the first are registered with the ring."""
+        super().__init__(depth, io_bytes, is_growing=is_growing)
         with self._open_ring() as probe:
             self.is_deferred = bool(probe.flags & ring.SETUP_DEFER_TASKRUN)
             self.unregistered = self._register(probe)
@@ -79,10 +85,11 @@ class UringEngine(ThreadEngine):
         """Pin the buffers; return why they are not, or None."""
         reads, writes = self.arenas
         try:
-            to.register_buffers(reads.places + writes.places)
+            to.register_buffers(reads.places[: reads.first] + writes.places[: writes.first])
         except OSError as error:
             if error.errno == errno.ENOMEM:
-                return f"the locked-memory limit is below {self.buffer_bytes >> 20} MiB (ulimit -l)"
+                pinned = sum(size for arena in self.arenas for _, size in arena.places[: arena.first])
+                return f"the locked-memory limit is below {pinned >> 20} MiB (ulimit -l)"
             return f"the kernel refused to register the buffers: {error.strerror}"
         return None
 
@@ -98,8 +105,10 @@ class UringEngine(ThreadEngine):
     def _drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         with self._open_ring() as own:
             is_registered = self.unregistered is None and self._register(own) is None
+            reads, writes = self.arenas
+            registered = (reads.first, writes.first) if is_registered else (0, 0)
             own.allow_workers(max(self.depth, 4))
-            return RingSubmitter(self, job, own, is_registered=is_registered).drive(interrupted, progress)
+            return RingSubmitter(self, job, own, registered).drive(interrupted, progress)
 
 
 class EngineName(StrEnum):
@@ -126,14 +135,19 @@ def check_name(text: str) -> EngineName:
         raise ConfigError(f"--engine {text}: choose {', '.join(EngineName)}") from None
 
 
-def choose(wanted: EngineName, tiers: Sequence[Tier | None], depth: int, io_bytes: int) -> Chosen:
+def choose(
+    wanted: EngineName, tiers: Sequence[Tier | None], depth: int, io_bytes: int, *, is_growing: bool = False
+) -> Chosen:
     """Return the engine to run with; tell the tiers of files which it is, and those on a GPU of its buffers.
+
+    With `is_growing` its buffers are touched as more are in use, which those on a GPU cannot be.
 
     Raises:
         DeviceError: io_uring was asked for by name and the kernel does not give it.
 
     """
-    chosen = _chosen(wanted, _is_for_threads(tiers), depth, io_bytes)
+    is_growing = is_growing and not any(isinstance(t, DeviceTier) for t in tiers)
+    chosen = _chosen(wanted, _is_for_threads(tiers), depth, io_bytes, is_growing=is_growing)
     for tier in tiers:
         if isinstance(tier, RingTier | RingExtents):
             tier.engine = chosen.engine.name
@@ -148,22 +162,26 @@ def _is_for_threads(tiers: Sequence[Tier | None]) -> bool:
     return bool(working) and not any(isinstance(t, RingTier | RingExtents) or copied(t) for t in working)
 
 
-def _chosen(wanted: EngineName, is_for_threads: bool, depth: int, io_bytes: int) -> Chosen:
+def _chosen(wanted: EngineName, is_for_threads: bool, depth: int, io_bytes: int, *, is_growing: bool) -> Chosen:
     if wanted is EngineName.THREADS:
-        return Chosen(ThreadEngine(depth, io_bytes), "--engine threads")
+        return Chosen(ThreadEngine(depth, io_bytes, is_growing=is_growing), "--engine threads")
     if wanted is EngineName.AUTO and is_for_threads:
         return Chosen(
-            ThreadEngine(depth, io_bytes), "no tier has files, or memory without --verify, which io_uring's loop is for"
+            ThreadEngine(depth, io_bytes, is_growing=is_growing),
+            "no tier has files, or memory without --verify, which io_uring's loop is for",
         )
     refused = ring.refusal()
     if refused is None:
         try:
-            return Chosen(UringEngine(depth, io_bytes), "--engine uring" if wanted is EngineName.URING else "auto")
+            return Chosen(
+                UringEngine(depth, io_bytes, is_growing=is_growing),
+                "--engine uring" if wanted is EngineName.URING else "auto",
+            )
         except ring.RingRefused as error:
             refused = str(error)
     if wanted is EngineName.URING:
         raise DeviceError(f"--engine uring: {refused}; say --engine threads")
-    return Chosen(ThreadEngine(depth, io_bytes), f"no io_uring: {refused}")
+    return Chosen(ThreadEngine(depth, io_bytes, is_growing=is_growing), f"no io_uring: {refused}")
 
 
 def compile_all() -> None:

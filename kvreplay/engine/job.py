@@ -111,9 +111,9 @@ class Driven:
     failure: Failure | None
     interrupted_by: str | None
     generation_ns: int
-    """Thread time spent making data."""
+    """Time that threads spent making data beside the submitting one."""
     reserve_ns: int
-    """Thread time spent making room for objects before they were written, memory's first touch above all."""
+    """The same of making room for objects before they were written, memory's first touch above all."""
     generation_threads: int
     starved_ns: int
     """Places of the queue times time that stood idle because a write's data was not there."""
@@ -123,6 +123,9 @@ class Driven:
     """On the monotonic clock: what the record's times count from."""
     held_ns: int = 0
     """Time in which something due waited because as much was in flight as may be; 0 in a closed loop."""
+    submitting_generation_ns: int = 0
+    submitting_reserve_ns: int = 0
+    """What the submitting thread itself spent on both."""
     lacking_ns: int = 0
     """Other time in which a due write lacked its data."""
 
@@ -132,11 +135,16 @@ class IoEngine(Protocol):
 
     name: str
     buffer_bytes: int
+    """What its buffers may take."""
     depth: int
     """I/Os in flight at most."""
     io_bytes: int
     generators: int
     """Threads that make data."""
+
+    @property
+    def buffer_used_bytes(self) -> int | None:
+        """What was in use of them at once, at most; None before any job."""
 
     @property
     def arenas(self) -> tuple[Arena, Arena]:

@@ -1,9 +1,9 @@
 """The compiled part of the submitting loop: what needs no Python between being due and being done.
 
-That is the other pieces of long operations whose file Python has opened, and whole operations on extents of open
-files. They are put, submitted, waited for and reaped here, in lanes; data for writes is asked for and taken. What
-else completes is handed back, as soon as Python has something to do. All functions take the address of a
-`tables.JOB`.
+That is the other pieces of long operations whose file Python has opened, whole operations on extents of open files,
+and those of one I/O on an object's own file. They are put, submitted, waited for and reaped here, in lanes; data for
+writes is asked for and taken. What else completes is handed back, as soon as Python has something to do. All functions
+take the address of a `tables.JOB`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from kvreplay.data import copies
+from kvreplay.data import calls, copies
 from kvreplay.data.copies import fence
-from kvreplay.engine import mailbox, order
+from kvreplay.engine import mailbox, order, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, FULL, HUNGRY
@@ -34,12 +34,18 @@ from kvreplay.engine.tables import (
     stack_take,
     tokens_at,
 )
-from kvreplay.engine.turn import NS_PER_S, begin, clock, eventfd_read, may_copy, put_copies, rest_of, take_copies
-from kvtrace.core.compiled import inner, int8s, int64s, njit, uint32s
+from kvreplay.plan.plan import DELETE, WRITE
+from kvtrace.core.compiled import inner, int8s, int32s, int64s, njit, uint32s
 
-WOKEN, MOVED_IN_LANE = r.WOKEN, 7
-"""What a completion tells, beside the submitter's own kinds: a thread woke us, a piece of a lane has come."""
-KIND_BITS = 3
+WOKEN, MOVED_IN_LANE, FILE_TOLD, FILE_SYNCED, FILE_OVER = r.WOKEN, 7, 8, 9, 10
+"""What a completion tells, beside the submitter's own kinds: a thread woke us, a piece of a lane has come; of an
+object's own file, that less was moved than should be, whether it was synchronized, that its last request is done."""
+KIND_BITS = 4
+_LONGEST_CHAIN = 4
+_DATASYNC = 1
+_OPEN = r.OPENAT | (r.LINK | r.SKIP_SUCCESS) << 8
+_GO_ON = (r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS) << 8
+"""Of a request on the open file: what follows is done in any case, so that the file is closed."""
 _syscall: Any = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
 
 
@@ -61,7 +67,7 @@ def _put(address: int, opcode: int, file: int, offset: int, target: int, length:
 
 @inner
 def _put_next(address: int, number: int) -> bool:
-    """Put the next piece of a lane; return False if it was passed over, because its operation has failed."""
+    """Put the next piece of a lane; return False if no completion will come: its operation failed, or is done now."""
     job = job_at(address)
     lanes, flight = lanes_at(job.lanes), flights_at(job.flights)[number]
     piece, slot, at = flight.next_piece, flight.first_fill, flight.next_piece
@@ -69,7 +75,8 @@ def _put_next(address: int, number: int) -> bool:
         fill = fills_at(job.fills)[slot]
         piece, at = fill.piece, fill.at
     start, end = bounds(address, number, piece)
-    if flight.next_piece == 0:
+    is_now = flight.is_file and job.depth == 1
+    if flight.next_piece == 0 and not is_now:
         int64s(lanes.fresh)[lanes.fresh_count] = flight.row
         lanes.fresh_count += 1
     flight.next_piece += 1
@@ -85,35 +92,73 @@ def _put_next(address: int, number: int) -> bool:
     buffers, data = int64s(lanes.buffers), place << KIND_BITS | MOVED_IN_LANE
     if flight.needs_data:
         token.buffer, token.slot = NONE, slot
-        buffer = job.depth + slot
-        target, opcode = buffers[buffer] + at, lanes.write_op
+        buffer, target = lanes.fixed_reads + slot, buffers[lanes.first_slot + slot] + at
+        opcode = r.WRITE_FIXED if slot < lanes.fixed_slots else r.WRITE
     else:
         buffer = stack_take(lanes.free_reads)
         token.buffer, token.slot = buffer, NONE
-        target, opcode = buffers[buffer], lanes.read_op
+        target, opcode = buffers[buffer], r.READ_FIXED if buffer < lanes.fixed_reads else r.READ
     flight.lane_out += 1
     lanes.out += 1
-    _put(address, opcode, flight.file, flight.base + start, target, end - start, data, buffer)
+    if is_now:
+        _check_piece(address, place, turn.do_file(address, number, target, start, end - start))
+        _end_piece(address, place)
+        return False
+    if flight.is_file:
+        _put_file(address, place, opcode, target, buffer)
+    else:
+        _put(address, opcode, flight.file, flight.base + start, target, end - start, data, buffer)
     return True
+
+
+@inner
+def _put_file(address: int, place: int, opcode: int, target: int, buffer: int) -> None:
+    """Put all of an operation on an object's own file: a chain of requests, whose last one tells when it is done.
+
+    One that fails, or moves less than it should, tells of itself; if the file cannot be opened nothing else is done.
+    """
+    job = job_at(address)
+    lanes, token = lanes_at(job.lanes), tokens_at(lanes_at(job.lanes).tokens)[place]
+    flight = flights_at(job.flights)[token.flight]
+    of_tier = lanes.files + int8s(job.tier)[flight.row] * turn.FILES_BYTES
+    files, name = calls.files_at(of_tier), lanes.paths + (lanes.tail & lanes.sq_mask) * r.PATH_BYTES
+    directory = calls.write_name(of_tier, int32s(job.object_id)[flight.row], name) << 32
+    told, over = place << KIND_BITS | FILE_TOLD, place << KIND_BITS | FILE_OVER
+    if flight.op == DELETE:
+        _put(address, r.UNLINKAT, directory, 0, name, 0, over, 0)
+        return
+    flight.file = stack_take(lanes.free_files)
+    file, index, how = flight.file << 32, flight.file + 1 << 32, files.read_flags
+    if flight.op == WRITE:
+        how = files.write_flags
+    _put(address, _OPEN, directory, 0, name, how << 32 | calls.MODE, over, index)
+    _put(address, opcode | _GO_ON, file, token.start, target, token.length, told, buffer)
+    if flight.op == WRITE and files.is_synced:
+        # Of one that fails the kernel posts no completion if it is to skip that of success.
+        how = r.FSYNC | (r.FIXED_FILE | r.HARDLINK) << 8
+        _put(address, how, file, 0, 0, _DATASYNC << 32, place << KIND_BITS | FILE_SYNCED, 0)
+    _put(address, r.CLOSE, 0, 0, 0, 0, over, index)
 
 
 @inner
 def _put_pieces(address: int) -> int:
     """Put pieces of the lanes, the oldest lane first, as far as the depth and the ring reach.
 
-    Returns how many were passed over, because their operation had failed.
+    Returns of how many no completion will come.
     """
     job = job_at(address)
-    lanes, passed = lanes_at(job.lanes), 0
+    lanes, silent = lanes_at(job.lanes), 0
     sequence = int64s(lanes.sequence)
     for i in range(lanes.count):
         while (
-            lanes.out < job.depth and lanes.tail - lanes.submitted <= lanes.sq_mask and has_piece(address, sequence[i])
+            lanes.out < job.depth
+            and lanes.tail - lanes.submitted + _LONGEST_CHAIN <= lanes.sq_mask + 1
+            and has_piece(address, sequence[i])
         ):
             job.available -= 1
             if not _put_next(address, sequence[i]):
-                passed += 1
-    return passed
+                silent += 1
+    return silent
 
 
 @inner
@@ -121,7 +166,7 @@ def _enter(address: int, wait: int, rest: int) -> None:
     """Submit what was put and wait for `wait` completions, for `rest` ns if it is not 0; note an error."""
     lanes, now = lanes_at(job_at(address).lanes), 0
     if lanes.fresh_count or rest:
-        now = clock(address)
+        now = turn.clock(address)
     if lanes.fresh_count:
         rows, submitted = int64s(lanes.fresh), int64s(lanes.submitted_ns)
         for i in range(lanes.fresh_count):
@@ -129,7 +174,7 @@ def _enter(address: int, wait: int, rest: int) -> None:
         lanes.fresh_count = 0
     if rest:
         timeout = int64s(lanes.timeout)
-        timeout[0], timeout[1] = rest // NS_PER_S, rest % NS_PER_S
+        timeout[0], timeout[1] = rest // turn.NS_PER_S, rest % turn.NS_PER_S
     uint32s(lanes.sq_tail)[0] = lanes.tail & 0xFFFFFFFF
     queued = lanes.tail - lanes.submitted
     flags, argument, size = r.GETEVENTS, 0, 0
@@ -138,7 +183,7 @@ def _enter(address: int, wait: int, rest: int) -> None:
     done = _syscall(r.ENTER, lanes.fd, queued, wait, flags, argument, size)
     if done >= 0:
         lanes.submitted += done
-    elif not rest or clock(address) < now + rest:
+    elif not rest or turn.clock(address) < now + rest:
         # The time was not over.
         lanes.is_error = True
 
@@ -160,13 +205,29 @@ def _sleep(address: int, rest: int) -> None:
     limit = 0 if is_full or not is_asleep else rest
     started, lacks_data = 0, False
     if limit:
-        started = clock(address)
+        started = turn.clock(address)
         lacks_data = is_starved(address, started)
     _enter(address, 1 if is_asleep else 0, limit)
     if lacks_data:
-        lanes.starved_ns += (clock(address) - started) * (job.depth - lanes.out)
+        lanes.starved_ns += (turn.clock(address) - started) * (job.depth - lanes.out)
     if is_asleep:
         mail_at(job.mail).asleep = AWAKE
+
+
+@inner
+def _make(address: int) -> None:
+    """Make some data, after what was put is on its way; count what stands idle meanwhile."""
+    job = job_at(address)
+    lanes, mail = lanes_at(job.lanes), mail_at(job.mail)
+    if lanes.tail != lanes.submitted:
+        _enter(address, 0, 0)
+    started = turn.clock(address)
+    lacks_data = is_starved(address, started)
+    mailbox.make(address)
+    took = turn.clock(address) - started
+    mail.here_ns += took
+    if lacks_data:
+        lanes.starved_ns += took * (job.depth - lanes.out)
 
 
 @inner
@@ -180,8 +241,17 @@ def _reap(address: int) -> None:
         # The result is the low half of the second word, with a sign.
         data, result = completions[at], (completions[at + 1] << 32) >> 32
         head = (head + 1) & 0xFFFFFFFF
-        if data & ((1 << KIND_BITS) - 1) == MOVED_IN_LANE:
-            _take_piece(address, data >> KIND_BITS, result)
+        kind, place = data & ((1 << KIND_BITS) - 1), data >> KIND_BITS
+        if kind == MOVED_IN_LANE:
+            _check_piece(address, place, result)
+            _end_piece(address, place)
+        elif kind == FILE_TOLD:
+            _check_piece(address, place, result)
+        elif kind in (FILE_SYNCED, FILE_OVER):
+            if result < 0:
+                _check_piece(address, place, result)
+            if kind == FILE_OVER:
+                _end_piece(address, place)
         elif data == WOKEN:
             _rearm(address)
         else:
@@ -197,29 +267,43 @@ def _reap(address: int) -> None:
 def _rearm(address: int) -> None:
     """Let the next thread that finds us asleep wake us, too."""
     lanes = lanes_at(job_at(address).lanes)
-    eventfd_read(lanes.mail_fd, lanes.clock)
+    turn.eventfd_read(lanes.mail_fd, lanes.clock)
     _put(address, r.POLL_ADD, lanes.mail_fd << 32, 0, 0, r.POLLIN << 32, WOKEN, 0)
 
 
 @inner
-def _take_piece(address: int, number: int, result: int) -> None:
-    """Note that a piece of a lane has come: `number` is its token's."""
+def _check_piece(address: int, place: int, result: int) -> None:
+    """Note it if a piece of a lane, whose token is at `place`, did not go well."""
     job = job_at(address)
     lanes = lanes_at(job.lanes)
-    token = tokens_at(lanes.tokens)[number]
+    token = tokens_at(lanes.tokens)[place]
     flight, least = flights_at(job.flights)[token.flight], token.length
+    if token.slot < 0:
+        # Where padding ends beyond the file, a read may end there.
+        least = min(least, flight.needed_end - token.start)
+    if result >= least or flight.is_failed:
+        # What goes wrong after the first is not told of.
+        return
+    flight.is_failed = True
+    bad = bad_at(lanes.bad)[lanes.bad_count]
+    bad.flight, bad.start, bad.length, bad.result = token.flight, token.start, token.length, result
+    lanes.bad_count += 1
+
+
+@inner
+def _end_piece(address: int, place: int) -> None:
+    """Note that a piece of a lane is over: what its token, at `place`, holds is free."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    token = tokens_at(lanes.tokens)[place]
+    flight = flights_at(job.flights)[token.flight]
     if token.slot >= 0:
         free_data(address, token.slot)
     else:
-        # Where padding ends beyond the file, a read may end there.
-        least = min(least, flight.needed_end - token.start)
         stack_put(lanes.free_reads, token.buffer)
-    if result < least:
-        flight.is_failed = True
-        bad = bad_at(lanes.bad)[lanes.bad_count]
-        bad.flight, bad.start, bad.length, bad.result = token.flight, token.start, token.length, result
-        lanes.bad_count += 1
-    stack_put(lanes.free_tokens, number)
+    if flight.is_file and flight.op != DELETE and job.depth > 1:
+        stack_put(lanes.free_files, flight.file)
+    stack_put(lanes.free_tokens, place)
     flight.lane_out -= 1
     lanes.out -= 1
 
@@ -229,7 +313,7 @@ def _retire(address: int) -> None:
     """Take lanes with nothing out and nothing to come out of the order; finish with our own that went well."""
     job = job_at(address)
     lanes = lanes_at(job.lanes)
-    sequence, kept, now = int64s(lanes.sequence), 0, clock(address)
+    sequence, kept, now = int64s(lanes.sequence), 0, turn.clock(address)
     for i in range(lanes.count):
         number = sequence[i]
         flight = flights_at(job.flights)[number]
@@ -256,22 +340,26 @@ def run(address: int, until: int) -> None:
     job = job_at(address)
     lanes = lanes_at(job.lanes)
     while True:
-        is_pythons, passed = not mailbox.take_made(address), 0
+        is_pythons, silent = not mailbox.take_made(address), 0
         if not job.is_stopped:
-            is_pythons = begin(address) or is_pythons
-            # Of what is passed over no completion will come.
-            passed = _put_pieces(address)
+            is_pythons = turn.begin(address) or is_pythons
+            silent = _put_pieces(address)
             if lanes.copies:
-                put_copies(address)
-        now = clock(address)
+                turn.put_copies(address)
+        now = turn.clock(address)
         order.count_waits(address, now)
         mailbox.ask(address, now, lanes.out < job.depth or lanes.copies != 0)
-        has_copied = may_copy(address) and copies.copy_next(lanes.copies, lanes.clock)
-        _sleep(address, 0 if is_pythons or passed or has_copied else rest_of(address, now, until))
+        is_pythons = mailbox.wants_room(address) or is_pythons
+        is_making = mailbox.may_make(address) and not job.is_stopped
+        if is_making:
+            _make(address)
+        has_copied = turn.may_copy(address) and copies.copy_next(lanes.copies, lanes.clock)
+        is_busy = is_pythons or silent or is_making or has_copied
+        _sleep(address, 0 if is_busy else turn.rest_of(address, now, until))
         _reap(address)
         _retire(address)
         if lanes.copies:
-            take_copies(address)
+            turn.take_copies(address)
         is_told = lanes.is_error or lanes.other_count or lanes.over_count or lanes.bad_count
         is_idle = not lanes.out and not lanes.copied_count
         if is_pythons or now >= until or is_told or (is_over(address) and is_idle):

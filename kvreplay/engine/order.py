@@ -38,20 +38,31 @@ def fill_due(address: int, now: int) -> int:
     advance(address)
     if not count_of(job.to_fill):
         return NONE
-    if count_of(job.free_slots) > job.ahead + 1:
+    if job.slots - count_of(job.free_slots) <= job.early:
         return now
     if count_of(job.free_slots) > 1:
-        # The other half of the buffers is for rows that are due: none may wait for a future one.
+        # The other buffers are for rows that are due: none may wait for a future one.
         return max(now, due_of(address, heap_least(job.to_fill), now))
     return NONE
 
 
 @inner
-def take_fill(address: int, now: int, answer: int) -> bool:
-    """Take the next buffer to fill, if one is free for it; the record ASKED at `answer` says with what."""
+def may_fill(address: int, now: int) -> bool:
+    """Return whether a buffer may be filled now, and one is free for it."""
     due = fill_due(address, now)
-    if due == NONE or due > now:
-        return False
+    return due != NONE and due <= now
+
+
+@inner
+def next_to_fill(address: int) -> int:
+    """Return the operation whose data is made next, where one `may_fill`."""
+    job = job_at(address)
+    return number_of(heap_least(job.hungry if count_of(job.hungry) else job.to_fill))
+
+
+@inner
+def take_fill(address: int, answer: int) -> None:
+    """Take the next buffer to fill, where one `may_fill`; the record ASKED at `answer` says with what."""
     job = job_at(address)
     waiting = job.hungry if count_of(job.hungry) else job.to_fill
     number = number_of(heap_least(waiting))
@@ -72,7 +83,6 @@ def take_fill(address: int, now: int, answer: int) -> bool:
     asked = asked_at(answer)
     asked.flight, asked.row, asked.piece, asked.slot = number, flight.row, piece, slot
     asked.start, asked.end, asked.object_end = start, end, flight.end
-    return True
 
 
 @inner
@@ -97,7 +107,7 @@ def filled(address: int, slot: int) -> None:
         job.available += count
     elif flight.is_started:
         resume(address, number)
-    elif flight.filled_pieces >= min(flight.pieces, job.ahead * job.pieces_a_fill):
+    elif flight.filled_pieces >= min(flight.pieces, job.early * job.pieces_a_fill):
         offer(address, number)
 
 
@@ -188,7 +198,8 @@ def count_waits(address: int, now: int) -> None:
         lanes.lacking_ns += now - lanes.counted_ns
     lanes.counted_ns = now
     is_full = lanes.out >= job.depth or job.in_flight >= job.depth
-    lanes.is_held = is_full and _is_held(address, now)
+    # While it is less only because buffers are still being touched, it is no limit that anybody set.
+    lanes.is_held = is_full and job.depth >= lanes.first_slot and _is_held(address, now)
     lanes.is_lacking = not lanes.is_held and is_starved(address, now)
 
 

@@ -9,21 +9,26 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from kvreplay.data.calls import DIGIT, FILES
 from kvreplay.data.copies import Copiers, serve
+from kvreplay.data.words import fill
 from kvreplay.engine import loop, mailbox, order, ready, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import Flight, Job
+from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.schedule import Schedule, Submission
-from kvreplay.engine.tables import BAD, LANES, OTHER, TOKEN
-from kvreplay.engine.workers import Mail
-from kvreplay.tiers.tier import CopiedTier, RingExtents
+from kvreplay.engine.tables import BAD, LANES, OTHER, TOKEN, Tables
+from kvreplay.plan.plan import READ, WRITE
+from kvreplay.tiers.layout import SPREAD, name_template
+from kvreplay.tiers.tier import CopiedTier, RingExtents, RingTier, Tier
 from kvtrace.core.compiled import compile_announced
 
 _COMPILED = {
     1: (turn.take, turn.next_piece, mailbox.may_sleep),
     2: (loop.run, turn.next_turn, turn.fall_asleep, turn.doze, order.begun, mailbox.must_wake, serve),
-    3: (order.piece_done, ready.done, mailbox.made),
-    4: (mailbox.next_asked, order.make_lane),
+    3: (order.piece_done, ready.done, mailbox.made, mailbox.make_asked),
+    4: (mailbox.next_asked, mailbox.objects_wanting_room, order.make_lane),
+    6: (fill,),
 }
 """What Python calls while it drives a job, by how many integers it takes."""
 
@@ -34,6 +39,25 @@ def compile_engine() -> None:
         for integers, functions in _COMPILED.items():
             for function in functions:
                 function.compile((types.int64,) * integers)
+
+
+def _files(tables: Tables, tiers: Sequence[Tier | None], ways: Sequence[int]) -> Any:
+    """Return by tier how its files are named and opened (FILES); zeros for those of which Python does that."""
+    found: Any = np.zeros(len(tiers), FILES)
+    for row, tier, way in zip(found, tiers, ways, strict=True):
+        if way != turn.BY_FILE:
+            continue
+        assert isinstance(tier, RingTier), "only its files are opened so"
+        files = tier.ring_files()
+        name, digits = name_template(files.layout)
+        row["name"], row["name_bytes"] = tables.at(np.frombuffer(name + b"\0", np.uint8)), len(name) + 1
+        row["digits"], row["digit_count"] = tables.at(np.array(digits, DIGIT)), len(digits)
+        row["directories"] = tables.at(np.array(files.directories, np.int64))
+        row["drive_of"] = 0 if files.drive_of is None else tables.at(files.drive_of)
+        row["spread"] = np.uint64(SPREAD).astype(np.int64)
+        row["read_flags"], row["write_flags"] = tier.ring_flags(READ), tier.ring_flags(WRITE)
+        row["is_synced"] = tier.is_synced
+    return found
 
 
 class Pump:
@@ -50,12 +74,13 @@ class Pump:
         *,
         extents: Sequence[RingExtents | None],
         copied: Sequence[CopiedTier | None],
-        is_registered: bool,
+        registered: tuple[int, int],
     ) -> None:
         """Serve `ring`: `buffers` are the addresses of those for reads, one an I/O in flight, then of those for data.
 
         `ways` say by tier how its operations are done, `extents` are those whose objects the ring reads in place,
-        `copied` those whose objects threads of compiled code copy.
+        `copied` those whose objects threads of compiled code copy; so many of the first buffers of each kind are
+        `registered` with it.
         """
         tables, depth = schedule.tables, schedule.depth
         record, objects = job.record, int(job.plan.object_id.max()) + 1 if len(job.plan) else 0
@@ -84,12 +109,17 @@ class Pump:
         for name, place in ring.places().items():
             setattr(lanes, name, place)
         lanes.fd, lanes.mail_fd, lanes.sq_mask, lanes.cq_mask = ring.fd, mail.fd, ring.sq_mask, ring.cq_mask
-        lanes.read_op = r.READ_FIXED if is_registered else r.READ
-        lanes.write_op = r.WRITE_FIXED if is_registered else r.WRITE
-        reads: Any = np.arange(depth)
+        lanes.first_slot = depth
+        lanes.fixed_reads, lanes.fixed_slots = registered
+        # The first are taken first, and again as soon as they are free: the others may never be touched.
+        reads: Any = np.arange(depth)[::-1].copy()
         self._free_reads = tables.stack(reads)
         lanes.free_reads = ctypes.addressof(self._free_reads)
         lanes.free_tokens = tables.numbers(np.arange(depth), depth)
+        files: Any = np.arange(depth)
+        self._free_files, self._file_places = tables.stack(files), memoryview(files)
+        lanes.free_files = ctypes.addressof(self._free_files)
+        lanes.files = tables.at(_files(tables, job.tiers, ways))
         self._read_buffers, self._sequence = memoryview(reads), memoryview(sequence)
         self._schedule, self._ring, self._job = schedule, ring, tables.job
         self._copiers: Copiers | None = None
@@ -98,6 +128,20 @@ class Pump:
         """Give what is to be copied to `copiers`."""
         self._copiers = copiers
         self.lanes.copies = 0 if copiers is None else copiers.address
+
+    @property
+    def depth(self) -> int:
+        """How much may be in flight now: the schedule's depth, where not fewer buffers of reads are touched yet."""
+        return int(self._job.depth)
+
+    def let_use(self, reads: int) -> None:
+        """Let as much be in flight as the buffers `reads` that are touched; called from any thread, rising."""
+        self._job.depth = min(reads, self._schedule.depth)
+
+    @property
+    def used(self) -> tuple[int, int]:
+        """How many buffers of reads and of data were in use at once, at most."""
+        return self._schedule.depth - int(self._free_reads.least), self._schedule.used_slots
 
     @property
     def copying(self) -> int:
@@ -119,6 +163,7 @@ class Pump:
         """Return a free buffer for a read of Python's."""
         free = self._free_reads
         free.count -= 1
+        free.least = min(free.least, free.count)
         buffer: int = self._read_buffers[free.count]
         return buffer
 
@@ -126,6 +171,19 @@ class Pump:
         """Take a buffer back."""
         free = self._free_reads
         self._read_buffers[free.count] = buffer
+        free.count += 1
+
+    def take_file(self) -> int:
+        """Return a free place for an open file of the ring."""
+        free = self._free_files
+        free.count -= 1
+        place: int = self._file_places[free.count]
+        return place
+
+    def give_file(self, place: int) -> None:
+        """Take a place back."""
+        free = self._free_files
+        self._file_places[free.count] = place
         free.count += 1
 
     def take(self, out: int) -> Submission | None:

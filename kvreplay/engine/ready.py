@@ -110,7 +110,7 @@ def admit(address: int, row: int) -> None:
     flight.filled_pieces = flight.next_fill = flight.next_piece = flight.outstanding = 0
     flight.first_fill = flight.last_fill = NONE
     flight.is_offered = flight.is_started = flight.is_begun = flight.is_running = False
-    flight.is_reserved = flight.is_failed = flight.is_lane = flight.is_copied = flight.is_own = False
+    flight.is_reserved = flight.is_failed = flight.is_lane = flight.is_copied = flight.is_own = flight.is_file = False
     if flight.needs_data:
         heap_push(job.to_fill, entry_of(row, number))
     else:

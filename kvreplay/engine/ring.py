@@ -38,7 +38,7 @@ _SQE = struct.Struct("=BBHiQQIIQHHI")
 _SQE_BYTES, _CQE_BYTES, _PARAMS_BYTES = 64, 16, 120
 _TIMESPEC = struct.Struct("=qq")
 _NS_PER_S = 10**9
-_PATH_BYTES = 4096
+PATH_BYTES = 4096
 _DISABLED = Path("/proc/sys/kernel/io_uring_disabled")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -135,7 +135,7 @@ class Ring:
         """Requests put and requests submitted since the ring was made."""
         self.head = words[self.cq_head_at]
         """Completions taken."""
-        self._paths = mmap.mmap(-1, _PATH_BYTES * sq_entries)
+        self._paths = mmap.mmap(-1, PATH_BYTES * sq_entries)
         self._maps.append(self._paths)
         self._path_address = address(self._paths)
         self._timeout = mmap.mmap(-1, mmap.PAGESIZE)
@@ -207,7 +207,7 @@ class Ring:
         self, opcode: int, flags: int, path: bytes, length: int, op_flags: int, user_data: int, file: int = 0
     ) -> None:
         """Put a request that takes a path, which the kernel copies when it is submitted."""
-        at = (self.tail & self.sq_mask) * _PATH_BYTES
+        at = (self.tail & self.sq_mask) * PATH_BYTES
         self._paths[at : at + len(path) + 1] = path + b"\0"
         self.put(opcode, flags, AT_FDCWD, 0, self._path_address + at, length, op_flags, user_data, 0, file)
 
@@ -224,6 +224,7 @@ class Ring:
         rings, heads = address(self._rings), (self.sq_tail_at, self.cq_head_at, self.cq_tail_at)
         found = dict(zip(("sq_tail", "cq_head", "cq_tail"), (rings + 4 * at for at in heads), strict=True))
         found |= {"requests": address(self._sqes), "completions": rings + 8 * self._cqes}
+        found |= {"paths": self._path_address}
         return found | {"timeout": address(self._timeout), "timeout_argument": self.argument_address}
 
     def enter(self, wait: int, timeout_ns: int | None = None) -> None:

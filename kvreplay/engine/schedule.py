@@ -8,12 +8,13 @@ there is always something that can go on. The machine itself is compiled, in `or
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from kvreplay.data.buffers import fills_ahead, pieces_a_fill
+from kvreplay.data.buffers import early_fills, fills_ahead, pieces_a_fill
 from kvreplay.engine import order, ready
 from kvreplay.engine.job import Flight, Job
 from kvreplay.engine.tables import ANSWER, BARRIER, FILL, FLIGHT, MOST_FLIGHTS, NONE, Tables
@@ -72,13 +73,14 @@ class Schedule:
         ahead: int,
         io_bytes: int,
         pieces_a_fill: int = 1,
+        early: int | None = None,
         ready_ns: Any = None,
     ) -> None:
         """Prepare to run `plan`: `due_ns` (int64) a row or None; by tier, whether data `moves` and its padding.
 
-        Up to twice `ahead` buffers hold data before their operation is submitted, half of them for rows not yet
-        due; a buffer holds up to `pieces_a_fill` pieces of one operation. `ready_ns` (int64 a row) takes when the
-        last operation that a row had to wait for completed.
+        Up to twice `ahead` buffers hold data before their operation is submitted, up to `early` of them (or half) for
+        rows not yet due; a buffer holds up to `pieces_a_fill` pieces of one operation. `ready_ns` (int64 a row) takes
+        when the last operation that a row had to wait for completed.
         """
         self.rows, self.slots, self.depth = len(plan), 2 * ahead + 2, depth
         flights = max(1, min(self.rows, 2 * self.slots + depth + _READY_FLIGHTS, MOST_FLIGHTS))
@@ -86,8 +88,9 @@ class Schedule:
         """For compiled code."""
         self._job = job = tables.job
         job.rows, job.depth, job.ahead, job.io_bytes = self.rows, depth, ahead, io_bytes
+        job.early = ahead if early is None else min(early, ahead)
         job.pieces_a_fill, job.slots, job.flights_size = pieces_a_fill, self.slots, flights
-        for name in ("op", "tier", "object_id", "offset", "length"):
+        for name in ("op", "tier", "object_id", "offset", "length", "version"):
             setattr(job, name, tables.at(np.ascontiguousarray(getattr(plan, name))))
         job.due = 0 if due_ns is None else tables.at(np.ascontiguousarray(due_ns))
         job.ready_ns = 0 if ready_ns is None else tables.at(ready_ns)
@@ -98,7 +101,9 @@ class Schedule:
             setattr(job, name, tables.numbers(np.empty(size, np.int64), 0))
         job.running_ring = tables.at(np.empty(flights, np.int64))
         job.free_flights = tables.numbers(np.arange(flights, dtype=np.int64)[::-1].copy(), flights)
-        job.free_slots = tables.numbers(np.arange(self.slots, dtype=np.int64), self.slots)
+        # The first are taken first, and again as soon as they are free: the others may never be touched.
+        self._free_slots = tables.stack(np.arange(self.slots, dtype=np.int64)[::-1].copy())
+        job.free_slots = ctypes.addressof(self._free_slots)
         job.held, job.fills = tables.at(np.zeros(self.slots, np.int64)), tables.at(np.zeros(self.slots, FILL))
         table: Any = np.zeros(flights, FLIGHT)
         job.flights, self._seen = tables.at(table), table[_SEEN]
@@ -125,6 +130,7 @@ class Schedule:
             ahead=fills_ahead(depth, io_bytes),
             io_bytes=io_bytes,
             pieces_a_fill=pieces_a_fill(depth, io_bytes),
+            early=early_fills(depth, io_bytes),
             ready_ns=job.record.ready_ns,
         )
 
@@ -142,6 +148,11 @@ class Schedule:
     def fills_in_flight(self) -> int:
         """Writes that were submitted before all their data was made."""
         return int(self._job.short_starts)
+
+    @property
+    def used_slots(self) -> int:
+        """How many buffers of data were in use at once, at most."""
+        return self.slots - int(self._free_slots.least)
 
     def stop(self) -> None:
         """Offer nothing more; what is in flight may still complete."""
@@ -184,8 +195,8 @@ class Schedule:
         return bool(order.piece_done(self._address, submission.flight.number, NONE if slot is None else slot))
 
     def is_cut_short(self, flight: Flight) -> bool:
-        """Return whether the run was stopped between two of the operation's pieces."""
-        return flight.pieces > 1 and self._next_piece[flight.number] < flight.pieces
+        """Return whether the run was stopped before the operation's last piece."""
+        return self._next_piece[flight.number] < flight.pieces
 
     def done(self, flight: Flight, now_ns: int) -> None:
         """Note that an operation has completed, well or not, and release what waited for it."""

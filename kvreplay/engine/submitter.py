@@ -10,13 +10,16 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
+from kvreplay.data.buffers import growing
 from kvreplay.data.copies import Copiers
-from kvreplay.engine import turn
+from kvreplay.data.words import Fresh
+from kvreplay.engine import mailbox, turn
 from kvreplay.engine.job import CORRUPT, ERROR, OK, Driven, Failure, Flight, IoEngine, Job
+from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.pump import Pump
 from kvreplay.engine.ring import NoRing, Ring
 from kvreplay.engine.schedule import Schedule, Submission
-from kvreplay.engine.workers import Check, Died, Mail, Opened, Step, Trouble, Workers, no_thread
+from kvreplay.engine.workers import Check, Died, Opened, Step, Trouble, Workers, no_thread
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import NOWHERE, RingExtents, Tier, copied, has_times
 
@@ -28,8 +31,8 @@ _BATCH = 8
 class Submitter:
     """One job and its submitting thread; tiers without a file are served by other threads."""
 
-    def __init__(self, engine: IoEngine, job: Job, ring: Ring | NoRing, *, is_registered: bool = False) -> None:
-        """Prepare to do `job` with the buffers of `engine`."""
+    def __init__(self, engine: IoEngine, job: Job, ring: Ring | NoRing, registered: tuple[int, int] = (0, 0)) -> None:
+        """Prepare to do `job` with the buffers of `engine`; so many of the first reads and data are `registered`."""
         self._engine, self._job, self._ring = engine, job, ring
         plan, record = job.plan, job.record
         reads, writes = engine.arenas
@@ -44,6 +47,8 @@ class Submitter:
         self._read_at = [address for address, _ in reads.places]
         self._write_at = [address for address, _ in writes.places]
         self._mail = Mail(self._schedule)
+        if isinstance(job.fill, Fresh):
+            self._mail.make_here(job.fill, [self._maker(t) for t in job.tiers])
         self._pump = Pump(
             ring,
             self._schedule,
@@ -53,7 +58,7 @@ class Submitter:
             self._read_at + self._write_at,
             extents=self._extents_of,
             copied=self._copied_of,
-            is_registered=is_registered,
+            registered=registered,
         )
         sinks = [tier.copy_sink() for tier in self._copied_of if tier is not None]
         self._copiers = Copiers(sinks[0]) if sinks else None
@@ -65,6 +70,10 @@ class Submitter:
 
     def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         """Do the job; returns when nothing is in flight any more."""
+        with growing(self._engine.arenas, lambda: self._pump.used, self._pump.let_use):
+            return self._drive(interrupted, progress)
+
+    def _drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         schedule, workers = self._schedule, self._workers
         reason, next_poll_ns = None, 0
         try:
@@ -100,6 +109,8 @@ class Submitter:
             starved_ns=self._pump.starved_ns,
             writes_generated_in_flight=schedule.fills_in_flight,
             started_ns=self._start_ns,
+            submitting_generation_ns=self._mail.here_ns,
+            submitting_reserve_ns=workers.here_reserve_ns,
             held_ns=int(self._pump.lanes.held_ns),
             lacking_ns=int(self._pump.lanes.lacking_ns),
         )
@@ -145,6 +156,10 @@ class Submitter:
             return turn.BY_COPY
         return turn.BY_NOBODY if tier is None or not has_times(tier) else turn.BY_THREAD
 
+    def _maker(self, tier: Tier | None) -> int:  # noqa: ARG002 - for those with a ring
+        """Return who makes short data of `tier`."""
+        return mailbox.BY_OTHERS
+
     def _needs_workers(self) -> bool:
         return turn.BY_THREAD in self._way
 
@@ -152,7 +167,7 @@ class Submitter:
         """Put what may go now, as far as the depth reaches, and at most a batch of new operations."""
         way_of, tier_of, pump = self._way, self._tier_of, self._pump
         firsts = 0
-        while self._out + pump.available < self._depth:
+        while self._out + pump.available < pump.depth:
             submission = pump.take(self._out)
             if submission is None:
                 return
@@ -189,6 +204,8 @@ class Submitter:
         self._stamp()
         self._out = self._pump.run(self._out, until_ns)
         self._completions(self._now())
+        if self._mail.wants_room:
+            self._workers.make_room_here()
         for item in self._mail.answers():
             self._answer(item)
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.core.compiled import array_at, fields_of, inner, int64s, record_at
+from kvtrace.core.compiled import array_at, inner, int64s
+from kvtrace.core.structures import fields_of, record_at
 
 NONE = -1
 FLIGHT_BITS = 22
@@ -28,7 +29,7 @@ def record(integers: str, booleans: str = "") -> np.dtype[Any]:
 
 JOB = record(
     # Addresses of columns of the plan; `due` and `ready_ns` are 0 in a closed loop.
-    "op tier object_id offset length unmet due ready_ns "
+    "op tier object_id offset length version unmet due ready_ns "
     # Addresses of what is known of each tier: whether data moves, its padding.
     "moves paddings "
     # Addresses of records.
@@ -39,15 +40,15 @@ JOB = record(
     "ready to_fill to_start hungry "
     # Address of a ring of started operations with pieces that may go; how many they are, and where the first is.
     "running_ring running running_first flights_size "
-    # What the engine is given, and how far it has come.
-    "rows depth ahead io_bytes pieces_a_fill slots cursor completed in_flight short_starts "
+    # What the engine is given, and how far it has come; `depth` grows with the buffers that are touched.
+    "rows depth ahead early io_bytes pieces_a_fill slots cursor completed in_flight short_starts "
     # Pieces of lanes that may go.
     "available",
     "is_stopped",
 )
 """What `order` works on."""
-LIST = record("count items")
-"""A stack or a heap of numbers: how many there are, and the address of the first."""
+LIST = record("count items least")
+"""A stack or a heap of numbers: how many there are, the address of the first; in a stack, the fewest there were yet."""
 BARRIER = record("group members starts remaining continues")
 """One kind of barrier: the addresses of a plan's `Barriers`, and of how many of each group have not completed."""
 FLIGHT = record(
@@ -59,12 +60,14 @@ FLIGHT = record(
     # As a lane: flags and file of its requests, where the object begins in that file, requests out.
     # Copied: the object's address is `base`, copies are `lane_out`; when the last one yet was done.
     "file base lane_out copied_ns",
-    "has_io needs_data is_offered is_started is_begun is_running is_reserved is_failed is_lane is_copied is_own",
+    "has_io needs_data is_offered is_started is_begun is_running is_reserved is_failed is_lane is_copied is_own "
+    "is_file",
 )
 """An operation between becoming ready and completing.
 
-A lane is one whose pieces compiled code submits; it is `is_own` if compiled code finishes with it, too. The pieces of
-one that is copied go to the threads that copy, and take no place of the queue.
+A lane is one whose pieces compiled code submits; it is `is_own` if compiled code finishes with it, too, and `is_file`
+if it is all there is to do on an object's own file: `file` is then its place in the ring. The pieces of one that is
+copied go to the threads that copy, and take no place of the queue.
 """
 FILL = record("flight piece end at next")
 """A buffer of data: whose it is, its next piece and the one after its last, where the next begins, the next buffer."""
@@ -76,21 +79,28 @@ MAIL = record(
     # Addresses of the rings of buffers asked for (ASKED) and made (their numbers); `slots` in each.
     "asked made slots asked_tail asked_head made_tail made_head "
     # Threads that make data add one to `sleeps` before they sleep, `wakes` counts what woke them.
-    "sleeps wakes makers_fd asleep",
+    "sleeps wakes makers_fd asleep "
+    # What the submitting thread makes itself: a ring of buffers (ASKED), how many were put, have room, were made; the
+    # bytes made of the next, and the time it took.
+    "here here_tail here_roomy here_head here_bytes here_ns "
+    # Addresses: by tier, who makes its data (`mailbox.BY_OTHERS`, ...); the seed, 0 if no data is compiled code's.
+    "makers seed",
     "has_mail",
 )
-"""What the submitting thread and those beside it say to each other."""
+"""What the submitting thread and those beside it say to each other, and what of it the submitting thread does."""
 LANES = record(
     # Addresses: of pieces in flight, buffers (reads, then data), lanes (oldest first), what the ring shares.
     "tokens buffers sequence requests completions sq_tail cq_head cq_tail timeout poll clock "
     # Addresses: what a call of `loop.run` leaves for Python, and the rows put since the last stamp.
     "others over bad fresh "
-    # Addresses by tier: how its operations are done, and (an address again) where its objects lie.
-    "ways places "
+    # Addresses by tier: how its operations are done, (an address again) where its objects lie, `data.calls.FILES`.
+    "ways places files "
+    # Address of room for a path a request.
+    "paths "
     # Addresses of columns of the record.
     "submitted_ns completed_ns outcome "
     # Addresses of stacks.
-    "free_reads free_tokens "
+    "free_reads free_tokens free_files "
     # What is shared with threads that copy (0: nothing is copied), what they work on (oldest first), and how many.
     "copies copied copied_count "
     # How many lanes there are, and what in what is left for Python.
@@ -102,7 +112,9 @@ LANES = record(
     # Threads that take their own pieces: places of the queue that lack data, since when.
     "starved seen_ns "
     # What stays as it is.
-    "start_ns fd mail_fd sq_mask cq_mask timeout_argument read_op write_op",
+    "start_ns fd mail_fd sq_mask cq_mask timeout_argument "
+    # Where buffers of data begin among all; how many of the first reads and of the first data the ring has registered.
+    "first_slot fixed_reads fixed_slots",
     "is_error is_held is_lacking",
 )
 """What `loop` works on."""
@@ -145,12 +157,12 @@ class Tables:
     def stack(self, items: Any) -> Any:
         """Return a full stack (LIST) in the int64 array `items`, its fields as attributes."""
         found = self.record(LIST)
-        found.count, found.items = len(items), self.at(items)
+        found.count, found.items, found.least = len(items), self.at(items), len(items)
         return found
 
     def numbers(self, items: Any, count: int) -> int:
         """Return the address of a stack or a heap in the int64 array `items`, of which `count` are there."""
-        return self.at(np.array([(count, self.at(items))], LIST))
+        return self.at(np.array([(count, self.at(items), count)], LIST))
 
 
 @inner
@@ -166,6 +178,7 @@ def stack_take(stack: int) -> int:
     """Take a number off a stack."""
     numbers = list_at(stack)
     numbers.count -= 1
+    numbers.least = min(numbers.least, numbers.count)
     return int64s(numbers.items)[numbers.count]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from numba.core import types
 
-from kvreplay.data import copies
+from kvreplay.data import calls, copies
 from kvreplay.engine import mailbox, order
 from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, HUNGRY
@@ -36,8 +36,10 @@ SPIN_NS = 50_000
 """The last part of the way to a deadline is not slept through: waking up takes about so long."""
 _MOST_BEGUN = 1024
 """Operations without I/O before we look at anything else."""
-BY_RING, BY_EXTENT, BY_THREAD, BY_NOBODY, BY_PYTHON, BY_COPY = range(6)
-"""How the operations of a tier are done: `BY_PYTHON` is an extent whose operations need more than I/O."""
+FILES_BYTES = calls.FILES.itemsize
+BY_RING, BY_EXTENT, BY_THREAD, BY_NOBODY, BY_PYTHON, BY_COPY, BY_FILE = range(7)
+"""How the operations of a tier are done: `BY_PYTHON` is an extent whose operations need more than I/O, `BY_FILE` one
+of files in which whole operations of one I/O need no Python."""
 NS_PER_S = 10**9
 _OFFSET_MASK = (1 << FD_SHIFT) - 1
 _CLOCK_MONOTONIC = 1
@@ -63,7 +65,7 @@ def take(address: int) -> bool:
 
 
 @inner
-def begin(address: int) -> bool:  # noqa: PLR0911 - it ends where Python, or more room, is needed
+def begin(address: int) -> bool:
     """Start the operations that come next, up to one that needs Python; return whether there is one and room for it."""
     job = job_at(address)
     lanes = lanes_at(job.lanes)
@@ -91,16 +93,34 @@ def begin(address: int) -> bool:  # noqa: PLR0911 - it ends where Python, or mor
             int8s(lanes.outcome)[row] = OK
             done(address, number, now)
             continue
-        if way != BY_EXTENT or flight.op == DELETE or not flight.has_io or flight.is_failed:
+        if not _begin_lane(address, number, tier):
             return True
-        place = int64s(int64s(lanes.places)[tier])[int32s(job.object_id)[row]]
-        if place < 0:
-            return True
-        start_next(address)
-        make_lane(address, number, place >> FD_SHIFT << 32, place & _OFFSET_MASK)
-        int64s(lanes.sequence)[lanes.count] = number
-        lanes.count += 1
     return False
+
+
+@inner
+def _begin_lane(address: int, number: int, tier: int) -> bool:
+    """Start the operation that comes next, which the ring does alone; return False if it needs Python."""
+    job = job_at(address)
+    lanes, flight = lanes_at(job.lanes), flights_at(job.flights)[number]
+    way, place = int64s(lanes.ways)[tier], 0
+    if flight.is_failed:
+        return False
+    if way == BY_FILE:
+        if flight.pieces > 1 or not (flight.has_io or flight.op == DELETE):
+            return False
+    elif way != BY_EXTENT or flight.op == DELETE or not flight.has_io:
+        return False
+    else:
+        place = int64s(int64s(lanes.places)[tier])[int32s(job.object_id)[flight.row]]
+    if place < 0:
+        return False
+    start_next(address)
+    make_lane(address, number, place >> FD_SHIFT << 32, place & _OFFSET_MASK)
+    flight.is_file = way == BY_FILE
+    int64s(lanes.sequence)[lanes.count] = number
+    lanes.count += 1
+    return True
 
 
 @inner
@@ -119,6 +139,9 @@ def _begin_copied(address: int, number: int, tier: int) -> bool:
     flight.outstanding += 1
     int64s(lanes.copied)[lanes.copied_count] = number
     lanes.copied_count += 1
+    if job.due:
+        # It has come, and waits for memory; in a closed loop it comes when its first piece's turn has.
+        int64s(lanes.submitted_ns)[flight.row] = clock(address)
     return True
 
 
@@ -133,13 +156,13 @@ def _copy_piece(address: int, number: int) -> None:
         fill = fills_at(job.fills)[slot]
         piece, at = fill.piece, fill.at
     start, end = bounds(address, number, piece)
-    began_at = lanes.submitted_ns + 8 * flight.row if flight.next_piece == 0 else 0
+    began_at = lanes.submitted_ns + 8 * flight.row if flight.next_piece == 0 and not job.due else 0
     flight.next_piece += 1
     flight.lane_out += 1
     place = flight.base + start
     if flight.needs_data:
         use_fill(address, number, end - start)
-        to, source = place, int64s(lanes.buffers)[job.depth + slot] + at
+        to, source = place, int64s(lanes.buffers)[lanes.first_slot + slot] + at
     else:
         to, source = copies.to_sink(lanes.copies, end - start), place
     is_last = flight.next_piece == flight.pieces
@@ -304,3 +327,18 @@ def doze(address: int, until: int) -> None:
                 break
     mail.asleep = AWAKE
     eventfd_read(lanes.mail_fd, lanes.timeout)
+
+
+@inner
+def do_file(address: int, number: int, target: int, start: int, length: int) -> int:
+    """Do all of an operation on an object's own file now, by plain calls; return as a request of a ring does.
+
+    With one in flight there is nothing to do beside it, and a kernel's thread that creates it is two switches more.
+    """
+    job = job_at(address)
+    lanes, now = lanes_at(job.lanes), clock(address)
+    flight = flights_at(job.flights)[number]
+    int64s(lanes.submitted_ns)[flight.row] = now
+    order.count_waits(address, now)
+    files, object_id = lanes.files + int8s(job.tier)[flight.row] * FILES_BYTES, int32s(job.object_id)[flight.row]
+    return calls.do_file(files, flight.op, object_id, lanes.paths, target, start, length)

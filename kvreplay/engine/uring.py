@@ -1,8 +1,8 @@
 """One job on an io_uring, besides what threads do: puts requests, reaps completions, and does nothing else.
 
-A short operation is one chain of requests: open, move, close. A longer one opens first, then its pieces go, and
-it is closed when the last has come back. What would stall the submitting thread (creating, unlinking, allocating) is
-done by the kernel's own threads.
+A short operation is one chain of requests: open, move, close; compiled code puts it (`loop`), but for reads that are
+checked. A longer one opens first, then its pieces go, and it is closed when the last has come back. What would stall
+the submitting thread (creating, unlinking, allocating) is done by the kernel's own threads.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import errno
 import os
 from time import monotonic_ns
 
-from kvreplay.engine import loop, turn
+from kvreplay.engine import loop, mailbox, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import ERROR, SHORT, Flight, IoEngine, Job
 from kvreplay.engine.schedule import Submission
 from kvreplay.engine.submitter import Submitter
 from kvreplay.engine.workers import Check
 from kvreplay.plan.plan import DELETE, WRITE
-from kvreplay.tiers.tier import NOWHERE, RingExtents, RingTier, Tier
+from kvreplay.tiers.tier import NOWHERE, DeviceTier, RingExtents, RingTier, Tier
 
 _LONGEST_CHAIN = 4
 _MODE = 0o600
@@ -35,12 +35,11 @@ class RingSubmitter(Submitter):
 
     _ring: r.Ring
 
-    def __init__(self, engine: IoEngine, job: Job, ring: r.Ring, *, is_registered: bool) -> None:
+    def __init__(self, engine: IoEngine, job: Job, ring: r.Ring, registered: tuple[int, int]) -> None:
         """Prepare to do `job` on `ring` with the buffers of `engine`."""
-        super().__init__(engine, job, ring, is_registered=is_registered)
+        super().__init__(engine, job, ring, registered)
         self._files_of = [t if isinstance(t, RingTier) else None for t in job.tiers]
-        self._read_op, self._write_op = (r.READ_FIXED, r.WRITE_FIXED) if is_registered else (r.READ, r.WRITE)
-        self._free_files = list(range(engine.depth))
+        self._fixed_reads, self._fixed_slots = registered
         # What a request belongs to, by the high bits of its user data.
         self._tokens: list[Submission] = [None] * (2 * engine.depth)  # type: ignore[list-item]
         self._free_tokens = list(range(2 * engine.depth))
@@ -50,17 +49,24 @@ class RingSubmitter(Submitter):
 
     def _way_of(self, tier: Tier | None) -> int:
         if isinstance(tier, RingTier):
-            return turn.BY_RING
+            return turn.BY_FILE if self._job.check is None else turn.BY_RING
         if isinstance(tier, RingExtents):
             return turn.BY_PYTHON if self._job.check is not None or tier.is_synced else turn.BY_EXTENT
         return super()._way_of(tier)
+
+    def _maker(self, tier: Tier | None) -> int:
+        if isinstance(tier, DeviceTier):
+            return mailbox.BY_OTHERS
+        if isinstance(tier, RingExtents):
+            return mailbox.HERE_WITH_ROOM
+        return mailbox.HERE if isinstance(tier, RingTier) and tier.has_room else mailbox.BY_OTHERS
 
     def _needs_workers(self) -> bool:
         is_discarding = any(t is not None and t.is_discarding for t in self._extents_of)
         return is_discarding or self._job.check is not None or super()._needs_workers()
 
     def _put(self, submission: Submission, way: int) -> None:
-        if way == turn.BY_RING:
+        if way in (turn.BY_RING, turn.BY_FILE):
             self._put_file(submission)
         else:
             self._place(submission)
@@ -101,7 +107,7 @@ class RingSubmitter(Submitter):
         if flight.op == DELETE:
             self._ring.put_path(r.UNLINKAT, 0, path, 0, 0, data | _UNLINKED)
             return
-        flight.handle = place = self._free_files.pop()
+        flight.handle = place = self._pump.take_file()
         flags = files.ring_flags(flight.op)
         if flight.pieces == 1:
             self._ring.put_path(r.OPENAT, r.LINK | r.SKIP_SUCCESS, path, _MODE, flags, data | _OPENED, file=place + 1)
@@ -128,9 +134,11 @@ class RingSubmitter(Submitter):
         slot = submission.slot
         if slot is None:
             buffer = submission.buffer
-            opcode, address = self._read_op, self._read_at[buffer]
+            opcode = r.READ_FIXED if buffer < self._fixed_reads else r.READ
+            address = self._read_at[buffer]
         else:
-            opcode, address, buffer = self._write_op, self._write_at[slot] + submission.at, self._depth + slot
+            opcode = r.WRITE_FIXED if slot < self._fixed_slots else r.WRITE
+            address, buffer = self._write_at[slot] + submission.at, self._fixed_reads + slot
         flight = submission.flight
         self._ring.put(
             opcode,
@@ -199,9 +207,8 @@ class RingSubmitter(Submitter):
     def _put_close(self, flight: Flight, data: int) -> None:
         files = self._files_of[self._tier_of[flight.row]]
         if flight.op == WRITE and files is not None and files.is_synced:
-            self._ring.put(
-                r.FSYNC, r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS, flight.handle, 0, 0, 0, _DATASYNC, data | _SYNCED
-            )
+            # Of one that fails the kernel posts no completion if it is to skip that of success.
+            self._ring.put(r.FSYNC, r.FIXED_FILE | r.HARDLINK, flight.handle, 0, 0, 0, _DATASYNC, data | _SYNCED)
         self._ring.put(r.CLOSE, 0, 0, 0, 0, 0, 0, data | _CLOSED, file=flight.handle + 1)
 
     def _close(self, submission: Submission, now_ns: int) -> None:
@@ -277,7 +284,7 @@ class RingSubmitter(Submitter):
 
     def _closed(self, token: int, flight: Flight, now_ns: int) -> None:
         if flight.handle is not None:
-            self._free_files.append(flight.handle)
+            self._pump.give_file(flight.handle)
             flight.handle = None
         if flight.pieces == 1 and flight.fd < 0:
             self._came(token, now_ns)
@@ -289,7 +296,7 @@ class RingSubmitter(Submitter):
         """Let a longer operation's other pieces go; one that has no file is finished with."""
         flight = self._tokens[token].flight
         if result < 0:
-            self._free_files.append(flight.handle)
+            self._pump.give_file(flight.handle)
             flight.handle = None
             self._fail(flight, ERROR, os.strerror(-result))
             if flight.pieces == 1:

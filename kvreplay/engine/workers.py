@@ -9,8 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from time import monotonic_ns
@@ -19,17 +18,17 @@ from typing import Any
 import numpy as np
 
 from kvreplay.data.buffers import Arena
+from kvreplay.data.words import Fresh
 from kvreplay.engine import mailbox
 from kvreplay.engine.job import CORRUPT, ERROR, SHORT, Flight, Job
-from kvreplay.engine.schedule import Fill, Schedule, Submission
-from kvreplay.engine.tables import ASKED, MAIL
+from kvreplay.engine.mailbox import Mail
+from kvreplay.engine.schedule import Fill, Submission
+from kvreplay.engine.tables import ASKED
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import CopiedTier, DeviceTier, RingExtents, Tier, modelled, place
 from kvtrace.core.errors import DeviceError
 
 _MAX_GENERATORS = 4
-_FILL_BYTES = 256 << 10
-"""What a thread makes at a time, at most."""
 _PR_SET_TIMERSLACK, _PR_GET_TIMERSLACK = 29, 30
 
 
@@ -38,71 +37,13 @@ def generators(depth: int) -> int:
     return max(1, min(_MAX_GENERATORS, (os.cpu_count() or 1) // 2, depth))
 
 
+def _no_room(error: Exception) -> str:
+    return f"no room: {error}"
+
+
 def no_thread(error: RuntimeError, count: int) -> DeviceError:
     """Return what to say when the system starts no more threads."""
     return DeviceError(f"cannot start {count} threads ({error}); lower --queue-depth, or raise the limit (ulimit -u)")
-
-
-class Mail:
-    """Between a submitting thread and those beside it: compiled code's rings, and what only Python understands."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        """Serve the job of `schedule`, with room for all its buffers of data."""
-        self.items: deque[Any] = deque()
-        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Becomes readable if something comes while the submitting thread sleeps."""
-        tables, slots = schedule.tables, schedule.slots
-        self.address = tables.address
-        """For `mailbox`."""
-        self._mail = mail = tables.record(MAIL)
-        self._makers_fd = mail.makers_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
-        mail.asked, mail.made = tables.at(np.zeros(slots, ASKED)), tables.at(np.zeros(slots, np.int64))
-        mail.slots = slots
-        tables.job.mail = ctypes.addressof(mail)
-        self.asleep_at = ctypes.addressof(mail) + MAIL.fields["asleep"][1]  # type: ignore[index]
-        """The address of the flag that is not 0 while the submitting thread sleeps."""
-
-    def post(self, item: object) -> None:
-        """Add something for Python; called from any thread."""
-        self.items.append(item)
-        self._mail.has_mail = True
-        self.wake(mailbox.FULL)
-
-    def answers(self) -> Iterator[Any]:
-        """Take what was posted; only for the submitting thread."""
-        if self._mail.has_mail:
-            self._mail.has_mail = False
-            while self.items:
-                yield self.items.popleft()
-
-    def take_asked(self, answer: Any) -> list[Fill]:
-        """Take up to len(`answer`) buffers that are to be filled; `answer` (ASKED) is room for what is to go there."""
-        count = mailbox.next_asked(self.address, answer.ctypes.data, len(answer), _FILL_BYTES)
-        return [Fill._make(row) for row in answer[:count].tolist()]
-
-    def sleep_until_asked(self) -> None:
-        """Wait for buffers to be filled."""
-        if mailbox.may_sleep(self.address):
-            os.eventfd_read(self._makers_fd)
-
-    def give_made(self, slots: Any) -> None:
-        """Hand over buffers (int64) that hold their data."""
-        mailbox.made(self.address, slots.ctypes.data, len(slots))
-        self.wake(mailbox.HUNGRY)
-
-    def wake(self, depth: int) -> None:
-        """Wake the thread that waits for mail, if it sleeps so deeply."""
-        if mailbox.must_wake(self.address, depth):
-            os.eventfd_write(self.fd, 1)
-
-    def wake_makers(self, count: int) -> None:
-        """Wake those that wait for buffers to be filled."""
-        os.eventfd_write(self._makers_fd, count)
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        os.close(self.fd)
-        os.close(self._makers_fd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +123,8 @@ class Workers:
     ) -> None:
         """Start no thread yet; compiled code finds objects of `extents` and `copies` by their `places`."""
         self.mail = mail
-        self.generation_ns = self.reserve_ns = 0
+        self.generation_ns = self.reserve_ns = self.here_reserve_ns = 0
+        self._room: Any = np.zeros((2, len(writes.places)), np.int64)
         self.start_ns = 0
         """The run's start on the monotonic clock."""
         self._job = job
@@ -245,35 +187,63 @@ class Workers:
                 mail.sleep_until_asked()
                 continue
             started = monotonic_ns()
-            with_room = [fill for fill in fills if fill.piece or self._reserve(fill)]
+            self._make_room(fills)
             reserved = monotonic_ns()
-            for fill in with_room:
-                self._make(fill)
+            self._make(fills, answer)
             ended = monotonic_ns()
             mail.give_made(np.array([fill.slot for fill in fills], np.int64))
             with self._lock:
                 self.reserve_ns += reserved - started
                 self.generation_ns += ended - reserved
 
-    def _reserve(self, fill: Fill) -> bool:
-        """Make room for the object; return whether there is."""
+    def make_room_here(self) -> None:
+        """Make room for what the submitting thread makes itself; where there is none, mail says so."""
+        started, (objects_, ends_) = monotonic_ns(), self._room
+        for at, extents in enumerate(self._extents):
+            if extents is None:
+                continue
+            count = mailbox.objects_wanting_room(self.mail.address, at, objects_.ctypes.data, ends_.ctypes.data)
+            objects = objects_[:count]
+            places, failed = extents.ring_reserve(objects, ends_[:count])
+            np.frombuffer(self._places[at], np.int64)[objects] = places
+            if failed:
+                of_tier = [f for f in self.mail.wanting_room() if not f.piece and self._tier_of[f.row] == at]
+                for i, error in failed:
+                    self.mail.post(Trouble(of_tier[i], _no_room(error)))
+        self.mail.note_room()
+        self.here_reserve_ns += monotonic_ns() - started
+
+    def _make_room(self, fills: list[Fill]) -> None:
+        """Make room for the objects that begin in `fills`; where there is none, mail says so."""
+        for fill in fills:
+            if not fill.piece:
+                self._reserve(fill)
+
+    def _reserve(self, fill: Fill) -> None:
         object_id, at = self._object[fill.row], self._tier_of[fill.row]
         try:
             self._tier(fill.row).reserve(object_id, fill.object_end)
         except (OSError, MemoryError) as error:
-            self.mail.post(Trouble(fill, f"no room: {error}"))
-            return False
+            self.mail.post(Trouble(fill, _no_room(error)))
+            return
         extents, copied = self._extents[at], self._copies[at]
         if extents is not None:
             self._places[at][object_id] = place(*extents.ring_extent(object_id))
         if copied is not None:
             self._places[at][object_id] = copied.copy_place(object_id)
-        return True
 
-    def _make(self, fill: Fill) -> None:
-        data, row = self._writes[fill.slot][: fill.end - fill.start], fill.row
-        self._job.fill(data, self._object[row], self._version[row], fill.start)
-        tier = self._device_tiers[self._tier_of[row]]
+    def _make(self, fills: list[Fill], asked: Any) -> None:
+        """Make the data of `fills`, which are the first in `asked` (ASKED)."""
+        if isinstance(self._job.fill, Fresh):
+            mailbox.make_asked(self.mail.address, asked.ctypes.data, len(fills))
+        for fill in fills:
+            data, row = self._writes[fill.slot][: fill.end - fill.start], fill.row
+            if not isinstance(self._job.fill, Fresh):
+                self._job.fill(data, self._object[row], self._version[row], fill.start)
+            self._stage(fill, data)
+
+    def _stage(self, fill: Fill, data: memoryview) -> None:
+        tier = self._device_tiers[self._tier_of[fill.row]]
         if tier is None:
             return
         try:

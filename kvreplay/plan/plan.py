@@ -5,7 +5,7 @@ A planned row takes about 60 bytes, 80 in an open loop, and 95 for a moment whil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ READ, WRITE, DELETE = 0, 1, 2
 """The codes of `op`, in the order of the contract's closed set."""
 COLUMNS = ("ts_ns", "op", "tier", "phase", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
 MAX_OBJECT_ID = 2**31 - 2
+_ROWS_AT_FIRST = 1 << 20
+"""Room that is made if a limit may end the trace at any row."""
 _COPY_PHASES = [enum_code(TRACE, "phase", p) for p in (Phase.PROMOTE, Phase.STORE, Phase.DEMOTE)]
 _KEPT = {"op": "int8", "tier": "int8", "phase": "int8", "object_id": "int32", "stage": "int32"}
 """What is kept narrower than 64 bits while a trace is compiled; its values have been checked to fit."""
@@ -92,18 +94,25 @@ def compile_window(
     alignments: dict[int, int],
     limit: Limit,
     shared: Mapping[int, tuple[Any, int]] | None = None,
+    check_rows: Callable[[int], None] | None = None,
 ) -> TraceWindow:
     """Compile the prefix of the trace that `limit` admits, for tiers with `alignments` (padding, bytes).
 
-    `shared` says, by tier on several drives, which of them an object id lies on and how many there are.
+    `shared` says, by tier on several drives, which of them an object id lies on and how many there are; `check_rows`
+    takes how many rows were taken so far, and raises if there are too many.
 
     Raises:
         TraceError: a row that cannot be replayed, by number and column.
 
     """
-    taken = _Intake(path, len(reader.meta.tiers), alignments, limit, reader.meta.rows or 0)
+    rows_at_first = reader.meta.rows or 0
+    if limit != Limit():
+        rows_at_first = min(rows_at_first, _ROWS_AT_FIRST if limit.rows is None else limit.rows)
+    taken = _Intake(path, len(reader.meta.tiers), alignments, limit, rows_at_first)
     for batch in reader.batches(COLUMNS):
         taken.take(batch)
+        if check_rows is not None:
+            check_rows(taken.taken)
         if taken.is_full:
             break
     rows = taken.columns()
@@ -146,12 +155,12 @@ def _check_named(rows: dict[str, Any], shared: Mapping[int, tuple[Any, int]], pa
 class _Intake:
     """Takes batches of a trace, checks them, and keeps the rows that are to be replayed."""
 
-    def __init__(self, path: Path, tiers: int, alignments: dict[int, int], limit: Limit, most_rows: int) -> None:
+    def __init__(self, path: Path, tiers: int, alignments: dict[int, int], limit: Limit, rows: int) -> None:
         import numpy as np
 
-        # As long as they can get: memory that is not touched is not taken, and nothing has to be put together.
-        self._columns = {name: np.empty(most_rows, _KEPT.get(name, np.int64)) for name in ("row", *COLUMNS)}
-        self._taken = 0
+        # As long as they are thought to get: memory that is not touched is not taken.
+        self._columns = {name: np.empty(rows, _KEPT.get(name, np.int64)) for name in ("row", *COLUMNS)}
+        self.taken = 0
         self.rows, self.last_ns, self.moved_bytes, self.is_full = 0, 0, 0, False
         self.skipped: dict[int, int] = {}
         self._path, self._tiers, self._limit = path, tiers, limit
@@ -159,7 +168,7 @@ class _Intake:
 
     def columns(self) -> dict[str, Any]:
         """Return the rows that were taken, as numpy columns with nulls as -1; once."""
-        return {name: self._columns.pop(name)[: self._taken] for name in list(self._columns)}
+        return {name: self._columns.pop(name)[: self.taken] for name in list(self._columns)}
 
     def take(self, batch: Any) -> None:
         """Take the rows of `batch` that are to be replayed."""
@@ -178,12 +187,12 @@ class _Intake:
         self.rows += count
         self.is_full = self.is_full or count < len(wanted)
         kept = np.flatnonzero(wanted[:count])
-        start, self._taken = self._taken, self._taken + len(kept)
+        start, self.taken = self.taken, self.taken + len(kept)
         for name, values_ in values.items():
-            if self._taken > len(self._columns[name]):
+            if self.taken > len(self._columns[name]):
                 more = np.empty(max(len(kept), len(self._columns[name])), self._columns[name].dtype)
                 self._columns[name] = np.concatenate([self._columns[name], more])
-            self._columns[name][start : self._taken] = values_[kept]
+            self._columns[name][start : self.taken] = values_[kept]
 
     def _admitted(self, values: dict[str, Any], wanted: Any) -> int:
         import numpy as np

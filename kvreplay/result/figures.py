@@ -179,11 +179,14 @@ def summarize(
 def _generation(driven: Driven, queue_depth: int) -> Generation:
     threads_ns = driven.wall_ns * driven.generation_threads
     return Generation(
-        generation_ns=driven.generation_ns,
-        reserve_ns=driven.reserve_ns,
+        generation_ns=driven.generation_ns + driven.submitting_generation_ns,
+        reserve_ns=driven.reserve_ns + driven.submitting_reserve_ns,
         threads=driven.generation_threads,
         share_of_threads=driven.generation_ns / threads_ns,
         reserve_share=driven.reserve_ns / threads_ns,
         starved_share=driven.starved_ns / (driven.wall_ns * queue_depth),
         writes_generated_in_flight=driven.writes_generated_in_flight,
+        submitting_generation_ns=driven.submitting_generation_ns,
+        submitting_reserve_ns=driven.submitting_reserve_ns,
+        submitting_share=(driven.submitting_generation_ns + driven.submitting_reserve_ns) / driven.wall_ns,
     )

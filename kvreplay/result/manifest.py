@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kvreplay.config.setting import Setting
-from kvreplay.data.buffers import fills_ahead, pieces_a_fill
+from kvreplay.data.buffers import early_fills, pieces_a_fill
 from kvreplay.data.generate import DataSource
 from kvreplay.engine.choose import Chosen
 from kvreplay.result.mlperf import mlperf
@@ -28,6 +28,7 @@ from kvtrace.core.run.run_file import (
     PartialRunFile,
     Populated,
     Preconditioned,
+    Prepared,
     RunBegun,
     RunFile,
     Running,
@@ -53,6 +54,7 @@ class Preparation:
     smart: dict[str, Smart]
     """By drive."""
     trace_sha256: str
+    prepared: Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ def opening(setting: Setting, begun: Preparation) -> RunBegun:
         window=_window(setting),
         preconditioned=begun.preconditioned,
         populated=begun.populated,
+        prepared=begun.prepared,
         data=begun.data.facts(),
         smart={name: SmartReadings(before=found, after=None) for name, found in begun.smart.items()},
     )
@@ -101,7 +104,10 @@ def opening(setting: Setting, begun: Preparation) -> RunBegun:
 
 def running(setting: Setting, begun: Preparation) -> PartialRunFile:
     """Return the content of run.partial.json."""
-    return PartialRunFile(**_fields(opening(setting, begun)), running=Running(str(setting.trace.resolve())))
+    known = _fields(opening(setting, begun))
+    # What populating used is not the run's.
+    known["engine"] = msgspec.structs.replace(known["engine"], buffer_used_bytes=None)
+    return PartialRunFile(**known, running=Running(str(setting.trace.resolve())))
 
 
 def finished(setting: Setting, begun: RunBegun, measured: Measured) -> RunFile:
@@ -165,6 +171,7 @@ def _engine(setting: Setting, chosen: Chosen) -> EngineNote:
         queue_depth_because=setting.depth_because,
         io_bytes=setting.config.io_bytes,
         buffer_bytes=engine.buffer_bytes,
+        buffer_used_bytes=engine.buffer_used_bytes,
         plan_bytes=setting.window.plan.nbytes,
     )
 
@@ -197,7 +204,7 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
     long = summary.generation.writes_generated_in_flight if summary.generation else 0
     if long:
         depth, io_bytes = setting.config.depth, setting.config.io_bytes
-        held = fills_ahead(depth, io_bytes) * pieces_a_fill(depth, io_bytes)
+        held = early_fills(depth, io_bytes) * pieces_a_fill(depth, io_bytes)
         notes.append(
             f"{long:,} writes were submitted before all their data was made (more than {held} I/Os each): the rest "
             "was made within their latency; a larger --io-bytes or --queue-depth avoids it"

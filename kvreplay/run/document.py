@@ -98,6 +98,8 @@ def _before(run: RunFile) -> Iterator[str]:
     if run.populated is not None and run.populated.objects:
         written = format_bytes(run.populated.bytes)
         yield f"populated first, not measured: {run.populated.objects:,} objects, {written}"
+    if run.prepared is not None:
+        yield f"the first measured operation could go {format_duration(run.prepared.total_ns)} after the start"
 
 
 def _steady(done: Preconditioned) -> str:
@@ -209,10 +211,12 @@ def _after(run: RunFile) -> Iterator[str]:
     for qos, share in ((mlperf and mlperf.qos_compliance) or {}).items():
         yield f"MLPerf QoS compliance, {qos}: {'-' if share is None else percent(share)} within the p95 target"
     if generation is not None:
+        own = generation.submitting_share
         yield (
             f"making data took {percent(generation.share_of_threads)} of its threads' time and making room "
             f"{percent(generation.reserve_share)}; submitting threads waited for it "
             f"{percent(generation.starved_share)} of theirs"
+            + ("" if own is None else f", and made short data and room for it themselves in {percent(own)}")
         )
 
 
@@ -267,6 +271,7 @@ def sweep_document(found: LoadSweep) -> Document:
         *columns_of("bytes_per_s: throughput_bytes_per_s = throughput; per_s: operations_per_s = op/s"),
         *columns_of("ns: read_p99_ns = read p99, write_p99_ns = write p99, late_p99_ns = late p99"),
         *columns_of("text: kept_pace = kept pace"),
+        *(columns_of("count: trials, held_trials = held") if found.sustained is not None else []),
     ]
     rows = [[*(getattr(p, c.name) for c in columns), "knee" if p.value == found.knee else ""] for p in found.points]
     table = ReportTable("Sweep", Sheet.PERFORMANCE, [*columns, ReportColumn("knee", "")], rows)

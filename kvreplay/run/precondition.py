@@ -54,7 +54,7 @@ def precondition(
     try:
         with drive.region(peak_bytes) as region:
             state = _Conditioning(
-                region, BulkWriter(region, depth, fill, stream, interrupted), min(RANDOM_BYTES, io_bytes), progress
+                region, BulkWriter(region.fd, depth, fill, stream, interrupted), min(RANDOM_BYTES, io_bytes), progress
             )
             state.go(range(0, region.length, io_bytes), io_bytes)
             rates = state.until_steady() if wanted is Precondition.STEADY else None
@@ -104,7 +104,9 @@ class _Conditioning:
     def go(self, places: Iterable[int], step: int, until_ns: int | None = None) -> int:
         """Write at `places`, until a moment if one is given; return how much was written."""
         before = self.done
-        for more in self._writer.write(places, step, self._turn):
+        start, end = self._region.start, self._region.start + self._region.length
+        parts = ((start + at, min(step, end - start - at)) for at in places)
+        for more in self._writer.write(parts, step, self._turn):
             self.done += more
             self._progress(self.done)
             if until_ns is not None and monotonic_ns() >= until_ns:
@@ -143,44 +145,42 @@ MAX_THREADS = 8
 
 
 class BulkWriter:
-    """Writes blocks of a region, from several threads."""
+    """Writes blocks of a file or device, from several threads."""
 
-    def __init__(
-        self, region: Region, threads: int, fill: Fill, stream: int, interrupted: Callable[[], str | None]
-    ) -> None:
+    def __init__(self, fd: int, threads: int, fill: Fill, stream: int, interrupted: Callable[[], str | None]) -> None:
         """Write data of `fill`; each drive has a `stream` number of its own, so that no two hold the same data."""
-        self._region, self._threads, self._fill = region, min(threads, MAX_THREADS), fill
+        self._fd, self._threads, self._fill = fd, min(threads, MAX_THREADS), fill
         # An id that no object has.
         self._object = -1 - stream
         self._interrupted = interrupted
 
-    def write(self, places: Iterable[int], step: int, turn: int) -> Iterator[int]:
-        """Write up to `step` bytes at each of `places` in the region, unless interrupted; yield how much was written.
+    def write(self, parts: Iterable[tuple[int, int]], most: int, turn: int) -> Iterator[int]:
+        """Write `parts` (start, up to `most` bytes), unless interrupted; yield how much was written.
 
         What is written differs from `turn` to `turn`.
         """
-        waiting = iter(places)
+        waiting = iter(parts)
         with ThreadPoolExecutor(self._threads) as pool:
-            buffers = [mmap.mmap(-1, step) for _ in range(self._threads)]
+            buffers = [mmap.mmap(-1, most) for _ in range(self._threads)]
             # One round at a time, so that an interruption is seen soon.
             while not self._interrupted():
-                jobs = [(buffer, at, turn) for buffer, at in zip(buffers, waiting, strict=False)]
+                jobs = [(memoryview(b)[:length], at, turn) for b, (at, length) in zip(buffers, waiting, strict=False)]
                 yield sum(pool.map(self._one, jobs))
                 if len(jobs) < self._threads:
                     break
 
-    def _one(self, job: tuple[mmap.mmap, int, int]) -> int:
-        buffer, at, turn = job
-        block = memoryview(buffer)[: min(len(buffer), self._region.length - at)]
-        self._fill(block, self._object, turn, self._region.start + at)
-        done = os.pwritev(self._region.fd, [block], self._region.start + at)
+    def _one(self, job: tuple[memoryview, int, int]) -> int:
+        block, at, turn = job
+        self._fill(block, self._object, turn, at)
+        done = os.pwritev(self._fd, [block], at)
         if done != len(block):
             raise OSError(5, "the device takes no more bytes")
         return done
 
 
 def lay_out(
-    region: Region,
+    fd: int,
+    parts: Sequence[tuple[int, int]],
     threads: int,
     fill: Fill,
     stream: int,
@@ -188,14 +188,17 @@ def lay_out(
     interrupted: Callable[[], str | None],
     progress: Callable[[float], None],
 ) -> int:
-    """Write all of `region` once, from its start; return how much was written; OSError if the drive refuses."""
+    """Write `parts` (start, length) once, in their order; return how much was written; OSError if the drive refuses."""
     done = 0
-    for more in BulkWriter(region, threads, fill, stream, interrupted).write(
-        range(0, region.length, LAY_OUT_BYTES), LAY_OUT_BYTES, 0
-    ):
+    blocks = (
+        (at, min(LAY_OUT_BYTES, start + length - at))
+        for start, length in parts
+        for at in range(start, start + length, LAY_OUT_BYTES)
+    )
+    for more in BulkWriter(fd, threads, fill, stream, interrupted).write(blocks, LAY_OUT_BYTES, 0):
         done += more
         progress(done)
-    os.fdatasync(region.fd)
+    os.fdatasync(fd)
     return done
 
 

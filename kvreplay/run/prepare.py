@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from kvreplay.run.precondition import lay_out, precondition
 from kvreplay.tiers.devices import smart
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import device_bytes
-from kvreplay.tiers.tier import Holding, PlannedTier, StorageTier, Tier, drives_of
+from kvreplay.tiers.sharded import SeveralDrives
+from kvreplay.tiers.tier import Holding, PlannedTier, Region, StorageTier, Tier, drives_of
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.run.run_file import DeviceIo, Preconditioned, Smart
 
@@ -99,28 +100,55 @@ def precondition_all(setting: Setting, fill: Fill, interrupted: Interrupted, sho
     return done
 
 
-def lay_out_all(setting: Setting, fill: Fill, interrupted: Interrupted, show: Show) -> None:
-    """Write the unwritten parts of preallocated files and devices: reads of them would not reach the drive.
+def lay_out_all(setting: Setting, fill: Fill, interrupted: Interrupted, show: Show) -> list[tuple[ExtentTier, Region]]:
+    """Write the unwritten parts of preallocated files and devices, but for what will be populated.
+
+    Reads of unwritten blocks would not reach the drive. Returns the drives whose space is written whole as soon as
+    all is populated, and what of it was not.
 
     Raises:
         DeviceError: a drive refuses.
 
     """
-    for stream, drive in enumerate(drives_of(setting.tiers)):
-        if not isinstance(drive, ExtentTier) or not drive.unwritten.length:
-            continue
+    whole = []
+    for stream, (drive, objects) in enumerate(_populated_drives(setting)):
         region = drive.unwritten
+        if not region.length:
+            continue
+        parts = drive.unwritten_besides(objects)
+        total = sum(length for _, length in parts)
         try:
-            with show(f"laying out {drive.name}", region.length) as progress:
+            with show(f"laying out {drive.name}", total) as progress:
                 # Other data than preconditioning writes.
                 done = lay_out(
-                    region, setting.config.depth, fill, 1000 + stream, interrupted=interrupted, progress=progress
+                    region.fd,
+                    parts,
+                    setting.config.depth,
+                    fill,
+                    1000 + stream,
+                    interrupted=interrupted,
+                    progress=progress,
                 )
         except OSError as error:
             raise DeviceError(f"{drive.target}: cannot be laid out: {error.strerror or error}") from None
         drive.written_first_bytes += done
-        if done == region.length:
-            drive.note_written(region)
+        if done == total:
+            whole.append((drive, region))
+    return whole
+
+
+def _populated_drives(setting: Setting) -> Iterator[tuple[ExtentTier, Iterator[tuple[int, int]]]]:
+    """Yield each preallocated file or device, and what is written there before the replay: object, bytes."""
+    residency = setting.window.residency
+    for index, tier in enumerate(setting.tiers):
+        if not isinstance(tier, StorageTier):
+            continue
+        here = residency.populate_tier == index
+        objects, lengths = residency.populate_object[here], residency.populate_bytes[here]
+        for at, drive in enumerate(tier.drives):
+            if isinstance(drive, ExtentTier):
+                there = tier.drive_of[objects] == at if isinstance(tier, SeveralDrives) else slice(None)
+                yield drive, zip(objects[there].tolist(), lengths[there].tolist(), strict=True)
 
 
 def read_smart(setting: Setting) -> dict[str, Smart]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -63,6 +64,13 @@ def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
     if not where.is_file():
         raise ConfigError(f"{where}: no such file; name the trace that was replayed with --trace")
     setting = settle(config, where, path, begun.argv)
+    with where.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if begun.trace.sha256 is not None and digest != begun.trace.sha256:
+        raise TraceError(
+            f"not the trace that was replayed; name that with --trace (SHA-256 {begun.trace.sha256}, not {digest})",
+            path=where,
+        )
     is_same = setting.reader.meta == begun.trace.metadata and len(setting.window.plan) == begun.window.planned_rows
     if not is_same:
         raise TraceError("not the trace that was replayed; name that with --trace", path=where)

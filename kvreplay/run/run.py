@@ -12,14 +12,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from kvreplay.config.config import Config, check
+from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, check
 from kvreplay.config.setting import Setting, settle
 from kvreplay.config.warmup import check_warmup
-from kvreplay.data.generate import DataSource
+from kvreplay.data.generate import DataSource, Maker
 from kvreplay.data.verify import named
-from kvreplay.engine.choose import check_name, choose
+from kvreplay.engine.choose import Chosen, check_name, choose
 from kvreplay.engine.job import Driven, IoEngine, Job, Record
 from kvreplay.plan.plan import populate_plan
 from kvreplay.result import tables as results
@@ -32,7 +33,7 @@ from kvreplay.result.requests import served_batch
 from kvreplay.result.tables import series_batch
 from kvreplay.result.traffic import traffic_warnings
 from kvreplay.run.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_device_bytes, read_smart
-from kvreplay.tiers.tier import Tier
+from kvreplay.tiers.tier import DeviceTier, Tier
 from kvtrace.core.app import INTERRUPTED
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError
 from kvtrace.core.run.figures import Summary
@@ -43,6 +44,7 @@ from kvtrace.core.run.run_file import (
     SERIES_FILE,
     SERVED_FILE,
     Populated,
+    Prepared,
     RunBegun,
     RunFile,
     Verification,
@@ -100,11 +102,18 @@ def replay(
         ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the outcome.
 
     """
+    started_ns = monotonic_ns()
     check(config)
     results.check_output(output, is_forced=is_forced)
     setting = settle(config, trace, output, argv, tiers)
-    data = DataSource.of(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
-    return _Run(setting, show or _no_show, data).perform(output)
+    data = DataSource.of(
+        setting.seed,
+        config.dedup_ratio,
+        config.compress_ratio,
+        is_stamped=config.is_verified,
+        maker=Maker(config.data),
+    )
+    return _Run(setting, show or _no_show, data, started_ns).perform(output)
 
 
 @contextmanager
@@ -154,6 +163,8 @@ class _Run:
     setting: Setting
     show: Callable[[str, int], Any]
     data: DataSource
+    started_ns: int
+    """On the monotonic clock."""
 
     def perform(self, output: Path) -> FinishedRun:
         setting = self.setting
@@ -164,21 +175,24 @@ class _Run:
         with ExitStack() as stack:
             interrupted = stack.enter_context(_stop_signals())
             open_tiers(setting, stack)
-            chosen = choose(
-                check_name(setting.config.engine), setting.tiers, setting.config.depth, setting.config.io_bytes
-            )
+            chosen = self._choose(setting.config.depth, is_growing=due_ns is not None)
             engine = chosen.engine
             preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
-            lay_out_all(setting, self.data.unstamped, interrupted, self.show)
+            lay_out_ns = -monotonic_ns()
+            laid_out = lay_out_all(setting, self.data.unstamped, interrupted, self.show)
+            lay_out_ns += monotonic_ns()
             populated, stopped = self._populate(engine, interrupted)
+            if stopped is None:
+                for drive, region in laid_out:
+                    drive.note_written(region)
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             end_probes = stack.enter_context(beside(setting, output))
-            begun = Preparation(
-                chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
-            )
-            before = read_device_bytes(setting)
             verifier = setting.verifier(self.data)
+            known = chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
+            prepared = Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns)
+            begun = Preparation(*known, prepared)
+            before = read_device_bytes(setting)
             job = Job(
                 plan,
                 due_ns,
@@ -211,6 +225,10 @@ class _Run:
                 )
                 return write_down(setting, opening(setting, begun), measured, record, due_ns, served, output)
 
+    def _choose(self, depth: int, *, is_growing: bool = False) -> Chosen:
+        config = self.setting.config
+        return choose(check_name(config.engine), self.setting.tiers, depth, config.io_bytes, is_growing=is_growing)
+
     def _drive(self, engine: IoEngine, job: Job, interrupted: Callable[[], str | None], label: str) -> Driven:
         with self.show(label, len(job.plan)) as progress, _quiet_interpreter():
             return engine.drive(job, interrupted, progress)
@@ -224,6 +242,9 @@ class _Run:
             return Populated(0, 0, 0), None
         plan = populate_plan(residency, {i: t.alignment for i, t in enumerate(tiers) if t is not None}, setting.trace)
         record = Record.empty(len(plan), is_open_loop=False)
+        if engine.depth > CLOSED_LOOP_DEPTH and setting.pacer.speed is not None and not _has_gpu(tiers):
+            # An open loop's limit is far more than populating needs: its buffers would all be touched.
+            engine = self._choose(CLOSED_LOOP_DEPTH).engine
         driven = self._drive(engine, Job(plan, None, tiers, record, self.data.fill), interrupted, "populating")
         written = [i for i, t in enumerate(plan.tier.tolist()) if moves[t] and record.completed_ns[i] >= 0]
         populated = Populated(len(written), int(plan.length[written].sum()), driven.wall_ns)
@@ -244,6 +265,10 @@ class _Run:
             first = f"row {int(plan.row[driven.failure.row])}: {driven.failure.message}"
             return FailedOperations(f"{count:,} of {sent:,} operations failed, the first at {first}")
         return None
+
+
+def _has_gpu(tiers: list[Tier | None]) -> bool:
+    return any(isinstance(t, DeviceTier) for t in tiers)
 
 
 def summary_of(

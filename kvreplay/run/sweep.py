@@ -17,7 +17,7 @@ from kvreplay.config.config import Config, check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.run.run import replay
-from kvreplay.run.search import Axis, SweepPoint, next_value, sustained
+from kvreplay.run.search import TRIALS, Axis, SweepPoint, decided, next_value, sustained, to_repeat
 from kvtrace import __version__
 from kvtrace.core.document.plots import panels
 from kvtrace.core.errors import ConfigError, KvError
@@ -42,7 +42,8 @@ WIDE = 20
 
 _KEPT_PACE = (
     "the greatest {} up to which every one kept pace, and read with a p99 response time within --read-p99 where that "
-    "is given; after those asked for a sweep doubles or halves until one is kept and one lost, and bisects between them"
+    "is given; after those asked for a sweep doubles or halves until one is kept and one lost, and bisects between "
+    f"them; the last kept and the first lost are run {TRIALS} times, and the median decides"
 )
 RULES = {
     Axis.QUEUE_DEPTH: f"the least queue depth with {KNEE_SHARE:.0%} of the greatest throughput; a sweep ends when "
@@ -97,24 +98,37 @@ def sweep(
     if axis is Axis.USERS:
         check_users(trace, meta)
     tables.make_directory(output, SWEEP_FILE)
+    trials: dict[float, list[SweepPoint]] = {}
     points: list[SweepPoint] = []
-    error = None
-    value: float | None = values[0]
+    error, value = None, values[0] if values else None
     while value is not None:
-        name = f"{'qd' if axis is Axis.QUEUE_DEPTH else axis}-{value:g}"
+        of_value = trials.setdefault(value, [])
+        name = _name(axis, value, len(of_value) + 1)
         if axis is Axis.USERS:
-            trace = output / f"{name}.parquet"
-            generate(meta, int(value), trace)
+            trace = output / f"{_name(axis, value)}.parquet"
+            if not of_value:
+                generate(meta, int(value), trace)
         outcome = replay(_at(config, axis, value), trace, output / name, argv, is_forced=is_forced, show=show)
         error = outcome.error
         if error is not None:
             break
-        points.append(point(value, name, outcome.summary, read_p99_target_ns))
+        of_value.append(point(value, name, outcome.summary, read_p99_target_ns))
         if done is not None:
-            done(points[-1])
+            done(of_value[-1])
+        points = [decided(found) for found in trials.values()]
         value = _next(axis, values, points)
     points.sort(key=lambda point: point.value)
-    found = LoadSweep(
+    found = _found(axis, points, read_p99_target_ns, [t.name for t in tiers if t is not None and t.is_simulated])
+    write_json(
+        output / SWEEP_FILE,
+        {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(found),
+    )
+    return found, error
+
+
+def _found(axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None, simulated: list[str]) -> LoadSweep:
+    """Return what a sweep's rising `points` come to."""
+    return LoadSweep(
         axis=axis,
         points=points,
         knee=knee(axis, points),
@@ -122,17 +136,20 @@ def sweep(
         rule=RULES[axis],
         sustained=None if axis is Axis.QUEUE_DEPTH else sustained(axis, points, read_p99_target_ns),
         read_p99_target_ns=read_p99_target_ns,
-        simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated],
+        simulated_tiers=simulated,
     )
-    content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(found)
-    write_json(output / SWEEP_FILE, content)
-    return found, error
+
+
+def _name(axis: Axis, value: float, trial: int = 1) -> str:
+    repeated = "" if trial == 1 else f"-trial-{trial}"
+    return f"{'qd' if axis is Axis.QUEUE_DEPTH else axis}-{value:g}{repeated}"
 
 
 def _next(axis: Axis, values: list[float], points: list[SweepPoint]) -> float | None:
     """Return what to try next; None at the end."""
     if axis is not Axis.QUEUE_DEPTH:
-        return next_value(axis, values, points)
+        value = next_value(axis, values, points)
+        return to_repeat(points) if value is None else value
     is_over = is_saturated(axis, points) or len(points) == len(values)
     return None if is_over else values[len(points)]
 
@@ -166,6 +183,7 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
         verdict=summary.verdict,
         throughput_bytes_per_s=sum(f.bytes or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
         operations_per_s=sum(f.operations or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
+        operations=summary.operations,
         read_p99_ns=read_p99_ns,
         read_p99_lacks=_lacking(summary),
         is_within_target=(read_p99_ns or 0) <= (read_p99_target_ns or 0) if is_judged else None,

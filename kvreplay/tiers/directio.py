@@ -96,6 +96,18 @@ def confirm(fd: int, target: str, content: bytes) -> DirectIo:
     return DirectIo(is_on_drive(Path(f"/proc/self/fd/{fd}").resolve()), *(reported or (None, None)))
 
 
+def allocate(fd: int, length: int) -> None:
+    """Give an open file `length` bytes of space, without writing any; where that cannot be, only the length."""
+    # Not posix_fallocate: where the filesystem does not allocate, it writes to each block instead.
+    call = ctypes.CDLL(None, use_errno=True).fallocate
+    if call(fd, 0, ctypes.c_int64(0), ctypes.c_int64(length)) == 0:
+        return
+    code = ctypes.get_errno()
+    if code not in (errno.EOPNOTSUPP, errno.ENOSYS):
+        raise OSError(code, os.strerror(code))
+    os.ftruncate(fd, length)
+
+
 def write_whole(fd: int, offset: int, data: memoryview) -> None:
     """Write all of `data` at `offset`."""
     done = os.pwritev(fd, [data], offset)

@@ -1,6 +1,8 @@
 """One preallocated file or block device: objects are extents of it, so no operation opens or creates a file.
 
-All its space is written before the replay begins: a drive answers reads of unwritten blocks without its medium.
+All its space is written before the replay begins, once: what the replay reads and never writes with its own content,
+the rest laid out. A drive answers reads of unwritten blocks without its medium, and takes first writes of a file's
+unwritten extents slower than overwrites, which are what it does in a cache that has been full for long.
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,7 @@ class ExtentTier:
         self.is_synced, self.is_discarding = options.fsync == "close", options.is_discarding and self.is_device
         self.alignment = max(directio.ALIGNMENT, logical_block_bytes(path) if self.is_device else 0)
         self.written_first_bytes = 0
-        """Written before the replay, because it was not written yet."""
+        """Laid out before the replay, because it was not written yet; without what was populated."""
         self._holding = Holding([0])
         self._fd = -1
         self._size_bytes = self._used_bytes = self._filled_bytes = 0
@@ -96,7 +98,7 @@ class ExtentTier:
     def _make_file(self) -> None:
         self._size_bytes = self._used_bytes = max(self._used_bytes, self._filled_bytes)
         try:
-            os.posix_fallocate(self._fd, 0, self._size_bytes)
+            directio.allocate(self._fd, self._size_bytes)
         except OSError as error:
             size = format_bytes(self._size_bytes)
             raise DeviceError(f"{self.target}: cannot be made {size} long: {error.strerror}") from None
@@ -127,15 +129,48 @@ class ExtentTier:
         start = max(self.alignment, self._filled_bytes)
         return Region(self._fd, start, max(0, self._used_bytes - start))
 
+    def unwritten_besides(self, objects: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return start and length of each part of `unwritten` where none of `objects` (id, bytes) will lie.
+
+        They are given their extents now, as far as there is room. The parts go by their starts.
+        """
+        import numpy as np
+
+        taken = []
+        with suppress(OSError):
+            # Where there is no room the write itself will say so.
+            for object_id, length in objects:
+                self.reserve(object_id, length)
+                start = self.ring_extent(object_id)[1]
+                taken.append((start, start + -(-length // self.alignment) * self.alignment))
+        first, end = self.unwritten.start, self.unwritten.start + self.unwritten.length
+        spans: Any = np.array(sorted(taken), np.int64).reshape(-1, 2)
+        starts, ends = np.append(first, spans[:, 1]), np.append(spans[:, 0], end)
+        starts, ends = np.maximum(starts, first), np.minimum(ends, end)
+        found = np.flatnonzero(ends > starts)
+        return list(zip(starts[found].tolist(), (ends - starts)[found].tolist(), strict=True))
+
     def note_written(self, done: Region) -> None:
         """Note that `done` has been written; it counts if it adjoins what was."""
-        if done.start <= max(self.alignment, self._filled_bytes) and not self.is_discarding:
+        if done.length and done.start <= max(self.alignment, self._filled_bytes) and not self.is_discarding:
+            os.fdatasync(self._fd)
             self._note_filled(max(self._filled_bytes, done.start + done.length))
 
     def reserve(self, object_id: int, end: int) -> None:
         """Hand the object an extent, as long as it will ever be."""
         assert self._space is not None, "the tier is open"
         self._space.reserve(object_id, max(end, self._holding.grown.get(object_id, 0)))
+
+    def ring_reserve(self, objects: Any, ends: Any) -> tuple[Any, list[tuple[int, OSError]]]:
+        """Hand each of `objects` an extent, as `reserve` does."""
+        import numpy as np
+
+        assert self._space is not None, "the tier is open"
+        if grown := self._holding.grown:
+            ends = np.maximum(ends, [grown.get(one, 0) for one in objects.tolist()])
+        starts, failed = self._space.reserve_all(objects, ends)
+        # Of a negative number it is NOWHERE.
+        return place(self._fd, starts), failed
 
     def ring_extent(self, object_id: int) -> tuple[int, int]:
         """Return our descriptor and where the object begins."""

@@ -13,8 +13,8 @@ import msgspec
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.devices import firmware
 from kvreplay.tiers.host import filesystem_facts
-from kvreplay.tiers.layout import MEANINGS, Directories, path_function
-from kvreplay.tiers.tier import Holding, Region, StorageOptions
+from kvreplay.tiers.layout import MEANINGS, Directories, FileLayout, path_function
+from kvreplay.tiers.tier import Holding, Region, RingFiles, StorageOptions
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 
@@ -37,7 +37,9 @@ class FileTier:
         self._write_flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct
         self._claim: claims.Claim | None = None
         self._direct: directio.DirectIo | None = None
+        self.has_room = options.layout is not FileLayout.VLLM
         self._directories: Directories | None = None
+        self._scratch_fd = -1
         self._filesystem: dict[str, Any] = {}
         self._firmware: str | None = None
 
@@ -62,6 +64,7 @@ class FileTier:
             self._direct = directio.probe(scratch, self.target)
         self._directories = Directories(self._options.layout, str(scratch))
         self._path_of = path_function(self._options.layout, str(scratch))
+        self._scratch_fd = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     @property
     def drives(self) -> list[FileTier]:
@@ -92,10 +95,14 @@ class FileTier:
         """Return how to open an object's file, for a ring."""
         return (self._write_flags if op == _WRITE else self._read_flags) & ~os.O_CLOEXEC
 
+    def ring_files(self) -> RingFiles:
+        """Return how compiled code finds the objects' files."""
+        return RingFiles(self._options.layout, [self._scratch_fd])
+
     def reserve(self, object_id: int, end: int) -> None:
         """Make the object's directory if the layout has too many to make them all at first."""
         if self._directories is not None:
-            self._directories.make_for(self.path(object_id))
+            self._directories.make_for(object_id)
 
     def begin(self, op: int, object_id: int) -> int:
         """Open the object's file."""
@@ -138,6 +145,9 @@ class FileTier:
 
     def close(self) -> None:
         """Remove our files and give up the directory."""
+        if self._scratch_fd >= 0:
+            os.close(self._scratch_fd)
+            self._scratch_fd = -1
         if self._claim is not None:
             held, self._claim = self._claim, None
             claims.release(held, is_kept=self._options.is_kept)

@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 
 from kvtrace.core.errors import DeviceError
 
-_MASK = (1 << 64) - 1
+_BITS, _DIGIT_BITS, _DIGITS = 64, 4, 16
+_MASK = (1 << _BITS) - 1
 # SplitMix64's multiplier: odd, so that no two ids meet, and neighbours part in their first digits.
-_SPREAD = 0xBF58476D1CE4E5B9
+SPREAD = 0xBF58476D1CE4E5B9
 _SUBDIRECTORIES = 256
 _VLLM_ROOT = "kvreplay_000000000000_r0"
 DIRECTORY_NAME = re.compile(r"[0-9a-f]{2,3}|[0-9a-f]{2}_g0|" + _VLLM_ROOT)
@@ -40,27 +42,65 @@ MEANINGS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """Some of the 16 hexadecimal digits of an object's id, or of its hash."""
+
+    of_hash: bool
+    first: int = 0
+    count: int = _DIGITS
+
+    @property
+    def shift(self) -> int:
+        """How many bits follow the last one."""
+        return _BITS - _DIGIT_BITS * (self.first + self.count)
+
+
+_ID, _HASH = Digits(of_hash=False), Digits(of_hash=True)
+_NAMES: dict[FileLayout, tuple[str | Digits, ...]] = {
+    FileLayout.HASHED: (Digits(True, 0, 2), "/", _ID, ".kv"),
+    FileLayout.FLAT: (_ID, ".kv"),
+    FileLayout.VLLM: (
+        *(f"{_VLLM_ROOT}/", Digits(True, 0, 3), "/", Digits(True, 3, 2), "_g0/"),
+        *(_HASH, "0" * 32, _ID, ".bin"),
+    ),
+    FileLayout.LMCACHE: ("kvreplay@1@0@", _HASH, "@bfloat16.pt"),
+}
+
+
 def mixed(object_id: int) -> int:
     """Return 64 bits for an object id in which any digit tells ids apart, as in a hash."""
-    product = (object_id + 1) * _SPREAD & _MASK
+    product = (object_id + 1) * SPREAD & _MASK
     return product ^ (product >> 32)
 
 
 def path_function(layout: FileLayout, root: str) -> Callable[[int], str]:
     """Return the function that gives an object's path below `root`."""
-    if layout is FileLayout.FLAT:
-        return lambda object_id: f"{root}/{object_id:016x}.kv"
-    if layout is FileLayout.LMCACHE:
-        return lambda object_id: f"{root}/kvreplay@1@0@{mixed(object_id):016x}@bfloat16.pt"
-    if layout is FileLayout.VLLM:
+    parts = _NAMES[layout]
+    name = "".join(part if isinstance(part, str) else f"{{:0{part.count}x}}" for part in parts)
+    digits = [(p.of_hash, p.shift, (1 << _DIGIT_BITS * p.count) - 1) for p in parts if isinstance(p, Digits)]
 
-        def vllm(object_id: int) -> str:
-            name = f"{mixed(object_id):016x}{object_id:048x}"
-            return f"{root}/{_VLLM_ROOT}/{name[:3]}/{name[3:5]}_g0/{name}.bin"
+    def path(object_id: int) -> str:
+        numbers = object_id, mixed(object_id)
+        return f"{root}/{name.format(*[numbers[of_hash] >> shift & mask for of_hash, shift, mask in digits])}"
 
-        return vllm
-    prefixes = [f"{root}/{index:02x}/" for index in range(_SUBDIRECTORIES)]
-    return lambda object_id: f"{prefixes[mixed(object_id) >> 56]}{object_id:016x}.kv"
+    return path
+
+
+def name_template(layout: FileLayout) -> tuple[bytes, list[tuple[int, int, bool]]]:
+    """Return an object's path below the root with zeros for its digits, and of each: where, its shift, if of the hash.
+
+    The form for compiled code.
+    """
+    text, digits = "", []
+    for part in _NAMES[layout]:
+        if isinstance(part, str):
+            text += part
+            continue
+        for at in range(part.count):
+            digits.append((len(text), part.shift + _DIGIT_BITS * (part.count - 1 - at), part.of_hash))
+            text += "0"
+    return text.encode(), digits
 
 
 def _make_directory(path: str) -> None:
@@ -78,13 +118,17 @@ class Directories:
     def __init__(self, layout: FileLayout, root: str) -> None:
         """Make those that are few; `root` exists."""
         self._is_deep = layout is FileLayout.VLLM
+        self._path_of = path_function(layout, root)
         self._made: set[str] = set()
         if layout is FileLayout.HASHED:
             for index in range(_SUBDIRECTORIES):
                 _make_directory(f"{root}/{index:02x}")
 
-    def make_for(self, path: str) -> None:
-        """Make the directory that `path` is to lie in."""
-        if self._is_deep and (parent := path[: path.rindex("/")]) not in self._made:
+    def make_for(self, object_id: int) -> None:
+        """Make the directory that an object's file is to lie in."""
+        if not self._is_deep:
+            return
+        path = self._path_of(object_id)
+        if (parent := path[: path.rindex("/")]) not in self._made:
             os.makedirs(parent, exist_ok=True)  # noqa: PTH103 - beside the paths of objects
             self._made.add(parent)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from kvreplay.data.buffers import huge_bytes, map_aligned, touch
-from kvreplay.data.copies import copy_threads
 from kvreplay.tiers.host import sys_text
 from kvreplay.tiers.space import Space
 from kvreplay.tiers.tier import NOWHERE, Holding
@@ -145,6 +144,8 @@ class RamTier:
 
     def facts(self) -> dict[str, Any]:
         """Return how reads and writes are done."""
+        from kvreplay.data.copies import copy_threads
+
         sink = None if self._is_verified else SINK_BYTES
         pages = "on huge pages" if self._is_huge else "on small pages: the kernel gives no huge ones"
         return {

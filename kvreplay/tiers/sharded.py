@@ -10,7 +10,7 @@ from typing import Any
 
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.tier import NOWHERE, Drive, Holding
+from kvreplay.tiers.tier import NOWHERE, Drive, Holding, RingFiles
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.tables import objects_path, open_table
@@ -121,6 +121,11 @@ class SeveralDirectories(SeveralDrives):
 
     _drives: Sequence[FileTier]
 
+    @property
+    def has_room(self) -> bool:
+        """Whether all directories are there."""
+        return all(drive.has_room for drive in self._drives)
+
     def path(self, object_id: int) -> str:
         """Return where an object lies."""
         return self._drives[self._of[object_id]].path(object_id)
@@ -133,6 +138,11 @@ class SeveralDirectories(SeveralDrives):
         """Return how to open an object's file, for a ring."""
         return self._drives[0].ring_flags(op)
 
+    def ring_files(self) -> RingFiles:
+        """Return how compiled code finds the objects' files."""
+        each = [drive.ring_files() for drive in self._drives]
+        return RingFiles(each[0].layout, [files.directories[0] for files in each], self.drive_of)
+
 
 class SeveralSpaces(SeveralDrives):
     """Several preallocated files or devices."""
@@ -143,6 +153,18 @@ class SeveralSpaces(SeveralDrives):
     def is_discarding(self) -> bool:
         """Whether a delete asks something of the device."""
         return any(drive.is_discarding for drive in self._drives)
+
+    def ring_reserve(self, objects: Any, ends: Any) -> tuple[Any, list[tuple[int, OSError]]]:
+        """Make room on the objects' drives."""
+        import numpy as np
+
+        places, failed, drive_of = np.full(len(objects), NOWHERE, np.int64), [], self.drive_of[objects]
+        for at, drive in enumerate(self._drives):
+            there = np.flatnonzero(drive_of == at)
+            if len(there):
+                places[there], bad = drive.ring_reserve(objects[there], ends[there])
+                failed += [(int(there[i]), error) for i, error in bad]
+        return places, failed
 
     def ring_extent(self, object_id: int) -> tuple[int, int]:
         """Return the descriptor of the object's drive and where on it the object begins."""

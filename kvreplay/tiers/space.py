@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from kvtrace.core.allocator import FreeSpace, give, take
+from kvtrace.core.compiled import njit
 from kvtrace.core.units import format_bytes
 
 _FEW = 1024
@@ -89,13 +91,41 @@ class Space:
             self._live_bytes += length
             self.highest_bytes = max(self.highest_bytes, start + length)
 
-    def _make_room(self, object_id: int) -> None:
+    def reserve_all(self, objects: Any, lengths: Any) -> tuple[Any, list[tuple[int, OSError]]]:
+        """Do what `reserve` does for each of `objects` (int64).
+
+        Returns where they begin (int64; negative: nowhere), and the index of each that failed, and why.
+        """
+        import numpy as np
+
+        wanted, failed, done = -(-lengths // self._unit_bytes) * self._unit_bytes, [], 0
+        begins = np.full(len(objects), _NOWHERE, np.int64)
+        while done < len(objects):
+            with self._lock:
+                self._make_room(int(objects[done:].max()), len(objects) - done)
+                starts, known = (np.frombuffer(numbers, np.int64) for numbers in (self._starts, self._lengths))
+                counts = np.zeros(3, np.int64)
+                done = _reserve_all(self._free, starts, known, objects, wanted, begins, done, self._size_bytes, counts)
+                # The array cannot grow as long as someone looks at it.
+                del starts, known
+                self._objects += int(counts[0])
+                self._live_bytes += int(counts[1])
+                self.highest_bytes = max(self.highest_bytes, int(counts[2]))
+            if done < len(objects):
+                try:
+                    self.reserve(int(objects[done]), int(lengths[done]))
+                except OSError as error:
+                    failed.append((done, error))
+                done += 1
+        return begins, failed
+
+    def _make_room(self, object_id: int, more: int = 1) -> None:
         if object_id >= len(self._starts):
-            more = array("q", [_NOWHERE]) * (object_id + 1 - len(self._starts) + len(self._starts) // 2)
-            self._starts.extend(more)
-            self._lengths.extend(more)
+            nowhere = array("q", [_NOWHERE]) * (object_id + 1 - len(self._starts) + len(self._starts) // 2)
+            self._starts.extend(nowhere)
+            self._lengths.extend(nowhere)
         # There can be one free extent more than objects, and the allocator takes two for itself on the way.
-        if self._objects + 4 > self._free.room:
+        while self._objects + more + 3 > self._free.room:
             self._free.grow()
 
     def _full(self, length: int) -> str:
@@ -112,6 +142,40 @@ class Space:
             self._allocator.release(self._free, start, length)
             self._objects -= 1
             self._live_bytes -= length
+
+
+@njit
+def _reserve_all(
+    free: FreeSpace,
+    starts: Any,
+    lengths: Any,
+    objects: Any,
+    wanted: Any,
+    begins: Any,
+    first: int,
+    size_bytes: int,
+    counts: Any,
+) -> int:
+    """Hand out extents of `wanted` bytes to `objects` from `first` on, up to one that fails; return how far it went.
+
+    `begins` takes where they begin. `counts` (int64) are added to: new objects, their bytes; the highest end.
+    """
+    for i in range(first, len(objects)):
+        one, length = objects[i], wanted[i]
+        if starts[one] >= 0:
+            if lengths[one] < length:
+                return i
+            begins[i] = starts[one]
+            continue
+        start = take(free, length)
+        if start + length > size_bytes:
+            give(free, start, length)
+            return i
+        starts[one], lengths[one], begins[i] = start, length, start
+        counts[0] += 1
+        counts[1] += length
+        counts[2] = max(counts[2], start + length)
+    return len(objects)
 
 
 _MAGIC = b"Written by kvreplay: this file or device is its own and will be overwritten.\n"

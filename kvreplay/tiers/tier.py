@@ -45,6 +45,17 @@ class Holding:
     """By drive: the most at once of all tiers that share its space."""
 
 
+@dataclass(frozen=True, slots=True)
+class RingFiles:
+    """How compiled code finds the files of a tier."""
+
+    layout: FileLayout
+    directories: Sequence[int]
+    """By drive: the descriptor of the directory that the layout's names lie below."""
+    drive_of: Any = None
+    """uint8 an object id; None where there is one drive."""
+
+
 NOWHERE = -1
 FD_SHIFT = 48
 """A place is a descriptor, then where in its file an object begins."""
@@ -149,6 +160,12 @@ class RingExtents(Protocol):
     def ring_extent(self, object_id: int) -> tuple[int, int]:
         """Return the descriptor of the object's file and where in it the object begins; OSError if there is none."""
 
+    def ring_reserve(self, objects: Any, ends: Any) -> tuple[Any, list[tuple[int, OSError]]]:
+        """Do what `reserve` does for each of `objects` up to byte `ends` (int64).
+
+        Returns the `place` of each (int64; NOWHERE: none), and the index of each that failed, and why.
+        """
+
     def ring_places(self, objects: int) -> Any:
         """Return int64 for each of `objects`: its `place`, or NOWHERE."""
 
@@ -185,12 +202,17 @@ class RingTier(Protocol):
     engine: str
     is_synced: bool
     """Whether a written file is synchronized before it is closed."""
+    has_room: bool
+    """Whether `reserve` has nothing to do, as all directories are there."""
 
     def ring_path(self, object_id: int) -> bytes:
         """Return the path of the object's file."""
 
     def ring_flags(self, op: int) -> int:
         """Return how to open it, for open(2); without O_CLOEXEC, which places of a ring do not take."""
+
+    def ring_files(self) -> RingFiles:
+        """Return how compiled code finds the objects' files."""
 
 
 @runtime_checkable

@@ -226,9 +226,11 @@ def _document(summary: dict[str, Any]) -> Document:
         tables.append(table_of("modelled time to first token", Sheet.SUMMARY, spec, rows))
     worn = [in_words(summary["serving"])]
     if mean_ns := stats["decode"]["mean_ns_per_token"]:
-        worn[0] += (
-            f"; {format_count(stats['decode']['tokens'])} tokens took {format_duration(mean_ns)} each, on average"
-        )
+        tokens = format_count(stats["decode"]["tokens"])
+        worn.append(f"computed: {tokens} tokens were generated, {format_duration(mean_ns)} each on average")
+    if mean_ns := stats["prefill"]["mean_wait_ns"]:
+        prefills = format_count(stats["prefill"]["requests"])
+        worn[-1] += f"; {prefills} prompts waited {format_duration(mean_ns)} for others on average"
     for tier in summary["endurance"]:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
         if tier["drive_writes_per_day"] is not None:

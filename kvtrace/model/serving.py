@@ -1,8 +1,8 @@
 """How long a GPU takes to compute a prompt token and a decode step: a roofline of peak FLOPs and memory bandwidth.
 
-Prefill is bound by arithmetic, 2 FLOPs a token for each parameter that is active. A decode step makes one token for each
-request of the batch, and reads all weights once and each request's KV cache: it takes what that takes, or what the
-FLOPs of all its tokens take, if that is longer. docs/serving-model.md says what is left out, and where this is from.
+Prefill is bound by arithmetic, 2 FLOPs a token for each parameter that is active. A decode step makes one token for
+each request of the batch, and reads all weights once and each request's KV cache: it takes what that takes, or what
+the FLOPs of all its tokens take, if that is longer. docs/serving-model.md says what is left out, and where it is from.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def step_ns(knobs: dict[str, Any], batch: int, kv_bytes: int) -> int:
     if knobs["decode_active_ns"]:
         weights = min(weights, batch * knobs["decode_active_ns"])
     if knobs["decode_bandwidth"]:
-        weights += round(kv_bytes / knobs["decode_bandwidth"] * NS_PER_S)
-    return max(weights, batch * knobs["decode_compute_ns"])
+        weights += kv_bytes * NS_PER_S // knobs["decode_bandwidth"]
+    return max(weights, batch * int(knobs["decode_compute_ns"]))
 
 
 def describe(

@@ -6,8 +6,8 @@ A user plans its next turn, or the next request of a file arrives. Its objects a
 from __future__ import annotations
 
 from kvtrace.core.compiled import inner
-from kvtrace.sim.records import CHAINS, CONVERSATIONS, DECODE_ONLY, LOAD, NONE, World
-from kvtrace.sim.tiers import release
+from kvtrace.sim.records import CHAINS, CONVERSATIONS, DECODE_ONLY, LOAD, NONE, PACKED_BITS, World
+from kvtrace.sim.tiers import packed, release
 from kvtrace.users.synthetic import next_extra, next_turn, pick, pick_distinct
 
 MILLION = 1_000_000
@@ -153,27 +153,31 @@ def _new_size(world: World, actor: int) -> int:
 
 
 @inner
-def _make(world: World, size: int, uses: int) -> int:
-    """Take a slot for a new object of `size` bytes that `uses` will ask for; return it."""
+def _make(world: World, size: int, home: int) -> None:
+    """Name a new object of `size` bytes at `home` of World.contexts."""
     control = world.control
-    control.free -= 1
-    slot: int = world.free[control.free]
-    what = world.slots[slot]
-    what.object, what.size = control.next_object, size
-    what.live, what.held, what.seen = 0, uses, 0
+    number = control.next_object
     control.next_object += 1
     world.made_size[control.made] = size
     control.made += 1
-    return slot
+    if world.knobs.is_packed:
+        world.contexts[home] = packed(number << PACKED_BITS)
+        return
+    control.free -= 1
+    slot: int = world.free[control.free]
+    what = world.slots[slot]
+    what.object, what.size, what.home = number, size, home
+    what.live, what.held, what.seen = 0, 1, 0
+    world.contexts[home] = slot
 
 
 @inner
 def make_objects(world: World, actor: int) -> None:
-    """Take slots for the new objects of the actor's request and append them to its conversation."""
+    """Make the new objects of the actor's request and append them to its conversation."""
     me = world.actors[actor]
     size, end = _new_size(world, actor), me.context * world.knobs.context_width + me.length
     for i in range(end, end + me.new):
-        world.contexts[i] = _make(world, size, 1)
+        _make(world, size, i)
     me.length += me.new
     if world.knobs.source == CONVERSATIONS and me.new:
         world.conversations[me.session].length = me.length
@@ -181,17 +185,17 @@ def make_objects(world: World, actor: int) -> None:
 
 @inner
 def find_objects(world: World, actor: int) -> None:
-    """Take slots for those objects of the actor's chain that nobody has asked for before."""
+    """Make those objects of the actor's chain that nobody has asked for before."""
     me = world.actors[actor]
     for i in range(me.first, me.first + me.length):
         number = world.chains[i]
-        if world.object_slot[number] == NONE:
-            world.object_slot[number] = _make(world, world.knobs.chunk_bytes, world.object_uses[number])
+        if world.contexts[number] == NONE:
+            _make(world, world.knobs.chunk_bytes, number)
 
 
 @inner
 def gather(world: World, actor: int) -> int:
-    """Copy the slots of the actor's request, in order, to `chain`; return how many."""
+    """Copy the objects of the actor's request, in order, to `chain`; return how many."""
     me, chain, knobs = world.actors[actor], world.chain, world.knobs
     n, at = 0, actor * knobs.top_chunks
     for i in range(at, at + me.retrieved):
@@ -206,7 +210,7 @@ def gather(world: World, actor: int) -> int:
             n += 1
     if knobs.source == CHAINS:
         for i in range(me.first, me.first + me.length):
-            chain[n] = world.object_slot[world.chains[i]]
+            chain[n] = world.contexts[world.chains[i]]
             n += 1
         return n
     first = me.context * knobs.context_width
@@ -214,6 +218,18 @@ def gather(world: World, actor: int) -> int:
         chain[n] = world.contexts[i]
         n += 1
     return n
+
+
+@inner
+def home_of(world: World, actor: int, i: int) -> int:
+    """Return where `chain[i]`, one of the actor's own objects, is named in World.contexts."""
+    me, knobs = world.actors[actor], world.knobs
+    home: int = 0
+    if knobs.source == CHAINS:
+        home = world.chains[me.first + i]
+    else:
+        home = me.context * knobs.context_width + i - me.retrieved_objects - me.shared
+    return home
 
 
 @inner
@@ -235,8 +251,16 @@ def _leave_conversation(world: World, user: int) -> None:
 def _release_all(world: World, context: int, length: int) -> None:
     first = context * world.knobs.context_width
     for i in range(first, first + length):
-        slot = world.contexts[i]
-        world.slots[slot].held = 0
+        _forget(world, i)
+
+
+@inner
+def _forget(world: World, home: int) -> None:
+    """Nobody can ask any more for what is named at `home`."""
+    slot = world.contexts[home]
+    world.contexts[home] = NONE
+    if slot >= 0:
+        world.slots[slot].held, world.slots[slot].home = 0, NONE
         release(world, slot)
 
 
@@ -256,6 +280,7 @@ def leave(world: World, actor: int) -> None:
             mine.context, mine.length = NONE, 0
         return
     for i in range(me.first, me.first + me.length):
-        slot = world.object_slot[world.chains[i]]
-        world.slots[slot].held -= 1
-        release(world, slot)
+        number = world.chains[i]
+        world.object_uses[number] -= 1
+        if world.object_uses[number] == 0:
+            _forget(world, number)

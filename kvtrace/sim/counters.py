@@ -14,7 +14,7 @@ from kvtrace.sim.records import World
 def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
     """Return the counters; `first_tokens`, records.FIRST_TOKEN, are times to the first token, or None."""
     total, tiers = world.total, world.tiers
-    lookups, decoded = int(total["lookups"]), int(total["decoded_tokens"])
+    lookups, decoded, prefills = (int(total[name]) for name in ("lookups", "decoded_tokens", "prefills"))
     counted = ("hit_bytes", "read_bytes", "written_bytes", "populated_bytes", "deleted_bytes")
     per_tier = [
         {"name": tier.name, "hits": int(of["hits"]), "hit_ratio": _ratio(of["hits"], lookups)}
@@ -27,6 +27,10 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
         "misses": lookups - int(tiers["hits"].sum()),
         "prompts": _shared(total, preset.workload.prompt_share, "prompt"),
         "documents": _shared(total, preset.workload.rag_share, "document"),
+        "prefill": {
+            "requests": prefills,
+            "mean_wait_ns": round(int(total["waiting_ns"]) / prefills) if prefills else None,
+        },
         "decode": {
             "tokens": decoded,
             "mean_ns_per_token": round(int(total["decoding_ns"]) / decoded) if decoded else None,

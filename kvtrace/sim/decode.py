@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from kvtrace.core.compiled import inner
-from kvtrace.sim.ask import leave, make_objects
+from kvtrace.sim.ask import gather, leave, make_objects
+from kvtrace.sim.policies.queues import on_hit
 from kvtrace.sim.records import ASK, DECODE_ONLY, END, NONE, PREFILL_ONLY, USERS, World
 from kvtrace.sim.schedule import after_steps, depart, join
 from kvtrace.sim.store import store_generated
 from kvtrace.sim.tiers import DECODE as DECODE_PHASE
-from kvtrace.sim.tiers import fastest, read, touch
+from kvtrace.sim.tiers import fastest, live_in, read, touch
 from kvtrace.users.synthetic import think_ns
 
 
@@ -74,15 +75,28 @@ def end(world: World, actor: int) -> int:
     total.decoded_tokens += me.output
     total.decoding_ns += world.control.now - me.decode_start
     depart(world, actor)
+    if me.new:
+        make_objects(world, actor)
+        store_generated(world, actor, DECODE_PHASE)
+    if world.knobs.is_tail_first_at_end:
+        _use_backwards(world, actor)
     if world.knobs.source != USERS:
         leave(world, actor)
         world.idle[world.control.idle] = actor
         world.control.idle += 1
         return NONE
-    if me.new:
-        make_objects(world, actor)
-        store_generated(world, actor, DECODE_PHASE)
     me.history = me.input - me.retrieved_tokens + me.output
     me.turn += 1
     me.step = ASK
     return max(1, think_ns(world.users[actor], world.knobs.seed, actor))
+
+
+@inner
+def _use_backwards(world: World, actor: int) -> None:
+    """Make the request's first objects the most recent ones of each tier that evicts by LRU."""
+    n = gather(world, actor)
+    for i in range(n - 1, -1, -1):
+        live = live_in(world, world.chain[i]) & ~world.knobs.endless
+        for t in range(len(world.tiers)):
+            if live & (1 << t) and world.tiers[t].on_hit == 0:
+                on_hit(world, t, world.chain[i])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvtrace.core.compiled import inner
-from kvtrace.sim.ask import find_objects, gather, make_objects, set_entry
+from kvtrace.sim.ask import find_objects, gather, home_of, make_objects, set_entry
 from kvtrace.sim.records import (
     CHAINS,
     CHUNKED,
@@ -27,9 +27,12 @@ from kvtrace.sim.tiers import (
     emit,
     emit_layer,
     fastest,
+    follow,
+    give_slot,
     make_room,
     make_room_by_demotion,
     serve_read,
+    size_of,
     touch,
     write,
 )
@@ -117,15 +120,16 @@ def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
     Documents come first, in a stage of their own. Then objects of one group of layers are a stage: the first layers
     can be used while the next are read.
     """
-    me, knobs, slots, chain, where = world.actors[actor], world.knobs, world.slots, world.chain, world.where
+    me, knobs, chain, where = world.actors[actor], world.knobs, world.chain, world.where
     now, documents, request = world.control.now, me.retrieved_objects, me.request
     done, hits, hit_bytes, document_hits = now, 0, 0, 0
     for i in range(end):
         t = where[i]
         if t != NONE:
-            slot, tier = chain[i], world.tiers[t]
-            size = _read_size(world, slots[slot].size, i - documents, end - documents)
-            touch(world, t, slot)
+            entry, tier = chain[i], world.tiers[t]
+            size = _read_size(world, size_of(world, entry), i - documents, end - documents)
+            follow(world, t, i)
+            touch(world, t, entry)
             tier.read_bytes += size
             tier.hits += 1
             tier.hit_bytes += size
@@ -134,26 +138,25 @@ def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
             done = max(done, serve_read(world, t, size, now))
             if i < documents:
                 document_hits += 1
-                emit(world, now, READ, t, RETRIEVE, slot, size, request, 0)
+                emit(world, now, READ, t, RETRIEVE, entry, size, request, 0)
     stage = 1 if document_hits else 0
     layers = knobs.layers if hits > document_hits else 0
     for layer in range(layers):
         for i in range(documents, end):
             t = where[i]
             if t != NONE:
-                slot = chain[i]
-                size = _read_size(world, slots[slot].size, i - documents, end - documents)
-                emit_layer(world, now, READ, t, LOAD_PHASE, slot, size, request, stage + layer, layer)
+                size = _read_size(world, size_of(world, chain[i]), i - documents, end - documents)
+                emit_layer(world, now, READ, t, LOAD_PHASE, chain[i], size, request, stage + layer, layer)
     me.stage = stage + layers
     return done, hits * knobs.chunk_tokens if knobs.chunk_tokens else hit_bytes // knobs.bytes_per_token
 
 
 @inner
 def _count_lookups(world: World, actor: int, looked_up: int) -> None:
-    me, total, slots, chain, where = world.actors[actor], world.total, world.slots, world.chain, world.where
+    me, total, chain, where = world.actors[actor], world.total, world.chain, world.where
     total.lookups += looked_up
     for i in range(looked_up):
-        total.lookup_bytes += slots[chain[i]].size
+        total.lookup_bytes += size_of(world, chain[i])
     documents, shared = me.retrieved_objects, me.shared if world.knobs.mode != DECODE_ONLY else 0
     if documents + shared == 0:
         return
@@ -175,6 +178,8 @@ def promote(world: World, actor: int) -> int:
         gather(world, actor)
         for i in range(me.reached):
             world.where[i] = fastest(world, world.chain[i])
+            if world.where[i] > 0 and world.chain[i] < 0:
+                world.chain[i] = give_slot(world, home_of(world, actor, i))
         me.stage += _copy_up(world, me.reached, me.stage, me.request)
     me.step = STORE
     return _compute(world, me.missed_tokens * knobs.prefill_ns_per_token)
@@ -183,11 +188,30 @@ def promote(world: World, actor: int) -> int:
 @inner
 def _compute(world: World, took_ns: int) -> int:
     """Return how long it is until a prompt that takes so long is computed; in turn, the others come before it."""
-    control = world.control
+    control, total = world.control, world.total
     if took_ns == 0 or not world.knobs.prefill_in_turn:
         return took_ns
-    control.prefill_busy_ns = max(control.prefill_busy_ns, control.now) + took_ns
+    start = max(control.prefill_busy_ns, control.now)
+    total.prefills += 1
+    total.waiting_ns += start - control.now
+    control.prefill_busy_ns = start + took_ns
     return control.prefill_busy_ns - control.now
+
+
+@inner
+def _source(world: World, slot: int, found: int) -> int:
+    """Return the tier that `slot`, which was found in tier `found`, is copied up from; 0 or less if it is not."""
+    if found <= 0:
+        return found
+    what, knobs, source = world.slots[slot], world.knobs, found
+    if knobs.promotion == SECOND_TOUCH:
+        what.seen ^= 1
+        if what.seen:
+            source = 0
+    if knobs.is_exclusive and not what.live & (1 << source):
+        # A promotion before it demoted or evicted it: it is not in its tier to be moved from there.
+        source = 0
+    return source
 
 
 @inner
@@ -196,17 +220,11 @@ def _copy_up(world: World, end: int, stage: int, request: int) -> int:
     chain, where, knobs, now = world.chain, world.where, world.knobs, world.control.now
     is_any = 0
     for i in range(end):
-        slot, source = chain[i], where[i]
-        what = world.slots[slot]
-        size = what.size
-        if knobs.promotion == SECOND_TOUCH and source > 0:
-            what.seen ^= 1
-            if what.seen:
-                source = 0
-        if knobs.is_exclusive and source > 0 and not what.live & (1 << source):
-            # A promotion before it demoted or evicted it: it is not in its tier to be moved from there.
-            source = 0
-        t = 0 if knobs.promotion == TEMPORARY and source > 0 else source - 1
+        slot, source = chain[i], _source(world, chain[i], where[i])
+        if source <= 0:
+            continue
+        size = world.slots[slot].size
+        t = 0 if knobs.promotion == TEMPORARY else source - 1
         while knobs.is_exclusive and t > 0 and size > world.tiers[t].largest:
             t -= 1
         if knobs.is_exclusive and t >= 0 and size <= world.tiers[t].largest:
@@ -215,6 +233,7 @@ def _copy_up(world: World, end: int, stage: int, request: int) -> int:
             if knobs.is_write_back and size <= world.tiers[t].largest:
                 make_room_by_demotion(world, t, slot, now)
             if make_room(world, t, slot, now):
+                follow(world, t, i)
                 write(world, t, slot, now, PROMOTE_PHASE, request, stage)
                 is_any = 1
             t = -1 if knobs.is_exclusive else t - 1

@@ -32,7 +32,7 @@ from kvtrace.sim.records import (
 )
 from kvtrace.sim.schedule import pop, pop_decoding, push
 from kvtrace.sim.store import populate, store
-from kvtrace.sim.tiers import expire
+from kvtrace.sim.tiers import expire, pack
 
 
 @njit
@@ -45,6 +45,7 @@ def run(world: World) -> int:
         if code != DONE:
             return code
         populate(world)
+        pack(world)
     while True:
         actor = control.pending
         if actor == NONE:
@@ -61,6 +62,7 @@ def run(world: World) -> int:
         if code != DONE:
             return code
         delay = _act(world, actor)
+        pack(world)
         if delay != 0:
             control.pending = NONE
         if delay > 0 and control.now + delay < knobs.until_ns:
@@ -127,7 +129,8 @@ def _room(world: World, actor: int) -> int:
     me, knobs, control = world.actors[actor], world.knobs, world.control
     shared = me.retrieved_objects + me.shared
     n = shared + me.length + me.new
-    made = 0
+    # What has no slot may need one to be copied, or written again.
+    made = n if knobs.is_packed and me.step in (PROMOTE, STORE) else 0
     if me.step in (LOAD, END):
         # Which of a chain's objects are new is not known yet.
         made = me.length if knobs.source == CHAINS else me.new
@@ -148,14 +151,16 @@ def _room_for(world: World, n: int, written: int, made: int) -> int:
         control.need = made
         return SLOTS_FULL
     tiers = len(world.tiers)
-    # Every object is read once and written once to each tier. That displaces at most as many bytes from each,
-    # and one largest object and what lies between its marks a tier more, but no object twice; each displaced one
-    # takes three rows (read, write, delete).
-    displaced_bytes = (written + tiers) * control.max_size
+    # Every object is read once and written once to each tier. In each that gives anything up, that displaces at most as
+    # many bytes, and one largest object and what lies between its marks a tier more, but no object twice; each
+    # displaced one takes three rows (read, write, delete).
+    displaced_bytes, displacing = (written + tiers) * control.max_size, 0
     for t in range(tiers):
-        displaced_bytes += world.tiers[t].limit - world.tiers[t].low
+        if not knobs.endless & (1 << t):
+            displaced_bytes += world.tiers[t].limit - world.tiers[t].low
+            displacing += 1
     displaced = min(displaced_bytes // max(1, control.min_size), len(world.slots)) + written + tiers
-    control.need = knobs.ranks * knobs.layers * ((1 + tiers) * n + 3 * tiers * displaced + 8)
+    control.need = knobs.ranks * knobs.layers * ((1 + tiers) * n + 3 * displacing * displaced + 8)
     is_room = (
         control.rows + control.need <= len(world.rows.ts_ns)
         and control.made + made <= len(world.made_size)

@@ -18,7 +18,7 @@ from kvtrace.core import metadata
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Table, arrow_schema, enum_array, enum_code
-from kvtrace.core.tables import Writer, create, objects_path
+from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
 from kvtrace.model.shape import PieceKind, pieces
 from kvtrace.requests import own_table
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _OBJECT_ROWS = 1 << 18
-# Flushes that may wait to be encoded, each some 13 MB: about as many as a row group takes, which are encoded at once, so
-# that neither thread often waits for the other.
-_WAITING = 5
+# Of rows that wait to be encoded, each some 45 bytes: about as many as are encoded at once, a row group, so that
+# neither thread often waits for the other.
+_WAITING_ROWS = ROW_GROUP_ROWS
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _KEY_DIGITS = 12
 
@@ -65,19 +65,7 @@ def write(
             for batch in own_table.batches(requests, _arrived(simulation.load)):
                 log.write(batch)
 
-        taken: deque[tuple[int, Flush]] = deque()
-
-        def encode(flush: Flush) -> None:
-            trace.write(trace_batch(flush.rows))
-            if len(flush.object_bytes):
-                objects.write(object_batch(objects.rows, kind, flush.object_bytes))
-            if log is not None and len(flush.log):
-                log.write(_user_requests(flush.log))
-            taken.append((trace.rows, flush))
-            while taken and taken[0][0] <= trace.encoded_rows:
-                simulation.give_back(taken.popleft()[1])
-
-        _run(simulation, encode, progress)
+        _run(simulation, _encoder(simulation, kind, trace, objects, log), progress)
         for writer in (trace, objects, log):
             if writer is not None:
                 writer.update(stats=simulation.stats())
@@ -85,18 +73,37 @@ def write(
     return trace.meta
 
 
+def _encoder(
+    simulation: Simulation, kind: str, trace: Writer, objects: Writer, log: Writer | None
+) -> Callable[[Flush], None]:
+    """Return what writes a flush to the tables, and gives its memory back once that is encoded."""
+    taken: deque[tuple[int, Flush]] = deque()
+
+    def encode(flush: Flush) -> None:
+        trace.write(trace_batch(flush.rows))
+        if len(flush.object_bytes):
+            objects.write(object_batch(objects.rows, kind, flush.object_bytes))
+        if log is not None and len(flush.log):
+            log.write(_user_requests(flush.log))
+        taken.append((trace.rows, flush))
+        while taken and taken[0][0] <= trace.encoded_rows:
+            simulation.give_back(taken.popleft()[1])
+
+    return encode
+
+
 def _run(simulation: Simulation, encode: Callable[[Flush], None], progress: Callable[[float], None]) -> None:
     """Simulate in this thread, and `encode` what that makes in another, in order."""
-    waiting: deque[Future[None]] = deque()
+    waiting: deque[tuple[Future[None], int]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="trace-encoder") as encoder:
 
         def sink(flush: Flush) -> None:
-            waiting.append(encoder.submit(encode, flush))
-            if len(waiting) > _WAITING:
-                waiting.popleft().result()
+            waiting.append((encoder.submit(encode, flush), flush.room))
+            while len(waiting) > 1 and sum(room for _, room in waiting) > _WAITING_ROWS:
+                waiting.popleft()[0].result()
 
         simulation.run(sink, progress)
-        for future in waiting:
+        for future, _ in waiting:
             future.result()
 
 

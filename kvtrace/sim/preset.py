@@ -15,7 +15,7 @@ from kvtrace.core.metadata import TierFacts
 from kvtrace.core.units import parse_bytes, parse_duration_ns
 from kvtrace.model.serving import BATCH, COMPUTING
 from kvtrace.sim.policies.policies import Policy
-from kvtrace.users.workload import Workload
+from kvtrace.users.workload import LoadDefaults, Workload
 from kvtrace.users.workload import check as check_workload
 
 PRESETS = Path(__file__).with_name("presets")
@@ -72,6 +72,18 @@ class Promotion(StrEnum):
     """To the fastest tier only: tiers between do not keep it."""
 
 
+class Recency(StrEnum):
+    """In which order the objects of a request count as used."""
+
+    HEAD_FIRST = "head-first"
+    """As they are looked up and stored: of one request, the first object is given up first."""
+    TAIL_FIRST = "tail-first"
+    """Each is less recent than those before it: of one request, the last object is given up first, for what it is good
+    for needs all before it. In tiers that evict by lru."""
+    TAIL_FIRST_AT_END = "tail-first-at-end"
+    """Likewise, but only as the request ends; until then as head-first."""
+
+
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tier of a preset; without a capacity it has no bound."""
 
@@ -122,17 +134,6 @@ def _bytes(value: str | int | None) -> int | None:
     return parse_bytes(value) if isinstance(value, str) else value
 
 
-class LoadDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a locked benchmark prescribes; `gen` uses it where the command line says nothing."""
-
-    model: str | None = None
-    """The model, where the command line names none."""
-    users: int | None = None
-    """Synthetic users, likewise."""
-    duration: str | None = None
-    """Virtual time, likewise, such as `300s`."""
-
-
 class Basis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a preset was made from; for people, and in no trace."""
 
@@ -159,6 +160,8 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Where new objects go, and so what happens to those that make room."""
     promotion: Promotion
     """Whether a load copies an object to faster tiers."""
+    recency: Recency = Recency.HEAD_FIRST
+    """In which order the objects of a request count as used, which is the order in which they are given up."""
     exclusive: bool = False
     """What is promoted leaves the tier it was in. What another promotion of the same request demoted stays there."""
     demotion_keeps_age: bool = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,8 @@ TIER = np.dtype(
         *_int64s("read_rate write_rate latency_ns concurrency read_busy_ns write_busy_ns").descr,
         # Its policy's operations, as addresses of compiled functions; all 0: LRU.
         *_int64s("on_hit on_insert choose on_remove forget").descr,
+        # With LRU: 1 + the slot that the next one used comes right behind, or 0: it is the most recent.
+        *_int64s("behind").descr,
         # What one policy alone needs: how long an object lives (TTL); bytes ARC means T1 to have; whether S3-FIFO ever
         # evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
         ("ttl_ns", "i8"),
@@ -59,9 +63,12 @@ TIER = np.dtype(
 QUEUE = _int64s("head tail bytes")
 """A list of a tier's slots: the most recent, the least recent, and the bytes of all (not counted for LRU)."""
 
-SLOT = np.dtype([("object", "i8"), ("size", "i8"), ("held", "i4"), ("live", "i2"), ("seen", "i1")], align=True)
-"""A slot: the object it holds, its bytes (all ranks together), how many may still ask for it (so that it is not
-reused), a bit for each tier it is live in, and whether it was loaded once and not promoted yet."""
+SLOT = np.dtype(
+    [*_int64s("object size home").descr, ("live", "i2"), ("held", "i1"), ("seen", "i1"), ("is_loose", "i1")], align=True
+)
+"""A slot: the object it holds, its bytes (all ranks together), where in World.contexts it is named (NONE: nowhere, or
+in World.items), a bit for each tier it is live in, whether somebody may still ask for it (so that it is not reused),
+whether it was loaded once and not promoted yet, and whether it is in World.loose."""
 
 LINK = np.dtype([("newer", "i4"), ("older", "i4")])
 """Of a slot in a tier: its neighbours in the list it is in."""
@@ -71,6 +78,10 @@ NOTE = np.dtype([("count", "i8"), ("place", "i4"), ("top", "i4"), ("members", "i
 which group); and of the LFU group of this number its most recent slot (if unused: the next unused group) and how many
 it has."""
 
+PACKED_BITS = 9
+"""Of what stands for an object that needs no slot: a bit for each tier it is live in, and whether it was seen. The
+number of the object is above; and -2 less all that is what stands in World.contexts, where a slot is >= 0."""
+
 ACTOR = _int64s(
     "step request session turn input output new_tokens first context length new stage decoded decode_start history "
     "asked_ns reached missed_tokens entry prompt shared retrieved retrieved_objects retrieved_tokens queued_ns "
@@ -78,8 +89,9 @@ ACTOR = _int64s(
 )
 """A user, or a request in flight. Its objects are, in order, those of `retrieved` items, `shared` ones of the item
 `prompt`, and `length` of its own, of which up to `new` last ones are to be made or stored. Its own ones stand in row
-`context` of World.contexts, or with CHAINS in World.chains from place `first` on. `queued_ns` is what was to be computed
-before it when it came, `served_ns` when its last read is done, `first_step` the batch's clock when it joined."""
+`context` of World.contexts, or with CHAINS are named by World.chains from place `first` on. `queued_ns` is what was to
+be computed before it when it came, `served_ns` when its last read is done, `first_step` the batch's clock when it
+joined."""
 
 CONVERSATION = _int64s("context length tokens remaining")
 """A conversation of a file: row of World.contexts (NONE before it begins and after it ends), how many objects, tokens
@@ -96,8 +108,8 @@ EVENT = _int64s("when actor")
 """Who acts when: at a time in ns, or at a count of the batch's clock."""
 
 BATCH = _int64s("size bytes step_ns steps since_ns due_ns waiting")
-"""The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the clock
-of steps, and the time when it stood there; when the first of those that wait for the clock is due, and how many wait."""
+"""The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the
+clock of steps, and the time when it stood there; when the first that waits for the clock is due, and how many wait."""
 
 WANTED = _int64s("tier slot leaving")
 """At a depth of demotions: the tier that makes room, for which slot, and which it gives up (NONE: not yet chosen)."""
@@ -109,14 +121,14 @@ FIRST_TOKEN = _int64s("with_cache_ns without_cache_ns")
 
 CONTROL = _int64s(
     "pending now arrived heap_size next_request next_session next_object made logged need min_size max_size answered "
-    "populated rows free idle idle_contexts prefill_busy_ns uses"
+    "populated rows free idle idle_contexts prefill_busy_ns uses loose"
 )
 """Where the loop is: the actor whose step is due, the time, how much is in each buffer and stack, how much `need` asks
 for, the least and largest size of an object, and until when prompts are being computed."""
 
 TOTAL = _int64s(
     "requests input_tokens output_tokens lookups lookup_bytes decode_misses unplaced prompt_lookups prompt_hits "
-    "document_lookups document_hits decoded_tokens decoding_ns"
+    "document_lookups document_hits decoded_tokens decoding_ns prefills waiting_ns"
 )
 
 
@@ -130,6 +142,8 @@ class Knobs(Structure):
     """A tier forgets with time."""
     endless = number()
     """A bit for each tier that never gives anything up."""
+    is_packed = number()
+    """Objects that no tier may give up have no slot."""
     ranks = number()
     """Objects of a slot: one for each rank and group of layers."""
     layers = number()
@@ -139,6 +153,10 @@ class Knobs(Structure):
     """0 never, 1 always, SECOND_TOUCH, or TEMPORARY: to the fastest tier only."""
     is_exclusive = number()
     """What is promoted leaves the tier it was in."""
+    is_tail_first = number()
+    """An object used is less recent than those before it in its request."""
+    is_tail_first_at_end = number()
+    """As a request ends, its objects count as used once more, backwards."""
     keeps_age = number()
     """What is demoted stays as recent as it was."""
     min_load_tokens = number()
@@ -225,6 +243,8 @@ class World(Structure):
     """[slots]: how many uses there had been when each was last used; empty without knobs.keeps_age."""
     free = table("i4")
     """A stack of unused slots; control.free of them."""
+    loose = table("i4")
+    """[slots]: those that may need none any more; control.loose of them."""
     users = table(USER)
     """Empty with a file."""
     actors = table(ACTOR)
@@ -242,17 +262,17 @@ class World(Structure):
     conversation = table("i8")
     """With CONVERSATIONS: [requests]: the row of `conversations`."""
     conversations = table(CONVERSATION)
-    contexts = table("i4")
-    """[users or conversations that go on, knobs.context_width]: the slots of each one's own objects, in order."""
+    contexts = table("i8")
+    """[users or conversations that go on, knobs.context_width]: the slots of each one's own objects, in order, or what
+    stands for those that need none. With CHAINS: [objects]: the same, of each object of the file; NONE before it is
+    asked for, and after."""
     idle_contexts = table("i8")
     """With CONVERSATIONS: a stack of unused rows of `contexts`; control.idle_contexts of them."""
     offsets = table("i8")
     """With CHAINS: request n has the objects chains[offsets[n]:offsets[n + 1]]."""
     chains = table("i4")
-    object_slot = table("i4")
-    """With CHAINS: [objects]: the slot of each object that was asked for."""
     object_uses = table("i4")
-    """With CHAINS: [objects]: how often requests name it."""
+    """With CHAINS: [objects]: how often requests will still name it."""
     pieces = table(PIECE)
     items = table(ITEM)
     """System prompts, then the documents' chunks, then the users' entries to decode."""
@@ -268,12 +288,23 @@ class World(Structure):
     """[rows]: requests of users since the last flush."""
     first_token = table(FIRST_TOKEN)
     """[rows]: times to the first token since the last flush; empty if not modelled."""
-    chain = table("i4")
-    """Scratch: the slots of one request."""
+    chain = table("i8")
+    """Scratch: the objects of one request, as in contexts."""
     where = table("i1")
     """Scratch: the tier in which each was found."""
     wanted = table(WANTED)
     """Scratch of make_room_by_demotion: [tiers + 1]."""
+
+
+def new_contexts(count: int) -> Any:
+    """Return World.contexts, of which only what is used takes memory, by the page: numpy would ask for huge pages."""
+    try:
+        memory = mmap.mmap(-1, max(1, 8 * count))
+    except OSError as error:
+        raise MemoryError(str(error)) from None
+    with suppress(OSError):  # of a kernel without huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.int64)[:count]
 
 
 def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
@@ -291,7 +322,7 @@ def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
 def new_slots(sizes: Any) -> Any:
     """Return one slot an object of `sizes` bytes, live in no tier and held by nobody."""
     slots = np.zeros(len(sizes), SLOT)
-    slots["object"], slots["size"] = np.arange(len(sizes)), sizes
+    slots["object"], slots["size"], slots["home"] = np.arange(len(sizes)), sizes, NONE
     return slots
 
 

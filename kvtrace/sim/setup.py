@@ -14,7 +14,7 @@ from kvtrace.requests.requests import Requests
 from kvtrace.sim import records
 from kvtrace.sim.chains import chunk_chains, conversations
 from kvtrace.sim.policies.policies import Policy
-from kvtrace.sim.preset import BYTES_PER_US, Entry, Match, Placement, Preset, Promotion
+from kvtrace.sim.preset import BYTES_PER_US, Entry, Match, Placement, Preset, Promotion, Recency
 from kvtrace.sim.records import NONE, Knobs, World
 from kvtrace.users import synthetic
 from kvtrace.users.workload import Library, Popularity, ServingMode
@@ -96,7 +96,8 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     _set_requests(world, requests)
     world.actors["entry"] = world.actors["prompt"] = NONE
     world.actors["context"] = np.arange(count)
-    world.contexts = np.empty(count * WIDTH, np.int32)
+    if len(world.contexts) == 0:
+        world.contexts = records.new_contexts(count * WIDTH)
     world.idle, world.idle_contexts = np.arange(count - 1, -1, -1), np.arange(count - 1, -1, -1)
     world.control["idle"] = world.control["idle_contexts"] = count
     world.heap, world.decoding = np.zeros(count + 1, records.EVENT), np.zeros(count + 1, records.EVENT)
@@ -108,7 +109,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     world.made_size = np.empty(rows, np.int64)
     world.log = np.empty(rows if requests is None else 0, records.ASKED)
     world.first_token = np.empty(rows if has_times(preset) else 0, records.FIRST_TOKEN)
-    world.chain, world.where = np.empty(ROOM, np.int32), np.empty(ROOM, np.int8)
+    world.chain, world.where = np.empty(ROOM, np.int64), np.empty(ROOM, np.int8)
     world.wanted = np.empty(len(preset.tiers) + 1, records.WANTED)
     control = world.control
     control["pending"] = NONE
@@ -146,11 +147,15 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
     knobs.endless = sum(
         1 << t for t, tier in enumerate(p.tiers) if tier.capacity_bytes is None and tier.policy is not Policy.TTL
     )
+    # An entry of a turn has a size of its own; decoding holds on to a slot; who remembers what it gave up, too.
+    knobs.is_packed = is_chunk and not p.decode_read_tokens and not knobs.keeps_ghosts
     knobs.ranks, knobs.layers = sizes.ranks, sizes.layers
     knobs.is_prefix = p.match is Match.PREFIX
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
     knobs.promotion = list(Promotion).index(p.promotion)
     knobs.is_exclusive, knobs.keeps_age = p.exclusive, p.demotion_keeps_age
+    knobs.is_tail_first = p.recency is Recency.TAIL_FIRST
+    knobs.is_tail_first_at_end = p.recency is Recency.TAIL_FIRST_AT_END
     knobs.min_load_tokens = p.min_load_tokens
     knobs.stores_generated = p.store_generated
     knobs.chunk_tokens = p.chunk_tokens if is_chunk else 0
@@ -202,7 +207,7 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
     world.links, world.notes = records.new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
-    world.free = np.arange(used + ROOM - 1, -1, -1)
+    world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
     world.documents, world.document_weight = library.document_first, library.document_weight
     world.control["free"], world.control["next_object"] = ROOM, used
 
@@ -217,7 +222,7 @@ def _set_requests(world: World, requests: Requests | None) -> None:
         chains = chunk_chains(requests, world.knobs.chunk_tokens)
         world.offsets, world.chains = chains.offsets, chains.slots
         world.object_uses = np.bincount(chains.slots, minlength=len(chains.tokens))
-        world.object_slot = np.full(len(chains.tokens), NONE, np.int32)
+        world.contexts = np.full(len(chains.tokens), NONE, np.int64)
         return
     world.conversation, count = conversations(requests)
     world.conversations = np.zeros(count, records.CONVERSATION)

@@ -1,9 +1,10 @@
 """Run a simulation in virtual time and stream what it does: requests in, trace rows out, counters at the end.
 
-Its memory does not grow with the rows. An object that may still be asked for, or is live in a tier that may delete it,
-takes 28 bytes and 8 a tier (52 with three tiers; 24 a tier more if any policy is not LRU), and there is at most half as
-much again for room to grow. Requests of a file take about 100 bytes a request, 4 a reference to a block, and 8 a
-distinct block. With the policies s3fifo and arc every block of a file counts as one that may still be asked for.
+Its memory does not grow with the rows. A chunk that may still be asked for takes 8 bytes, and while it is live in a
+tier that may delete it 40, and 8 a tier, more (24 a tier more if any policy is not LRU), with at most half as much
+again for room to grow. An entry of a turn takes all of that as long as it may be asked for; so does any chunk with
+decode reads, and with the policies s3fifo and arc, with which every block of a file counts as one that may still be
+asked for. Requests of a file take about 100 bytes a request, 4 a reference to a block, and 12 a distinct block.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from kvtrace.users.workload import library_of
 __all__ = ["FOREVER_NS", "Flush", "Load", "Simulation", "Sink"]
 
 ROWS = 1 << 18
+SPARE = 2
+"""Buffers of so many rows that are kept to be used again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,12 @@ class Flush:
     log: Any
     """Requests of users, records.ASKED."""
     now_ns: int
+
+    @property
+    def room(self) -> int:
+        """How many rows the memory of the arrays has room for."""
+        times = self.rows["ts_ns"]
+        return len(times if times.base is None else times.base)
 
 
 class Sink(Protocol):
@@ -140,28 +149,30 @@ class Simulation:
     def _flush(self) -> Flush:
         now, control = self.world, self.world.control
         made, logged, rows = (int(control[name]) for name in ("made", "logged", "rows"))
-        columns = {name: column[:rows] for name, column in now.rows.arrays.items()}
+        # Larger buffers, if one request needs more than they hold.
+        need, room = int(control["need"]), len(now.rows.ts_ns)
+        if rows < room // 2 and room >= need:
+            columns = {name: column[:rows].copy() for name, column in now.rows.arrays.items()}
+        else:
+            columns = {name: column[:rows] for name, column in now.rows.arrays.items()}
+            if room >= need and self._spare:
+                now.rows.use(self._spare.popleft())
+            else:
+                now.rows.room_for(room if room >= need else need + need // 4)
         sizes = np.repeat(now.made_size[:made] // self.parts, self.parts)
+        if len(now.made_size) < need:
+            now.made_size = np.empty(need + need // 4, np.int64)
         flush = Flush(columns, sizes, now.log[:logged].copy(), self.now_ns)
         if self.has_times:
             self._first_tokens.append(now.first_token[: control["answered"]].copy())
         for name in ("made", "logged", "answered", "rows"):
             control[name] = 0
-        # Larger buffers, if one request needs more than they hold.
-        need, room = int(control["need"]), len(now.rows.ts_ns)
-        if room >= need and self._spare:
-            now.rows.use(self._spare.popleft())
-        else:
-            now.rows.room_for(room if room >= need else 2 * need)
-        if len(now.made_size) < need:
-            now.made_size = np.empty(2 * need, np.int64)
         return flush
 
     def give_back(self, flush: Flush) -> None:
         """Take the arrays of `flush` to write later rows into: new ones cost a page fault for each 4 KiB."""
-        columns = {name: column.base for name, column in flush.rows.items()}
-        if len(columns["ts_ns"]) == len(self.world.rows.ts_ns):
-            self._spare.append(columns)
+        if flush.room == len(self.world.rows.ts_ns) and len(self._spare) < SPARE:
+            self._spare.append({name: column.base for name, column in flush.rows.items()})
 
     def _grow_slots(self) -> None:
         """Add half as many slots, or as many as are needed; the new ones are free."""
@@ -172,7 +183,7 @@ class Simulation:
         free[:count] = now.free[:count]
         free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
         control["free"] = count + more
-        now.free = free
+        now.free, now.loose = free, np.concatenate([now.loose, np.empty(more, np.int32)])
         now.slots = np.concatenate([now.slots, records.new_slots(np.zeros(more, np.int64))])
         now.ages = np.concatenate([now.ages, np.zeros(more if len(now.ages) else 0, np.int64)])
         links, notes = records.new_links(more, tiers, has_policies=len(now.notes) > 0)
@@ -201,16 +212,18 @@ class Simulation:
             rows = 2 * old
             now.idle_contexts = np.concatenate([np.arange(rows - 1, old - 1, -1), np.zeros(old, np.int64)])
             now.control["idle_contexts"] = old
-        contexts = np.empty((rows, now.knobs.context_width), np.int32)
+        contexts = records.new_contexts(rows * now.knobs.context_width).reshape(rows, -1)
         used = now.conversations if len(now.conversations) else now.actors
         for context, length in used[["context", "length"]][used["length"] > 0].tolist():
-            contexts[context, :length] = before[context, :length]
-        now.contexts = contexts
+            entries = contexts[context, :length] = before[context, :length]
+            places = np.flatnonzero(entries >= 0)
+            now.slots["home"][entries[places]] = context * now.knobs.context_width + places
+        now.contexts = contexts.reshape(-1)
 
     def _grow_chain(self) -> None:
         """Make room for a longer prompt."""
         more = 2 * int(self.world.control["need"])
-        self.world.chain, self.world.where = np.empty(more, np.int32), np.empty(more, np.int8)
+        self.world.chain, self.world.where = np.empty(more, np.int64), np.empty(more, np.int8)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""

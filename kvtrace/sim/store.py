@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from kvtrace.core.compiled import inner
-from kvtrace.sim.ask import gather
+from kvtrace.sim.ask import gather, home_of
 from kvtrace.sim.records import DECODE, DECODE_ONLY, NONE, PREFILL_ONLY, World
-from kvtrace.sim.tiers import POPULATE, PREFILL, fastest, lower_tier, make_room, make_room_by_demotion, touch, write
+from kvtrace.sim.tiers import (
+    POPULATE,
+    PREFILL,
+    fastest,
+    follow,
+    give_slot,
+    lower_tier,
+    make_room,
+    make_room_by_demotion,
+    touch,
+    write,
+)
 from kvtrace.sim.tiers import STORE as STORE_PHASE
 
 
@@ -36,6 +47,7 @@ def store(world: World, actor: int) -> None:
         control.answered += 1
     n = gather(world, actor)
     first = n - me.new
+    _give_slots(world, actor, first, n)
     if me.retrieved_objects + me.shared and world.knobs.mode != DECODE_ONLY:
         lost = _keep_lost(world, actor)
         for i in range(me.new):
@@ -44,6 +56,14 @@ def store(world: World, actor: int) -> None:
     _store_new(world, actor, first, n, PREFILL, STORE_PHASE)
     me.decoded, me.served_ns, me.first_step = 0, 0, NONE
     me.step = DECODE
+
+
+@inner
+def _give_slots(world: World, actor: int, first: int, n: int) -> None:
+    """Have slots in `chain[first:n]`, the last ones of the actor's request: what is in a tier needs one."""
+    for i in range(first, n):
+        if world.chain[i] < 0:
+            world.chain[i] = give_slot(world, home_of(world, actor, i))
 
 
 @inner
@@ -67,7 +87,9 @@ def _keep_lost(world: World, actor: int) -> int:
 def store_generated(world: World, actor: int, phase: int) -> None:
     """Write the objects that generated tokens have filled."""
     n = gather(world, actor)
-    _store_new(world, actor, n - world.actors[actor].new, n, phase, phase)
+    first = n - world.actors[actor].new
+    _give_slots(world, actor, first, n)
+    _store_new(world, actor, first, n, phase, phase)
 
 
 @inner
@@ -101,9 +123,11 @@ def _store_down(world: World, first: int, n: int, stage: int, request: int, phas
             world.total.unplaced += 1
         elif held_in == t or (held_in != NONE and world.knobs.is_exclusive):
             # Computed again though it is still there: an engine does not store it twice.
+            follow(world, held_in, i)
             touch(world, held_in, slot)
         else:
             make_room_by_demotion(world, t, slot, now)
+            follow(world, t, i)
             write(world, t, slot, now, phase, request, stage)
             is_any = 1
     return is_any
@@ -122,8 +146,10 @@ def _store_through(
         if t == NONE:
             world.total.unplaced += 1
         elif world.slots[slot].live & (1 << t):
+            follow(world, t, i)
             touch(world, t, slot)
         elif make_room(world, t, slot, now):
+            follow(world, t, i)
             write(world, t, slot, now, first_phase, request, stage)
             is_first = 1
     for i in range(first, n):
@@ -131,6 +157,7 @@ def _store_through(
         t = lower_tier(world, 0, world.slots[slot].size) + 1
         while 0 < t < len(world.tiers):
             if not world.slots[slot].live & (1 << t) and make_room(world, t, slot, now):
+                follow(world, t, i)
                 write(world, t, slot, now, rest_phase, request, stage + is_first)
                 is_lower = 1
             t += 1

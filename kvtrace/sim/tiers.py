@@ -17,7 +17,7 @@ from kvtrace.sim.policies.queues import (
     settle,
     victim,
 )
-from kvtrace.sim.records import NONE, World
+from kvtrace.sim.records import NONE, PACKED_BITS, World
 
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
 LOAD, PROMOTE, PREFILL, STORE, DECODE, DEMOTE, EVICT, POPULATE, RETRIEVE = (
@@ -29,13 +29,81 @@ LOAD, PROMOTE, PREFILL, STORE, DECODE, DEMOTE, EVICT, POPULATE, RETRIEVE = (
 )
 
 
+@forced
+def _is_endless(world: World, t: int) -> int:
+    """Return whether tier `t` never gives anything up: which it would give up first is not kept."""
+    return world.knobs.endless & (1 << t)
+
+
+@forced
+def packed(what: int) -> int:
+    """Return what an entry that is no slot stands for, or such an entry."""
+    return -2 - what
+
+
+@forced
+def live_in(world: World, entry: int) -> int:
+    """Return a bit for each tier in which the object of an entry of World.contexts, or of a slot, is live."""
+    return world.slots[entry].live if entry >= 0 else packed(entry) & ((1 << (PACKED_BITS - 1)) - 1)
+
+
+@forced
+def size_of(world: World, entry: int) -> int:
+    """Return the bytes of the object of an entry, all ranks together."""
+    return world.slots[entry].size if entry >= 0 else world.knobs.chunk_bytes
+
+
+@inner
+def give_slot(world: World, home: int) -> int:
+    """Return the slot of the object that `contexts[home]` stands for; it takes one if it has none."""
+    entry: int = world.contexts[home]
+    if entry >= 0:
+        return entry
+    control, known = world.control, packed(entry)
+    control.free -= 1
+    slot: int = world.free[control.free]
+    what = world.slots[slot]
+    what.object, what.size, what.home, what.held = known >> PACKED_BITS, world.knobs.chunk_bytes, home, 1
+    what.live, what.seen = live_in(world, entry), known >> (PACKED_BITS - 1) & 1
+    world.contexts[home] = slot
+    return slot
+
+
+@inner
+def _loosen(world: World, slot: int) -> None:
+    """Note that no tier may give `slot` up any more, if so: others may still look at it in this step."""
+    what, control = world.slots[slot], world.control
+    if world.knobs.is_packed and not what.is_loose and what.live & ~world.knobs.endless == 0:
+        what.is_loose = 1
+        world.loose[control.loose] = slot
+        control.loose += 1
+
+
+@inner
+def pack(world: World) -> None:
+    """Take the slots of those objects that need none: what an entry can hold is all that is known of them."""
+    control = world.control
+    while control.loose > 0:
+        control.loose -= 1
+        slot = world.loose[control.loose]
+        what = world.slots[slot]
+        what.is_loose = 0
+        if what.held and what.home != NONE and what.live & ~world.knobs.endless == 0:
+            known = what.object << PACKED_BITS | what.seen << (PACKED_BITS - 1) | what.live
+            world.contexts[what.home] = packed(known)
+            what.held, what.live = 0, 0
+            world.free[control.free] = slot
+            control.free += 1
+
+
 @inner
 def emit_layer(
-    world: World, now: int, op: int, t: int, phase: int, slot: int, size: int, request: int, stage: int, layer: int
+    world: World, now: int, op: int, t: int, phase: int, entry: int, size: int, request: int, stage: int, layer: int
 ) -> None:
-    """Append a row for each rank's object of one group of layers of `slot`; `size` is of all its objects."""
+    """Append a row for each rank's object of one group of layers of `entry`; `size` is of all its objects."""
     rows, ranks, layers = world.rows, world.knobs.ranks, world.knobs.layers
-    first, number = world.control.rows, world.slots[slot].object
+    first: int = world.control.rows
+    number = world.slots[entry].object if entry >= 0 else packed(entry) >> PACKED_BITS
     world.control.rows = first + ranks
     for rank in range(ranks):
         i = first + rank
@@ -51,10 +119,10 @@ def emit_layer(
 
 
 @forced
-def emit(world: World, now: int, op: int, t: int, phase: int, slot: int, size: int, request: int, stage: int) -> None:
-    """Append one row for each object of a slot; request NONE is background work."""
+def emit(world: World, now: int, op: int, t: int, phase: int, entry: int, size: int, request: int, stage: int) -> None:
+    """Append one row for each object of an entry or a slot; request NONE is background work."""
     for layer in range(world.knobs.layers):
-        emit_layer(world, now, op, t, phase, slot, size, request, stage, layer)
+        emit_layer(world, now, op, t, phase, entry, size, request, stage, layer)
 
 
 @inner
@@ -95,11 +163,24 @@ def _stamp(world: World, slot: int) -> None:
         world.ages[slot] = world.control.uses
 
 
+@inner
+def follow(world: World, t: int, i: int) -> None:
+    """Let the object `chain[i]`, once it is used in tier `t`, be less recent than those before it, if that is so."""
+    if not world.knobs.is_tail_first or _is_endless(world, t):
+        return
+    k = i - 1
+    while k >= 0 and (world.chain[k] == world.chain[i] or not live_in(world, world.chain[k]) & (1 << t)):
+        k -= 1
+    world.tiers[t].behind = 0 if k < 0 else 1 + world.chain[k]
+
+
 @forced
-def touch(world: World, t: int, slot: int) -> None:
-    """Note that `slot`, which is live in tier `t`, was used."""
-    on_hit(world, t, slot)
-    _stamp(world, slot)
+def touch(world: World, t: int, entry: int) -> None:
+    """Note that the object of `entry`, which is live in tier `t`, was used."""
+    if not _is_endless(world, t):
+        on_hit(world, t, entry)
+    if entry >= 0:
+        _stamp(world, entry)
 
 
 @inner
@@ -114,15 +195,17 @@ def read(world: World, t: int, slot: int, now: int, phase: int, request: int, st
 @inner
 def write(world: World, t: int, slot: int, now: int, phase: int, request: int, stage: int) -> None:
     """Write `slot` into tier `t`, which has room."""
-    on_insert(world, t, slot, now)
+    tier, what = world.tiers[t], world.slots[slot]
+    if not _is_endless(world, t):
+        on_insert(world, t, slot, now)
     if phase != DEMOTE:
         _stamp(world, slot)
-    tier, what = world.tiers[t], world.slots[slot]
     what.live |= 1 << t
     tier.used += what.size
     tier.written_bytes += what.size
     _serve_write(world, t, what.size, now)
     emit(world, now, WRITE, t, phase, slot, what.size, request, stage)
+    _loosen(world, slot)
 
 
 @inner
@@ -132,11 +215,7 @@ def release(world: World, slot: int) -> None:
     A tier that never gives anything up does not need what nobody can ask for: so memory does not grow with it.
     """
     what, control = world.slots[slot], world.control
-    live = what.live
-    if what.held == 0 and live & ~world.knobs.endless == 0:
-        for t in range(len(world.tiers)):
-            if live & (1 << t):
-                on_remove(world, t, slot, 0)
+    if what.held == 0 and what.live & ~world.knobs.endless == 0:
         what.live = 0
         if len(world.notes):
             forget(world, slot)
@@ -147,19 +226,23 @@ def release(world: World, slot: int) -> None:
 @inner
 def drop(world: World, t: int, slot: int, now: int, phase: int) -> None:
     """Delete `slot` from tier `t`; a slot that lives nowhere and that nobody can ask for becomes free."""
-    on_remove(world, t, slot, phase != PROMOTE)
+    if not _is_endless(world, t):
+        on_remove(world, t, slot, phase != PROMOTE)
     tier, what = world.tiers[t], world.slots[slot]
     what.live &= ~(1 << t)
     tier.used -= what.size
     tier.deleted_bytes += what.size
     emit(world, now, DELETE, t, phase, slot, what.size, NONE, NONE)
-    release(world, slot)
+    if what.held:
+        _loosen(world, slot)
+    else:
+        release(world, slot)
 
 
 @forced
-def fastest(world: World, slot: int) -> int:
-    """Return the fastest tier in which `slot` is live, or NONE."""
-    live, t = world.slots[slot].live, 0
+def fastest(world: World, entry: int) -> int:
+    """Return the fastest tier in which the object of `entry` is live, or NONE."""
+    live, t = live_in(world, entry), 0
     while t < len(world.tiers) and not live & (1 << t):
         t += 1
     return t if t < len(world.tiers) else NONE

@@ -60,7 +60,7 @@ def make(
     served = min(served, max_requests or served)
     if not served:
         raise ConfigError(f"nobody asks within {format_duration(until_ns)} with seed {seed}: raise the duration")
-    return _requests(asked[begun[:served]], times[:served], users, rows)
+    return _requests(asked[begun[:served]], times[:served], users, rows, decode_ns_per_token)
 
 
 def _in_order_of_code() -> list[Qos]:
@@ -123,7 +123,7 @@ def _serve(
     return len(asked)
 
 
-def _requests(served: Any, times: Any, users: Any, asked: int) -> Requests:
+def _requests(served: Any, times: Any, users: Any, asked: int, decode_ns_per_token: int) -> Requests:
     """Return `served`, in the order in which they were begun, as requests; conversations are numbered as they begin."""
     wide = served["user"] * (1 << 32) + served["conversation"]
     _, first, inverse = np.unique(wide, return_index=True, return_inverse=True)
@@ -144,7 +144,10 @@ def _requests(served: Any, times: Any, users: Any, asked: int) -> Requests:
             f"users do not wait for answers: they ask {asked} times, and {len(served)} requests of "
             f"{origin['served_users']} of {len(users)} users are served ({shares}), each from when it is begun"
         ),
-        "what storage takes does not delay who is served next",
+        (
+            f"a server is held for {decode_ns_per_token / 1e6:g} ms a token of its answer: what storage and prompts "
+            "take, and what is decoded beside it, does not delay who is served next"
+        ),
         "the source has no block ids: prompts share a prefix within their conversation only",
     )
     none = np.zeros(len(served) + 1, dtype=np.int64)

@@ -80,6 +80,17 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return bool(self.prompt_share or self.rag_share or self.mode is ServingMode.DECODE_ONLY)
 
 
+class LoadDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a locked benchmark prescribes; `gen` uses it where the command line says nothing."""
+
+    model: str | None = None
+    """The model, where the command line names none."""
+    users: int | None = None
+    """Synthetic users, likewise."""
+    duration: str | None = None
+    """Virtual time, likewise, such as `300s`."""
+
+
 def check(
     workload: Workload, chunk_tokens: int, *, stores_generated: bool, require: Callable[[bool, str], None]
 ) -> None:

@@ -32,7 +32,7 @@ FLOW = {
         "",
     ],
     "kvreplay": ["plan", "data", "tiers", "engine", "probes", "config", "result", "run", "commands", ""],
-    "kvdistill": ["queries", "formats", "profile", "jobs", "report", "commands", ""],
+    "kvdistill": ["queries", "formats", "profile", "jobs", "check", "report", "commands", ""],
 }
 """Each program's folders in the order of the flow, its command line (the top level) last."""
 SHARED = ("kvtrace.core", "kvtrace.core.run", "kvtrace.core.document")

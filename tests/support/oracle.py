@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from evictions import POLICIES, Lru
 
 from kvtrace.model.shape import Piece, PieceKind
-from kvtrace.sim.preset import Entry, Match, Placement, Policy, Preset, Promotion
+from kvtrace.sim.preset import Entry, Match, Placement, Policy, Preset, Promotion, Recency
 from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ class Oracle:
         self.seen: set[int] = set()
         self.uses: list[int] = []
         self.populated: list[list[int]] = []
+        self.order: list[int] = []
         self.plans = self._plans(requests) if requests is not None else []
 
     def chunk_bytes(self) -> int:
@@ -151,6 +152,15 @@ class Oracle:
     def use(self, key: int) -> None:
         """Note that `key` was used last."""
         self.uses = [other for other in self.uses if other != key] + [key]
+
+    def follow(self, tier: Tier, key: int) -> None:
+        """Make `key`, just used in `tier`, less recent than those before it in `order`, if that is so."""
+        if self.preset.recency is not Recency.TAIL_FIRST or type(tier.policy) is not Lru:
+            return
+        keys, before = tier.policy.keys, self.order[: self.order.index(key)]
+        keys.remove(key)
+        at = next((keys.index(k) for k in reversed(before) if k in tier.objects), len(keys))
+        keys.insert(at, key)
 
     def write(self, tier: Tier, phase: str, key: int, request: int | None = None, stage: int | None = None) -> None:
         assert key not in tier.objects
@@ -255,6 +265,7 @@ class Oracle:
         """Read documents, then the chain, one group of layers after the other; return the stages."""
         for key, tier in retrieved + found:
             tier.policy.hit(key)
+            self.follow(tier, key)
             self.use(key)
         for key, tier in retrieved:
             self.emit("read", tier, "retrieve", key, n, 0)
@@ -270,6 +281,7 @@ class Oracle:
     def request(self, n: int) -> Iterator[int | tuple[int]]:
         plan, p = self.plans[n], self.preset
         mode = p.workload.mode
+        self.order = [*plan.documents, *plan.chain]
         found: list[tuple[int, Tier]] = []
         retrieved: list[tuple[int, Tier]] = []
         if mode is not ServingMode.PREFILL_ONLY:
@@ -297,8 +309,14 @@ class Oracle:
                 prompt = plan.chain[: plan.prompt]
                 lost += [key for key in prompt if mode is ServingMode.PREFILL_ONLY or self.fastest(key) is None]
             new = plan.chain[plan.known if p.match is Match.ANY else len(found) :]
+            self.order = lost + new if plan.documents or plan.prompt else plan.chain
             stage = self.store(lost + new, n, stage)
         yield from self.decode(plan, n, stage)
+        if p.recency is Recency.TAIL_FIRST_AT_END:
+            for key in reversed([*plan.documents, *plan.chain]):
+                for tier in self.tiers:
+                    if key in tier.objects and type(tier.policy) is Lru:
+                        tier.policy.hit(key)
 
     def step_bytes(self, tokens: int) -> int:
         """Return what a decode step reads of the cache of so many `tokens` on one rank."""
@@ -309,17 +327,17 @@ class Oracle:
             for piece in self.pieces
         )
 
+    def decode_reads(self, plan: Plan) -> int:
+        p, mode = self.preset, self.preset.workload.mode
+        has_entry = plan.chain[plan.prompt :] or mode is ServingMode.DECODE_ONLY
+        is_long = 0 < p.prefill_only_from_tokens <= plan.new_tokens
+        if not p.decode_read_tokens or not has_entry or is_long or mode is ServingMode.PREFILL_ONLY:
+            return 0
+        return (mode is ServingMode.BOTH) + -(-plan.output // p.decode_read_tokens)
+
     def decode(self, plan: Plan, n: int, stage: int) -> Iterator[int | tuple[int]]:
         """Yield waits in ns, or in 1024ths of a step of the batch, in a tuple."""
         p, mode = self.preset, self.preset.workload.mode
-        reads = 0
-        has_entry = plan.chain[plan.prompt :] or mode is ServingMode.DECODE_ONLY
-        if p.decode_read_tokens and has_entry and not 0 < p.prefill_only_from_tokens <= plan.new_tokens:
-            reads = {ServingMode.BOTH: 1, ServingMode.DECODE_ONLY: 0}.get(mode, 0) + -(
-                -plan.output // p.decode_read_tokens
-            )
-        if mode is ServingMode.PREFILL_ONLY:
-            reads = 0
         start = self.now
 
         def until(tokens: int) -> int | tuple[int]:
@@ -335,7 +353,7 @@ class Oracle:
             return self.batch.steps
 
         first_step = 0 if p.decode_reads_at_once else join()
-        for k in range(reads):
+        for k in range(self.decode_reads(plan)):
             # The first fetches the entry as decoding starts, unless it was loaded; others begin a run of tokens each.
             run = k if mode is ServingMode.DECODE_ONLY else max(0, k - 1)
             if not p.decode_reads_at_once:
@@ -369,9 +387,11 @@ class Oracle:
                     if key in tier.objects:
                         if not is_lower:
                             tier.policy.hit(key)
+                            self.follow(tier, key)
                             self.use(key)
                     elif self.evict_for(tier, key):
                         self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
+                        self.follow(tier, key)
                         is_any = True
             at += is_any
         return at
@@ -399,6 +419,7 @@ class Oracle:
                     self.demote_for(faster, key)
                 if self.evict_for(faster, key):
                     self.write(faster, "promote", key, n, stage)
+                    self.follow(faster, key)
                     is_any = True
         return is_any
 
@@ -410,16 +431,19 @@ class Oracle:
                 continue
             if holder is not None and (holder is tier or self.preset.exclusive):
                 holder.policy.hit(key)
+                self.follow(holder, key)
                 self.use(key)
             else:
                 self.demote_for(tier, key)
                 self.write(tier, phase, key, n, stage)
+                self.follow(tier, key)
                 is_any = True
         return (stage or 0) + is_any
 
     def run(self) -> list[Row]:
         """Return all rows. What is due comes before what arrives; what is due together goes by place in flight."""
         for keys in self.populated:
+            self.order = keys
             self.store(keys, None, None, "populate")
         arrivals = [plan.arrival for plan in self.plans]
         due: list[tuple[int, int, Iterator[int | tuple[int]]]] = []

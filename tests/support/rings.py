@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvreplay.data.generate import filler
+from kvreplay.data.words import Fresh
 from kvreplay.engine import ring
 
 IO = 16384
@@ -14,7 +14,7 @@ SEED = 3
 
 
 def content(obj: int, version: int, length: int) -> bytes:
-    """Return what `filler(SEED)` writes as the first `length` bytes of a version of an object."""
+    """Return what `Fresh.of(SEED)` writes as the first `length` bytes of a version of an object."""
     expected = bytearray(length)
-    filler(SEED)(memoryview(expected), obj, version, 0)
+    Fresh.of(SEED)(memoryview(expected), obj, version, 0)
     return bytes(expected)

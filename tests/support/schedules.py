@@ -10,7 +10,8 @@ from kvreplay.engine.tables import ASKED, NONE
 from kvtrace.core.compiled import holding
 
 _take = holding(order.take.py_func)
-_fill_due, _take_fill = holding(order.fill_due.py_func), holding(order.take_fill.py_func)
+_fill_due = holding(order.fill_due.py_func)
+_may_fill, _take_fill = holding(order.may_fill.py_func), holding(order.take_fill.py_func)
 ask, take_made, fall_asleep = (holding(f.py_func) for f in (mailbox.ask, mailbox.take_made, mailbox.fall_asleep))
 _filled, _is_starved = holding(order.filled.py_func), holding(order.is_starved.py_func)
 
@@ -34,8 +35,10 @@ class Schedule(schedule.Schedule):
 
     def take_fill(self, now_ns: int) -> Fill | None:
         """Return the next buffer to fill, if one is free for it."""
-        is_taken = _take_fill(self._address, now_ns, self._asked_at)
-        return Fill._make(self._asked.item()) if is_taken else None
+        if not _may_fill(self._address, now_ns):
+            return None
+        _take_fill(self._address, self._asked_at)
+        return Fill._make(self._asked.item())
 
     def filled(self, fill: Fill) -> None:
         """Note that a buffer holds its data."""

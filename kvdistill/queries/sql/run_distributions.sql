@@ -1,4 +1,4 @@
--- Points of the distributions of latency and lateness: the values at `$parts` (ten-thousandths), by nearest rank, where
+-- Points of the distributions of the times: the values at `$parts` (ten-thousandths), by nearest rank, where
 -- there are enough operations for that point. Exact without sorting all: only slots in which a wanted rank lies are.
 WITH slotted AS NOT MATERIALIZED (
     SELECT *, CASE WHEN time_ns < 1 THEN -1 ELSE floor(log2(time_ns) * 1024)::INT END AS slot FROM times

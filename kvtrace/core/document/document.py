@@ -37,14 +37,14 @@ class Unit(StrEnum):
 
 
 class Sheet(StrEnum):
-    """The sheets of the MLPerf workbook, in its order."""
+    """The sheets of our workbook, which follow MLPerf's."""
 
-    SUMMARY = "Summary"
-    PARAMETERS = "Run Parameters"
-    PERFORMANCE = "Performance Metrics"
-    QOS = "QoS Metrics"
-    DEVICE = "Device Tracing"
-    HISTOGRAMS = "Trace Histograms"
+    SUMMARY = "Report"
+    PARAMETERS = "Parameters"
+    PERFORMANCE = "Performance"
+    QOS = "QoS"
+    DEVICE = "Device"
+    HISTOGRAMS = "Histograms"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
-"""A report as a workbook with the sheets of the MLPerf KV-cache benchmark's, in units that are said."""
+"""A report as a workbook: sheets with one plain table each, for scripts, then each kind of our tables on its sheet."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,17 @@ from kvtrace.core.files import aside
 _WIDTH = 22
 
 
-def write_workbook(documents: list[Document], path: Path) -> None:
-    """Write the documents to `path`, each table on its sheet, aside and renamed.
+@dataclass(frozen=True, slots=True)
+class PlainSheet:
+    """A sheet that is one table from its first cell on."""
+
+    name: str
+    header: list[str]
+    rows: list[list[Any]]
+
+
+def write_workbook(documents: list[Document], path: Path, plain: Sequence[PlainSheet] = ()) -> None:
+    """Write the sheets `plain`, then the documents, each table on its sheet, to `path`, aside and renamed.
 
     Raises:
         ProbeUnavailable: the library that writes workbooks is missing.
@@ -25,24 +36,32 @@ def write_workbook(documents: list[Document], path: Path) -> None:
     except ImportError:
         raise ProbeUnavailable("a workbook needs openpyxl: pip install 'kvtrace[xlsx]'") from None
     book = Workbook(write_only=True)
+    for table in plain:
+        sheet = book.create_sheet(table.name)
+        _line(sheet, table.header, is_bold=True)
+        for row in table.rows:
+            _line(sheet, row)
     for name in Sheet:
-        sheet = book.create_sheet(name.value)
-        for letter in "ABCDEFGHIJKLM":
-            sheet.column_dimensions[letter].width = _WIDTH
-        for document in documents:
-            _line(sheet, [document.name], is_bold=True)
-            if name is Sheet.SUMMARY:
-                if document.warnings:
-                    _line(sheet, [". ".join(document.warnings)], is_bold=True)
-                _line(sheet, [document.headline])
-                for note in [*document.notes, *(note for chapter in document.chapters for note in chapter.notes)]:
-                    _line(sheet, ["note", note])
-            for table in document.tables:
-                if table.sheet is name:
-                    _add(sheet, table)
-            sheet.append([])
+        _tables_of(documents, name, book.create_sheet(name.value))
     with aside(path) as temporary, temporary.open("wb") as out:
         book.save(out)
+
+
+def _tables_of(documents: list[Document], name: Sheet, sheet: Any) -> None:
+    for letter in "ABCDEFGHIJKLM":
+        sheet.column_dimensions[letter].width = _WIDTH
+    for document in documents:
+        _line(sheet, [document.name], is_bold=True)
+        if name is Sheet.SUMMARY:
+            if document.warnings:
+                _line(sheet, [". ".join(document.warnings)], is_bold=True)
+            _line(sheet, [document.headline])
+            for note in [*document.notes, *(note for chapter in document.chapters for note in chapter.notes)]:
+                _line(sheet, ["note", note])
+        for table in document.tables:
+            if table.sheet is name:
+                _add(sheet, table)
+        sheet.append([])
 
 
 def _add(sheet: Any, table: ReportTable) -> None:

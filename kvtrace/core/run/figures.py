@@ -102,6 +102,12 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """Of the time of the submitting threads: idle because a write's data was not there."""
     writes_generated_in_flight: int
     """Writes longer than the buffers: their later data was made while they ran, within their latency."""
+    submitting_generation_ns: int = 0
+    """Of generation_ns: on the submitting thread, which makes data shorter than 256 KiB itself."""
+    submitting_reserve_ns: int = 0
+    """Of reserve_ns: on the submitting thread."""
+    submitting_share: float | None = None
+    """Of the submitting thread's time: making data and room itself; null in runs that did not say."""
 
 
 class WarmupFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,6 +60,9 @@ class EngineNote(msgspec.Struct, frozen=True, kw_only=True):
     """What set it: the option, the default of a closed loop, or what an open loop has room for."""
     io_bytes: int | None
     buffer_bytes: int | None = None
+    """What buffers may take: they are touched as more are in flight, in an open loop whose depth is the default."""
+    buffer_used_bytes: int | None = None
+    """What was in use of it at once, at most."""
     plan_bytes: int | None = None
 
 
@@ -105,6 +108,15 @@ class Populated(msgspec.Struct, frozen=True):
     wall_ns: int
 
 
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """How long it took until the first operation that is measured could be submitted."""
+
+    lay_out_ns: int
+    """Writing what is unwritten of preallocated files and devices, and is not populated."""
+    total_ns: int
+    """From before the trace was read: with preconditioning, laying out and populating."""
+
+
 class ShapeNote(msgspec.Struct, frozen=True, kw_only=True):
     """The ratios that were asked of the data, and what came of them."""
 
@@ -126,8 +138,10 @@ class DataNote(msgspec.Struct, frozen=True, kw_only=True):
     """What the writes carried."""
 
     generator: str
+    """What made it; its version, if it is a library, is among those of the host."""
     seed: int
-    piece_bytes: int
+    piece_bytes: int | None
+    """What was made by one seed; null if each 8 bytes were by themselves."""
     note: str
     shape: ShapeNote | None
     """Null if no ratio was asked for: no block occurs twice, and none compresses."""
@@ -263,6 +277,7 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
     window: WindowNote
     preconditioned: list[Preconditioned] = []
     populated: Populated | None = None
+    prepared: Prepared | None = None
     data: DataNote | None = None
     smart: dict[str, SmartReadings] = {}
     """By drive."""

@@ -62,6 +62,18 @@ def link_first(world: World, t: int, slot: int, number: int) -> None:
 
 
 @inner
+def _link_behind(world: World, t: int, slot: int, newer: int) -> None:
+    """Put `slot` into the list of tier `t` right behind `newer`, as the next older one."""
+    mine, front = link_of(world, t, slot), link_of(world, t, newer)
+    mine.newer, mine.older = newer, front.older
+    if front.older == NONE:
+        queue_of(world, t, 0).tail = slot
+    else:
+        link_of(world, t, front.older).newer = slot
+    front.older = slot
+
+
+@inner
 def settle(world: World, t: int, slot: int) -> None:
     """Move `slot`, first in the list of tier `t`, behind those that were used after it, if the tier is LRU."""
     older = link_of(world, t, slot).older
@@ -130,6 +142,10 @@ def on_hit(world: World, t: int, slot: int) -> None:
     address = world.tiers[t].on_hit
     if address:
         _call(address, world, t, slot, 0)
+    elif world.tiers[t].behind:
+        unlink(world, t, slot, 0)
+        _link_behind(world, t, slot, world.tiers[t].behind - 1)
+        world.tiers[t].behind = 0
     elif queue_of(world, t, 0).head != slot:
         unlink(world, t, slot, 0)
         link_first(world, t, slot, 0)
@@ -141,6 +157,9 @@ def on_insert(world: World, t: int, slot: int, now: int) -> None:
     address = world.tiers[t].on_insert
     if address:
         _call(address, world, t, slot, now)
+    elif world.tiers[t].behind:
+        _link_behind(world, t, slot, world.tiers[t].behind - 1)
+        world.tiers[t].behind = 0
     else:
         link_first(world, t, slot, 0)
 

@@ -49,7 +49,7 @@ def test_an_iolog_is_read_as_it_was_written(rows, version, jobs):
     with tempfile.TemporaryDirectory() as name, connect() as db:
         folder = Path(name)
         options = LogOptions(max_io_bytes=MAX_IO_BYTES, jobs=jobs, version=version)
-        made = iolog.write_iologs(folder, "job", lambda: iter(parts), "target", jobs, options)
+        made = iolog.write_iologs(folder, "job", lambda: iter(parts), "target", options)
         logs = [folder / file for file in made.files]
         iolog.read(logs, ImportOptions(Format.FIO_IOLOG), db)
         (part,) = parts

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvdistill.jobs.closeness import (  # fmt: skip
+from kvdistill.check.closeness import (  # fmt: skip
     Stream,
+    device_figures,
     gaps_us,
     job_figures,
     ks_distance,
@@ -15,7 +17,9 @@ from kvdistill.jobs.closeness import (  # fmt: skip
     source_figures,
     verdicts,
 )
+from kvdistill.profile.profile import DepthProfile, InFlight, Origin, Profile, SourceKind
 from kvdistill.profile.reuse import BLOCK_BYTES, block_accesses, hot_share, median_reuse
+from kvdistill.profile.streams import nothing
 
 
 def stream(rows: list[tuple[int, str, int, int]], resolution_us: int = 1) -> Stream:
@@ -26,6 +30,15 @@ def stream(rows: list[tuple[int, str, int, int]], resolution_us: int = 1) -> Str
     )  # fmt: skip
 
 
+PROFILE = Profile(
+    origin=Origin(
+        kind=SourceKind.BLOCKS, file="blocks.parquet", program="kvreplay", version="0", config_sha256="", preset=None,
+        seed=None, model=None, is_simulated=False, limit="", notes=[],
+    ),
+    tier="vda", start_ns=0, span_ns=10**10, read=nothing(), write=nothing(), delete_ops=0, delete_bytes=0,
+    stray_delete_ops=0, empty_ops=0, space=None, concurrency=None, arrivals=None, depth=None, idle=None,
+    locality=None, streams=[], data=None,
+)  # fmt: skip
 SOURCE = stream([(0, "read", 0, 4096), (1000, "read", 0, 8192), (2000, "write", 0, 4096), (4000, "write", 0, 4096)])
 
 
@@ -34,7 +47,9 @@ def test_the_distance_to_itself_is_nothing():
     assert (found.size_tv, found.size_emd_bytes, found.gap_ks, found.end_slip, found.has_same_ios) == (0, 0, 0, 0, True)
     assert found.mean_depth is None
     assert found.ios_per_s == 1000
-    assert all(v.passes for v in verdicts(found, source_figures("source", SOURCE), is_replay=True))
+    missed = {v.name for v in verdicts(found, source_figures("source", SOURCE), is_replay=True) if not v.passes}
+    # Nobody looked at the device.
+    assert missed == {"mean in flight", "seen at the device"}
 
 
 def test_size_distances_by_hand():
@@ -72,7 +87,7 @@ def test_lateness_and_other_io_fail_their_targets():
     assert found.end_slip == pytest.approx(0.02)
     assert (found.late_p50_us, found.late_p99_us) == (0, None)
     failed = {v.name for v in verdicts(found, source_figures("s", SOURCE), is_replay=True) if v.passes is False}
-    assert failed == {"I/Os a second", "bytes a second", "gap KS", "end slip"}
+    assert failed == {"I/Os a second", "bytes a second", "gap KS at 1 µs", "end slip"}
     other = stream(
         [(0, "read", 4096, 4096), (1000, "read", 0, 8192), (2000, "write", 0, 4096), (4000, "write", 0, 4096)]
     )
@@ -133,3 +148,31 @@ def test_reuse_is_the_count_of_distinct_blocks_between(blocks):
             expected.append(len(set(blocks[before + 1 : i])))
     array = np.unique(np.array(blocks), return_inverse=True)[1]
     assert median_reuse(array) == (float(np.median(expected)) if expected else None)
+
+
+def test_what_the_device_sees_in_parts_is_refused():
+    # 1 MiB reads at 200/s, which arrive as 1016 and 8 KiB: fio's own side is all the same.
+    us = np.arange(2000) * 5000
+    whole = Stream(us, np.ones(2000, bool), us * 400, np.full(2000, 1 << 20), np.arange(2000))
+    parts = np.tile([1016 << 10, 8 << 10], 2000)
+    split = Stream(np.repeat(us, 2), np.ones(4000, bool), np.repeat(us * 400, 2), parts, np.arange(4000))
+    logged = job_figures("replay", whole, whole, is_replay=True, mean_depth=None)
+    assert logged.size_tv == 0
+    for stream, passes in ((whole, True), (split, False)):
+        found = device_figures("replay", logged, stream, PROFILE, whole, has_gaps=True)
+        verdict = {v.name: v.passes for v in verdicts(found, source_figures("s", whole), is_replay=True)}
+        assert verdict["size TV"] is passes
+        assert verdict["I/Os a second"] is passes
+        assert "seen at the device" not in verdict
+    # Nobody may say that it passes who has not looked.
+    unseen = {v.name: v.passes for v in verdicts(logged, source_figures("s", whole), is_replay=True)}
+    assert unseen["seen at the device"] is None
+
+
+def test_concurrency_is_weighted_by_time():
+    depth = DepthProfile(
+        mean=1.5, read_mean=1.5, write_mean=0, max=9, timed_share=1,
+        shares=[InFlight(0, 0.25), InFlight(1, 0.5), InFlight(3, 0.245), InFlight(9, 0.005)],
+    )  # fmt: skip
+    found = source_figures("s", SOURCE, msgspec.structs.replace(PROFILE, depth=depth))
+    assert (found.mean_depth, found.in_flight_p99, found.idle_share) == (1.5, 3, 0.25)

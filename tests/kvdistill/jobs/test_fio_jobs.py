@@ -1,18 +1,19 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, distil_rows, io, write_hand
 
+from kvdistill.check.fio_jobs import write_jobs
 from kvdistill.formats.iolog import LogOptions, split_ios, write_iologs
 from kvdistill.jobs.fio_program import FioVersion, parse_version
 from kvdistill.jobs.fio_replay import replay_job
 from kvdistill.jobs.fio_stat import stat_job
 from kvdistill.jobs.job import FioMode, JobOptions
-from kvdistill.jobs.make import write_jobs
 from kvdistill.jobs.write import Wanted
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
@@ -23,9 +24,7 @@ MIB = 1 << 20
 
 
 def write_logs(folder: Path, distilled, jobs=1, version=2):
-    return write_iologs(
-        folder, "x", lambda: split_ios(distilled.ios, MIB), "f", jobs, LogOptions(MIB, jobs, version)
-    )  # fmt: skip
+    return write_iologs(folder, "x", lambda: split_ios(distilled.ios, MIB), "f", LogOptions(MIB, jobs, version))
 
 
 def write_hand_jobs(folder: Path, out: Path, *modes: FioMode, version=V, log_version=3, jobs=1, **options):
@@ -92,7 +91,7 @@ def test_lines_are_dealt_in_turn_and_old_logs_go(tmp_path, version):
 
 
 @pytest.mark.parametrize(
-    "name", ["replay.fio", "replay.prefill.fio", "replay.iolog", "stat.fio", "reuse.fio", "reuse.iolog", "profile.json"]
+    "name", ["replay.fio", "prefill.fio", "replay.iolog", "stat.fio", "reuse.fio", "reuse.iolog", "profile.json"]
 )
 def test_golden(tmp_path, name):
     write_hand_jobs(tmp_path, tmp_path / "out")
@@ -119,8 +118,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path):
         write_hand_jobs(tmp_path, tmp_path / out)
     names = sorted(f.name for f in (tmp_path / "a").iterdir())
     assert names == [
-        "profile.json", "replay.fio", "replay.iolog", "replay.prefill.fio", "reuse.fio", "reuse.iolog",
-        "reuse.prefill.fio", "stat.fio",
+        "prefill.fio", "profile.json", "replay.fio", "replay.iolog", "reuse.fio", "reuse.iolog", "stat.fio",
     ]  # fmt: skip
     assert all((tmp_path / "a" / n).read_bytes() == (tmp_path / "b" / n).read_bytes() for n in names)
 
@@ -138,11 +136,9 @@ def test_one_object(tmp_path):
     rows = [io(i * 10, "read", 0, 65536) for i in range(51)]
     found = distil_rows(tmp_path, rows).profile
     job = options_of(stat_job(found, JobOptions(version=V)), "read")
-    # All reads start at the object's first granule; the rest of the file is never a start.
-    assert job["random_distribution"] == f"zoned_abs:100/4096:0/{2 * 65536 - 4096 + MIB - 2 * 65536}"
-    assert job["bssplit"] == "65536/100"
-    # 51 reads in half a second.
-    assert (job["rate_iops"], job["rate_process"]) == ("102", "poisson")
+    # There is one place to read, over and over, each 10 ms.
+    assert (job["rw"], job["bs"], "random_distribution" in job) == ("randread", "65536", False)
+    assert job["rate_iops"] == "100"
 
 
 def test_one_instant_leaves_the_rate_out_and_says_so(tmp_path):
@@ -165,7 +161,7 @@ def test_the_depth_is_marked_as_a_bound_and_fits_memory(tmp_path):
     rows = [io(i // 40 * 1000, "read", i, 48 * MIB, request=1) for i in range(80)]
     job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
     assert "an upper bound, not a measured depth" in job
-    assert options_of(job, "read")["iodepth"] == str(1024 // 48)
+    assert options_of(job, "read1")["iodepth"] == str(1024 // 48)
 
 
 def test_deletes_are_discards_on_a_device_alone(tmp_path):
@@ -184,12 +180,12 @@ def test_phases_follow_each_other(tmp_path):
     rows = [io(i * 10, "read", i % 3, 65536) for i in range(100)]
     rows += [io(1000 + i * 20, "write", i % 3, 65536) for i in range(100)]
     job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
-    assert sections(job) == ["global", "phase1-read", "phase2-write"]
-    first, second = options_of(job, "phase1-read"), options_of(job, "phase2-write")
+    assert sections(job) == ["global", "read", "write"]
+    first, second = options_of(job, "read"), options_of(job, "write")
     assert "startdelay" not in first
     assert second["startdelay"] == first["runtime"]
-    assert int(first["runtime"][:-2]) + int(second["runtime"][:-2]) == 2980
-    assert int(second["rate"]) == pytest.approx(50 * 65536, rel=0.02)
+    assert int(first["runtime"][:-2]) + int(second["runtime"][:-2]) == 3000
+    assert (first["rate_iops"], second["rate_iops"]) == ("100", "50")
 
 
 def test_sizes_and_padding(tmp_path):
@@ -249,3 +245,61 @@ def test_a_check_without_fio_says_how_to_get_it_and_leaves_the_jobs(tmp_path, mo
     assert "fio" in done.stderr
     assert "install it" in done.stderr
     assert (tmp_path / "out" / "replay.fio").is_file()
+
+
+def test_one_prefill_fills_the_target_of_all_jobs(tmp_path):
+    found = write_hand_jobs(tmp_path, tmp_path / "out")
+    prefill = (tmp_path / "out" / "prefill.fio").read_text()
+    assert options_of(prefill, "prefill")["size"] == str(max(found.space_bytes.values()))
+    assert "Fills the target of replay.fio, stat.fio, reuse.fio" in prefill
+    # To lay the file out would be part of the run.
+    stat = options_of((tmp_path / "out" / "stat.fio").read_text(), "global")
+    assert stat["allow_file_create"] == "0"
+    assert "overwrite" not in stat
+
+
+def test_long_ios_get_huge_pages_and_short_ones_none(tmp_path):
+    rows = [io(i * 10, "read", i % 3, MIB) for i in range(50)]
+    profile = distil_rows(tmp_path, rows).profile
+    job = stat_job(profile, JobOptions(version=V))
+    assert options_of(job, "global")["iomem_align"] == "2m"
+    assert "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio stat.fio" in job
+    reserved = stat_job(profile, JobOptions(version=V, huge_pages=64))
+    assert options_of(reserved, "global")["iomem"] == "mmaphuge"
+    assert "huge pages reserved (sysctl vm.nr_hugepages=" in reserved
+    short = stat_job(distil_rows(tmp_path, [io(i * 10, "read", i % 3, 65536) for i in range(50)]).profile, JobOptions())
+    assert "huge" not in short
+    assert "iomem" not in short
+
+
+def test_what_issuing_takes_is_told_so_that_it_does_not_add_up(tmp_path):
+    distilled = distil_rows(tmp_path, HAND)
+    options = LogOptions(MIB, 1, 3, issue_us=(100.0, 50.0))
+    log = write_iologs(tmp_path, "x", lambda: split_ios(distilled.ios, MIB), "f", options)
+    told = [int(line.split()[0]) for line in (tmp_path / "x.iolog").read_text().splitlines()[3:-1]]
+    # fio issues, waits for the difference of two lines from the end of that, and issues the next.
+    now, came = 1.0, [1.0]
+    for before, after, (_ms, line) in zip(told, told[1:], HAND_LINES, strict=False):
+        now += 100 + 50 * int(line.split()[-1]) / MIB + after - before
+        came.append(now)
+    asked = [ms * 1000 + 1 for ms, _line in HAND_LINES]
+    waits = [i for i in range(1, len(asked)) if asked[i] > asked[i - 1]]
+    assert [came[i] for i in waits] == pytest.approx([asked[i] for i in waits], abs=len(asked))
+    assert log.issue_us == (100.0, 50.0)
+
+
+def test_long_logs_are_of_a_typical_part_unless_all_is_wanted(tmp_path, monkeypatch, capsys):
+    from kvdistill.check import fio_jobs
+
+    monkeypatch.setattr(fio_jobs, "MAX_LINES", 50)
+    # Writes only at first, then both.
+    rows = [io(i * 10, "write", i, 4096) for i in range(50)]
+    rows += [io(500 + i * 10, ("read", "write")[i % 2], i, 4096) for i in range(150)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    wanted = Wanted([FioMode.REPLAY], JobOptions(version=V), LogOptions(MIB, 1, 3))
+    part = write_jobs(trace, "nvme", tmp_path / "part", Limit(), wanted).logs["replay"]
+    assert part.read_ios + part.write_ios == pytest.approx(50, abs=3)
+    assert part.read_ios / (part.read_ios + part.write_ios) == pytest.approx(75 / 200, abs=0.1)
+    assert "--whole writes them" in capsys.readouterr().err
+    whole = write_jobs(trace, "nvme", tmp_path / "whole", Limit(), replace(wanted, is_whole=True)).logs["replay"]
+    assert whole.read_ios + whole.write_ios == 200

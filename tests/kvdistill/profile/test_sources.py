@@ -95,19 +95,20 @@ def test_arrivals_and_reuse_by_hand(tmp_path):
     assert profile.space.end_live_bytes == profile.space.peak_live_bytes == 12 * KIB
 
 
-def test_one_instant_has_no_arrivals_and_no_phases(tmp_path):
+def test_one_instant_has_no_arrivals_and_no_streams(tmp_path):
     profile = distil_rows(tmp_path, [io(7, "read", i, 4096) for i in range(5)]).profile
-    assert (profile.arrivals, profile.phases, profile.depth, profile.idle) == (None, [], None, None)
+    assert (profile.arrivals, profile.streams, profile.depth, profile.idle) == (None, [], None, None)
 
 
 def test_a_change_of_rate_is_a_phase(tmp_path):
     # 100 reads in the first second, then 50 writes a second for two.
     rows = [io(i * 10, "read", i % 3, 4096) for i in range(100)]
     rows += [io(1000 + i * 20, "write", i % 3, 4096) for i in range(100)]
-    found = distil_rows(tmp_path, rows).profile.phases
-    assert [(p.read.ops, p.write.ops) for p in found] == [(100, 0), (0, 100)]
-    assert found[1].start_ns == found[0].span_ns == pytest.approx(1000 * MS, rel=0.02)
-    assert sum(p.span_ns for p in found) == 2980 * MS
+    found = distil_rows(tmp_path, rows).profile.streams
+    assert [(s.name, s.read.ops, s.write.ops, s.loop.pace) for s in found] == [
+        ("read", 100, 0, "even"), ("write", 0, 100, "even"),
+    ]  # fmt: skip
+    assert [(s.start_ns, s.span_ns) for s in found] == [(0, 1000 * MS), (1000 * MS, 2000 * MS)]
 
 
 def test_a_run_is_distilled_from_what_was_timed(tmp_path):
@@ -148,15 +149,15 @@ def test_a_probe_of_any_process_becomes_a_statistical_job(tmp_path):
     assert (profile.tier, profile.span_ns, profile.read.ops) == ("nvme0n1", 2 * 10**9, 100)
     # 100 requests of 2 ms in the queue and 10 ms at the device, in 2 s.
     assert (profile.depth.mean, profile.depth.max) == (0.6, 3)
-    assert (profile.space, profile.arrivals, profile.locality, profile.phases) == (None, None, None, [])
+    assert (profile.space, profile.arrivals, profile.locality, profile.streams) == (None, None, None, [])
     refused = run_cli("kvdistill", "fio", tmp_path, "-o", tmp_path / "jobs", check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "--space" in refused.stderr
     run_cli("kvdistill", "fio", tmp_path, "-o", tmp_path / "jobs", "--space", "1GiB")
     job = (tmp_path / "jobs" / "stat.fio").read_text()
-    assert "bssplit=1048576/100\n# no random_distribution: the source does not say" in job
+    assert "# no random_distribution: the source does not say" in job
     assert "rate_iops=50\nrate_process=poisson\n" in job
-    assert sorted(f.name for f in (tmp_path / "jobs").iterdir()) == ["profile.json", "stat.fio"]
+    assert sorted(f.name for f in (tmp_path / "jobs").iterdir()) == ["prefill.fio", "profile.json", "stat.fio"]
     for mode in ("replay", "reuse"):
         done = run_cli("kvdistill", "fio", tmp_path, "-o", tmp_path / "jobs", "--mode", mode, check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -9,8 +9,7 @@ import pytest
 from conftest import trace_meta
 from kvdistill_rows import MS, write_run
 
-from kvdistill.report.layer_tables import layer_chapter
-from kvdistill.report.layers import layers
+from kvdistill.report.layers import layer_chapter, layers
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import BLOCKS, arrow_schema
 from kvtrace.core.tables import create

@@ -82,7 +82,8 @@ def test_the_page_has_a_table_beneath_every_chart(text):
     page = Page(text)
     assert page.charts == {
         "Over time: nvme": 4, "Over time: cpu": 2, "Size distribution: nvme": 2, "Size distribution: cpu": 1,
-        "Latency distribution: nvme": 1, "Lateness distribution: nvme": 1, "Latency over time: nvme read": 1,
+        "Latency distribution: nvme": 1, "Response time distribution: nvme": 1, "Lateness distribution: nvme": 1,
+        "Latency over time: nvme read": 1,
         "Reuse distances: nvme": 1,
     }  # fmt: skip
     assert all(len(page.rows[heading]) > 1 for heading in page.charts)
@@ -94,7 +95,11 @@ def test_the_page_says_what_the_json_says(both, text):
     (figures,), (latency,) = found[0]["figures"], found[0]["latency"]
     assert figures["bandwidth_bytes_per_s"] == 4e6
     assert '<dt>read bandwidth, nvme</dt><dd title="4000000.0 bytes/s">4.00 MB/s</dd>' in text
-    assert f'<dt>read latency p99, nvme</dt><dd title="{latency["p99_ns"]} ns">990 µs</dd>' in text
+    # Each was 10 µs late: an open loop is judged by the response time.
+    (response,) = found[0]["response"]
+    assert response["p99_ns"] == latency["p99_ns"] + 10_000
+    assert f'<dt>read response p99, nvme</dt><dd title="{response["p99_ns"]} ns">1.00 ms</dd>' in text
+    assert page.rows["Response time"][1][3] == f"{latency['mean_ns'] + 10_000} ns"
     (row,) = [row for row in page.rows["Operations"] if "threads" in row]
     assert row[-2:] == [f"{figures['operations_per_s']} 1/s", f"{figures['bandwidth_bytes_per_s']} bytes/s"]
     assert page.rows["Latency"][1] == [
@@ -168,24 +173,22 @@ def test_markdown(both):
 def test_csv_has_every_figure_raw(both):
     rows = list(csv.reader(text_io.StringIO(run_cli("kvdistill", "report", *both, "--csv").stdout)))
     assert rows[0] == ["file", "sheet", "table", "row", "figure", "unit", "value"]
-    assert ["run", "Performance Metrics", "Latency", "nvme read", "p99_9_ns", "ns", "999000"] in rows
-    assert ["run", "Performance Metrics", "Latency", "nvme read", "p99_99_ns", "ns", ""] in rows
-    assert ["hand.parquet", "Trace Histograms", "Size distribution: nvme", "read 2097152", "ops", "count", "1"] in rows
-    assert ["run", "Performance Metrics", "Operations", "nvme read", "engine", "", "threads"] in rows
+    assert ["run", "Performance", "Latency", "nvme read", "p99_9_ns", "ns", "999000"] in rows
+    assert ["run", "Performance", "Latency", "nvme read", "p99_99_ns", "ns", ""] in rows
+    assert ["hand.parquet", "Histograms", "Size distribution: nvme", "read 2097152", "ops", "count", "1"] in rows
+    assert ["run", "Performance", "Operations", "nvme read", "engine", "", "threads"] in rows
     assert len({tuple(row[:5]) for row in rows}) == len(rows)
 
 
-def test_a_workbook_has_the_sheets_of_mlperf(both, tmp_path):
+def test_a_workbook_has_our_tables_on_sheets(both, tmp_path):
     from openpyxl import load_workbook
 
     documents = documents_of([report(both[0]), report(both[1])], ["=1+1", "hand.parquet"])
     write_report(documents, tmp_path / "r.xlsx")
     book = load_workbook(tmp_path / "r.xlsx")
-    assert book.sheetnames == [
-        "Summary", "Run Parameters", "Performance Metrics", "QoS Metrics", "Device Tracing", "Trace Histograms",
-    ]  # fmt: skip
-    assert (book["Summary"]["A1"].value, book["Summary"]["A1"].data_type) == ("=1+1", "s")
-    rows = [list(row) for row in book["Performance Metrics"].iter_rows(values_only=True)]
+    assert book.sheetnames == ["Report", "Parameters", "Performance", "QoS", "Device", "Histograms"]
+    assert (book["Report"]["A1"].value, book["Report"]["A1"].data_type) == ("=1+1", "s")
+    rows = [list(row) for row in book["Performance"].iter_rows(values_only=True)]
     at = next(i for i, row in enumerate(rows) if row[0] == "Latency")
     assert rows[at + 2][:5] == ["tier", "op", "count", "mean_ns", "p50_ns"]
     assert rows[at + 3][2:5] == ["count", "ns", "ns"]
@@ -253,7 +256,7 @@ def test_markdown_takes_names_literally(tmp_path):
     path = write_trace(tmp_path / "a|b_c.parquet", [io(1, "read", 0, 1)])
     documents = documents_of([report(path)], [path.name])
     assert markdown(documents).startswith("# a\\|b\\_c.parquet\n")
-    assert "a|b_c.parquet,Summary," in csv_lines(documents)
+    assert "a|b_c.parquet,Report," in csv_lines(documents)
 
 
 def test_a_folder_of_trials_is_its_runs(tmp_path):
@@ -261,7 +264,7 @@ def test_a_folder_of_trials_is_its_runs(tmp_path):
         write_run(tmp_path / f"trial-{number}", [1000])
     assert trials_of(tmp_path) == [tmp_path / "trial-9", tmp_path / "trial-10"]
     assert trials_of(tmp_path / "trial-9") == [tmp_path / "trial-9"]
-    _reports, documents = read_reports([tmp_path], 2)
+    _reports, documents, _plain = read_reports([tmp_path], 2)
     assert [document.name for document in documents] == [f"{tmp_path.name}/trial-{n}" for n in (9, 10)]
 
 
@@ -278,7 +281,7 @@ def test_criteria_and_throughput_have_their_units(tmp_path):
                        "wall_clock_throughput_tokens_per_s": None, "reason": None},
     })  # fmt: skip
     documents = documents_of([report(run)], ["run"])
-    assert "run,QoS Metrics,Criteria of MLPerf,hit_rate,measured,share of 1,0.75\n" in csv_lines(documents)
+    assert "run,QoS,Criteria of MLPerf,hit_rate,measured,share of 1,0.75\n" in csv_lines(documents)
     lines = markdown(documents).splitlines()
     assert "| storage\\_read\\_p95\\_ns | not measured | - | 200 ms | d |" in lines
     assert "| hit\\_rate | pass | 75 % | 30 % | d |" in lines

@@ -49,7 +49,7 @@ def write_probe(folder):
     return folder
 
 
-SIDE = {"ios": 10, "read_share": 0.5, "ios_per_s": 1.0, "bytes_per_s": 1.0, "size_tv": None}
+SIDE = {"side": "fio", "ios": 10, "read_share": 0.5, "ios_per_s": 1.0, "bytes_per_s": 1.0, "size_tv": None}
 CLOSENESS = {
     "fio_version": "3.33", "notes": ["the target is slow"],
     "comparisons": [{
@@ -112,9 +112,9 @@ def test_a_probe_has_a_report_of_its_own_and_in_its_run(tmp_path):
     write_probe(run)
     documents = documents_of([report(run), found], ["run", "probe"])
     lines = csv_lines(documents).splitlines()
-    assert "run,Device Tracing,Block requests,read,requeues,count,1" in lines
-    assert "probe,Device Tracing,Time in each layer,in driver and device (D2C) read,p50_ns,ns,65536.5" in lines
-    assert "probe,Trace Histograms,Sizes of block requests,read 4096,count,count,3" in lines
+    assert "run,Device,Block requests,read,requeues,count,1" in lines
+    assert "probe,Device,Time in each layer,in driver and device (D2C) read,p50_ns,ns,65536.5" in lines
+    assert "probe,Histograms,Sizes of block requests,read 4096,count,count,3" in lines
     page = html_page(documents, "test")
     assert "a &lt;b&gt; c" in page
     (tmp_path / "probe" / "probe.json").write_text('{"block": {"directions": {"read": {}}}}')
@@ -164,11 +164,11 @@ def test_classes_of_service_stand_beside_their_targets(tmp_path):
     change_run(run, requests=counted | unknown | {"classes": [of_class | {"verdict": "fail"}]})
     documents = documents_of([report(run)], ["run"])
     text = csv_lines(documents)
-    assert "run,QoS Metrics,Classes of service,interactive,share_within_p95_target,share of 1,0.5\n" in text
-    assert "run,QoS Metrics,Targets of the classes,interactive p95,target_ns,ns,50000000\n" in text
-    assert "run,QoS Metrics,Targets of the classes,interactive p95,verdict,,fail\n" in text
-    assert "run,QoS Metrics,Targets of the classes,interactive p99.9,verdict,,not measured\n" in text
-    assert "run,QoS Metrics,Requests,storage time,p95_ns,ns,60000000\n" in text
+    assert "run,QoS,Classes of service,interactive,share_within_p95_target,share of 1,0.5\n" in text
+    assert "run,QoS,Targets of the classes,interactive p95,target_ns,ns,50000000\n" in text
+    assert "run,QoS,Targets of the classes,interactive p95,verdict,,fail\n" in text
+    assert "run,QoS,Targets of the classes,interactive p99.9,verdict,,not measured\n" in text
+    assert "run,QoS,Requests,storage time,p95_ns,ns,60000000\n" in text
     assert 'class="verdict fail"' in html_page(documents, "test")
 
 
@@ -189,7 +189,7 @@ def test_a_partial_run_says_so_before_any_figure(tmp_path):
 )
 def test_odd_runs_have_every_form(tmp_path, latencies, outcome):
     run = write_run(tmp_path / "a <script>x run", latencies, outcome=outcome)
-    _reports, documents = read_reports([run], 5)
+    _reports, documents, _plain = read_reports([run], 5)
     for suffix in (".html", ".md", ".csv", ".xlsx"):
         write_report(documents, tmp_path / f"r{suffix}")
     page = (tmp_path / "r.html").read_text()
@@ -227,7 +227,7 @@ def test_trials_are_compared_with_confidence(tmp_path):
     assert other["ratio"]["differs"] is True
     shown = run_cli("kvdistill", "compare", a, b).stdout
     assert "read  latency_p50_ns" in shown
-    _reports, documents = read_reports([a, b], 5)
+    _reports, documents, _plain = read_reports([a, b], 5)
     assert [d.name for d in documents] == ["Comparison", *(f"{n}/trial-{i}" for n in "ab" for i in (1, 2, 3))]
     assert [t.title for t in documents[0].tables if t.charts] == ["Latency: nvme read"]
 
@@ -260,11 +260,38 @@ def test_traces_and_single_runs_have_ratios_only(tmp_path):
     assert found.settings["preset"] == ["by-hand", "other"]
     assert found.warnings == []
     run = report(write_run(tmp_path / "run", [1000, 2000]))
-    assert compare([ReportedTrials("a", [report(a)]), ReportedTrials("r", [run])]).warnings == [
-        "r is one trial: its spread is unknown; run it with --trials 3 or more"
+    assert compare([ReportedTrials("q", [run]), ReportedTrials("r", [run])]).warnings == [
+        f"{name} is one trial: its spread is unknown; run it with --trials 3 or more" for name in "qr"
     ]
     with pytest.raises(ConfigError, match="two or more"):
         compare([ReportedTrials("a", [report(a)])])
+    with pytest.raises(ConfigError, match="like with like is compared: a is a trace, r is a run"):
+        compare([ReportedTrials("a", [report(a)]), ReportedTrials("r", [run])])
+
+
+def test_a_trace_beside_its_run_is_context_and_no_side(tmp_path):
+    trace, run, other = write_hand(tmp_path), write_run(tmp_path / "r", [1000]), write_run(tmp_path / "s", [2000])
+    assert [d.name for d in read_reports([run, trace], 10)[1]] == ["r", "hand.parquet"]
+    documents = read_reports([run, trace, other], 10)[1]
+    assert [d.name for d in documents] == ["Comparison", "r", "hand.parquet", "s"]
+    assert documents[0].headline == "s against r"
+    assert read_reports([trace, trace], 10)[1][0].name == "Comparison"
+
+
+def test_the_response_time_stands_beside_the_service_time(tmp_path):
+    run = write_run(tmp_path / "run", [i * 1000 for i in range(1, 1001)])
+    found = report(run)
+    (service,), (response,) = found.latency, found.response
+    assert response["count"] == service["count"] == 1000
+    assert all(response[n] == service[n] + 10_000 for n in ("mean_ns", "p50_ns", "p99_ns", "max_ns"))
+    figures = {line.name for line in compare([ReportedTrials(n, [found]) for n in "ab"]).lines}
+    assert {"response_p99_ns", "latency_p99_ns", "response_mean_ns"} <= figures
+    asked = run_cli("kvdistill", "sql", run, "--query", "slowest_operations", "--json").stdout
+    assert {row["response_ns"] - row["latency_ns"] for row in json.loads(asked)} == {10_000}
+    text = run_cli("kvdistill", "report", run, "--csv").stdout
+    assert "Response time" in text
+    pace = msgspec.to_builtins(read_run(run).pacing) | {"loop": "closed"}
+    change_run(run, pacing=pace)
 
 
 # What the page itself saw: errors, what it fetched, and whether anything sticks out to the side.
@@ -278,7 +305,7 @@ wide:document.documentElement.scrollWidth-innerWidth,charts:document.querySelect
 def test_a_browser_finds_no_error_no_request_and_no_overflow(tmp_path):
     a, b = trials(tmp_path, "a", 1), trials(tmp_path, "b", 2)
     write_probe(a / "trial-1")
-    _reports, documents = read_reports([a / "trial-1", b / "trial-1", write_hand(tmp_path)], 10)
+    _reports, documents, _plain = read_reports([a / "trial-1", b / "trial-1", write_hand(tmp_path)], 10)
     text = html_page(documents, "test")
     page = tmp_path / "r.html"
     page.write_text(text.replace("<head>", f"<head>{_WATCH}").replace("</body>", f"{_TELL}</body>"))

@@ -9,7 +9,7 @@ from conftest import run_cli, run_process, trace_meta, write_trace
 from kvdistill_rows import io, write_hand, write_run
 
 from kvdistill.queries.sql import answer, named_queries, named_query, split_query
-from kvtrace.core.errors import ConfigError
+from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.schema import BLOCKS, REQUESTS, SERVED, arrow_schema, enum_array
 from kvtrace.core.tables import create
 
@@ -252,3 +252,21 @@ def test_the_shell_is_duckdbs_or_named_as_missing(tmp_path):
 def test_an_unknown_query_is_an_error():
     with pytest.raises(ConfigError, match="no such query"):
         named_query("nothing_of_the_kind")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT list(a.range) FROM range(3000000) a, trace",
+        "SELECT a.range FROM range(3000000) a ORDER BY hash(a.range)",
+    ],
+)
+def test_a_query_that_needs_more_memory_than_it_may_have_is_out_of_memory(tmp_path, monkeypatch, statement):
+    trace = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 4096, None, None, 0)])
+    monkeypatch.setattr("kvdistill.queries.database.MEMORY_LIMIT", "16MB")
+    with (
+        pytest.raises(OutOfMemory, match="a query needs more than 16MB of memory") as raised,
+        answer([trace], statement) as batches,
+    ):
+        batches.read_all()
+    assert raised.value.exit_code == 7

@@ -6,12 +6,13 @@ from itertools import pairwise
 
 import zstandard
 
-from kvreplay.data.generate import PIECE_BYTES, filler, piece_seed
+from kvreplay.data.generate import PIECE_BYTES, piece_seed
+from kvreplay.data.words import Fresh
 
 
 def content(seed: int, object_id: int, version: int, length: int, offset: int = 0) -> bytes:
     buffer = bytearray(length)
-    filler(seed)(memoryview(buffer), object_id, version, offset)
+    Fresh.of(seed)(memoryview(buffer), object_id, version, offset)
     return bytes(buffer)
 
 

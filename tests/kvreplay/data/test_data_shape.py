@@ -9,8 +9,9 @@ import zstandard
 from conftest import write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.data.generate import DataSource, filler
+from kvreplay.data.generate import DataSource
 from kvreplay.data.shaping import check_ratios
+from kvreplay.data.words import Fresh
 from kvreplay.run.run import replay
 from kvreplay.tiers.claims import SCRATCH
 from kvtrace.core.errors import ConfigError
@@ -71,7 +72,7 @@ def test_zstd_shrinks_each_block_as_asked_and_no_sector_repeats(ratio: float) ->
 
 def test_without_ratios_the_bytes_are_the_generators() -> None:
     plain = bytearray(MIB)
-    filler(3)(memoryview(plain), 0, 1, 0)
+    Fresh.of(3)(memoryview(plain), 0, 1, 0)
     assert made(1) == [bytes(plain)]
     both = {"dedup_ratio": 2.0, "compress_ratio": 2.0}
     assert made(2, **both) == made(2, **both)

@@ -13,7 +13,7 @@ from rings import IO, SEED, content, needs_uring
 from schedules import Schedule
 
 from kvreplay.data.copies import RING, Copiers, copy_threads
-from kvreplay.data.generate import filler
+from kvreplay.data.words import Fresh
 from kvreplay.engine import turn
 from kvreplay.engine.choose import ThreadEngine, UringEngine
 from kvreplay.engine.job import OK, Job, Record
@@ -85,7 +85,7 @@ def test_what_is_copied_is_what_was_written_and_needs_no_python(
     plan = plan_of(rows)
     record = Record.empty(len(plan), is_open_loop=False)
     engine = make(depth, IO)
-    job = Job(plan, None, [memory, drive], record, filler(SEED))
+    job = Job(plan, None, [memory, drive], record, Fresh.of(SEED))
     try:
         driven = engine.drive(job, lambda: None, lambda _done: None)
         assert (driven.failure, driven.completed) == (None, len(rows))
@@ -113,13 +113,13 @@ def test_copies_begin_and_end_while_the_queue_is_full(memory: RamTier) -> None:
     record = Record.empty(len(plan), is_open_loop=False)
     for obj in range(2):
         memory.reserve(obj, 3 * IO)
-    job = Job(plan, None, [memory, None], record, filler(SEED))
+    job = Job(plan, None, [memory, None], record, Fresh.of(SEED))
     schedule = Schedule.of(job, 4, IO)
     mail = Mail(schedule)
     buffers = [0] * (4 + schedule.slots)
     ways = [turn.BY_COPY, turn.BY_NOBODY]
     pump = Pump(
-        NoRing(), schedule, job, ways, mail, buffers, extents=[None, None], copied=[memory, None], is_registered=False
+        NoRing(), schedule, job, ways, mail, buffers, extents=[None, None], copied=[memory, None], registered=(0, 0)
     )
     copiers = Copiers(memory.copy_sink())
     pump.share_copies(copiers)
@@ -132,6 +132,32 @@ def test_copies_begin_and_end_while_the_queue_is_full(memory: RamTier) -> None:
             assert pump.next_piece(4) is None
         assert set(record.outcome.tolist()) == {OK}
         assert pump.copying == 0
+    finally:
+        copiers.close()
+        mail.close()
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_in_an_open_loop_what_waits_for_memory_has_come(memory: RamTier, is_open: bool) -> None:
+    plan = plan_of([(MEMORY, READ, obj, 0, RING * IO) for obj in range(3)])
+    record = Record.empty(len(plan), is_open_loop=is_open)
+    for obj in range(3):
+        memory.reserve(obj, RING * IO)
+    job = Job(plan, plan.ts_ns if is_open else None, [memory, None], record, filler(SEED))
+    schedule = Schedule.of(job, 4, IO)
+    mail = Mail(schedule)
+    buffers, ways = [0] * (4 + schedule.slots), [turn.BY_COPY, turn.BY_NOBODY]
+    pump = Pump(
+        NoRing(), schedule, job, ways, mail, buffers, extents=[None, None], copied=[memory, None], registered=(0, 0)
+    )
+    # Their threads are not started: nothing is copied.
+    copiers = Copiers(memory.copy_sink())
+    pump.share_copies(copiers)
+    pump.start_clock(time.monotonic_ns())
+    try:
+        assert pump.next_piece(0) is None
+        assert pump.copying == 3
+        assert (record.submitted_ns >= 0).tolist() == [is_open] * 3
     finally:
         copiers.close()
         mail.close()

@@ -13,18 +13,19 @@ import pytest
 from rings import IO, SEED, content, needs_uring
 from schedules import Schedule, ask, fall_asleep, take_made
 
-from kvreplay.data.generate import filler
+from kvreplay.data.words import Fresh
 from kvreplay.engine import mailbox
 from kvreplay.engine.choose import UringEngine
 from kvreplay.engine.job import ERROR, OK, Job, Record
+from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.tables import ASKED
-from kvreplay.engine.workers import Mail
+from kvreplay.engine.workers import Workers
 from kvreplay.plan.plan import DELETE, READ, WRITE, Plan, build_plan
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.modelled import SimulatedTier
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.tier import Holding, StorageOptions, place
+from kvreplay.tiers.tier import NOWHERE, Holding, StorageOptions, place
 
 SPACE_BYTES = 64 << 20
 
@@ -61,10 +62,13 @@ def plan_of(rows: list[tuple[int, ...]], ts: list[int] | None = None) -> Plan:
     )
 
 
-def drive(plan: Plan, tiers: list[Any], depth: int, due: Any = None, **job: Any) -> tuple[Any, Record]:
+def drive(
+    plan: Plan, tiers: list[Any], depth: int, due: Any = None, fill: Any = None, io_bytes: int = IO, **job: Any
+) -> tuple[Any, Record]:
     record = Record.empty(len(plan), is_open_loop=due is not None)
-    engine = UringEngine(depth, IO)
-    driven = engine.drive(Job(plan, due, tiers, record, filler(SEED), **job), lambda: None, lambda _done: None)
+    engine = UringEngine(depth, io_bytes)
+    made = Job(plan, due, tiers, record, fill or Fresh.of(SEED), **job)
+    driven = engine.drive(made, lambda: None, lambda _done: None)
     return driven, record
 
 
@@ -127,25 +131,77 @@ def test_in_any_mixture_order_is_kept_and_what_lies_there_is_what_was_written_la
 
 
 @needs_uring
+@pytest.mark.parametrize("depth", [1, 8])
+@pytest.mark.parametrize("io_bytes", [4096, 64 << 10, 192 << 10, 256 << 10, 1 << 20])
+@pytest.mark.parametrize("fill", [Fresh.of(SEED), Fresh.of(SEED).__call__], ids=["compiled", "one at a time"])
+def test_the_same_data_is_written_whoever_makes_it_and_however_it_is_cut(
+    space: ExtentTier, depth: int, io_bytes: int, fill: Any
+) -> None:
+    lengths = [4096, 64 << 10, 100 << 10, 200 << 10, 256 << 10, 300 << 10, 2500 << 10] * 3
+    rows = [(0, WRITE, obj, length, -1, -1) for obj, length in enumerate(lengths)]
+    rows += [(0, WRITE, 2, lengths[2], -1, -1)]
+    driven, record = drive(plan_of(rows), [space], depth, fill=fill, io_bytes=io_bytes)
+    assert record.outcome.tolist() == [OK] * len(rows)
+    assert driven.generation_ns + driven.submitting_generation_ns > 0
+    for obj, length in enumerate(lengths):
+        written = -(-length // 4096) * 4096
+        assert held(space, obj, written) == content(obj, 2 if obj == 2 else 1, written)
+
+
+@needs_uring
+def test_short_data_is_made_by_who_submits_and_room_for_it_many_at_a_time(
+    space: ExtentTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    reserve_all = space.ring_reserve
+
+    def reserve(objects: Any, ends: Any) -> Any:
+        asked.append(len(objects))
+        return reserve_all(objects, ends)
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a thread was asked for data")
+
+    monkeypatch.setattr(space, "ring_reserve", reserve)
+    monkeypatch.setattr(space, "reserve", refuse)
+    monkeypatch.setattr(Workers, "_make", refuse)
+    rows = [(0, WRITE, obj, 4096, -1, -1) for obj in range(1000)]
+    driven, record = drive(plan_of(rows), [space], 8, io_bytes=64 << 10)
+    assert set(record.outcome.tolist()) == {OK}
+    assert sum(asked) == len(rows)
+    assert len(asked) < len(rows) / 8
+    assert driven.submitting_reserve_ns > 0
+    assert driven.submitting_generation_ns > 0
+    assert driven.generation_ns == driven.reserve_ns == 0
+
+
+@needs_uring
 @pytest.mark.parametrize("length", [4096, 40 * IO])
 @pytest.mark.parametrize("depth", [1, 8])
-def test_a_fault_is_that_operations_alone(space: ExtentTier, length: int, depth: int) -> None:
+@pytest.mark.parametrize("fill", [Fresh.of(SEED), Fresh.of(SEED).__call__], ids=["here", "by threads"])
+def test_a_fault_is_that_operations_alone(space: ExtentTier, length: int, depth: int, fill: Any) -> None:
     # Object 1 lies where nothing can be written, object 2 nowhere, and object 3 finds no room.
     full = os.open("/dev/full", os.O_RDWR)
     broken: Any = space
-    reserve, extent = space.reserve, space.ring_extent
+    reserve, extent, reserve_all = space.reserve, space.ring_extent, space.ring_reserve
 
     def refuse(object_id: int, end: int) -> None:
         if object_id == 3:
             raise OSError("none left")
         reserve(object_id, end)
 
-    broken.reserve = refuse
+    def refuse_one(objects: Any, ends: Any) -> tuple[Any, list[tuple[int, OSError]]]:
+        places, failed = reserve_all(objects, ends)
+        places[objects == 1] = place(full, 0)
+        places[objects == 3] = NOWHERE
+        return places, failed + [(i, OSError("none left")) for i, obj in enumerate(objects.tolist()) if obj == 3]
+
+    broken.reserve, broken.ring_reserve = refuse, refuse_one
     broken.ring_extent = lambda obj: (full, 0) if obj == 1 else extent(obj)
     rows = [(0, WRITE, obj, length, -1, -1) for obj in (0, 1, 3, 4)] + [(0, READ, 2, length, -1, -1)]
     rows += [(0, READ, obj, length, -1, -1) for obj in (0, 4)]
     try:
-        driven, record = drive(plan_of(rows), [space], depth, stops_on_error=False)
+        driven, record = drive(plan_of(rows), [space], depth, fill=fill, stops_on_error=False)
     finally:
         os.close(full)
     assert driven.completed == len(rows)
@@ -167,7 +223,7 @@ def test_an_interrupt_ends_a_run_that_compiled_code_alone_does(space: ExtentTier
     # A read a millisecond, for ten seconds.
     plan = plan_of([(0, WRITE, 0, 4096, -1, -1)] + [(0, READ, 0, 4096, -1, -1)] * 9999, list(range(0, 10**10, 10**6)))
     record = Record.empty(len(plan), is_open_loop=True)
-    job, asked = Job(plan, plan.ts_ns, [space], record, filler(SEED)), iter([None, None])
+    job, asked = Job(plan, plan.ts_ns, [space], record, Fresh.of(SEED)), iter([None, None])
     driven = UringEngine(1, IO).drive(job, lambda: next(asked, "SIGINT"), lambda _done: None)
     assert driven.interrupted_by == "SIGINT"
     assert 0 < driven.completed < len(plan)

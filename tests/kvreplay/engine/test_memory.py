@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from rings import SEED, needs_uring
 
-from kvreplay.data.buffers import HUGE_PAGE_BYTES, Arena, huge_bytes, map_aligned
+from kvreplay.data.buffers import FIRST_BYTES, HUGE_PAGE_BYTES, Arena, huge_bytes, map_aligned
+from kvreplay.data.words import Fresh
+from kvreplay.engine.choose import ThreadEngine, UringEngine
+from kvreplay.engine.job import Job, Record
+from kvreplay.plan.plan import READ, WRITE, build_plan
+from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.tier import Holding
+from kvreplay.tiers.tier import Holding, StorageOptions
 
 MIB = 1 << 20
 ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -37,6 +46,66 @@ def test_whole_huge_pages_are_used_and_no_more() -> None:
 def test_the_engines_buffers_lie_on_them() -> None:
     arena = Arena(8, MIB)
     assert huge_bytes(arena.places[0][0]) in range(0, 8 * MIB + 1, 2 * MIB)
+
+
+def resident_bytes(arena: Arena) -> int:
+    """Return how much of an arena the kernel has given memory to."""
+    pages = (ctypes.c_ubyte * (arena.nbytes // mmap.PAGESIZE))()
+    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(arena.places[0][0]), ctypes.c_size_t(arena.nbytes), pages) == 0
+    return sum(page & 1 for page in pages) * mmap.PAGESIZE
+
+
+def test_buffers_that_grow_are_touched_before_as_many_are_in_use() -> None:
+    arena = Arena(512, MIB, is_growing=True)
+    assert (arena.first, arena.is_whole) == (FIRST_BYTES // MIB, False)
+    # Whole huge pages, and no more.
+    assert FIRST_BYTES <= resident_bytes(arena) <= FIRST_BYTES + HUGE_PAGE_BYTES
+    arena.views[0][:4] = arena.views[100][:4] = b"kept"
+    arena.keep_ahead(arena.first // 2)
+    assert resident_bytes(arena) <= FIRST_BYTES + 2 * HUGE_PAGE_BYTES
+    arena.keep_ahead(70)
+    assert 140 * MIB <= resident_bytes(arena) <= 144 * MIB
+    assert bytes(arena.views[0][:4]) == bytes(arena.views[100][:4]) == b"kept"
+    arena.keep_ahead(400)
+    assert arena.is_whole
+    assert resident_bytes(arena) >= 512 * MIB
+    assert Arena(8, MIB).is_whole
+
+
+@pytest.mark.parametrize("make", [ThreadEngine, pytest.param(UringEngine, marks=needs_uring)])
+@pytest.mark.parametrize("count", [20, 200])
+def test_an_engine_uses_as_many_buffers_as_are_in_flight_and_says_so(tmp_path: Path, make: Any, count: int) -> None:
+    tier = ExtentTier("nvme", tmp_path / "space", StorageOptions(is_direct=False))
+    tier.expect(Holding([count * MIB]))
+    tier.open(count * MIB)
+    engine = make(128, MIB, is_growing=True)
+    assert engine.buffer_used_bytes is None
+    fill = np.zeros(count, np.int64)
+    try:
+        for op in (WRITE, READ):
+            rows = {
+                **dict.fromkeys(("ts_ns", "tier", "offset_bytes"), fill),
+                **dict.fromkeys(("request_id", "stage"), fill - 1),
+                "row": np.arange(count),
+                "object_id": np.arange(count),
+                "op": fill + op,
+                "length_bytes": fill + MIB,
+            }
+            plan = build_plan(rows, [4096], Path("t"))
+            record = Record.empty(count, is_open_loop=False)
+            driven = engine.drive(Job(plan, None, [tier], record, Fresh.of(SEED)), lambda: None, lambda _: None)
+            assert (driven.failure, driven.completed) == (None, count)
+    finally:
+        tier.close()
+    reads, writes = engine.arenas
+    assert reads.used is not None
+    assert writes.used is not None
+    assert 1 <= reads.used <= count
+    assert 1 <= writes.used <= count
+    assert engine.buffer_used_bytes == (reads.used + writes.used) * MIB < engine.buffer_bytes
+    # None was in use that was not touched before, and no more than twice as many were touched.
+    assert reads.used <= reads.touched <= max(reads.first, 2 * reads.used)
+    assert resident_bytes(reads) <= reads.touched * MIB + HUGE_PAGE_BYTES
 
 
 def test_memory_that_is_not_mapped_has_none() -> None:

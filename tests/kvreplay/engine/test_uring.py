@@ -17,7 +17,7 @@ from conftest import write_trace
 from rings import IO, SEED, content, needs_uring
 
 from kvreplay.config.config import Config
-from kvreplay.data.generate import filler
+from kvreplay.data.words import Fresh
 from kvreplay.engine import choose, ring
 from kvreplay.engine.choose import EngineName, UringEngine, check_name
 from kvreplay.engine.job import ERROR, OK, SHORT, Job, Record
@@ -66,7 +66,7 @@ def plan_of(rows: list[tuple[int, int, int, int]], tmp_path: Path) -> Plan:
 
 def drive(engine: UringEngine, tier: Any, plan: Plan, **job: Any) -> tuple[Any, Record]:
     record = Record.empty(len(plan), is_open_loop=False)
-    driven = engine.drive(Job(plan, None, [tier], record, filler(SEED), **job), lambda: None, lambda _done: None)
+    driven = engine.drive(Job(plan, None, [tier], record, Fresh.of(SEED), **job), lambda: None, lambda _done: None)
     return driven, record
 
 
@@ -156,25 +156,12 @@ def test_what_follows_a_fault_in_a_long_operation_is_passed_over(tier: FileTier,
 
 
 @needs_uring
-def test_a_full_device_is_an_error(tmp_path: Path) -> None:
-    class Full:
-        """A tier whose files all are /dev/full."""
-
-        name = target = "full"
-        engine, alignment, is_simulated, is_synced = "uring", 4096, False, False
-
-        def ring_path(self, object_id: int) -> bytes:
-            return b"/dev/full" if object_id else os.fsencode(tmp_path / "f")
-
-        def ring_flags(self, op: int) -> int:
-            return os.O_WRONLY | (os.O_CREAT if op else 0)
-
-        def reserve(self, object_id: int, end: int) -> None:
-            pass
-
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_full_device_is_an_error(tier: FileTier, tmp_path: Path, depth: int) -> None:
+    Path(tier.path(1)).symlink_to("/dev/full")
     for length in (4096, 5 * IO, 40 * IO):
         rows = [(WRITE, 0, 0, length), (WRITE, 1, 0, length)]
-        driven, record = drive(UringEngine(2, IO), Full(), plan_of(rows, tmp_path), stops_on_error=False)
+        driven, record = drive(UringEngine(depth, IO), tier, plan_of(rows, tmp_path), stops_on_error=False)
         assert record.outcome.tolist() == [OK, ERROR]
         assert "No space left on device" in driven.failure.message
 
@@ -227,7 +214,7 @@ def test_stopping_waits_for_what_is_in_flight(tier: FileTier, tmp_path: Path) ->
     asked = iter([None] * 20)
     plan = plan_of([(WRITE, i, 0, 3 * IO) for i in range(500)], tmp_path)
     record = Record.empty(500, is_open_loop=False)
-    job = Job(plan, None, [tier], record, filler(SEED))
+    job = Job(plan, None, [tier], record, Fresh.of(SEED))
     driven = UringEngine(4, IO).drive(job, lambda: next(asked, "SIGINT"), lambda _done: None)
     assert driven.interrupted_by == "SIGINT"
     assert driven.completed == (record.outcome == OK).sum() < 500

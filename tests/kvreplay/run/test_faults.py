@@ -100,6 +100,13 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
     other = write_trace(tmp_path / "other.parquet", [row("write", 0)])
     with pytest.raises(TraceError, match="not the trace that was replayed; name that with --trace"):
         recover(output, other)
+    # The same head, another content.
+    begun = (output / PARTIAL_RUN_FILE).read_text()
+    digest = json.loads(begun)["trace"]["sha256"]
+    (output / PARTIAL_RUN_FILE).write_text(begun.replace(digest, "0" * 64))
+    with pytest.raises(TraceError, match=rf"not the trace that was replayed; .* \(SHA-256 0{{64}}, not {digest}\)"):
+        recover(output)
+    (output / PARTIAL_RUN_FILE).write_text(begun)
     moved = (tmp_path / "t.parquet").rename(tmp_path / "moved.parquet")
     with pytest.raises(ConfigError, match="no such file; name the trace that was replayed with --trace"):
         recover(output)

@@ -14,6 +14,7 @@ from conftest import write_trace
 from kvreplay.config import memory
 from kvreplay.config.config import Config
 from kvreplay.config.memory import PROCESS_ADDRESS_BYTES, PROCESS_BYTES, ROW_BYTES, check_memory
+from kvreplay.data.buffers import buffer_bytes
 from kvreplay.run.run import replay
 from kvreplay.tiers import ram
 from kvtrace.core.errors import OutOfMemory, TraceError
@@ -69,6 +70,22 @@ def test_a_limit_on_the_rows_makes_a_long_trace_fit(tmp_path: Path, monkeypatch:
         replay(Config(tiers={"nvme": "null"}), trace, run, [])
     monkeypatch.setattr(memory, "ROW_BYTES", 1)
     replay(Config(tiers={"nvme": "null"}, limit="2"), trace, run, [])
+
+
+def test_rows_that_a_time_or_bytes_admit_are_budgeted_as_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "ROW_BYTES", 1 << 60)
+    trace, run = trace_of(tmp_path), tmp_path / "run"
+    for limit in ("1s", "1GiB"):
+        with pytest.raises(OutOfMemory, match=r"\(10 rows, .*replay less with --limit"):
+            replay(Config(tiers={"nvme": "null"}, limit=limit), trace, run, [])
+    # Only those within the limit count, and only those of tiers that have a target.
+    monkeypatch.setattr(memory, "ROW_BYTES", 1)
+    monkeypatch.setattr(memory, "available_bytes", lambda: PROCESS_BYTES + buffer_bytes(8, MIB) + 3)
+    replay(Config(tiers={"nvme": "null"}, limit="2ns"), trace, run, [], is_forced=True)
+    with pytest.raises(OutOfMemory, match=r"\(10 rows"):
+        replay(Config(tiers={"nvme": "null"}, limit="1s"), trace, run, [], is_forced=True)
 
 
 def test_too_little_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.run.search import Axis, SweepPoint, next_value, sustained
+from kvreplay.run.search import Axis, SweepPoint, decided, next_value, sustained, to_repeat
 from kvreplay.run.sweep import LoadSweep, is_saturated, knee, plot, sweep, with_users
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE
@@ -138,7 +138,7 @@ def test_users_make_their_own_traces_and_the_knee_is_drawn(tmp_path: Path) -> No
     assert made.meta.config["users"] == 2
     assert (tmp_path / "s" / "users-2.parquet").read_bytes() == trace.read_bytes()
     found = json.loads((tmp_path / "s" / "sweep.json").read_text())
-    assert (2, "users-2") in [(p["value"], p["run"]) for p in found["points"]]
+    assert (2, "users-2") in [(p["value"], p["run"][:7]) for p in found["points"]]
     drawn = (tmp_path / "knee.svg").read_text()
     assert "<svg" in drawn
     assert "Date" not in drawn
@@ -220,6 +220,51 @@ def test_an_open_loop_is_searched_both_ways(
     assert searched(axis, asked, limit) == expected
 
 
+def tried(axis: Axis, asked: list[float], limits: list[float]) -> tuple[list[float], list[SweepPoint]]:
+    """Return what a sweep runs where trial n at a value is kept up to limits[n], and its points."""
+    trials: dict[float, list[SweepPoint]] = {}
+    order: list[float] = []
+    found: list[SweepPoint] = []
+    value: float | None = asked[0]
+    while value is not None:
+        (point,) = points([1.0], [value <= limits[len(trials.get(value, []))]])
+        late = msgspec.structs.replace(point, value=value, late_p99_ns=len(order))
+        trials.setdefault(value, []).append(late)
+        order.append(value)
+        found = [decided(of_value) for of_value in trials.values()]
+        value = next_value(axis, asked, found)
+        value = to_repeat(found) if value is None else value
+    return order, sorted(found, key=lambda p: p.value)
+
+
+def test_the_last_kept_and_the_first_lost_are_tried_again_and_the_median_decides() -> None:
+    order, found = tried(Axis.USERS, [4, 8], [6, 6, 6])
+    assert order == [4, 8, 5, 6, 7, 6, 6, 7, 7]
+    assert [(p.value, p.trials, p.held_trials) for p in found][2:4] == [(6, 3, 3), (7, 3, 0)]
+    # 5 is kept at first, and then not twice: the search goes on below, and repeats what decides there.
+    order, found = tried(Axis.USERS, [4, 8], [5, 4, 4])
+    assert order == [4, 8, 5, 6, 5, 4, 4, 5]
+    kept = {p.value: (p.trials, p.held_trials, p.is_held) for p in found}
+    assert (kept[4], kept[5]) == ((3, 3, True), (3, 1, False))
+    assert sustained(Axis.USERS, found, None) == (
+        "sustains 4 users (speed 1): read response p99 is not known (no reads) (held in 3 of 3 trials); at the next "
+        "step, 5 users (speed 1), it falls behind, read response p99 is not known (no reads) (held in 1 of 3 trials)"
+    )
+    # All are kept: the greatest is what a sweep claims.
+    order, _ = tried(Axis.SPEED, [1, 2], [1e9] * 3)
+    assert order == [1, 2, 4, 8, 16, 32, 32, 32]
+
+
+def test_the_figures_of_trials_are_the_medians() -> None:
+    three = [
+        msgspec.structs.replace(p, read_p99_ns=ns, run=str(ns))
+        for p, ns in zip(points([1.0] * 3, [True, True, True]), (30, 10, 20), strict=True)
+    ]
+    assert (decided(three).read_p99_ns, decided(three).run) == (20, "20")
+    closed = points([1.0])
+    assert (decided(closed).trials, decided(closed).held_trials) == (1, None)
+
+
 def test_a_machine_too_busy_for_us_is_not_searched_downward() -> None:
     ours = [msgspec.structs.replace(p, cause="submission") for p in points([1.0, 1.0], [False, False])]
     assert next_value(Axis.SPEED, [2, 4], ours[:1]) == 0.5
@@ -239,10 +284,16 @@ def test_a_search_ends_in_one_sentence() -> None:
         msgspec.structs.replace(ms[1], is_within_target=False),
     ]
     assert sustained(Axis.USERS, over, 1_500_000) == (
-        "sustains 1 users (speed 1): read response p99 1.00 ms; at the next step, 2 users (speed 1), it keeps pace, "
+        "sustains 1 user (speed 1): read response p99 1.00 ms; at the next step, 2 users (speed 1), it keeps pace, "
         "but read response p99 2.00 ms exceeds 1.50 ms"
     )
     assert sustained(Axis.SPEED, found[2:], None).startswith("sustains no speed tried: speed 4 falls behind")
+    waiting = msgspec.structs.replace(found[2], cause="dependencies", operations=57)
+    assert sustained(Axis.SPEED, [waiting], None) == (
+        "sustains no speed tried: speed 4 falls behind (cause: waits for earlier operations of the same request or "
+        "object), read response p99 is not known (no reads); with only 57 operations one that is late decides: a "
+        "longer trace tells more"
+    )
     few = [msgspec.structs.replace(p, read_p99_lacks="40 reads: take longer") for p in found[:1]]
     assert sustained(Axis.SPEED, few, 1000) == (
         "cannot be judged by --read-p99 at speed 1: read response p99 is not known (40 reads: take longer); nothing "

@@ -18,6 +18,7 @@ from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers import devices
 from kvreplay.tiers.devices import BlockDevice, examine, refusal, signatures
 from kvreplay.tiers.host import mounts
+from kvreplay.tiers.space import read_header
 from kvtrace.core.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -218,6 +219,33 @@ def test_a_replay_on_a_device(tmp_path: Path, loop: Path, engine: str, is_discar
     again = run(tmp_path, ROWS, loop, engine=engine, is_discarding=is_discarding)
     # What was discarded has to be written anew.
     assert (again.run.tiers["nvme"]["written_first_bytes"] > 0) is is_discarding
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("engine", ["threads", "uring"])
+def test_the_device_takes_the_space_once_before_the_replay(tmp_path: Path, loop: Path, engine: str) -> None:
+    if engine == "uring" and (why := ring.refusal()) is not None:
+        pytest.skip(f"no io_uring: {why}")
+    rows = [row("read", i, 10 * IO) for i in range(40)] + [row("write", 99, 5 * IO)]
+    counters = Path(f"/sys/block/{loop.name}/stat")
+
+    def written() -> int:
+        return int(counters.read_text().split()[6]) * 512
+
+    before = written()
+    outcome = run(tmp_path, rows, loop, engine=engine)
+    assert outcome.error is None
+    facts = outcome.run.tiers["nvme"]
+    populated = outcome.run.populated
+    assert populated is not None
+    assert populated.bytes == 400 * IO
+    header = read_header(loop)
+    assert header is not None
+    space = header.filled_bytes - 4096
+    assert space >= 405 * IO * 1.25, "all that was held at once, and a quarter more"
+    assert facts["written_first_bytes"] + populated.bytes == space
+    # Beside it only the header, a few times.
+    assert 0 < written() - before - 5 * IO - space < 10 * 4096
 
 
 @pytest.mark.root

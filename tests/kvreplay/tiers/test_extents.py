@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
 import json
 import os
 import random
+import struct
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +20,7 @@ from kvreplay.config.config import Config
 from kvreplay.engine import ring
 from kvreplay.plan.residency import trace_residency
 from kvreplay.run.run import FinishedRun, replay
+from kvreplay.tiers import directio
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.space import Header, Space, decode_header, encode_header, read_header
 from kvreplay.tiers.tier import Holding, StorageOptions
@@ -145,7 +150,7 @@ def test_every_block_that_is_read_was_written_there(tmp_path: Path, engine: str,
     assert not target.exists(), "our file goes at the end"
     assert outcome.run.notes[0].startswith("deletes on nvme only free space, and ask nothing of the device")
     facts = outcome.run.tiers["nvme"]
-    assert facts["written_first_bytes"] == facts["size_bytes"] - BLOCK
+    assert facts["written_first_bytes"] == facts["size_bytes"] - BLOCK - 3 * IO, "but for what was populated"
     assert facts["highest_bytes"] <= facts["size_bytes"]
 
 
@@ -175,6 +180,119 @@ def test_the_device_reads_what_is_read(tmp_path: Path) -> None:
         pytest.skip("the device beneath the temporary directory is not in /proc/diskstats")
     assert moved.read_bytes >= 8 << 20
     assert outcome.run.tiers["nvme"]["direct_io"]["is_confirmed"] is True
+
+
+UNWRITTEN = 1 << 11
+"""Of an extent, in linux/fiemap.h."""
+
+
+def extents_of(path: Path) -> list[tuple[int, int, int]]:
+    """Return (start, length, flags) of a file's extents; skip where the filesystem does not tell."""
+    header, extent, most = struct.Struct("=QQIIII"), struct.Struct("=QQQQQIIII"), 4096
+    answer = bytearray(header.pack(0, 2**64 - 1, 1, 0, most, 0) + bytes(extent.size * most))
+    with path.open("rb") as file:
+        try:
+            # FS_IOC_FIEMAP, after FIEMAP_FLAG_SYNC.
+            fcntl.ioctl(file, 0xC020660B, answer)
+        except OSError as error:
+            pytest.skip(f"no map of extents: {error.strerror}")
+    count = header.unpack_from(answer)[3]
+    found = [extent.unpack_from(answer, header.size + at * extent.size) for at in range(count)]
+    return [(start, length, flags) for start, _, length, _, _, flags, *_ in found]
+
+
+def written_before(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return a list that takes (start, length) of what is laid out and populated, as the threads engine writes it."""
+    seen: list[tuple[int, int]] = []
+    write = os.pwritev
+
+    def noting(fd: int, buffers: list[Any], at: int) -> int:
+        seen.append((at, len(buffers[0])))
+        return write(fd, buffers, at)
+
+    monkeypatch.setattr(os, "pwritev", noting)
+    return seen
+
+
+READ_FIRST = [
+    # Read whole, then written on; read in part; an empty part of it is written only; read whole.
+    *(row("read", 0, 5 * IO + 100), row("write", 0, IO, offset=7 * IO), row("read", 1, IO, offset=2 * IO)),
+    *(row("write", 2, 3 * IO), row("read", 3, 4096), row("read", 2, 3 * IO)),
+]
+
+
+def test_all_space_is_written_once_before_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, seen = tmp_path / "s.dat", written_before(monkeypatch)
+    options: dict[str, Any] = {"engine": "threads", "is_buffered": True, "is_kept": True, "is_verified": True}
+    outcome, _ = run(tmp_path, READ_FIRST, target, **options)
+    assert outcome.error is None
+    # Objects 0 and 2 are written while it is measured.
+    assert [length for _, length in seen[-4:]] == [IO, IO, IO, IO]
+    before, reached = sorted(seen[:-4]), BLOCK
+    for start, length in before:
+        assert start == reached, "nothing is left out, nothing written twice"
+        reached += length
+    size = outcome.run.tiers["nvme"]["size_bytes"]
+    assert reached == size
+    populated = sum(-(-length // BLOCK) * BLOCK for length in (5 * IO + 100, 3 * IO, 4096))
+    assert outcome.run.tiers["nvme"]["written_first_bytes"] == size - BLOCK - populated
+    assert read_header(target) == Header(filled_bytes=size)
+    prepared, first = outcome.run.prepared, outcome.run.populated
+    assert prepared is not None
+    assert first is not None
+    assert 0 < prepared.lay_out_ns < prepared.lay_out_ns + first.wall_ns < prepared.total_ns
+    # What a second run finds written it does not lay out, but its objects it writes.
+    seen.clear()
+    again, _ = run(tmp_path, READ_FIRST, target, **options)
+    assert again.run.tiers["nvme"]["written_first_bytes"] == 0
+    assert sum(length for _, length in seen) == populated + 4 * IO
+
+
+def test_no_extent_of_the_file_is_unwritten_when_the_replay_begins(tmp_path: Path, engine: str) -> None:
+    target = tmp_path / "s.dat"
+    try:
+        outcome, _ = run(tmp_path, [*READ_FIRST, row("write", 9, 64 * IO)], target, engine=engine, is_kept=True)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    found = extents_of(target)
+    assert sum(length for _, length, _ in found) >= outcome.run.tiers["nvme"]["size_bytes"]
+    assert not [part for part in found if part[2] & UNWRITTEN]
+
+
+def test_a_target_whose_populating_failed_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, write = tmp_path / "s.dat", directio.write_whole
+
+    def failing(*_: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(directio, "write_whole", failing)
+    options: dict[str, Any] = {"engine": "threads", "is_buffered": True, "is_kept": True}
+    outcome, _ = run(tmp_path, READ_FIRST, target, **options)
+    assert "while populating: write of object 0: Input/output error" in str(outcome.error)
+    assert read_header(target) == Header(filled_bytes=0)
+    monkeypatch.setattr(directio, "write_whole", write)
+    outcome, _ = run(tmp_path, READ_FIRST, target, **options)
+    assert outcome.error is None
+    facts = outcome.run.tiers["nvme"]
+    assert facts["written_first_bytes"] > 0
+    assert read_header(target) == Header(filled_bytes=facts["size_bytes"])
+
+
+def test_where_a_filesystem_allocates_nothing_the_file_is_only_made_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [errno.EOPNOTSUPP, errno.ENOSPC]
+
+    def refuse(*_: Any) -> int:
+        ctypes.set_errno(answers.pop(0))
+        return -1
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(fallocate=refuse))
+    with (tmp_path / "f").open("wb") as file:
+        directio.allocate(file.fileno(), 1 << 20)
+        assert (os.fstat(file.fileno()).st_size, os.fstat(file.fileno()).st_blocks) == (1 << 20, 0)
+        with pytest.raises(OSError, match="No space left on device"):
+            directio.allocate(file.fileno(), 2 << 20)
 
 
 def test_a_kept_file_is_known_again_and_not_written_twice(tmp_path: Path) -> None:
@@ -254,12 +372,14 @@ def test_a_second_run_on_the_same_file_is_locked_out(tmp_path: Path) -> None:
 
 
 def test_more_than_the_disk_holds_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"holds up to 256 PiB there, but only .* is free; replay less"):
-        run(tmp_path, [row("write", 0, 1 << 58)], tmp_path / "s.dat", is_buffered=True)
+    with pytest.raises(DeviceError, match=r"holds up to 1\.00 PiB there, but only .* is free; replay less"):
+        run(tmp_path, [row("write", 0, 1 << 50)], tmp_path / "s.dat", is_buffered=True)
 
 
 def test_scattered_space_stops_the_run_with_its_figures(tmp_path: Path, engine: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(Space, "_allocate", lambda *_: 1 << 60)
+    # Several objects at once are reserved up to the first that finds no room.
+    monkeypatch.setattr("kvreplay.tiers.space._reserve_all", lambda *arguments: arguments[6])
     monkeypatch.setattr("kvtrace.core.allocator.release", lambda *_: None)
     outcome, ops = run(tmp_path, [row("write", 0)], tmp_path / "s.dat", engine=engine, is_buffered=True)
     assert isinstance(outcome.error, DeviceError)

@@ -12,7 +12,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.model.catalogue import find_model, load_models
-from kvtrace.model.serving import GPUS, computing_times
+from kvtrace.model.serving import GPUS, computing_times, step_ns
 
 
 @pytest.fixture
@@ -21,7 +21,9 @@ def gen(tmp_path, monkeypatch, capsys):
 
     def make(*options: object):
         path = tmp_path / "t.parquet"
-        load = ["--users", 4, "--duration", "8s", "--preset", "lmcache-disk"]
+        load = ["--duration", "8s", "--preset", "lmcache-disk"]
+        if "--request-rate" not in options:
+            load += ["--users", 4]
         assert kvtrace(monkeypatch, "gen", *load, "-o", path, "--json", *options) == 0
         return json.loads(capsys.readouterr().out), open_table(path, TRACE).meta
 
@@ -29,23 +31,40 @@ def gen(tmp_path, monkeypatch, capsys):
 
 
 def test_the_roofline_by_hand():
-    # 2 x 8.03e9 FLOPs at half of 989e12 a second; 8.03e9 x 2 bytes at 0.7 of 3.35e12 a second.
-    times = {"prefill_ns_per_token": 32_478, "decode_ns_per_token": 6_848_615}
-    assert computing_times("h100", find_model("llama3.1-8b"), 1) == times
-    # Four ranks share both.
-    assert computing_times("h100", find_model("llama3.1-8b"), 4) == {
-        "prefill_ns_per_token": 8120, "decode_ns_per_token": 1_712_154,
+    # 2 x 8.03e9 FLOPs at half of 989e12 a second; 8.03e9 x 2 bytes, and the cache, at 0.7 of 3.35e12 a second.
+    assert computing_times("h100", find_model("llama3.1-8b"), 1) == {
+        "prefill_ns_per_token": 32_478, "decode_ns_per_token": 6_848_615, "decode_active_ns": 0,
+        "decode_compute_ns": 32_478, "decode_bandwidth": 2_345_000_000_000,
     }  # fmt: skip
-    # Of a mixture of experts those that a token uses are computed, and all are read, a byte each.
+    # Four ranks share both; each reads its own part of the cache at its own rate.
+    assert computing_times("h100", find_model("llama3.1-8b"), 4) == {
+        "prefill_ns_per_token": 8120, "decode_ns_per_token": 1_712_154, "decode_active_ns": 0,
+        "decode_compute_ns": 8120, "decode_bandwidth": 2_345_000_000_000,
+    }  # fmt: skip
+    # Of a mixture of experts those that a token uses are computed, and all are read by a large batch, a byte each.
     assert computing_times("h200", find_model("deepseek-v3"), 8) == {
-        "prefill_ns_per_token": 18_706, "decode_ns_per_token": 24_962_798,
+        "prefill_ns_per_token": 18_706, "decode_ns_per_token": 24_962_798, "decode_active_ns": 1_376_489,
+        "decode_compute_ns": 18_706, "decode_bandwidth": 3_360_000_000_000,
     }  # fmt: skip
     assert not any(computing_times("instant", find_model("llama3.1-8b"), 1).values())
 
 
+def test_a_step_by_hand():
+    knobs = computing_times("h100", find_model("llama3.1-8b"), 1)
+    # 8192 tokens of 131,072 bytes at 2.345e12 bytes a second are 457,885 ns.
+    assert step_ns(knobs, 1, 8192 * 131_072) == 6_848_615 + 457_885
+    assert step_ns(knobs, 32, 32 * 8192 * 131_072) == 6_848_615 + 14_652_340
+    # Without contexts, 300 tokens a step take their FLOPs, longer than reading the weights.
+    assert step_ns(knobs, 300, 0) == 300 * 32_478
+    # Two requests read the experts of two tokens, a hundred all of them.
+    knobs = computing_times("h200", find_model("deepseek-v3"), 8)
+    assert (step_ns(knobs, 2, 0), step_ns(knobs, 100, 0)) == (2 * 1_376_489, 24_962_798)
+
+
 @pytest.mark.parametrize("gpu", GPUS)
 def test_every_model_computes_on_every_gpu(gpu):
-    assert all(t > 0 for m in load_models().values() for t in computing_times(gpu, m, 8).values())
+    times = [computing_times(gpu, m, 8) for m in load_models().values()]
+    assert all(t > 0 for of in times for name, t in of.items() if name != "decode_active_ns")
     assert GPUS[gpu].source
 
 
@@ -74,8 +93,45 @@ def test_engines_compute_by_default_and_users_wait_for_it(gen):
 def test_set_overrides_the_roofline(gen):
     found, meta = gen("--set", "decode_ns_per_token=5")
     assert found["serving"]["overridden"] == ["decode_ns_per_token"]
+    assert found["serving"]["decode_steps"] is None
+    assert any("decode step 5 ns, whatever the batch" in note for note in meta.notes)
     assert meta.config["hierarchy"]["prefill_ns_per_token"] == 32_478
     assert meta.config["hierarchy"]["decode_ns_per_token"] == 5
+
+
+def test_each_knob_of_a_batch_can_be_said(gen):
+    found, _ = gen("--set", "decode_bandwidth=1TB", "--set", "prefill_in_turn=false")
+    serving = found["serving"]
+    assert serving["overridden"] == ["decode_bandwidth"]
+    assert (serving["decode_bandwidth"], serving["decode_ns_per_token"]) == (10**12, 6_848_615)
+    assert serving["decode_steps"][0]["step_ns"] == 6_848_615 + 1_073_741
+    assert found["stats"]["prefill"] == {"requests": 0, "mean_wait_ns": None}
+
+
+@pytest.mark.parametrize("load", [["--users", 2], ["--request-rate", "1/s"]], ids=["closed loop", "open loop"])
+def test_more_requests_at_a_time_take_longer(gen, load):
+    def means(*options):
+        stats = gen(*options, "--duration", "20s")[0]["stats"]
+        return stats["decode"]["mean_ns_per_token"], stats["prefill"]["mean_wait_ns"]
+
+    more = [value * 8 if isinstance(value, int) else value.replace("1/s", "8/s") for value in load]
+    few, many = means(*load), means(*more)
+    assert 6_848_615 < few[0] < many[0]
+    assert few[1] < many[1]
+
+
+def test_the_summary_says_what_is_assumed_and_what_came_of_it(tmp_path, monkeypatch, capsys):
+    options = ["--preset", "lmcache-disk", "--users", 8, "--duration", "20s", "-o", tmp_path / "t.parquet"]
+    assert kvtrace(monkeypatch, "gen", *options) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for part in (
+        "roofline at 50% of its bf16 FLOPs and 70% of its bandwidth",
+        "prefill 30,790 tokens/s, one prompt at a time",
+        "decode step 7.31 ms alone, 21.5 ms in a batch of 32, with 8,192 tokens each",
+        "tokens were generated",
+        "prompts waited",
+    ):
+        assert part in said
 
 
 def test_the_benchmark_keeps_its_own_times_unless_a_gpu_is_named(gen):

@@ -85,6 +85,20 @@ MLPERF = {
     "gpt-oss-20b": 49_152,
 }  # fmt: skip
 
+# Bytes a token at 131,072 tokens by the catalogue of kvcache-simulator 0.1.3, from PyPI.
+PEER = {
+    "deepseek-v3": 70_272, "gemma4-26b": 22_080, "gemma4-31b": 88_320, "kimi-k2.5": 70_272, "llama3.1-8b": 131_072,
+    "llama3.1-70b-instruct": 327_680, "llama3.3-70b": 327_680, "minimax-m2.5": 253_952, "minimax-m2.7": 253_952,
+    "qwen2.5-7b": 57_344, "qwen2.5-14b": 196_608, "qwen2.5-32b": 262_144, "qwen2.5-72b": 327_680, "qwen3-8b": 147_456,
+    "qwen3-30b-a3b": 98_304, "qwen3-32b": 262_144, "qwen3-235b-a22b": 192_512,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "bytes_a_token"), PEER.items())
+def test_another_catalogue_has_the_same_bytes(name, bytes_a_token):
+    # What must be there to go on after so many tokens: of windows, their own length.
+    assert read_bytes(find_model(name), 131_072, chunk_tokens=1) == 131_072 * bytes_a_token
+
 
 def test_the_table_is_met_exactly():
     models = load_models()

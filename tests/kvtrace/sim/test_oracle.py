@@ -13,12 +13,12 @@ from kvtrace.model.catalogue import find_model
 from kvtrace.model.layers import Chunked, Full, KvDtype, Sliding
 from kvtrace.model.shape import ModelShape, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.sim.output import trace_batch
-from kvtrace.sim.preset import Entry, Match, Placement, Promotion
+from kvtrace.sim.preset import Entry, Match, Placement, Promotion, Recency
 from kvtrace.sim.simulation import Load
 from kvtrace.trace.ledger import Ledger
 
 BLOCK = 4
-# How a decode step depends on its batch: not at all, by the FLOPs, by the cache that it reads, by the experts that it uses.
+# How a decode step depends on its batch: not at all, by the FLOPs, by the cache that it reads, by the experts it uses.
 BATCHES = [
     {},
     {"decode_compute_ns": 3},
@@ -124,7 +124,7 @@ def rich_presets(draw, semantics):
         msgspec.structs.replace(t, low_watermark=None if t.capacity is None else draw(low)) for t in preset.tiers
     )
     return msgspec.structs.replace(
-        preset, tiers=tiers, exclusive=is_back and draw(st.booleans()),
+        preset, tiers=tiers, exclusive=is_back and draw(st.booleans()), recency=draw(st.sampled_from(Recency)),
         pad_bytes=draw(st.sampled_from([1, 3, 16])) if is_chunk else 1,
         min_load_tokens=draw(st.sampled_from([0, 5, 9])) if is_chunk else 0,
     )  # fmt: skip
@@ -192,19 +192,23 @@ def test_users_do_the_same_however_little_room_the_loop_has(preset):
         assert (same_log, same_sizes, small.stats()) == (log, sizes, large.stats())
 
 
-def test_memory_follows_what_may_still_be_asked_for():
+def test_memory_follows_what_a_tier_may_delete():
     preset, model = preset_of(None, chunk_tokens=16), find_model("tiny-1b")
-    load = Load(users=4, seed=1, until_ns=12 * 10**9)
-    # Nothing is ever deleted, but what a conversation leaves behind needs no slot: nobody can ask for it.
+    load = Load(users=40, seed=1, until_ns=3 * 10**9)
+    # Nothing is ever deleted: no chunk needs a slot for longer than it is being written.
     endless = simulate(preset, load, model)
-    assert 1024 < len(endless[0].world.slots) < len(endless[3]) / 2
+    objects = len(endless[3])
+    assert int((endless[0].world.slots["live"] != 0).sum()) == 0
+    assert len(endless[0].world.slots) < objects / 5  # as many as one request may need at once
     assert endless[0].stats()["tiers"][0]["live_bytes"] == sum(endless[3])
     # A tier that may delete it must remember it, as long as it has room.
     large = simulate(preset_of(1 << 40, chunk_tokens=16), load, model)
-    assert len(large[3]) == len(endless[3]) <= len(large[0].world.slots)
+    assert int((large[0].world.slots["live"] != 0).sum()) == len(large[3]) == objects
     assert large[1] == endless[1]
+    # What a small one has deleted, and is still asked for, needs none either.
     small = simulate(preset_of(1 << 20, chunk_tokens=16), load, model)
-    assert len(small[0].world.slots) < len(small[3]) / 2
+    live = small[0].stats()["tiers"][0]["live_bytes"] // small[3][0]
+    assert int((small[0].world.slots["live"] != 0).sum()) == live < objects / 20
 
 
 def test_a_users_turns_do_not_depend_on_the_other_users():

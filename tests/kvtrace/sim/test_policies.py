@@ -305,6 +305,37 @@ def test_only_what_missed_takes_time():
     ]
 
 
+def test_prompts_are_computed_in_turn():
+    requests = requests_of([(0, 4, 1, [1]), (0, 8, 1, [2, 3]), (100, 4, 1, [1])])
+    preset = preset_of(None, prefill_ns_per_token=10)
+    simulation, rows, _, _ = simulate(preset, Load(requests=requests))
+    # The second waits for the first; the third has nothing to compute, and waits for nobody.
+    assert [row[0] for row in rows if row[3] == "prefill"] == [40, 120, 120]
+    stats = simulation.stats()
+    assert stats["prefill"] == {"requests": 2, "mean_wait_ns": 20}
+    at_once = msgspec.structs.replace(preset, prefill_in_turn=False)
+    assert [row[0] for row in rows_of(at_once, requests) if row[3] == "prefill"] == [40, 80, 80]
+
+
+def test_a_step_of_decoding_takes_what_its_batch_needs():
+    # Alone a step takes 10 ns, for two their 16 ns of computing: the first has done two steps when the second joins,
+    # does two more beside it, and leaves the last two to it.
+    requests = requests_of([(0, 4, 4, [1]), (20, 4, 4, [2])])
+    preset = preset_of(None, chunk_tokens=4, decode_read_tokens=1, decode_ns_per_token=10, decode_compute_ns=8)
+    simulation, rows, _, _ = simulate(preset, Load(requests=requests))
+    reads = [(row[6], row[0]) for row in rows if row[3] == "decode"]
+    assert [ts for n, ts in reads if n == 0] == [0, 0, 10, 20, 36]
+    assert [ts for n, ts in reads if n == 1] == [20, 20, 36, 52, 62]
+    assert simulation.stats()["decode"] == {"tokens": 8, "mean_ns_per_token": (52 + 52) // 8}
+    # At 100 MB/s the cache of a context of 4 + 2 tokens, a byte each, takes 60 ns more of each of a step alone.
+    cache = msgspec.structs.replace(preset, decode_compute_ns=0, decode_bandwidth="100MB")
+    first = requests_of([(0, 4, 4, [1])])
+    assert [row[0] for row in rows_of(cache, first) if row[3] == "decode"] == [0, 0, 70, 140, 210]
+    # With a mixture of experts, a step alone reads but those that its token uses.
+    experts = msgspec.structs.replace(preset, decode_compute_ns=0, decode_active_ns=3)
+    assert [row[0] for row in rows_of(experts, first) if row[3] == "decode"] == [0, 0, 3, 6, 9]
+
+
 def test_each_rank_has_an_object_of_its_own_with_its_share():
     rows = rows_of(preset_of(None), shared([1, 2]), find_model("tiny-1b"), ranks=2)
     per_rank = 12 * 2 * 2 * 128 * 2 * 4

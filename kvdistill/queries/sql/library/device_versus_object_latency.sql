@@ -3,7 +3,7 @@
 -- Needs: ops, blocks.
 WITH objects_by_second AS (
     SELECT origin, op::VARCHAR AS direction, completed_ns // 1_000_000_000 AS second, count(*) AS operations,
-        avg(completed_ns - submitted_ns) AS object_mean_ns
+        avg(completed_ns - submitted_ns) AS object_mean_ns, avg(completed_ns - scheduled_ns) AS object_response_mean_ns
     FROM ops
     WHERE outcome = 'ok' AND engine IN ('uring', 'threads') AND op <> 'delete'
     GROUP BY ALL
@@ -15,6 +15,7 @@ blocks_by_second AS (
     WHERE complete_ns IS NOT NULL AND NOT contains(rwbs, 'D') AND (contains(rwbs, 'R') OR contains(rwbs, 'W'))
     GROUP BY ALL
 )
-SELECT origin, direction, second, operations, object_mean_ns, device_requests, q2d_mean_ns, d2c_mean_ns
+SELECT origin, direction, second, operations, object_mean_ns, object_response_mean_ns, device_requests, q2d_mean_ns,
+    d2c_mean_ns
 FROM objects_by_second FULL JOIN blocks_by_second USING (origin, direction, second)
 ORDER BY ALL

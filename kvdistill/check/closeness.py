@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.jobs.streams import Stream
+from kvdistill.check.streams import Stream
 from kvdistill.profile import reuse
+from kvdistill.profile.arrivals import dispersion
+from kvdistill.profile.profile import Profile, SourceKind
 
 SIZE_TV_TARGET = 0.015
 RATE_TARGET = 0.015
-GAP_KS_TARGET = 0.03
+REPLAY_GAP_KS_TARGET, DRAWN_GAP_KS_TARGET = 0.03, 0.10
 END_SLIP_TARGET = 0.01
-REUSE_TARGET = 0.01
+DEPTH_TARGET = 0.10
+HOT_TARGET = 0.02
+REPLAY_REUSE_TARGET, DRAWN_REUSE_TARGET = 0.01, 0.05
 """Relative difference of the median reuse distance up to which it counts as equal."""
 _SIGMAS = 2
 """Standard deviations that a drawn count may be off by chance."""
+
+
+class Side(StrEnum):
+    """Where I/O was looked at."""
+
+    DEVICE = "device"
+    """Requests of the block layer, as `kvreplay probe` sees them."""
+    ASKED = "asked"
+    """What the source asks for, cut at the longest request that a replay of it makes at this device."""
+    FIO = "fio"
+    """As fio logs it: what the block layer splits or merges is not seen."""
 
 
 class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the closeness table; distances are from the source and null for the source itself."""
 
     name: str
+    side: Side
+    """Where it was looked at."""
     ios: int
     read_share: float
     ios_per_s: float | None
@@ -38,18 +56,26 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
     size_emd_bytes: float | None = None
     """Earth mover's distance of the sizes, by direction."""
     gap_ks: float | None = None
-    """Kolmogorov-Smirnov distance of the gaps between arrivals, beyond what `gap_resolution_us` explains.
+    """Kolmogorov-Smirnov distance of the gaps between arrivals in µs, beyond what `gap_resolution_us` explains.
 
-    For a replay what is due at one time is one arrival, at the time of its first I/O; else each operation is one.
+    Of a replayed trace, what is due at one time is one arrival, at the time of its first I/O; else each I/O is one.
     """
     gap_resolution_us: int | None = None
-    """How finely both sides' times were known for `gap_ks`; a gap is known to this, up or down."""
+    """How finely both sides' times were known for `gap_ks`: 1 at the device, 1000 in fio's latency logs."""
     arrivals: int | None = None
     hot10_share: float | None = None
     """Share of accesses to the hottest 10 % of 128 KiB blocks."""
     reuse_p50_blocks: float | None = None
     """Median distinct 128 KiB blocks between two accesses to one."""
     mean_depth: float | None = None
+    in_flight_p99: int | None = None
+    """In flight for all but 1 % of the time; null where the device was not looked at."""
+    idle_share: float | None = None
+    """Share of the time with nothing in flight; null likewise."""
+    dispersion_1ms: float | None = None
+    """Variance by mean of the I/Os in windows of 1 ms; 1 is chance, null with fewer than five windows."""
+    dispersion_100ms: float | None = None
+    dispersion_10s: float | None = None
     end_slip: float | None = None
     """How much later than asked the last arrival came, relative to the span."""
     late_p50_us: int | None = None
@@ -68,16 +94,60 @@ class Verdict(msgspec.Struct, frozen=True):
     passes: bool | None
 
 
-def source_figures(name: str, stream: Stream, window: Stream | None = None) -> StreamFigures:
-    """Return the figures of the source; locality over `window`, a part as long as what it is compared with."""
-    return _figures(name, stream, window if window is not None else stream)
+def source_figures(name: str, stream: Stream, profile: Profile | None = None) -> StreamFigures:
+    """Return the figures of the source, with the concurrency of its `profile` if that is measured."""
+    figures = _figures(name, stream, Side.ASKED)
+    return figures if profile is None else _with_profile(figures, profile)
+
+
+def device_figures(
+    name: str, logged: StreamFigures | None, stream: Stream, profile: Profile, source: Stream, *, has_gaps: bool
+) -> StreamFigures:
+    """Return the figures of what the device saw of a fio run, `stream` and its `profile`, against `source`.
+
+    What only fio's own logs tell comes from `logged`: lateness, and without `has_gaps` the gaps, where the source's
+    arrivals are not single requests.
+    """
+    seen = msgspec.structs.replace(
+        _with_profile(_figures(name, stream, Side.DEVICE), profile),
+        size_tv=size_tv(stream, source),
+        size_tv_by_chance=_tv_by_chance(source, len(stream.us)),
+        size_emd_bytes=size_emd_bytes(stream, source),
+    )
+    if logged is not None:
+        kept = ("has_same_ios", "end_slip", "late_p50_us", "late_p99_us", "gap_ks", "gap_resolution_us")
+        seen = msgspec.structs.replace(seen, **{field: getattr(logged, field) for field in kept})
+    if not has_gaps:
+        return seen
+    ks = ks_distance(gaps_us(stream), gaps_us(source)) if source.seconds else None
+    return msgspec.structs.replace(seen, gap_ks=ks, gap_resolution_us=1)
+
+
+def _with_profile(figures: StreamFigures, profile: Profile) -> StreamFigures:
+    depth, most = profile.depth, None
+    if depth is None:
+        return figures
+    done = 0.0
+    for at in depth.shares:
+        done += at.share
+        if done >= 0.99:  # noqa: PLR2004 - a percentile
+            most = at.in_flight
+            break
+    idle = sum(at.share for at in depth.shares if at.in_flight == 0) if depth.shares else None
+    return msgspec.structs.replace(
+        figures,
+        side=Side.DEVICE if profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE) else figures.side,
+        mean_depth=depth.mean,
+        in_flight_p99=most,
+        idle_share=idle,
+    )
 
 
 def job_figures(
     name: str, stream: Stream, source: Stream, *, is_replay: bool, mean_depth: float | None
 ) -> StreamFigures:
     """Return the figures of what fio did and its distances from `source`."""
-    figures = _figures(name, stream, stream)
+    figures = _figures(name, stream, Side.FIO)
     resolution_us = max(stream.resolution_us, source.resolution_us)
     same = _has_same_ios(stream, source) if is_replay else None
     return msgspec.structs.replace(
@@ -103,26 +173,39 @@ def verdicts(figures: StreamFigures, source: StreamFigures, *, is_replay: bool) 
     n, p = figures.ios, source.read_share
     drawn = float("inf") if is_replay or not n else n**0.5
     chance = _SIGMAS / drawn
-    reads, rate, moved, reuse_ = (
+    reads, rate, moved, reuse_, depth = (
         _relative(getattr(figures, field), getattr(source, field))
-        for field in ("read_share", "ios_per_s", "bytes_per_s", "reuse_p50_blocks")
+        for field in ("read_share", "ios_per_s", "bytes_per_s", "reuse_p50_blocks", "mean_depth")
     )
     reads_chance = chance * ((1 - p) / p) ** 0.5 if p else 0
     moved_chance = chance * (1 + (figures.size_cv or 0) ** 2) ** 0.5
     size_chance = 0 if is_replay else figures.size_tv_by_chance or 0
+    is_seen = figures.side is Side.DEVICE
+    gap_target, reuse_target = (
+        (REPLAY_GAP_KS_TARGET, REPLAY_REUSE_TARGET) if is_replay else (DRAWN_GAP_KS_TARGET, DRAWN_REUSE_TARGET)
+    )
+    hot = None if None in (figures.hot10_share, source.hot10_share) else figures.hot10_share - source.hot10_share  # type: ignore[operator]
     rows = [
         _within("read share", "within 1.5 %", reads, RATE_TARGET, reads_chance),
         _within("I/Os a second", "within 1.5 %", rate, RATE_TARGET, chance),
         _within("bytes a second", "within 1.5 %", moved, RATE_TARGET, moved_chance),
         _within("size TV", f"<= {SIZE_TV_TARGET}", figures.size_tv, SIZE_TV_TARGET, size_chance),
+        # fio's logs tell milliseconds, in which a gap of microseconds is none.
+        _within(
+            "gap KS at 1 µs", f"<= {gap_target}", figures.gap_ks if figures.gap_resolution_us == 1 else None, gap_target
+        ),
+        _within("mean in flight", "within 10 %", depth, DEPTH_TARGET),
+        _within("to the hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, chance),
+        _within("reuse distance", f"within {reuse_target:.0%}".replace("%", " %"), reuse_, reuse_target, chance),
     ]
     if is_replay:
         rows += [
-            _within("gap KS", f"<= {GAP_KS_TARGET}", figures.gap_ks, GAP_KS_TARGET),
             _within("end slip", "<= 1 %", figures.end_slip, END_SLIP_TARGET),
-            _within("reuse distance", "within 1 %", reuse_, REUSE_TARGET),
             Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios),
         ]
+    if not is_seen:
+        # What fio asks for is not what arrives.
+        rows.append(Verdict("seen at the device", "yes", False, None))
     return rows
 
 
@@ -140,11 +223,13 @@ def _relative(value: float | None, source: float | None) -> float | None:
     return value / source - 1
 
 
-def _figures(name: str, stream: Stream, locality: Stream) -> StreamFigures:
+def _figures(name: str, stream: Stream, side: Side) -> StreamFigures:
     seconds = stream.seconds
-    blocks = reuse.block_accesses(locality.offset, locality.length)
+    blocks = reuse.block_accesses(stream.offset, stream.length)
+    bursts = dispersion(np.sort(stream.us) * 1000)
     return StreamFigures(
         name=name,
+        side=side,
         ios=len(stream.us),
         read_share=float(stream.is_read.mean()),
         ios_per_s=len(stream.us) / seconds if seconds else None,
@@ -153,6 +238,9 @@ def _figures(name: str, stream: Stream, locality: Stream) -> StreamFigures:
         reuse_p50_blocks=reuse.median_reuse(blocks),
         arrivals=int(stream.arrival.max()) + 1 if len(stream.us) else 0,
         size_cv=float(stream.length.std() / stream.length.mean()) if len(stream.us) else None,
+        dispersion_1ms=bursts.in_1ms if stream.resolution_us == 1 else None,
+        dispersion_100ms=bursts.in_100ms,
+        dispersion_10s=bursts.in_10s,
     )
 
 

@@ -38,17 +38,6 @@ class Stream:
         span = self.span_us if self.span_us is not None else int(self.us[-1] - self.us[0]) if len(self.us) else 0
         return span / 1e6 if span else None
 
-    def head(self, count: int) -> Stream:
-        """Return the first `count` I/Os."""
-        return Stream(
-            self.us[:count],
-            self.is_read[:count],
-            self.offset[:count],
-            self.length[:count],
-            self.arrival[:count],
-            self.resolution_us,
-        )
-
     @property
     def arrivals_us(self) -> NDArray[np.int64]:
         """When each arrival began, by its number."""

@@ -1,0 +1,1 @@
+"""Jobs run under fio, and how close they come to their source."""

@@ -1,0 +1,334 @@
+"""Run the jobs briefly with fio on a scratch file, and compare the I/O that fio did with the source's."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvdistill.check.closeness import (
+    END_SLIP_TARGET,
+    REPLAY_GAP_KS_TARGET,
+    Side,
+    StreamFigures,
+    Verdict,
+    device_figures,
+    job_figures,
+    source_figures,
+    verdicts,
+)
+from kvdistill.check.device import Seen, environment, largest_request_bytes, run_seen
+from kvdistill.check.streams import Stream, asked_stream, drawn_stream, profile_stream, replayed_stream
+from kvdistill.formats.iolog import RELATIVE, LogOptions, split_ios
+from kvdistill.jobs import fio_program
+from kvdistill.jobs import job as fio
+from kvdistill.jobs.fio_replay import fitted_issue_us
+from kvdistill.jobs.job import FioMode
+from kvdistill.jobs.write import CheckOptions, Wanted, WrittenJob, write_job, write_prefill
+from kvdistill.profile.distil import Distilled
+from kvdistill.profile.profile import SourceKind
+from kvdistill.profile.sources import distil_source
+from kvtrace.core.errors import DeviceError, ProbeUnavailable
+from kvtrace.core.files import read_json
+from kvtrace.core.limit import Limit
+from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate
+
+_SPARE_BYTES = 256 << 20
+"""Free space that a check leaves alone."""
+_SLOWEST_BYTES_PER_S = 20e6
+"""A target slower than this is given up on: a check is meant to be brief."""
+_WHOLE_BYTES = 1 << 31
+"""No request is longer."""
+_NOT_KEEPING_UP_US = 100_000
+"""Lateness of the median I/O beyond which the target is said not to keep up."""
+
+
+class ClosenessPair(msgspec.Struct, frozen=True, kw_only=True):
+    """One job beside the source over the same window."""
+
+    job: str
+    window: str
+    source: StreamFigures
+    fio: StreamFigures
+    verdicts: list[Verdict]
+
+
+class Closeness(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of `--check`, the content of `closeness.json`."""
+
+    fio_version: str
+    comparisons: list[ClosenessPair]
+    notes: list[str]
+    issue_us: tuple[float, float] = (0.0, 0.0)
+    """What fio took to issue an I/O of the replay, and each MiB of it; its log is written so much earlier."""
+
+
+def find_closeness(path: Path) -> Closeness | None:
+    """Return the content of the closeness.json at `path`, or null if there is no such file.
+
+    Raises:
+        TraceError: it is damaged, or of another version.
+
+    """
+    if not path.is_file():
+        return None
+    return read_json(path, Closeness, misfit="no closeness of this version: {}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One job to run: the part of the source it is made of, and its folder."""
+
+    mode: FioMode
+    distilled: Distilled
+    window: str
+    place: Path
+    wanted: Wanted
+    written: WrittenJob
+
+
+def check(
+    source: Path,
+    tier: str | None,
+    whole: Distilled,
+    outdir: Path,
+    modes: Sequence[FioMode],
+    wanted: Wanted,
+) -> Closeness:
+    """Run the jobs of `modes` on a scratch file in `outdir`, cut to a brief part; return how close they come.
+
+    They are made of the source's first `seconds` or `max_bytes`, and compared with just that part.
+
+    Raises:
+        ProbeUnavailable: there is no fio.
+        DeviceError: too little space, or fio failed.
+
+    """
+    version, options = fio_program.installed(), wanted.checks or CheckOptions()
+    if version is None:
+        raise ProbeUnavailable(f"--check needs fio; {fio_program.HOW_TO_GET}. The job files are written.")
+    cap = max(1, int(options.seconds * NS_PER_S))
+    job_options = replace(wanted.options, target=fio.SCRATCH, version=version, runtime_cap_ns=cap, is_device=False)
+    wanted = replace(wanted, options=job_options)
+    part_limit = whole.limit.within(Limit(span_ns=cap, moved_bytes=None if options.is_null else options.max_bytes))
+    comparisons, notes = [], [_depth_note(whole)]
+    if options.is_null:
+        notes.append("fio's null engine took the I/O: times are fio's own, and a target only adds to them")
+    with tempfile.TemporaryDirectory(prefix=".check-", dir=outdir) as folder:
+        place = Path(folder)
+        part = whole if whole.ios is None else distil_source(source, tier, part_limit, place)
+        is_whole = part is whole or part.profile.ops == whole.profile.ops
+        window = "the whole window" if is_whole else f"the first {format_duration(part.profile.span_ns)}"
+        part = whole if is_whole else part
+        written = {mode: write_job(mode, part, place, wanted) for mode in modes}
+        if not options.is_null:
+            _prefill(part, written, place, wanted)
+        issue_us = (0.0, 0.0)
+        for mode in modes:
+            run = _Run(mode, part, window, place, wanted, written[mode])
+            if mode is not FioMode.REPLAY:
+                comparisons.append(_check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0])
+                continue
+            pair, issue_us = _closest_replay(run, notes)
+            comparisons.append(pair)
+    return Closeness(
+        fio_version=str(version), comparisons=comparisons, notes=list(dict.fromkeys(notes)), issue_us=issue_us
+    )
+
+
+def _closest_replay(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[float, float]]:
+    """Return the closest form of the replay, by its gaps at the device, and the cost to issue that its log tells.
+
+    Absolute milliseconds and, with what issuing takes as the first run shows it, relative microseconds.
+    """
+    logs = run.wanted.logs
+    best, issue_us = None, (0.0, 0.0)
+    if logs.version is None and logs.jobs in (None, 1) and not _is_null(run):
+        best, found = _check_logs(_in_form(run, replace(logs, version=RELATIVE, jobs=1)), notes)
+        if found is not None:
+            told, _found = _check_logs(_in_form(run, replace(logs, version=RELATIVE, jobs=1, issue_us=found)), notes)
+            if (told.fio.gap_ks or 0) <= (best.fio.gap_ks or 0):
+                best, issue_us = told, found
+        if best.fio.side is not Side.DEVICE or abs(best.fio.end_slip or 0) > END_SLIP_TARGET:
+            # Nobody can say what issuing takes, or it takes now this and now that.
+            best, issue_us = None, (0.0, 0.0)
+    pair = best or _check_logs(_in_form(run, logs), notes)[0]
+    ks = pair.fio.gap_ks
+    if pair.fio.gap_resolution_us == 1 and ks is not None and ks > REPLAY_GAP_KS_TARGET:
+        notes.append(
+            f"this fio keeps the gaps between arrivals to a KS distance of {ks:.2f} at 1 µs; kvreplay issues by "
+            "absolute times and keeps them closer"
+        )
+    return pair, issue_us
+
+
+def _in_form(run: _Run, logs: LogOptions) -> _Run:
+    """Return `run` with its logs written as `logs` say."""
+    wanted = replace(run.wanted, logs=logs)
+    return replace(run, wanted=wanted, written=write_job(run.mode, run.distilled, run.place, wanted))
+
+
+def _depth_note(whole: Distilled) -> str:
+    depth = whole.profile.depth
+    if depth is None:
+        return "the source's depth is not known: a trace has no measured times"
+    return f"the source's depth is {depth.mean:.3g} over all of it, weighted by time"
+
+
+def _prefill(part: Distilled, written: dict[FioMode, WrittenJob], place: Path, wanted: Wanted) -> None:
+    """Fill the scratch file of all jobs once."""
+    space = write_prefill(part, written, place, wanted).space_bytes
+    free = shutil.disk_usage(place).free
+    if free < space + _SPARE_BYTES:
+        raise DeviceError(
+            f"--check needs {format_bytes(space)} in {place.parent} and leaves {format_bytes(_SPARE_BYTES)} alone, but "
+            f"{format_bytes(free)} are free; check less with --check-seconds or --check-bytes"
+        )
+    fio_program.run_fio(place / fio.PREFILL, 30 + space / _SLOWEST_BYTES_PER_S)
+
+
+def _seen(run: _Run, job: Path, unseen: Path, timeout_s: float, notes: list[str]) -> Seen:
+    """Run `job`, or `unseen` where the device cannot be looked at, which becomes a note."""
+    if _is_null(run):
+        return Seen(fio_program.run_fio(unseen, timeout_s, environment=environment()), None, None)
+    seen = run_seen(job, timeout_s, unseen=unseen)
+    if seen.why is not None:
+        notes.append(f"only fio's side was compared, not what the device saw: {seen.why}")
+    return seen
+
+
+def _check_logs(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[float, float] | None]:
+    """Run the job of iologs in `run`; return how close it came, and what issuing took where that can be told."""
+    written, is_replay = run.written, run.mode is FioMode.REPLAY
+    log, ios = written.log, run.distilled.ios
+    assert log is not None
+    assert written.parts is not None
+    # The null engine submits nothing.
+    kind = "slat" if len(log.files) == 1 and not _is_null(run) else "clat"
+    job = run.place / run.mode.job
+    kept = _with_options(job.read_text(), "write_lat_log", ["log_offset=1", "log_unix_epoch=1"])
+    job.write_text(_on_null(kept) if _is_null(run) else kept)
+    moved_bytes = log.read_bytes + log.write_bytes
+    timeout_s = 30 + log.last_us / 1e6 + log.start_ms / 1e3 + moved_bytes / _SLOWEST_BYTES_PER_S
+    seen = _seen(run, job, job, timeout_s, notes)
+    logs = [_the_log(run.place, f"{file.removesuffix('.iolog')}_{kind}.*.log") for file in log.files]
+    asked = asked_stream(written.parts(), by_instant=True)
+    source = asked if ios is None or is_replay else asked_stream(split_ios(ios, log.max_io_bytes), by_instant=True)
+    stream = replayed_stream(logs, asked, is_submission=kind == "slat")
+    for path in logs:
+        path.unlink()
+    depth = _mean_depth(seen.result["jobs"], stream) if kind == "clat" else None
+    figures = job_figures(run.mode, stream, source, is_replay=is_replay, mean_depth=depth)
+    if figures.late_p50_us is not None and figures.late_p50_us > _NOT_KEEPING_UP_US:
+        rate = moved_bytes * NS_PER_S / run.distilled.profile.span_ns if run.distilled.profile.span_ns else None
+        notes.append(
+            f"half of the replay's I/Os were over {format_duration(figures.late_p50_us * 1000)} late: the target here "
+            f"does not keep up with {format_rate(rate)} in these bursts; each of --jobs has one I/O in flight"
+        )
+    return _compare(run, seen, source, figures), _issue_us(seen, asked)
+
+
+def _issue_us(seen: Seen, asked: Stream) -> tuple[float, float] | None:
+    if seen.device is None or seen.device.ios is None:
+        return None
+    came = asked_stream(split_ios(seen.device.ios, _WHOLE_BYTES), by_instant=False)
+    return fitted_issue_us(asked.us, came.us, asked.length)
+
+
+def _the_log(place: Path, pattern: str) -> Path:
+    (path,) = place.glob(pattern)
+    return path
+
+
+def _check_drawn(run: _Run, notes: list[str]) -> ClosenessPair:
+    """Run the statistical job in `run`."""
+    profile, options = run.distilled.profile, run.wanted.checks or CheckOptions()
+    job, logged = run.place / run.mode.job, run.place / f"{run.mode}.logged.fio"
+    # To log each I/O takes fio time, which a closed loop then lacks: only where nobody else looks.
+    kept = _with_options(job.read_text(), "write_iolog", [])
+    logged.write_text(_on_null(kept) if _is_null(run) else kept)
+    timeout_s = 60 + options.seconds + profile.read.io_bytes / _SLOWEST_BYTES_PER_S
+    seen = _seen(run, job, logged, timeout_s, notes)
+    if run.distilled.ios is None:
+        # A profile alone knows sizes and rates, but no order.
+        source = profile_stream(profile)
+    else:
+        source = asked_stream(split_ios(run.distilled.ios, fio.STAT_MAX_IO_BYTES), by_instant=False)
+    if seen.device is not None:
+        return _compare(run, seen, source, None)
+    jobs = seen.result["jobs"]
+    span_us = round(min(profile.span_ns, options.seconds * NS_PER_S) / 1000) or max(
+        int(job["job_runtime"]) * 1000 for job in jobs
+    )
+    stream = drawn_stream([run.place / f"{job['jobname']}.drawn" for job in jobs], span_us)
+    depth = _mean_depth(jobs, stream)
+    return _compare(run, seen, source, job_figures(run.mode, stream, source, is_replay=False, mean_depth=depth))
+
+
+def _is_null(run: _Run) -> bool:
+    return run.wanted.checks is not None and run.wanted.checks.is_null
+
+
+def _on_null(job: str) -> str:
+    """Return `job` for fio's null engine, which needs no file and does no I/O."""
+    lines = [line for line in job.splitlines() if line != "allow_file_create=0"]
+    # One at a time, which the null engine completes at once: what is not reaped at the end is in no log.
+    told = {"ioengine": "ioengine=null", "iodepth": "iodepth=1"}
+    return "\n".join(told.get(line.partition("=")[0], line) for line in lines) + "\n"
+
+
+def _with_options(job: str, per_job: str, shared: list[str]) -> str:
+    """Return `job` with `per_job` set in each section to a name of its own, and `shared` in the first."""
+    lines = []
+    for line in job.splitlines():
+        lines.append(line)
+        if line == "[global]":
+            lines += shared
+        elif line.startswith("["):
+            lines.append(f"{per_job}={line[1:-1]}" + (".drawn" if per_job == "write_iolog" else ""))
+    return "\n".join(lines) + "\n"
+
+
+def _compare(run: _Run, seen: Seen, source: Stream, figures: StreamFigures | None) -> ClosenessPair:
+    """Return `figures` of fio's side, or of the device where it was `seen`, beside those of the source."""
+    profile, ios = run.distilled.profile, run.distilled.ios
+    is_measured = profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE)
+    if seen.device is not None and seen.device.ios is not None:
+        if ios is not None and not is_measured:
+            # What a replay of it makes at this device: kvreplay's huge pages keep I/Os whole up to the disk's limit.
+            most = min(run.wanted.logs.max_io_bytes, largest_request_bytes(run.place) or run.wanted.logs.max_io_bytes)
+            source = asked_stream(split_ios(ios, most), by_instant=True)
+        elif ios is not None:
+            source = asked_stream(split_ios(ios, _WHOLE_BYTES), by_instant=False)
+        stream = asked_stream(split_ios(seen.device.ios, _WHOLE_BYTES), by_instant=False)
+        has_gaps = is_measured and ios is not None
+        figures = device_figures(run.mode, figures, stream, seen.device.profile, source, has_gaps=has_gaps)
+    assert figures is not None
+    shown = source_figures("source", source, profile)
+    if ios is None:
+        shown = msgspec.structs.replace(shown, hot10_share=None, reuse_p50_blocks=None)
+    return ClosenessPair(
+        job=run.mode.job,
+        window=run.window,
+        source=shown,
+        fio=figures,
+        verdicts=verdicts(figures, shown, is_replay=run.mode is FioMode.REPLAY),
+    )
+
+
+def _mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:
+    """Return the mean operations in flight, by Little's law: the sum of latencies over the span."""
+    seconds = stream.seconds
+    if seconds is None:
+        return None
+    busy_ns = sum(
+        job[direction]["lat_ns"]["mean"] * job[direction]["lat_ns"].get("N", job[direction]["total_ios"])
+        for job in jobs
+        for direction in ("read", "write")
+    )
+    return float(busy_ns) / NS_PER_S / seconds

@@ -1,0 +1,159 @@
+"""What a device sees of a fio run: `kvreplay probe` beside it, and its block events distilled as any source's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvdistill.jobs.buffers import TUNABLE
+from kvdistill.jobs.fio_program import HOW_TO_GET, run_fio
+from kvdistill.profile.distil import Distilled
+from kvdistill.profile.sources import distil_source
+from kvtrace.core import tables
+from kvtrace.core.errors import ProbeUnavailable, TraceError
+from kvtrace.core.limit import Limit
+from kvtrace.core.schema import BLOCKS, arrow_schema
+
+ATTACHED = "probes attached"
+"""What `kvreplay probe` says once it measures."""
+_ATTACH_S, _END_S = 120, 120
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A fio run: its JSON, and what the device saw; null with the reason in `why` if that was not to be had."""
+
+    result: dict[str, Any]
+    device: Distilled | None
+    why: str | None
+
+
+def disk_of(place: Path) -> Path | None:
+    """Return the disk in /dev beneath `place`; null if no block device is (tmpfs, overlay, network)."""
+    found = place.stat().st_dev
+    link = Path(f"/sys/dev/block/{os.major(found)}:{os.minor(found)}")
+    if not link.exists():
+        return None
+    block = link.resolve()
+    return Path("/dev") / (block if (block / "queue").is_dir() else block.parent).name
+
+
+def largest_request_bytes(place: Path) -> int | None:
+    """Return the longest request that the disk beneath `place` is set to take; null if that is not seen."""
+    disk = disk_of(place)
+    limit = None if disk is None else Path("/sys/block") / disk.name / "queue" / "max_sectors_kb"
+    return int(limit.read_text(encoding="ascii")) << 10 if limit is not None and limit.exists() else None
+
+
+def environment() -> dict[str, str]:
+    """Return the environment in which a job's head says to run fio: glibc asks for huge pages."""
+    name, value = TUNABLE
+    others = [t for t in os.environ.get(name, "").split(":") if t and not t.startswith("glibc.malloc.hugetlb=")]
+    return os.environ | {name: ":".join([*others, value])}
+
+
+def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: Path | None = None) -> Seen:
+    """Run fio on `job` in its folder, which lies on the target's filesystem, with the probes beside it if possible.
+
+    If not, `unseen` is run in its place: a job whose own logs tell what it did. What the probes wrote stays in the
+    folder `keep`, if one is named.
+
+    Raises:
+        ProbeUnavailable: there is no fio.
+        DeviceError: fio failed.
+
+    """
+    disk = disk_of(job.parent)
+    program = shutil.which("fio")
+    if program is None:
+        raise ProbeUnavailable(f"fio is not installed; {HOW_TO_GET}")
+    if disk is None:
+        why = "no block device lies beneath the target"
+        return Seen(run_fio(unseen or job, timeout_s, environment=environment()), None, why)
+    # A name of its own, so that no other fio on the machine is taken for it.
+    link = job.parent / f"fio{os.getpid()}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(program)
+    output = keep or job.parent / f"{job.stem}.seen"
+    try:
+        with _probe(link.name, disk, output) as refused:
+            chosen = job if refused is None else unseen or job
+            result = run_fio(chosen, timeout_s, program=str(link), environment=environment())
+        if refused is not None:
+            return Seen(result, None, refused)
+        device, reason = _distilled(output, job.parent / f"{job.stem}.scratch")
+        if device is None and unseen is not None:
+            result = run_fio(unseen, timeout_s, environment=environment())
+        return Seen(result, device, reason)
+    finally:
+        link.unlink()
+        if keep is None:
+            shutil.rmtree(output, ignore_errors=True)
+
+
+@contextmanager
+def _probe(comm: str, disk: Path, output: Path) -> Iterator[str | None]:
+    """Yield null while the probes are attached, or why they are not."""
+    arguments = ["probe", "--comm", comm, "--dev", str(disk), "-o", str(output), "--json"]
+    command = [sys.executable, "-m", "kvreplay.cli", *arguments]
+    said = output.with_suffix(".log")
+    with (
+        said.open("wb") as errors,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as process,  # noqa: S603 - our own program
+    ):
+        try:
+            yield _attached(process, said)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _attached(process: subprocess.Popen[bytes], said: Path) -> str | None:
+    """Wait until the probes are attached; return why they are not, or null."""
+    until = time.monotonic() + _ATTACH_S
+    while time.monotonic() < until:
+        lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
+        if ATTACHED in lines:
+            return None
+        if process.poll() is not None:
+            return lines[-1].removeprefix("error: ") if lines else "kvreplay probe ended"
+        time.sleep(0.05)
+    return f"the probes were not attached within {_ATTACH_S} s"
+
+
+def _distilled(output: Path, scratch: Path) -> tuple[Distilled | None, str | None]:
+    scratch.mkdir(exist_ok=True)
+    _keep_direct(output / "blocks.parquet")
+    try:
+        return distil_source(output, None, Limit(), scratch), None
+    except TraceError as error:
+        return None, f"the device saw nothing that can be distilled: {error}"
+
+
+def _keep_direct(blocks: Path) -> None:
+    """Leave only direct I/O in `blocks`, which all jobs do: the rest is fio's own start, its program and the job file.
+
+    The kernel flags direct requests as sync, and those of files it reads ahead or of metadata as such.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    table, meta = pq.read_table(blocks), tables.open_table(blocks, BLOCKS).meta
+    flags = table.column("rwbs").cast("string")
+    is_direct = pc.and_(pc.match_substring(flags, "S"), pc.invert(pc.match_substring_regex(flags, "[AM]")))
+    with tables.create(blocks, BLOCKS, meta) as out:
+        for batch in table.filter(is_direct).cast(arrow_schema(BLOCKS)).to_batches():
+            out.write(batch)

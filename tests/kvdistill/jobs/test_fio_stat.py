@@ -1,0 +1,102 @@
+"""A plain source's job is plain: the lines that its program would have been written with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pytest
+from kvdistill_rows import MS, distil_rows, io
+from test_fio_jobs import V, options_of, sections
+
+from kvdistill.jobs.fio_stat import stat_job
+from kvdistill.jobs.job import JobOptions
+from kvdistill.jobs.random_map import cut_sizes, wanted_sizes
+from kvdistill.profile.arrivals import dispersion
+from kvdistill.profile.profile import IoStream, Law, Loop, Pacing, Places, SizeCount
+
+if TYPE_CHECKING:
+    from kvdistill.profile.profile import Profile
+
+GIB = 1 << 30
+
+
+def profile_with(tmp_path, **stream) -> Profile:
+    """Return a profile whose only stream has `stream`'s parts."""
+    base = distil_rows(tmp_path, [io(i * 10, "read", i % 7, 65536) for i in range(100)]).profile
+    (found,) = base.streams
+    space = msgspec.structs.replace(base.space, span_bytes=4 * GIB)
+    changed: IoStream = msgspec.structs.replace(found, **stream)
+    return msgspec.structs.replace(base, streams=[changed], space=space)
+
+
+def places(**changed) -> Places:
+    return msgspec.structs.replace(
+        Places(
+            sequential_share=0, run_ops=None, law=Law.UNIFORM, theta=None, align_bytes=65536, begin_bytes=0,
+            span_bytes=4 * GIB,
+        ),
+        **changed,
+    )  # fmt: skip
+
+
+def test_a_closed_loop_has_a_depth_and_no_rate(tmp_path):
+    loop = Loop(pace=Pacing.CLOSED, depth=8, think_ns=20 * MS, think_ops=16)
+    job = options_of(stat_job(profile_with(tmp_path, loop=loop, places=places()), JobOptions(version=V)), "read")
+    assert (job["iodepth"], job["thinktime"], job["thinktime_blocks"]) == ("8", "20000us", "16")
+    assert not {"rate", "rate_iops", "random_distribution", "offset", "size", "blockalign"} & job.keys()
+    assert (job["rw"], job["norandommap"]) == ("randread", "1")
+
+
+@pytest.mark.parametrize(
+    ("found", "lines"),
+    [
+        ({"sequential_share": 1.0}, {"rw": "read"}),
+        ({"sequential_share": 0.6}, {"rw": "randread", "percentage_random": "40"}),
+        ({"sequential_share": 0.875, "run_ops": 8}, {"rw": "randread:8"}),
+        ({"law": Law.ZIPF, "theta": 1.1}, {"random_distribution": "zipf:1.1"}),
+        ({"law": Law.PARETO, "theta": 0.2}, {"random_distribution": "pareto:0.2"}),
+        ({"begin_bytes": GIB, "span_bytes": GIB, "law": Law.ONCE}, {"offset": str(GIB), "size": str(GIB)}),
+    ],
+)
+def test_where_operations_go_is_a_line_each(tmp_path, found, lines):
+    job = stat_job(profile_with(tmp_path, places=places(**found)), JobOptions(version=V))
+    assert lines.items() <= options_of(job, "read").items()
+    assert ("norandommap" in job) is (found.get("sequential_share") != 1.0 and found.get("law") is not Law.ONCE)
+
+
+def test_a_plain_job_fits_on_a_screen(tmp_path):
+    job = stat_job(profile_with(tmp_path, places=places(law=Law.ONCE)), JobOptions(version=V))
+    assert sections(job) == ["global", "read"]
+    assert len(job.splitlines()) <= 50
+
+
+def test_sizes_that_the_map_cut_are_asked_for_as_the_program_did():
+    # 30 % of one place and 70 % of four: the map cuts some of these to two and three.
+    blocks, program = np.array([1, 2, 3, 4]), np.array([0.3, 0, 0, 0.7])
+    seen = cut_sizes(blocks, program, 20_000, 30_000)
+    assert seen[1] > 0.03
+    assert wanted_sizes(blocks, seen, 20_000, 30_000) == pytest.approx(program, abs=0.01)
+
+
+def test_the_sizes_of_both_directions_are_one_line_if_they_are_alike(tmp_path):
+    base = profile_with(tmp_path)
+    (stream,) = base.streams
+    sizes = [SizeCount(65536, 300), SizeCount(262144, 700)]
+    read = msgspec.structs.replace(stream.read, sizes=sizes, ops=1000)
+    loop = Loop(pace=Pacing.CLOSED, depth=8, think_ns=None, think_ops=None)
+    changed = msgspec.structs.replace(stream, name="mixed", read=read, write=read, loop=loop, places=places())
+    job = options_of(stat_job(msgspec.structs.replace(base, streams=[changed]), JobOptions(version=V)), "mixed")
+    assert (job["rw"], job["rwmixread"], job["bssplit"]) == ("randrw", "50", "65536/30:262144/70")
+
+
+def test_dispersion_by_hand():
+    # Ten windows of 1 ms, in turn with two and with none, and an end.
+    times = np.repeat(np.arange(0, 10, 2), 2) * MS
+    found = dispersion(np.append(times, 10 * MS))
+    assert found.in_1ms == 1.0
+    assert (found.in_100ms, found.in_10s) == (None, None)
+    even = dispersion(np.arange(0, 1001) * MS)
+    assert (even.in_1ms, even.in_100ms) == (0, 0)
+    assert str(even) == "0 in 1 ms, 0 in 100 ms, unknown in 10 s"

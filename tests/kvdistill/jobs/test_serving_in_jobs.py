@@ -1,0 +1,38 @@
+"""What every job and report of a trace says of how long computing took: without it, its rates mean nothing."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import run_cli
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trace")
+    options = ["--preset", "lmcache-disk", "--model", "tiny-1b", "--users", 2, "--duration", "20s"]
+    tight = ["--set", "tiers.gpu.capacity=100MiB", "--set", "tiers.cpu.capacity=200MiB"]
+    run_cli("kvtrace", "gen", *options, *tight, "-o", folder / "t.parquet")
+    return folder / "t.parquet"
+
+
+def said_in(text):
+    """Return `text` without comment signs, in one line."""
+    return " ".join(text.replace("#", " ").split())
+
+
+MODELLED = "computing (h100 x 1, NVIDIA H100 SXM data sheet; roofline at 50% of its bf16 FLOPs and 70% of its bandwidth"
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [("fio", ["replay.fio", "stat.fio"]), ("warp", ["mixed.yml"]), ("sai3", ["workload.yaml"])],
+)
+def test_jobs_say_how_long_computing_took(tmp_path, trace, command, files):
+    run_cli("kvdistill", command, trace, "--tier", "nvme", "-o", tmp_path / "out")
+    for name in files:
+        assert MODELLED in said_in((tmp_path / "out" / name).read_text())
+
+
+def test_reports_say_how_long_computing_took(tmp_path, trace):
+    run_cli("kvdistill", "report", trace, "-o", tmp_path / "r.md")
+    assert MODELLED in said_in((tmp_path / "r.md").read_text())

@@ -1,0 +1,123 @@
+"""Known processes come back as the models they were drawn from; others than these shall, too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kvdistill.profile.loop import fit_loop
+from kvdistill.profile.phases import cut
+from kvdistill.profile.places import fit_places, likely
+from kvdistill.profile.profile import Law, Pacing
+
+MS = 1_000_000
+US = 1000
+
+
+def served(came, service):
+    """Return when each arrival is done, with as many servers as are needed."""
+    return (came + service).astype(np.float64)
+
+
+def closed(ops, depth, service, submit_ns, rng):
+    """Return arrivals and completions of a loop that keeps `depth` in flight."""
+    free = np.zeros(depth)
+    came, done = np.empty(ops), np.empty(ops)
+    for i in range(ops):
+        slot = int(free.argmin())
+        came[i] = free[slot] + rng.exponential(submit_ns)
+        done[i] = came[i] + service(i)
+        free[slot] = done[i]
+    order = np.argsort(came)
+    return came[order].astype(np.int64), done[order]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 8, 64])
+def test_a_closed_loop_is_told_by_its_depth(depth):
+    rng = np.random.default_rng(1)
+    came, done = closed(4000, depth, lambda _i: rng.exponential(500 * US), 10 * US, rng)
+    loop = fit_loop(came, done)
+    assert (loop.pace, loop.depth, loop.think_ns) == (Pacing.CLOSED, depth, None)
+
+
+def test_a_closed_loop_that_pauses_says_how_long_and_after_how_many():
+    rng = np.random.default_rng(2)
+    parts, start = [], 0
+    for _burst in range(100):
+        came, done = closed(16, 4, lambda _i: rng.exponential(300 * US), 5 * US, rng)
+        parts.append((came + start, done + start))
+        start = int((done + start).max()) + 20 * MS
+    came, done = (np.concatenate(x) for x in zip(*parts, strict=True))
+    loop = fit_loop(came, done)
+    assert (loop.pace, loop.depth, loop.think_ops) == (Pacing.CLOSED, 4, 16)
+    assert loop.think_ns == pytest.approx(20 * MS, rel=0.01)
+
+
+def test_open_loops_are_even_or_by_chance_or_neither():
+    rng = np.random.default_rng(3)
+    service = rng.exponential(800 * US, 4000)
+    even = np.cumsum(rng.normal(5 * MS, 50 * US, 4000)).astype(np.int64)
+    assert fit_loop(even, served(even, service)).pace is Pacing.EVEN
+    chance = np.cumsum(rng.exponential(2 * MS, 4000)).astype(np.int64)
+    assert fit_loop(chance, served(chance, service)).pace is Pacing.POISSON
+    heavy = np.cumsum(rng.pareto(1.2, 4000) * MS).astype(np.int64)
+    assert fit_loop(heavy, served(heavy, service)).pace is Pacing.BURSTS
+    # Without completions the clock is all there is.
+    assert fit_loop(chance, None).depth is None
+
+
+def test_a_stall_of_the_device_is_no_phase_and_a_change_is():
+    rng = np.random.default_rng(4)
+    steady = rng.poisson(50, (1, 240))
+    assert len(cut(steady, has_rate=True)) == 1
+    stalled = np.full((1, 240), 50)
+    stalled[0, 100:106], stalled[0, 106:112] = 0, 100
+    assert cut(stalled, has_rate=True) == [(0, 240)]
+    turned = np.zeros((2, 240), dtype=np.int64)
+    turned[0, :90], turned[1, 90:] = 40, 60
+    assert cut(turned, has_rate=False) == [(0, 90), (90, 240)]
+    # A closed loop is as fast as the device; an open one has a rate.
+    faster = np.concatenate([np.full(120, 40), np.full(120, 80)])[None, :]
+    assert len(cut(faster, has_rate=False)) == 1
+    assert cut(faster, has_rate=True) == [(0, 120), (120, 240)]
+
+
+def test_sequential_runs_are_told_with_their_share():
+    rng = np.random.default_rng(5)
+    length = np.full(5000, 131072)
+    along = np.arange(5000) * 131072
+    assert fit_places(along, length).sequential_share == 1
+    jumps = rng.integers(0, 1 << 20, 5000) * 131072
+    mixed, at = np.empty(5000, dtype=np.int64), 0
+    for i in range(5000):
+        at = int(jumps[i]) if rng.random() < 0.4 else at + 131072
+        mixed[i] = at
+    found = fit_places(mixed, length)
+    assert found.sequential_share == pytest.approx(0.6, abs=0.02)
+    assert found.run_ops is None
+    eights = (jumps[:625, None] + np.arange(8) * 131072).reshape(-1)
+    assert fit_places(eights, length).run_ops == 8
+
+
+@pytest.mark.parametrize("law", ["uniform", "once", "zipf", "pareto", "zones"])
+def test_laws_of_places_come_back(law):
+    rng = np.random.default_rng(6)
+    places, n = 20_000, 40_000
+    if law == "once":
+        drawn = np.concatenate([rng.permutation(places), rng.permutation(places)])
+    else:
+        shares = {
+            "uniform": np.full(places, 1 / places),
+            "zipf": likely(Law.ZIPF, 0.9, places),
+            "pareto": likely(Law.PARETO, 0.2, places),
+            # Two kinds of places, far apart: no law of fio.
+            "zones": np.where(np.arange(places) < 200, 0.7 / 200, 0.3 / (places - 200)),
+        }[law]
+        drawn = rng.choice(places, n, p=shares)
+    found = fit_places(drawn * 16384, np.full(n, 16384))
+    assert found.law == law
+    assert found.align_bytes == 16384
+    if law == "zipf":
+        assert found.theta == pytest.approx(0.9, abs=0.05)
+    if law == "pareto":
+        assert found.theta == pytest.approx(0.2, abs=0.02)
