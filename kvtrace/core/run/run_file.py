@@ -14,7 +14,8 @@ from msgspec import UNSET, UnsetType
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import read_json, write_json
-from kvtrace.core.metadata import Count, Metadata
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.run.facts import KnownFacts
 from kvtrace.core.run.figures import Mlperf, RequestFigures, Summary
 from kvtrace.core.run.verification import Verification
 
@@ -188,23 +189,6 @@ class ProbesNote(msgspec.Struct, frozen=True, kw_only=True):
     duration_ns: int | UnsetType | None = UNSET
 
 
-class _Host(msgspec.Struct):
-    kernel: str | None = None
-    cpu_model: str | None = None
-    cpus: Count | None = None
-
-
-class _Target(msgspec.Struct):
-    drives: list[dict[str, Any]] | None = None
-
-
-class _Known(msgspec.Struct):
-    """The parts of the free fields that readers look at."""
-
-    host: _Host
-    tiers: dict[str, _Target]
-
-
 class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a run when its first operation is about to be submitted."""
 
@@ -237,7 +221,7 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse, with msgspec's own error, free fields whose known parts are not of their types."""
-        msgspec.convert({"host": self.host, "tiers": self.tiers}, _Known)
+        msgspec.convert({"host": self.host, "tiers": self.tiers}, KnownFacts)
 
     def drives(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (tier, facts) for each drive of each tier; what all drives of a tier share is among each one's."""

@@ -52,9 +52,8 @@ def test_what_is_damaged_is_refused_in_one_line(tmp_path: Path, content: bytes) 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"host": {"kernel": 5}}, {"host": {"cpus": -1}}, {"tiers": {"nvme": {"drives": 3}}},
+        {"host": {"kernel": 5}}, {"host": {"cpus": -1}}, {"tiers": {"nvme": {"drives": 3}}}, {"window": "all"},
         {"summary": {"verdict": 1}},
-        {"window": "all"},
     ],
 )  # fmt: skip
 def test_text_where_numbers_belong_is_refused_in_one_line(tmp_path: Path, changed: dict[str, Any]) -> None:
