@@ -133,7 +133,9 @@ def run(app: typer.Typer, program: str) -> NoReturn:
 
 def _fail_by_system(program: str, error: MemoryError | OSError | RuntimeError) -> NoReturn:
     """Leave for a fault of the system's; raise `error` again if it is a programmer's mistake."""
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+    # llvmlite says of every fault that its library, which is 130 MB, could not be found or loaded.
+    is_unmapped = isinstance(error, OSError) and error.errno is None and "libllvmlite" in str(error)
+    if isinstance(error, MemoryError) or is_unmapped or getattr(error, "errno", None) == errno.ENOMEM:
         _fail(program, _NO_MEMORY, OutOfMemory.exit_code)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""

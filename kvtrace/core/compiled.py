@@ -92,7 +92,7 @@ def _digest() -> str:
 
 def _seen() -> Iterator[tuple[str, int, int]]:
     """Yield the path of each source file of the programs, when it was last changed, and its bytes."""
-    folders = [str(_ROOT / program) for program in _PROGRAMS]
+    folders = [str(_ROOT / program) for program in _PROGRAMS if (_ROOT / program).is_dir()]
     for folder in folders:
         for entry in os.scandir(folder):
             if entry.is_dir() and entry.name != "__pycache__":

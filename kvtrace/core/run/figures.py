@@ -102,12 +102,13 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """Of the time of the submitting threads: idle because a write's data was not there."""
     writes_generated_in_flight: int
     """Writes longer than the buffers: their later data was made while they ran, within their latency."""
-    submitting_generation_ns: int = 0
-    """Of generation_ns: on the submitting thread, which makes data shorter than 256 KiB itself."""
-    submitting_reserve_ns: int = 0
+    submitting_generation_ns: int | None = None
+    """Of generation_ns: on the submitting thread, which makes data shorter than 256 KiB itself; null, as the next two,
+    in runs of earlier versions."""
+    submitting_reserve_ns: int | None = None
     """Of reserve_ns: on the submitting thread."""
     submitting_share: float | None = None
-    """Of the submitting thread's time: making data and room itself; null in runs that did not say."""
+    """Of the submitting thread's time: making data and room itself."""
 
 
 class WarmupFacts(msgspec.Struct, frozen=True, kw_only=True):

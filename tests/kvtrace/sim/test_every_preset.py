@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from simulated import kvtrace
@@ -12,6 +13,7 @@ from kvtrace.core.tables import open_table
 from kvtrace.requests.registry import SOURCES
 from kvtrace.sim.preset import preset_names
 
+ENGINES = Path(__file__).resolve().parents[2] / "golden" / "engines"
 PROMPTS = [(0, 1300, [0, 1, 2]), (400, 1100, [0, 1, 3]), (900, 1536, [0, 1, 2])]
 BLOCKS = {512: [ids for _, _, ids in PROMPTS]}
 BAILIAN = [
@@ -74,10 +76,12 @@ def source(tmp_path, monkeypatch, request):
 
 
 def test_every_source_is_here():
-    assert set(SOURCES) == {*TEXTS, "requests"}
+    assert {*TEXTS, "requests"} <= set(SOURCES)
+    # Those of engines' logs, whose requests are of the same form, have one preset each below.
+    assert {name for name in SOURCES if "engines." in SOURCES[name].module} == set(SOURCES) - {*TEXTS, "requests"}
 
 
-@pytest.mark.parametrize("source", [*SOURCES, *MADE], indirect=True)
+@pytest.mark.parametrize("source", [*TEXTS, "requests", *MADE], indirect=True)
 @pytest.mark.parametrize("preset", preset_names())
 def test_a_preset_with_a_source(tmp_path, monkeypatch, capsys, preset, source):
     arguments, count = source
@@ -94,6 +98,26 @@ def test_a_preset_with_a_source(tmp_path, monkeypatch, capsys, preset, source):
     assert sum(tier["written_bytes"] for tier in stats["tiers"]) > 0
     assert kvtrace(monkeypatch, "validate", path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["has_objects_table"]
+
+
+@pytest.mark.parametrize(
+    ("log", "preset"),
+    [
+        ("lmcache", "lmcache-disk"),
+        ("lmcache/prompts.lct", "lmcache-layerwise"),
+        ("dynamo/dynamo-agentic.jsonl", "vllm-fs"),
+        ("dynamo/agentic-mooncake.jsonl", "sglang-hicache"),
+        ("otel/spans.jsonl", "mlperf"),
+    ],
+)
+def test_a_log_of_an_engine_makes_a_valid_trace(tmp_path, monkeypatch, capsys, log, preset):
+    path = tmp_path / "t.parquet"
+    options = ["--preset", preset, "--model", "tiny-1b", "--set", "tiers.gpu.capacity=0", "-o", path]
+    options += [] if preset == "mlperf" else ["--set", "chunk_tokens=4"]
+    assert kvtrace(monkeypatch, "gen", ENGINES / log, *options, "--json") == 0
+    capsys.readouterr()
+    assert kvtrace(monkeypatch, "validate", path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["rows"] > 0
 
 
 @pytest.mark.parametrize("options", [[], ["--max-requests", "5"]])
