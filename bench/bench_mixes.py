@@ -4,7 +4,7 @@
 
 Each mix runs 15 s on a preallocated and written file of 4 GiB with `kvreplay probe` beside it; `kvdistill fio --check`
 then makes jobs of what the probe saw and runs them likewise. The mix runs once more after that: what it then differs
-from itself is the machine's. Prints a Markdown table. Needs root, BCC, fio and 10 GiB on FOLDER's or the temporary
+from itself is the machine's. Prints a Markdown table. Needs root, libbpf, fio and 10 GiB on FOLDER's or the temporary
 directory's disk; two minutes a mix.
 """
 

@@ -60,10 +60,10 @@ def test_a_run_goes_on_without_probes_and_says_why(tmp_path, monkeypatch, capfd)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text('{"program": "kvreplay"}')
     (tmp_path / "run" / "blocks.parquet").write_text("of an earlier run")
-    said = "import sys; sys.exit('kvreplay: error: no BCC for Python: apt-get install python3-bpfcc')"
+    said = "import sys; sys.exit('kvreplay: error: no libbpf.so.1: apt-get install libbpf1')"
     monkeypatch.setattr(probed, "_command", lambda _setting, _directory: [sys.executable, "-c", said])
     run = _replay(tmp_path)
-    reason = "no BCC for Python: apt-get install python3-bpfcc"
+    reason = "no libbpf.so.1: apt-get install libbpf1"
     assert run.status == "complete"
     assert run.probes == ProbesNote(is_measured=False, reason=reason)
     assert f"left out the probes: {reason}" in run.notes
