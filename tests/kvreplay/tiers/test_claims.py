@@ -156,9 +156,7 @@ def test_too_little_space_names_both_figures_and_leaves_nothing(tmp_path: Path) 
     target = tmp_path / "drive"
     target.mkdir()
     trace = trace_of(tmp_path, 2, 1 << 49)
-    with pytest.raises(
-        DeviceError, match=r"holds up to 512 TiB there, but only .* is free; replay less with --limit"
-    ):
+    with pytest.raises(DeviceError, match=r"holds up to 512 TiB there, but only .* is free; replay less with --limit"):
         replay(Config(tiers={"nvme": str(target)}), trace, tmp_path / "run", [])
     assert list(target.iterdir()) == []
 
