@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from kvdistill.profile.profile import Loop, Pacing
 
-_MOST = 99.9
-"""Percentile of what is in flight that counts as the most: a scheduler may hold one request longer."""
+_MOST = 99.0
+"""Percentile of what is in flight that counts as the most: a request that is split is two for a moment, on a fast
+device of several in a thousand."""
 _FULL = 0.9
 _FULL_PEAKS = 0.5
 """Share of the times at which arrivals pause that find a closed loop full."""

@@ -124,3 +124,13 @@ def test_laws_of_places_come_back(law):
         assert found.theta == pytest.approx(0.9, abs=0.05)
     if law == "pareto":
         assert found.theta == pytest.approx(0.2, abs=0.02)
+
+
+def test_a_closed_loop_is_closed_though_some_requests_are_split():
+    """Few arrive as two, and for a moment nine are in flight where the program keeps eight: of 4 arrivals in 1,000."""
+    rng = np.random.default_rng(1)
+    came, done = closed(8000, 8, lambda _i: rng.exponential(500 * US), 10 * US, rng)
+    twice = np.arange(0, len(came), 1600)
+    came, done = np.insert(came, twice, came[twice]), np.insert(done, twice, done[twice])
+    loop = fit_loop(came, done)
+    assert (loop.pace, loop.depth) == (Pacing.CLOSED, 8)
