@@ -80,7 +80,7 @@ def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: P
         why = "no block device lies beneath the target"
         return Seen(run_fio(unseen or job, timeout_s, environment=environment()), None, why)
     # A name of its own, so that no other fio on the machine is taken for it.
-    link = job.parent / f"fio{os.getpid()}"
+    link = job.parent.resolve() / f"fio{os.getpid()}"  # fio is run in the job's folder
     link.unlink(missing_ok=True)
     link.symlink_to(program)
     output = keep or job.parent / f"{job.stem}.seen"

@@ -11,6 +11,7 @@ import pytest
 from conftest import TRACES, run_cli
 from kvdistill_rows import distil_rows, io, write_hand
 
+from kvdistill.check.device import run_seen
 from kvdistill.jobs.fio_program import run_fio
 from kvdistill.jobs.fio_stat import stat_job
 from kvdistill.jobs.job import FioMode, JobOptions
@@ -189,3 +190,12 @@ def test_the_conversation_trace_under_fio(tmp_path):
     assert passed["same I/Os"] is passed["size TV"] is passed["read share"] is True
     assert reuse["fio"]["size_tv"] <= 0.015
     assert reuse["fio"]["ios"] == pytest.approx(reuse["source"]["ios"], rel=0.015)
+
+
+def test_a_job_in_a_folder_named_from_here_is_run_with_the_probes(tmp_path, monkeypatch):
+    """The probes know this fio by a name of its own, which lies beside the job: fio is run in the job's folder."""
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "one.fio").write_text("[one]\nfilename=one.dat\nsize=64k\nrw=write\nbs=4k\n")
+    monkeypatch.chdir(tmp_path)
+    seen = run_seen(Path("jobs/one.fio"), 60)
+    assert seen.result["jobs"][0]["write"]["total_ios"] == 16
