@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from conftest import TRACES, run_cli
@@ -16,9 +16,6 @@ from kvdistill.jobs.fio_program import run_fio
 from kvdistill.jobs.fio_stat import stat_job
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvtrace.core.errors import DeviceError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.fio
 MIB = 1 << 20
