@@ -80,6 +80,9 @@ def find_closeness(path: Path) -> Closeness | None:
     return read_json(path, Closeness, misfit="no closeness of this version: {}")
 
 
+_OF_A_DEVICE = (SourceKind.BLOCKS, SourceKind.PROBE)
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     """One job to run: the part of the source it is made of, and its folder."""
@@ -196,6 +199,12 @@ def _seen(run: _Run, job: Path, unseen: Path, timeout_s: float, notes: list[str]
     """Run `job`, or `unseen` where the device cannot be looked at, which becomes a note."""
     if _is_null(run):
         return Seen(fio_program.run_fio(unseen, timeout_s, environment=environment()), None, None)
+    if run.distilled.profile.origin.kind not in _OF_A_DEVICE:
+        notes.append(
+            "only fio's side was compared: the source is what was asked of files, which the block layer merges and "
+            "splits; to compare at the device, make jobs of what `kvreplay probe` or `run --probes` saw of a replay"
+        )
+        return Seen(fio_program.run_fio(unseen, timeout_s, environment=environment()), None, None)
     seen = run_seen(job, timeout_s, unseen=unseen)
     if seen.why is not None:
         notes.append(f"only fio's side was compared, not what the device saw: {seen.why}")
@@ -297,7 +306,7 @@ def _with_options(job: str, per_job: str, shared: list[str]) -> str:
 def _compare(run: _Run, seen: Seen, source: Stream, figures: StreamFigures | None) -> ClosenessPair:
     """Return `figures` of fio's side, or of the device where it was `seen`, beside those of the source."""
     profile, ios = run.distilled.profile, run.distilled.ios
-    is_measured = profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE)
+    is_measured = profile.origin.kind in _OF_A_DEVICE
     if seen.device is not None and seen.device.ios is not None:
         if ios is not None and not is_measured:
             # What a replay of it makes at this device: kvreplay's huge pages keep I/Os whole up to the disk's limit.

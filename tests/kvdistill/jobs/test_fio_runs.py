@@ -196,3 +196,10 @@ def test_a_job_in_a_folder_named_from_here_is_run_with_the_probes(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     seen = run_seen(Path("jobs/one.fio"), 60)
     assert seen.result["jobs"][0]["write"]["total_ios"] == 16
+
+
+def test_a_job_of_a_trace_is_compared_at_fios_side_and_says_so(tmp_path):
+    """What a trace asks of files is no block request: the layer merges and splits, of a replay as of fio."""
+    options = ["--tier", "nvme", "--check", "--check-seconds", 2, "-o", tmp_path / "out", "--json"]
+    done = run_cli("kvdistill", "fio", write_hand(tmp_path), *options)
+    assert "only fio's side was compared: the source is what was asked of files" in done.stdout + done.stderr
