@@ -121,14 +121,26 @@ def test_check_compares_and_leaves_only_its_table(tmp_path):
 @pytest.mark.full
 @pytest.mark.root
 def test_the_device_is_looked_at_and_sees_long_reads_whole():
-    from conftest import write_trace
+    import pyarrow as pa
+    from conftest import trace_meta
     from probe_load import place_on_disk
 
-    rows = [io(i * 20, "read", i % 16, MIB) for i in range(60)]
+    from kvtrace.core.schema import BLOCKS, arrow_schema
+    from kvtrace.core.tables import create
+
+    schema, ops, ms = arrow_schema(BLOCKS), range(60), 10**6
+    columns = {
+        "insert_ns": [20 * ms * i for i in ops], "issue_ns": [20 * ms * i for i in ops],
+        "complete_ns": [20 * ms * i + ms for i in ops], "device": ["vda"] * 60,
+        "sector": [i % 16 * MIB // 512 for i in ops], "bytes": [MIB] * 60, "rwbs": ["R"] * 60, "pid": [1] * 60,
+        "comm": ["app"] * 60, "error": [0] * 60,
+    }  # fmt: skip
     with place_on_disk() as (folder, _disk):
-        trace = write_trace(folder / "t.parquet", rows)
+        with create(folder / "blocks.parquet", BLOCKS, trace_meta(BLOCKS)) as out:
+            arrays = [pa.array(columns[name], schema.field(name).type) for name in schema.names]
+            out.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
         done = run_cli(
-            "kvdistill", "fio", trace, "--tier", "nvme", "-o", folder / "out", "--mode", "stat", "--check", "--json"
+            "kvdistill", "fio", folder / "blocks.parquet", "-o", folder / "out", "--mode", "stat", "--check", "--json"
         )
     (stat,) = json.loads(done.stdout)["closeness"]["comparisons"]
     assert stat["fio"]["side"] == "device"
