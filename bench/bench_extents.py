@@ -13,15 +13,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 
 import numpy as np
-from bench_replay import DEPTHS, RUNS, Side, device_share, drive, plan_of, rounds_of, side_of
+from bench_replay import Side, compare, device_share, drive, plan_of, side_of
 
 from kvreplay.engine.choose import EngineName, choose
 from kvreplay.engine.job import IoEngine
-from kvreplay.plan.plan import READ, WRITE
+from kvreplay.plan.plan import WRITE
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.tier import Holding, StorageOptions
 
@@ -64,23 +63,6 @@ def fio(tier: ExtentTier, op: int, io_bytes: int, depth: int, *extra: str) -> Si
     return Side(part["bw_bytes"], cpu / (total // io_bytes), None, None, share)
 
 
-def compare(tier: ExtentTier, io_bytes: int) -> None:
-    version = 2
-    for op in (READ, WRITE):
-        for depth in DEPTHS:
-            engine = choose(EngineName.AUTO, [tier], depth, io_bytes).engine
-            turns = [version + at for at in range(RUNS)]
-            version += RUNS
-            rounds_of(
-                op,
-                io_bytes,
-                depth,
-                engine.name,
-                [partial(ours, engine, tier, op, io_bytes, turn) for turn in turns],
-                partial(fio, tier, op, io_bytes, depth),
-            )
-
-
 def main() -> None:
     sizes = [int(text) << 10 for text in sys.argv[1:] if text.isdigit()] or list(MIB_BY_SIZE)
     devices = [Path(text) for text in sys.argv[1:] if not text.isdigit()]
@@ -97,7 +79,7 @@ def main() -> None:
             try:
                 objects = np.arange(SPACE_BYTES // io_bytes)
                 drive(choose(EngineName.AUTO, [tier], 32, io_bytes).engine, tier, plan_of(WRITE, objects, io_bytes, 1))
-                compare(tier, io_bytes)
+                compare(tier, io_bytes, 2, ours, fio)
             finally:
                 tier.close()
 

@@ -148,8 +148,8 @@ def fio(tier: FileTier, op: int, io_bytes: int, depth: int, *extra: str) -> Side
     return Side(part["bw_bytes"], cpu / (total // io_bytes), None, None, share)
 
 
-def compare(tier: FileTier, io_bytes: int, version: int) -> None:
-    """Print the lines of one I/O size."""
+def compare(tier: Tier, io_bytes: int, version: int, ours: Callable[..., Side], fio: Callable[..., Side]) -> None:
+    """Print the lines of one I/O size, of `ours` beside `fio`; each write is of a new version from `version` on."""
     for op in (READ, WRITE):
         for depth in DEPTHS:
             engine = choose(EngineName.AUTO, [tier], depth, io_bytes).engine
@@ -222,7 +222,7 @@ def targets_of(op: int, io_bytes: int, peer: str) -> str:
 def bench_bandwidth(tier: FileTier, sizes: list[int]) -> None:
     version = 2
     for io_bytes in sizes:
-        compare(tier, io_bytes, version)
+        compare(tier, io_bytes, version, ours, fio)
         version += 100
         print(f"  load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 

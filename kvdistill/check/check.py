@@ -197,13 +197,12 @@ def _prefill(part: Distilled, written: dict[FioMode, WrittenJob], place: Path, w
 
 def _seen(run: _Run, job: Path, unseen: Path, timeout_s: float, notes: list[str]) -> Seen:
     """Run `job`, or `unseen` where the device cannot be looked at, which becomes a note."""
-    if _is_null(run):
-        return Seen(fio_program.run_fio(unseen, timeout_s, environment=environment()), None, None)
-    if run.distilled.profile.origin.kind not in _OF_A_DEVICE:
-        notes.append(
-            "only fio's side was compared: the source is what was asked of files, which the block layer merges and "
-            "splits; to compare at the device, make jobs of what `kvreplay probe` or `run --probes` saw of a replay"
-        )
+    if _is_null(run) or run.distilled.profile.origin.kind not in _OF_A_DEVICE:
+        if not _is_null(run):
+            notes.append(
+                "only fio's side was compared: the source is what was asked of files, which the block layer merges and "
+                "splits; to compare at the device, make jobs of what `kvreplay probe` or `run --probes` saw of a replay"
+            )
         return Seen(fio_program.run_fio(unseen, timeout_s, environment=environment()), None, None)
     seen = run_seen(job, timeout_s, unseen=unseen)
     if seen.why is not None:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from kvdistill.profile.profile import Loop, Pacing
 
 _MOST = 99.0
-"""Percentile of what is in flight that counts as the most: a request that is split is two for a moment, on a fast
-device of several in a thousand."""
+"""Percentile of what arrivals find in flight that counts as the most: a request that is split is two for a moment,
+which on a fast device some arrivals in a thousand find."""
 _FULL = 0.9
 _FULL_PEAKS = 0.5
 """Share of the times at which arrivals pause that find a closed loop full."""

@@ -209,7 +209,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
 
     pace: Pacing
     depth: int | None
-    """The most in flight, but for one arrival in a thousand; null if operations were not timed."""
+    """The most in flight, but for one arrival in a hundred; null if operations were not timed."""
     think_ns: int | None
     """How long a closed loop pauses with nothing in flight; null if it does not."""
     think_ops: int | None

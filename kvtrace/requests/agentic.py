@@ -15,7 +15,7 @@ import numpy as np
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import read_json
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.chains import prefix_chains
+from kvtrace.requests.chains import prefix_chains, rechained_notes, unnamed_notes
 from kvtrace.requests.requests import (
     MAX_BLOCK_ID,
     MAX_NS,
@@ -188,8 +188,4 @@ def _notes(counts: dict[str, int], rate_per_s: float, scopes: list[str]) -> tupl
         )
     if counts["out_of_order"]:
         notes.append(f"times went backwards {counts['out_of_order']} times: the requests were sorted by arrival")
-    if counts["rechained_ids"]:
-        notes.append(f"{counts['rechained_ids']} block ids stand behind more than one prefix, and were renamed by it")
-    if counts["unnamed_tokens"]:
-        notes.append(f"{counts['unnamed_tokens']} tokens at the ends of prompts have no block id and are never reused")
-    return tuple(notes)
+    return (*notes, *rechained_notes(counts["rechained_ids"]), *unnamed_notes(counts["unnamed_tokens"]))

@@ -12,7 +12,7 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.chains import prefix_chains
+from kvtrace.requests.chains import prefix_chains, unnamed_notes
 from kvtrace.requests.jsonlines import JsonLines
 from kvtrace.requests.requests import BlockId, Count, Requests, Seconds, Start, column, origin_of
 
@@ -129,6 +129,4 @@ def _notes(conversations: _Conversations, types: Counter[str], ambiguous: int, u
             f"{ambiguous} block ids stand behind more than one prefix, so the ids are of contents: "
             "they were renamed by the whole prefix that they end"
         )
-    if unnamed:
-        notes.append(f"{unnamed} tokens at the ends of prompts have no block id and are never reused")
-    return tuple(notes)
+    return (*notes, *unnamed_notes(unnamed))

@@ -27,6 +27,16 @@ def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
     return (ids, 0) if ambiguous == 0 else (_renamed(ids, offsets), ambiguous)
 
 
+def unnamed_notes(tokens: int) -> list[str]:
+    """Return what is to be said of so many `tokens` of prompts that no block id covers; nothing of none."""
+    return [f"{tokens} tokens at the ends of prompts have no block id and are never reused"] if tokens else []
+
+
+def rechained_notes(ids: int) -> list[str]:
+    """Return what is to be said of so many block `ids` that `prefix_chains` renamed; nothing of none."""
+    return [f"{ids} block ids stand behind more than one prefix, and were renamed by it"] if ids else []
+
+
 def _before(ids: Ints, offsets: Ints) -> Ints:
     before = np.empty_like(ids)
     before[1:] = ids[:-1]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.core.errors import TraceError
-from kvtrace.requests.chains import prefix_chains
+from kvtrace.requests.chains import prefix_chains, rechained_notes, unnamed_notes
 from kvtrace.requests.mooncake_sessions import flat
 from kvtrace.requests.requests import MAX_NS, NONE, Requests, column, dense, origin_of
 
@@ -68,10 +68,7 @@ class Gathered:
         if block_tokens:
             unnamed = int(np.maximum(inputs - np.diff(offsets) * block_tokens, 0).sum())
             facts |= {"block_references": len(ids), "rechained_ids": ambiguous, "unnamed_tokens": unnamed}
-            if unnamed:
-                said.append(f"{unnamed} tokens at the ends of prompts have no block id and are never reused")
-            if ambiguous:
-                said.append(f"{ambiguous} block ids stand behind more than one prefix, and were renamed by it")
+            said += [*unnamed_notes(unnamed), *rechained_notes(ambiguous)]
         place: dict[str, Any] = {}
         if self._names:
             sessions = column(self._sessions)[order]
