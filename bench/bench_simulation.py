@@ -169,7 +169,7 @@ def bench_parts(directory: Path) -> None:
     from kvtrace.core.tables import create
     from kvtrace.model.catalogue import find_model
     from kvtrace.sim.output import trace_batch
-    from kvtrace.sim.preset import load_preset
+    from kvtrace.sim.presets.preset import load_preset
     from kvtrace.sim.simulation import Flush, Load, Simulation
 
     for name, users, seconds in (("lmcache-disk", 64, 200), ("vllm-fs", 200, 2)):

@@ -127,7 +127,7 @@ def _prepare(
     from kvtrace.model import serving
     from kvtrace.model.catalogue import find_model
     from kvtrace.model.logged import logged_model
-    from kvtrace.sim.preset import load_preset
+    from kvtrace.sim.presets.preset import load_preset
     from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation
 
     users.check(source, file)

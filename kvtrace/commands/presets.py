@@ -11,7 +11,7 @@ from kvtrace.core.app import emit_json
 
 if TYPE_CHECKING:
     from kvtrace.core.document.document import Document
-    from kvtrace.sim.knobs import Knob
+    from kvtrace.sim.presets.knobs import Knob
 
 
 def presets(
@@ -28,8 +28,8 @@ def presets(
     import msgspec
 
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.sim.knobs import knobs_of, listing, load_basis
-    from kvtrace.sim.preset import load_preset
+    from kvtrace.sim.presets.knobs import knobs_of, listing, load_basis
+    from kvtrace.sim.presets.preset import load_preset
 
     if preset is None:
         found = listing()

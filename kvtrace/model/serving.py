@@ -50,7 +50,7 @@ GPUS: Final = {
 
 
 def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, int]:
-    """Return the knobs of a preset that say how long `model` computes on `ranks` of `gpu`; see sim/preset.py.
+    """Return the knobs of a preset that say how long `model` computes on `ranks` of `gpu`; see sim/presets/preset.py.
 
     ConfigError for an unknown `gpu`, or a model whose parameters are not known.
     """

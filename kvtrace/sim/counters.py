@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-from kvtrace.sim.preset import Preset
+from kvtrace.sim.presets.preset import Preset
 from kvtrace.sim.records import World
 
 

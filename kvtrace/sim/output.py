@@ -23,7 +23,7 @@ from kvtrace.model.serving import in_words
 from kvtrace.model.shape import PieceKind, pieces
 from kvtrace.requests import own_table
 from kvtrace.sim.policies.policies import Policy
-from kvtrace.sim.preset import Entry, as_config
+from kvtrace.sim.presets.preset import Entry, as_config
 from kvtrace.sim.setup import Load
 from kvtrace.sim.simulation import Flush, Simulation
 from kvtrace.users.workload import notes as workload_notes

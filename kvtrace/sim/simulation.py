@@ -19,7 +19,7 @@ import numpy as np
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import ModelShape
 from kvtrace.sim import counters, loop, records, setup
-from kvtrace.sim.preset import Entry, Preset
+from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.setup import FOREVER_NS, Load
 from kvtrace.users.workload import library_of
 

@@ -245,7 +245,7 @@ def read_preset(rng: random.Random, folder: Path) -> Trial:
 
     def call() -> None:
         from kvtrace.core.config import load_toml, override
-        from kvtrace.sim.preset import load_preset
+        from kvtrace.sim.presets.preset import load_preset
 
         override(load_toml(path), settings)
         load_preset(str(path), settings)

@@ -10,7 +10,7 @@ import json
 import pytest
 import transcripts
 
-from kvtrace.sim.preset import preset_names
+from kvtrace.sim.presets.preset import preset_names
 
 LONG_ROWS = 60_000
 """Traces with more rows are compared only among the tests marked `full`."""

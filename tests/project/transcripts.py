@@ -32,7 +32,7 @@ from kvtrace.cli import main as kvtrace
 from kvtrace.core.limit import parse_limit
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
-from kvtrace.sim.preset import preset_names
+from kvtrace.sim.presets.preset import preset_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

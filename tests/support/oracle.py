@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from evictions import POLICIES, Lru
 
 from kvtrace.model.shape import Piece, PieceKind
-from kvtrace.sim.preset import Entry, Match, Placement, Policy, Preset, Promotion, Recency
+from kvtrace.sim.presets.preset import Entry, Match, Placement, Policy, Preset, Promotion, Recency
 from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:

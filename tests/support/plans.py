@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from oracle import Oracle, Plan
 
-from kvtrace.sim.preset import Entry
+from kvtrace.sim.presets.preset import Entry
 from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvtrace.sim.preset import Preset
+    from kvtrace.sim.presets.preset import Preset
 
 
 def oracle_of(

@@ -14,7 +14,7 @@ from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.requests import registry
 from kvtrace.requests.requests import Requests
-from kvtrace.sim import preset
+from kvtrace.sim.presets import preset
 
 TOY_MAGIC = b"toy requests\n"
 

@@ -11,7 +11,7 @@ from simulated import kvtrace
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.requests.registry import SOURCES
-from kvtrace.sim.preset import preset_names
+from kvtrace.sim.presets.preset import preset_names
 
 ENGINES = Path(__file__).resolve().parents[2] / "golden" / "engines"
 PROMPTS = [(0, 1300, [0, 1, 2]), (400, 1100, [0, 1, 3]), (900, 1536, [0, 1, 2])]

@@ -13,7 +13,7 @@ from kvtrace.model.catalogue import find_model
 from kvtrace.model.layers import Chunked, Full, KvDtype, Sliding
 from kvtrace.model.shape import ModelShape, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.sim.output import trace_batch
-from kvtrace.sim.preset import Entry, Match, Placement, Promotion, Recency
+from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion, Recency
 from kvtrace.sim.simulation import Load
 from kvtrace.trace.ledger import Ledger
 

@@ -12,7 +12,7 @@ from test_oracle import BATCHES, SEMANTICS
 
 from kvtrace.model.catalogue import find_model
 from kvtrace.sim.output import trace_batch
-from kvtrace.sim.preset import Placement, load_preset, preset_names
+from kvtrace.sim.presets.preset import Placement, load_preset, preset_names
 from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation
 from kvtrace.trace.ledger import Ledger
 from kvtrace.users import openloop

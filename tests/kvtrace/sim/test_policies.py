@@ -12,7 +12,7 @@ from simulated import brief, mlperf_of, preset_of, requests_of, rows_of, simulat
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.shape import bytes_per_token, bytes_per_token_per_rank, stored_ranks
-from kvtrace.sim.preset import Placement, Promotion, as_config, load_preset, preset_names
+from kvtrace.sim.presets.preset import Placement, Promotion, as_config, load_preset, preset_names
 from kvtrace.sim.setup import tier_limits
 from kvtrace.sim.simulation import Load
 

@@ -17,7 +17,7 @@ from kvtrace.core.schema import OBJECTS
 from kvtrace.core.statistics import endurance
 from kvtrace.core.tables import objects_path, open_table, read_table
 from kvtrace.model.catalogue import find_model
-from kvtrace.sim.preset import Placement, Promotion, load_preset, preset_names
+from kvtrace.sim.presets.preset import Placement, Promotion, load_preset, preset_names
 from kvtrace.sim.simulation import Load
 from kvtrace.users.synthetic import make_users, pick, pick_distinct
 from kvtrace.users.workload import Popularity, ServingMode, Workload, library_of

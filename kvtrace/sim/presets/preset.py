@@ -18,7 +18,7 @@ from kvtrace.sim.policies.policies import Policy
 from kvtrace.users.workload import LoadDefaults, Workload
 from kvtrace.users.workload import check as check_workload
 
-PRESETS = Path(__file__).with_name("presets")
+PRESETS = Path(__file__).parent
 MAX_TIERS = 8
 # With these, what is computed from a preset still fits 64 bits.
 MAX_CAPACITY_BYTES = 2**61
