@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from kvtrace.core.compiled import inner
 from kvtrace.sim.records import CHAINS, CONVERSATIONS, DECODE_ONLY, LOAD, NONE, PACKED_BITS, World
-from kvtrace.sim.tiers import packed, release
+from kvtrace.sim.tiers.rows import packed
+from kvtrace.sim.tiers.slots import release
 from kvtrace.users.synthetic import next_extra, next_turn, pick, pick_distinct
 
 MILLION = 1_000_000

@@ -8,8 +8,9 @@ from kvtrace.sim.policies.queues import on_hit
 from kvtrace.sim.records import ASK, DECODE_ONLY, END, NONE, PREFILL_ONLY, USERS, World
 from kvtrace.sim.schedule import after_steps, depart, join
 from kvtrace.sim.store import store_generated
-from kvtrace.sim.tiers import DECODE as DECODE_PHASE
-from kvtrace.sim.tiers import fastest, live_in, read, touch
+from kvtrace.sim.tiers.rows import DECODE as DECODE_PHASE
+from kvtrace.sim.tiers.rows import live_in
+from kvtrace.sim.tiers.tiers import fastest, read, touch
 from kvtrace.users.synthetic import think_ns
 
 

@@ -18,24 +18,12 @@ from kvtrace.sim.records import (
     TEMPORARY,
     World,
 )
-from kvtrace.sim.tiers import LOAD as LOAD_PHASE
-from kvtrace.sim.tiers import PROMOTE as PROMOTE_PHASE
-from kvtrace.sim.tiers import (
-    READ,
-    RETRIEVE,
-    drop,
-    emit,
-    emit_layer,
-    fastest,
-    follow,
-    give_slot,
-    make_room,
-    make_room_by_demotion,
-    serve_read,
-    size_of,
-    touch,
-    write,
-)
+from kvtrace.sim.tiers.room import make_room, make_room_by_demotion
+from kvtrace.sim.tiers.rows import LOAD as LOAD_PHASE
+from kvtrace.sim.tiers.rows import PROMOTE as PROMOTE_PHASE
+from kvtrace.sim.tiers.rows import READ, RETRIEVE, emit, emit_layer, size_of
+from kvtrace.sim.tiers.slots import give_slot
+from kvtrace.sim.tiers.tiers import drop, fastest, follow, serve_read, touch, write
 
 
 @inner

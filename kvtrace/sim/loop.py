@@ -32,7 +32,8 @@ from kvtrace.sim.records import (
 )
 from kvtrace.sim.schedule import pop, pop_decoding, push
 from kvtrace.sim.store import populate, store
-from kvtrace.sim.tiers import expire, pack
+from kvtrace.sim.tiers.room import expire
+from kvtrace.sim.tiers.slots import pack
 
 
 @njit

@@ -5,19 +5,11 @@ from __future__ import annotations
 from kvtrace.core.compiled import inner
 from kvtrace.sim.ask import gather, home_of
 from kvtrace.sim.records import DECODE, DECODE_ONLY, NONE, PREFILL_ONLY, World
-from kvtrace.sim.tiers import (
-    POPULATE,
-    PREFILL,
-    fastest,
-    follow,
-    give_slot,
-    lower_tier,
-    make_room,
-    make_room_by_demotion,
-    touch,
-    write,
-)
-from kvtrace.sim.tiers import STORE as STORE_PHASE
+from kvtrace.sim.tiers.room import lower_tier, make_room, make_room_by_demotion
+from kvtrace.sim.tiers.rows import POPULATE, PREFILL
+from kvtrace.sim.tiers.rows import STORE as STORE_PHASE
+from kvtrace.sim.tiers.slots import give_slot
+from kvtrace.sim.tiers.tiers import fastest, follow, touch, write
 
 
 @inner

@@ -1,0 +1,69 @@
+"""The rows that operations cause, and what an entry of a context stands for: a slot, or an object that needs none."""
+
+from __future__ import annotations
+
+from kvtrace.core.compiled import forced, inner
+from kvtrace.core.schema import TRACE, Op, Phase, enum_code
+from kvtrace.sim.records import PACKED_BITS, World
+
+READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
+LOAD, PROMOTE, PREFILL, STORE, DECODE, DEMOTE, EVICT, POPULATE, RETRIEVE = (
+    enum_code(TRACE, "phase", phase)
+    for phase in (
+        *(Phase.LOAD, Phase.PROMOTE, Phase.PREFILL, Phase.STORE, Phase.DECODE, Phase.DEMOTE, Phase.EVICT),
+        *(Phase.POPULATE, Phase.RETRIEVE),
+    )
+)
+
+
+@forced
+def is_endless(world: World, t: int) -> int:
+    """Return whether tier `t` never gives anything up: which it would give up first is not kept."""
+    return world.knobs.endless & (1 << t)
+
+
+@forced
+def packed(what: int) -> int:
+    """Return what an entry that is no slot stands for, or such an entry."""
+    return -2 - what
+
+
+@forced
+def live_in(world: World, entry: int) -> int:
+    """Return a bit for each tier in which the object of an entry of World.contexts, or of a slot, is live."""
+    return world.slots[entry].live if entry >= 0 else packed(entry) & ((1 << (PACKED_BITS - 1)) - 1)
+
+
+@forced
+def size_of(world: World, entry: int) -> int:
+    """Return the bytes of the object of an entry, all ranks together."""
+    return world.slots[entry].size if entry >= 0 else world.knobs.chunk_bytes
+
+
+@inner
+def emit_layer(
+    world: World, now: int, op: int, t: int, phase: int, entry: int, size: int, request: int, stage: int, layer: int
+) -> None:
+    """Append a row for each rank's object of one group of layers of `entry`; `size` is of all its objects."""
+    rows, ranks, layers = world.rows, world.knobs.ranks, world.knobs.layers
+    first: int = world.control.rows
+    number = world.slots[entry].object if entry >= 0 else packed(entry) >> PACKED_BITS
+    world.control.rows = first + ranks
+    for rank in range(ranks):
+        i = first + rank
+        rows.ts_ns[i] = now
+        rows.op[i] = op
+        rows.tier[i] = t
+        rows.phase[i] = phase
+        rows.object_id[i] = (number * ranks + rank) * layers + layer
+        rows.length_bytes[i] = size // (ranks * layers)
+        rows.request_id[i] = request
+        rows.stage[i] = stage
+        rows.rank[i] = rank
+
+
+@forced
+def emit(world: World, now: int, op: int, t: int, phase: int, entry: int, size: int, request: int, stage: int) -> None:
+    """Append one row for each object of an entry or a slot; request NONE is background work."""
+    for layer in range(world.knobs.layers):
+        emit_layer(world, now, op, t, phase, entry, size, request, stage, layer)

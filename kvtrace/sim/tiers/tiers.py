@@ -1,0 +1,117 @@
+"""What happens in a tier: an object is read, written, used, or deleted; and how long the tier is busy with it."""
+
+from __future__ import annotations
+
+from kvtrace.core.compiled import forced, inner
+from kvtrace.sim.policies.queues import on_hit, on_insert, on_remove
+from kvtrace.sim.records import NONE, World
+from kvtrace.sim.tiers.rows import DELETE, DEMOTE, PROMOTE, READ, WRITE, emit, is_endless, live_in
+from kvtrace.sim.tiers.slots import loosen, release
+
+
+@inner
+def _occupy(world: World, t: int, rate: int, busy_ns: int, size: int, now: int) -> int:
+    """Return until when a direction of tier `t`, busy until `busy_ns`, is busy with `size` bytes more."""
+    tier = world.tiers[t]
+    transfer = size * 1000 // rate
+    if tier.concurrency > 0:
+        transfer = max(transfer, tier.latency_ns // tier.concurrency)
+    return max(busy_ns, now) + transfer
+
+
+@forced
+def serve_read(world: World, t: int, size: int, now: int) -> int:
+    """Give tier `t` a read of `size` bytes; return when it is done, by the service model.
+
+    Each direction is one first-come server. An operation occupies it for its bytes over the rate, or for its
+    share of the latency if at most so many run at once; it is done a latency later. Without a rate, no time.
+    """
+    tier, done = world.tiers[t], now
+    if tier.read_rate > 0:
+        tier.read_busy_ns = _occupy(world, t, tier.read_rate, tier.read_busy_ns, size, now)
+        done = tier.read_busy_ns + tier.latency_ns
+    return done
+
+
+@forced
+def _serve_write(world: World, t: int, size: int, now: int) -> None:
+    tier = world.tiers[t]
+    if tier.write_rate > 0:
+        tier.write_busy_ns = _occupy(world, t, tier.write_rate, tier.write_busy_ns, size, now)
+
+
+@forced
+def _stamp(world: World, slot: int) -> None:
+    if world.knobs.keeps_age:
+        world.control.uses += 1
+        world.ages[slot] = world.control.uses
+
+
+@inner
+def follow(world: World, t: int, i: int) -> None:
+    """Let the object `chain[i]`, once it is used in tier `t`, be less recent than those before it, if that is so."""
+    if not world.knobs.is_tail_first or is_endless(world, t):
+        return
+    k = i - 1
+    while k >= 0 and (world.chain[k] == world.chain[i] or not live_in(world, world.chain[k]) & (1 << t)):
+        k -= 1
+    world.tiers[t].behind = 0 if k < 0 else 1 + world.chain[k]
+
+
+@forced
+def touch(world: World, t: int, entry: int) -> None:
+    """Note that the object of `entry`, which is live in tier `t`, was used."""
+    if not is_endless(world, t):
+        on_hit(world, t, entry)
+    if entry >= 0:
+        _stamp(world, entry)
+
+
+@inner
+def read(world: World, t: int, slot: int, now: int, phase: int, request: int, stage: int) -> int:
+    """Read the whole of `slot` in tier `t`; return when it is done. Whether that makes it recent is the caller's."""
+    size = world.slots[slot].size
+    world.tiers[t].read_bytes += size
+    emit(world, now, READ, t, phase, slot, size, request, stage)
+    return serve_read(world, t, size, now)
+
+
+@inner
+def write(world: World, t: int, slot: int, now: int, phase: int, request: int, stage: int) -> None:
+    """Write `slot` into tier `t`, which has room."""
+    tier, what = world.tiers[t], world.slots[slot]
+    if not is_endless(world, t):
+        on_insert(world, t, slot, now)
+    if phase != DEMOTE:
+        _stamp(world, slot)
+    what.live |= 1 << t
+    tier.used += what.size
+    tier.written_bytes += what.size
+    _serve_write(world, t, what.size, now)
+    emit(world, now, WRITE, t, phase, slot, what.size, request, stage)
+    loosen(world, slot)
+
+
+@inner
+def drop(world: World, t: int, slot: int, now: int, phase: int) -> None:
+    """Delete `slot` from tier `t`; a slot that lives nowhere and that nobody can ask for becomes free."""
+    if not is_endless(world, t):
+        on_remove(world, t, slot, phase != PROMOTE)
+    tier, what = world.tiers[t], world.slots[slot]
+    what.live &= ~(1 << t)
+    tier.used -= what.size
+    tier.deleted_bytes += what.size
+    emit(world, now, DELETE, t, phase, slot, what.size, NONE, NONE)
+    if what.held:
+        loosen(world, slot)
+    else:
+        release(world, slot)
+
+
+@forced
+def fastest(world: World, entry: int) -> int:
+    """Return the fastest tier in which the object of `entry` is live, or NONE."""
+    live, t = live_in(world, entry), 0
+    while t < len(world.tiers) and not live & (1 << t):
+        t += 1
+    return t if t < len(world.tiers) else NONE
