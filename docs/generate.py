@@ -106,41 +106,39 @@ def cli_page() -> str:
 
 def presets_page() -> str:
     """Return docs/reference/presets.md: what each preset is based on, and every knob."""
-    parts = [
-        "# Presets and knobs\n\nGenerated from `kvtrace/sim/presets/` by `make docs`; do not edit. `kvtrace presets` lists "
-        "them, `kvtrace presets NAME` prints a preset's knobs with their values, and `--set KNOB=VALUE` changes one: "
-        "`--set chunk_tokens=64`, `--set tiers.nvme.capacity=2TiB`.\n\n## Presets\n"
+    intro = (
+        "# Presets and knobs\n\nGenerated from `kvtrace/sim/presets/` by `make docs`; do not edit. `kvtrace presets` "
+        "lists them, `kvtrace presets NAME` prints a preset's knobs with their values, and `--set KNOB=VALUE` changes "
+        "one: `--set chunk_tokens=64`, `--set tiers.nvme.capacity=2TiB`.\n\n## Presets\n"
+    )
+    presets = [
+        f"### {preset['name']}\n\n{preset['description']}.\n\n- Engine: {preset['engine']} {preset['version']}\n"
+        f"- Read: {preset['read']}\n- Executed: {' '.join(preset['executed'].split())}\n"
+        for preset in listing()
     ]
-    for preset in listing():
-        parts.append(
-            f"### {preset['name']}\n\n{preset['description']}.\n\n- Engine: {preset['engine']} {preset['version']}\n"
-            f"- Read: {preset['read']}\n- Executed: {' '.join(preset['executed'].split())}\n"
-        )
-    parts.append("## Knobs\n\n`*` stands for the name of a tier.\n\n| knob | type | range | default | meaning |\n|---|---|---|---|---|")
-    seen = set()
-    for knob in knobs_of("mlperf"):
-        name = re.sub(r"^tiers\.\w+", "tiers.*", knob.name)
-        if name not in seen:
-            seen.add(name)
-            kind = knob.type.replace("|", "\\|")
-            bounds = "" if knob.least is None else f"{knob.least:,} to {knob.most:,}"
-            default = "" if knob.default is None else f"`{knob.default}`"
-            parts.append(f"| `{name}` | {kind} | {bounds} | {default} | {knob.meaning} |")
-    return "\n".join([*parts, ""])
+    head = "## Knobs\n\n`*`: the name of a tier.\n\n| knob | type | range | default | meaning |\n|---|---|---|---|---|"
+    knobs = {re.sub(r"^tiers\.\w+", "tiers.*", knob.name): knob for knob in knobs_of("mlperf")}
+    rows = []
+    for name, knob in knobs.items():
+        kind = knob.type.replace("|", "\\|")
+        bounds = "" if knob.least is None else f"{knob.least:,} to {knob.most:,}"
+        default = "" if knob.default is None else f"`{knob.default}`"
+        rows.append(f"| `{name}` | {kind} | {bounds} | {default} | {knob.meaning} |")
+    return "\n".join([intro, *presets, head, *rows, ""])
 
 
 def queries_page() -> str:
     """Return docs/reference/queries.md: the library of `kvdistill sql`."""
-    parts = [
-        "# Queries\n\nGenerated from `kvdistill/queries/sql/library` by `make docs`; do not edit. "
-        "`kvdistill sql SOURCE --query NAME` runs one; `kvdistill sql SOURCE \"SELECT …\"` any other over the same views.\n"
-    ]
-    parts += [
+    intro = (
+        "# Queries\n\nGenerated from `kvdistill/queries/sql/library` by `make docs`; do not edit. `kvdistill sql "
+        'SOURCE --query NAME` runs one; `kvdistill sql SOURCE "SELECT …"` any other over the same views.\n'
+    )
+    queries = [
         f"## {query.name}\n\n{query.answers}\n\nReads: {', '.join(f'`{view}`' for view in query.needs)}\n\n"
         f"```sql\n{query.sql.strip()}\n```\n"
         for query in named_queries()
     ]
-    return "\n".join(parts)
+    return "\n".join([intro, *queries])
 
 
 def commands_in(text: str) -> list[str]:
