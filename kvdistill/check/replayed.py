@@ -21,6 +21,8 @@ from kvtrace.core.run.run_file import BLOCKS_FILE, read_run
 from kvtrace.core.schema import TRACE, arrow_schema
 from kvtrace.core.units import NS_PER_S
 
+_LEAD_NS = NS_PER_S
+"""Before the first operation, in which the data of the first writes is made."""
 _START_S, _SLOWEST_BYTES_PER_S = 120, 20e6
 
 
@@ -53,7 +55,7 @@ def replay_seen(trace: Path, part: Distilled, place: Path, io_bytes: int) -> tup
 
 
 def write_part(trace: Path, part: Distilled, target: Path) -> None:
-    """Write the rows of `trace` that `part` was distilled from to `target`, the first at time 0."""
+    """Write the rows of `trace` that `part` was distilled from to `target`, the first a second after the start."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -66,7 +68,7 @@ def write_part(trace: Path, part: Distilled, target: Path) -> None:
             op = rows.column("op").indices.to_numpy()
             kept = window.take({**looked_at, "op": op, "at": np.arange(rows.num_rows)})
             if kept is not None:
-                first = int(kept["ts_ns"][0]) if first is None else first
+                first = int(kept["ts_ns"][0]) - _LEAD_NS if first is None else first
                 taken = rows.take(pa.array(kept["at"]))
                 times = pc.subtract(taken.column("ts_ns"), pa.scalar(first, pa.int64()))
                 columns = [times if name == "ts_ns" else taken.column(name) for name in TRACE.names]

@@ -27,13 +27,13 @@ from kvtrace.core.limit import Limit, parse_limit
 MIB = 1 << 20
 
 
-def test_the_part_is_the_tiers_rows_of_the_window_from_time_0(tmp_path):
+def test_the_part_is_the_tiers_rows_of_the_window_from_the_first_second_on(tmp_path):
     trace, window = write_hand(tmp_path), Limit(begin_ns=2 * MS, span_ns=38 * MS)
     write_part(trace, distil(trace, "nvme", window, tmp_path), tmp_path / "part.parquet")
     rows = pq.read_table(tmp_path / "part.parquet").to_pylist()
     # The tier's first row is at 10 ms: what comes from 12 ms on, up to before 50 ms.
     assert [(row["ts_ns"] // MS, row["op"], row["object_id"]) for row in rows] == [
-        (0, "read", 2), (8, "read", 1), (18, "read", 0), (28, "delete", 0),
+        (1000, "read", 2), (1008, "read", 1), (1018, "read", 0), (1028, "delete", 0),
     ]  # fmt: skip
     assert {row["tier"] for row in rows} == {2}
 
