@@ -1,4 +1,4 @@
-"""How much DRAM and NVMe a load needs: what the command line says of the target, and the answer as JSON or a document."""
+"""How much DRAM and NVMe a load needs: the target as the command line says it, and the answer as JSON or tables."""
 
 from __future__ import annotations
 
@@ -96,7 +96,14 @@ def size(
     facts = {
         name: scenario.config[name] for name in ("preset", "model", "tensor_parallel", "seed", "source", "serving")
     }
-    result: dict[str, Any] = {"answer": first_line(found, target), **facts, "target": asdict(target), **asdict(found)}
+    is_sampled = any(point.sampling_rate < 1 for point in found.points)
+    basis = {
+        "hits": "simulated",
+        "points": "sampled" if is_sampled else "simulated",
+        "first_token": None if found.ceiling.first_token is None else "modelled",
+    }
+    result: dict[str, Any] = {"answer": first_line(found, target), **facts, "basis": basis}
+    result |= {"target": asdict(target), **asdict(found)}
     shown = document(found, wanted, facts, target)
     if page is not None:
         _write_page(page, shown, file)

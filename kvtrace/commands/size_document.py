@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from kvtrace.commands.gen import first_token_table
 from kvtrace.commands.options import percent
 from kvtrace.core.document.document import (
@@ -19,14 +21,16 @@ from kvtrace.core.document.document import (
     Unit,
     columns_of,
 )
-from kvtrace.core.units import format_bytes, format_count, format_duration
-from kvtrace.model.serving import in_words
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
+from kvtrace.model.serving import INSTANT, in_words
+from kvtrace.sim.setup import has_times
 
 if TYPE_CHECKING:
     from kvtrace.curves.demand import Rate, TierDemand
     from kvtrace.curves.points import Point, Stack
     from kvtrace.curves.sizing import Sizing, Target
 
+_FEWEST_TICKS = 10
 _NAMES: Final = {"dram": "DRAM", "nvme": "NVMe"}
 
 
@@ -78,16 +82,21 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
     if shown.first_token is not None:
         tables.append(first_token_table(shown.first_token))
     chapters = [
-        Chapter(f"What each tier must do with {place}", tables, _notes_of(shown)),
+        Chapter(f"What each tier must do with {place}", tables, _notes_of(shown, stack)),
         Chapter("Capacities", [_grid(found)], _notes_of_grid(found, stack)),
     ]
+    span, lookups = format_duration(shown.span_ns), format_count(shown.lookups)
     notes = [
-        f"{facts['preset']}, {facts['model']}, {format_count(shown.lookups)} look-ups of objects over "
-        f"{format_duration(shown.span_ns)} of virtual time, simulated",
+        f"{facts['preset']}, {facts['model']}, {lookups} look-ups of objects over {span} of virtual time, simulated",
         _ceiling(found.ceiling),
-        in_words(facts["serving"]),
+        _computing(facts["serving"], stack),
     ]
     if found.chosen is not None:
+        best = found.chosen.optimal_hit_ratio
+        if best is not None:
+            notes.append(
+                f"no policy with as many bytes exceeds {percent(best)} (Belady, who knows all requests to come)"
+            )
         notes.append(f"its trace: gen with the same options and {_as_options(found.chosen, stack)}")
     highlights = [
         *(Highlight(_NAMES[role], of, Unit.BYTES, "unlimited" if of is None else "") for role, of in _sizes(shown)),
@@ -98,16 +107,19 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
     return Document("", first_line(found, target), chapters, notes, highlights)
 
 
+def _computing(serving: dict[str, Any], stack: Stack) -> str:
+    if stack.load.requests is not None and serving["gpu"] == INSTANT and not has_times(stack.preset):
+        return "requests are served in the order of arrival and in no time; --gpu h100 has them wait for computing"
+    return in_words(serving)
+
+
 def _sizes(point: Point) -> list[tuple[str, int | None]]:
     return list(point.capacities.items())
 
 
 def _ceiling(ceiling: Point) -> str:
     line = f"ceiling, without a bound on {' and '.join(_NAMES[role] for role in ceiling.capacities)}: "
-    line += f"{percent(ceiling.hit_ratio)} of look-ups hit"
-    if ceiling.optimal_hit_ratio is not None:
-        line += f"; no order of arrival would give more than {percent(ceiling.optimal_hit_ratio)}"
-    return line
+    return f"{line}{percent(ceiling.hit_ratio)} of look-ups hit"
 
 
 def _as_options(point: Point, stack: Stack) -> str:
@@ -140,7 +152,7 @@ def _operations_table(point: Point) -> ReportTable:
     columns = columns_of("""
         text: name = tier
         per_s: reads = reads/s, reads_p99 = p99 second, writes = writes/s, writes_p99 = p99 second
-        number: drive_writes_per_day = capacities written a day, life_years = years of life
+        number: drive_writes_per_day = drive writes a day, life_years = years of life
     """)
     rows = [
         [tier.name, *_pair(tier.rates.reads_per_s), *_pair(tier.rates.writes_per_s), *_worn(tier)]
@@ -211,14 +223,29 @@ def _charts(found: Sizing) -> tuple[Chart, ...]:
     return (Chart(f"hits against {_NAMES[along]}", ChartShape.CURVE, Unit.BYTES, Unit.SHARE, series),)
 
 
-def _notes_of(point: Point) -> list[str]:
+def _notes_of(point: Point, stack: Stack) -> list[str]:
     lines = [
-        "means are over the whole load; p99 second: what a hundredth of all seconds of virtual time exceed (a dash with "
-        "fewer than 100); all ranks together"
+        "all ranks together, means over the whole load; p99 second: what 1 % of all seconds of virtual time exceed"
     ]
     if any(tier.drive_writes_per_day is not None for tier in point.tiers):
-        lines.append("capacities written a day and years of life: at this load's rate, kept up")
+        lines.append("drive writes a day and years of life: if this load's rate is kept up")
+    if (tick_s := _tick_s(stack)) is not None:
+        lines.append(
+            f"requests arrive on ticks about {tick_s} s apart: --jitter {tick_s}s spreads them, and lowers p99 seconds"
+        )
     return lines
+
+
+def _tick_s(stack: Stack) -> int | None:
+    """Return how far apart the seconds are in which requests arrive, if many do in each of few."""
+    requests = stack.load.requests
+    if requests is None or len(requests) == 0:
+        return None
+    seconds = np.unique(requests.arrival_ns // NS_PER_S)
+    if len(seconds) < _FEWEST_TICKS or len(requests) < 2 * len(seconds):
+        return None
+    apart = int(np.median(np.diff(seconds)))
+    return apart if apart > 1 else None
 
 
 def _notes_of_grid(found: Sizing, stack: Stack) -> list[str]:

@@ -68,9 +68,9 @@ class TierDemand:
     populated_bytes: int
     rates: Rates
     drive_writes_per_day: float | None
-    """What is written a day at this rate over the capacity; null for a tier without a bound."""
+    """What is written a day at this rate over the capacity; null without a bound, or if the tier is no drive."""
     life_years: float | None
-    """At the endurance that was stated; null without one, or if nothing is written."""
+    """At the endurance that was stated; null without one, if nothing is written, or if the tier is no drive."""
 
 
 class Meter:
@@ -122,10 +122,11 @@ def _rate(by_second: Any, span_s: float) -> Rate | None:
 
 
 def tier_demand(
-    stats: dict[str, Any], capacity_bytes: int | None, rates: Rates, endurance: Endurance | None
+    stats: dict[str, Any], capacity_bytes: int | None, rates: Rates, endurance: Endurance | None, *, is_drive: bool
 ) -> TierDemand:
-    """Return the demand on a tier with the counters `stats`, at `rates`."""
-    per_day = None if rates.write_bytes_per_s is None else rates.write_bytes_per_s.mean * SECONDS_PER_DAY
+    """Return the demand on a tier with the counters `stats`, at `rates`; what is no drive does not wear."""
+    is_worn = is_drive and rates.write_bytes_per_s is not None
+    per_day = rates.write_bytes_per_s.mean * SECONDS_PER_DAY if is_worn and rates.write_bytes_per_s else None
     counted = ("hits", "hit_ratio", "read_bytes", "written_bytes", "deleted_bytes")
     return TierDemand(
         stats["name"],

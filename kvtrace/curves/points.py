@@ -13,7 +13,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S
 from kvtrace.curves.demand import Endurance, Meter, Rate, Rates, TierDemand, tier_demand
 from kvtrace.curves.optimal import optimal_uses
-from kvtrace.curves.sampling import HASH_VALUES, SAMPLES, T95, sample_of
+from kvtrace.curves.sampling import HASH_VALUES, T95, sample_of
 from kvtrace.model.shape import ModelShape
 from kvtrace.sim.chains import Chains, chunk_chains
 from kvtrace.sim.policies.policies import Policy
@@ -26,6 +26,8 @@ _MEMORY, _DRAM_TIERS = ("gpu", "hbm"), ("cpu", "dram", "host")
 
 ROLES: Final = ("dram", "nvme")
 """The tiers whose capacity is asked for."""
+
+_SAMPLE_ROWS = 1 << 14
 
 Capacities = dict[str, int | None]
 """Bytes by role, None without a bound; a role that the preset has no tier for is absent."""
@@ -55,6 +57,14 @@ class Point:
     price: float | None = None
     optimal_hit_ratio: float | None = None
     """What no policy with as many bytes can exceed (Belady); null where it was not worked out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What one sample of the objects gave: counters of its simulation, and the optimum's hits."""
+
+    stats: dict[str, Any]
+    optimal_hits: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +103,7 @@ class Stack:
 
     @property
     def can_sample(self) -> bool:
-        """Whether samples of the objects stand for all: no time passes, and an object is read whole whatever follows."""
+        """Whether samples of the objects stand for all: no time passes, and what is read of one is always all."""
         preset = self.preset
         is_plain = not preset.decode_read_tokens and all(t.policy is not Policy.TTL for t in preset.tiers)
         kinds = len(sizes_of(preset, self.model, self.ranks).pieces)
@@ -132,38 +142,40 @@ class Stack:
             input_tokens=stats["input_tokens"],
             span_ns=span_ns,
             tiers=[
-                tier_demand(of, tier.capacity_bytes, rates, self.endurance)
-                for of, tier, rates in zip(stats["tiers"], preset.tiers, meter.rates(span_ns), strict=True)
+                tier_demand(of, tier.capacity_bytes, rates, self.endurance, is_drive=self._is_drive(t))
+                for t, (of, tier, rates) in enumerate(
+                    zip(stats["tiers"], preset.tiers, meter.rates(span_ns), strict=True)
+                )
             ],
             first_token=stats["first_token"],
             live_bytes=max(stats["tiers"][t]["live_bytes"] for t in self.roles.values()),
         )
 
-    def samples(self, rate: float) -> list[Chains]:
-        """Return SAMPLES samples of a share `rate` of the objects, with all references to them."""
-        chains = self.load.chains
-        if chains is None:
+    def sample(self, rate: float, seed: int) -> Chains:
+        """Return the references to a share `rate` of the objects."""
+        if self.load.chains is None:
             raise ValueError("there are no objects to choose from")
-        return [sample_of(chains, max(1, round(rate * HASH_VALUES)), seed) for seed in range(SAMPLES)]
+        return sample_of(self.load.chains, max(1, round(rate * HASH_VALUES)), seed)
 
-    def simulate_sample(self, capacities: Capacities, sample: Chains, share: float) -> dict[str, Any]:
-        """Return the counters of the simulation of one sample, a `share` of the objects."""
+    def simulate_sample(self, capacities: Capacities, sample: Chains, share: float) -> Sampled:
+        """Simulate one sample, a `share` of the objects."""
         load = replace(self.load, chains=sample)
-        simulation = Simulation(self.at(capacities, share), self.model, load, ranks=self.ranks)
+        simulation = Simulation(self.at(capacities, share), self.model, load, ranks=self.ranks, rows=_SAMPLE_ROWS)
         simulation.run(simulation.give_back)
-        return simulation.stats()
+        return Sampled(simulation.stats(), _optimal_hits(sample, self._room(self.at(capacities, share))))
 
-    def estimate(self, capacities: Capacities, found: Sequence[dict[str, Any]], share: float, full: Point) -> Point:
-        """Return what the counters `found` of the samples suggest; `full` is a simulation of all, at any capacities.
+    def estimate(self, capacities: Capacities, found: Sequence[Sampled], share: float, full: Point) -> Point:
+        """Return what the samples `found` suggest; `full` is a simulation of all, at any capacities.
 
         If a sample has more references than its share, or fewer, that is for a few much used objects, which nearly
         always hit: the difference is added to the hits, or taken off (SHARDS-adj).
         """
         wanted = full.lookups * share
-        hits = [sum(t["hits"] for t in of["tiers"]) + wanted - of["lookups"] for of in found]
-        ratios = np.array(hits) / wanted
+        missing = wanted - np.array([of.stats["lookups"] for of in found])
+        ratios = (np.array([sum(t["hits"] for t in of.stats["tiers"]) for of in found]) + missing) / wanted
         ratio = float(np.clip(ratios.mean(), 0.0, 1.0))
-        by_tier = zip(*(of["tiers"] for of in found), strict=True)
+        optimal = float(np.clip(np.mean((np.array([of.optimal_hits for of in found]) + missing) / wanted), ratio, 1.0))
+        by_tier = zip(*(of.stats["tiers"] for of in found), strict=True)
         return replace(
             full,
             capacities=capacities,
@@ -171,54 +183,52 @@ class Stack:
             hit_ratio=ratio,
             hit_ratio_error=float(ratios.std(ddof=1) * T95 / np.sqrt(len(found))),
             live_bytes=None,
+            optimal_hit_ratio=optimal,
             saved_tokens=round(ratio * full.lookups) * self.preset.chunk_tokens,
             tiers=[
-                self._estimated(of, tier.capacity_bytes, share, full)
-                for of, tier in zip(by_tier, self.at(capacities).tiers, strict=True)
+                self._estimated(t, of, tier.capacity_bytes, share, full)
+                for t, (of, tier) in enumerate(zip(by_tier, self.at(capacities).tiers, strict=True))
             ],
         )
 
     def _estimated(
-        self, found: Sequence[dict[str, Any]], capacity_bytes: int | None, share: float, full: Point
+        self, t: int, found: Sequence[dict[str, Any]], capacity_bytes: int | None, share: float, full: Point
     ) -> TierDemand:
-        """Return the demand on one tier; how its operations fall into seconds is not known."""
+        """Return the demand on tier `t`; how its operations fall into seconds is not known."""
         counted = ("hits", "read_bytes", "written_bytes", "deleted_bytes", "populated_bytes")
         total = {name: round(sum(of[name] for of in found) / len(found) / share) for name in counted}
         stats = {**total, "name": found[0]["name"], "hit_ratio": total["hits"] / full.lookups}
-        span_s = full.span_ns / NS_PER_S
+        span_s, each = full.span_ns / NS_PER_S, self.chunk_bytes / self._objects
+        amounts = [total[name] / unit for unit in (1, each) for name in ("read_bytes", "written_bytes")]
+        rates = Rates(*(Rate(amount / span_s, None) if span_s else None for amount in amounts))
+        return tier_demand(stats, capacity_bytes, rates, self.endurance, is_drive=self._is_drive(t))
 
-        def rate(total: float) -> Rate | None:
-            return Rate(total / span_s, None) if span_s else None
-
-        each = self.chunk_bytes / self._objects
-        read, written = (total[name] for name in ("read_bytes", "written_bytes"))
-        return tier_demand(
-            stats,
-            capacity_bytes,
-            Rates(rate(read), rate(written), rate(read / each), rate(written / each)),
-            self.endurance,
-        )
+    def _is_drive(self, t: int) -> bool:
+        return t == self.roles.get("nvme")
 
     @property
     def _objects(self) -> int:
         sizes = sizes_of(self.preset, self.model, self.ranks)
         return sizes.ranks * sizes.layers
 
-    def optimum(self, capacities: Sequence[Capacities]) -> list[float | None]:
+    def optimum(self, capacities: Capacities) -> float | None:
         """Return the hit ratio that no policy exceeds with as many bytes in all tiers, each its own objects (Belady).
 
         Null where the requests name no objects.
         """
         chains = self.load.chains
-        if chains is None:
-            return [None] * len(capacities)
-        found = optimal_uses(chains, [self._room(of) for of in capacities])
-        return [of.hits / len(chains.slots) for of in found]
+        if chains is None or not len(chains.slots):
+            return None
+        return _optimal_hits(chains, self._room(self.at(capacities))) / len(chains.slots)
 
-    def _room(self, capacities: Capacities) -> int | None:
-        """Return how many objects all tiers hold together; None without a bound."""
-        limits, _ = tier_limits(self.at(capacities))
+    def _room(self, preset: Preset) -> int | None:
+        """Return how many objects all tiers of `preset` hold together; None without a bound."""
+        limits, _ = tier_limits(preset)
         if UNBOUNDED in limits:
             return None
         # One that a tier takes may fill it past its limit.
         return sum(max(1, limit // self.chunk_bytes) for limit in limits if limit)
+
+
+def _optimal_hits(chains: Chains, room: int | None) -> int:
+    return optimal_uses(chains, [room])[0].hits

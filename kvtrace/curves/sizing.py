@@ -18,12 +18,15 @@ from typing import Any, Final
 from kvtrace.core.errors import ConfigError
 from kvtrace.curves.points import Capacities, Point, Stack
 from kvtrace.curves.sampling import SAMPLES
+from kvtrace.sim.chains import Chains
 
 EXACT_REFERENCES: Final = 20_000_000
 """Of all points together, up to which they are simulated in full: some seconds."""
-_SAMPLED_REFERENCES = 16_000_000
+_SAMPLED_REFERENCES = 8_000_000
 _FEWEST_SAMPLED = 20_000
 _MOST_THREADS = 8
+_PARTS = 4
+"""Of the step between two capacities, in the end."""
 # Of the default axes, as shares of the smallest power of two that holds everything.
 _SHARES = {"dram": (256, 32), "nvme": (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)}
 
@@ -93,27 +96,47 @@ class _Run:
         self.stack, self.question, self._tell = stack, question, done
         self.pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="size")
         self._asked = self._done = 0
+        self._samples: list[Chains] = []
 
     def answer(self) -> Sizing:
         stack, chains = self.stack, self.stack.load.chains
         ceiling = self._start(stack.simulate, dict.fromkeys(stack.roles))
         most = ceiling.result().live_bytes if chains is None else len(chains.tokens) * stack.chunk_bytes
-        axes = [self.question.axes.get(role) or self._axis(role, most) for role in stack.roles]
-        grid = [dict(zip(stack.roles, of, strict=True)) for of in itertools.product(*axes)]
+        axes = {role: self.question.axes.get(role) or self._axis(role, most) for role in stack.roles}
+        grid = [dict(zip(axes, of, strict=True)) for of in itertools.product(*axes.values())]
         rate = self._rate(len(grid))
-        if rate < 1:
-            points = self._estimates(grid, rate, ceiling)
-        else:
-            started = [self._start(stack.simulate, of) for of in grid]
-            points = [self._result(of) for of in started]
-        points = [self._priced(of) for of in points]
-        best = self._result(ceiling)
-        (optimum,) = stack.optimum([best.capacities])
-        best = replace(best, optimal_hit_ratio=optimum)
-        if chains is not None and len(chains.slots) * len(grid) <= EXACT_REFERENCES:
-            optima = stack.optimum([of.capacities for of in points])
-            points = [replace(of, optimal_hit_ratio=found) for of, found in zip(points, optima, strict=True)]
-        return Sizing(self._choose(points), best, points)
+        points = self._points(grid, rate, ceiling)
+        if between := self._between(points, axes):
+            points = sorted([*points, *self._points(between, rate, ceiling)], key=lambda of: _sizes(of.capacities))
+        return Sizing(self._choose(points), self._result(ceiling), points)
+
+    def _points(self, grid: Sequence[Capacities], rate: float, ceiling: Future[Any]) -> list[Point]:
+        """Return each point of `grid`, simulated in full or of samples of a share `rate` of the objects."""
+        points = self._estimates(grid, rate, ceiling) if rate < 1 else self._simulated(grid)
+        return [self._priced(of) for of in points]
+
+    def _simulated(self, grid: Sequence[Capacities]) -> list[Point]:
+        started = [self._start(self.stack.simulate, of) for of in grid]
+        best = [self._start(self.stack.optimum, of) for of in grid]
+        return [
+            replace(self._result(point), optimal_hit_ratio=self._result(optimum))
+            for point, optimum in zip(started, best, strict=True)
+        ]
+
+    def _between(self, points: Sequence[Point], axes: dict[str, list[int | None]]) -> list[Capacities]:
+        """Return points between what seems the answer and its smaller neighbour, along an axis of our choice."""
+        *_, role = axes
+        likely = next((of for of in sorted(points, key=_preference) if self._may_meet(of)), None)
+        if role in self.question.axes or likely is None:
+            return []
+        at = axes[role].index(likely.capacities[role])
+        low, high = axes[role][at - 1] if at else None, likely.capacities[role]
+        if low is None or high is None:
+            return []
+        return [likely.capacities | {role: low + (high - low) * part // _PARTS} for part in range(1, _PARTS)]
+
+    def _may_meet(self, point: Point) -> bool:
+        return self.question.target.is_met(point, point.hit_ratio_error)
 
     def _start(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         self._asked += 1
@@ -153,9 +176,12 @@ class _Run:
 
     def _estimates(self, grid: Sequence[Capacities], rate: float, ceiling: Future[Any]) -> list[Point]:
         """Return what samples suggest for each point of `grid`; the error is at least theirs without a bound."""
-        stack, samples = self.stack, self.stack.samples(rate)
+        stack = self.stack
+        if not self._samples:
+            made = [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]
+            self._samples = [self._result(sample) for sample in made]
         wanted = [dict.fromkeys(stack.roles), *grid]
-        started = [[self._start(stack.simulate_sample, of, sample, rate) for sample in samples] for of in wanted]
+        started = [[self._start(stack.simulate_sample, of, sample, rate) for sample in self._samples] for of in wanted]
         found = [[self._result(of) for of in point] for point in started]
         full = ceiling.result()
         unlimited, *points = (stack.estimate(of, got, rate, full) for of, got in zip(wanted, found, strict=True))
@@ -164,17 +190,17 @@ class _Run:
 
     def _choose(self, points: Sequence[Point]) -> Point | None:
         """Return the first point, in order of preference, that meets the target when it is simulated in full."""
-        target = self.question.target
         for point in sorted(points, key=_preference):
-            if not target.is_met(point, point.hit_ratio_error):
+            if not self._may_meet(point):
                 continue
-            full = point
-            if point.sampling_rate < 1:
-                full = self._priced(self._result(self._start(self.stack.simulate, point.capacities)))
-            if target.is_met(full):
-                (optimum,) = self.stack.optimum([full.capacities])
-                return replace(full, optimal_hit_ratio=optimum)
+            full = point if point.sampling_rate == 1 else self._priced(self._in_full(point.capacities))
+            if self.question.target.is_met(full):
+                return full
         return None
+
+    def _in_full(self, capacities: Capacities) -> Point:
+        (point,) = self._simulated([capacities])
+        return point
 
     def _priced(self, point: Point) -> Point:
         price, sizes = self.question.price, point.capacities
@@ -183,8 +209,11 @@ class _Run:
         return replace(point, price=sum(price[role] * (of or 0) for role, of in sizes.items()))
 
 
+def _sizes(capacities: Capacities) -> list[float]:
+    """Return the capacities in order; none at all comes last."""
+    return [float("inf") if of is None else float(of) for of in capacities.values()]
+
+
 def _preference(point: Point) -> list[float]:
-    """Return what is to be least: the price, then DRAM, then NVMe; a tier without a bound comes last."""
-    sizes = [float("inf") if of is None else float(of) for of in point.capacities.values()]
-    price = float("inf") if point.price is None else point.price
-    return [price, *sizes]
+    """Return what is to be least: the price, then DRAM, then NVMe."""
+    return [float("inf") if point.price is None else point.price, *_sizes(point.capacities)]
