@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
-from kvtrace.commands.scenario import RunArguments, StackArguments, prepare
+from kvtrace.commands.scenario import RunArguments, StackArguments, TurnsOption, prepare
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
@@ -33,6 +33,7 @@ def gen(
     ] = None,
     as_json: AsJson = False,
     source: SourceArguments,
+    turns: TurnsOption = None,
 ) -> None:
     """Simulate requests over the tiers of a preset and write the I/O as a trace, deletes included.
 
@@ -40,6 +41,7 @@ def gen(
     kvtrace gen --users 32 --duration 60s --seed 42 -o t.parquet
     kvtrace gen --request-rate 20/s --arrivals gamma --burstiness 4 --duration 60s -o open.parquet
     kvtrace gen --source mooncake conversation.jsonl --preset lmcache-disk -o conv.parquet
+    kvtrace gen sessions.jsonl --turns follow --preset lmcache-disk -o closed.parquet
     kvtrace gen --preset lmcache-disk --set tiers.nvme.capacity=500GiB -o small.parquet
     kvtrace gen --set workload.prompt_share=0.2 --set workload.rag_share=0.1 -o shared.parquet
     """
@@ -50,11 +52,10 @@ def gen(
     from kvtrace.sim.output import describer
 
     size_bytes = parse_drive_size(drive_size)
-    scenario = prepare(file, stack, users, run, source)
+    scenario = prepare(file, stack, users, run, source, turns)
     simulation, config = scenario.simulation(), scenario.config
-    expected_ns = scenario.span_ns(simulation)
     describe = describer(simulation, config, ["kvtrace", *sys.argv[1:]])
-    with compile_announced(), progress("simulating", expected_ns) as tick:
+    with compile_announced(), progress("simulating", scenario.span_ns(simulation)) as tick:
         meta = trace_output.write(output, simulation, describe, requests_out, tick)
     for note in meta.notes:
         log(f"note: {note}")

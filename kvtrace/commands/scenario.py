@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.options import KvDtype, MaxRequests, Seed, SourceArguments, TensorParallel, UserArguments
+from kvtrace.commands.options import KvDtype, MaxRequests, Seed, SourceArguments, TensorParallel, UserArguments, member
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_duration_ns
 
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
 """Defaults where the preset has none."""
+
+
+TurnsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--turns",
+        help="Later turns of FILE's sessions follow, a pause after the simulated answer before them, or arrive "
+        "as-recorded.  [default: as-recorded; follow where FILE has no times for them]",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +75,6 @@ class Scenario:
     ranks: int
     config: dict[str, Any]
     """What was asked for, as a trace's metadata carries it."""
-    is_of_file: bool
-    """Requests are real: of a file."""
 
     def simulation(self) -> Simulation:
         """Return the simulation before its start."""
@@ -75,31 +83,40 @@ class Scenario:
         return Simulation(self.preset, self.model, self.load, ranks=self.ranks)
 
     def span_ns(self, simulation: Simulation) -> int | None:
-        """Return how long the load of `simulation`, which is over, took in virtual time: what rates refer to."""
-        requests, most, span_ns = self.load.requests, self.config["max_requests"], self.config["duration_ns"]
-        if requests is not None and (self.is_of_file or len(requests) == most):
-            return min(int(requests.arrival_ns[-1]), self.load.until_ns)
-        if requests is None and simulation.requests == most:
-            return simulation.now_ns
-        return None if span_ns is None else int(span_ns)
+        """Return over how long requests arrive, as far as it is known so far: to the last one, or to the end."""
+        requests, most = self.load.requests, self.config["max_requests"]
+        duration_ns: int | None = self.config["duration_ns"]
+        if requests is None:
+            return simulation.now_ns if simulation.requests == most else duration_ns
+        if (arrivals := simulation.arrivals()) is not None:
+            times = arrivals[1]
+            return int(times[-1]) if len(times) == len(requests) else duration_ns
+        if "file" in self.config["source"] or len(requests) == most:
+            return min(int(requests.arrival_ns[-1]), simulation.load.until_ns)
+        return duration_ns
 
 
+# Long: one option after the other, in the order in which they depend on each other.
 def prepare(
     file: Path | None,
     stack: StackArguments,
     users: UserArguments,
     run: RunArguments,
     source: SourceArguments,
+    turns: str | None,
     gpu: str | None = None,
 ) -> Scenario:
-    """Return the simulation that was asked for; `gpu` is what computes if neither `stack` nor `settings` say."""
+    """Return the simulation that was asked for; `gpu` is what computes if neither `stack` nor its settings say."""
     from kvtrace.model import serving
     from kvtrace.model.catalogue import find_model
     from kvtrace.model.logged import logged_model
+    from kvtrace.requests.turns.follow import Turns, choose
     from kvtrace.sim.presets.preset import load_preset
     from kvtrace.sim.simulation import FOREVER_NS, Load
 
     users.check(source, file)
+    if turns is not None and file is None:
+        raise ConfigError(f"--turns {turns} is of a FILE's sessions; synthetic users always wait for their answers")
     settings, ranks = stack.settings or (), run.tensor_parallel
     preset = load_preset(stack.preset, settings)
     asked = None if file is None else source.read(file, run.seed, run.max_requests)
@@ -114,6 +131,9 @@ def prepare(
 
     preset = load_preset(stack.preset, settings, stack.gpu or gpu, times)
     until_ns = _until_ns(run.duration or (None if file else preset.load.duration or DURATION))
+    waits = None
+    if asked is not None:
+        asked, waits = choose(asked, None if turns is None else member(Turns, turns, "--turns"))
     requests = asked if file else _open_loop(users, run, source, until_ns, shape.max_context_tokens)
     count = users.users or preset.load.users or USERS
     if preset.workload.overlap:
@@ -126,6 +146,7 @@ def prepare(
         seed=run.seed,
         until_ns=FOREVER_NS if until_ns is None else until_ns,
         max_requests=run.max_requests or FOREVER_NS,
+        waits=waits,
     )
     config = {
         "preset": stack.preset,
@@ -139,7 +160,9 @@ def prepare(
         "source": requests.origin if requests else {"kind": "synthetic", "users": count},
         "serving": serving.describe(preset.gpu, ranks, shape, preset.computing, roofline),
     }
-    return Scenario(preset, shape, load, run.tensor_parallel, config, is_of_file=file is not None)
+    if waits is not None:
+        config["turns"] = str(Turns.FOLLOW)
+    return Scenario(preset, shape, load, run.tensor_parallel, config)
 
 
 def _until_ns(duration: str | None) -> int | None:

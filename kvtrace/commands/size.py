@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
-from kvtrace.commands.scenario import RunArguments, StackArguments, prepare
+from kvtrace.commands.scenario import RunArguments, StackArguments, TurnsOption, prepare
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_bytes, parse_duration_ns
@@ -58,6 +58,7 @@ def size(
     users: UserArguments,
     run: RunArguments,
     source: SourceArguments,
+    turns: TurnsOption = None,
 ) -> None:
     """Find the smallest, or the cheapest, DRAM and NVMe that reach a hit ratio or a time to first token.
 
@@ -85,7 +86,7 @@ def size(
     if page is not None:
         _check_page(page)
     is_ordered = file is not None and target.first_token is None
-    scenario = prepare(file, stack, users, run, source, gpu="instant" if is_ordered else None)
+    scenario = prepare(file, stack, users, run, source, turns, gpu="instant" if is_ordered else None)
     wanted = Stack(scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns, worn)
     question = Question(target, axes, _prices(price or [], list(wanted.roles)), sample)
     _check_times(target, wanted.preset)
@@ -152,7 +153,7 @@ def _check_times(target: Target, preset: Any) -> None:
 
 
 def _capacities(text: str, flag: str) -> list[int | None]:
-    from kvtrace.sim.presets.preset import MAX_CAPACITY_BYTES
+    from kvtrace.sim.presets.tier import MAX_CAPACITY_BYTES
 
     found: list[int | None] = []
     for part in text.split(","):

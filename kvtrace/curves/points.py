@@ -107,6 +107,7 @@ class Stack:
         preset = self.preset
         is_plain = not preset.decode_read_tokens and all(t.policy is not Policy.TTL for t in preset.tiers)
         kinds = len(sizes_of(preset, self.model, self.ranks).pieces)
+        is_plain = is_plain and self.load.waits is None
         return self.load.chains is not None and is_plain and kinds == 1 and not has_times(preset)
 
     def at(self, capacities: Capacities, share: float = 1.0) -> Preset:
@@ -183,7 +184,7 @@ class Stack:
             hit_ratio=ratio,
             hit_ratio_error=float(ratios.std(ddof=1) * T95 / np.sqrt(len(found))),
             live_bytes=None,
-            optimal_hit_ratio=optimal,
+            optimal_hit_ratio=optimal if self._is_in_order else None,
             saved_tokens=round(ratio * full.lookups) * self.preset.chunk_tokens,
             tiers=[
                 self._estimated(t, of, tier.capacity_bytes, share, full)
@@ -214,12 +215,24 @@ class Stack:
     def optimum(self, capacities: Capacities) -> float | None:
         """Return the hit ratio that no policy exceeds with as many bytes in all tiers, each its own objects (Belady).
 
-        Null where the requests name no objects.
+        Null where the requests name no objects, or are not all served in the order of the file.
         """
         chains = self.load.chains
-        if chains is None or not len(chains.slots):
+        if chains is None or not self._is_in_order:
             return None
         return _optimal_hits(chains, self._room(self.at(capacities))) / len(chains.slots)
+
+    @property
+    def _is_in_order(self) -> bool:
+        """Whether all requests of the file arrive, in its order."""
+        requests, load = self.load.requests, self.load
+        is_some = requests is not None and len(requests.block_ids) > 0 and load.waits is None
+        return (
+            is_some
+            and requests is not None
+            and len(requests) <= load.max_requests
+            and int(requests.arrival_ns[-1]) < load.until_ns
+        )
 
     def _room(self, preset: Preset) -> int | None:
         """Return how many objects all tiers of `preset` hold together; None without a bound."""
