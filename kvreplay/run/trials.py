@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,6 +15,7 @@ from kvreplay.result import tables
 from kvreplay.result.manifest import status_of
 from kvreplay.result.verdict import reached_of
 from kvreplay.run.run import FinishedRun, replay
+from kvreplay.tiers.tier import Tier
 from kvtrace import __version__
 from kvtrace.core import statistics
 from kvtrace.core.errors import ConfigError, KvError
@@ -106,7 +107,7 @@ def disagreements(found: Iterable[Quantity]) -> list[str]:
     return statistics.disagreements(judged)
 
 
-def trials_verdict(runs: list[RunFile], warnings: list[str]) -> str:
+def trials_verdict(runs: Sequence[RunFile], warnings: list[str]) -> str:
     """Return the one sentence of all trials: that of the median one, with the spread and how many share its cause."""
     judged = [run.summary.judgement for run in runs]
     rated = [(_reached(v), at) for at, v in enumerate(judged) if v is not None and _reached(v) is not None]
@@ -173,18 +174,30 @@ def run_trials(
             error = outcome.error
             break
         error = error or outcome.error
-    found = quantities(done_runs)
+    return write_trials(output, argv, count, done_runs, tiers, error), error
+
+
+def write_trials(
+    output: Path,
+    argv: list[str],
+    asked: int,
+    runs: Sequence[RunFile],
+    tiers: Sequence[Tier | None],
+    error: KvError | None,
+) -> TrialSet:
+    """Return what the `runs`, in trial-1 of `output` and on, came to, and write it to trials.json there."""
+    found = quantities(runs)
     warnings = disagreements(found)
     trials = TrialSet(
-        asked=count,
-        runs=[f"trial-{i + 1}" for i in range(len(done_runs))],
+        asked=asked,
+        runs=[f"trial-{i + 1}" for i in range(len(runs))],
         quantities=found,
-        status="partial" if done_runs[-1].status == "partial" else status_of(error),
-        verdict=trials_verdict(done_runs, warnings),
-        verdicts=[r.summary.verdict for r in done_runs],
+        status="partial" if runs[-1].status == "partial" else status_of(error),
+        verdict=trials_verdict(runs, warnings),
+        verdicts=[r.summary.verdict for r in runs],
         warnings=warnings,
         simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated],
     )
     content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(trials)
     write_json(output / TRIALS_FILE, content)
-    return trials, error
+    return trials
