@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvreplay.commands import compare, discover, engine, probe, sweep
 from kvreplay.commands import run as replays
-from kvtrace.core.app import make_app
+from kvtrace.core.app import add_command, make_app
 from kvtrace.core.app import run as run_app
 
 app = make_app(
@@ -21,7 +21,7 @@ for command in (
     discover.discover,
     probe.probe,
 ):
-    app.command(command.__name__)(command)
+    add_command(app, command)
 
 
 def main() -> None:

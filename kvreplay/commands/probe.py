@@ -12,6 +12,7 @@ from kvtrace.core.app import emit_json, log
 from kvtrace.core.units import parse_duration_ns
 
 
+# Long: a parameter an option.
 def probe(
     comm: Annotated[
         str | None,
