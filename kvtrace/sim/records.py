@@ -51,6 +51,10 @@ TIER = np.dtype(
         *_int64s("on_hit on_insert choose on_remove forget").descr,
         # With LRU: 1 + the slot that the next one used comes right behind, or 0: it is the most recent.
         *_int64s("behind").descr,
+        # When it makes room, if only at times: each so many ns (0: whenever it must), the last of these times, the
+        # bytes from which on it does, by what share of them (in millionths; 0: down to `low`), and to which bytes it is
+        # going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards.
+        *_int64s("evict_every_ns polled_ns trigger evict_ppm goal loads_backwards stores_backwards").descr,
         # What one policy alone needs: how long an object lives (TTL); bytes ARC means T1 to have; whether S3-FIFO ever
         # evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
         ("ttl_ns", "i8"),
@@ -107,6 +111,12 @@ each token and of a state."""
 EVENT = _int64s("when actor")
 """Who acts when: at a time in ns, or at a count of the batch's clock."""
 
+FOLLOWER = _int64s("row delay_ns is_of_start")
+"""A request of a file that waits for another, and how long after its start or the end of its answer it may come."""
+
+WAITING = _int64s("left ready_ns")
+"""A request of a file that follows others: how many it still waits for, and when it may come for all that is known."""
+
 BATCH = _int64s("size bytes step_ns steps since_ns due_ns waiting")
 """The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the
 clock of steps, and the time when it stood there; when the first that waits for the clock is due, and how many wait."""
@@ -121,7 +131,7 @@ FIRST_TOKEN = _int64s("with_cache_ns without_cache_ns")
 
 CONTROL = _int64s(
     "pending now arrived heap_size next_request next_session next_object made logged need min_size max_size answered "
-    "populated rows free idle idle_contexts prefill_busy_ns uses loose"
+    "populated rows free idle idle_contexts prefill_busy_ns uses loose coming"
 )
 """Where the loop is: the actor whose step is due, the time, how much is in each buffer and stack, how much `need` asks
 for, the least and largest size of an object, and until when prompts are being computed."""
@@ -159,6 +169,15 @@ class Knobs(Structure):
     """As a request ends, its objects count as used once more, backwards."""
     keeps_age = number()
     """What is demoted stays as recent as it was."""
+    is_by_tier = number()
+    """Each tier is asked for the run that goes on where the one before it had a miss."""
+    staging = number()
+    """1 + the tier whose buffers all that is stored and read from below takes, or 0."""
+    skips_held = number()
+    polls = number()
+    """A tier makes room only at times."""
+    loads_backwards = number()
+    """In any tier."""
     min_load_tokens = number()
     stores_generated = number()
     chunk_tokens = number()
@@ -195,6 +214,8 @@ class Knobs(Structure):
     first_entry = number()
     entries = number()
     """With DECODE_ONLY: each user's items, from `first_entry` on."""
+    follows = number()
+    """Requests of a file wait for others, as World.followers says."""
     context_width = number()
     """Objects that a row of World.contexts holds."""
 
@@ -259,6 +280,16 @@ class World(Structure):
     """[requests]; empty with users. The rest of the file's columns follow."""
     input_tokens = table("i8")
     output_tokens = table("i8")
+    first_follower = table("i8")
+    """With knobs.follows: request n is waited for by followers[first_follower[n]:first_follower[n + 1]]."""
+    followers = table(FOLLOWER)
+    waiting = table(WAITING)
+    """With knobs.follows: [requests]"""
+    coming = table(EVENT)
+    """With knobs.follows: [requests]: a heap of those that wait for none any more, by arrival; control.coming of
+    them."""
+    came = table(EVENT)
+    """With knobs.follows: [requests]: those that have arrived, in order, and when; control.arrived of them."""
     conversation = table("i8")
     """With CONVERSATIONS: [requests]: the row of `conversations`."""
     conversations = table(CONVERSATION)
@@ -314,7 +345,7 @@ def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
     """
     tiers, queues = np.zeros(len(limits), TIER), np.zeros(len(limits) * QUEUES, QUEUE)
     tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
-    tiers["hand"] = tiers["free_group"] = NONE
+    tiers["hand"] = tiers["free_group"] = tiers["goal"] = NONE
     queues["head"] = queues["tail"] = NONE
     return tiers, queues
 

@@ -4,7 +4,8 @@ Its memory does not grow with the rows. A chunk that may still be asked for take
 tier that may delete it 40, and 8 a tier, more (24 a tier more if any policy is not LRU), with at most half as much
 again for room to grow. An entry of a turn takes all of that as long as it may be asked for; so does any chunk with
 decode reads, and with the policies s3fifo and arc, with which every block of a file counts as one that may still be
-asked for. Requests of a file take about 100 bytes a request, 4 a reference to a block, and 12 a distinct block.
+asked for. Requests of a file take about 100 bytes a request, 4 a reference to a block, and 12 a distinct block; where turns
+follow, 60 more a request and 60 a wait.
 """
 
 from __future__ import annotations
@@ -104,6 +105,13 @@ class Simulation:
     def now_ns(self) -> int:
         """The virtual time: of the last event, once all is over."""
         return int(self.world.control["now"])
+
+    def arrivals(self) -> tuple[Any, Any] | None:
+        """Return which requests of the file arrived, in order, and when, ns; None if all arrive at their times."""
+        if self.load.waits is None:
+            return None
+        came = self.world.came[: self.world.control["arrived"]]
+        return came["actor"], came["when"]
 
     @property
     def requests(self) -> int:

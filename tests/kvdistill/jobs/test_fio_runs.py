@@ -181,7 +181,7 @@ def test_the_conversation_trace_under_fio(tmp_path):
         "--check-null", "--check-seconds", "2", "--max-runtime", "2s", "--json",
     )  # fmt: skip
     replay, reuse = json.loads(done.stdout)["closeness"]["comparisons"]
-    # What does not hang on how busy this machine is; docs/fio-jobs.md has the times.
+    # What does not hang on how busy this machine is; docs/concepts/fio-jobs.md has the times.
     passed = {v["name"]: v["passes"] for v in replay["verdicts"]}
     assert passed["same I/Os"] is passed["size TV"] is passed["read share"] is True
     assert reuse["fio"]["size_tv"] <= 0.015

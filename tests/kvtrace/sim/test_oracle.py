@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +14,11 @@ from simulated import ONE_BYTE, TWO_HEADS, mlperf_of, preset_of, requests_of, si
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.layers import Chunked, Full, KvDtype, Sliding
 from kvtrace.model.shape import ModelShape, bytes_per_token_per_rank, pieces, stored_ranks
+from kvtrace.requests.turns.follow import waits_of
+from kvtrace.requests.turns.waits import Waits
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion, Recency
+from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.simulation import Load
 from kvtrace.trace.ledger import Ledger
 
@@ -52,6 +57,27 @@ def request_lists(draw):
 
 
 @st.composite
+def waiting(draw, requests):
+    """Return which of the requests wait for others: nothing, sessions, or a graph with joins and waits for starts."""
+    count, kind = len(requests), draw(st.sampled_from(["none", "sessions", "graph"]))
+    if kind == "none":
+        return None
+    delays = st.sampled_from([0, 0, 1, 5, 30])
+    if kind == "sessions":
+        sessions = draw(st.lists(st.integers(-1, 2), min_size=count, max_size=count))
+        return waits_of(replace(
+            requests, session_id=np.array(sessions),
+            answered_ns=requests.arrival_ns + draw(st.sampled_from([0, 2])),
+        ))  # fmt: skip
+    edges = [
+        (row, before, draw(delays), draw(st.booleans()))
+        for row in range(1, count)
+        for before in sorted(draw(st.sets(st.integers(0, row - 1), max_size=3)))
+    ]
+    return Waits.of(count, edges, np.array(draw(st.lists(delays, min_size=count, max_size=count)), dtype=np.int64))
+
+
+@st.composite
 def presets(draw, semantics):
     entry, match, placement, promotion = semantics
     # Sizes near multiples of a chunk of four tokens at 1, 4 or 16 bytes each.
@@ -87,17 +113,20 @@ def test_every_row_is_what_plain_python_says(semantics, data):
         st.sampled_from([(ONE_BYTE, 1), (ONE_BYTE, 8), (TWO_HEADS, 1), (TWO_HEADS, 2), (TWO_HEADS, 8)])
     )
     per_rank, stored = bytes_per_token_per_rank(model, ranks), stored_ranks(model, ranks)
-    oracle = Oracle(preset, requests, per_rank * stored, stored)
+    load = Load(requests=requests, waits=data.draw(waiting(requests)))
+    oracle = Oracle(preset, requests, per_rank * stored, stored, waits=load.waits)
     expected = oracle.run()
-    simulation, rows, _, _ = simulate(preset, Load(requests=requests), model, ranks=ranks)
+    simulation, rows, _, _ = simulate(preset, load, model, ranks=ranks)
     assert rows == expected
+    if (arrivals := simulation.arrivals()) is not None:
+        assert list(zip(*map(list, arrivals), strict=True)) == oracle.came
 
     stats = simulation.stats()
     assert sum(t["hits"] for t in stats["tiers"]) == oracle.hits
     assert (stats["lookups"], stats["requests"]) == (oracle.lookups, len(requests))
     # A few rows of room at a time make the loop stop and go on, and change nothing.
     for room in (1, 3, 50):
-        other, same_rows, _, _ = simulate(preset, Load(requests=requests), model, ranks=ranks, rows=room)
+        other, same_rows, _, _ = simulate(preset, load, model, ranks=ranks, rows=room)
         assert same_rows == rows
         assert other.stats() == stats
 
@@ -130,6 +159,57 @@ def rich_presets(draw, semantics):
     )  # fmt: skip
 
 
+@st.composite
+def staged_presets(draw):
+    """Return a preset in which a tier stages, makes room only at times, or orders loads backwards, above one that holds
+    more: of 4 to 9 chunks above up to 24."""
+    every = draw(st.sampled_from([None, None, "1ns", "4ns", "30ns"]))
+    recency = draw(st.sampled_from([Recency.HEAD_FIRST, Recency.HEAD_FIRST, *Recency]))
+    backwards = st.booleans() if recency is Recency.HEAD_FIRST else st.just(False)
+    stages = draw(st.sampled_from([True, True, False]))
+    pool = TierSetting(
+        "pool", draw(st.integers(15, 36)), high_watermark=draw(st.sampled_from([1.0, 1.0, 0.8, 0.5])),
+        low_watermark=draw(st.none() | st.sampled_from([0.0, 0.25, 0.5])), staging=stages,
+        max_object_fraction=draw(st.sampled_from([1.0, 1.0, 0.1])), evict_every=every,
+        evict_share=draw(st.none() | st.sampled_from([0.2, 0.5, 1.0])) if every else None,
+        loads_backwards=draw(backwards), stores_backwards=stages and draw(backwards),
+    )  # fmt: skip
+    below = TierSetting("below", draw(st.none() | st.integers(20, 96)), loads_backwards=draw(backwards))
+    above = draw(st.sampled_from([(), (), (TierSetting("above", 0),), (TierSetting("above", 9),)]))
+    return msgspec.structs.replace(
+        preset_of(1), tiers=(*above, pool, below), recency=recency, skip_held=stages and draw(st.booleans()),
+        match=draw(st.sampled_from([Match.PREFIX, Match.PREFIX_BY_TIER])),
+        promotion=draw(st.sampled_from(Promotion)), min_load_tokens=draw(st.sampled_from([0, 0, 9])),
+        prefill_ns_per_token=draw(st.sampled_from([0, 1])),
+    )  # fmt: skip
+
+
+@st.composite
+def conversations(draw):
+    """Requests of a few conversations, each turn of which adds up to three blocks to the one before."""
+    chains: list[list[int]] = [[0], [0], [0, 1], [2]]
+    rows, now, new = [], 0, 3
+    for which, blocks, wait in draw(st.lists(st.tuples(*map(st.sampled_from, (range(4), range(4), (0, 1, 3, 9)))),
+                                             min_size=2, max_size=16)):  # fmt: skip
+        now += wait
+        chains[which] += range(new, new + blocks)
+        new += blocks
+        rows.append((now, len(chains[which]) * BLOCK, 0, list(chains[which])))
+    return requests_of(rows, block_tokens=BLOCK)
+
+
+@settings(max_examples=400, deadline=None)
+@given(preset=staged_presets(), requests=conversations())
+def test_staging_and_room_made_at_times(preset, requests):
+    oracle = Oracle(preset, requests, 1, 1)
+    expected = oracle.run()
+    simulation, rows, _, _ = simulate(preset, Load(requests=requests))
+    assert rows == expected
+    assert sum(t["hits"] for t in simulation.stats()["tiers"]) == oracle.hits
+    for room in (1, 50):
+        assert simulate(preset, Load(requests=requests), rows=room)[1] == rows
+
+
 @pytest.mark.parametrize("semantics", SEMANTICS, ids="-".join)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
@@ -141,12 +221,15 @@ def test_marks_exclusion_windows_layers_and_padding(semantics, data):
         preset = msgspec.structs.replace(preset, layers_per_object=data.draw(st.sampled_from([0, 1, 2, 3])))
         layers = -(-4 // preset.layers_per_object) if preset.layers_per_object else 1
     per_rank, stored = bytes_per_token_per_rank(model, ranks), stored_ranks(model, ranks)
-    oracle = Oracle(preset, requests, per_rank * stored, stored, layers=layers, pieces=pieces(model, ranks))
+    load = Load(requests=requests, waits=data.draw(waiting(requests)))
+    oracle = Oracle(
+        preset, requests, per_rank * stored, stored, layers=layers, pieces=pieces(model, ranks), waits=load.waits
+    )
     expected = oracle.run()
-    simulation, rows, _, _ = simulate(preset, Load(requests=requests), model, ranks=ranks)
+    simulation, rows, _, _ = simulate(preset, load, model, ranks=ranks)
     assert rows == expected
     assert sum(t["hits"] for t in simulation.stats()["tiers"]) == oracle.hits
-    assert simulate(preset, Load(requests=requests), model, ranks=ranks, rows=1)[1] == rows
+    assert simulate(preset, load, model, ranks=ranks, rows=1)[1] == rows
 
 
 @settings(max_examples=80, deadline=None)
