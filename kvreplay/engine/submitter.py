@@ -113,7 +113,16 @@ class Submitter:
             submitting_reserve_ns=workers.here_reserve_ns,
             held_ns=int(self._pump.lanes.held_ns),
             lacking_ns=int(self._pump.lanes.lacking_ns),
+            in_use_ns=int(self._pump.lanes.in_use_ns),
+            blocked_ns=int(self._pump.lanes.blocked_ns),
+            idle_ns=self._idle_ns(),
+            copy_threads=0 if self._copiers is None else self._copiers.threads,
+            copying_ns=None if self._copiers is None else self._copiers.awake_ns(wall_ns),
         )
+
+    def _idle_ns(self) -> int | None:
+        """Return how long the submitting thread had nothing to do; None where it is not the only one that submits."""
+        return int(self._pump.lanes.idle_ns)
 
     def _now(self) -> int:
         return monotonic_ns() - self._start_ns

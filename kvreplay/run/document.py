@@ -228,7 +228,6 @@ def _whole(value: float | None) -> str:
 def trials_document(found: TrialSet) -> Document:
     """Return the median and spread of every figure."""
     count = len(found.runs)
-    is_agreed = not found.warnings and count > 1 and found.quantities
     columns = columns_of("""
         text: tier, op, name = figure, median, low = least, high = greatest
         share: spread
@@ -241,7 +240,7 @@ def trials_document(found: TrialSet) -> Document:
     table = ReportTable(f"{count} of {found.asked} trials", Sheet.PERFORMANCE, columns, rows, keys=3)
     return Document(
         name="",
-        headline=f"{count} trials agree" if is_agreed else "",
+        headline=found.verdict,
         chapters=[Chapter("", [table])],
         notes=_simulated(found.simulated_tiers),
         warnings=found.warnings,

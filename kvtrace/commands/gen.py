@@ -68,7 +68,7 @@ def gen(
         return
     show_documents([_document(summary)])
     if unplaced := summary["stats"]["unplaced_objects"]:
-        log(f"note: {unplaced} objects were too large for every tier and were not stored")
+        log(f"note: {unplaced} objects were stored nowhere: too large for every tier, or no room in the staging tier")
 
 
 def _document(summary: dict[str, Any]) -> Document:

@@ -32,7 +32,7 @@ from kvtrace.sim.records import (
 )
 from kvtrace.sim.schedule import call_followers, next_arrival_ns, pop, pop_decoding, push, take_arrival
 from kvtrace.sim.store import populate, store
-from kvtrace.sim.tiers.room import expire
+from kvtrace.sim.tiers.room import expire, poll
 from kvtrace.sim.tiers.slots import pack
 
 
@@ -57,6 +57,9 @@ def run(world: World) -> int:
                 return ACTORS_FULL if actor == NONE - 1 else CONTEXTS_FULL
             control.pending = actor
         if knobs.expires and not expire(world, control.now):
+            control.need = knobs.ranks * knobs.layers
+            return ROWS_FULL
+        if knobs.polls and not poll(world, control.now):
             control.need = knobs.ranks * knobs.layers
             return ROWS_FULL
         code = _room(world, actor)
@@ -139,7 +142,7 @@ def _room(world: World, actor: int) -> int:
         if knobs.source != CHAINS and me.length + me.new > knobs.context_width:
             control.need = me.length + me.new
             return CONTEXTS_FULL
-    return _room_for(world, n, n if knobs.promotion else shared + me.new, made)
+    return _room_for(world, n, n if knobs.promotion or knobs.staging else shared + me.new, made)
 
 
 @inner

@@ -51,6 +51,10 @@ TIER = np.dtype(
         *_int64s("on_hit on_insert choose on_remove forget").descr,
         # With LRU: 1 + the slot that the next one used comes right behind, or 0: it is the most recent.
         *_int64s("behind").descr,
+        # When it makes room, if only at times: each so many ns (0: whenever it must), the last of these times, the
+        # bytes from which on it does, by what share of them (in millionths; 0: down to `low`), and to which bytes it is
+        # going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards.
+        *_int64s("evict_every_ns polled_ns trigger evict_ppm goal loads_backwards stores_backwards").descr,
         # What one policy alone needs: how long an object lives (TTL); bytes ARC means T1 to have; whether S3-FIFO ever
         # evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
         ("ttl_ns", "i8"),
@@ -165,6 +169,15 @@ class Knobs(Structure):
     """As a request ends, its objects count as used once more, backwards."""
     keeps_age = number()
     """What is demoted stays as recent as it was."""
+    is_by_tier = number()
+    """Each tier is asked for the run that goes on where the one before it had a miss."""
+    staging = number()
+    """1 + the tier whose buffers all that is stored and read from below takes, or 0."""
+    skips_held = number()
+    polls = number()
+    """A tier makes room only at times."""
+    loads_backwards = number()
+    """In any tier."""
     min_load_tokens = number()
     stores_generated = number()
     chunk_tokens = number()
@@ -332,7 +345,7 @@ def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
     """
     tiers, queues = np.zeros(len(limits), TIER), np.zeros(len(limits) * QUEUES, QUEUE)
     tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
-    tiers["hand"] = tiers["free_group"] = NONE
+    tiers["hand"] = tiers["free_group"] = tiers["goal"] = NONE
     queues["head"] = queues["tail"] = NONE
     return tiers, queues
 

@@ -22,6 +22,7 @@ from kvtrace.users import synthetic
 from kvtrace.users.workload import Library, Popularity, ServingMode
 
 FOREVER_NS = 2**62
+MILLION = 1_000_000
 # Of slots, of actors for requests in flight, and of objects of one request, to start with.
 ROOM = 1024
 # Objects that a conversation may have, to start with.
@@ -158,7 +159,11 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
     # An entry of a turn has a size of its own; decoding holds on to a slot; who remembers what it gave up, too.
     knobs.is_packed = is_chunk and not p.decode_read_tokens and not knobs.keeps_ghosts
     knobs.ranks, knobs.layers = sizes.ranks, sizes.layers
-    knobs.is_prefix = p.match is Match.PREFIX
+    knobs.is_prefix, knobs.is_by_tier = p.match is not Match.ANY, p.match is Match.PREFIX_BY_TIER
+    knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
+    knobs.skips_held = p.skip_held
+    knobs.polls = any(tier.evict_every for tier in p.tiers)
+    knobs.loads_backwards = any(tier.loads_backwards for tier in p.tiers)
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
     knobs.promotion = list(Promotion).index(p.promotion)
     knobs.is_exclusive, knobs.keeps_age = p.exclusive, p.demotion_keeps_age
@@ -192,8 +197,13 @@ def _set_tiers(world: World, preset: Preset) -> None:
     for of, tier in zip(world.tiers, preset.tiers, strict=True):
         of["ttl_ns"], of["latency_ns"], of["concurrency"] = tier.ttl_ns, tier.latency_ns, tier.concurrency
         of["read_rate"], of["write_rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
+        of["loads_backwards"], of["stores_backwards"] = tier.loads_backwards, tier.stores_backwards
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
             of["low"] = int(tier.capacity_bytes * tier.low_watermark)
+        if tier.evict_every_ns and tier.capacity_bytes is not None:
+            of["trigger"] = int(tier.capacity_bytes * tier.high_watermark)
+            of["low"] = min(of["low"], of["trigger"])
+            of["evict_every_ns"], of["evict_ppm"] = tier.evict_every_ns, round(MILLION * (tier.evict_share or 0))
 
 
 def set_policies(world: World, policies: Sequence[Policy]) -> None:
@@ -260,10 +270,11 @@ def _set_waits(world: World, waits: Waits) -> None:
 
 
 def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
-    """Return, for each tier, the bytes it fills to and the largest object it takes."""
+    """Return, for each tier, the bytes it fills to, at most, and the largest object it takes."""
     limits, largest = [], []
     for tier in preset.tiers:
         capacity = tier.capacity_bytes
-        limits.append(records.UNBOUNDED if capacity is None else int(capacity * tier.high_watermark))
+        high = 1.0 if tier.evict_every_ns else tier.high_watermark
+        limits.append(records.UNBOUNDED if capacity is None else int(capacity * high))
         largest.append(records.UNBOUNDED if capacity is None else int(capacity * tier.max_object_fraction))
     return limits, largest

@@ -9,6 +9,7 @@ from kvtrace.sim.tiers.room import lower_tier, make_room, make_room_by_demotion
 from kvtrace.sim.tiers.rows import POPULATE, PREFILL
 from kvtrace.sim.tiers.rows import STORE as STORE_PHASE
 from kvtrace.sim.tiers.slots import give_slot
+from kvtrace.sim.tiers.staging import store_staged
 from kvtrace.sim.tiers.tiers import fastest, follow, touch, write
 
 
@@ -97,6 +98,8 @@ def _place(world: World, first: int, n: int, stage: int, request: int, first_pha
     used: int = 0
     if world.knobs.is_write_back:
         used = _store_down(world, first, n, stage, request, first_phase)
+    elif world.knobs.staging:
+        used = store_staged(world, first, n, stage, request, first_phase, rest_phase)
     else:
         used = _store_through(world, first, n, stage, request, first_phase, rest_phase)
     return used
