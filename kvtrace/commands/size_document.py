@@ -20,6 +20,7 @@ from kvtrace.core.document.document import (
     Sheet,
     Unit,
     columns_of,
+    show,
 )
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
 from kvtrace.model.serving import INSTANT, in_words
@@ -39,7 +40,7 @@ def first_line(found: Sizing, target: Target) -> str:
     best = found.chosen
     if best is not None:
         line = f"{_capacities(best)}: {_reached(best, target)}"
-        return line if best.price is None else f"{line}; price {best.price:,.0f}"
+        return line if best.price is None else f"{line}; price {show(best.price, Unit.NUMBER)}"
     unlimited = f"unlimited {' and '.join(_NAMES[role] for role in found.ceiling.capacities)}"
     if not target.is_met(found.ceiling):
         if target.hit_ratio is not None and found.ceiling.hit_ratio < target.hit_ratio:

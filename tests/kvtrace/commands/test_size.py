@@ -194,7 +194,8 @@ def test_no_policy_exceeds_the_optimum(requests):
 
 
 def test_the_time_to_the_first_token_is_that_of_gen(tmp_path):
-    given = ["--users", "20", "--duration", "30s", "--preset", "lmcache-disk", "--set", "tiers.nvme.read_bandwidth=1GB"]
+    given = ["--users", "20", "--duration", "30s", "--preset", "lmcache-disk"]
+    given += ["--set", "tiers.gpu.capacity=1GiB", "--set", "tiers.nvme.read_bandwidth=1GB"]
     capacities = ["--dram", "1GiB,64GiB", "--nvme", "1TiB"]
     found = sized(*given, *capacities, "--target-ttft", "p95=10s")
     for point in found["points"]:
