@@ -64,6 +64,25 @@ class RunArguments:
     tensor_parallel: TensorParallel = 1
 
 
+@dataclass(frozen=True, slots=True)
+class DriveArguments:
+    """The drive that is worn: None for what was not given."""
+
+    drive_size: Annotated[
+        str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
+    ] = None
+    drive_endurance: Annotated[
+        str | None,
+        typer.Option(help="Also print years of life of a drive that may be written so much, such as 7PB (its TBW)."),
+    ] = None
+
+    def read(self) -> tuple[int | None, int | None]:
+        """Return the bytes that it holds, and those that it may be written."""
+        from kvtrace.core.statistics import parse_drive
+
+        return parse_drive("--drive-size", self.drive_size), parse_drive("--drive-endurance", self.drive_endurance)
+
+
 @takes_groups
 def gen(
     file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
@@ -75,9 +94,7 @@ def gen(
     users: UserArguments,
     run: RunArguments,
     requests_out: Annotated[Path | None, typer.Option(help="Also write the requests table here.")] = None,
-    drive_size: Annotated[
-        str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
-    ] = None,
+    drive: DriveArguments,
     as_json: AsJson = False,
     source: SourceArguments,
 ) -> None:
@@ -92,26 +109,21 @@ def gen(
     """
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.statistics import endurance, parse_drive_size
+    from kvtrace.core.statistics import endurance
     from kvtrace.sim import output as trace_output
     from kvtrace.sim.output import describer
 
-    size_bytes = parse_drive_size(drive_size)
-    simulation, config = _prepare(file, stack, users, run, source)
-    requests, span_ns = simulation.load.requests, config["duration_ns"]
-    if requests is not None and (file is not None or len(requests) == run.max_requests):
-        span_ns = min(int(requests.arrival_ns[-1]), simulation.load.until_ns)
+    worn = drive.read()
+    simulation, config = prepare(file, stack, users, run, source)
     describe = describer(simulation, config, ["kvtrace", *sys.argv[1:]])
-    with compile_announced(), progress("simulating", span_ns) as tick:
+    with compile_announced(), progress("simulating", span_ns(simulation, config, file, run)) as tick:
         meta = trace_output.write(output, simulation, describe, requests_out, tick)
-    if requests is None and simulation.requests == run.max_requests:
-        span_ns = simulation.now_ns
     for note in meta.notes:
         log(f"note: {note}")
     facts = {name: config[name] for name in ("preset", "model", "seed")}
     summary = {"file": str(output), "rows": meta.rows, **facts, "stats": meta.stats}
     summary["serving"] = config["serving"]
-    summary["endurance"] = endurance(meta.stats or {}, span_ns, size_bytes)
+    summary["endurance"] = endurance(meta.stats or {}, span_ns(simulation, config, file, run), *worn)
     if as_json:
         emit_json(summary)
         return
@@ -120,7 +132,18 @@ def gen(
         log(f"note: {unplaced} objects were too large for every tier and were not stored")
 
 
-def _prepare(
+def span_ns(simulation: Simulation, config: dict[str, Any], file: Path | None, run: RunArguments) -> int | None:
+    """Return over how long requests come, ns, of which a day's writes are reckoned; None if that is not known."""
+    requests = simulation.load.requests
+    if requests is None and simulation.requests == run.max_requests:
+        return simulation.now_ns
+    if requests is not None and (file is not None or len(requests) == run.max_requests):
+        return min(int(requests.arrival_ns[-1]), simulation.load.until_ns)
+    span: int | None = config["duration_ns"]
+    return span
+
+
+def prepare(
     file: Path | None, stack: StackArguments, users: UserArguments, run: RunArguments, source: SourceArguments
 ) -> tuple[Simulation, dict[str, Any]]:
     """Return the simulation that was asked for, and the configuration that its trace carries."""
@@ -219,7 +242,11 @@ def _document(summary: dict[str, Any]) -> Document:
         share: hit_ratio = hits
         bytes: read_bytes = read, written_bytes = written, deleted_bytes = deleted, live_bytes = live at end
     """
-    tables = [table_of("simulated", Sheet.SUMMARY, spec, stats["tiers"])]
+    rows = stats["tiers"]
+    if any("refused_bytes" in tier for tier in rows):
+        spec += "bytes: refused_bytes = not admitted"
+        rows = [{"refused_bytes": None} | tier for tier in rows]
+    tables = [table_of("simulated", Sheet.SUMMARY, spec, rows)]
     if first is not None:
         rows = [first[kind] | {"kind": kind.replace("_", " ")} for kind in ("with_cache", "without_cache")]
         spec = "text: kind =; ns: p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9"
@@ -235,6 +262,8 @@ def _document(summary: dict[str, Any]) -> Document:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
         if tier["drive_writes_per_day"] is not None:
             line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
+        if tier.get("years_of_life") is not None:
+            line += f", {tier['years_of_life']:.3g} years of life"
         worn.append(line + " (this trace's rate, kept up)")
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "

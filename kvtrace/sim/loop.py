@@ -21,6 +21,7 @@ from kvtrace.sim.records import (
     DECODE,
     DONE,
     END,
+    FREQUENCIES_FULL,
     LOAD,
     NONE,
     PROMOTE,
@@ -152,6 +153,9 @@ def _room_for(world: World, n: int, written: int, made: int) -> int:
         control.need = made
         return SLOTS_FULL
     tiers = len(world.tiers)
+    if knobs.filtered and (control.next_object + made) * tiers > len(world.frequencies):
+        control.need = (control.next_object + made) * tiers
+        return FREQUENCIES_FULL
     # Every object is read once and written once to each tier. In each that gives anything up, that displaces at most as
     # many bytes, and one largest object and what lies between its marks a tier more, but no object twice; each
     # displaced one takes three rows (read, write, delete).

@@ -15,7 +15,7 @@ from kvtrace.users.synthetic import USER
 UNBOUNDED = 2**62
 NONE = -1
 
-DONE, ROWS_FULL, SLOTS_FULL, ACTORS_FULL, CHAIN_FULL, CONTEXTS_FULL = range(6)
+DONE, ROWS_FULL, SLOTS_FULL, ACTORS_FULL, CHAIN_FULL, CONTEXTS_FULL, FREQUENCIES_FULL = range(7)
 """Why the loop returned."""
 
 ASK, LOAD, PROMOTE, STORE, DECODE, END = range(6)
@@ -27,6 +27,9 @@ PREFILL_ONLY, DECODE_ONLY = 1, 2
 
 # Knobs.source: users, requests that share within a conversation, requests that name their objects.
 USERS, CONVERSATIONS, CHAINS = range(3)
+
+# TIER.admission, as tier.Admission orders them.
+ALWAYS, NTH_OFFER, FREQUENCY, TINYLFU = range(4)
 
 # PIECE.kind, as shape.PieceKind orders them.
 GROWING, SLIDING, CHUNKED, STATE = range(4)
@@ -51,6 +54,9 @@ TIER = np.dtype(
         *_int64s("on_hit on_insert choose on_remove forget").descr,
         # With LRU: 1 + the slot that the next one used comes right behind, or 0: it is the most recent.
         *_int64s("behind").descr,
+        # Which objects it takes, as admission.py counts: the count or the window that its admission needs, what was
+        # referred to since the last halving of counts, how often they were halved, and what it did not take.
+        *_int64s("admission admission_count decay_ns window referred halvings refused refused_bytes").descr,
         # What one policy alone needs: how long an object lives (TTL); bytes ARC means T1 to have; whether S3-FIFO ever
         # evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
         ("ttl_ns", "i8"),
@@ -77,6 +83,9 @@ NOTE = np.dtype([("count", "i8"), ("place", "i4"), ("top", "i4"), ("members", "i
 """Of a slot in a tier whose policy is not LRU: a count (uses; TTL: when it expires) and in which list it is (LFU: in
 which group); and of the LFU group of this number its most recent slot (if unused: the next unused group) and how many
 it has."""
+
+SEEN = np.dtype([("count", "i4"), ("since", "i4")])
+"""How often an object was offered to a tier, or used there: its count, and how often counts had decayed when it was."""
 
 PACKED_BITS = 9
 """Of what stands for an object that needs no slot: a bit for each tier it is live in, and whether it was seen. The
@@ -111,8 +120,9 @@ BATCH = _int64s("size bytes step_ns steps since_ns due_ns waiting")
 """The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the
 clock of steps, and the time when it stood there; when the first that waits for the clock is due, and how many wait."""
 
-WANTED = _int64s("tier slot leaving")
-"""At a depth of demotions: the tier that makes room, for which slot, and which it gives up (NONE: not yet chosen)."""
+WANTED = _int64s("tier slot leaving lower")
+"""At a depth of demotions: the tier that makes room, for which slot, which it gives up (NONE: not yet
+chosen), and the tier that takes that (NONE: none does)."""
 
 ASKED = _int64s("arrival_ns request_id session_id turn input_tokens output_tokens qos kind")
 """A request of a user, as in the requests table."""
@@ -142,6 +152,8 @@ class Knobs(Structure):
     """A tier forgets with time."""
     endless = number()
     """A bit for each tier that never gives anything up."""
+    filtered = number()
+    """A bit for each tier that does not take all that it is offered."""
     is_packed = number()
     """Objects that no tier may give up have no slot."""
     ranks = number()
@@ -239,6 +251,8 @@ class World(Structure):
     """[slots, tiers]"""
     notes = table(NOTE)
     """[slots, tiers], if any tier's policy is not LRU."""
+    frequencies = table(SEEN)
+    """[objects, tiers]; empty without knobs.filtered."""
     ages = table("i8")
     """[slots]: how many uses there had been when each was last used; empty without knobs.keeps_age."""
     free = table("i4")

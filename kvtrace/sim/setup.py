@@ -15,7 +15,7 @@ from kvtrace.sim import records
 from kvtrace.sim.chains import chunk_chains, conversations
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion, Recency
-from kvtrace.sim.presets.tier import BYTES_PER_US
+from kvtrace.sim.presets.tier import BYTES_PER_US, Admission
 from kvtrace.sim.records import NONE, Knobs, World
 from kvtrace.users import synthetic
 from kvtrace.users.workload import Library, Popularity, ServingMode
@@ -149,6 +149,7 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
         1 << t for t, tier in enumerate(p.tiers) if tier.capacity_bytes is None and tier.policy is not Policy.TTL
     )
     # An entry of a turn has a size of its own; decoding holds on to a slot; who remembers what it gave up, too.
+    knobs.filtered = sum(1 << t for t, tier in enumerate(p.tiers) if tier.admission is not Admission.ALWAYS)
     knobs.is_packed = is_chunk and not p.decode_read_tokens and not knobs.keeps_ghosts
     knobs.ranks, knobs.layers = sizes.ranks, sizes.layers
     knobs.is_prefix = p.match is Match.PREFIX
@@ -183,6 +184,9 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
 def _set_tiers(world: World, preset: Preset) -> None:
     world.tiers, world.queues = records.new_tiers(*tier_limits(preset))
     for of, tier in zip(world.tiers, preset.tiers, strict=True):
+        of["admission"], of["admission_count"] = list(Admission).index(tier.admission), tier.admission_count
+        of["decay_ns"] = tier.decay_ns
+        of["window"] = min(records.UNBOUNDED, tier.admission_window * int(of["limit"]))
         of["ttl_ns"], of["latency_ns"], of["concurrency"] = tier.ttl_ns, tier.latency_ns, tier.concurrency
         of["read_rate"], of["write_rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
@@ -209,6 +213,7 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     world.links, world.notes = records.new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
+    world.frequencies = np.zeros((used + ROOM) * len(world.tiers) if world.knobs.filtered else 0, records.SEEN)
     world.documents, world.document_weight = library.document_first, library.document_weight
     world.control["free"], world.control["next_object"] = ROOM, used
 

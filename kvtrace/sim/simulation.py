@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import ModelShape
 from kvtrace.sim import counters, loop, records, setup
 from kvtrace.sim.presets.preset import Entry, Preset
+from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.setup import FOREVER_NS, Load
 from kvtrace.users.workload import library_of
 
@@ -62,6 +64,7 @@ class Simulation:
     def __init__(self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS) -> None:
         """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size."""
         self.preset, self.model, self.load = preset, model, load
+        self._tensor_parallel = ranks
         if load.requests is not None and preset.workload.shares:
             raise ConfigError(
                 "workload.prompt_share, workload.rag_share and workload.mode=decode-only are for synthetic users: "
@@ -79,6 +82,11 @@ class Simulation:
             seed=load.seed,
         )
         self.world = setup.make(preset, model, load, self.library, self._sizes, rows)
+
+    def of(self, slowest: TierSetting) -> Simulation:
+        """Return the same simulation, not yet begun, with another slowest tier."""
+        preset = msgspec.structs.replace(self.preset, tiers=(*self.preset.tiers[:-1], slowest))
+        return Simulation(preset, self.model, self.load, ranks=self._tensor_parallel)
 
     @property
     def bytes_per_token(self) -> int:
@@ -137,6 +145,7 @@ class Simulation:
             records.ACTORS_FULL: self._grow_actors,
             records.CONTEXTS_FULL: self._grow_contexts,
             records.CHAIN_FULL: self._grow_chain,
+            records.FREQUENCIES_FULL: self._grow_frequencies,
         }
         while True:
             code = loop.run(self.world)
@@ -224,6 +233,14 @@ class Simulation:
         """Make room for a longer prompt."""
         more = 2 * int(self.world.control["need"])
         self.world.chain, self.world.where = np.empty(more, np.int64), np.empty(more, np.int8)
+
+    def _grow_frequencies(self) -> None:
+        """Make room for half as many objects more, or as many as are needed."""
+        now = self.world
+        room = max(int(now.control["need"]), len(now.frequencies) * 3 // 2)
+        frequencies = np.zeros(room, records.SEEN)
+        frequencies[: len(now.frequencies)] = now.frequencies
+        now.frequencies = frequencies
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""
