@@ -112,7 +112,7 @@ def _row(tier: TierSetting, stats: dict[str, Any], worn: list[dict[str, Any]]) -
 
 def _name(row: dict[str, Any]) -> str:
     details = [str(row[name]) for name in ("admission_count", "admission_decay") if row[name] is not None]
-    return row["admission"] + (f" ({', '.join(details)})" if details else "")
+    return str(row["admission"]) + (f" ({', '.join(details)})" if details else "")
 
 
 def _document(tier: str, rows: list[dict[str, Any]]) -> Document:
