@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.gen import DriveArguments, RunArguments, StackArguments, prepare, span_ns
+from kvtrace.commands.gen import DriveArguments, FollowTurns, RunArguments, StackArguments, prepare, span_ns
 from kvtrace.commands.options import AsJson, SourceArguments, UserArguments, percent
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
@@ -31,6 +31,7 @@ def admission(
     drive: DriveArguments,
     as_json: AsJson = False,
     source: SourceArguments,
+    turns: FollowTurns = None,
 ) -> None:
     """Simulate the same requests with each admission filter of the slowest tier: hits beside what the drive writes.
 
@@ -46,7 +47,7 @@ def admission(
     from kvtrace.core.statistics import endurance
 
     worn = drive.read()
-    first, config = prepare(file, stack, users, run, source)
+    first, config = prepare(file, stack, users, run, source, turns)
     tier = first.preset.tiers[-1]
     if len(first.preset.tiers) == 1:
         raise ConfigError(f"--preset {stack.preset} has one tier, so that no slower one could refuse anything")
@@ -57,7 +58,7 @@ def admission(
             simulation = first.of(setting)
             simulation.run(simulation.give_back)
             stats = simulation.stats()
-            span = span_ns(simulation, config, file, run)
+            span = span_ns(simulation, config)
             rows.append(_row(setting, stats, endurance(stats, span, *worn)))
             tick(len(rows))
     for note in notes:
