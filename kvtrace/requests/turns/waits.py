@@ -67,6 +67,4 @@ class Waits:
     def _chosen(self, which: Ints, row: Ints, before: Ints, least: Ints) -> Self:
         """Return the waits `which`, now between the requests `row` and `before`."""
         times = self.delay_ns[which], self.is_of_start[which]
-        return replace(
-            self, row=row, before=before, delay_ns=times[0], is_of_start=times[1], not_before_ns=least
-        )
+        return replace(self, row=row, before=before, delay_ns=times[0], is_of_start=times[1], not_before_ns=least)
