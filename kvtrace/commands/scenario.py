@@ -1,4 +1,4 @@
-"""What a simulation is asked for on the command line: the caching stack, who asks, until when; `gen` and `size`."""
+"""What a simulation is asked for on the command line: the caching stack, who asks, until when, on which drive."""
 
 from __future__ import annotations
 
@@ -63,6 +63,25 @@ class RunArguments:
     max_requests: MaxRequests = None
     seed: Seed = 42
     tensor_parallel: TensorParallel = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DriveArguments:
+    """The drive that is worn: None for what was not given."""
+
+    drive_size: Annotated[
+        str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
+    ] = None
+    drive_endurance: Annotated[
+        str | None,
+        typer.Option(help="Also print years of life of a drive that may be written so much, such as 7PB (its TBW)."),
+    ] = None
+
+    def read(self) -> tuple[int | None, int | None]:
+        """Return the bytes that it holds, and those that it may be written."""
+        from kvtrace.core.statistics import parse_drive
+
+        return parse_drive("--drive-size", self.drive_size), parse_drive("--drive-endurance", self.drive_endurance)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
     MAX_CAPACITY_BYTES,
     MAX_TOKENS,
+    SWITCHED,
     TIER_RANGES,
     TierSetting,
     bytes_of,
@@ -274,6 +275,12 @@ def _check_staging(preset: Preset, require: Callable[[bool, str], None]) -> None
 
 
 def as_config(preset: Preset) -> dict[str, Any]:
-    """Return `preset` as plain values, for the metadata."""
+    """Return `preset` as plain values, for the metadata; knobs of what a tier has not switched on are left out."""
     tree: dict[str, Any] = msgspec.to_builtins(preset)
+    off = msgspec.to_builtins(TierSetting(""))
+    for tier in tree["tiers"]:
+        for switch, knobs in SWITCHED.items():
+            if tier[switch] == off[switch]:
+                for knob in (switch, *knobs):
+                    del tier[knob]
     return tree
