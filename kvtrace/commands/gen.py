@@ -26,6 +26,7 @@ from kvtrace.core.units import format_bytes, format_count, format_duration, pars
 if TYPE_CHECKING:
     from kvtrace.core.document.document import Document
     from kvtrace.requests.requests import Requests
+    from kvtrace.requests.turns.waits import Waits
     from kvtrace.sim.simulation import Simulation
 
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
@@ -126,7 +127,8 @@ def gen(
 
 def _span_ns(simulation: Simulation, config: dict[str, Any]) -> int | None:
     """Return over how long requests arrive, as far as it is known so far: to the last one, or to the end."""
-    requests, duration_ns, most = simulation.load.requests, config["duration_ns"], config["max_requests"]
+    requests, most = simulation.load.requests, config["max_requests"]
+    duration_ns: int | None = config["duration_ns"]
     if requests is None:
         return simulation.now_ns if simulation.requests == most else duration_ns
     if (arrivals := simulation.arrivals()) is not None:
@@ -149,16 +151,15 @@ def _prepare(
     from kvtrace.model import serving
     from kvtrace.model.catalogue import find_model
     from kvtrace.model.logged import logged_model
-    from kvtrace.requests.turns.follow import Turns, choose
     from kvtrace.sim.presets.preset import load_preset
     from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation
 
     users.check(source, file)
     if turns is not None and file is None:
-        raise ConfigError(f"--turns {turns} is of a FILE's sessions; synthetic users always wait for their answers")
+        raise ConfigError(f"--turns {turns} is of a FILE's sessions; synthetic users wait for their answers anyway")
     settings, ranks = stack.settings or (), run.tensor_parallel
     preset = load_preset(stack.preset, settings)
-    asked = None if file is None else source.read(file, run.seed, run.max_requests)
+    asked, waits = (None, None) if file is None else _requests_of(file, run, source, turns)
     logged = None if asked is None or stack.model else logged_model(asked.origin)
     model = logged[0] if logged else stack.model or preset.load.model or MODEL
     shape = logged[1] if logged and not stack.kv_dtype else find_model(model, stack.kv_dtype)
@@ -170,9 +171,6 @@ def _prepare(
 
     preset = load_preset(stack.preset, settings, stack.gpu, times)
     until_ns = _until_ns(run.duration or (None if file else preset.load.duration or DURATION))
-    waits = None
-    if asked is not None:
-        asked, waits = choose(asked, None if turns is None else member(Turns, turns, "--turns"))
     requests = asked if file else _open_loop(users, run, source, until_ns, shape.max_context_tokens)
     count = users.users or preset.load.users or USERS
     if preset.workload.overlap:
@@ -198,10 +196,19 @@ def _prepare(
         "max_requests": run.max_requests,
         "source": requests.origin if requests else {"kind": "synthetic", "users": count},
         "serving": serving.describe(preset.gpu, ranks, shape, preset.computing, roofline),
+        **({} if waits is None else {"turns": "follow"}),
     }
-    if waits is not None:
-        config["turns"] = str(Turns.FOLLOW)
     return Simulation(preset, shape, load, ranks=run.tensor_parallel), config
+
+
+def _requests_of(
+    file: Path, run: RunArguments, source: SourceArguments, turns: str | None
+) -> tuple[Requests, Waits | None]:
+    """Return the requests of `file`, and which wait for which if their turns follow."""
+    from kvtrace.requests.turns.follow import Turns, choose
+
+    chosen = None if turns is None else member(Turns, turns, "--turns")
+    return choose(source.read(file, run.seed, run.max_requests), chosen)
 
 
 def _until_ns(duration: str | None) -> int | None:

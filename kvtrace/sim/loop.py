@@ -1,8 +1,8 @@
 """The compiled simulation loop: requests arrive, load what is cached, store what is not, and decode.
 
 One loop serves both a file of requests (arrivals at their times, or after those that they follow) and synthetic users
-(the next turn waits for the last). It is resumable: when a buffer is full or slots run out it returns to Python, between the
-steps of a request, and goes on from there. Who acts next is in a binary heap by time and then by actor.
+(the next turn waits for the last). It is resumable: when a buffer is full or slots run out it returns to Python,
+between the steps of a request, and goes on from there. Who acts next is in a binary heap by time and then by actor.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Its memory does not grow with the rows. A chunk that may still be asked for take
 tier that may delete it 40, and 8 a tier, more (24 a tier more if any policy is not LRU), with at most half as much
 again for room to grow. An entry of a turn takes all of that as long as it may be asked for; so does any chunk with
 decode reads, and with the policies s3fifo and arc, with which every block of a file counts as one that may still be
-asked for. Requests of a file take about 100 bytes a request, 4 a reference to a block, and 12 a distinct block; where turns
-follow, 60 more a request and 60 a wait.
+asked for. Requests of a file take about 100 bytes a request, 4 a reference to a block, and 12 a distinct block; where
+turns follow, 60 more a request and 60 a wait.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import ModelShape
 from kvtrace.sim import counters, loop, records, setup
+from kvtrace.sim.events import EVENT
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.setup import FOREVER_NS, Load
 from kvtrace.users.workload import library_of
@@ -110,7 +111,7 @@ class Simulation:
         """Return which requests of the file arrived, in order, and when, ns; None if all arrive at their times."""
         if self.load.waits is None:
             return None
-        came = self.world.came[: self.world.control["arrived"]]
+        came = self.world.following.came[: self.world.control["arrived"]]
         return came["actor"], came["when"]
 
     @property
@@ -205,7 +206,7 @@ class Simulation:
         idle[:old] = np.arange(2 * old - 1, old - 1, -1)
         now.idle, now.control["idle"] = idle, old
         now.actors = np.concatenate([now.actors, np.zeros(old, records.ACTOR)])
-        now.heap, now.decoding = (np.concatenate([a, np.zeros(old, records.EVENT)]) for a in (now.heap, now.decoding))
+        now.heap, now.decoding = (np.concatenate([a, np.zeros(old, EVENT)]) for a in (now.heap, now.decoding))
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
     def _grow_contexts(self) -> None:
