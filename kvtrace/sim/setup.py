@@ -16,7 +16,8 @@ from kvtrace.sim import records
 from kvtrace.sim.chains import chunk_chains, conversations
 from kvtrace.sim.events import EVENT
 from kvtrace.sim.policies.policies import Policy
-from kvtrace.sim.presets.preset import BYTES_PER_US, Entry, Match, Placement, Preset, Promotion, Recency
+from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion, Recency
+from kvtrace.sim.presets.tier import BYTES_PER_US
 from kvtrace.sim.records import NONE, Knobs, World
 from kvtrace.users import synthetic
 from kvtrace.users.workload import Library, Popularity, ServingMode

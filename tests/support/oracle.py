@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from evictions import POLICIES, Lru
 
 from kvtrace.model.shape import Piece, PieceKind
-from kvtrace.sim.presets.preset import Entry, Match, Placement, Policy, Preset, Promotion, Recency
+from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion, Recency
 from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:

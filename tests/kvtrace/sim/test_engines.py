@@ -1,105 +1,66 @@
-"""The file tiers of SGLang and LMCache against their own code: what each request of a real trace moved, by object.
-
-`tests/golden/engines` holds what the engines did, recorded while their own schedulers and storage tiers served
-requests of Mooncake's conversation trace. An object is named there by the request that first had it and its place.
-"""
+"""The presets against the engines' own code: which objects each request of a real trace moved."""
 
 from __future__ import annotations
 
-import gzip
-from collections import Counter, defaultdict
-from pathlib import Path
+import json
+from collections import Counter
 
-import pyarrow.parquet as pq
 import pytest
-from conftest import TRACES, run_cli
-
-from kvtrace.requests import mooncake
+from engine_runs import CPU, DISK, ENGINES, TOKEN_BYTES, first_had, moved, recorded, simulated
 
 pytestmark = pytest.mark.traces
 
-ENGINES = Path(__file__).parents[2] / "golden" / "engines"
-CONVERSATION = TRACES / "mooncake_conversation.jsonl"
-MODEL = ENGINES / "tinier-config.json"
-TOKEN_BYTES, TRACE_BLOCK_TOKENS = 256, 512
 OPERATIONS = ("write", "read", "delete")
-FILES = 2
 THREADS = 6
-Objects = dict[int, dict[str, list[tuple[int, int]]]]
-"""By request and operation."""
 
 
-def done_by_engine(path: str) -> Objects:
-    """Return what the engine did: lines of operation, request, first object, step to the next, and how many."""
-    found: Objects = defaultdict(lambda: defaultdict(list))
-    with gzip.open(ENGINES / f"{path}-ops.txt.gz", "rt") as lines:
-        for line in lines:
-            operation, request, first, step, count = line.split()
-            writer, place = map(int, first.split(":"))
-            found[int(request)][operation] += [(writer, place + int(step) * i) for i in range(int(count))]
-    return found
+def bounded(tokens, *objects):
+    """Return the settings that make GPU, CPU and disk hold so many `objects` of `tokens`."""
+    tiers = zip(("gpu", "cpu", "nvme"), objects, strict=True)
+    return [f"tiers.{tier}.capacity={count * tokens * TOKEN_BYTES}" for tier, count in tiers]
 
 
-def first_had(count: int, tokens: int) -> dict[int, list[tuple[int, int]]]:
-    """Return the names of the objects of `tokens` that each of the first `count` requests is the first to have."""
-    requests = mooncake.read(CONVERSATION)
-    seen: set[tuple[int, int]] = set()
-    names: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    of_one = TRACE_BLOCK_TOKENS // tokens
-    for n in range(count):
-        ids = requests.block_ids[requests.block_offsets[n] : requests.block_offsets[n + 1]].tolist()
-        for k in range(int(requests.input_tokens[n]) // tokens):
-            if (part := (ids[k // of_one], k % of_one)) not in seen:
-                seen.add(part)
-                names[n].append((n, k))
-    return names
-
-
-def done_by_ours(folder: Path, preset: str, count: int, tokens: int, *capacities: int) -> Objects:
-    """Return the same of our trace's files; a deletion is of the request whose operation comes after it."""
-    trace = folder / "t.parquet"
-    knobs: list[str] = []
-    for tier, objects in zip(("gpu", "cpu", "nvme"), capacities, strict=True):
-        knobs += ["--set", f"tiers.{tier}.capacity={objects * tokens * TOKEN_BYTES}"]
-    more = ("--source", "mooncake", "--max-requests", count, "--preset", preset, "--gpu", "instant", *knobs)
-    run_cli("kvtrace", "gen", CONVERSATION, *more, "--model", MODEL, "-o", trace)
-
-    found: Objects = defaultdict(lambda: defaultdict(list))
-    names, named, seen = first_had(count, tokens), {}, Counter()
-    deleted: list[tuple[int, int]] = []
-    columns = pq.read_table(trace, columns=["op", "tier", "request_id", "object_id"]).to_pydict()
-    for op, tier, request, number in zip(*columns.values(), strict=True):
-        if op == "delete" and tier == FILES:
-            deleted.append(named[number])
-        if request is None or tier != FILES:
-            continue
-        if op == "write" and number not in named:
-            named[number] = names[request][seen[request]]
-            seen[request] += 1
-        found[request]["delete"] += deleted
-        deleted = []
-        found[request][op].append(named[number])
-    return found
-
-
-def test_sglang_writes_reads_and_deletes_the_same_pages_in_the_same_order(tmp_path):
-    theirs = done_by_engine("sglang/sglang-0.5.23-files8192-200")
-    ours = done_by_ours(tmp_path, "sglang-hicache", 200, 64, 0, 0, 8192)
+def test_sglang_writes_reads_and_deletes_the_same_pages_in_the_same_order(monkeypatch, tmp_path):
+    theirs = recorded("sglang/sglang-0.5.23-files8192-200-ops")
+    rows = simulated(monkeypatch, tmp_path, "sglang-hicache", 200, bounded(64, 0, 0, 8192))
+    ours = moved(rows, first_had(200, 64))
     for request in range(200):
         for operation in OPERATIONS:
-            assert ours[request][operation] == theirs[request][operation], (operation, request)
+            assert ours[request][operation, DISK] == theirs[request][operation], (operation, request)
     assert sum(len(did["delete"]) for did in theirs.values()) == 33_661
 
 
-def test_lmcache_writes_reads_and_deletes_the_same_chunks(tmp_path):
-    theirs = done_by_engine("lmcache/lmcache-0.5.6-cpu512-disk4096-300")
-    ours = done_by_ours(tmp_path, "lmcache-disk", 300, 256, 0, 512, 4096)
+def test_lmcache_writes_reads_and_deletes_the_same_chunks(monkeypatch, tmp_path):
+    theirs = recorded("lmcache/lmcache-0.5.6-cpu512-disk4096-300-ops")
+    rows = simulated(monkeypatch, tmp_path, "lmcache-disk", 300, bounded(256, 0, 512, 4096))
+    ours = moved(rows, first_had(300, 256))
     for request in range(300):
         did, done = theirs[request], ours[request]
-        assert done["read"] == did["read"], request
-        assert sorted(done["write"]) == sorted(did["write"]), request
+        assert done["read", DISK] == did["read"], request
+        assert sorted(done["write", DISK]) == sorted(did["write"]), request
         # Six threads write a prompt's chunks, so that which of it are the oldest is chance by so many places.
-        gone, to_go = done["delete"], did["delete"]
+        gone, to_go = done["delete", DISK], did["delete"]
         assert len(gone) == len(to_go), request
         assert len(set(gone) - set(to_go)) <= THREADS, request
     assert sum(len(did["delete"]) for did in theirs.values()) == 11_817
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "larger"),
+    [
+        ("vllm032-cpu4096-300-ops", "vllm-offload-cpu-300", 0),
+        ("vllm032-fs-cpu2048-100-ops", "vllm-fs-100", 0),
+        # Prompts larger than the tier: vLLM makes room for 512 blocks at a time, and not by those of the step before.
+        ("vllm033-cpu4096-300-ops", "vllm-offload-cpu-300-033", 48),
+    ],
+)
+def test_vllm_gives_up_and_loads_the_same_blocks(monkeypatch, tmp_path, name, counts, larger):
+    golden = json.loads((ENGINES / "counts" / f"{counts}.json").read_text())
+    requests = range(golden["requests"])
+    rows = simulated(monkeypatch, tmp_path, golden["preset"], len(requests), golden["settings"])
+    ours, real = moved(rows, first_had(len(requests), 16)), recorded(f"vllm/{name}")
+    loaded = {n: Counter(ours[n]["read", CPU] + ours[n]["read", DISK]) for n in requests}
+    assert [n for n in requests if loaded[n] != Counter(real[n]["load"])] == []
+    differ = [n for n in requests if Counter(ours[n]["delete", CPU]) != Counter(real[n]["evict"])]
+    assert len(differ) == larger
+    assert sum(len(real[n]["evict"]) for n in requests) == sum(len(ours[n]["delete", CPU]) for n in requests) > 90_000

@@ -1,0 +1,94 @@
+"""What engines' own code did for requests of a real trace, beside what our trace says of the same requests.
+
+`tests/golden/engines` holds the recordings. An object is named by the request that first had it and its place in that
+request's prompt, in chunks of the engine.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+from conftest import TRACES
+from simulated import kvtrace
+
+from kvtrace.core.schema import TRACE
+from kvtrace.core.tables import read_table
+from kvtrace.requests import mooncake
+
+ENGINES = Path(__file__).parents[1] / "golden" / "engines"
+CONVERSATION = "mooncake_conversation.jsonl"
+TOKEN_BYTES, TRACE_BLOCK_TOKENS = 256, 512
+CPU, DISK = 1, 2
+Object = tuple[int, int]
+Moves = dict[int, dict[Any, list[Object]]]
+"""By request, and what was done: in which order to which objects."""
+
+
+def recorded(path: str) -> Moves:
+    """Return what an engine did: lines of operation, request, first object, step to the next, and how many."""
+    found: Moves = defaultdict(lambda: defaultdict(list))
+    with gzip.open(ENGINES / f"{path}.txt.gz", "rt") as lines:
+        for line in lines:
+            operation, request, first, step, count = line.split()
+            writer, place = map(int, first.split(":"))
+            found[int(request)][operation] += [(writer, place + int(step) * i) for i in range(int(count))]
+    return found
+
+
+def first_had(count: int, tokens: int, trace: str = CONVERSATION) -> list[Object]:
+    """Return the names of the objects of `tokens` that the first `count` requests have, in the order of our numbers."""
+    requests = mooncake.read(TRACES / trace)
+    seen: set[tuple[int, int]] = set()
+    names: list[Object] = []
+    of_one = TRACE_BLOCK_TOKENS // tokens
+    for n in range(count):
+        ids = requests.block_ids[requests.block_offsets[n] : requests.block_offsets[n + 1]].tolist()
+        for k in range(int(requests.input_tokens[n]) // tokens):
+            if (part := (ids[k // of_one], k % of_one)) not in seen:
+                seen.add(part)
+                names.append((n, k))
+    return names
+
+
+def simulated(
+    monkeypatch: Any, folder: Path, preset: str, count: int, settings: list[str], *, layers: int = 1,
+    trace: str = CONVERSATION,
+) -> list[tuple[str, int, int, int]]:  # fmt: skip
+    """Return what our trace of the first `count` requests holds: operation, tier, request, number of the object.
+
+    What makes room has no request: it is of the one whose operation comes after it, the last if none does.
+    """
+    model = json.loads((ENGINES / "tinier-config.json").read_text())
+    config, out = folder / "config.json", folder / "t.parquet"
+    config.write_text(json.dumps(model | {"num_hidden_layers": layers}))
+    options = ["--source", "mooncake", "--max-requests", count, "--preset", preset, "--gpu", "instant"]
+    options += [part for setting in settings for part in ("--set", setting)]
+    assert kvtrace(monkeypatch, "gen", TRACES / trace, *options, "--model", config, "-o", out) == 0
+    table = read_table(out, TRACE)
+    rows = list(zip(*(table[name].to_pylist() for name in ("op", "tier", "request_id", "object_id")), strict=True))
+    request = max(of for _, _, of, _ in rows if of is not None)
+    found = []
+    for op, tier, of, number in reversed(rows):
+        request = request if of is None else of
+        found.append((op, tier, request, number))
+    return found[::-1]
+
+
+def counted(rows: list[tuple[str, int, int, int]]) -> dict[int, Counter[tuple[str, int]]]:
+    """Return for each request how often each tier was read, written and deleted from."""
+    counts: dict[int, Counter[tuple[str, int]]] = defaultdict(Counter)
+    for op, tier, request, _ in rows:
+        counts[request][op, tier] += 1
+    return counts
+
+
+def moved(rows: list[tuple[str, int, int, int]], names: list[Object]) -> Moves:
+    """Return for each request which objects were read, written and deleted, by operation and tier."""
+    found: Moves = defaultdict(lambda: defaultdict(list))
+    for op, tier, request, number in rows:
+        found[request][op, tier].append(names[number])
+    return found
