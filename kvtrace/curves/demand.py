@@ -118,7 +118,7 @@ def _rate(by_second: Any, span_s: float) -> Rate | None:
     if not span_s:
         return None
     rank = nearest_rank(len(by_second), _P99)
-    return Rate(by_second.sum() / span_s, None if rank is None else float(np.sort(by_second)[rank - 1]))
+    return Rate(float(by_second.sum()) / span_s, None if rank is None else float(np.sort(by_second)[rank - 1]))
 
 
 def tier_demand(

@@ -15,6 +15,7 @@ from evictions import POLICIES, Lru
 from kvtrace.model.shape import Piece, PieceKind
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion, Recency
+from kvtrace.sim.presets.tier import Admission
 from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ class Tier:
         self.setting = setting
         self.ttl_ns = setting.ttl_ns if setting.policy is Policy.TTL else None
         self.expires: dict[int, int] = {}
+        self.counts: dict[int, int] = {}
+        self.referred = self.decayed = 0
+        self.refused: list[int] = []
 
     def takes(self, size: int) -> bool:
         return self.largest is None or size <= self.largest
@@ -75,6 +79,41 @@ class Tier:
     def has_buffers(self, size: int) -> bool:
         """Return whether it has `size` bytes left, without making room."""
         return self.limit is None or sum(self.objects.values()) + size <= self.limit
+
+    def refer(self, key: int, size: int) -> None:
+        """Count a use or an offer, and halve all counts once a window of bytes is full."""
+        if self.setting.admission is not Admission.TINYLFU or self.limit is None:
+            return
+        self.counts[key] = self.counts.get(key, 0) + 1
+        self.referred += size
+        if self.referred >= self.setting.admission_window * self.limit:
+            self.referred //= 2
+            self.counts = {other: count // 2 for other, count in self.counts.items()}
+
+    def hit(self, key: int, size: int) -> None:
+        self.policy.hit(key)
+        self.refer(key, size)
+
+    def admits(self, key: int, size: int, now: int) -> bool:
+        """Return whether it takes `key`, which is offered to it."""
+        setting = self.setting
+        if setting.admission is Admission.ALWAYS:
+            return True
+        if setting.admission is Admission.TINYLFU:
+            self.refer(key, size)
+            passes = self.fits(size) or self.counts.get(key, 0) > self.counts.get(self.policy.victim(key, size), 0)
+        elif setting.admission is Admission.NTH_OFFER:
+            self.counts[key] = self.counts.get(key, 0) + 1
+            passes = self.counts[key] >= setting.admission_count
+        else:
+            while setting.decay_ns and self.decayed + setting.decay_ns <= now:
+                self.decayed += setting.decay_ns
+                self.counts = {other: count - 1 for other, count in self.counts.items() if count > 1}
+            self.counts[key] = 2 * self.counts.get(key, 0) or 1
+            passes = self.counts[key] >= setting.admission_count
+        if not passes:
+            self.refused.append(size)
+        return passes
 
 
 class Batch:
@@ -257,7 +296,8 @@ class Oracle:
         while not tier.fits(self.sizes[key]):
             victim = tier.policy.victim(key, self.sizes[key])
             lower = next((t for t in self.tiers[tier.number + 1 :] if t.takes(self.sizes[victim])), None)
-            if lower is None or victim in lower.objects:
+            size = self.sizes[victim]
+            if lower is None or victim in lower.objects or not lower.admits(victim, size, self.now):
                 self.delete(tier, "evict", victim)
                 continue
             self.demote_for(lower, victim)
@@ -360,12 +400,12 @@ class Oracle:
         """Read documents, then the chain, one group of layers after the other; return the stages."""
         for key, tier in retrieved + found:
             if not tier.setting.loads_backwards:
-                tier.policy.hit(key)
+                tier.hit(key, self.sizes[key])
                 self.follow(tier, key)
                 self.use(key)
         for key, tier in reversed(retrieved + found):
             if tier.setting.loads_backwards:
-                tier.policy.hit(key)
+                tier.hit(key, self.sizes[key])
                 self.use(key)
         for key, tier in retrieved:
             self.emit("read", tier, "retrieve", key, n, 0)
@@ -461,7 +501,7 @@ class Oracle:
                 yield until(run * p.decode_read_tokens)
             tier = self.fastest(plan.chain[-1])
             if tier is not None:
-                tier.policy.hit(plan.chain[-1])
+                tier.hit(plan.chain[-1], self.sizes[plan.chain[-1]])
                 self.use(plan.chain[-1])
                 self.emit("read", tier, "decode", plan.chain[-1], n, stage)
                 stage += 1
@@ -489,15 +529,20 @@ class Oracle:
                 for tier in self.tiers[top + 1 :] if is_lower else self.tiers[top : top + 1]:
                     if key in tier.objects:
                         if not is_lower:
-                            tier.policy.hit(key)
+                            tier.hit(key, self.sizes[key])
                             self.follow(tier, key)
                             self.use(key)
-                    elif self.evict_for(tier, key):
+                    elif self.takes(tier, key, first) and self.evict_for(tier, key):
                         self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
                         self.follow(tier, key)
                         is_any = True
             at += is_any
         return at
+
+    def takes(self, tier: Tier, key: int, phase: str) -> bool:
+        """Return whether `tier` takes `key`, and admits it unless it is there from the start."""
+        size = self.sizes[key]
+        return tier.takes(size) and (phase == "populate" or tier.admits(key, size, self.now))
 
     def buffered_writes(self, staging: Tier, keys: list[int]) -> list[int]:
         """Return the first of `keys` that find a buffer to be stored; where room is made at times, all or none."""
@@ -520,12 +565,14 @@ class Oracle:
             for key in keys:
                 targets = self.tiers[tops[key] + 1 :] if is_lower else self.tiers[tops[key] : tops[key] + 1]
                 for tier in targets if key in buffers else [t for t in targets if t.number < staging.number]:
-                    if key not in tier.objects and (tier is staging or self.evict_for(tier, key)):
+                    if key not in tier.objects and (
+                        tier is staging or (self.takes(tier, key, first) and self.evict_for(tier, key))
+                    ):
                         self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
                         self.follow(tier, key)
                         is_any = True
                     elif key in tier.objects and tier is not staging:
-                        tier.policy.hit(key)
+                        tier.hit(key, self.sizes[key])
                         self.follow(tier, key)
                         self.use(key)
             at += is_any
@@ -574,12 +621,19 @@ class Oracle:
     def store_down(self, keys: list[int], n: int | None, stage: int | None, phase: str) -> int:
         is_any = False
         for key in keys:
-            tier, holder = next((t for t in self.tiers if t.takes(self.sizes[key])), None), self.fastest(key)
+            holder, tier = self.fastest(key), None
+            if holder is not None and self.preset.exclusive:
+                tier = holder if any(t.takes(self.sizes[key]) for t in self.tiers) else None
+            else:
+                for other in self.tiers:
+                    if other.takes(self.sizes[key]) and (other is holder or self.takes(other, key, phase)):
+                        tier = other
+                        break
             if tier is None:
                 continue
-            if holder is not None and (holder is tier or self.preset.exclusive):
-                holder.policy.hit(key)
-                self.follow(holder, key)
+            if holder is tier:
+                tier.hit(key, self.sizes[key])
+                self.follow(tier, key)
                 self.use(key)
             else:
                 self.demote_for(tier, key)

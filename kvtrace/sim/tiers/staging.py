@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvtrace.core.compiled import inner
 from kvtrace.sim.policies.queues import victim
 from kvtrace.sim.records import NONE, World
-from kvtrace.sim.tiers.room import lower_tier, make_room
+from kvtrace.sim.tiers.room import lower_tier, takes
 from kvtrace.sim.tiers.rows import EVICT, live_in, size_of
 from kvtrace.sim.tiers.tiers import drop, follow, touch, trail, write
 
@@ -138,7 +138,7 @@ def _put(world: World, t: int, first: int, i: int, now: int, phase: int, request
             follow(world, t, i)
             touch(world, t, slot)
         return False
-    if t != staging and not make_room(world, t, slot, now):
+    if t != staging and not takes(world, t, slot, now, phase):
         return False
     if t == staging and world.tiers[t].stores_backwards:
         trail(world, t, i, first, 1)

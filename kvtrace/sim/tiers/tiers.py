@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.policies.queues import on_hit, on_insert, on_remove
 from kvtrace.sim.records import NONE, World
+from kvtrace.sim.tiers.admission import refer
 from kvtrace.sim.tiers.rows import DELETE, DEMOTE, PROMOTE, READ, WRITE, emit, is_endless, live_in
 from kvtrace.sim.tiers.slots import loosen, release
 
@@ -77,6 +78,8 @@ def touch(world: World, t: int, entry: int) -> None:
     """Note that the object of `entry`, which is live in tier `t`, was used."""
     if not is_endless(world, t):
         on_hit(world, t, entry)
+        if world.knobs.filtered & (1 << t):
+            refer(world, t, entry)
     if entry >= 0:
         _stamp(world, entry)
 

@@ -18,7 +18,7 @@ from kvtrace.requests.turns.follow import waits_of
 from kvtrace.requests.turns.waits import Waits
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion, Recency
-from kvtrace.sim.presets.tier import TierSetting
+from kvtrace.sim.presets.tier import Admission, TierSetting
 from kvtrace.sim.simulation import Load
 from kvtrace.trace.ledger import Ledger
 
@@ -29,6 +29,15 @@ BATCHES = [
     {"decode_compute_ns": 3},
     {"decode_bandwidth": "1GB"},
     {"decode_active_ns": 1, "decode_compute_ns": 2, "decode_bandwidth": "100MB"},
+]
+ADMISSIONS = [
+    {},
+    {"admission": Admission.NTH_OFFER},
+    {"admission": Admission.NTH_OFFER, "admission_count": 3},
+    {"admission": Admission.FREQUENCY},
+    {"admission": Admission.FREQUENCY, "admission_count": 4, "admission_decay": "20ns"},
+    {"admission": Admission.TINYLFU},
+    {"admission": Admission.TINYLFU, "admission_window": 1},
 ]
 WALKS = st.lists(st.integers(0, 1), max_size=5)
 SEMANTICS = [
@@ -152,6 +161,8 @@ def rich_presets(draw, semantics):
     tiers = tuple(
         msgspec.structs.replace(t, low_watermark=None if t.capacity is None else draw(low)) for t in preset.tiers
     )
+    if draw(st.booleans()):
+        tiers = tuple(msgspec.structs.replace(t, **draw(st.sampled_from(ADMISSIONS))) for t in tiers)
     return msgspec.structs.replace(
         preset, tiers=tiers, exclusive=is_back and draw(st.booleans()), recency=draw(st.sampled_from(Recency)),
         pad_bytes=draw(st.sampled_from([1, 3, 16])) if is_chunk else 1,
@@ -228,7 +239,10 @@ def test_marks_exclusion_windows_layers_and_padding(semantics, data):
     expected = oracle.run()
     simulation, rows, _, _ = simulate(preset, load, model, ranks=ranks)
     assert rows == expected
-    assert sum(t["hits"] for t in simulation.stats()["tiers"]) == oracle.hits
+    tiers = simulation.stats()["tiers"]
+    assert sum(t["hits"] for t in tiers) == oracle.hits
+    refused = [(len(tier.refused), sum(tier.refused)) for tier in oracle.tiers]
+    assert [(t.get("refused_objects", 0), t.get("refused_bytes", 0)) for t in tiers] == refused
     assert simulate(preset, load, model, ranks=ranks, rows=1)[1] == rows
 
 
