@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
-from kvtrace.commands.scenario import RunArguments, StackArguments, TurnsOption, prepare
+from kvtrace.commands.scenario import DriveArguments, RunArguments, StackArguments, TurnsOption, prepare
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from kvtrace.core.document.document import Document, ReportTable
-
-
-@dataclass(frozen=True, slots=True)
-class DriveArguments:
-    """The drive that is worn: None for what was not given."""
-
-    drive_size: Annotated[
-        str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
-    ] = None
-    drive_endurance: Annotated[
-        str | None,
-        typer.Option(help="Also print years of life of a drive that may be written so much, such as 7PB (its TBW)."),
-    ] = None
-
-    def read(self) -> tuple[int | None, int | None]:
-        """Return the bytes that it holds, and those that it may be written."""
-        from kvtrace.core.statistics import parse_drive
-
-        return parse_drive("--drive-size", self.drive_size), parse_drive("--drive-endurance", self.drive_endurance)
 
 
 @takes_groups
@@ -118,8 +98,6 @@ def _document(summary: dict[str, Any]) -> Document:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
         if tier["drive_writes_per_day"] is not None:
             line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
-        if tier.get("years_of_life") is not None:
-            line += f", {tier['years_of_life']:.3g} years of life"
         worn.append(line + " (this trace's rate, kept up)")
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
