@@ -55,6 +55,13 @@ class ReplayArguments:
         str | None,
         typer.Option(help="Replay the trace's start only: 10000 rows, 30s of trace time, or 2GiB read and written."),
     ] = None
+    runtime: Annotated[
+        str | None,
+        typer.Option(
+            help="Run so long by the clock: 300s. The trace is repeated on the same objects, or cut. Its requests are "
+            "new ones in each repeat, and an open loop's times go on; what it deletes and reads first is kept."
+        ),
+    ] = None
     seed: Seed = None
     is_buffered: Buffered = False
     is_gds: Annotated[

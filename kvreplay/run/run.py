@@ -31,6 +31,7 @@ from kvreplay.result.requests import served_batch
 from kvreplay.result.tables import series_batch
 from kvreplay.result.traffic import traffic_warnings
 from kvreplay.run.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_devices, read_smart
+from kvreplay.run.runtime import RUNTIME, cut, until, with_repeats
 from kvreplay.tiers.tier import DeviceTier, Tier
 from kvtrace.core.app import INTERRUPTED, noted_signals
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError
@@ -184,9 +185,10 @@ class _Run:
             )
             results.make_directory(output, RUN_FILE)
             with journal(output, record, running(setting, begun)) as kept:
-                driven = stopped or self._drive(engine, job, interrupted, "replaying")
+                driven = stopped or self._drive(engine, job, until(interrupted, setting.config.runtime_ns), "replaying")
                 kept.stop()
                 moved = device_io(before, read_devices(setting))
+                setting, record, due_ns = cut(setting, record, due_ns, driven)
                 probed = end_probes(None if stopped else driven.started_ns)
                 served = served_batch(setting, record, due_ns)
                 summary = summary_of(setting, record, due_ns, None if stopped else driven, moved=moved)
@@ -238,7 +240,8 @@ class _Run:
         if driven.failure is not None and (is_populating or (stops and self.setting.config.on_error == "stop")):
             place = "while populating" if is_populating else f"row {int(plan.row[driven.failure.row])}"
             return DeviceError(f"{place}: {driven.failure.message}; {kept}")
-        if driven.interrupted_by is not None and (is_populating or driven.completed < len(plan)):
+        is_over = driven.interrupted_by == RUNTIME and not is_populating
+        if driven.interrupted_by is not None and not is_over and (is_populating or driven.completed < len(plan)):
             return Interrupted(f"interrupted by {driven.interrupted_by}; {kept}")
         if driven.failure is not None:
             count, sent = summary.errors, len(plan) - (summary.not_reached or 0)
@@ -261,7 +264,7 @@ def summary_of(
 ) -> Summary:
     """Return the summary of `record`; `driven`, `wall_ns` and `moved` are as in `summarize`."""
     names = [t.name for t in setting.reader.meta.tiers]
-    return summarize(
+    found = summarize(
         setting.window.plan,
         record,
         due_ns,
@@ -277,6 +280,7 @@ def summary_of(
         asked=setting.config.warmup,
         wall_ns=wall_ns,
     )
+    return with_repeats(found, setting)
 
 
 def write_down(
