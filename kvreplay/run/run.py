@@ -7,7 +7,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns
@@ -32,6 +32,7 @@ from kvreplay.result.tables import series_batch
 from kvreplay.result.traffic import traffic_warnings
 from kvreplay.run.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_devices, read_smart
 from kvreplay.run.runtime import RUNTIME, cut, until, with_repeats
+from kvreplay.run.watch import Watch, Watching
 from kvreplay.tiers.tier import DeviceTier, Tier
 from kvtrace.core.app import INTERRUPTED, noted_signals
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError
@@ -92,11 +93,12 @@ def replay(
     is_forced: bool = False,
     show: Callable[[str, int], Any] | None = None,
     tiers: list[Tier | None] | None = None,
+    watching: Watching | None = None,
 ) -> FinishedRun:
     """Replay `trace` as `config` says and write the run to `output`.
 
     `show(label, rows)` gives a context manager that yields a function taking the rows done; `tiers`, in the
-    trace's order, replace the configured ones.
+    trace's order, replace the configured ones; `watching` shows the measured part while it goes on, in its place.
 
     Raises:
         ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the outcome.
@@ -113,7 +115,7 @@ def replay(
         is_stamped=config.is_verified,
         maker=Maker(config.data),
     )
-    return _Run(setting, show or _no_show, data, started_ns).perform(output)
+    return _Run(setting, show or _no_show, data, started_ns, watching).perform(output)
 
 
 @contextmanager
@@ -146,6 +148,7 @@ class _Run:
     data: DataSource
     started_ns: int
     """On the monotonic clock."""
+    watching: Watching | None = None
 
     def perform(self, output: Path) -> FinishedRun:
         setting = self.setting
@@ -181,11 +184,13 @@ class _Run:
                 record,
                 self.data.fill,
                 setting.config.on_error == "stop",
-                verifier.check if verifier else None,
+                check=verifier.check if verifier else None,
             )
+            watch = None if self.watching is None else Watch(setting, record, due_ns)
             results.make_directory(output, RUN_FILE)
-            with journal(output, record, running(setting, begun)) as kept:
-                driven = stopped or self._drive(engine, job, until(interrupted, setting.config.runtime_ns), "replaying")
+            with journal(output, record, running(setting, begun), None if watch is None else watch.take) as kept:
+                over = until(interrupted, setting.config.runtime_ns)
+                driven = stopped or self._watched(engine, job, over, watch)
                 kept.stop()
                 moved = device_io(before, read_devices(setting))
                 setting, record, due_ns = cut(setting, record, due_ns, driven)
@@ -214,6 +219,23 @@ class _Run:
     def _drive(self, engine: IoEngine, job: Job, interrupted: Callable[[], str | None], label: str) -> Driven:
         with self.show(label, len(job.plan)) as progress, _quiet_interpreter():
             return engine.drive(job, interrupted, progress)
+
+    def _watched(
+        self, engine: IoEngine, job: Job, interrupted: Callable[[], str | None], watch: Watch | None
+    ) -> Driven:
+        """Drive the measured part, shown by `watch` if there is one."""
+        if watch is None or self.watching is None:
+            return self._drive(engine, job, interrupted, "replaying")
+
+        def note(done: float) -> None:
+            watch.completed = done
+
+        def begin(in_flight: Callable[[], int]) -> None:
+            watch.in_flight = in_flight
+            watch.begin()
+
+        with self.watching(watch), _quiet_interpreter():
+            return engine.drive(replace(job, watched=begin), interrupted, note)
 
     def _populate(self, engine: IoEngine, interrupted: Callable[[], str | None]) -> tuple[Populated, Driven | None]:
         """Write the objects that the window reads but never writes; return them, and how it was cut short or None."""

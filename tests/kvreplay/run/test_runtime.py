@@ -114,7 +114,7 @@ def test_a_run_of_half_a_second_repeats_its_trace(tmp_path: Path) -> None:
 
 def test_the_command_says_how_often(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", ROWS)
-    how = ["--tier", "nvme=sim:latency=1ms", "--speed", "1", "--runtime", "60ms"]
+    how = ["--tier", "nvme=sim:bandwidth=10GB,latency=1ms", "--speed", "1", "--runtime", "60ms"]
     shown = run_cli("kvreplay", "run", trace, *how, "-o", tmp_path / "run").stdout
     assert "note: replayed the trace 6.43 times in " in shown
     assert " (--runtime 60.0 ms): 45 rows, " in shown
