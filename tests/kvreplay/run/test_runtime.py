@@ -116,7 +116,7 @@ def test_the_command_says_how_often(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     how = ["--tier", "nvme=sim:bandwidth=10GB,latency=1ms", "--speed", "1", "--runtime", "60ms"]
     shown = run_cli("kvreplay", "run", trace, *how, "-o", tmp_path / "run").stdout
-    assert "note: replayed the trace 6.43 times in " in shown
-    assert " (--runtime 60.0 ms): 45 rows, " in shown
+    assert "note: replayed the trace 6.57 times in " in shown
+    assert " (--runtime 60.0 ms): 46 rows, " in shown
     bad = run_cli("kvreplay", "run", trace, *how[:2], "--runtime", "soon", "-o", tmp_path / "x", check=False)
     assert bad.returncode == 2
