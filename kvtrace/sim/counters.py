@@ -8,6 +8,7 @@ import numpy as np
 
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.sim.presets.preset import Preset
+from kvtrace.sim.presets.tier import Admission, TierSetting
 from kvtrace.sim.records import World
 
 
@@ -20,6 +21,7 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
         {"name": tier.name, "hits": int(of["hits"]), "hit_ratio": _ratio(of["hits"], lookups)}
         | {name: int(of[name]) for name in counted}
         | {"live_bytes": int(of["used"])}
+        | _refused(tier, of)
         for tier, of in zip(preset.tiers, tiers, strict=True)
     ]
     return {
@@ -40,6 +42,13 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
         "first_token": None if first_tokens is None else _first_token(first_tokens),
         "tiers": per_tier,
     }
+
+
+def _refused(tier: TierSetting, of: Any) -> dict[str, int]:
+    """Return what the tier was offered and did not take; nothing if it takes all."""
+    if tier.admission is Admission.ALWAYS:
+        return {}
+    return {"refused_objects": int(of["refused"]), "refused_bytes": int(of["refused_bytes"])}
 
 
 def _ratio(part: int, whole: int) -> float | None:

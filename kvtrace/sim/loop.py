@@ -21,6 +21,7 @@ from kvtrace.sim.records import (
     DECODE,
     DONE,
     END,
+    FREQUENCIES_FULL,
     LOAD,
     NONE,
     PROMOTE,
@@ -32,7 +33,7 @@ from kvtrace.sim.records import (
 )
 from kvtrace.sim.schedule import call_followers, next_arrival_ns, pop, pop_decoding, push, take_arrival
 from kvtrace.sim.store import populate, store
-from kvtrace.sim.tiers.room import expire
+from kvtrace.sim.tiers.room import expire, poll
 from kvtrace.sim.tiers.slots import pack
 
 
@@ -57,6 +58,9 @@ def run(world: World) -> int:
                 return ACTORS_FULL if actor == NONE - 1 else CONTEXTS_FULL
             control.pending = actor
         if knobs.expires and not expire(world, control.now):
+            control.need = knobs.ranks * knobs.layers
+            return ROWS_FULL
+        if knobs.polls and not poll(world, control.now):
             control.need = knobs.ranks * knobs.layers
             return ROWS_FULL
         code = _room(world, actor)
@@ -139,7 +143,7 @@ def _room(world: World, actor: int) -> int:
         if knobs.source != CHAINS and me.length + me.new > knobs.context_width:
             control.need = me.length + me.new
             return CONTEXTS_FULL
-    return _room_for(world, n, n if knobs.promotion else shared + me.new, made)
+    return _room_for(world, n, n if knobs.promotion or knobs.staging else shared + me.new, made)
 
 
 @inner
@@ -153,6 +157,9 @@ def _room_for(world: World, n: int, written: int, made: int) -> int:
         control.need = made
         return SLOTS_FULL
     tiers = len(world.tiers)
+    if knobs.filtered and (control.next_object + made) * tiers > len(world.frequencies):
+        control.need = (control.next_object + made) * tiers
+        return FREQUENCIES_FULL
     # Every object is read once and written once to each tier. In each that gives anything up, that displaces at most as
     # many bytes, and one largest object and what lies between its marks a tier more, but no object twice; each
     # displaced one takes three rows (read, write, delete).

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,7 +13,7 @@ from kvtrace.users.synthetic import USER
 UNBOUNDED = 2**62
 NONE = -1
 
-DONE, ROWS_FULL, SLOTS_FULL, ACTORS_FULL, CHAIN_FULL, CONTEXTS_FULL = range(6)
+DONE, ROWS_FULL, SLOTS_FULL, ACTORS_FULL, CHAIN_FULL, CONTEXTS_FULL, FREQUENCIES_FULL = range(7)
 """Why the loop returned."""
 
 ASK, LOAD, PROMOTE, STORE, DECODE, END = range(6)
@@ -28,6 +25,9 @@ PREFILL_ONLY, DECODE_ONLY = 1, 2
 
 # Knobs.source: users, requests that share within a conversation, requests that name their objects.
 USERS, CONVERSATIONS, CHAINS = range(3)
+
+# TIER.admission, as tier.Admission orders them.
+ALWAYS, NTH_OFFER, FREQUENCY, TINYLFU = range(4)
 
 # PIECE.kind, as shape.PieceKind orders them.
 GROWING, SLIDING, CHUNKED, STATE = range(4)
@@ -47,6 +47,13 @@ TIER = np.dtype(
         *int64s("on_hit on_insert choose on_remove forget").descr,
         # With LRU: 1 + the slot that the next one used comes right behind, or 0: it is the most recent.
         *int64s("behind").descr,
+        # When it makes room, if only at times: each so many ns (0: whenever it must), the last of these times, the
+        # bytes from which on it does, by what share of them (in millionths; 0: down to `low`), and to which bytes it is
+        # going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards.
+        *int64s("evict_every_ns polled_ns trigger evict_ppm goal loads_backwards stores_backwards").descr,
+        # Which objects it takes, as admission.py counts: the count or the window that its admission needs, what was
+        # referred to since the last halving of counts, how often they were halved, and what it did not take.
+        *int64s("admission admission_count decay_ns window referred halvings refused refused_bytes").descr,
         # What one policy alone needs: how long an object lives (TTL); bytes ARC means T1 to have; whether S3-FIFO ever
         # evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
         ("ttl_ns", "i8"),
@@ -73,6 +80,9 @@ NOTE = np.dtype([("count", "i8"), ("place", "i4"), ("top", "i4"), ("members", "i
 """Of a slot in a tier whose policy is not LRU: a count (uses; TTL: when it expires) and in which list it is (LFU: in
 which group); and of the LFU group of this number its most recent slot (if unused: the next unused group) and how many
 it has."""
+
+SEEN = np.dtype([("count", "i4"), ("since", "i4")])
+"""How often an object was offered to a tier, or used there: its count, and how often counts had decayed when it was."""
 
 PACKED_BITS = 9
 """Of what stands for an object that needs no slot: a bit for each tier it is live in, and whether it was seen. The
@@ -104,8 +114,9 @@ BATCH = int64s("size bytes step_ns steps since_ns due_ns waiting")
 """The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the
 clock of steps, and the time when it stood there; when the first that waits for the clock is due, and how many wait."""
 
-WANTED = int64s("tier slot leaving")
-"""At a depth of demotions: the tier that makes room, for which slot, and which it gives up (NONE: not yet chosen)."""
+WANTED = int64s("tier slot leaving lower")
+"""At a depth of demotions: the tier that makes room, for which slot, which it gives up (NONE: not yet
+chosen), and the tier that takes that (NONE: none does)."""
 
 ASKED = int64s("arrival_ns request_id session_id turn input_tokens output_tokens qos kind")
 """A request of a user, as in the requests table."""
@@ -135,6 +146,8 @@ class Knobs(Structure):
     """A tier forgets with time."""
     endless = number()
     """A bit for each tier that never gives anything up."""
+    filtered = number()
+    """A bit for each tier that does not take all that it is offered."""
     is_packed = number()
     """Objects that no tier may give up have no slot."""
     ranks = number()
@@ -152,6 +165,15 @@ class Knobs(Structure):
     """As a request ends, its objects count as used once more, backwards."""
     keeps_age = number()
     """What is demoted stays as recent as it was."""
+    is_by_tier = number()
+    """Each tier is asked for the run that goes on where the one before it had a miss."""
+    staging = number()
+    """1 + the tier whose buffers all that is stored and read from below takes, or 0."""
+    skips_held = number()
+    polls = number()
+    """A tier makes room only at times."""
+    loads_backwards = number()
+    """In any tier."""
     min_load_tokens = number()
     stores_generated = number()
     chunk_tokens = number()
@@ -235,6 +257,8 @@ class World(Structure):
     """[slots, tiers]"""
     notes = table(NOTE)
     """[slots, tiers], if any tier's policy is not LRU."""
+    frequencies = table(SEEN)
+    """[objects, tiers]; empty without knobs.filtered."""
     ages = table("i8")
     """[slots]: how many uses there had been when each was last used; empty without knobs.keeps_age."""
     free = table("i4")
@@ -290,40 +314,3 @@ class World(Structure):
     """Scratch: the tier in which each was found."""
     wanted = table(WANTED)
     """Scratch of make_room_by_demotion: [tiers + 1]."""
-
-
-def new_contexts(count: int) -> Any:
-    """Return World.contexts, of which only what is used takes memory, by the page: numpy would ask for huge pages."""
-    try:
-        memory = mmap.mmap(-1, max(1, 8 * count))
-    except OSError as error:
-        raise MemoryError(str(error)) from None
-    with suppress(OSError):  # of a kernel without huge pages
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(memory, np.int64)[:count]
-
-
-def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
-    """Return empty tiers that hold `limits` bytes and take objects of up to `largest`, and their lists.
-
-    They are LRU, and service takes no time.
-    """
-    tiers, queues = np.zeros(len(limits), TIER), np.zeros(len(limits) * QUEUES, QUEUE)
-    tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
-    tiers["hand"] = tiers["free_group"] = NONE
-    queues["head"] = queues["tail"] = NONE
-    return tiers, queues
-
-
-def new_slots(sizes: Any) -> Any:
-    """Return one slot an object of `sizes` bytes, live in no tier and held by nobody."""
-    slots = np.zeros(len(sizes), SLOT)
-    slots["object"], slots["size"], slots["home"] = np.arange(len(sizes)), sizes, NONE
-    return slots
-
-
-def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
-    """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is not LRU."""
-    links, notes = np.zeros(slots * tiers, LINK), np.zeros(slots * tiers if has_policies else 0, NOTE)
-    links["newer"] = links["older"] = notes["place"] = notes["top"] = NONE
-    return links, notes

@@ -12,17 +12,18 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import ModelShape, Piece, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.requests.requests import Requests
 from kvtrace.requests.turns.waits import Waits
-from kvtrace.sim import records
-from kvtrace.sim.chains import chunk_chains, conversations
+from kvtrace.sim import empty, records
+from kvtrace.sim.chains import Chains, chunk_chains, conversations
 from kvtrace.sim.events import EVENT
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion, Recency
-from kvtrace.sim.presets.tier import BYTES_PER_US
+from kvtrace.sim.presets.tier import BYTES_PER_US, Admission
 from kvtrace.sim.records import NONE, Knobs, World
 from kvtrace.users import synthetic
 from kvtrace.users.workload import Library, Popularity, ServingMode
 
 FOREVER_NS = 2**62
+MILLION = 1_000_000
 # Of slots, of actors for requests in flight, and of objects of one request, to start with.
 ROOM = 1024
 # Objects that a conversation may have, to start with.
@@ -34,6 +35,8 @@ class Load:
     """Who asks: the requests of a file, or so many synthetic users; and for how long."""
 
     requests: Requests | None = None
+    chains: Chains | None = None
+    """What `requests` ask for, where it is known already, or a sample of it; else worked out from their blocks."""
     users: int = 0
     seed: int = 0
     until_ns: int = FOREVER_NS
@@ -98,14 +101,14 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     _set_knobs(world.knobs, preset, model, load, library, sizes)
     _set_tiers(world, preset)
     _set_items(world, preset, library, sizes)
-    _set_requests(world, requests)
+    _set_requests(world, load)
     if load.waits is not None:
         world.knobs.follows = True
         world.control["coming"] = world.following.follow(load.waits, world.arrival_ns)
     world.actors["entry"] = world.actors["prompt"] = NONE
     world.actors["context"] = np.arange(count)
     if len(world.contexts) == 0:
-        world.contexts = records.new_contexts(count * WIDTH)
+        world.contexts = empty.new_contexts(count * WIDTH)
     world.idle, world.idle_contexts = np.arange(count - 1, -1, -1), np.arange(count - 1, -1, -1)
     world.control["idle"] = world.control["idle_contexts"] = count
     world.heap, world.decoding = np.zeros(count + 1, EVENT), np.zeros(count + 1, EVENT)
@@ -156,9 +159,14 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
         1 << t for t, tier in enumerate(p.tiers) if tier.capacity_bytes is None and tier.policy is not Policy.TTL
     )
     # An entry of a turn has a size of its own; decoding holds on to a slot; who remembers what it gave up, too.
+    knobs.filtered = sum(1 << t for t, tier in enumerate(p.tiers) if tier.admission is not Admission.ALWAYS)
     knobs.is_packed = is_chunk and not p.decode_read_tokens and not knobs.keeps_ghosts
     knobs.ranks, knobs.layers = sizes.ranks, sizes.layers
-    knobs.is_prefix = p.match is Match.PREFIX
+    knobs.is_prefix, knobs.is_by_tier = p.match is not Match.ANY, p.match is Match.PREFIX_BY_TIER
+    knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
+    knobs.skips_held = p.skip_held
+    knobs.polls = any(tier.evict_every for tier in p.tiers)
+    knobs.loads_backwards = any(tier.loads_backwards for tier in p.tiers)
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
     knobs.promotion = list(Promotion).index(p.promotion)
     knobs.is_exclusive, knobs.keeps_age = p.exclusive, p.demotion_keeps_age
@@ -188,12 +196,20 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
 
 
 def _set_tiers(world: World, preset: Preset) -> None:
-    world.tiers, world.queues = records.new_tiers(*tier_limits(preset))
+    world.tiers, world.queues = empty.new_tiers(*tier_limits(preset))
     for of, tier in zip(world.tiers, preset.tiers, strict=True):
+        of["admission"], of["admission_count"] = list(Admission).index(tier.admission), tier.admission_count
+        of["decay_ns"] = tier.decay_ns
+        of["window"] = min(records.UNBOUNDED, tier.admission_window * int(of["limit"]))
         of["ttl_ns"], of["latency_ns"], of["concurrency"] = tier.ttl_ns, tier.latency_ns, tier.concurrency
         of["read_rate"], of["write_rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
+        of["loads_backwards"], of["stores_backwards"] = tier.loads_backwards, tier.stores_backwards
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
             of["low"] = int(tier.capacity_bytes * tier.low_watermark)
+        if tier.evict_every_ns and tier.capacity_bytes is not None:
+            of["trigger"] = int(tier.capacity_bytes * tier.high_watermark)
+            of["low"] = min(of["low"], of["trigger"])
+            of["evict_every_ns"], of["evict_ppm"] = tier.evict_every_ns, round(MILLION * (tier.evict_share or 0))
 
 
 def set_policies(world: World, policies: Sequence[Policy]) -> None:
@@ -210,24 +226,26 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     items["tokens"], items["objects"], items["first"] = library.tokens, objects, np.cumsum(objects) - objects
     of_items = np.repeat(each, objects)
     used = len(of_items)
-    world.items, world.slots = items, records.new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)]))
+    world.items, world.slots = items, empty.new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)]))
     world.slots["held"][:used] = 1
     has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
-    world.links, world.notes = records.new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
+    world.links, world.notes = empty.new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
+    world.frequencies = np.zeros((used + ROOM) * len(world.tiers) if world.knobs.filtered else 0, records.SEEN)
     world.documents, world.document_weight = library.document_first, library.document_weight
     world.control["free"], world.control["next_object"] = ROOM, used
 
 
-def _set_requests(world: World, requests: Requests | None) -> None:
-    """Say what the prompts of `requests` consist of: conversations, or chains of objects that they name."""
+def _set_requests(world: World, load: Load) -> None:
+    """Say what the prompts of the requests consist of: conversations, or chains of objects that they name."""
+    requests = load.requests
     if requests is None:
         return
     world.arrival_ns, world.input_tokens = requests.arrival_ns, requests.input_tokens
     world.output_tokens = requests.output_tokens
     if world.knobs.source == records.CHAINS:
-        chains = chunk_chains(requests, world.knobs.chunk_tokens)
+        chains = load.chains or chunk_chains(requests, world.knobs.chunk_tokens)
         world.offsets, world.chains = chains.offsets, chains.slots
         world.object_uses = np.bincount(chains.slots, minlength=len(chains.tokens))
         world.contexts = np.full(len(chains.tokens), NONE, np.int64)
@@ -239,10 +257,11 @@ def _set_requests(world: World, requests: Requests | None) -> None:
 
 
 def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
-    """Return, for each tier, the bytes it fills to and the largest object it takes."""
+    """Return, for each tier, the bytes it fills to, at most, and the largest object it takes."""
     limits, largest = [], []
     for tier in preset.tiers:
         capacity = tier.capacity_bytes
-        limits.append(records.UNBOUNDED if capacity is None else int(capacity * tier.high_watermark))
+        high = 1.0 if tier.evict_every_ns else tier.high_watermark
+        limits.append(records.UNBOUNDED if capacity is None else int(capacity * high))
         largest.append(records.UNBOUNDED if capacity is None else int(capacity * tier.max_object_fraction))
     return limits, largest

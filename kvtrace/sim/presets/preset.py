@@ -17,6 +17,7 @@ from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
     MAX_CAPACITY_BYTES,
     MAX_TOKENS,
+    SWITCHED,
     TIER_RANGES,
     TierSetting,
     bytes_of,
@@ -46,6 +47,9 @@ class Match(StrEnum):
 
     PREFIX = "prefix"
     """The leading run: the first miss ends it, and the rest is computed again."""
+    PREFIX_BY_TIER = "prefix-by-tier"
+    """Likewise, but each tier in turn, the fastest first, is asked for the run that goes on where the one before it
+    had a miss: behind a gap in a faster tier objects are read from a slower one, though the faster may hold them."""
     ANY = "any"
     """Whatever survives; what is missing is ignored, without I/O."""
 
@@ -114,6 +118,9 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Objects are rounded up to a multiple of this."""
     min_load_tokens: int = 0
     """Fewer cached tokens than this below the fastest tier are not loaded but computed again."""
+    skip_held: bool = False
+    """What is computed again though a tier holds it is not stored again where it is missing, and does not count as
+    used. Needs a tier that stages."""
     store_generated: bool = False
     """Chunks that generated tokens fill are stored too (synthetic users only: files name no such blocks)."""
     decode_read_tokens: int = 0
@@ -229,13 +236,14 @@ def _check(preset: Preset, name: str) -> None:
         "pad_bytes and layers_per_object need entry=chunk",
     )
     require(
-        preset.entry is Entry.TURN or preset.match is Match.PREFIX,
+        preset.entry is Entry.TURN or preset.match is not Match.ANY,
         "a chunk that is missed would never be stored again: entry=chunk needs match=prefix",
     )
     require(
         not (preset.exclusive and preset.placement is Placement.WRITE_THROUGH),
         "write-through puts an object into every tier, which is not exclusive: set placement=write-back",
     )
+    _check_staging(preset, require)
     check_ranges(preset, "", RANGES, require)
     require(
         preset.decode_bytes_per_s == 0 or BYTES_PER_US <= preset.decode_bytes_per_s <= MAX_CAPACITY_BYTES,
@@ -246,7 +254,34 @@ def _check(preset: Preset, name: str) -> None:
     check_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated, require=require)
 
 
+def _check_staging(preset: Preset, require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of tiers that stage, or that make room only at times."""
+    is_through = preset.placement is Placement.WRITE_THROUGH
+    staging = [t for t in preset.tiers if t.staging]
+    require(len(staging) <= 1, f"one tier can stage, not {len(staging)}")
+    require(not preset.skip_held or bool(staging), "skip_held needs a tier with staging=true")
+    for tier in preset.tiers:
+        for field in ("staging", "evict_every"):
+            require(is_through or not getattr(tier, field), f"tiers.{tier.name}.{field} needs placement=write-through")
+        require(preset.entry is Entry.CHUNK or not tier.staging, f"tiers.{tier.name}.staging needs entry=chunk")
+        require(
+            not tier.evict_every or all(t.ttl is None for t in preset.tiers),
+            f"tiers.{tier.name}.evict_every goes with no tier of policy=ttl",
+        )
+        for field in ("loads_backwards", "stores_backwards"):
+            require(
+                preset.recency is Recency.HEAD_FIRST or not getattr(tier, field),
+                f"tiers.{tier.name}.{field} needs recency=head-first",
+            )
+
+
 def as_config(preset: Preset) -> dict[str, Any]:
-    """Return `preset` as plain values, for the metadata."""
+    """Return `preset` as plain values, for the metadata; knobs of what a tier has not switched on are left out."""
     tree: dict[str, Any] = msgspec.to_builtins(preset)
+    off = msgspec.to_builtins(TierSetting(""))
+    for tier in tree["tiers"]:
+        for switch, knobs in SWITCHED.items():
+            if tier[switch] == off[switch]:
+                for knob in (switch, *knobs):
+                    del tier[knob]
     return tree

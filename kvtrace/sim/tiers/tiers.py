@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.policies.queues import on_hit, on_insert, on_remove
 from kvtrace.sim.records import NONE, World
+from kvtrace.sim.tiers.admission import refer
 from kvtrace.sim.tiers.rows import DELETE, DEMOTE, PROMOTE, READ, WRITE, emit, is_endless, live_in
 from kvtrace.sim.tiers.slots import loosen, release
 
@@ -50,12 +51,26 @@ def _stamp(world: World, slot: int) -> None:
 @inner
 def follow(world: World, t: int, i: int) -> None:
     """Let the object `chain[i]`, once it is used in tier `t`, be less recent than those before it, if that is so."""
-    if not world.knobs.is_tail_first or is_endless(world, t):
+    if world.knobs.is_tail_first:
+        trail(world, t, i, 0, 0)
+
+
+@inner
+def trail(world: World, t: int, i: int, first: int, mark: int) -> None:
+    """Let `chain[i]`, once it is used in tier `t`, be less recent than the last one before it from `first` on.
+
+    Of those, with a `mark`, that have it in `where`; if there is none it will be the most recent.
+    """
+    if is_endless(world, t):
         return
     k = i - 1
-    while k >= 0 and (world.chain[k] == world.chain[i] or not live_in(world, world.chain[k]) & (1 << t)):
+    while k >= first and (
+        (mark and world.where[k] != mark)
+        or world.chain[k] == world.chain[i]
+        or not live_in(world, world.chain[k]) & (1 << t)
+    ):
         k -= 1
-    world.tiers[t].behind = 0 if k < 0 else 1 + world.chain[k]
+    world.tiers[t].behind = 0 if k < first else 1 + world.chain[k]
 
 
 @forced
@@ -63,6 +78,8 @@ def touch(world: World, t: int, entry: int) -> None:
     """Note that the object of `entry`, which is live in tier `t`, was used."""
     if not is_endless(world, t):
         on_hit(world, t, entry)
+        if world.knobs.filtered & (1 << t):
+            refer(world, t, entry)
     if entry >= 0:
         _stamp(world, entry)
 
@@ -111,7 +128,13 @@ def drop(world: World, t: int, slot: int, now: int, phase: int) -> None:
 @forced
 def fastest(world: World, entry: int) -> int:
     """Return the fastest tier in which the object of `entry` is live, or NONE."""
-    live, t = live_in(world, entry), 0
+    return fastest_from(world, entry, 0)
+
+
+@forced
+def fastest_from(world: World, entry: int, t: int) -> int:
+    """Return the fastest tier from `t` on in which the object of `entry` is live, or NONE."""
+    live = live_in(world, entry)
     while t < len(world.tiers) and not live & (1 << t):
         t += 1
     return t if t < len(world.tiers) else NONE
