@@ -129,7 +129,7 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
 }
 """Knobs that mean nothing while the one they belong to is at its default."""
 
-TIER_RANGES: Final[dict[str, tuple[int, int]]] = {
+TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
     "TierSetting.concurrency": (0, MAX_TOKENS),
     "TierSetting.admission_count": (1, MAX_COUNT),
     "TierSetting.admission_window": (1, MAX_COUNT),
