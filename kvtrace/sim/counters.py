@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Preset
 from kvtrace.sim.records import World
 
@@ -19,7 +20,7 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
     per_tier = [
         {"name": tier.name, "hits": int(of["hits"]), "hit_ratio": _ratio(of["hits"], lookups)}
         | {name: int(of[name]) for name in counted}
-        | {"live_bytes": int(of["used"])}
+        | {"live_bytes": int(of["used"]), "file_lookups": int(of["looked_up"]) if tier.looks_past_miss else None}
         for tier, of in zip(preset.tiers, tiers, strict=True)
     ]
     return {
@@ -37,6 +38,7 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
         },
         "decode_misses": int(total["decode_misses"]),
         "unplaced_objects": int(total["unplaced"]),
+        "offers": _offers(preset, total),
         "first_token": None if first_tokens is None else _first_token(first_tokens),
         "tiers": per_tier,
     }
@@ -52,6 +54,13 @@ def _shared(total: Any, share: float, kind: str) -> dict[str, Any] | None:
         return None
     lookups, hits = int(total[f"{kind}_lookups"]), int(total[f"{kind}_hits"])
     return {"lookups": lookups, "hits": hits, "hit_ratio": _ratio(hits, lookups)}
+
+
+def _offers(preset: Preset, total: Any) -> dict[str, int] | None:
+    """Return what was offered to a tier that takes all or nothing, refused objects as often; null if none does."""
+    if not any(tier.whole_offers and tier.policy is Policy.LRU for tier in preset.tiers):
+        return None
+    return {"count": int(total["offers"]), "refused": int(total["refused_offers"]), "refused_objects": int(total["refused_objects"])}
 
 
 def _first_token(times: Any) -> dict[str, Any]:

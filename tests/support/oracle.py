@@ -17,7 +17,7 @@ from kvtrace.sim.presets.preset import Entry, Match, Placement, Policy, Preset, 
 from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from kvtrace.requests.requests import Requests
 
@@ -50,6 +50,10 @@ class Tier:
             self.largest = int(capacity * setting.max_object_fraction)
             if setting.low_watermark is not None:
                 self.low = int(capacity * setting.low_watermark)
+        self.recency = setting.recency or preset.recency
+        self.is_whole = setting.whole_offers and setting.policy is Policy.LRU
+        self.reads_at_once, self.writes_at_once = setting.request_reads, setting.request_writes
+        self.looks_past_miss, self.looked_up = setting.looks_past_miss, 0
         self.objects: dict[int, int] = {}
         self.policy = POLICIES[setting.policy](self.limit)
         self.ttl_ns = setting.ttl_ns if setting.policy is Policy.TTL else None
@@ -64,6 +68,27 @@ class Tier:
 
     def fits(self, size: int) -> bool:
         return self.holds(size, self.limit)
+
+
+class Stages:
+    """Numbers the stages of a request from `at` on: a new one once a tier has as many operations as it runs at once."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.is_any = at, False
+        self.running: dict[Tier, int] = {}
+
+    def of(self, tier: Tier, at_once: int) -> int:
+        if at_once:
+            if self.running.get(tier) == at_once:
+                self.end()
+            self.running[tier] = self.running.get(tier, 0) + 1
+        self.is_any = True
+        return self.at
+
+    def end(self) -> int:
+        """Return the stage that follows."""
+        self.at, self.running, self.is_any = self.at + self.is_any, {}, False
+        return self.at
 
 
 class Batch:
@@ -109,6 +134,7 @@ class Oracle:
         self.uses: list[int] = []
         self.populated: list[list[int]] = []
         self.order: list[int] = []
+        self.known: set[int] = set()
         self.plans = self._plans(requests) if requests is not None else []
 
     def chunk_bytes(self) -> int:
@@ -155,7 +181,7 @@ class Oracle:
 
     def follow(self, tier: Tier, key: int) -> None:
         """Make `key`, just used in `tier`, less recent than those before it in `order`, if that is so."""
-        if self.preset.recency is not Recency.TAIL_FIRST or type(tier.policy) is not Lru:
+        if tier.recency is not Recency.TAIL_FIRST or type(tier.policy) is not Lru:
             return
         keys, before = tier.policy.keys, self.order[: self.order.index(key)]
         keys.remove(key)
@@ -192,9 +218,24 @@ class Oracle:
         size = self.sizes[key]
         if not tier.takes(size):
             return False
+        if tier.is_whole:
+            return self.evict_together(tier, size, set())
         if not tier.fits(size):
             while not tier.holds(size, tier.low):
                 self.delete(tier, "evict", tier.policy.victim(key, size))
+        return True
+
+    def evict_together(self, tier: Tier, size: int, held: set[int]) -> bool:
+        """Delete, but not `held`, until `size` more bytes fit, and then down to the low mark; False if it cannot."""
+        free = sum(self.sizes[key] for key in tier.objects if key not in held)
+        used = sum(tier.objects.values()) + size
+        if tier.limit is None or used <= tier.limit:
+            return True
+        if used - free > tier.limit:
+            return False
+        for key in [key for key in tier.policy.keys if key not in held]:
+            if sum(tier.objects.values()) + size > tier.low:
+                self.delete(tier, "evict", key)
         return True
 
     def demote_for(self, tier: Tier, key: int) -> None:
@@ -267,16 +308,15 @@ class Oracle:
             tier.policy.hit(key)
             self.follow(tier, key)
             self.use(key)
+        stages = Stages(0)
         for key, tier in retrieved:
-            self.emit("read", tier, "retrieve", key, n, 0)
-        stage = 1 if retrieved else 0
-        if not found:
-            return stage
+            self.emit("read", tier, "retrieve", key, n, stages.of(tier, tier.reads_at_once))
         for layer in range(self.layers):
+            stages.end()
             for place, (key, tier) in enumerate(found):
                 size = self.read_bytes(key, place, len(found)) if self.preset.entry is Entry.CHUNK else None
-                self.emit("read", tier, "load", key, n, stage + layer, layers=[layer], size=size)
-        return stage + self.layers
+                self.emit("read", tier, "load", key, n, stages.of(tier, tier.reads_at_once), layers=[layer], size=size)
+        return stages.end()
 
     def request(self, n: int) -> Iterator[int | tuple[int]]:
         plan, p = self.plans[n], self.preset
@@ -289,8 +329,10 @@ class Oracle:
             found = self.find(plan)
             self.lookups += len(plan.documents)
             self.hits += len(found) + len(retrieved)
+            self.count_past_miss([*plan.documents, *plan.chain])
         stage = self.load(found, retrieved, n)
-        stage += self.promote(retrieved + found, n, stage)
+        stage = self.promote(retrieved + found, n, stage)
+        refused: list[int] = []
         if p.entry is Entry.CHUNK:
             missed = max(0, plan.tokens - len(found + retrieved) * p.chunk_tokens)
         else:
@@ -298,25 +340,79 @@ class Oracle:
         if mode is ServingMode.DECODE_ONLY:
             yield 0
         else:
-            took = missed * p.prefill_ns_per_token
-            if took and p.prefill_in_turn:
-                self.computing_until = max(self.computing_until, self.now) + took
-                yield self.computing_until - self.now
-            else:
-                yield took
-            lost = [key for key in plan.documents if self.fastest(key) is None]
-            if p.match is Match.ANY:
-                prompt = plan.chain[: plan.prompt]
-                lost += [key for key in prompt if mode is ServingMode.PREFILL_ONLY or self.fastest(key) is None]
-            new = plan.chain[plan.known if p.match is Match.ANY else len(found) :]
-            self.order = lost + new if plan.documents or plan.prompt else plan.chain
-            stage = self.store(lost + new, n, stage)
-        yield from self.decode(plan, n, stage)
-        if p.recency is Recency.TAIL_FIRST_AT_END:
-            for key in reversed([*plan.documents, *plan.chain]):
-                for tier in self.tiers:
-                    if key in tier.objects and type(tier.policy) is Lru:
-                        tier.policy.hit(key)
+            stage, refused = yield from self.compute(plan, [key for key, _ in found], missed, n, stage)
+        stage = yield from self.decode(plan, n, stage)
+        if refused:
+            self.order = [*plan.documents, *plan.chain]
+            self.offer(self.order[len(self.order) - len(refused) :], n, stage, set())
+        for key in reversed([*plan.documents, *plan.chain]):
+            for tier in self.tiers:
+                if tier.recency is not Recency.HEAD_FIRST and key in tier.objects and type(tier.policy) is Lru:
+                    tier.policy.hit(key)
+
+    def compute(
+        self, plan: Plan, found: list[int], missed: int, n: int, stage: int
+    ) -> Generator[int, None, tuple[int, list[int]]]:
+        """Compute what is missing and store it, step by step; return the stage that follows, and what is refused."""
+        p = self.preset
+        steps = [missed]
+        if p.offer_tokens and not plan.documents:
+            steps = [min(p.offer_tokens, missed - at) for at in range(0, missed, p.offer_tokens)] or [0]
+        took = wait = missed * p.prefill_ns_per_token
+        if took and p.prefill_in_turn:
+            self.computing_until = max(self.computing_until, self.now) + took
+            wait = self.computing_until - self.now
+        yield wait - sum(steps[1:]) * p.prefill_ns_per_token
+        order, parts = self.parts(plan, found, steps)
+        refused: list[int] = []
+        flying: set[int] = set()
+        for k, part in enumerate(parts):
+            if 0 < k < len(steps):
+                yield steps[k] * p.prefill_ns_per_token
+            self.order = order
+            self.known = set(found) if order is plan.chain and p.offers_hits else set()
+            stage, refused, flying = self.offer(refused + part, n, stage, flying)
+        self.known = set()
+        if plan.documents:
+            refused = refused[max(0, len(refused) - (len(plan.chain) - len(found))) :]
+        return stage, refused
+
+    def parts(self, plan: Plan, found: list[int], steps: list[int]) -> tuple[list[int], list[list[int]]]:
+        """Return the order that objects are in when they are stored, and those that each step offers."""
+        p, mode = self.preset, self.preset.workload.mode
+        lost = [key for key in plan.documents if self.fastest(key) is None]
+        new = plan.chain[plan.known if p.match is Match.ANY else len(found) :]
+        if p.match is Match.ANY:
+            prompt = plan.chain[: plan.prompt]
+            lost += [key for key in prompt if mode is ServingMode.PREFILL_ONLY or self.fastest(key) is None]
+        if plan.documents or (plan.prompt and p.match is Match.ANY):
+            order = lost + new
+            each = max(1, p.offer_tokens // p.chunk_tokens if p.offer_tokens else len(order))
+            return order, [order[at : at + each] for at in range(0, len(order), each)] or [[]]
+        ends = [min(len(new), sum(steps[: k + 1]) // p.chunk_tokens) for k in range(len(steps) - 1)] + [len(new)]
+        parts = [new[first:end] for first, end in zip([0, *ends], ends, strict=False)]
+        return plan.chain, [(found if p.offers_hits else []) + parts[0], *parts[1:]]
+
+    def count_past_miss(self, keys: list[int]) -> None:
+        """Count look-ups that do not stop at a miss: past what the first tier has, of what no tier between has."""
+        while keys and keys[0] in self.tiers[0].objects:
+            keys = keys[1:]
+        for tier in self.tiers:
+            if tier.looks_past_miss:
+                between = self.tiers[1 : tier.number]
+                tier.looked_up += sum(not any(key in t.objects for t in between) for key in keys)
+
+    def offer(
+        self, keys: list[int], n: int | None, stage: int, flying: set[int]
+    ) -> tuple[int, list[int], set[int]]:  # fmt: skip
+        """Store `keys`; return the stage that follows, what is refused, and what is then in flight."""
+        whole = next((tier for tier in self.tiers if tier.is_whole), None)
+        if whole is None or not keys:
+            return self.store(keys, n, stage), [], set()
+        new = {key for key in keys if key not in whole.objects and whole.takes(self.sizes[key])}
+        if self.evict_together(whole, sum(self.sizes[key] for key in new), flying | set(keys)):
+            return self.store(keys, n, stage), [], new
+        return self.store(keys, n, stage, closed=whole.number), keys, set()
 
     def step_bytes(self, tokens: int) -> int:
         """Return what a decode step reads of the cache of so many `tokens` on one rank."""
@@ -335,8 +431,8 @@ class Oracle:
             return 0
         return (mode is ServingMode.BOTH) + -(-plan.output // p.decode_read_tokens)
 
-    def decode(self, plan: Plan, n: int, stage: int) -> Iterator[int | tuple[int]]:
-        """Yield waits in ns, or in 1024ths of a step of the batch, in a tuple."""
+    def decode(self, plan: Plan, n: int, stage: int) -> Generator[int | tuple[int], None, int]:
+        """Yield waits in ns, or in 1024ths of a step of the batch, in a tuple; return the stage that follows."""
         p, mode = self.preset, self.preset.workload.mode
         start = self.now
 
@@ -369,36 +465,41 @@ class Oracle:
         yield until(plan.output)
         self.batch.advance(self.now)
         self.batch.reads.pop(n, None)
+        return stage
 
-    def store(self, keys: list[int], n: int | None, stage: int | None, phase: str = "prefill") -> int:
+    def store(
+        self, keys: list[int], n: int | None, stage: int | None, phase: str = "prefill", closed: int = 99
+    ) -> int:  # fmt: skip
+        """Write `keys` into the tiers before `closed`; return the stage that follows."""
         if self.preset.placement is Placement.WRITE_BACK:
             return self.store_down(keys, n, stage, phase)
-        return self.store_through(keys, n, stage, phase, "store" if phase == "prefill" else phase)
+        return self.store_through(keys, n, stage, phase, "store" if phase == "prefill" else phase, closed)
 
-    def store_through(self, keys: list[int], n: int | None, stage: int | None, first: str, rest: str) -> int:
-        at = stage or 0
+    def store_through(
+        self, keys: list[int], n: int | None, stage: int | None, first: str, rest: str, closed: int
+    ) -> int:  # fmt: skip
+        stages = Stages(stage or 0)
         for is_lower in (False, True):
-            is_any = False
             for key in keys:
                 top = next((t.number for t in self.tiers if t.takes(self.sizes[key])), None)
                 if top is None:
                     continue
                 for tier in self.tiers[top + 1 :] if is_lower else self.tiers[top : top + 1]:
                     if key in tier.objects:
-                        if not is_lower:
+                        if not is_lower and key not in self.known:
                             tier.policy.hit(key)
                             self.follow(tier, key)
                             self.use(key)
-                    elif self.evict_for(tier, key):
+                    elif tier.number < closed and self.evict_for(tier, key):
+                        at = stages.of(tier, tier.writes_at_once)
                         self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
                         self.follow(tier, key)
-                        is_any = True
-            at += is_any
-        return at
+            stages.end()
+        return stages.at
 
-    def promote(self, found: list[tuple[int, Tier]], n: int, stage: int) -> bool:
-        """Copy what was found to faster tiers; return whether anything was."""
-        is_any = False
+    def promote(self, found: list[tuple[int, Tier]], n: int, stage: int) -> int:
+        """Copy what was found to faster tiers; return the stage that follows."""
+        stages = Stages(stage)
         p = self.preset
         for key, tier in found:
             targets = self.tiers[: tier.number][::-1]
@@ -418,13 +519,12 @@ class Oracle:
                 if p.placement is Placement.WRITE_BACK and faster.takes(self.sizes[key]):
                     self.demote_for(faster, key)
                 if self.evict_for(faster, key):
-                    self.write(faster, "promote", key, n, stage)
+                    self.write(faster, "promote", key, n, stages.of(faster, faster.writes_at_once))
                     self.follow(faster, key)
-                    is_any = True
-        return is_any
+        return stages.end()
 
     def store_down(self, keys: list[int], n: int | None, stage: int | None, phase: str) -> int:
-        is_any = False
+        stages = Stages(stage or 0)
         for key in keys:
             tier, holder = next((t for t in self.tiers if t.takes(self.sizes[key])), None), self.fastest(key)
             if tier is None:
@@ -435,16 +535,18 @@ class Oracle:
                 self.use(key)
             else:
                 self.demote_for(tier, key)
-                self.write(tier, phase, key, n, stage)
+                self.write(tier, phase, key, n, None if n is None else stages.of(tier, tier.writes_at_once))
                 self.follow(tier, key)
-                is_any = True
-        return (stage or 0) + is_any
+        return stages.end()
 
     def run(self) -> list[Row]:
         """Return all rows. What is due comes before what arrives; what is due together goes by place in flight."""
         for keys in self.populated:
             self.order = keys
-            self.store(keys, None, None, "populate")
+            whole = next((tier for tier in self.tiers if tier.is_whole), None)
+            size = sum(self.sizes[key] for key in keys if whole and whole.takes(self.sizes[key]))
+            is_taken = whole is None or self.evict_together(whole, size, set(keys))
+            self.store(keys, None, None, "populate", 99 if is_taken else whole.number)
         arrivals = [plan.arrival for plan in self.plans]
         due: list[tuple[int, int, Iterator[int | tuple[int]]]] = []
         decoding: list[tuple[int, int, Iterator[int | tuple[int]]]] = []

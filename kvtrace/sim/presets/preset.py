@@ -79,7 +79,7 @@ class Recency(StrEnum):
     """As they are looked up and stored: of one request, the first object is given up first."""
     TAIL_FIRST = "tail-first"
     """Each is less recent than those before it: of one request, the last object is given up first, for what it is good
-    for needs all before it. In tiers that evict by lru."""
+    for needs all before it. As the request ends, they count as used once more. In tiers that evict by lru."""
     TAIL_FIRST_AT_END = "tail-first-at-end"
     """Likewise, but only as the request ends; until then as head-first."""
 
@@ -108,6 +108,19 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of one operation, such as `80us`; counted only beside a bandwidth."""
     concurrency: int = 0
     """Operations it serves at once, which bounds their rate by the latency; 0 is unbounded."""
+    request_reads: int = 0
+    """Reads of one request that it serves at once, each so many a stage of their own; 0 is all, 1 one after another."""
+    request_writes: int = 0
+    """Likewise, of writes."""
+    recency: Recency | None = None
+    """In which order the objects of a request count as used here; by default as the preset says."""
+    whole_offers: bool = False
+    """What is offered together (offer_tokens) finds room all together, or nothing of it is stored, here or below. What
+    is in flight makes no room: the offer before it, and what is still being read or written. It is offered again with
+    the next objects, and as the request ends. With placement write-through and policy lru; with another policy, room
+    is made object by object."""
+    looks_past_miss: bool = False
+    """Each object of a prompt that no faster tier has is looked up here, not only up to the first miss."""
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -163,6 +176,11 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Objects are rounded up to a multiple of this."""
     min_load_tokens: int = 0
     """Fewer cached tokens than this below the fastest tier are not loaded but computed again."""
+    offer_tokens: int = 0
+    """Prompt tokens that one step of the engine computes: their objects are stored as that is done, before the next
+    step, in stages of their own; 0 is all as the prompt is computed."""
+    offers_hits: bool = False
+    """What was found cached is stored again in the slower tiers that do not have it; not only what was computed."""
     store_generated: bool = False
     """Chunks that generated tokens fill are stored too (synthetic users only: files name no such blocks)."""
     decode_read_tokens: int = 0
@@ -251,6 +269,7 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     "Preset.layers_per_object": (0, MAX_TOKENS),
     "Preset.pad_bytes": (1, MAX_PAD_BYTES),
     "Preset.min_load_tokens": (0, MAX_TOKENS),
+    "Preset.offer_tokens": (0, MAX_TOKENS),
     "Preset.decode_read_tokens": (0, MAX_TOKENS),
     "Preset.prefill_only_from_tokens": (0, MAX_TOKENS),
     "Preset.prefill_ns_per_token": (0, MAX_NS_PER_TOKEN),
@@ -258,6 +277,8 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     "Preset.decode_active_ns": (0, MAX_NS_PER_TOKEN),
     "Preset.decode_compute_ns": (0, MAX_NS_PER_TOKEN),
     "TierSetting.concurrency": (0, MAX_TOKENS),
+    "TierSetting.request_reads": (0, MAX_TOKENS),
+    "TierSetting.request_writes": (0, MAX_TOKENS),
 }
 """The smallest and largest value of each field that has one, by class and name."""
 
@@ -283,6 +304,19 @@ def _check(preset: Preset, name: str) -> None:
     require(
         not (preset.exclusive and preset.placement is Placement.WRITE_THROUGH),
         "write-through puts an object into every tier, which is not exclusive: set placement=write-back",
+    )
+    require(
+        preset.entry is Entry.CHUNK or not (preset.offer_tokens or preset.offers_hits),
+        "offer_tokens and offers_hits need entry=chunk: a turn is stored whole",
+    )
+    for tier in preset.tiers:
+        require(
+            preset.placement is Placement.WRITE_THROUGH or not tier.whole_offers,
+            f"tiers.{tier.name}.whole_offers needs placement=write-through",
+        )
+    require(
+        preset.placement is Placement.WRITE_THROUGH or not preset.offers_hits,
+        "offers_hits needs placement=write-through: written back, an object is in one tier",
     )
     _check_ranges(preset, "", require)
     require(

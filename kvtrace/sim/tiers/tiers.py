@@ -34,10 +34,27 @@ def serve_read(world: World, t: int, size: int, now: int) -> int:
 
 
 @forced
-def _serve_write(world: World, t: int, size: int, now: int) -> None:
+def alone_ns(world: World, t: int, size: int) -> int:
+    """Return how long tier `t` reads `size` bytes if it does nothing else."""
     tier = world.tiers[t]
+    return tier.latency_ns + size * 1000 // tier.read_rate if tier.read_rate > 0 else 0
+
+
+@forced
+def _serve_write(world: World, t: int, size: int, now: int) -> int:
+    """Give tier `t` a write of `size` bytes; return when it is done."""
+    tier, done = world.tiers[t], now
     if tier.write_rate > 0:
         tier.write_busy_ns = _occupy(world, t, tier.write_rate, tier.write_busy_ns, size, now)
+        done = tier.write_busy_ns + tier.latency_ns
+    return done
+
+
+@forced
+def pin(world: World, entry: int, until_ns: int) -> None:
+    """Note that the object of `entry` is in flight until then, if any tier asks."""
+    if len(world.pins) and entry >= 0:
+        world.pins[entry].until_ns = max(world.pins[entry].until_ns, until_ns)
 
 
 @forced
@@ -50,7 +67,7 @@ def _stamp(world: World, slot: int) -> None:
 @inner
 def follow(world: World, t: int, i: int) -> None:
     """Let the object `chain[i]`, once it is used in tier `t`, be less recent than those before it, if that is so."""
-    if not world.knobs.is_tail_first or is_endless(world, t):
+    if not world.tiers[t].is_tail_first or is_endless(world, t):
         return
     k = i - 1
     while k >= 0 and (world.chain[k] == world.chain[i] or not live_in(world, world.chain[k]) & (1 << t)):
@@ -73,7 +90,9 @@ def read(world: World, t: int, slot: int, now: int, phase: int, request: int, st
     size = world.slots[slot].size
     world.tiers[t].read_bytes += size
     emit(world, now, READ, t, phase, slot, size, request, stage)
-    return serve_read(world, t, size, now)
+    done = serve_read(world, t, size, now)
+    pin(world, slot, done)
+    return done
 
 
 @inner
@@ -87,7 +106,7 @@ def write(world: World, t: int, slot: int, now: int, phase: int, request: int, s
     what.live |= 1 << t
     tier.used += what.size
     tier.written_bytes += what.size
-    _serve_write(world, t, what.size, now)
+    pin(world, slot, _serve_write(world, t, what.size, now))
     emit(world, now, WRITE, t, phase, slot, what.size, request, stage)
     loosen(world, slot)
 

@@ -120,13 +120,21 @@ def rich_presets(draw, semantics):
     preset = draw(presets(semantics))
     is_chunk, is_back = semantics[0] is Entry.CHUNK, semantics[2] is Placement.WRITE_BACK
     low = st.none() | st.sampled_from([0.0, 0.25, 0.5])
+    at_once, whole = st.sampled_from([0, 0, 1, 2]), -1 if is_back else draw(st.integers(-1, len(preset.tiers) - 1))
     tiers = tuple(
-        msgspec.structs.replace(t, low_watermark=None if t.capacity is None else draw(low)) for t in preset.tiers
-    )
+        msgspec.structs.replace(
+            tier, low_watermark=None if tier.capacity is None else draw(low), request_reads=draw(at_once),
+            request_writes=draw(at_once), whole_offers=place == whole, looks_past_miss=draw(st.booleans()),
+            recency=draw(st.none() | st.sampled_from(Recency)),
+        )
+        for place, tier in enumerate(preset.tiers)
+    )  # fmt: skip
     return msgspec.structs.replace(
         preset, tiers=tiers, exclusive=is_back and draw(st.booleans()), recency=draw(st.sampled_from(Recency)),
         pad_bytes=draw(st.sampled_from([1, 3, 16])) if is_chunk else 1,
         min_load_tokens=draw(st.sampled_from([0, 5, 9])) if is_chunk else 0,
+        offer_tokens=draw(st.sampled_from([0, 0, 1, 4, 9])) if is_chunk else 0,
+        offers_hits=is_chunk and not is_back and draw(st.booleans()),
     )  # fmt: skip
 
 
@@ -146,6 +154,7 @@ def test_marks_exclusion_windows_layers_and_padding(semantics, data):
     simulation, rows, _, _ = simulate(preset, Load(requests=requests), model, ranks=ranks)
     assert rows == expected
     assert sum(t["hits"] for t in simulation.stats()["tiers"]) == oracle.hits
+    assert simulation.world.tiers["looked_up"].tolist() == [tier.looked_up for tier in oracle.tiers]
     assert simulate(preset, Load(requests=requests), model, ranks=ranks, rows=1)[1] == rows
 
 
