@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
-SOURCES := kvtrace kvreplay kvdistill tests docs bench
+SOURCES := kvtrace kvreplay kvdistill tests docs bench examples
 
 # `make test` in so many processes; `make fuzz` for so long, twice.
 WORKERS ?= 2

@@ -3,15 +3,17 @@
     python bench/bench_mixes.py [NAME ...] [--keep FOLDER] [--mode stat]
 
 Each mix runs 15 s on a preallocated and written file of 4 GiB with `kvreplay probe` beside it; `kvdistill fio --check`
-then makes jobs of what the probe saw and runs them likewise. The mix runs once more after that: what it then differs
-from itself is the machine's. Prints a Markdown table. Needs root, libbpf, fio and 10 GiB on FOLDER's or the temporary
-directory's disk; two minutes a mix.
+then makes jobs of what the probe saw and runs them likewise. `kvreplay` replays the first seconds of the same block
+requests exactly. The mix runs once more after that: what it then differs from itself is the machine's. Prints a
+Markdown table, with the load average after each mix. Needs root, libbpf, fio and 20 GiB on FOLDER's or the
+temporary directory's disk; two minutes a mix.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,7 +23,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from kvdistill.check.closeness import device_figures, source_figures, verdicts
-from kvdistill.check.device import disk_of, run_seen
+from kvdistill.check.device import direct_requests, disk_of, run_seen
 from kvdistill.check.streams import asked_stream
 from kvdistill.formats.iolog import split_ios
 from kvdistill.profile.distil import Distilled
@@ -95,6 +97,36 @@ def record(folder: Path, name: str, job: str) -> Path:
     return seen
 
 
+def replayed(folder: Path, name: str, seconds: float, scratch: Path) -> dict[str, Any]:
+    """Replay the first `seconds` of what was seen with kvreplay; return its figures against those seconds."""
+    limit, run = Limit(span_ns=round(seconds * 1e9)), folder / f"{name}.replayed"
+    if not (run / "blocks.parquet").exists():
+        call("kvdistill", "import", "blocks", folder / name, "-o", folder / f"{name}.imported")
+        call(
+            "kvreplay", "run", folder / f"{name}.imported" / "trace.parquet", "--speed", "1", "--probes", "--limit",
+            f"{seconds}s", "--tier", f"{disk_of(folder).name}={folder / 'replay.dat'}", "-o", run, "--force",
+        )  # fmt: skip
+    (scratch / "source").mkdir()
+    source = distil_source(folder / name / "blocks.parquet", disk_of(folder).name, limit, scratch / "source")
+    seen, why = direct_requests(run / "blocks.parquet", disk_of(folder).name, scratch / "replayed")
+    if seen is None:
+        raise SystemExit(why)
+    asked, came = (asked_stream(split_ios(one.ios, 1 << 31), by_instant=False) for one in (source, seen))
+    figures = source_figures("source", asked, source.profile)
+    found = device_figures("kvreplay", None, came, seen.profile, asked, has_gaps=True)
+    passed = verdicts(found, figures, is_replay=True)
+    window = f"the first {seconds:g} s"
+    return {"job": "kvreplay", "window": window} | to_builtins({"source": figures, "fio": found, "verdicts": passed})
+
+
+def call(program: str, *arguments: object) -> None:
+    """Run one of our programs."""
+    command = [sys.executable, "-m", f"{program}.cli", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+
+
 def again(folder: Path, name: str, job: str, scratch: Path) -> dict[str, Any]:
     """Run `job` once more; return its figures against its first run."""
     seen = [distilled(record(folder, run, job), scratch / run) for run in (name, f"{name}.again")]
@@ -126,9 +158,12 @@ def compare(seen: Path, out: Path, modes: list[str]) -> list[dict[str, Any]]:
 
 
 def rows(name: str, found: list[dict[str, Any]]) -> list[str]:
-    """Return the table's lines of one mix."""
-    lines = [row(f"**{name}**", found[0]["source"], "")]
+    """Return the table's lines of one mix: the source before what it is compared with, once a window."""
+    lines, window = [], None
     for pair in found:
+        if pair.get("window", window) != window:
+            window = pair["window"]
+            lines.append(row(f"**{name}**, {window}", pair["source"], ""))
         failed = [v["name"] for v in pair["verdicts"] if v["passes"] is False]
         lines.append(row(pair["job"], pair["fio"], ", ".join(failed) or "none"))
     return lines
@@ -145,7 +180,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="mixes by the first word of their names; all if none")
     parser.add_argument("--keep", type=Path, help="keep sources and jobs in this folder, and use those that are there")
-    parser.add_argument("--mode", action="append", help="stat or replay [default: both]")
+    parser.add_argument("--mode", action="append", help="stat, replay, or kvreplay [default: all]")
+    parser.add_argument("--seconds", type=float, default=5, help="how much of a mix kvreplay replays [default: 5]")
     wanted = parser.parse_args()
     print("| what | " + " | ".join(FIGURES) + " | missed |")
     print("|---" * (len(FIGURES) + 2) + "|")
@@ -158,9 +194,15 @@ def main() -> None:
                 continue
             prefill(folder)
             with tempfile.TemporaryDirectory(prefix="again-") as place:
-                found = compare(record(folder, short, job), folder / f"{short}.jobs", wanted.mode or ["stat", "replay"])
-                found.append(again(folder, short, job, Path(place)))
+                seen, modes = record(folder, short, job), wanted.mode or ["stat", "replay", "kvreplay"]
+                of_fio = [mode for mode in modes if mode != "kvreplay"]
+                found = compare(seen, folder / f"{short}.jobs", of_fio) if of_fio else []
+                if "kvreplay" in modes:
+                    found.append(replayed(folder, short, wanted.seconds, Path(place)))
+                if of_fio:
+                    found.append(again(folder, short, job, Path(place)))
             print("\n".join(rows(name, found)), flush=True)
+            print(f"{name}: load average {os.getloadavg()[0]:.1f}", file=sys.stderr)
 
 
 if __name__ == "__main__":

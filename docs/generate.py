@@ -1,4 +1,4 @@
-"""Write what is generated: schemas/ from kvtrace/core/schema.py, and docs/cli.md from each command's --help.
+"""Write what is generated: schemas/ from kvtrace/core/schema.py, and docs/reference/ from the code itself.
 
 `make docs` runs it; `python docs/generate.py --check` says what is out of date, and a test does so too.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -17,7 +18,9 @@ from typing import Any
 import msgspec
 
 from kvdistill.profile import profile
+from kvdistill.queries.sql import named_queries
 from kvtrace.core.schema import PHASE_MEANINGS, SCHEMA_VERSION, TABLES, Table, table_json
+from kvtrace.sim.presets.knobs import knobs_of, listing
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
@@ -92,13 +95,50 @@ def profile_page() -> str:
 
 
 def cli_page() -> str:
-    """Return docs/cli.md: the help of every command."""
+    """Return docs/reference/commands.md: the help of every command."""
     parts = ["# Commands\n\nGenerated from each command's `--help` by `make docs`; do not edit.\n"]
     for program in PROGRAMS:
         top = help_of(program)
         parts.append(f"## {program}\n\n```\n{top}```\n")
         parts += [f"### {program} {name}\n\n```\n{help_of(program, name)}```\n" for name in commands_in(top)]
     return "\n".join(parts)
+
+
+def presets_page() -> str:
+    """Return docs/reference/presets.md: what each preset is based on, and every knob."""
+    intro = (
+        "# Presets and knobs\n\nGenerated from `kvtrace/sim/presets/` by `make docs`; do not edit. `kvtrace presets` "
+        "lists them, `kvtrace presets NAME` prints a preset's knobs with their values, and `--set KNOB=VALUE` changes "
+        "one: `--set chunk_tokens=64`, `--set tiers.nvme.capacity=2TiB`.\n\n## Presets\n"
+    )
+    presets = [
+        f"### {preset['name']}\n\n{preset['description']}.\n\n- Engine: {preset['engine']} {preset['version']}\n"
+        f"- Read: {preset['read']}\n- Executed: {' '.join(preset['executed'].split())}\n"
+        for preset in listing()
+    ]
+    head = "## Knobs\n\n`*`: the name of a tier.\n\n| knob | type | range | default | meaning |\n|---|---|---|---|---|"
+    knobs = {re.sub(r"^tiers\.\w+", "tiers.*", knob.name): knob for knob in knobs_of("mlperf")}
+    rows = []
+    for name, knob in knobs.items():
+        kind = knob.type.replace("|", "\\|")
+        bounds = "" if knob.least is None else f"{knob.least:,} to {knob.most:,}"
+        default = "" if knob.default is None else f"`{knob.default}`"
+        rows.append(f"| `{name}` | {kind} | {bounds} | {default} | {knob.meaning} |")
+    return "\n".join([intro, *presets, head, *rows, ""])
+
+
+def queries_page() -> str:
+    """Return docs/reference/queries.md: the library of `kvdistill sql`."""
+    intro = (
+        "# Queries\n\nGenerated from `kvdistill/queries/sql/library` by `make docs`; do not edit. `kvdistill sql "
+        'SOURCE --query NAME` runs one; `kvdistill sql SOURCE "SELECT …"` any other over the same views.\n'
+    )
+    queries = [
+        f"## {query.name}\n\n{query.answers}\n\nReads: {', '.join(f'`{view}`' for view in query.needs)}\n\n"
+        f"```sql\n{query.sql.strip()}\n```\n"
+        for query in named_queries()
+    ]
+    return "\n".join([intro, *queries])
 
 
 def commands_in(text: str) -> list[str]:
@@ -127,7 +167,9 @@ def pages() -> dict[Path, str]:
     texts = {Path(f"schemas/{t.name}.json"): json.dumps(table_json(t), indent=2) + "\n" for t in TABLES.values()}
     texts[Path("schemas/profile.json")] = json.dumps(profile_schema(), indent=2) + "\n"
     texts[Path("schemas/README.md")] = schema_page()
-    texts[Path("docs/cli.md")] = cli_page()
+    texts[Path("docs/reference/commands.md")] = cli_page()
+    texts[Path("docs/reference/presets.md")] = presets_page()
+    texts[Path("docs/reference/queries.md")] = queries_page()
     return texts
 
 

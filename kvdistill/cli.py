@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvdistill.commands import fio, importing, jobs, reports
-from kvtrace.core.app import make_app, run
+from kvtrace.core.app import add_command, make_app, run
 
 app = make_app(
     "kvdistill",
@@ -11,14 +11,17 @@ app = make_app(
     "A trace is a *.parquet or *.csv.zst file that `kvtrace gen` wrote; a run is a folder that `kvreplay run` wrote.",
 )
 
-app.command()(fio.profile)
-app.command()(fio.fio)
-app.command()(jobs.warp)
-app.command()(jobs.sai3)
-app.command("import")(importing.import_)
-app.command()(reports.report)
-app.command()(reports.sql)
-app.command()(reports.compare)
+for command in (
+    fio.profile,
+    fio.fio,
+    jobs.warp,
+    jobs.sai3,
+    importing.import_,
+    reports.report,
+    reports.sql,
+    reports.compare,
+):
+    add_command(app, command)
 
 
 def main() -> None:

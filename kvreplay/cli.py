@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kvreplay.commands import discover, probe, sweep
+from kvreplay.commands import compare, discover, probe, sweep
 from kvreplay.commands import run as replays
-from kvtrace.core.app import make_app
+from kvtrace.core.app import add_command, make_app
 from kvtrace.core.app import run as run_app
 
 app = make_app(
@@ -12,8 +12,8 @@ app = make_app(
     "Replay a trace on real tiers (O_DIRECT files, host memory) and record every operation.",
     "Example: kvreplay run conv.parquet --tier nvme=/mnt/scratch --tier cpu=ram -o run",
 )
-for command in (replays.run, replays.recover, sweep.sweep, discover.discover, probe.probe):
-    app.command(command.__name__)(command)
+for command in (replays.run, replays.recover, sweep.sweep, compare.compare, discover.discover, probe.probe):
+    add_command(app, command)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from kvtrace.commands.inspect import info, validate
 from kvtrace.commands.models import models
 from kvtrace.commands.presets import presets
 from kvtrace.commands.record import record
-from kvtrace.core.app import make_app, run
+from kvtrace.core.app import add_command, make_app, run
 
 app = make_app(
     "kvtrace",
@@ -17,7 +17,7 @@ app = make_app(
     "\b\nFirst steps:\n  kvtrace gen --users 32 --duration 60s --seed 42 -o t.parquet\n  kvtrace info t.parquet",
 )
 for command in (gen, info, validate, sim, mrc, models, presets, import_, record, convert):
-    app.command(command.__name__.rstrip("_"))(command)
+    add_command(app, command)
 
 
 def main() -> None:

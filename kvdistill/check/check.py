@@ -22,17 +22,20 @@ from kvdistill.check.closeness import (
     source_figures,
     verdicts,
 )
-from kvdistill.check.device import Seen, environment, largest_request_bytes, run_seen
+from kvdistill.check.device import Seen, environment, run_seen
+from kvdistill.check.edits import on_null, with_options
+from kvdistill.check.replayed import replay_seen
 from kvdistill.check.streams import Stream, asked_stream, drawn_stream, profile_stream, replayed_stream
 from kvdistill.formats.iolog import RELATIVE, LogOptions, split_ios
 from kvdistill.jobs import fio_program
 from kvdistill.jobs import job as fio
 from kvdistill.jobs.fio_replay import fitted_issue_us
-from kvdistill.jobs.job import FioMode
+from kvdistill.jobs.job import FioMode, longest
 from kvdistill.jobs.write import CheckOptions, Wanted, WrittenJob, write_job, write_prefill
 from kvdistill.profile.distil import Distilled
 from kvdistill.profile.profile import SourceKind
-from kvdistill.profile.sources import distil_source
+from kvdistill.profile.sources import distil_source, file_of
+from kvtrace.core.app import log
 from kvtrace.core.errors import DeviceError, ProbeUnavailable
 from kvtrace.core.files import read_json
 from kvtrace.core.limit import Limit
@@ -93,6 +96,8 @@ class _Run:
     place: Path
     wanted: Wanted
     written: WrittenJob
+    reference: Distilled | None
+    """What the device saw of the source, or of a replay of it; null if that is not known: fio's side is compared."""
 
 
 def check(
@@ -129,11 +134,12 @@ def check(
         window = "the whole window" if is_whole else f"the first {format_duration(part.profile.span_ns)}"
         part = whole if is_whole else part
         written = {mode: write_job(mode, part, place, wanted) for mode in modes}
+        reference = None if options.is_null else _reference(source, part, place, wanted, notes)
         if not options.is_null:
             _prefill(part, written, place, wanted)
         issue_us = (0.0, 0.0)
         for mode in modes:
-            run = _Run(mode, part, window, place, wanted, written[mode])
+            run = _Run(mode, part, window, place, wanted, written[mode], reference)
             if mode is not FioMode.REPLAY:
                 comparisons.append(_check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0])
                 continue
@@ -195,14 +201,38 @@ def _prefill(part: Distilled, written: dict[FioMode, WrittenJob], place: Path, w
     fio_program.run_fio(place / fio.PREFILL, 30 + space / _SLOWEST_BYTES_PER_S)
 
 
+def _reference(source: Path, part: Distilled, place: Path, wanted: Wanted, notes: list[str]) -> Distilled | None:
+    """Return what fio's block requests are compared with; null, with a note why, if fio's own side is compared."""
+    kind = part.profile.origin.kind
+    if kind in _OF_A_DEVICE:
+        return part
+    if kind is not SourceKind.TRACE:
+        notes.append(
+            "only fio's side was compared: the source is what was asked of files, which the block layer merges and "
+            "splits; to compare at the device, make jobs of what `kvreplay probe` or `run --probes` saw of a replay"
+        )
+        return None
+    log("checking: kvreplay replays the part of the trace, to see what it makes at the device")
+    seen, told = replay_seen(file_of(source), part, place, wanted.logs.max_io_bytes)
+    if seen is None:
+        notes.append(f"only fio's side was compared, with what the trace asks of files: {told}")
+    else:
+        notes.append(
+            "the source's side is a replay of this part of the trace by kvreplay on the same disk, and both sides are "
+            f"block requests there ({told})"
+        )
+        if longest(seen.profile) > wanted.logs.max_io_bytes:
+            notes.append(
+                f"the block layer merges parts of {format_bytes(wanted.logs.max_io_bytes)} that kvreplay submits at "
+                f"once, up to {format_bytes(longest(seen.profile))}; fio submits one at a time, and longer ones with "
+                "--io-bytes"
+            )
+    return seen
+
+
 def _seen(run: _Run, job: Path, unseen: Path, timeout_s: float, notes: list[str]) -> Seen:
     """Run `job`, or `unseen` where the device cannot be looked at, which becomes a note."""
-    if _is_null(run) or run.distilled.profile.origin.kind not in _OF_A_DEVICE:
-        if not _is_null(run):
-            notes.append(
-                "only fio's side was compared: the source is what was asked of files, which the block layer merges and "
-                "splits; to compare at the device, make jobs of what `kvreplay probe` or `run --probes` saw of a replay"
-            )
+    if run.reference is None:
         return Seen(fio_program.run_fio(unseen, timeout_s, environment=environment()), None, None)
     seen = run_seen(job, timeout_s, unseen=unseen)
     if seen.why is not None:
@@ -219,8 +249,8 @@ def _check_logs(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[float
     # The null engine submits nothing.
     kind = "slat" if len(log.files) == 1 and not _is_null(run) else "clat"
     job = run.place / run.mode.job
-    kept = _with_options(job.read_text(), "write_lat_log", ["log_offset=1", "log_unix_epoch=1"])
-    job.write_text(_on_null(kept) if _is_null(run) else kept)
+    kept = with_options(job.read_text(), "write_lat_log", ["log_offset=1", "log_unix_epoch=1"])
+    job.write_text(on_null(kept) if _is_null(run) else kept)
     moved_bytes = log.read_bytes + log.write_bytes
     timeout_s = 30 + log.last_us / 1e6 + log.start_ms / 1e3 + moved_bytes / _SLOWEST_BYTES_PER_S
     seen = _seen(run, job, job, timeout_s, notes)
@@ -258,8 +288,8 @@ def _check_drawn(run: _Run, notes: list[str]) -> ClosenessPair:
     profile, options = run.distilled.profile, run.wanted.checks or CheckOptions()
     job, logged = run.place / run.mode.job, run.place / f"{run.mode}.logged.fio"
     # To log each I/O takes fio time, which a closed loop then lacks: only where nobody else looks.
-    kept = _with_options(job.read_text(), "write_iolog", [])
-    logged.write_text(_on_null(kept) if _is_null(run) else kept)
+    kept = with_options(job.read_text(), "write_iolog", [])
+    logged.write_text(on_null(kept) if _is_null(run) else kept)
     timeout_s = 60 + options.seconds + profile.read.io_bytes / _SLOWEST_BYTES_PER_S
     seen = _seen(run, job, logged, timeout_s, notes)
     if run.distilled.ios is None:
@@ -282,40 +312,15 @@ def _is_null(run: _Run) -> bool:
     return run.wanted.checks is not None and run.wanted.checks.is_null
 
 
-def _on_null(job: str) -> str:
-    """Return `job` for fio's null engine, which needs no file and does no I/O."""
-    lines = [line for line in job.splitlines() if line != "allow_file_create=0"]
-    # One at a time, which the null engine completes at once: what is not reaped at the end is in no log.
-    told = {"ioengine": "ioengine=null", "iodepth": "iodepth=1"}
-    return "\n".join(told.get(line.partition("=")[0], line) for line in lines) + "\n"
-
-
-def _with_options(job: str, per_job: str, shared: list[str]) -> str:
-    """Return `job` with `per_job` set in each section to a name of its own, and `shared` in the first."""
-    lines = []
-    for line in job.splitlines():
-        lines.append(line)
-        if line == "[global]":
-            lines += shared
-        elif line.startswith("["):
-            lines.append(f"{per_job}={line[1:-1]}" + (".drawn" if per_job == "write_iolog" else ""))
-    return "\n".join(lines) + "\n"
-
-
 def _compare(run: _Run, seen: Seen, source: Stream, figures: StreamFigures | None) -> ClosenessPair:
     """Return `figures` of fio's side, or of the device where it was `seen`, beside those of the source."""
     profile, ios = run.distilled.profile, run.distilled.ios
-    is_measured = profile.origin.kind in _OF_A_DEVICE
-    if seen.device is not None and seen.device.ios is not None:
-        if ios is not None and not is_measured:
-            # What a replay of it makes at this device: kvreplay's huge pages keep I/Os whole up to the disk's limit.
-            most = min(run.wanted.logs.max_io_bytes, largest_request_bytes(run.place) or run.wanted.logs.max_io_bytes)
-            source = asked_stream(split_ios(ios, most), by_instant=True)
-        elif ios is not None:
+    if run.reference is not None and seen.device is not None and seen.device.ios is not None:
+        profile, ios = run.reference.profile, run.reference.ios
+        if ios is not None:
             source = asked_stream(split_ios(ios, _WHOLE_BYTES), by_instant=False)
         stream = asked_stream(split_ios(seen.device.ios, _WHOLE_BYTES), by_instant=False)
-        has_gaps = is_measured and ios is not None
-        figures = device_figures(run.mode, figures, stream, seen.device.profile, source, has_gaps=has_gaps)
+        figures = device_figures(run.mode, figures, stream, seen.device.profile, source, has_gaps=ios is not None)
     assert figures is not None
     shown = source_figures("source", source, profile)
     if ios is None:

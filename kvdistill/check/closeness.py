@@ -32,7 +32,7 @@ class Side(StrEnum):
     DEVICE = "device"
     """Requests of the block layer, as `kvreplay probe` sees them."""
     ASKED = "asked"
-    """What the source asks for, cut at the longest request that a replay of it makes at this device."""
+    """What the source asks for of files."""
     FIO = "fio"
     """As fio logs it: what the block layer splits or merges is not seen."""
 
@@ -105,8 +105,8 @@ def device_figures(
 ) -> StreamFigures:
     """Return the figures of what the device saw of a fio run, `stream` and its `profile`, against `source`.
 
-    What only fio's own logs tell comes from `logged`: lateness, and without `has_gaps` the gaps, where the source's
-    arrivals are not single requests.
+    What only fio's own logs tell comes from `logged`: lateness, and without `has_gaps`, where the source's times are
+    not known, the gaps.
     """
     seen = msgspec.structs.replace(
         _with_profile(_figures(name, stream, Side.DEVICE), profile),

@@ -21,6 +21,7 @@ from kvdistill.profile.sources import distil_source
 from kvtrace.core import tables
 from kvtrace.core.errors import ProbeUnavailable, TraceError
 from kvtrace.core.limit import Limit
+from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, arrow_schema
 
 ATTACHED = "probes attached"
@@ -45,13 +46,6 @@ def disk_of(place: Path) -> Path | None:
         return None
     block = link.resolve()
     return Path("/dev") / (block if (block / "queue").is_dir() else block.parent).name
-
-
-def largest_request_bytes(place: Path) -> int | None:
-    """Return the longest request that the disk beneath `place` is set to take; null if that is not seen."""
-    disk = disk_of(place)
-    limit = None if disk is None else Path("/sys/block") / disk.name / "queue" / "max_sectors_kb"
-    return int(limit.read_text(encoding="ascii")) << 10 if limit is not None and limit.exists() else None
 
 
 def environment() -> dict[str, str]:
@@ -90,7 +84,7 @@ def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: P
             result = run_fio(chosen, timeout_s, program=str(link), environment=environment())
         if refused is not None:
             return Seen(result, None, refused)
-        device, reason = _distilled(output, job.parent / f"{job.stem}.scratch")
+        device, reason = direct_requests(output / BLOCKS_FILE, None, job.parent / f"{job.stem}.scratch")
         if device is None and unseen is not None:
             result = run_fio(unseen, timeout_s, environment=environment())
         return Seen(result, device, reason)
@@ -134,11 +128,12 @@ def _attached(process: subprocess.Popen[bytes], said: Path) -> str | None:
     return f"the probes were not attached within {_ATTACH_S} s"
 
 
-def _distilled(output: Path, scratch: Path) -> tuple[Distilled | None, str | None]:
+def direct_requests(blocks: Path, device: str | None, scratch: Path) -> tuple[Distilled | None, str | None]:
+    """Return the direct I/O in `blocks` distilled, or why it cannot be; the file has nothing else afterwards."""
     scratch.mkdir(exist_ok=True)
-    _keep_direct(output / "blocks.parquet")
+    _keep_direct(blocks)
     try:
-        return distil_source(output, None, Limit(), scratch), None
+        return distil_source(blocks, device, Limit(), scratch), None
     except TraceError as error:
         return None, f"the device saw nothing that can be distilled: {error}"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kvdistill.commands.options import Busiest, From, Json, Limited, Source, Tier, To
+from kvdistill.commands.options import SOURCE, Busiest, From, Json, Limited, Source, Tier, To
 from kvdistill.jobs.job import FioMode
 from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
@@ -57,10 +58,18 @@ def profile(
 
 # Long: a parameter an option.
 def fio(
-    source: Source,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="The folder for the jobs; made if missing.", show_default=False)
-    ],
+    source: Annotated[Path | None, SOURCE] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the jobs; made if missing.")] = Path(
+        "jobs"
+    ),
+    gen: Annotated[
+        str | None,
+        typer.Option(
+            "--gen",
+            help="Instead of INPUT: the options of the `kvtrace gen` that makes the trace, kept beside the jobs. "
+            "Without --tier they are of its slowest tier.",
+        ),
+    ] = None,
     tier: Tier = None,
     mode: Annotated[
         list[str] | None,
@@ -129,6 +138,7 @@ def fio(
 
     \b
     kvdistill fio conv.parquet --tier nvme -o jobs
+    kvdistill fio --gen "--preset lmcache-disk --users 100 --duration 10m" -o jobs
     kvdistill fio conv.parquet --tier nvme -o jobs --mode replay --limit 60s --check
     kvdistill fio run -o jobs --mode stat
     cd jobs && fio prefill.fio && fio replay.fio
@@ -162,12 +172,29 @@ def fio(
         checks if check or check_null else None,
         is_whole=is_whole,
     )
+    source, tier = _source(source, gen, tier, output)
     with compile_announced():
         result = write_jobs(source, tier, output, parse_window(limit, begin, end, busiest), wanted)
     if json:
         emit_json(result)
     else:
         show_documents([written_document(result, output)])
+
+
+def _source(source: Path | None, gen: str | None, tier: str | None, output: Path) -> tuple[Path, str | None]:
+    """Return the source, made first if it is to be, and the tier to take."""
+    from kvtrace.core.run.programs import run_program
+    from kvtrace.core.schema import TRACE
+    from kvtrace.core.tables import open_table
+
+    if (source is None) == (gen is None):
+        raise ConfigError("name one INPUT, or give --gen the options of the `kvtrace gen` that makes it")
+    if source is None:
+        source = output / "trace.parquet"
+        output.mkdir(parents=True, exist_ok=True)
+        run_program("kvtrace", ["gen", *shlex.split(gen or ""), "-o", str(source)])
+        tier = tier or open_table(source, TRACE).meta.tiers[-1].name
+    return source, tier
 
 
 def _modes(names: list[str]) -> list[FioMode]:

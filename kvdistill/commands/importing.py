@@ -36,11 +36,14 @@ def import_(
     fio-iolog   fio's iolog, version 2 or 3: trace
     bpftrace    text of the MLPerf benchmark's storage_latency_stack.bt: probe.json
     blkparse    text of blkparse: blocks and a probe.json
+    blocks      blocks.parquet of kvreplay probe or of an import: a trace that kvreplay replays exactly
 
     \b
     kvdistill import warp warp-mixed.csv.zst -o imported
     kvdistill report imported
     kvdistill fio imported/trace.parquet --tier s3 -o jobs
+    kvdistill import blocks probe -o imported
+    kvreplay run imported/trace.parquet --tier vda=/mnt/scratch/replay.dat --speed 1 -o run
     """
     from kvdistill.formats.formats import ImportOptions
     from kvdistill.formats.importing import import_files

@@ -7,14 +7,12 @@ from typing import Annotated
 
 import typer
 
-Source = Annotated[
-    Path,
-    typer.Argument(
-        metavar="INPUT",
-        show_default=False,
-        help="A trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json.",
-    ),
-]
+SOURCE = typer.Argument(
+    metavar="INPUT",
+    show_default=False,
+    help="A trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json.",
+)
+Source = Annotated[Path, SOURCE]
 Tier = Annotated[
     str | None,
     typer.Option("--tier", help="The tier, or the disk, to take I/O from; needed where there are several."),

@@ -30,6 +30,7 @@ class Format(StrEnum):
     FIO_IOLOG = "fio-iolog"
     BPFTRACE = "bpftrace"
     BLKPARSE = "blkparse"
+    BLOCKS = "blocks"
 
 
 _MODULES = {
@@ -40,6 +41,7 @@ _MODULES = {
     Format.FIO_IOLOG: "iolog",
     Format.BPFTRACE: "bpftrace",
     Format.BLKPARSE: "blkparse",
+    Format.BLOCKS: "blocks",
 }
 
 

@@ -36,7 +36,8 @@ def replay_form(options: LogOptions) -> LogOptions:
 
     One asynchronous job: many jobs wake each on its own, and as many as there are may be in flight. Absolute
     milliseconds, where what fio takes to issue an I/O is not known: relative microseconds are closer, but what issuing
-    takes adds up, unless it is told (`LogOptions.issue_us`, which a check measures). docs/fio-jobs.md has the figures.
+    takes adds up, unless it is told (`LogOptions.issue_us`, which a check measures):
+    docs/concepts/fio-jobs.md.
     """
     is_told = any(options.issue_us) and options.jobs in (None, 1)
     return replace(options, version=options.version or (RELATIVE if is_told else ABSOLUTE), jobs=options.jobs or 1)

@@ -25,7 +25,7 @@ def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> 
         TraceError: the file is missing, damaged or none that can be distilled.
 
     """
-    file = _file_in(path) if path.is_dir() else path
+    file = file_of(path)
     if file.suffix == ".json":
         return Distilled(_without_rows(file, tier, limit), None)
     from kvdistill.profile.measured import distil_blocks, distil_ops
@@ -42,6 +42,11 @@ def _only_tier(names: list[str], file: Path) -> str:
     if len(names) == 1:
         return names[0]
     raise ConfigError(f"{file}: say which tier with --tier; there is {', '.join(names)}")
+
+
+def file_of(path: Path) -> Path:
+    """Return the file that is distilled of the source at `path`, which may be a folder; ConfigError if it has none."""
+    return _file_in(path) if path.is_dir() else path
 
 
 def _file_in(folder: Path) -> Path:

@@ -120,12 +120,11 @@ def _facts(profile: Profile) -> dict[str, Any]:
 
 def closeness_chapter(found: Closeness) -> Chapter:
     """Return the chapter of what `--check` found."""
-    notes = "; ".join(found.notes)
-    note = f"fio {found.fio_version}. {f'{notes[:1].upper()}{notes[1:]}.' if notes else ''}".strip()
-    return Chapter("Closeness of the jobs", [_sides(found, note), _verdicts(found)], _resolutions(found))
+    notes = [f"fio {found.fio_version}", *found.notes, *_resolutions(found)]
+    return Chapter("Closeness of the jobs", [_sides(found), _verdicts(found)], notes)
 
 
-def _sides(found: Closeness, note: str) -> ReportTable:
+def _sides(found: Closeness) -> ReportTable:
     """Return a row a figure and a column a side: there are more figures than a page is wide."""
     sides = [
         # Several jobs may have the source as theirs.
@@ -140,7 +139,7 @@ def _sides(found: Closeness, note: str) -> ReportTable:
         for name in StreamFigures.__struct_fields__
         if name != "name"
     ]
-    return ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [], (), note)
+    return ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [])
 
 
 def _resolutions(found: Closeness) -> list[str]:

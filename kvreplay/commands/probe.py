@@ -12,6 +12,7 @@ from kvtrace.core.app import emit_json, log
 from kvtrace.core.units import parse_duration_ns
 
 
+# Long: a parameter an option.
 def probe(
     comm: Annotated[
         str | None,
@@ -34,6 +35,12 @@ def probe(
         typer.Option("--histograms-only", help="Do not write blocks.parquet, one row a request; for production use."),
     ] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="The result's directory.")] = Path("probe"),
+    fio: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write fio jobs of what was seen into this folder, as `kvdistill fio` does.", show_default=False
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print probe.json.")] = False,
 ) -> None:
     """Measure the I/O of any process: its calls, the block requests beneath, and where their time goes.
@@ -45,6 +52,8 @@ def probe(
     \b
     Example, a fio in another shell, on one drive:
       kvreplay probe --comm fio --dev /dev/nvme0n1 --duration 60s -o probe/
+    Example, a running vLLM, and fio jobs of its I/O:
+      kvreplay probe --comm vllm --dev /dev/nvme0n1 --duration 60s -o probe/ --fio jobs/
     """
     from kvreplay.probes.available import check_root
     from kvreplay.probes.devices import resolve
@@ -52,6 +61,7 @@ def probe(
     from kvreplay.probes.measure import measure
     from kvreplay.probes.program import Filter
     from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.run.programs import run_program
 
     check_root()
     disks = {disk.name: disk for path in dev or [] for disk in resolve(path)}
@@ -63,3 +73,5 @@ def probe(
     else:
         show_documents([probe_document(measured.found)])
         log(f"wrote {output}")
+    if fio is not None:
+        run_program("kvdistill", ["fio", str(output), "-o", str(fio)], is_shown=not as_json)

@@ -209,7 +209,7 @@ def run(
         return
     finished = replay(config, trace, output, command_line(), is_forced=force, show=progress)
     _show(finished, f"wrote {output}", as_json=as_json)
-    _fail(finished, output)
+    fail(finished, output)
 
 
 def _show(finished: FinishedRun, said: str, *, as_json: bool) -> None:
@@ -223,7 +223,7 @@ def _show(finished: FinishedRun, said: str, *, as_json: bool) -> None:
         log(said)
 
 
-def _fail(finished: FinishedRun, output: Path) -> None:
+def fail(finished: FinishedRun, output: Path) -> None:
     """Raise why a run is not a good one: it was cut short, it read corrupt blocks, or operations failed."""
     found = finished.run.verification
     if finished.run.status == "partial" and finished.error is not None:
@@ -252,7 +252,7 @@ def _run_trials(config: Config, trace: Path, output: Path, count: int, *, is_for
     else:
         show_documents([trials_document(found)])
     for finished, directory in runs:
-        _fail(finished, directory)
+        fail(finished, directory)
     if error is not None:
         raise error
 

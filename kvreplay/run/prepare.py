@@ -11,6 +11,7 @@ from kvreplay.config.config import Precondition
 from kvreplay.config.setting import Setting
 from kvreplay.data.buffers import buffer_bytes, write_slots
 from kvreplay.data.shaping import Fill
+from kvreplay.plan.plan import DELETE
 from kvreplay.run.precondition import lay_out, precondition
 from kvreplay.tiers.devices import smart
 from kvreplay.tiers.extents import ExtentTier
@@ -61,11 +62,17 @@ def _space(path: Path) -> object:
 
 
 def _ahead_bytes(setting: Setting, tier: int) -> int:
-    """Return the most that writes can be ahead of deletes before them: what lies in buffers, and what is in flight."""
+    """Return the most that writes can be ahead of deletes before them: what lies in buffers, and what is in flight.
+
+    But no more than the deletes free: without any there is nothing to be ahead of.
+    """
     plan, depth, io_bytes = setting.window.plan, setting.config.depth, setting.config.io_bytes
-    ends = (plan.offset + plan.length)[plan.tier == tier]
+    of_tier = plan.tier == tier
+    ends, deletes = (plan.offset + plan.length)[of_tier], int((plan.op[of_tier] == DELETE).sum())
     longest = int(ends.max()) if len(ends) else 0
-    return min(write_slots(depth, io_bytes) * longest, buffer_bytes(depth, io_bytes) + (depth + 1) * longest)
+    return min(
+        deletes * longest, write_slots(depth, io_bytes) * longest, buffer_bytes(depth, io_bytes) + (depth + 1) * longest
+    )
 
 
 def precondition_all(setting: Setting, fill: Fill, interrupted: Interrupted, show: Show) -> list[Preconditioned]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,6 +14,7 @@ from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.result.manifest import status_of
 from kvreplay.run.run import FinishedRun, replay
+from kvreplay.tiers.tier import Tier
 from kvtrace import __version__
 from kvtrace.core import statistics
 from kvtrace.core.errors import ConfigError, KvError
@@ -140,16 +141,28 @@ def run_trials(
             error = outcome.error
             break
         error = error or outcome.error
-    found = quantities(done_runs)
+    return write_trials(output, argv, count, done_runs, tiers, error), error
+
+
+def write_trials(
+    output: Path,
+    argv: list[str],
+    asked: int,
+    runs: Sequence[RunFile],
+    tiers: Sequence[Tier | None],
+    error: KvError | None,
+) -> TrialSet:
+    """Return what the `runs`, in trial-1 of `output` and on, came to, and write it to trials.json there."""
+    found = quantities(runs)
     trials = TrialSet(
-        asked=count,
-        runs=[f"trial-{i + 1}" for i in range(len(done_runs))],
+        asked=asked,
+        runs=[f"trial-{i + 1}" for i in range(len(runs))],
         quantities=found,
-        status="partial" if done_runs[-1].status == "partial" else status_of(error),
-        verdicts=[r.summary.verdict for r in done_runs],
+        status="partial" if runs[-1].status == "partial" else status_of(error),
+        verdicts=[r.summary.verdict for r in runs],
         warnings=disagreements(found),
         simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated],
     )
     content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(trials)
     write_json(output / TRIALS_FILE, content)
-    return trials, error
+    return trials

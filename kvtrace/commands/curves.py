@@ -182,7 +182,7 @@ def _named(policy: str) -> str:
 
 def _policy(name: str, ttl: str | None) -> tuple[str, int]:
     from kvtrace.sim.policies.policies import Policy
-    from kvtrace.sim.presets.preset import MAX_TTL_NS
+    from kvtrace.sim.presets.tier import MAX_TTL_NS
 
     policy = _named(name)
     if (policy == Policy.TTL) != (ttl is not None):

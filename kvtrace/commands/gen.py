@@ -17,6 +17,7 @@ from kvtrace.commands.options import (
     SourceArguments,
     TensorParallel,
     UserArguments,
+    member,
 )
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
@@ -80,6 +81,13 @@ def gen(
     ] = None,
     as_json: AsJson = False,
     source: SourceArguments,
+    turns: Annotated[
+        str | None,
+        typer.Option(
+            help="Later turns of FILE's sessions follow, a pause after the simulated answer before them, or arrive "
+            "as-recorded.  [default: as-recorded; follow where FILE has no times for them]"
+        ),
+    ] = None,
 ) -> None:
     """Simulate requests over the tiers of a preset and write the I/O as a trace, deletes included.
 
@@ -87,6 +95,7 @@ def gen(
     kvtrace gen --users 32 --duration 60s --seed 42 -o t.parquet
     kvtrace gen --request-rate 20/s --arrivals gamma --burstiness 4 --duration 60s -o open.parquet
     kvtrace gen --source mooncake conversation.jsonl --preset lmcache-disk -o conv.parquet
+    kvtrace gen sessions.jsonl --turns follow --preset lmcache-disk -o closed.parquet
     kvtrace gen --preset lmcache-disk --set tiers.nvme.capacity=500GiB -o small.parquet
     kvtrace gen --set workload.prompt_share=0.2 --set workload.rag_share=0.1 -o shared.parquet
     """
@@ -97,21 +106,16 @@ def gen(
     from kvtrace.sim.output import describer
 
     size_bytes = parse_drive_size(drive_size)
-    simulation, config = _prepare(file, stack, users, run, source)
-    requests, span_ns = simulation.load.requests, config["duration_ns"]
-    if requests is not None and (file is not None or len(requests) == run.max_requests):
-        span_ns = min(int(requests.arrival_ns[-1]), simulation.load.until_ns)
+    simulation, config = _prepare(file, stack, users, run, source, turns)
     describe = describer(simulation, config, ["kvtrace", *sys.argv[1:]])
-    with compile_announced(), progress("simulating", span_ns) as tick:
+    with compile_announced(), progress("simulating", _span_ns(simulation, config)) as tick:
         meta = trace_output.write(output, simulation, describe, requests_out, tick)
-    if requests is None and simulation.requests == run.max_requests:
-        span_ns = simulation.now_ns
     for note in meta.notes:
         log(f"note: {note}")
     facts = {name: config[name] for name in ("preset", "model", "seed")}
     summary = {"file": str(output), "rows": meta.rows, **facts, "stats": meta.stats}
     summary["serving"] = config["serving"]
-    summary["endurance"] = endurance(meta.stats or {}, span_ns, size_bytes)
+    summary["endurance"] = endurance(meta.stats or {}, _span_ns(simulation, config), size_bytes)
     if as_json:
         emit_json(summary)
         return
@@ -120,17 +124,38 @@ def gen(
         log(f"note: {unplaced} objects were too large for every tier and were not stored")
 
 
+def _span_ns(simulation: Simulation, config: dict[str, Any]) -> int | None:
+    """Return over how long requests arrive, as far as it is known so far: to the last one, or to the end."""
+    requests, duration_ns, most = simulation.load.requests, config["duration_ns"], config["max_requests"]
+    if requests is None:
+        return simulation.now_ns if simulation.requests == most else duration_ns
+    if (arrivals := simulation.arrivals()) is not None:
+        times = arrivals[1]
+        return int(times[-1]) if len(times) == len(requests) else duration_ns
+    if "file" in config["source"] or len(requests) == most:
+        return min(int(requests.arrival_ns[-1]), simulation.load.until_ns)
+    return duration_ns
+
+
 def _prepare(
-    file: Path | None, stack: StackArguments, users: UserArguments, run: RunArguments, source: SourceArguments
+    file: Path | None,
+    stack: StackArguments,
+    users: UserArguments,
+    run: RunArguments,
+    source: SourceArguments,
+    turns: str | None,
 ) -> tuple[Simulation, dict[str, Any]]:
     """Return the simulation that was asked for, and the configuration that its trace carries."""
     from kvtrace.model import serving
     from kvtrace.model.catalogue import find_model
     from kvtrace.model.logged import logged_model
+    from kvtrace.requests.turns.follow import Turns, choose
     from kvtrace.sim.presets.preset import load_preset
     from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation
 
     users.check(source, file)
+    if turns is not None and file is None:
+        raise ConfigError(f"--turns {turns} is of a FILE's sessions; synthetic users always wait for their answers")
     settings, ranks = stack.settings or (), run.tensor_parallel
     preset = load_preset(stack.preset, settings)
     asked = None if file is None else source.read(file, run.seed, run.max_requests)
@@ -145,6 +170,9 @@ def _prepare(
 
     preset = load_preset(stack.preset, settings, stack.gpu, times)
     until_ns = _until_ns(run.duration or (None if file else preset.load.duration or DURATION))
+    waits = None
+    if asked is not None:
+        asked, waits = choose(asked, None if turns is None else member(Turns, turns, "--turns"))
     requests = asked if file else _open_loop(users, run, source, until_ns, shape.max_context_tokens)
     count = users.users or preset.load.users or USERS
     if preset.workload.overlap:
@@ -157,6 +185,7 @@ def _prepare(
         seed=run.seed,
         until_ns=FOREVER_NS if until_ns is None else until_ns,
         max_requests=run.max_requests or FOREVER_NS,
+        waits=waits,
     )
     config = {
         "preset": stack.preset,
@@ -170,6 +199,8 @@ def _prepare(
         "source": requests.origin if requests else {"kind": "synthetic", "users": count},
         "serving": serving.describe(preset.gpu, ranks, shape, preset.computing, roofline),
     }
+    if waits is not None:
+        config["turns"] = str(Turns.FOLLOW)
     return Simulation(preset, shape, load, ranks=run.tensor_parallel), config
 
 

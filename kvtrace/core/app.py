@@ -17,6 +17,7 @@ from functools import wraps
 from typing import Any, NoReturn, cast
 
 import typer
+from typer.core import TyperCommand
 
 from kvtrace import __version__
 from kvtrace.core.errors import DeviceError, KvError, OutOfMemory
@@ -29,6 +30,47 @@ _NO_MEMORY = "out of memory: the machine, or a limit on this process (ulimit -v)
 _NO_THREAD = "can't start new thread"
 PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
 """Which of the three runs, for messages."""
+
+
+SECTIONS = {
+    "Source": "source block-tokens time-unit tokenizer max-conversations max-input-tokens over-limit conversation-rate "
+    "live-conversations cycle-ids cycles jitter time-scale",
+    "Arrivals": "request-rate arrivals burstiness amplitude day",
+    "Load": "as-fast-as-possible io-bytes engine buffered gds fsync layout queue-depths speeds jobs",
+    "Limits": "from to busiest whole max-requests max-runtime warmup on-error trials",
+    "Target": "target destroy-data overwrite-signature discard precondition keep space huge-pages fio-version "
+    "log-version bucket host hosts",
+    "Data": "data dedup-ratio compress-ratio",
+    "Checks": "verify criteria requests read-p99 check check-seconds check-bytes check-null",
+    "Probes": "probes histograms-only",
+    "Output": "requests-out drive-size plot csv markdown force",
+}
+"""Under which heading `--help` lists an option of a command that has many; the common ones are in none."""
+_SECTION_OF = {f"--{name}": section for section, names in SECTIONS.items() for name in names.split()}
+_MANY_OPTIONS = 10
+
+
+class Command(TyperCommand):
+    """A command whose help lists the common options first, and many others by what they are of."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options under their headings."""
+        records = [(parameter, parameter.get_help_record(ctx)) for parameter in self.get_params(ctx)]
+        arguments = [record for p, record in records if record and p.param_type_name == "argument"]
+        options = [(p, record) for p, record in records if record and p.param_type_name == "option"]
+        sections: dict[str, list[Any]] = {"Arguments": arguments, "Options": [], **{name: [] for name in SECTIONS}}
+        for parameter, record in options:
+            named = next((_SECTION_OF[name] for name in parameter.opts if name in _SECTION_OF), "Options")
+            sections[named if len(options) > _MANY_OPTIONS else "Options"].append(record)
+        for name, listed in sections.items():
+            if listed:
+                with formatter.section(name):
+                    formatter.write_dl(listed)
+
+
+def add_command(app: typer.Typer, function: Callable[..., None], name: str | None = None) -> None:
+    """Add `function` to `app` as the command `name`, by default its own."""
+    app.command(name or function.__name__.rstrip("_"), cls=Command)(function)
 
 
 def make_app(program: str, summary: str, epilog: str) -> typer.Typer:

@@ -2,7 +2,7 @@
 
 Prefill is bound by arithmetic, 2 FLOPs a token for each parameter that is active. A decode step makes one token for
 each request of the batch, and reads all weights once and each request's KV cache: it takes what that takes, or what
-the FLOPs of all its tokens take, if that is longer. docs/serving-model.md says what is left out, and where it is from.
+the FLOPs of all its tokens take, if that is longer. What is left out, and where it is from: docs/concepts/computing.md.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ class _Request(msgspec.Struct):
     type: str
     input: Count | None = msgspec.field(default=None, name="in")
     output: Count | None = msgspec.field(default=None, name="out")
+    api_time: Seconds = 0.0
     hash_ids: list[BlockId] | None = None
     requests: list[_Request] | None = None
 
@@ -55,6 +56,7 @@ class _Columns:
 
     def __init__(self) -> None:
         self.times, self.inputs, self.outputs, self.sessions, self.turns, self.files = (array("q") for _ in range(6))
+        self.took = array("q")
         self.offsets, self.ids = array("q", [0]), array("q")
         self.conversations = self.subagents = self.out_of_order = 0
 
@@ -77,6 +79,7 @@ class _Columns:
             columns = (self.times, self.inputs, self.outputs, self.sessions, self.turns, self.files)
             for values_so_far, value in zip(columns, values, strict=True):
                 values_so_far.append(value)
+            self.took.append(round(request.api_time * NS_PER_S))
             self.ids.extend(request.hash_ids)
             self.offsets.append(len(self.ids))
             turn += 1
@@ -174,6 +177,8 @@ def _ordered(
     ordered = times[order]
     tokens = column(columns.inputs)[order], column(columns.outputs)[order]
     place = {"session_id": dense(column(columns.sessions)[order])[0], "turn": column(columns.turns)[order]}
+    if any(columns.took):
+        place["answered_ns"] = ordered - ordered[0] + column(columns.took)[order]
     return Requests(ordered - ordered[0], *tokens, offsets, ids[gather], block_tokens, origin, notes, **place)
 
 

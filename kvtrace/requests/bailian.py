@@ -14,7 +14,8 @@ from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.chains import prefix_chains, unnamed_notes
 from kvtrace.requests.jsonlines import JsonLines
-from kvtrace.requests.requests import BlockId, Count, Requests, Seconds, Start, column, origin_of
+from kvtrace.requests.requests import NONE, BlockId, Count, Ints, Requests, Seconds, Start, column, origin_of
+from kvtrace.requests.turns.waits import Waits
 
 BLOCK_TOKENS = 16
 ROOT = -1
@@ -38,6 +39,9 @@ class _Conversations:
     def __init__(self) -> None:
         self.count = self.orphans = 0
         self._of: dict[int, int] = {}
+        self._row: dict[int, int] = {}
+        self.after = array("q")
+        """[requests]: the row of each one's parent, or NONE."""
 
     def enter(self, line: _Line, path: Path, number: int) -> int:
         """Return the conversation of `line`; TraceError if its chat was there before."""
@@ -48,8 +52,18 @@ class _Conversations:
             self.orphans += line.parent_chat_id != ROOT
             session = self.count
             self.count += 1
+        is_root = line.parent_chat_id == ROOT
+        self.after.append(NONE if is_root else self._row.get(line.parent_chat_id, NONE))
+        self._row[line.chat_id] = len(self._row)
         self._of[line.chat_id] = session
         return session
+
+    def waits(self, arrival_ns: Ints) -> Waits:
+        """Return that each chat follows its parent, by the time from the one arrival to the other."""
+        row, before = np.arange(len(self.after)), column(self.after)
+        row, before = row[before != NONE], before[before != NONE]
+        least, of_start = np.zeros(len(arrival_ns), dtype=np.int64), np.zeros(len(row), dtype=bool)
+        return Waits(row, before, arrival_ns[row] - arrival_ns[before], of_start, least)
 
 
 def is_own(start: Start) -> bool:
@@ -105,7 +119,9 @@ def read(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
     origin = origin_of("bailian", path, lines.sha256, len(times), block_tokens, **facts)
     tokens, notes = (prompt_tokens, column(outputs)), _notes(conversations, types, ambiguous, unnamed)
     place = {"session_id": column(sessions), "turn": column(turns)}
-    return Requests(arrivals - arrivals[0], *tokens, ends, chained, block_tokens, origin, notes, **place)
+    waits = conversations.waits(arrivals)
+    tokens = (arrivals - arrivals[0], *tokens)
+    return Requests(*tokens, ends, chained, block_tokens, origin, notes, **place, waits=waits)
 
 
 def _check(line: _Line, block_tokens: int, lines: JsonLines[_Line], number: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from kvtrace.requests.requests import (
     origin_of,
     sha256_of,
 )
+from kvtrace.requests.shaping import take
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,10 +37,18 @@ def batches(requests: Requests, count: int | None = None) -> Iterator[pa.RecordB
     """Yield the first `count` of `requests`, or all, as record batches of the requests table."""
     stop = len(requests) if count is None else count
     for start in range(0, stop, BATCH_ROWS):
-        yield _batch(requests, start, min(start + BATCH_ROWS, stop))
+        yield _batch(requests, start, min(start + BATCH_ROWS, stop), start)
 
 
-def _batch(requests: Requests, start: int, stop: int) -> pa.RecordBatch:
+def batches_as_arrived(requests: Requests, rows: Ints, arrival_ns: Ints) -> Iterator[pa.RecordBatch]:
+    """Yield those of `requests` in `rows`, in that order, as record batches with other times of arrival."""
+    for start in range(0, len(rows), BATCH_ROWS):
+        which = slice(start, start + BATCH_ROWS)
+        part = replace(take(requests, rows[which]), arrival_ns=arrival_ns[which])
+        yield _batch(part, 0, len(part), start)
+
+
+def _batch(requests: Requests, start: int, stop: int, first_id: int) -> pa.RecordBatch:
     import pyarrow as pa
 
     rows, n = slice(start, stop), stop - start
@@ -46,7 +56,7 @@ def _batch(requests: Requests, start: int, stop: int) -> pa.RecordBatch:
     qos = _absent(n) if requests.qos is None else requests.qos[rows]
     arrays = [
         pa.array(requests.arrival_ns[rows]),
-        pa.array(np.arange(start, stop)),
+        pa.array(np.arange(first_id, first_id + n)),
         _nullable(requests.session_id, rows, n, pa.int64()),
         _nullable(requests.turn, rows, n, pa.int32()),
         pa.array(requests.input_tokens[rows]),

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvtrace.core.errors import TraceError
+from kvtrace.requests.turns.waits import Waits
 
 Ints = NDArray[np.int64]
 Notes = tuple[str, ...]
@@ -57,6 +58,16 @@ class Requests:
     """The service class asked for, a code of the requests table's closed set; None or NONE likewise."""
     kind: Ints | None = None
     """The kind of user, a code of the requests table's closed set; None if all are `trace`."""
+    answered_ns: Ints | None = None
+    """When each answer ended, as recorded, for the turn after it to follow; the arrival where the source does not say.
+    None if it never does."""
+    waits: Waits | None = None
+    """Which requests follow which, where the source says; None: each the one before it of its session."""
+    pause: str = ""
+    """What the source takes the time between an answer and the turn after it from, for the notes; empty: from its
+    recorded times."""
+    untimed: str = ""
+    """The one of `notes` that says how the arrivals of turns were made up, if the file has none: they only follow."""
 
     def __len__(self) -> int:
         """Return the number of requests."""

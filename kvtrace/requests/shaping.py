@@ -85,9 +85,10 @@ def take(requests: Requests, rows: Ints) -> Requests:
     lengths = np.diff(requests.block_offsets)[rows]
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
     gather = np.arange(offsets[-1]) + np.repeat(requests.block_offsets[:-1][rows] - offsets[:-1], lengths)
-    names = ("arrival_ns", "input_tokens", "output_tokens", "session_id", "turn", "qos", "kind")
+    names = ("arrival_ns", "input_tokens", "output_tokens", "session_id", "turn", "qos", "kind", "answered_ns")
     taken: dict[str, Any] = {name: _rows(getattr(requests, name), rows) for name in names}
-    return replace(requests, block_offsets=offsets, block_ids=requests.block_ids[gather], **taken)
+    waits = None if requests.waits is None else requests.waits.kept(rows)
+    return replace(requests, block_offsets=offsets, block_ids=requests.block_ids[gather], waits=waits, **taken)
 
 
 def _rows(values: Ints | None, rows: Ints) -> Ints | None:
@@ -130,16 +131,27 @@ def _jitter(requests: Requests, tick_ns: int, rng: np.random.Generator) -> Reque
     # In order within each time, so that requests stay in theirs.
     moves = moves[np.lexsort((moves, group))]
     return _noted(
-        replace(requests, arrival_ns=times + moves),
+        replace(requests, arrival_ns=times + moves, answered_ns=_moved(requests.answered_ns, moves)),
         f"times were spread evenly at random over ticks of {format_duration(tick_ns)}, in the same order",
     )
+
+
+def _moved(times: Ints | None, by_ns: Ints) -> Ints | None:
+    return None if times is None else times + by_ns
 
 
 def _scale(requests: Requests, factor: float) -> Requests:
     if float(requests.arrival_ns[-1]) * factor > MAX_NS:
         raise ConfigError(f"time scale(={factor:g}) puts requests beyond the clock of a trace")
     times = np.rint(requests.arrival_ns * factor).astype(np.int64)
-    return _noted(replace(requests, arrival_ns=times), f"times were multiplied by {factor:g}")
+    answered, waits = requests.answered_ns, requests.waits
+    scaled = replace(
+        requests,
+        arrival_ns=times,
+        answered_ns=None if answered is None else np.rint(np.minimum(answered * factor, MAX_NS)).astype(np.int64),
+        waits=None if waits is None else waits.scaled(factor),
+    )
+    return _noted(scaled, f"times were multiplied by {factor:g}")
 
 
 def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | None) -> Requests:
@@ -150,7 +162,7 @@ def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | N
     needed = min(cycles, -(-limit // n)) if limit is not None else cycles
     if n * needed > _MAX_REQUESTS or int(requests.arrival_ns[-1]) + period * needed > MAX_NS:
         raise ConfigError(f"cycles(={cycles}) of {n} requests are more than a trace can hold")
-    every = take(requests, np.tile(np.arange(n), needed))
+    every = take(replace(requests, waits=None), np.tile(np.arange(n), needed))
     cycle = np.repeat(np.arange(needed), n)
     ids = every.block_ids
     if cycle_ids is CycleIds.DISTINCT and requests.block_tokens:
@@ -158,8 +170,14 @@ def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | N
         if count * needed > MAX_BLOCK_ID:
             raise ConfigError(f"cycles(={cycles}) of {count} blocks are more than a trace can number")
         ids = np.tile(numbers, needed) + np.repeat(np.arange(needed) * count, len(numbers))
-    sessions, times = _new_sessions(requests.session_id, needed), every.arrival_ns + cycle * period
-    repeated = replace(every, arrival_ns=times, block_ids=ids, session_id=sessions)
+    repeated = replace(
+        every,
+        arrival_ns=every.arrival_ns + cycle * period,
+        block_ids=ids,
+        session_id=_new_sessions(requests.session_id, needed),
+        answered_ns=_moved(every.answered_ns, cycle * period),
+        waits=None if requests.waits is None else requests.waits.repeated(needed, period),
+    )
     blocks = f", with {cycle_ids} block ids" if requests.block_tokens else ""
     new = "; each time its conversations are new ones" if requests.session_id is not None else ""
     return _noted(repeated, f"the trace comes {cycles} times, {format_duration(period)} apart{blocks}{new}")

@@ -102,9 +102,9 @@ def _choose_entry(world: World, user: int) -> None:
 
 @inner
 def arrive(world: World, actor: int, request: int) -> None:
-    """Make `actor` the request number `request` of the file."""
+    """Make `actor` the request in row `request` of the file; requests are numbered as they arrive."""
     me, knobs = world.actors[actor], world.knobs
-    me.step, me.request, me.stage, me.asked_ns = LOAD, request, 0, world.control.now
+    me.step, me.request, me.stage, me.asked_ns = LOAD, world.control.arrived - 1, 0, world.control.now
     me.input, me.output = world.input_tokens[request], world.output_tokens[request]
     me.new_tokens = me.input
     me.prompt = NONE

@@ -60,7 +60,11 @@ def _offers(preset: Preset, total: Any) -> dict[str, int] | None:
     """Return what was offered to a tier that takes all or nothing, refused objects as often; null if none does."""
     if not any(tier.whole_offers and tier.policy is Policy.LRU for tier in preset.tiers):
         return None
-    return {"count": int(total["offers"]), "refused": int(total["refused_offers"]), "refused_objects": int(total["refused_objects"])}
+    return {
+        "count": int(total["offers"]),
+        "refused": int(total["refused_offers"]),
+        "refused_objects": int(total["refused_objects"]),
+    }
 
 
 def _first_token(times: Any) -> dict[str, Any]:

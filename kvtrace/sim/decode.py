@@ -6,7 +6,7 @@ from kvtrace.core.compiled import inner
 from kvtrace.sim.ask import gather, leave, make_objects
 from kvtrace.sim.policies.queues import on_hit
 from kvtrace.sim.records import ASK, DECODE_ONLY, END, NONE, PREFILL_ONLY, USERS, World
-from kvtrace.sim.schedule import after_steps, depart, join
+from kvtrace.sim.schedule import after_steps, call_followers, depart, join
 from kvtrace.sim.store import store_rest
 from kvtrace.sim.tiers.rows import DECODE as DECODE_PHASE
 from kvtrace.sim.tiers.rows import live_in
@@ -83,6 +83,8 @@ def end(world: World, actor: int) -> int:
     if world.knobs.is_tail_first_at_end:
         _use_backwards(world, actor)
     if world.knobs.source != USERS:
+        if world.knobs.follows:
+            call_followers(world, world.came[me.request].actor, 0)
         leave(world, actor)
         world.idle[world.control.idle] = actor
         world.control.idle += 1

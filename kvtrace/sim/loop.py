@@ -1,7 +1,7 @@
 """The compiled simulation loop: requests arrive, load what is cached, store what is not, and decode.
 
-One loop serves both a file of requests (arrivals at their times) and synthetic users (the next turn waits
-for the last). It is resumable: when a buffer is full or slots run out it returns to Python, between the
+One loop serves both a file of requests (arrivals at their times, or after those that they follow) and synthetic users
+(the next turn waits for the last). It is resumable: when a buffer is full or slots run out it returns to Python, between the
 steps of a request, and goes on from there. Who acts next is in a binary heap by time and then by actor.
 """
 
@@ -30,7 +30,7 @@ from kvtrace.sim.records import (
     UNBOUNDED,
     World,
 )
-from kvtrace.sim.schedule import pop, pop_decoding, push
+from kvtrace.sim.schedule import call_followers, next_arrival_ns, pop, pop_decoding, push, take_arrival
 from kvtrace.sim.store import populate, store
 from kvtrace.sim.tiers.room import expire
 from kvtrace.sim.tiers.slots import pack
@@ -95,21 +95,20 @@ def _act(world: World, actor: int) -> int:
 def _next_actor(world: World) -> int:
     """Return the actor whose turn it is, and set the time; NONE at the end, less if no actor or context is idle."""
     control, first = world.control, world.heap[0]
-    index = control.arrived
-    is_left = index < len(world.arrival_ns) and index < world.knobs.max_requests
+    arrival_ns = next_arrival_ns(world)
     due: int = first.when if control.heap_size > 0 else UNBOUNDED
     is_decoding = world.batch.due_ns < due or (
         world.batch.due_ns == due < UNBOUNDED and world.decoding[0].actor < first.actor
     )
     if is_decoding:
         due = world.batch.due_ns
-    if due < UNBOUNDED and (not is_left or due <= world.arrival_ns[index]):
+    if due < UNBOUNDED and due <= arrival_ns:
         control.now = due
         if is_decoding:
             return pop_decoding(world)
         control.heap_size -= 1
         return pop(world.heap, control.heap_size + 1)
-    if not is_left or world.arrival_ns[index] >= world.knobs.until_ns:
+    if arrival_ns >= world.knobs.until_ns:
         return NONE
     if control.idle == 0:
         return NONE - 1
@@ -118,9 +117,11 @@ def _next_actor(world: World) -> int:
         return NONE - 2
     control.idle -= 1
     actor: int = world.idle[control.idle]
-    control.now = world.arrival_ns[index]
-    control.arrived = index + 1
-    arrive(world, actor, index)
+    control.now = arrival_ns
+    request = take_arrival(world)
+    arrive(world, actor, request)
+    if world.knobs.follows:
+        call_followers(world, request, 1)
     return actor
 
 

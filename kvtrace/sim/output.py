@@ -61,11 +61,14 @@ def write(
         kind = "layer" if simulation.layers > 1 else simulation.preset.entry.value
         for shared, sizes in simulation.library_object_bytes():
             _write_objects(objects, shared, sizes, simulation.parts)
-        if requests is not None and log is not None:
+        if requests is not None and log is not None and simulation.load.waits is None:
             for batch in own_table.batches(requests, _arrived(simulation.load)):
                 log.write(batch)
 
         _run(simulation, _encoder(simulation, kind, trace, objects, log), progress)
+        if requests is not None and log is not None and (arrivals := simulation.arrivals()) is not None:
+            for batch in own_table.batches_as_arrived(requests, *arrivals):
+                log.write(batch)
         for writer in (trace, objects, log):
             if writer is not None:
                 writer.update(stats=simulation.stats())

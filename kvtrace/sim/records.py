@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -116,6 +113,12 @@ each token and of a state."""
 EVENT = _int64s("when actor")
 """Who acts when: at a time in ns, or at a count of the batch's clock."""
 
+FOLLOWER = _int64s("row delay_ns is_of_start")
+"""A request of a file that waits for another, and how long after its start or the end of its answer it may come."""
+
+WAITING = _int64s("left ready_ns")
+"""A request of a file that follows others: how many it still waits for, and when it may come for all that is known."""
+
 BATCH = _int64s("size bytes step_ns steps since_ns due_ns waiting")
 """The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the
 clock of steps, and the time when it stood there; when the first that waits for the clock is due, and how many wait."""
@@ -130,7 +133,7 @@ FIRST_TOKEN = _int64s("with_cache_ns without_cache_ns")
 
 CONTROL = _int64s(
     "pending now arrived heap_size next_request next_session next_object made logged need min_size max_size answered "
-    "populated rows free idle idle_contexts prefill_busy_ns uses loose offers offer known is_staged is_refused"
+    "populated rows free idle idle_contexts prefill_busy_ns uses loose coming offers offer known is_staged is_refused"
 )
 """Where the loop is: the actor whose step is due, the time, how much is in each buffer and stack, how much `need` asks
 for, the least and largest size of an object, until when prompts are being computed, how many offers there were, how
@@ -209,6 +212,8 @@ class Knobs(Structure):
     first_entry = number()
     entries = number()
     """With DECODE_ONLY: each user's items, from `first_entry` on."""
+    follows = number()
+    """Requests of a file wait for others, as World.followers says."""
     context_width = number()
     """Objects that a row of World.contexts holds."""
 
@@ -275,6 +280,16 @@ class World(Structure):
     """[requests]; empty with users. The rest of the file's columns follow."""
     input_tokens = table("i8")
     output_tokens = table("i8")
+    first_follower = table("i8")
+    """With knobs.follows: request n is waited for by followers[first_follower[n]:first_follower[n + 1]]."""
+    followers = table(FOLLOWER)
+    waiting = table(WAITING)
+    """With knobs.follows: [requests]"""
+    coming = table(EVENT)
+    """With knobs.follows: [requests]: a heap of those that wait for none any more, by arrival; control.coming of
+    them."""
+    came = table(EVENT)
+    """With knobs.follows: [requests]: those that have arrived, in order, and when; control.arrived of them."""
     conversation = table("i8")
     """With CONVERSATIONS: [requests]: the row of `conversations`."""
     conversations = table(CONVERSATION)
@@ -310,40 +325,3 @@ class World(Structure):
     """Scratch: the tier in which each was found."""
     wanted = table(WANTED)
     """Scratch of make_room_by_demotion: [tiers + 1]."""
-
-
-def new_contexts(count: int) -> Any:
-    """Return World.contexts, of which only what is used takes memory, by the page: numpy would ask for huge pages."""
-    try:
-        memory = mmap.mmap(-1, max(1, 8 * count))
-    except OSError as error:
-        raise MemoryError(str(error)) from None
-    with suppress(OSError):  # of a kernel without huge pages
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(memory, np.int64)[:count]
-
-
-def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
-    """Return empty tiers that hold `limits` bytes and take objects of up to `largest`, and their lists.
-
-    They are LRU, and service takes no time.
-    """
-    tiers, queues = np.zeros(len(limits), TIER), np.zeros(len(limits) * QUEUES, QUEUE)
-    tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
-    tiers["hand"] = tiers["free_group"] = NONE
-    queues["head"] = queues["tail"] = NONE
-    return tiers, queues
-
-
-def new_slots(sizes: Any) -> Any:
-    """Return one slot an object of `sizes` bytes, live in no tier and held by nobody."""
-    slots = np.zeros(len(sizes), SLOT)
-    slots["object"], slots["size"], slots["home"] = np.arange(len(sizes)), sizes, NONE
-    return slots
-
-
-def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
-    """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is not LRU."""
-    links, notes = np.zeros(slots * tiers, LINK), np.zeros(slots * tiers if has_policies else 0, NOTE)
-    links["newer"] = links["older"] = notes["place"] = notes["top"] = NONE
-    return links, notes

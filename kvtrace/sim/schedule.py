@@ -59,6 +59,48 @@ def _is_before(heap: Any, i: int, when: int, actor: int) -> bool:
 
 
 @inner
+def next_arrival_ns(world: World) -> int:
+    """Return when the next request of the file arrives, as far as is known; UNBOUNDED if none is left."""
+    control, when = world.control, UNBOUNDED
+    if control.arrived < world.knobs.max_requests:
+        if world.knobs.follows:
+            if control.coming > 0:
+                when = world.coming[0].when
+        elif control.arrived < len(world.arrival_ns):
+            when = world.arrival_ns[control.arrived]
+    return when
+
+
+@inner
+def take_arrival(world: World) -> int:
+    """Let the next request of the file arrive, now; return which of the file it is."""
+    control = world.control
+    request: int = control.arrived
+    if world.knobs.follows:
+        request = pop(world.coming, control.coming)
+        control.coming -= 1
+        came = world.came[control.arrived]
+        came.when, came.actor = control.now, request
+    control.arrived += 1
+    return request
+
+
+@inner
+def call_followers(world: World, request: int, is_of_start: int) -> None:
+    """Let those come that follow the file's `request` once it starts, or has ended, and that wait for nothing else."""
+    control = world.control
+    for i in range(world.first_follower[request], world.first_follower[request + 1]):
+        follower = world.followers[i]
+        if follower.is_of_start == is_of_start:
+            waiting = world.waiting[follower.row]
+            waiting.ready_ns = max(waiting.ready_ns, control.now + follower.delay_ns)
+            waiting.left -= 1
+            if waiting.left == 0:
+                push(world.coming, control.coming, waiting.ready_ns, follower.row)
+                control.coming += 1
+
+
+@inner
 def join(world: World, actor: int) -> None:
     """Begin to decode the actor's request with those that do."""
     me = world.actors[actor]

@@ -11,10 +11,12 @@ import numpy as np
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import ModelShape, Piece, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.requests.requests import Requests
-from kvtrace.sim import records
+from kvtrace.requests.turns.waits import Waits
+from kvtrace.sim import records, tables
 from kvtrace.sim.chains import chunk_chains, conversations
 from kvtrace.sim.policies.policies import Policy
-from kvtrace.sim.presets.preset import BYTES_PER_US, Entry, Match, Placement, Preset, Promotion, Recency
+from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
+from kvtrace.sim.presets.tier import BYTES_PER_US, Recency
 from kvtrace.sim.records import NONE, Knobs, World
 from kvtrace.users import synthetic
 from kvtrace.users.workload import Library, Popularity, ServingMode
@@ -35,6 +37,8 @@ class Load:
     seed: int = 0
     until_ns: int = FOREVER_NS
     max_requests: int = 2**62
+    waits: Waits | None = None
+    """Which requests of the file follow others; None: all arrive at their times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +98,12 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     _set_tiers(world, preset)
     _set_items(world, preset, library, sizes)
     _set_requests(world, requests)
+    if load.waits is not None:
+        _set_waits(world, load.waits)
     world.actors["entry"] = world.actors["prompt"] = NONE
     world.actors["context"] = np.arange(count)
     if len(world.contexts) == 0:
-        world.contexts = records.new_contexts(count * WIDTH)
+        world.contexts = tables.new_contexts(count * WIDTH)
     world.idle, world.idle_contexts = np.arange(count - 1, -1, -1), np.arange(count - 1, -1, -1)
     world.control["idle"] = world.control["idle_contexts"] = count
     world.heap, world.decoding = np.zeros(count + 1, records.EVENT), np.zeros(count + 1, records.EVENT)
@@ -181,7 +187,7 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
 
 
 def _set_tiers(world: World, preset: Preset) -> None:
-    world.tiers, world.queues = records.new_tiers(*tier_limits(preset))
+    world.tiers, world.queues = tables.new_tiers(*tier_limits(preset))
     for of, tier in zip(world.tiers, preset.tiers, strict=True):
         of["ttl_ns"], of["latency_ns"], of["concurrency"] = tier.ttl_ns, tier.latency_ns, tier.concurrency
         of["read_rate"], of["write_rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
@@ -209,10 +215,10 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     items["tokens"], items["objects"], items["first"] = library.tokens, objects, np.cumsum(objects) - objects
     of_items = np.repeat(each, objects)
     used = len(of_items)
-    world.items, world.slots = items, records.new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)]))
+    world.items, world.slots = items, tables.new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)]))
     world.slots["held"][:used] = 1
     has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
-    world.links, world.notes = records.new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
+    world.links, world.notes = tables.new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.pins = np.zeros(used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN)
     world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
@@ -236,6 +242,26 @@ def _set_requests(world: World, requests: Requests | None) -> None:
     world.conversations = np.zeros(count, records.CONVERSATION)
     world.conversations["context"] = NONE
     world.conversations["remaining"] = np.bincount(world.conversation, minlength=count)
+
+
+def _set_waits(world: World, waits: Waits) -> None:
+    """Say which requests wait for which, and let those that wait for none come at their times."""
+    count, order = len(world.arrival_ns), np.argsort(waits.before, kind="stable")
+    world.knobs.follows = True
+    world.first_follower = np.concatenate(
+        [np.zeros(1, np.int64), np.cumsum(np.bincount(waits.before, minlength=count))]
+    )
+    world.followers = np.zeros(len(waits), records.FOLLOWER)
+    for name, values in (("row", waits.row), ("delay_ns", waits.delay_ns), ("is_of_start", waits.is_of_start)):
+        world.followers[name] = values[order]
+    world.waiting, world.came = np.zeros(count, records.WAITING), np.zeros(count, records.EVENT)
+    world.waiting["left"] = np.bincount(waits.row, minlength=count)
+    world.waiting["ready_ns"] = waits.not_before_ns
+    world.coming = np.zeros(count, records.EVENT)
+    firsts = np.flatnonzero(world.waiting["left"] == 0)
+    # They are in order of arrival, and what is in order is a heap.
+    world.coming["when"][: len(firsts)], world.coming["actor"][: len(firsts)] = world.arrival_ns[firsts], firsts
+    world.control["coming"] = len(firsts)
 
 
 def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:

@@ -4,7 +4,8 @@ Its memory does not grow with the rows. A chunk that may still be asked for take
 tier that may delete it 40, and 8 a tier, more (24 a tier more if any policy is not LRU), with at most half as much
 again for room to grow. An entry of a turn takes all of that as long as it may be asked for; so does any chunk with
 decode reads, and with the policies s3fifo and arc, with which every block of a file counts as one that may still be
-asked for. Requests of a file take about 100 bytes a request, 4 a reference to a block, and 12 a distinct block.
+asked for. Requests of a file take about 100 bytes a request, 4 a reference to a block, and 12 a distinct block; where turns
+follow, 60 more a request and 60 a wait.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import ModelShape
-from kvtrace.sim import counters, loop, records, setup
+from kvtrace.sim import counters, loop, records, setup, tables
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.setup import FOREVER_NS, Load
 from kvtrace.users.workload import library_of
@@ -105,6 +106,13 @@ class Simulation:
         """The virtual time: of the last event, once all is over."""
         return int(self.world.control["now"])
 
+    def arrivals(self) -> tuple[Any, Any] | None:
+        """Return which requests of the file arrived, in order, and when, ns; None if all arrive at their times."""
+        if self.load.waits is None:
+            return None
+        came = self.world.came[: self.world.control["arrived"]]
+        return came["actor"], came["when"]
+
     @property
     def requests(self) -> int:
         """How many requests were looked up so far."""
@@ -184,10 +192,10 @@ class Simulation:
         free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
         control["free"] = count + more
         now.free, now.loose = free, np.concatenate([now.loose, np.empty(more, np.int32)])
-        now.slots = np.concatenate([now.slots, records.new_slots(np.zeros(more, np.int64))])
+        now.slots = np.concatenate([now.slots, tables.new_slots(np.zeros(more, np.int64))])
         now.ages = np.concatenate([now.ages, np.zeros(more if len(now.ages) else 0, np.int64)])
         now.pins = np.concatenate([now.pins, np.zeros(more if len(now.pins) else 0, records.PIN)])
-        links, notes = records.new_links(more, tiers, has_policies=len(now.notes) > 0)
+        links, notes = tables.new_links(more, tiers, has_policies=len(now.notes) > 0)
         now.links, now.notes = np.concatenate([now.links, links]), np.concatenate([now.notes, notes])
 
     def _grow_actors(self) -> None:
@@ -213,7 +221,7 @@ class Simulation:
             rows = 2 * old
             now.idle_contexts = np.concatenate([np.arange(rows - 1, old - 1, -1), np.zeros(old, np.int64)])
             now.control["idle_contexts"] = old
-        contexts = records.new_contexts(rows * now.knobs.context_width).reshape(rows, -1)
+        contexts = tables.new_contexts(rows * now.knobs.context_width).reshape(rows, -1)
         used = now.conversations if len(now.conversations) else now.actors
         for context, length in used[["context", "length"]][used["length"] > 0].tolist():
             entries = contexts[context, :length] = before[context, :length]

@@ -22,6 +22,7 @@ def populate(world: World) -> None:
     n = item.objects
     for i in range(n):
         world.chain[i] = item.first + i
+    control.offer = 0
     _place(world, 0, n, 0, NONE, POPULATE, POPULATE)
     control.populated += 1
     if control.populated == len(world.items):

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 from evictions import POLICIES, Lru
 
 from kvtrace.model.shape import Piece, PieceKind
-from kvtrace.sim.presets.preset import Entry, Match, Placement, Policy, Preset, Promotion, Recency
+from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
+from kvtrace.sim.presets.tier import Recency
 from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from kvtrace.requests.requests import Requests
+    from kvtrace.requests.turns.waits import Waits
 
 Row = tuple[int, str, int, str, int, int, int | None, int | None, int]
 
@@ -37,6 +40,9 @@ class Plan:
     """How many of the chain there were before, if each is looked for by itself."""
     prompt: int = 0
     documents: list[int] = field(default_factory=list)
+    waits: list[tuple[int, int, bool]] = field(default_factory=list)
+    """Plans that it comes after, by how long, and whether that is since they came, not since they were answered."""
+    not_before: int = 0
 
 
 class Tier:
@@ -120,7 +126,7 @@ class Batch:
 class Oracle:
     def __init__(
         self, preset: Preset, requests: Requests | None, bytes_per_token: int, ranks: int, *, layers: int = 1,
-        pieces: Sequence[Piece] = (),
+        pieces: Sequence[Piece] = (), waits: Waits | None = None,
     ) -> None:  # fmt: skip
         """`bytes_per_token` is of all `ranks` together; `layers` are groups of layers, each an object."""
         self.preset, self.ranks, self.layers, self.pieces = preset, ranks, layers, pieces
@@ -136,6 +142,16 @@ class Oracle:
         self.order: list[int] = []
         self.known: set[int] = set()
         self.plans = self._plans(requests) if requests is not None else []
+        for k in range(0 if waits is None else len(waits)):
+            plan = self.plans[int(waits.row[k])]
+            plan.waits.append((int(waits.before[k]), int(waits.delay_ns[k]), bool(waits.is_of_start[k])))
+            plan.not_before = int(waits.not_before_ns[waits.row[k]])
+        self.is_renumbered = waits is not None
+        self.names: dict[int, int] = {}
+        """If requests wait for others: the numbers of objects, which have them in the order in which they are asked
+        for."""
+        self.came: list[tuple[int, int]] = []
+        """The plans that came, in order, and when."""
 
     def chunk_bytes(self) -> int:
         parts, page = self.ranks * self.layers, self.preset.pad_bytes
@@ -172,7 +188,7 @@ class Oracle:
         each = (self.sizes[key] if size is None else size) // (self.ranks * self.layers)
         for layer in range(self.layers) if layers is None else layers:
             for rank in range(self.ranks):
-                number = (key * self.ranks + rank) * self.layers + layer
+                number = (self.names.get(key, key) * self.ranks + rank) * self.layers + layer
                 self.rows.append((self.now, op, tier.number, phase, number, each, request, stage, rank))
 
     def use(self, key: int) -> None:
@@ -318,8 +334,8 @@ class Oracle:
                 self.emit("read", tier, "load", key, n, stages.of(tier, tier.reads_at_once), layers=[layer], size=size)
         return stages.end()
 
-    def request(self, n: int) -> Iterator[int | tuple[int]]:
-        plan, p = self.plans[n], self.preset
+    def request(self, plan: Plan, n: int) -> Iterator[int | tuple[int]]:
+        p = self.preset
         mode = p.workload.mode
         self.order = [*plan.documents, *plan.chain]
         found: list[tuple[int, Tier]] = []
@@ -547,22 +563,28 @@ class Oracle:
             size = sum(self.sizes[key] for key in keys if whole and whole.takes(self.sizes[key]))
             is_taken = whole is None or self.evict_together(whole, size, set(keys))
             self.store(keys, None, None, "populate", 99 if is_taken else whole.number)
-        arrivals = [plan.arrival for plan in self.plans]
+        coming = sorted((plan.arrival, n) for n, plan in enumerate(self.plans) if not plan.waits)
+        answered: dict[int, int] = {}
+        in_flight: dict[int, int] = {}
         due: list[tuple[int, int, Iterator[int | tuple[int]]]] = []
         decoding: list[tuple[int, int, Iterator[int | tuple[int]]]] = []
-        idle = list(range(len(arrivals) - 1, -1, -1))
-        n = 0
-        while due or decoding or n < len(arrivals):
+        idle = list(range(len(self.plans) - 1, -1, -1))
+        while due or decoding or coming:
             times = [due[0][:2]] if due else []
             if decoding:
                 times.append((self.batch.time_of(decoding[0][0]), decoding[0][1]))
-            if times and (n == len(arrivals) or min(times)[0] <= arrivals[n]):
+            if times and (not coming or min(times)[0] <= coming[0][0]):
                 self.now, place = min(times)
                 of = due if due and min(times) == due[0][:2] else decoding
                 steps = heapq.heappop(of)[2]
             else:
-                self.now, place, steps = arrivals[n], idle.pop(), self.request(n)
-                n += 1
+                (self.now, n), place = coming.pop(0), idle.pop()
+                steps = self.request(self.plans[n], len(self.came))
+                for key in self.plans[n].chain if self.is_renumbered else ():
+                    self.names.setdefault(key, len(self.names))
+                self.came.append((n, self.now))
+                in_flight[place] = n
+                coming = self.followers(coming, n, answered)
             self.expire()
             for wait in steps:
                 if isinstance(wait, tuple):
@@ -574,4 +596,20 @@ class Oracle:
                     break
             else:
                 idle.append(place)
+                answered[n := in_flight[place]] = self.now
+                coming = self.followers(coming, n, answered)
         return self.rows
+
+    def followers(self, coming: list[tuple[int, int]], after: int, answered: dict[int, int]) -> list[tuple[int, int]]:
+        """Return who is to come, with those that came or were answered by now and had to wait for `after` last."""
+        came = dict(self.came)
+        known = {n for _, n in coming} | set(came)
+        found = list(coming)
+        for n, plan in enumerate(self.plans):
+            if n in known or after not in [other for other, _, _ in plan.waits]:
+                continue
+            times = [(came if is_of_start else answered).get(other) for other, _, is_of_start in plan.waits]
+            if None not in times:
+                ready = [time + delay for time, (_, delay, _) in zip(times, plan.waits, strict=True)]
+                found.append((max(plan.not_before, *ready), n))
+        return sorted(found)

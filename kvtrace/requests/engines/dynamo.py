@@ -30,6 +30,7 @@ class _Replay(msgspec.Struct):
 
 class _Request(msgspec.Struct):
     request_received_ms: _Ms
+    total_time_ms: _Ms | None = None
     output_tokens: Count | None = None
     replay: _Replay | None = None
 
@@ -81,7 +82,9 @@ def read(path: Path) -> Requests:
             raise lines.fault(why, number, "request.replay.input_sequence_hashes")
         session = line.agent_context.session_id if line.agent_context else None
         time_ns = round(request.request_received_ms * _NS_PER_MS)
-        found.add(time_ns, replay.input_length, request.output_tokens or 0, replay.input_sequence_hashes, session)
+        answered_ns = time_ns + round((request.total_time_ms or 0) * _NS_PER_MS)
+        tokens = replay.input_length, request.output_tokens or 0
+        found.add(time_ns, *tokens, replay.input_sequence_hashes, session, answered_ns)
     if not found and unplaced:
         why = f"none of its {unplaced} requests says its prompt's blocks: Dynamo has to trace for replay"
         raise TraceError(why, path=path)

@@ -115,7 +115,7 @@ def read(path: Path) -> Requests:
     found = Gathered()
     for asked in stores.asked:
         tokens = len(asked.prompt) * block_tokens, asked.answer_blocks * block_tokens
-        found.add(asked.first_ns, *tokens, chain=asked.prompt, session=asked.session)
+        found.add(asked.first_ns, *tokens, asked.prompt, asked.session, answered_ns=asked.last_ns)
     how = "a request arrives when its first block is stored, prompts and answers count whole blocks only"
     notes = [
         *reader.meta.notes,

@@ -24,6 +24,7 @@ class Gathered:
     def __init__(self) -> None:
         """Start without any."""
         self._times, self._inputs, self._outputs, self._sessions = (array("q") for _ in range(4))
+        self._answered = array("q")
         self._chains: list[array[int]] = []
         self._ids: dict[Hashable, int] = {}
         self._names: dict[Hashable, int] = {}
@@ -39,9 +40,14 @@ class Gathered:
         output_tokens: int,
         chain: Iterable[Hashable] = (),
         session: Hashable | None = None,
+        answered_ns: int | None = None,
     ) -> None:
-        """Append a request that arrived at `time_ns` of any clock, with the names of its prompt's blocks."""
+        """Append a request that arrived at `time_ns` of any clock, with the names of its prompt's blocks.
+
+        Its answer ended at `answered_ns`, if the log says when.
+        """
         self._times.append(time_ns)
+        self._answered.append(time_ns if answered_ns is None else max(time_ns, min(answered_ns, 2**63 - 1)))
         self._inputs.append(input_tokens)
         self._outputs.append(output_tokens)
         self._chains.append(array("q", [self._ids.setdefault(name, len(self._ids)) for name in chain]))
@@ -70,11 +76,14 @@ class Gathered:
             facts |= {"block_references": len(ids), "rechained_ids": ambiguous, "unnamed_tokens": unnamed}
             said += [*unnamed_notes(unnamed), *rechained_notes(ambiguous)]
         place: dict[str, Any] = {}
+        answered = column(self._answered)[order]
+        if (answered != arrivals).any():
+            place["answered_ns"] = np.minimum(answered - arrivals[0], MAX_NS)
         if self._names:
             sessions = column(self._sessions)[order]
             known = np.flatnonzero(sessions != NONE)
             sessions[known] = dense(sessions[known])[0]
-            place = {"session_id": sessions, "turn": _turns(sessions)}
+            place |= {"session_id": sessions, "turn": _turns(sessions)}
             facts["conversations"] = len(self._names)
         origin = origin_of(kind, path, sha256, len(arrivals), block_tokens, **facts)
         tokens = (inputs, outputs, offsets, ids)

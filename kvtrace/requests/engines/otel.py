@@ -27,6 +27,7 @@ class _Attribute(msgspec.Struct):
 
 class _Span(msgspec.Struct, rename="camel"):
     start_time_unix_nano: str | int = 0
+    end_time_unix_nano: str | int = 0
     attributes: list[_Attribute] = []
 
 
@@ -64,8 +65,10 @@ def read(path: Path) -> Requests:
             asked, answered = (_count(of.get(name), name, lines, number) for name in (INPUT, OUTPUT))
             cached += _count(of.get(CACHED), CACHED, lines, number)
             time_ns = _count(span.start_time_unix_nano, "startTimeUnixNano", lines, number, most=2**63 - 1)
+            end_ns = _count(span.end_time_unix_nano, "endTimeUnixNano", lines, number, most=2**63 - 1)
             session = of.get(CONVERSATION)
-            found.add(time_ns, asked, answered, session=None if session is None else str(session))
+            name = None if session is None else str(session)
+            found.add(time_ns, asked, answered, session=name, answered_ns=end_ns)
     if not found:
         raise TraceError(f"none of its {others} spans has {INPUT}", path=path)
     notes = ["spans give lengths only: there are no block ids, and prompts share a prefix only within a conversation"]

@@ -121,24 +121,11 @@ def test_check_compares_and_leaves_only_its_table(tmp_path):
 @pytest.mark.full
 @pytest.mark.root
 def test_the_device_is_looked_at_and_sees_long_reads_whole():
-    import pyarrow as pa
-    from conftest import trace_meta
+    from blocks import write_blocks
     from probe_load import place_on_disk
 
-    from kvtrace.core.schema import BLOCKS, arrow_schema
-    from kvtrace.core.tables import create
-
-    schema, ops, ms = arrow_schema(BLOCKS), range(60), 10**6
-    columns = {
-        "insert_ns": [20 * ms * i for i in ops], "issue_ns": [20 * ms * i for i in ops],
-        "complete_ns": [20 * ms * i + ms for i in ops], "device": ["vda"] * 60,
-        "sector": [i % 16 * MIB // 512 for i in ops], "bytes": [MIB] * 60, "rwbs": ["R"] * 60, "pid": [1] * 60,
-        "comm": ["app"] * 60, "error": [0] * 60,
-    }  # fmt: skip
     with place_on_disk() as (folder, _disk):
-        with create(folder / "blocks.parquet", BLOCKS, trace_meta(BLOCKS)) as out:
-            arrays = [pa.array(columns[name], schema.field(name).type) for name in schema.names]
-            out.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        write_blocks(folder / "blocks.parquet", [(20 * i, "R", i % 16 * MIB, MIB) for i in range(60)])
         done = run_cli(
             "kvdistill", "fio", folder / "blocks.parquet", "-o", folder / "out", "--mode", "stat", "--check", "--json"
         )
@@ -194,7 +181,7 @@ def test_the_conversation_trace_under_fio(tmp_path):
         "--check-null", "--check-seconds", "2", "--max-runtime", "2s", "--json",
     )  # fmt: skip
     replay, reuse = json.loads(done.stdout)["closeness"]["comparisons"]
-    # What does not hang on how busy this machine is; docs/fio-jobs.md has the times.
+    # What does not hang on how busy this machine is; docs/concepts/fio-jobs.md has the times.
     passed = {v["name"]: v["passes"] for v in replay["verdicts"]}
     assert passed["same I/Os"] is passed["size TV"] is passed["read share"] is True
     assert reuse["fio"]["size_tv"] <= 0.015
@@ -208,10 +195,3 @@ def test_a_job_in_a_folder_named_from_here_is_run_with_the_probes(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     seen = run_seen(Path("jobs/one.fio"), 60)
     assert seen.result["jobs"][0]["write"]["total_ios"] == 16
-
-
-def test_a_job_of_a_trace_is_compared_at_fios_side_and_says_so(tmp_path):
-    """What a trace asks of files is no block request: the layer merges and splits, of a replay as of fio."""
-    options = ["--tier", "nvme", "--check", "--check-seconds", 2, "-o", tmp_path / "out", "--json"]
-    done = run_cli("kvdistill", "fio", write_hand(tmp_path), *options)
-    assert "only fio's side was compared: the source is what was asked of files" in done.stdout + done.stderr

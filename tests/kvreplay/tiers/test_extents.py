@@ -21,7 +21,7 @@ from kvreplay.engine import ring
 from kvreplay.plan.residency import trace_residency
 from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers import directio
-from kvreplay.tiers.extents import ExtentTier
+from kvreplay.tiers.extents import SPARE_SHARE, ExtentTier
 from kvreplay.tiers.space import Header, Space, decode_header, encode_header, read_header
 from kvreplay.tiers.tier import Holding, StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError
@@ -293,6 +293,19 @@ def test_where_a_filesystem_allocates_nothing_the_file_is_only_made_long(
         assert (os.fstat(file.fileno()).st_size, os.fstat(file.fileno()).st_blocks) == (1 << 20, 0)
         with pytest.raises(OSError, match="No space left on device"):
             directio.allocate(file.fileno(), 2 << 20)
+
+
+def test_without_deletes_a_file_is_no_longer_than_what_it_will_hold(tmp_path: Path) -> None:
+    """However much may be in flight: room for writes that are ahead of deletes is for deletes that there are."""
+    sizes = []
+    for rows in (
+        [row("write", i, IO) for i in range(4)],
+        [*(row("write", i, IO) for i in range(4)), row("delete", 3, IO)],
+    ):
+        outcome, _ = run(tmp_path, rows, tmp_path / "s.dat", is_buffered=True, queue_depth=1024)
+        sizes.append(outcome.run.tiers["nvme"]["size_bytes"])
+    assert sizes[0] <= BLOCK + 4 * IO * (1 + SPARE_SHARE)
+    assert sizes[1] == sizes[0] + IO
 
 
 def test_a_kept_file_is_known_again_and_not_written_twice(tmp_path: Path) -> None:

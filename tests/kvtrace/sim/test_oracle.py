@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +14,11 @@ from simulated import ONE_BYTE, TWO_HEADS, mlperf_of, preset_of, requests_of, si
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.layers import Chunked, Full, KvDtype, Sliding
 from kvtrace.model.shape import ModelShape, bytes_per_token_per_rank, pieces, stored_ranks
+from kvtrace.requests.turns.follow import waits_of
+from kvtrace.requests.turns.waits import Waits
 from kvtrace.sim.output import trace_batch
-from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion, Recency
+from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion
+from kvtrace.sim.presets.tier import Recency
 from kvtrace.sim.simulation import Load
 from kvtrace.trace.ledger import Ledger
 
@@ -52,6 +57,27 @@ def request_lists(draw):
 
 
 @st.composite
+def waiting(draw, requests):
+    """Return which of the requests wait for others: nothing, sessions, or a graph with joins and waits for starts."""
+    count, kind = len(requests), draw(st.sampled_from(["none", "sessions", "graph"]))
+    if kind == "none":
+        return None
+    delays = st.sampled_from([0, 0, 1, 5, 30])
+    if kind == "sessions":
+        sessions = draw(st.lists(st.integers(-1, 2), min_size=count, max_size=count))
+        return waits_of(replace(
+            requests, session_id=np.array(sessions),
+            answered_ns=requests.arrival_ns + draw(st.sampled_from([0, 2])),
+        ))  # fmt: skip
+    edges = [
+        (row, before, draw(delays), draw(st.booleans()))
+        for row in range(1, count)
+        for before in sorted(draw(st.sets(st.integers(0, row - 1), max_size=3)))
+    ]
+    return Waits.of(count, edges, np.array(draw(st.lists(delays, min_size=count, max_size=count)), dtype=np.int64))
+
+
+@st.composite
 def presets(draw, semantics):
     entry, match, placement, promotion = semantics
     # Sizes near multiples of a chunk of four tokens at 1, 4 or 16 bytes each.
@@ -87,17 +113,20 @@ def test_every_row_is_what_plain_python_says(semantics, data):
         st.sampled_from([(ONE_BYTE, 1), (ONE_BYTE, 8), (TWO_HEADS, 1), (TWO_HEADS, 2), (TWO_HEADS, 8)])
     )
     per_rank, stored = bytes_per_token_per_rank(model, ranks), stored_ranks(model, ranks)
-    oracle = Oracle(preset, requests, per_rank * stored, stored)
+    load = Load(requests=requests, waits=data.draw(waiting(requests)))
+    oracle = Oracle(preset, requests, per_rank * stored, stored, waits=load.waits)
     expected = oracle.run()
-    simulation, rows, _, _ = simulate(preset, Load(requests=requests), model, ranks=ranks)
+    simulation, rows, _, _ = simulate(preset, load, model, ranks=ranks)
     assert rows == expected
+    if (arrivals := simulation.arrivals()) is not None:
+        assert list(zip(*map(list, arrivals), strict=True)) == oracle.came
 
     stats = simulation.stats()
     assert sum(t["hits"] for t in stats["tiers"]) == oracle.hits
     assert (stats["lookups"], stats["requests"]) == (oracle.lookups, len(requests))
     # A few rows of room at a time make the loop stop and go on, and change nothing.
     for room in (1, 3, 50):
-        other, same_rows, _, _ = simulate(preset, Load(requests=requests), model, ranks=ranks, rows=room)
+        other, same_rows, _, _ = simulate(preset, load, model, ranks=ranks, rows=room)
         assert same_rows == rows
         assert other.stats() == stats
 
@@ -149,13 +178,16 @@ def test_marks_exclusion_windows_layers_and_padding(semantics, data):
         preset = msgspec.structs.replace(preset, layers_per_object=data.draw(st.sampled_from([0, 1, 2, 3])))
         layers = -(-4 // preset.layers_per_object) if preset.layers_per_object else 1
     per_rank, stored = bytes_per_token_per_rank(model, ranks), stored_ranks(model, ranks)
-    oracle = Oracle(preset, requests, per_rank * stored, stored, layers=layers, pieces=pieces(model, ranks))
+    load = Load(requests=requests, waits=data.draw(waiting(requests)))
+    oracle = Oracle(
+        preset, requests, per_rank * stored, stored, layers=layers, pieces=pieces(model, ranks), waits=load.waits
+    )
     expected = oracle.run()
-    simulation, rows, _, _ = simulate(preset, Load(requests=requests), model, ranks=ranks)
+    simulation, rows, _, _ = simulate(preset, load, model, ranks=ranks)
     assert rows == expected
     assert sum(t["hits"] for t in simulation.stats()["tiers"]) == oracle.hits
     assert simulation.world.tiers["looked_up"].tolist() == [tier.looked_up for tier in oracle.tiers]
-    assert simulate(preset, Load(requests=requests), model, ranks=ranks, rows=1)[1] == rows
+    assert simulate(preset, load, model, ranks=ranks, rows=1)[1] == rows
 
 
 @settings(max_examples=80, deadline=None)

@@ -1,0 +1,126 @@
+"""A trace's jobs beside a replay of it: the same window, the same disk, block requests on both sides."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from blocks import write_blocks
+from conftest import run_cli
+from kvdistill_rows import MS, distil_rows, io, write_hand
+
+from kvdistill.check import replayed
+from kvdistill.check.check import _compare, _Run
+from kvdistill.check.closeness import job_figures
+from kvdistill.check.device import Seen, direct_requests
+from kvdistill.check.replayed import replay_seen, write_part
+from kvdistill.check.streams import asked_stream
+from kvdistill.formats.iolog import LogOptions, split_ios
+from kvdistill.jobs.job import FioMode, JobOptions
+from kvdistill.jobs.write import Wanted, write_job
+from kvdistill.profile.distil import distil
+from kvtrace.core.limit import Limit, parse_limit
+
+MIB = 1 << 20
+
+
+def test_the_part_is_the_tiers_rows_of_the_window_from_the_first_second_on(tmp_path):
+    trace, window = write_hand(tmp_path), Limit(begin_ns=2 * MS, span_ns=38 * MS)
+    write_part(trace, distil(trace, "nvme", window, tmp_path), tmp_path / "part.parquet")
+    rows = pq.read_table(tmp_path / "part.parquet").to_pylist()
+    # The tier's first row is at 10 ms: what comes from 12 ms on, up to before 50 ms.
+    assert [(row["ts_ns"] // MS, row["op"], row["object_id"]) for row in rows] == [
+        (1000, "read", 2), (1008, "read", 1), (1018, "read", 0), (1028, "delete", 0),
+    ]  # fmt: skip
+    assert {row["tier"] for row in rows} == {2}
+
+
+def test_who_is_not_root_is_told(tmp_path, monkeypatch):
+    part = distil(write_hand(tmp_path), "nvme", Limit(), tmp_path)
+    monkeypatch.setattr(replayed, "disk_of", lambda _place: None)
+    assert replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB) == (
+        None, "no block device lies beneath the target",
+    )  # fmt: skip
+    monkeypatch.setattr(replayed, "disk_of", lambda place: place)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    seen, why = replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB)
+    assert seen is None
+    assert why.endswith("needs root")
+
+
+def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
+    """fio's side equals what the trace asks, but at the device each read comes in two: only the replay tells."""
+    part = distil_rows(tmp_path, [io(10 * i, "read", i, MIB) for i in range(40)])
+    whole = [(10.0 * i, "RS", i * MIB, MIB) for i in range(40)]
+    halves = [(ms + k, "RS", at + k * MIB // 2, MIB // 2) for ms, _rw, at, _bytes in whole for k in (0, 1)]
+    noise = [(5.0, "RM", 0, 4096), (7.0, "W", 0, 4096)]
+    sides = {}
+    for name, rows in (("replay", whole), ("fio", halves)):
+        blocks = write_blocks(tmp_path / f"{name}.parquet", sorted([*rows, *noise]))
+        sides[name], why = direct_requests(blocks, "vda", tmp_path / name)
+        assert why is None
+    options = Wanted([FioMode.REPLAY], JobOptions(), LogOptions())
+    written = write_job(FioMode.REPLAY, part, tmp_path, options)
+    asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
+    logged = job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
+    run = _Run(FioMode.REPLAY, part, "all", tmp_path, options, written, sides["replay"])
+
+    pair = _compare(run, Seen({}, sides["fio"], None), asked, logged)
+    assert (pair.source.side, pair.fio.side) == ("device", "device")
+    assert (pair.source.ios, pair.fio.ios) == (40, 80), "metadata and buffered writes are no I/O of either"
+    assert (pair.fio.size_tv, pair.fio.gap_resolution_us) == (1, 1)
+    # Gaps of 10 ms beside gaps of 1 and 9 ms.
+    assert pair.fio.gap_ks == 1
+    passes = {v.name: v.passes for v in pair.verdicts}
+    assert (passes["size TV"], passes["same I/Os"]) == (False, True)
+    assert "seen at the device" not in passes
+
+    same = _compare(run, Seen({}, sides["replay"], None), asked, logged)
+    assert (same.fio.size_tv, same.fio.gap_ks) == (0, 0)
+    assert not [v.name for v in same.verdicts if v.passes is False]
+
+    unseen = _compare(run, Seen({}, None, "no probes"), asked, logged)
+    assert (unseen.source.side, unseen.fio.side) == ("asked", "fio")
+    assert msgspec.to_builtins(unseen.verdicts)[-1]["name"] == "seen at the device"
+
+
+@pytest.mark.fio
+@pytest.mark.bpf
+@pytest.mark.root
+def test_a_check_replays_the_trace_and_compares_at_the_device():
+    from probe_load import place_on_disk
+
+    with place_on_disk() as (folder, _disk):
+        trace = write_hand(folder)
+        done = run_cli(
+            "kvdistill", "fio", trace, "--tier", "nvme", "-o", folder / "out", "--mode", "replay", "--check",
+            "--io-bytes", "4MiB", "--json",
+        )  # fmt: skip
+        assert sorted(path.name for path in (folder / "out").iterdir()) == [
+            "closeness.json", "prefill.fio", "profile.json", "replay.fio", "replay.iolog",
+        ]  # fmt: skip
+    closeness = json.loads(done.stdout)["closeness"]
+    (replay,) = closeness["comparisons"]
+    assert replay["source"]["side"] == replay["fio"]["side"] == "device"
+    # Five reads and three writes, whole: the scratch files may lie in several stretches of the disk.
+    assert 8 <= replay["source"]["ios"] <= 12
+    assert replay["source"]["mean_depth"] is not None
+    (note,) = (note for note in closeness["notes"] if "a replay of this part of the trace by kvreplay" in note)
+    assert "both sides are block requests" in note
+
+
+@pytest.mark.fio
+def test_a_check_without_a_device_compares_fios_side_and_says_so(tmp_path, monkeypatch):
+    from kvdistill.check.fio_jobs import write_jobs
+    from kvdistill.jobs.write import CheckOptions
+
+    monkeypatch.setattr(replayed, "disk_of", lambda _place: None)
+    wanted = Wanted([FioMode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions(seconds=1))
+    closeness = write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", parse_limit(None), wanted).closeness
+    assert closeness is not None
+    assert closeness.comparisons[0].fio.side == "fio"
+    why = "only fio's side was compared, with what the trace asks of files: no block device lies beneath the target"
+    assert why in closeness.notes

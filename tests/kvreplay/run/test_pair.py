@@ -1,0 +1,63 @@
+"""Two sides in turn: who goes when, what is left behind, and what is said."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import run_process, write_trace
+
+ROWS = [(0, "write", 2, "store", 0, 0, 4096, 0, 0, 0), (0, "read", 2, "load", 0, 0, 4096, 1, 0, 0)]
+
+
+@pytest.fixture
+def places(tmp_path):
+    write_trace(tmp_path / "t.parquet", ROWS)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def compare(where, *more):
+    sides = ("--tier", "nvme=one", "--against", "nvme=two")
+    return run_process("kvreplay", "compare", "t.parquet", *sides, *more, cwd=where)
+
+
+def test_the_sides_take_turns_and_are_compared(places):
+    done = compare(places, "--trials", "3", "-o", "out", "--json")
+    runs = [line.partition(":")[0] for line in done.stderr.splitlines() if line.startswith("out/")]
+    assert runs == [
+        f"out/{run}" for run in ("a/trial-1", "b/trial-1", "b/trial-2", "a/trial-2", "a/trial-3", "b/trial-3")
+    ]
+    found = json.loads(done.stdout)
+    assert found["names"] == ["a", "b"]
+    assert found["trials"] == [3, 3]
+    assert found["settings"]["tiers.nvme"] == ["one", "two"]
+    assert len(json.loads((places / "out/b/trials.json").read_text())["runs"]) == 3
+
+
+def test_a_drive_is_not_compared_with_itself(places):
+    done = run_process(
+        "kvreplay", "compare", "t.parquet", "-t", "nvme=one", "--against", "nvme=one", cwd=places, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--against: it names the targets of --tier" in done.stderr
+
+
+def test_a_directory_with_a_finished_comparison_is_not_written_over(places):
+    compare(places, "--trials", "1", "-o", "out")
+    done = run_process(
+        "kvreplay",
+        "compare",
+        "t.parquet",
+        "-t",
+        "nvme=one",
+        "--against",
+        "nvme=two",
+        "-o",
+        "out",
+        cwd=places,
+        check=False,
+    )
+    assert done.returncode == 4
+    assert "--force" in done.stderr
