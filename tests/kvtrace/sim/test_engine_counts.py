@@ -7,6 +7,9 @@ import json
 import pytest
 from engine_runs import CPU, DISK, ENGINES, counted, simulated
 
+from kvtrace.core.schema import TRACE
+from kvtrace.core.tables import open_table
+
 COUNTS = sorted(path.stem for path in (ENGINES / "counts").glob("*.json"))
 OP = {"writes": "write", "reads": "read", "deletes": "delete"}
 TIERS = {"": DISK, "cpu": CPU, "fs": DISK}
@@ -40,4 +43,10 @@ def test_counts_equal_the_engines(monkeypatch, tmp_path, name):
     for what, expected in real.items():
         ours = column(counts, what)
         wrong[what] = [(n, a, b) for n, (a, b) in enumerate(zip(expected, ours, strict=True)) if a != b]
+    stats = open_table(tmp_path / "t.parquet", TRACE).meta.stats
+    for what, ours in (
+        ("file_lookups", stats["tiers"][-1]["file_lookups"]),
+        ("offers", (stats["offers"] or {}).get("count")),
+    ):
+        assert golden.get(what, ours) == ours, what
     assert not any(wrong.values()), {what: (len(found), found[:5]) for what, found in wrong.items() if found}
