@@ -32,6 +32,15 @@ MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
 """Defaults where the preset has none."""
 
 
+FollowTurns = Annotated[
+    str | None,
+    typer.Option(
+        help="Later turns of FILE's sessions follow, a pause after the simulated answer before them, or arrive "
+        "as-recorded.  [default: as-recorded; follow where FILE has no times for them]"
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class StackArguments:
     """The caching stack and the model that it serves."""
@@ -65,6 +74,25 @@ class RunArguments:
     tensor_parallel: TensorParallel = 1
 
 
+@dataclass(frozen=True, slots=True)
+class DriveArguments:
+    """The drive that is worn: None for what was not given."""
+
+    drive_size: Annotated[
+        str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
+    ] = None
+    drive_endurance: Annotated[
+        str | None,
+        typer.Option(help="Also print years of life of a drive that may be written so much, such as 7PB (its TBW)."),
+    ] = None
+
+    def read(self) -> tuple[int | None, int | None]:
+        """Return the bytes that it holds, and those that it may be written."""
+        from kvtrace.core.statistics import parse_drive
+
+        return parse_drive("--drive-size", self.drive_size), parse_drive("--drive-endurance", self.drive_endurance)
+
+
 @takes_groups
 def gen(
     file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
@@ -76,18 +104,10 @@ def gen(
     users: UserArguments,
     run: RunArguments,
     requests_out: Annotated[Path | None, typer.Option(help="Also write the requests table here.")] = None,
-    drive_size: Annotated[
-        str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
-    ] = None,
+    drive: DriveArguments,
     as_json: AsJson = False,
     source: SourceArguments,
-    turns: Annotated[
-        str | None,
-        typer.Option(
-            help="Later turns of FILE's sessions follow, a pause after the simulated answer before them, or arrive "
-            "as-recorded.  [default: as-recorded; follow where FILE has no times for them]"
-        ),
-    ] = None,
+    turns: FollowTurns = None,
 ) -> None:
     """Simulate requests over the tiers of a preset and write the I/O as a trace, deletes included.
 
@@ -101,32 +121,33 @@ def gen(
     """
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.statistics import endurance, parse_drive_size
+    from kvtrace.core.statistics import endurance
     from kvtrace.sim import output as trace_output
     from kvtrace.sim.output import describer
 
-    size_bytes = parse_drive_size(drive_size)
-    simulation, config = _prepare(file, stack, users, run, source, turns)
+    worn = drive.read()
+    simulation, config = prepare(file, stack, users, run, source, turns)
     describe = describer(simulation, config, ["kvtrace", *sys.argv[1:]])
-    with compile_announced(), progress("simulating", _span_ns(simulation, config)) as tick:
+    with compile_announced(), progress("simulating", span_ns(simulation, config)) as tick:
         meta = trace_output.write(output, simulation, describe, requests_out, tick)
     for note in meta.notes:
         log(f"note: {note}")
     facts = {name: config[name] for name in ("preset", "model", "seed")}
     summary = {"file": str(output), "rows": meta.rows, **facts, "stats": meta.stats}
     summary["serving"] = config["serving"]
-    summary["endurance"] = endurance(meta.stats or {}, _span_ns(simulation, config), size_bytes)
+    summary["endurance"] = endurance(meta.stats or {}, span_ns(simulation, config), *worn)
     if as_json:
         emit_json(summary)
         return
     show_documents([_document(summary)])
     if unplaced := summary["stats"]["unplaced_objects"]:
-        log(f"note: {unplaced} objects were too large for every tier and were not stored")
+        log(f"note: {unplaced} objects were stored nowhere: too large for every tier, or no room in the staging tier")
 
 
-def _span_ns(simulation: Simulation, config: dict[str, Any]) -> int | None:
+def span_ns(simulation: Simulation, config: dict[str, Any]) -> int | None:
     """Return over how long requests arrive, as far as it is known so far: to the last one, or to the end."""
-    requests, duration_ns, most = simulation.load.requests, config["duration_ns"], config["max_requests"]
+    requests, most = simulation.load.requests, config["max_requests"]
+    duration_ns: int | None = config["duration_ns"]
     if requests is None:
         return simulation.now_ns if simulation.requests == most else duration_ns
     if (arrivals := simulation.arrivals()) is not None:
@@ -137,7 +158,8 @@ def _span_ns(simulation: Simulation, config: dict[str, Any]) -> int | None:
     return duration_ns
 
 
-def _prepare(
+# Long: each option is said once here, in the order in which one needs the other.
+def prepare(
     file: Path | None,
     stack: StackArguments,
     users: UserArguments,
@@ -250,7 +272,11 @@ def _document(summary: dict[str, Any]) -> Document:
         share: hit_ratio = hits
         bytes: read_bytes = read, written_bytes = written, deleted_bytes = deleted, live_bytes = live at end
     """
-    tables = [table_of("simulated", Sheet.SUMMARY, spec, stats["tiers"])]
+    rows = stats["tiers"]
+    if any("refused_bytes" in tier for tier in rows):
+        spec += "bytes: refused_bytes = not admitted"
+        rows = [{"refused_bytes": None} | tier for tier in rows]
+    tables = [table_of("simulated", Sheet.SUMMARY, spec, rows)]
     if first is not None:
         rows = [first[kind] | {"kind": kind.replace("_", " ")} for kind in ("with_cache", "without_cache")]
         spec = "text: kind =; ns: p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9"
@@ -266,9 +292,27 @@ def _document(summary: dict[str, Any]) -> Document:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
         if tier["drive_writes_per_day"] is not None:
             line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
+        if tier.get("years_of_life") is not None:
+            line += f", {tier['years_of_life']:.3g} years of life"
         worn.append(line + " (this trace's rate, kept up)")
+    worn += _of_offers(stats)
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
         f"seed {summary['seed']}, {format_count(stats['requests'])} requests"
     )
     return Document(summary["file"], headline, [Chapter("", tables, worn)])
+
+
+def _of_offers(stats: dict[str, Any]) -> list[str]:
+    """Return what an engine does beside reading and writing, where its preset says so: look-ups, and refusals."""
+    said = [
+        f"{tier['name']}: {format_count(tier['file_lookups'])} look-ups of files (simulated; no rows of the trace)"
+        for tier in stats["tiers"]
+        if "file_lookups" in tier
+    ]
+    if (offers := stats.get("offers")) is not None and offers["refused"]:
+        said.append(
+            f"{format_count(offers['refused'])} of {format_count(offers['count'])} offers were refused for want of "
+            f"room, {format_count(offers['refused_objects'])} objects in all; each is offered again"
+        )
+    return said

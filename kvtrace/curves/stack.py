@@ -12,11 +12,11 @@ from kvtrace.core.compiled import allocating, inner, njit
 from kvtrace.curves.optimal import OPTIMAL, optimal_uses
 from kvtrace.curves.uses import Uses
 from kvtrace.sim.chains import Chains
+from kvtrace.sim.empty import new_links, new_slots, new_tiers
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.policies.queues import first_expiry, on_hit, on_insert, on_remove, queue_of, victim
 from kvtrace.sim.records import NONE, UNBOUNDED, World
 from kvtrace.sim.setup import set_policies
-from kvtrace.sim.tables import new_links, new_slots, new_tiers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,6 +9,7 @@ import numpy as np
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Preset
+from kvtrace.sim.presets.tier import Admission, TierSetting
 from kvtrace.sim.records import World
 
 
@@ -20,7 +21,9 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
     per_tier = [
         {"name": tier.name, "hits": int(of["hits"]), "hit_ratio": _ratio(of["hits"], lookups)}
         | {name: int(of[name]) for name in counted}
-        | {"live_bytes": int(of["used"]), "file_lookups": int(of["looked_up"]) if tier.looks_past_miss else None}
+        | {"live_bytes": int(of["used"])}
+        | _refused(tier, of)
+        | ({"file_lookups": int(of["looked_up"])} if tier.looks_past_miss else {})
         for tier, of in zip(preset.tiers, tiers, strict=True)
     ]
     return {
@@ -38,10 +41,17 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
         },
         "decode_misses": int(total["decode_misses"]),
         "unplaced_objects": int(total["unplaced"]),
-        "offers": _offers(preset, total),
+        **_offers(preset, total),
         "first_token": None if first_tokens is None else _first_token(first_tokens),
         "tiers": per_tier,
     }
+
+
+def _refused(tier: TierSetting, of: Any) -> dict[str, int]:
+    """Return what the tier was offered and did not take; nothing if it takes all."""
+    if tier.admission is Admission.ALWAYS:
+        return {}
+    return {"refused_objects": int(of["refused"]), "refused_bytes": int(of["refused_bytes"])}
 
 
 def _ratio(part: int, whole: int) -> float | None:
@@ -56,15 +66,12 @@ def _shared(total: Any, share: float, kind: str) -> dict[str, Any] | None:
     return {"lookups": lookups, "hits": hits, "hit_ratio": _ratio(hits, lookups)}
 
 
-def _offers(preset: Preset, total: Any) -> dict[str, int] | None:
-    """Return what was offered to a tier that takes all or nothing, refused objects as often; null if none does."""
+def _offers(preset: Preset, total: Any) -> dict[str, Any]:
+    """Return how often a tier that takes all or nothing was offered something, and refused it; nothing without one."""
     if not any(tier.whole_offers and tier.policy is Policy.LRU for tier in preset.tiers):
-        return None
-    return {
-        "count": int(total["offers"]),
-        "refused": int(total["refused_offers"]),
-        "refused_objects": int(total["refused_objects"]),
-    }
+        return {}
+    names = {"count": "offers", "refused": "refused_offers", "refused_objects": "refused_objects"}
+    return {"offers": {name: int(total[column]) for name, column in names.items()}}
 
 
 def _first_token(times: Any) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from kvtrace.sim.tiers.rows import LOAD as LOAD_PHASE
 from kvtrace.sim.tiers.rows import PROMOTE as PROMOTE_PHASE
 from kvtrace.sim.tiers.rows import READ, RETRIEVE, begin_stage, emit, emit_layer, in_stage, live_in, size_of
 from kvtrace.sim.tiers.slots import give_slot
-from kvtrace.sim.tiers.tiers import alone_ns, drop, fastest, follow, pin, serve_read, touch, write
+from kvtrace.sim.tiers.staging import cut_reads, stage_reads
+from kvtrace.sim.tiers.tiers import begin_reads, drop, fastest, fastest_from, follow, pin, serve_in_turn, touch, write
 
 
 @inner
@@ -66,10 +67,12 @@ def _look_up(world: World, first: int, known: int) -> int:
     chain, where, knobs = world.chain, world.where, world.knobs
     for i in range(first):
         where[i] = fastest(world, chain[i])
-    end, in_fastest = first, -1
+    end, in_fastest, of = first, -1, 0
     while end < known:
-        found = fastest(world, chain[end])
+        found = fastest_from(world, chain[end], of)
         where[end] = found
+        if knobs.is_by_tier:
+            of = max(of, found)
         if found == NONE and knobs.is_prefix:
             break
         if found != 0 and in_fastest < 0:
@@ -78,7 +81,7 @@ def _look_up(world: World, first: int, known: int) -> int:
     if in_fastest >= 0 and (end - in_fastest) * knobs.chunk_tokens < knobs.min_load_tokens:
         # Not worth a load from below: the engine computes these again.
         end = in_fastest
-    return end
+    return cut_reads(world, first, end) if knobs.staging else end
 
 
 @inner
@@ -111,35 +114,31 @@ def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
     me, knobs, chain, where = world.actors[actor], world.knobs, world.chain, world.where
     now, documents, request = world.control.now, me.retrieved_objects, me.request
     done, hits, hit_bytes, document_hits = now, 0, 0, 0
-    # Of reads that a tier runs only so many of at once: when those that run began, when they end, how many they are.
-    begun, ended, running = now, now, 0
     stage = 0
+    begin_reads(world, now)
     begin_stage(world)
     for i in range(end):
         t = where[i]
         if t != NONE:
             entry, tier = chain[i], world.tiers[t]
             size = _read_size(world, size_of(world, entry), i - documents, end - documents)
-            follow(world, t, i)
-            touch(world, t, entry)
+            if not tier.loads_backwards:
+                follow(world, t, i)
+                touch(world, t, entry)
             tier.read_bytes += size
             tier.hits += 1
             tier.hit_bytes += size
             hits += 1
             hit_bytes += size
-            read_by = serve_read(world, t, size, now)
-            if tier.request_reads > 0:
-                if running == tier.request_reads:
-                    begun, running = ended, 0
-                running += 1
-                read_by = max(read_by, begun + alone_ns(world, t, size))
-                ended = max(ended, read_by)
+            read_by = serve_in_turn(world, t, size, now)
             pin(world, entry, read_by)
             done = max(done, read_by)
             if i < documents:
                 document_hits += 1
                 stage = in_stage(world, stage, t, tier.request_reads)
                 emit(world, now, READ, t, RETRIEVE, entry, size, request, stage)
+    if knobs.loads_backwards:
+        _touch_backwards(world, end)
     stage += world.control.is_staged
     layers = knobs.layers if hits > document_hits else 0
     for layer in range(layers):
@@ -153,6 +152,15 @@ def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
         stage += world.control.is_staged
     me.stage = stage
     return done, hits * knobs.chunk_tokens if knobs.chunk_tokens else hit_bytes // knobs.bytes_per_token
+
+
+@inner
+def _touch_backwards(world: World, end: int) -> None:
+    """Note that those of `chain[:end]` were used that are in tiers where the last of them counts as used first."""
+    for i in range(end - 1, -1, -1):
+        t = world.where[i]
+        if t != NONE and world.tiers[t].loads_backwards:
+            touch(world, t, world.chain[i])
 
 
 @inner
@@ -195,14 +203,22 @@ def _count_past_miss(world: World, actor: int) -> None:
 @inner
 def promote(world: World, actor: int) -> int:
     """Copy what was loaded to faster tiers, as the promotion says; return the time the rest takes to compute."""
-    me, knobs = world.actors[actor], world.knobs
-    if knobs.promotion and me.reached:
+    me, knobs, control = world.actors[actor], world.knobs, world.control
+    if (knobs.promotion or knobs.staging) and me.reached:
         gather(world, actor)
+        of = 0
         for i in range(me.reached):
-            world.where[i] = fastest(world, world.chain[i])
-            if world.where[i] > 0 and world.chain[i] < 0:
+            world.where[i] = fastest_from(world, world.chain[i], of)
+            if knobs.is_by_tier and i >= me.retrieved_objects:
+                of = max(of, world.where[i])
+            if knobs.promotion and world.where[i] > 0 and world.chain[i] < 0:
                 world.chain[i] = give_slot(world, home_of(world, actor, i))
-        me.stage += _copy_up(world, me.reached, me.stage, me.request)
+        staged = me.reached
+        if knobs.staging:
+            staged = cut_reads(world, me.retrieved_objects, me.reached)
+            staged = stage_reads(world, staged, control.now)
+        if knobs.promotion:
+            me.stage += _copy_up(world, me.reached, staged, me.stage, me.request)
     me.step = STORE
     took_ns = _compute(world, me.missed_tokens * knobs.prefill_ns_per_token)
     if is_stepwise(world, actor):
@@ -246,9 +262,13 @@ def _source(world: World, slot: int, found: int) -> int:
 
 
 @inner
-def _copy_up(world: World, end: int, stage: int, request: int) -> int:
-    """Copy each of `chain[:end]` from the tier in `where` to faster ones; return the stages used."""
+def _copy_up(world: World, end: int, staged: int, stage: int, request: int) -> int:
+    """Copy each of `chain[:end]` from the tier in `where` to faster ones; return the stages used.
+
+    The first `staged` ones have buffers in the staging tier, if there is one; the others do not come to it.
+    """
     chain, where, knobs, now = world.chain, world.where, world.knobs, world.control.now
+    staging = knobs.staging - 1
     begin_stage(world)
     at = stage
     for i in range(end):
@@ -264,7 +284,12 @@ def _copy_up(world: World, end: int, stage: int, request: int) -> int:
         while t >= 0:
             if knobs.is_write_back and size <= world.tiers[t].largest:
                 make_room_by_demotion(world, t, slot, now)
-            if make_room(world, t, slot, now):
+            has_place = not world.slots[slot].live & (1 << t)
+            if t == staging and source > t:
+                has_place = has_place and i < staged
+            elif has_place:
+                has_place = make_room(world, t, slot, now)
+            if has_place:
                 follow(world, t, i)
                 at = in_stage(world, at, t, world.tiers[t].request_writes)
                 write(world, t, slot, now, PROMOTE_PHASE, request, at)

@@ -12,7 +12,7 @@ from kvtrace.users.synthetic import USER
 UNBOUNDED = 2**62
 NONE = -1
 
-DONE, ROWS_FULL, SLOTS_FULL, ACTORS_FULL, CHAIN_FULL, CONTEXTS_FULL = range(6)
+DONE, ROWS_FULL, SLOTS_FULL, ACTORS_FULL, CHAIN_FULL, CONTEXTS_FULL, FREQUENCIES_FULL = range(7)
 """Why the loop returned."""
 
 ASK, LOAD, PROMOTE, STORE, DECODE, END = range(6)
@@ -24,6 +24,9 @@ PREFILL_ONLY, DECODE_ONLY = 1, 2
 
 # Knobs.source: users, requests that share within a conversation, requests that name their objects.
 USERS, CONVERSATIONS, CHAINS = range(3)
+
+# TIER.admission, as tier.Admission orders them.
+ALWAYS, NTH_OFFER, FREQUENCY, TINYLFU = range(4)
 
 # PIECE.kind, as shape.PieceKind orders them.
 GROWING, SLIDING, CHUNKED, STATE = range(4)
@@ -44,15 +47,22 @@ TIER = np.dtype(
         *_int64s("hits hit_bytes written_bytes deleted_bytes read_bytes populated_bytes").descr,
         # The service model: bytes a microsecond (0: takes no time), operations at once, and until when it is busy.
         *_int64s("read_rate write_rate latency_ns concurrency read_busy_ns write_busy_ns").descr,
-        # Operations of one request at once (0: all), and those of the stage being written; whether what is offered
-        # together is stored together or not at all; whether look-ups go on past a miss, and how many there were.
-        *_int64s("request_reads request_writes staged is_whole looks_past_miss looked_up").descr,
-        # Whether an object used is less recent than those before it in its request; and whether as the request ends.
-        *_int64s("is_tail_first is_tail_first_at_end").descr,
+        # Operations of one request at once (0: all), those of the stage being written, those being read, since and
+        # until when; whether it takes offers whole, whether look-ups go on past a miss, and how many there were;
+        # whether an object used is less recent than those before it in its request, and whether as the request ends.
+        *_int64s("request_reads request_writes staged reading reads_began_ns reads_end_ns is_whole").descr,
+        *_int64s("looks_past_miss looked_up is_tail_first is_tail_first_at_end").descr,
         # Its policy's operations, as addresses of compiled functions; all 0: LRU.
         *_int64s("on_hit on_insert choose on_remove forget").descr,
         # With LRU: 1 + the slot that the next one used comes right behind, or 0: it is the most recent.
         *_int64s("behind").descr,
+        # When it makes room, if only at times: each so many ns (0: whenever it must), the last of these times, the
+        # bytes from which on it does, by what share of them (in millionths; 0: down to `low`), and to which bytes it is
+        # going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards.
+        *_int64s("evict_every_ns polled_ns trigger evict_ppm goal loads_backwards stores_backwards").descr,
+        # Which objects it takes, as admission.py counts: the count or the window that its admission needs, what was
+        # referred to since the last halving of counts, how often they were halved, and what it did not take.
+        *_int64s("admission admission_count decay_ns window referred halvings refused refused_bytes").descr,
         # What one policy alone needs: how long an object lives (TTL); bytes ARC means T1 to have; whether S3-FIFO ever
         # evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
         ("ttl_ns", "i8"),
@@ -80,13 +90,15 @@ NOTE = np.dtype([("count", "i8"), ("place", "i4"), ("top", "i4"), ("members", "i
 which group); and of the LFU group of this number its most recent slot (if unused: the next unused group) and how many
 it has."""
 
+SEEN = np.dtype([("count", "i4"), ("since", "i4")])
+"""How often an object was offered to a tier, or used there: its count, and how often counts had decayed when it was."""
+
 PACKED_BITS = 9
 """Of what stands for an object that needs no slot: a bit for each tier it is live in, and whether it was seen. The
 number of the object is above; and -2 less all that is what stands in World.contexts, where a slot is >= 0."""
 
 PIN = _int64s("offer until_ns")
 """Of a slot: which offer it was last in (negative: it was there already), and until when it is read or written."""
-
 ACTOR = _int64s(
     "step request session turn input output new_tokens first context length new stage decoded decode_start history "
     "asked_ns reached missed_tokens entry prompt shared retrieved retrieved_objects retrieved_tokens queued_ns "
@@ -118,13 +130,12 @@ FOLLOWER = _int64s("row delay_ns is_of_start")
 
 WAITING = _int64s("left ready_ns")
 """A request of a file that follows others: how many it still waits for, and when it may come for all that is known."""
-
 BATCH = _int64s("size bytes step_ns steps since_ns due_ns waiting")
 """The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the
 clock of steps, and the time when it stood there; when the first that waits for the clock is due, and how many wait."""
-
-WANTED = _int64s("tier slot leaving")
-"""At a depth of demotions: the tier that makes room, for which slot, and which it gives up (NONE: not yet chosen)."""
+WANTED = _int64s("tier slot leaving lower")
+"""At a depth of demotions: the tier that makes room, for which slot, which it gives up (NONE: not yet
+chosen), and the tier that takes that (NONE: none does)."""
 
 ASKED = _int64s("arrival_ns request_id session_id turn input_tokens output_tokens qos kind")
 """A request of a user, as in the requests table."""
@@ -136,14 +147,13 @@ CONTROL = _int64s(
     "populated rows free idle idle_contexts prefill_busy_ns uses loose coming offers offer known is_staged is_refused"
 )
 """Where the loop is: the actor whose step is due, the time, how much is in each buffer and stack, how much `need` asks
-for, the least and largest size of an object, until when prompts are being computed, how many offers there were, how
-many objects of the one being stored were found cached, whether the stage being written has operations, and whether the
-last offer was refused."""
+for, the least and largest size of an object, until when prompts are being computed, how many offers there were, what of
+the one being stored was found cached, whether the stage being written has operations, and the offer was refused."""
 
 TOTAL = _int64s(
     "requests input_tokens output_tokens lookups lookup_bytes decode_misses unplaced prompt_lookups prompt_hits "
-    "document_lookups document_hits decoded_tokens decoding_ns prefills waiting_ns "
-    "offers refused_offers refused_objects"
+    "document_lookups document_hits decoded_tokens decoding_ns prefills waiting_ns offers refused_offers "
+    "refused_objects"
 )
 
 
@@ -157,6 +167,8 @@ class Knobs(Structure):
     """A tier forgets with time."""
     endless = number()
     """A bit for each tier that never gives anything up."""
+    filtered = number()
+    """A bit for each tier that does not take all that it is offered."""
     is_packed = number()
     """Objects that no tier may give up have no slot."""
     ranks = number()
@@ -172,6 +184,15 @@ class Knobs(Structure):
     """In some tier: as a request ends, its objects count as used once more, backwards."""
     keeps_age = number()
     """What is demoted stays as recent as it was."""
+    is_by_tier = number()
+    """Each tier is asked for the run that goes on where the one before it had a miss."""
+    staging = number()
+    """1 + the tier whose buffers all that is stored and read from below takes, or 0."""
+    skips_held = number()
+    polls = number()
+    """A tier makes room only at times."""
+    loads_backwards = number()
+    """In any tier."""
     min_load_tokens = number()
     offer_tokens = number()
     offers_hits = number()
@@ -258,6 +279,8 @@ class World(Structure):
     """[slots, tiers]"""
     notes = table(NOTE)
     """[slots, tiers], if any tier's policy is not LRU."""
+    frequencies = table(SEEN)
+    """[objects, tiers]; empty without knobs.filtered."""
     ages = table("i8")
     """[slots]: how many uses there had been when each was last used; empty without knobs.keeps_age."""
     pins = table(PIN)

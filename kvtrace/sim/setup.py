@@ -12,16 +12,17 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import ModelShape, Piece, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.requests.requests import Requests
 from kvtrace.requests.turns.waits import Waits
-from kvtrace.sim import records, tables
+from kvtrace.sim import empty, records
 from kvtrace.sim.chains import chunk_chains, conversations
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
-from kvtrace.sim.presets.tier import BYTES_PER_US, Recency
+from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency
 from kvtrace.sim.records import NONE, Knobs, World
 from kvtrace.users import synthetic
 from kvtrace.users.workload import Library, Popularity, ServingMode
 
 FOREVER_NS = 2**62
+MILLION = 1_000_000
 # Of slots, of actors for requests in flight, and of objects of one request, to start with.
 ROOM = 1024
 # Objects that a conversation may have, to start with.
@@ -103,7 +104,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     world.actors["entry"] = world.actors["prompt"] = NONE
     world.actors["context"] = np.arange(count)
     if len(world.contexts) == 0:
-        world.contexts = tables.new_contexts(count * WIDTH)
+        world.contexts = empty.new_contexts(count * WIDTH)
     world.idle, world.idle_contexts = np.arange(count - 1, -1, -1), np.arange(count - 1, -1, -1)
     world.control["idle"] = world.control["idle_contexts"] = count
     world.heap, world.decoding = np.zeros(count + 1, records.EVENT), np.zeros(count + 1, records.EVENT)
@@ -154,9 +155,14 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
         1 << t for t, tier in enumerate(p.tiers) if tier.capacity_bytes is None and tier.policy is not Policy.TTL
     )
     # An entry of a turn has a size of its own; decoding holds on to a slot; who remembers what it gave up, too.
+    knobs.filtered = sum(1 << t for t, tier in enumerate(p.tiers) if tier.admission is not Admission.ALWAYS)
     knobs.is_packed = is_chunk and not p.decode_read_tokens and not knobs.keeps_ghosts
     knobs.ranks, knobs.layers = sizes.ranks, sizes.layers
-    knobs.is_prefix = p.match is Match.PREFIX
+    knobs.is_prefix, knobs.is_by_tier = p.match is not Match.ANY, p.match is Match.PREFIX_BY_TIER
+    knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
+    knobs.skips_held = p.skip_held
+    knobs.polls = any(tier.evict_every for tier in p.tiers)
+    knobs.loads_backwards = any(tier.loads_backwards for tier in p.tiers)
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
     knobs.promotion = list(Promotion).index(p.promotion)
     knobs.is_exclusive, knobs.keeps_age = p.exclusive, p.demotion_keeps_age
@@ -187,8 +193,11 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
 
 
 def _set_tiers(world: World, preset: Preset) -> None:
-    world.tiers, world.queues = tables.new_tiers(*tier_limits(preset))
+    world.tiers, world.queues = empty.new_tiers(*tier_limits(preset))
     for of, tier in zip(world.tiers, preset.tiers, strict=True):
+        of["admission"], of["admission_count"] = list(Admission).index(tier.admission), tier.admission_count
+        of["decay_ns"] = tier.decay_ns
+        of["window"] = min(records.UNBOUNDED, tier.admission_window * int(of["limit"]))
         of["ttl_ns"], of["latency_ns"], of["concurrency"] = tier.ttl_ns, tier.latency_ns, tier.concurrency
         of["read_rate"], of["write_rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
         of["request_reads"], of["request_writes"] = tier.request_reads, tier.request_writes
@@ -197,8 +206,13 @@ def _set_tiers(world: World, preset: Preset) -> None:
         recency = tier.recency or preset.recency
         of["is_tail_first"] = recency is Recency.TAIL_FIRST
         of["is_tail_first_at_end"] = recency is not Recency.HEAD_FIRST
+        of["loads_backwards"], of["stores_backwards"] = tier.loads_backwards, tier.stores_backwards
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
             of["low"] = int(tier.capacity_bytes * tier.low_watermark)
+        if tier.evict_every_ns and tier.capacity_bytes is not None:
+            of["trigger"] = int(tier.capacity_bytes * tier.high_watermark)
+            of["low"] = min(of["low"], of["trigger"])
+            of["evict_every_ns"], of["evict_ppm"] = tier.evict_every_ns, round(MILLION * (tier.evict_share or 0))
 
 
 def set_policies(world: World, policies: Sequence[Policy]) -> None:
@@ -215,13 +229,14 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     items["tokens"], items["objects"], items["first"] = library.tokens, objects, np.cumsum(objects) - objects
     of_items = np.repeat(each, objects)
     used = len(of_items)
-    world.items, world.slots = items, tables.new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)]))
+    world.items, world.slots = items, empty.new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)]))
     world.slots["held"][:used] = 1
     has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
-    world.links, world.notes = tables.new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
+    world.links, world.notes = empty.new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.pins = np.zeros(used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN)
     world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
+    world.frequencies = np.zeros((used + ROOM) * len(world.tiers) if world.knobs.filtered else 0, records.SEEN)
     world.documents, world.document_weight = library.document_first, library.document_weight
     world.control["free"], world.control["next_object"] = ROOM, used
 
@@ -265,10 +280,11 @@ def _set_waits(world: World, waits: Waits) -> None:
 
 
 def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
-    """Return, for each tier, the bytes it fills to and the largest object it takes."""
+    """Return, for each tier, the bytes it fills to, at most, and the largest object it takes."""
     limits, largest = [], []
     for tier in preset.tiers:
         capacity = tier.capacity_bytes
-        limits.append(records.UNBOUNDED if capacity is None else int(capacity * tier.high_watermark))
+        high = 1.0 if tier.evict_every_ns else tier.high_watermark
+        limits.append(records.UNBOUNDED if capacity is None else int(capacity * high))
         largest.append(records.UNBOUNDED if capacity is None else int(capacity * tier.max_object_fraction))
     return limits, largest

@@ -6,12 +6,14 @@ from kvtrace.core.compiled import inner
 from kvtrace.sim.ask import gather, home_of
 from kvtrace.sim.load import is_stepwise
 from kvtrace.sim.records import DECODE, DECODE_ONLY, NONE, PREFILL_ONLY, UNBOUNDED, World
+from kvtrace.sim.tiers.admission import admits
 from kvtrace.sim.tiers.offers import takes_offer
-from kvtrace.sim.tiers.room import lower_tier, make_room, make_room_by_demotion
+from kvtrace.sim.tiers.room import lower_tier, make_room_by_demotion, takes
 from kvtrace.sim.tiers.rows import DECODE as DECODE_PHASE
 from kvtrace.sim.tiers.rows import POPULATE, PREFILL, begin_stage, in_stage
 from kvtrace.sim.tiers.rows import STORE as STORE_PHASE
 from kvtrace.sim.tiers.slots import give_slot
+from kvtrace.sim.tiers.staging import store_staged
 from kvtrace.sim.tiers.tiers import fastest, follow, touch, write
 
 
@@ -38,7 +40,9 @@ def store(world: World, actor: int) -> int:
     me, knobs, control = world.actors[actor], world.knobs, world.control
     n = gather(world, actor)
     found = n - me.new
-    first = 0 if knobs.offers_hits and me.computed == 0 else found + _computed(world, actor) - me.refused
+    first = found + _computed(world, actor) - me.refused
+    if knobs.offers_hits and me.computed == 0 and knobs.mode != DECODE_ONLY:
+        first = 0
     me.computed = min(me.missed_tokens, me.computed + knobs.offer_tokens if is_stepwise(world, actor) else UNBOUNDED)
     is_last = me.computed == me.missed_tokens
     end = n if is_last else found + _computed(world, actor)
@@ -134,6 +138,8 @@ def _place(world: World, first: int, n: int, stage: int, request: int, first_pha
     used: int = 0
     if world.knobs.is_write_back:
         used = _store_down(world, first, n, stage, request, first_phase)
+    elif world.knobs.staging:
+        used = store_staged(world, first, n, stage, request, first_phase, rest_phase)
     else:
         used = _store_through(world, first, n, stage, request, first_phase, rest_phase)
     return used
@@ -151,16 +157,30 @@ def _store_down(world: World, first: int, n: int, stage: int, request: int, phas
         held_in = fastest(world, slot)
         if t == NONE:
             world.total.unplaced += 1
-        elif held_in == t or (held_in != NONE and world.knobs.is_exclusive):
+            continue
+        if held_in == t or (held_in != NONE and world.knobs.is_exclusive):
             # Computed again though it is still there: an engine does not store it twice.
             follow(world, held_in, i)
             touch(world, held_in, slot)
-        else:
+            continue
+        t = _admitting(world, t, slot, held_in, now, phase)
+        if t != NONE and t == held_in:
+            follow(world, t, i)
+            touch(world, t, slot)
+        elif t != NONE:
             make_room_by_demotion(world, t, slot, now)
             follow(world, t, i)
             at = in_stage(world, at, t, world.tiers[t].request_writes)
             write(world, t, slot, now, phase, request, at)
     return at - stage + world.control.is_staged
+
+
+@inner
+def _admitting(world: World, t: int, slot: int, held_in: int, now: int, phase: int) -> int:
+    """Return the fastest tier from `t` on that admits `slot`, or `held_in` if that is faster, or NONE."""
+    while t not in (NONE, held_in) and phase != POPULATE and not admits(world, t, slot, now):
+        t = lower_tier(world, t + 1, world.slots[slot].size)
+    return t
 
 
 @inner
@@ -181,7 +201,7 @@ def _store_through(
             if i >= control.known:
                 follow(world, t, i)
                 touch(world, t, slot)
-        elif t < open_tiers and make_room(world, t, slot, now):
+        elif t < open_tiers and takes(world, t, slot, now, first_phase):
             follow(world, t, i)
             at = in_stage(world, at, t, world.tiers[t].request_writes)
             write(world, t, slot, now, first_phase, request, at)
@@ -191,7 +211,7 @@ def _store_through(
         slot = chain[i]
         t = lower_tier(world, 0, world.slots[slot].size) + 1
         while 0 < t < open_tiers:
-            if not world.slots[slot].live & (1 << t) and make_room(world, t, slot, now):
+            if not world.slots[slot].live & (1 << t) and takes(world, t, slot, now, first_phase):
                 follow(world, t, i)
                 at = in_stage(world, at, t, world.tiers[t].request_writes)
                 write(world, t, slot, now, rest_phase, request, at)

@@ -15,7 +15,7 @@ from evictions import POLICIES, Lru
 from kvtrace.model.shape import Piece, PieceKind
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
-from kvtrace.sim.presets.tier import Recency
+from kvtrace.sim.presets.tier import Admission, Recency
 from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class Tier:
         self.number = number
         self.limit = self.largest = self.low = capacity
         if capacity is not None:
-            self.limit = self.low = int(capacity * setting.high_watermark)
+            self.trigger = self.low = int(capacity * setting.high_watermark)
+            self.limit = capacity if setting.evict_every_ns else self.low
             self.largest = int(capacity * setting.max_object_fraction)
             if setting.low_watermark is not None:
                 self.low = int(capacity * setting.low_watermark)
@@ -62,8 +63,12 @@ class Tier:
         self.looks_past_miss, self.looked_up = setting.looks_past_miss, 0
         self.objects: dict[int, int] = {}
         self.policy = POLICIES[setting.policy](self.limit)
+        self.setting = setting
         self.ttl_ns = setting.ttl_ns if setting.policy is Policy.TTL else None
         self.expires: dict[int, int] = {}
+        self.counts: dict[int, int] = {}
+        self.referred = self.decayed = 0
+        self.refused: list[int] = []
 
     def takes(self, size: int) -> bool:
         return self.largest is None or size <= self.largest
@@ -74,6 +79,45 @@ class Tier:
 
     def fits(self, size: int) -> bool:
         return self.holds(size, self.limit)
+
+    def has_buffers(self, size: int) -> bool:
+        """Return whether it has `size` bytes left, without making room."""
+        return self.limit is None or sum(self.objects.values()) + size <= self.limit
+
+    def refer(self, key: int, size: int) -> None:
+        """Count a use or an offer, and halve all counts once a window of bytes is full."""
+        if self.setting.admission is not Admission.TINYLFU or self.limit is None:
+            return
+        self.counts[key] = self.counts.get(key, 0) + 1
+        self.referred += size
+        if self.referred >= self.setting.admission_window * self.limit:
+            self.referred //= 2
+            self.counts = {other: count // 2 for other, count in self.counts.items()}
+
+    def hit(self, key: int, size: int) -> None:
+        self.policy.hit(key)
+        self.refer(key, size)
+
+    def admits(self, key: int, size: int, now: int) -> bool:
+        """Return whether it takes `key`, which is offered to it."""
+        setting = self.setting
+        if setting.admission is Admission.ALWAYS:
+            return True
+        if setting.admission is Admission.TINYLFU:
+            self.refer(key, size)
+            passes = self.fits(size) or self.counts.get(key, 0) > self.counts.get(self.policy.victim(key, size), 0)
+        elif setting.admission is Admission.NTH_OFFER:
+            self.counts[key] = self.counts.get(key, 0) + 1
+            passes = self.counts[key] >= setting.admission_count
+        else:
+            while setting.decay_ns and self.decayed + setting.decay_ns <= now:
+                self.decayed += setting.decay_ns
+                self.counts = {other: count - 1 for other, count in self.counts.items() if count > 1}
+            self.counts[key] = 2 * self.counts.get(key, 0) or 1
+            passes = self.counts[key] >= setting.admission_count
+        if not passes:
+            self.refused.append(size)
+        return passes
 
 
 class Stages:
@@ -133,7 +177,8 @@ class Oracle:
         self.bytes_per_token = bytes_per_token
         self.tiers = [Tier(i, preset) for i in range(len(preset.tiers))]
         self.rows: list[Row] = []
-        self.now = self.hits = self.lookups = self.computing_until = 0
+        self.now = self.hits = self.lookups = self.computing_until = self.looked = 0
+        self.staging = next((t for t in self.tiers if t.setting.staging), None)
         self.batch = Batch(preset)
         self.sizes: dict[int, int] = {}
         self.seen: set[int] = set()
@@ -237,6 +282,8 @@ class Oracle:
         if tier.is_whole:
             return self.evict_together(tier, size, set())
         if not tier.fits(size):
+            if tier.setting.evict_every_ns:
+                return False
             while not tier.holds(size, tier.low):
                 self.delete(tier, "evict", tier.policy.victim(key, size))
         return True
@@ -254,12 +301,44 @@ class Oracle:
                 self.delete(tier, "evict", key)
         return True
 
+    def poll(self) -> None:
+        """Let tiers that make room at times do so, at each of these times since the last look until now."""
+        now = self.now
+        polled = [t for t in self.tiers if t.setting.evict_every_ns and t.limit is not None]
+        times = sorted(
+            (when, tier.number)
+            for tier in polled
+            for when in range(
+                self.looked // tier.setting.evict_every_ns * tier.setting.evict_every_ns + tier.setting.evict_every_ns,
+                now + 1,
+                tier.setting.evict_every_ns,
+            )
+        )
+        for when, number in times:
+            tier = self.tiers[number]
+            held = sum(tier.objects.values())
+            if not held or held < tier.trigger:
+                continue
+            self.now = when
+            goal, share = min(tier.low, tier.trigger), tier.setting.evict_share
+            if share is not None:
+                first = tier.objects[tier.policy.victim(-1, 0)]
+                goal = held - max(held * round(share * 1_000_000) // 1_000_000, first)
+            while held > goal:
+                key = tier.policy.victim(-1, 0)
+                if share is not None and held - tier.objects[key] < goal:
+                    break
+                held -= tier.objects[key]
+                self.delete(tier, "evict", key)
+        self.now = self.looked = now
+
     def demote_for(self, tier: Tier, key: int) -> None:
         """Move down until `key` fits."""
         while not tier.fits(self.sizes[key]):
             victim = tier.policy.victim(key, self.sizes[key])
             lower = next((t for t in self.tiers[tier.number + 1 :] if t.takes(self.sizes[victim])), None)
-            if lower is None or victim in lower.objects:
+            size = self.sizes[victim]
+            if lower is None or victim in lower.objects or not lower.admits(victim, size, self.now):
                 self.delete(tier, "evict", victim)
                 continue
             self.demote_for(lower, victim)
@@ -288,16 +367,56 @@ class Oracle:
             self.lookups += plan.known
             return [(key, tier) for key in plan.chain[: plan.known] if (tier := self.fastest(key)) is not None]
         self.lookups += len(plan.chain)
-        found: list[tuple[int, Tier]] = []
-        for key in plan.chain:
-            tier = self.fastest(key)
-            if tier is None:
-                break
-            found.append((key, tier))
+        found = self.run_of(plan.chain)
         in_fastest = next((i for i, (_, tier) in enumerate(found) if tier.number), len(found))
         if in_fastest < len(found) and (len(found) - in_fastest) * p.chunk_tokens < p.min_load_tokens:
             found = found[:in_fastest]
         return found
+
+    def run_of(self, chain: list[int]) -> list[tuple[int, Tier]]:
+        """Return the leading run of what is live: of each object the fastest tier, or of each tier in turn its run."""
+        found: list[tuple[int, Tier]] = []
+        tiers = list(self.tiers)
+        for key in chain:
+            holding = [tier for tier in tiers if key in tier.objects]
+            if not holding:
+                break
+            found.append((key, holding[0]))
+            if self.preset.match is Match.PREFIX_BY_TIER:
+                tiers = self.tiers[holding[0].number :]
+        return found
+
+    def cut(
+        self, retrieved: list[tuple[int, Tier]], found: list[tuple[int, Tier]]
+    ) -> tuple[list[tuple[int, Tier]], list[tuple[int, Tier]]]:
+        """Return what may be read of both: nothing below a staging tier that has no room for all of that."""
+        staging = self.staging
+        if staging is None or not staging.setting.evict_every_ns:
+            return retrieved, found
+        if staging.has_buffers(sum(self.sizes[k] for k, t in retrieved + found if t.number > staging.number)):
+            return retrieved, found
+        end = next((i for i, (_, t) in enumerate(found) if t.number > staging.number), len(found))
+        return [(k, t) for k, t in retrieved if t.number <= staging.number], found[:end]
+
+    def take_buffer(self, size: int, taken: int, kept: int) -> bool:
+        """Make room in the staging tier beside `taken` bytes of buffers, but for `kept` bytes; return if there is."""
+        tier = self.staging
+        assert tier is not None
+        if not tier.takes(size):
+            return False
+        if not tier.has_buffers(taken + size):
+            while sum(tier.objects.values()) > kept and sum(tier.objects.values()) + taken + size > tier.low:
+                self.delete(tier, "evict", tier.policy.victim(-1, size))
+        return tier.has_buffers(taken + size) or not (tier.objects or taken)
+
+    def buffered(self, keys: list[int], kept: int) -> list[int]:
+        """Return the first of `keys`, as many as there are buffers for in the staging tier."""
+        taken = 0
+        for i, key in enumerate(keys):
+            if not self.take_buffer(self.sizes[key], taken, kept):
+                return keys[:i]
+            taken += self.sizes[key]
+        return keys
 
     def read_bytes(self, key: int, place: int, chunks: int) -> int:
         """Return what is read of a chunk at `place` of a prefix of so many `chunks`."""
@@ -321,9 +440,14 @@ class Oracle:
     def load(self, found: list[tuple[int, Tier]], retrieved: list[tuple[int, Tier]], n: int) -> int:
         """Read documents, then the chain, one group of layers after the other; return the stages."""
         for key, tier in retrieved + found:
-            tier.policy.hit(key)
-            self.follow(tier, key)
-            self.use(key)
+            if not tier.setting.loads_backwards:
+                tier.hit(key, self.sizes[key])
+                self.follow(tier, key)
+                self.use(key)
+        for key, tier in reversed(retrieved + found):
+            if tier.setting.loads_backwards:
+                tier.hit(key, self.sizes[key])
+                self.use(key)
         stages = Stages(0)
         for key, tier in retrieved:
             self.emit("read", tier, "retrieve", key, n, stages.of(tier, tier.reads_at_once))
@@ -343,11 +467,12 @@ class Oracle:
         if mode is not ServingMode.PREFILL_ONLY:
             retrieved = [(key, tier) for key in plan.documents if (tier := self.fastest(key)) is not None]
             found = self.find(plan)
+            retrieved, found = self.cut(retrieved, found)
             self.lookups += len(plan.documents)
             self.hits += len(found) + len(retrieved)
             self.count_past_miss([*plan.documents, *plan.chain])
         stage = self.load(found, retrieved, n)
-        stage = self.promote(retrieved + found, n, stage)
+        stage = self.promote(retrieved + found, n, stage, self.staged(retrieved + found))
         refused: list[int] = []
         if p.entry is Entry.CHUNK:
             missed = max(0, plan.tokens - len(found + retrieved) * p.chunk_tokens)
@@ -472,7 +597,7 @@ class Oracle:
                 yield until(run * p.decode_read_tokens)
             tier = self.fastest(plan.chain[-1])
             if tier is not None:
-                tier.policy.hit(plan.chain[-1])
+                tier.hit(plan.chain[-1], self.sizes[plan.chain[-1]])
                 self.use(plan.chain[-1])
                 self.emit("read", tier, "decode", plan.chain[-1], n, stage)
                 stage += 1
@@ -489,6 +614,8 @@ class Oracle:
         """Write `keys` into the tiers before `closed`; return the stage that follows."""
         if self.preset.placement is Placement.WRITE_BACK:
             return self.store_down(keys, n, stage, phase)
+        if self.staging is not None:
+            return self.store_staged(keys, n, stage, phase, "store" if phase == "prefill" else phase)
         return self.store_through(keys, n, stage, phase, "store" if phase == "prefill" else phase, closed)
 
     def store_through(
@@ -503,17 +630,67 @@ class Oracle:
                 for tier in self.tiers[top + 1 :] if is_lower else self.tiers[top : top + 1]:
                     if key in tier.objects:
                         if not is_lower and key not in self.known:
-                            tier.policy.hit(key)
+                            tier.hit(key, self.sizes[key])
                             self.follow(tier, key)
                             self.use(key)
-                    elif tier.number < closed and self.evict_for(tier, key):
+                    elif tier.number < closed and self.takes(tier, key, first) and self.evict_for(tier, key):
                         at = stages.of(tier, tier.writes_at_once)
                         self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
                         self.follow(tier, key)
             stages.end()
         return stages.at
 
-    def promote(self, found: list[tuple[int, Tier]], n: int, stage: int) -> int:
+    def takes(self, tier: Tier, key: int, phase: str) -> bool:
+        """Return whether `tier` takes `key`, and admits it unless it is there from the start."""
+        size = self.sizes[key]
+        return tier.takes(size) and (phase == "populate" or tier.admits(key, size, self.now))
+
+    def buffered_writes(self, staging: Tier, keys: list[int]) -> list[int]:
+        """Return the first of `keys` that find a buffer to be stored; where room is made at times, all or none."""
+        if not staging.setting.evict_every_ns:
+            return self.buffered(keys, 0)
+        new = sum(self.sizes[key] for key in keys if key not in staging.objects)
+        return keys if staging.has_buffers(new) and all(staging.takes(self.sizes[key]) for key in keys) else []
+
+    def store_staged(self, keys: list[int], n: int | None, stage: int | None, first: str, rest: str) -> int:
+        """As store_through, with buffers of the staging tier for all before any is written."""
+        staging, stages = self.staging, Stages(stage or 0)
+        assert staging is not None
+        if self.preset.skip_held:
+            keys = [key for key in keys if self.fastest(key) is None]
+        buffers = self.buffered_writes(staging, keys)
+        tops = {key: next((t.number for t in self.tiers if t.takes(self.sizes[key])), len(self.tiers)) for key in keys}
+        stored = [key for key in buffers if key not in staging.objects]
+        for is_lower in (False, True):
+            for key in keys:
+                targets = self.tiers[tops[key] + 1 :] if is_lower else self.tiers[tops[key] : tops[key] + 1]
+                for tier in targets if key in buffers else [t for t in targets if t.number < staging.number]:
+                    if key not in tier.objects and (
+                        tier is staging or (self.takes(tier, key, first) and self.evict_for(tier, key))
+                    ):
+                        at = stages.of(tier, tier.writes_at_once)
+                        self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
+                        self.follow(tier, key)
+                    elif key in tier.objects and tier is not staging:
+                        tier.hit(key, self.sizes[key])
+                        self.follow(tier, key)
+                        self.use(key)
+            stages.end()
+        for key in reversed(stored if staging.setting.stores_backwards else []):
+            staging.policy.hit(key)
+        return stages.at
+
+    def staged(self, found: list[tuple[int, Tier]]) -> list[int]:
+        """Return what was read below the staging tier and has a buffer there."""
+        staging = self.staging
+        if staging is None:
+            return []
+        below = [key for key, tier in found if tier.number > staging.number]
+        if staging.setting.evict_every_ns:
+            return below
+        return self.buffered(below, sum(self.sizes[key] for key, tier in found if tier is staging))
+
+    def promote(self, found: list[tuple[int, Tier]], n: int, stage: int, staged: list[int]) -> int:
         """Copy what was found to faster tiers; return the stage that follows."""
         stages = Stages(stage)
         p = self.preset
@@ -534,7 +711,8 @@ class Oracle:
             for faster in targets:
                 if p.placement is Placement.WRITE_BACK and faster.takes(self.sizes[key]):
                     self.demote_for(faster, key)
-                if self.evict_for(faster, key):
+                has_buffer = key in staged if faster is self.staging else None
+                if key not in faster.objects and (self.evict_for(faster, key) if has_buffer is None else has_buffer):
                     self.write(faster, "promote", key, n, stages.of(faster, faster.writes_at_once))
                     self.follow(faster, key)
         return stages.end()
@@ -542,12 +720,19 @@ class Oracle:
     def store_down(self, keys: list[int], n: int | None, stage: int | None, phase: str) -> int:
         stages = Stages(stage or 0)
         for key in keys:
-            tier, holder = next((t for t in self.tiers if t.takes(self.sizes[key])), None), self.fastest(key)
+            holder, tier = self.fastest(key), None
+            if holder is not None and self.preset.exclusive:
+                tier = holder if any(t.takes(self.sizes[key]) for t in self.tiers) else None
+            else:
+                for other in self.tiers:
+                    if other.takes(self.sizes[key]) and (other is holder or self.takes(other, key, phase)):
+                        tier = other
+                        break
             if tier is None:
                 continue
-            if holder is not None and (holder is tier or self.preset.exclusive):
-                holder.policy.hit(key)
-                self.follow(holder, key)
+            if holder is tier:
+                tier.hit(key, self.sizes[key])
+                self.follow(tier, key)
                 self.use(key)
             else:
                 self.demote_for(tier, key)
@@ -586,6 +771,7 @@ class Oracle:
                 in_flight[place] = n
                 coming = self.followers(coming, n, answered)
             self.expire()
+            self.poll()
             for wait in steps:
                 if isinstance(wait, tuple):
                     if wait[0]:

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from kvtrace.core.config import load_toml, to_struct
-from kvtrace.sim.presets.preset import PRESETS, RANGES, Preset, TierSetting, load_preset, preset_names
+from kvtrace.sim.presets.preset import PRESETS, RANGES, Preset, load_preset, preset_names
+from kvtrace.sim.presets.tier import TierSetting
 
 _HIDDEN = {"description", "name"}
 

@@ -17,7 +17,9 @@ from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
     MAX_CAPACITY_BYTES,
     MAX_TOKENS,
+    SWITCHED,
     TIER_RANGES,
+    Admission,
     Recency,
     TierSetting,
     bytes_of,
@@ -48,6 +50,9 @@ class Match(StrEnum):
 
     PREFIX = "prefix"
     """The leading run: the first miss ends it, and the rest is computed again."""
+    PREFIX_BY_TIER = "prefix-by-tier"
+    """Likewise, but each tier in turn, the fastest first, is asked for the run that goes on where the one before it
+    had a miss: behind a gap in a faster tier objects are read from a slower one, though the faster may hold them."""
     ANY = "any"
     """Whatever survives; what is missing is ignored, without I/O."""
 
@@ -109,6 +114,9 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     step, in stages of their own; 0 is all as the prompt is computed."""
     offers_hits: bool = False
     """What was found cached is stored again in the slower tiers that do not have it; not only what was computed."""
+    skip_held: bool = False
+    """What is computed again though a tier holds it is not stored again where it is missing, and does not count as
+    used. Needs a tier that stages."""
     store_generated: bool = False
     """Chunks that generated tokens fill are stored too (synthetic users only: files name no such blocks)."""
     decode_read_tokens: int = 0
@@ -224,26 +232,15 @@ def _check(preset: Preset, name: str) -> None:
         "pad_bytes and layers_per_object need entry=chunk",
     )
     require(
-        preset.entry is Entry.TURN or preset.match is Match.PREFIX,
+        preset.entry is Entry.TURN or preset.match is not Match.ANY,
         "a chunk that is missed would never be stored again: entry=chunk needs match=prefix",
     )
     require(
         not (preset.exclusive and preset.placement is Placement.WRITE_THROUGH),
         "write-through puts an object into every tier, which is not exclusive: set placement=write-back",
     )
-    require(
-        preset.entry is Entry.CHUNK or not (preset.offer_tokens or preset.offers_hits),
-        "offer_tokens and offers_hits need entry=chunk: a turn is stored whole",
-    )
-    for tier in preset.tiers:
-        require(
-            preset.placement is Placement.WRITE_THROUGH or not tier.whole_offers,
-            f"tiers.{tier.name}.whole_offers needs placement=write-through",
-        )
-    require(
-        preset.placement is Placement.WRITE_THROUGH or not preset.offers_hits,
-        "offers_hits needs placement=write-through: written back, an object is in one tier",
-    )
+    _check_offers(preset, require)
+    _check_staging(preset, require)
     check_ranges(preset, "", RANGES, require)
     require(
         preset.decode_bytes_per_s == 0 or BYTES_PER_US <= preset.decode_bytes_per_s <= MAX_CAPACITY_BYTES,
@@ -253,7 +250,55 @@ def _check(preset: Preset, name: str) -> None:
     check_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated, require=require)
 
 
+def _check_staging(preset: Preset, require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of tiers that stage, or that make room only at times."""
+    is_through = preset.placement is Placement.WRITE_THROUGH
+    staging = [t for t in preset.tiers if t.staging]
+    require(len(staging) <= 1, f"one tier can stage, not {len(staging)}")
+    require(not preset.skip_held or bool(staging), "skip_held needs a tier with staging=true")
+    for tier in preset.tiers:
+        for field in ("staging", "evict_every"):
+            require(is_through or not getattr(tier, field), f"tiers.{tier.name}.{field} needs placement=write-through")
+        require(preset.entry is Entry.CHUNK or not tier.staging, f"tiers.{tier.name}.staging needs entry=chunk")
+        require(
+            not tier.evict_every or all(t.ttl is None for t in preset.tiers),
+            f"tiers.{tier.name}.evict_every goes with no tier of policy=ttl",
+        )
+        for field in ("loads_backwards", "stores_backwards"):
+            require(
+                (tier.recency or preset.recency) is Recency.HEAD_FIRST or not getattr(tier, field),
+                f"tiers.{tier.name}.{field} needs recency=head-first",
+            )
+
+
+def _check_offers(preset: Preset, require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of what is stored together."""
+    is_through = preset.placement is Placement.WRITE_THROUGH
+    require(
+        preset.entry is Entry.CHUNK or not (preset.offer_tokens or preset.offers_hits),
+        "offer_tokens and offers_hits need entry=chunk: a turn is stored whole",
+    )
+    require(
+        is_through or not preset.offers_hits,
+        "offers_hits needs placement=write-through: written back, an object is in one tier",
+    )
+    staging, whole = any(t.staging for t in preset.tiers), [t for t in preset.tiers if t.whole_offers]
+    require(not (staging and preset.offers_hits), "offers_hits goes with no tier that stages")
+    require(len(whole) <= 1, f"one tier can take whole offers, not {len(whole)}")
+    for tier in whole:
+        knob = f"tiers.{tier.name}.whole_offers"
+        require(is_through, f"{knob} needs placement=write-through")
+        require(not staging and not tier.evict_every, f"{knob} goes with no staging, nor evict_every here")
+        require(tier.admission is Admission.ALWAYS, f"{knob} needs admission=always here")
+
+
 def as_config(preset: Preset) -> dict[str, Any]:
-    """Return `preset` as plain values, for the metadata."""
+    """Return `preset` as plain values, for the metadata; knobs of what a tier has not switched on are left out."""
     tree: dict[str, Any] = msgspec.to_builtins(preset)
+    off = msgspec.to_builtins(TierSetting(""))
+    for tier in tree["tiers"]:
+        for switch, knobs in SWITCHED.items():
+            if tier[switch] == off[switch]:
+                for knob in (switch, *knobs):
+                    del tier[knob]
     return tree

@@ -17,6 +17,24 @@ MAX_TOKENS = 2**31 - 1
 BYTES_PER_US = 10**6
 MAX_TTL_NS = 2**61
 MAX_LATENCY_NS = 10**12
+MIN_POLL_NS = 10**6
+MAX_COUNT = 1_000_000
+IN_ORDER = (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.TTL)
+"""Policies that change nothing when asked what they would give up."""
+
+
+class Admission(StrEnum):
+    """Which of the objects that it is offered a tier takes."""
+
+    ALWAYS = "always"
+    """All."""
+    NTH_OFFER = "nth-offer"
+    """Those offered for the `admission_count`-th time, and from then on."""
+    FREQUENCY = "frequency"
+    """Those whose count, which each offer doubles from 1 and each `admission_decay` lowers by one, has come to
+    `admission_count`."""
+    TINYLFU = "tinylfu"
+    """Those for which there is room, and those used or offered more often of late than the one that would make room."""
 
 
 class Recency(StrEnum):
@@ -45,6 +63,31 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The largest object it takes, as a share of its capacity."""
     policy: Policy = Policy.LRU
     """Which object it gives up to make room."""
+    evict_every: str | None = None
+    """It makes room only so often, such as `1s`, and only if it is then filled to its high watermark: by evict_share,
+    or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing more. With
+    policy lru."""
+    evict_share: float | None = None
+    """With evict_every: what it gives up each time, as a share of the bytes it then holds, at least one object: at a
+    high watermark of 0.8, a share of 0.2 leaves 0.64 of the capacity."""
+    staging: bool = False
+    """All that a request stores, and all that it reads from the tiers below, takes a buffer of this tier before any of
+    it is in: room is made among what was there, and the request's own objects do not displace one another. What finds
+    none is not stored, here or below, nor is the rest of its request; with evict_every, none of it is, and nothing is
+    read from below without buffers for all of it. With placement write-through and policy lru."""
+    loads_backwards: bool = False
+    """What a request loads from here counts as used last object first, which leaves its first the most recent."""
+    stores_backwards: bool = False
+    """Likewise, of what it stores; needs staging."""
+    admission: Admission = Admission.ALWAYS
+    """Which of the objects that are stored, or that a faster tier gives up, it takes; what a promotion copies up it
+    always takes."""
+    admission_count: int = 2
+    """With admission nth-offer or frequency: the count from which on it takes an object."""
+    admission_decay: str | None = None
+    """With admission frequency: how long a count takes to lose one, such as `10m`; without it counts stay."""
+    admission_window: int = 10
+    """With admission tinylfu: counts are halved each time that so many times the tier's bytes were used or offered."""
     ttl: str | None = None
     """With policy ttl: how long an object stays after it was written, such as `10m`."""
     read_bandwidth: str | int | None = None
@@ -85,6 +128,16 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parse_duration_ns(self.ttl) if self.ttl is not None else 0
 
     @property
+    def evict_every_ns(self) -> int:
+        """How often it makes room, ns; 0 is whenever it must."""
+        return parse_duration_ns(self.evict_every) if self.evict_every is not None else 0
+
+    @property
+    def decay_ns(self) -> int:
+        """How long a count takes to lose one, ns; 0 is for ever."""
+        return parse_duration_ns(self.admission_decay) if self.admission_decay is not None else 0
+
+    @property
     def latency_ns(self) -> int:
         """The latency of one operation, ns."""
         return parse_duration_ns(self.latency) if self.latency else 0
@@ -95,8 +148,18 @@ def bytes_of(value: str | int | None) -> int | None:
     return parse_bytes(value) if isinstance(value, str) else value
 
 
+SWITCHED: Final[dict[str, tuple[str, ...]]] = {
+    "admission": ("admission_count", "admission_decay", "admission_window"),
+    **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss"), ()),
+}
+"""Knobs that mean nothing while the one they belong to is at its default."""
+
 TIER_RANGES: Final[dict[str, tuple[int, int]]] = {
-    f"TierSetting.{name}": (0, MAX_TOKENS) for name in ("concurrency", "request_reads", "request_writes")
+    "TierSetting.concurrency": (0, MAX_TOKENS),
+    "TierSetting.request_reads": (0, MAX_TOKENS),
+    "TierSetting.request_writes": (0, MAX_TOKENS),
+    "TierSetting.admission_count": (1, MAX_COUNT),
+    "TierSetting.admission_window": (1, MAX_COUNT),
 }
 """The smallest and largest value of each field that has one, by class and name."""
 
@@ -133,6 +196,18 @@ def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
         tier.ttl is None or 0 < tier.ttl_ns <= MAX_TTL_NS,
         f"{name}.ttl(={tier.ttl}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
     )
+    require(
+        (tier.admission is Admission.FREQUENCY) or tier.admission_decay is None,
+        f"{name}: admission_decay needs admission=frequency",
+    )
+    require(
+        tier.admission_decay is None or 0 < tier.decay_ns <= MAX_TTL_NS,
+        f"{name}.admission_decay(={tier.admission_decay}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
+    )
+    require(
+        tier.admission is not Admission.TINYLFU or tier.policy in IN_ORDER,
+        f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}",
+    )
     rates = tier.rates_bytes_per_s
     require(
         all(rate == 0 or BYTES_PER_US <= rate <= MAX_CAPACITY_BYTES for rate in rates),
@@ -147,3 +222,25 @@ def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
         any(rates) or not (tier.latency or tier.concurrency),
         f"{name}: latency and concurrency need a bandwidth beside them",
     )
+    _check_room(tier, name, require)
+
+
+def _check_room(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of the knobs that say when room is made, and for what."""
+    every, share = tier.evict_every_ns, tier.evict_share
+    require(
+        tier.evict_every is None or MIN_POLL_NS <= every <= MAX_TTL_NS,
+        f"{name}.evict_every(={tier.evict_every}) must be at least 1ms, and at most {MAX_TTL_NS // 10**9} s",
+    )
+    require(share is None or 0 < share <= 1, f"{name}.evict_share(={share}) must be in (0, 1]")
+    require(share is None or every > 0, f"{name}: evict_share needs evict_every, such as 1s")
+    for field in ("evict_every", "staging"):
+        require(
+            not getattr(tier, field) or tier.policy is Policy.LRU,
+            f"{name}: {field} needs policy=lru, not {tier.policy}",
+        )
+    require(
+        not tier.staging or tier.admission is Admission.ALWAYS,
+        f"{name}: staging needs admission=always: what comes to the tiers below goes through it",
+    )
+    require(tier.staging or not tier.stores_backwards, f"{name}: stores_backwards needs staging=true")

@@ -5,32 +5,37 @@ from __future__ import annotations
 from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.policies.queues import first_expiry, queue_of, settle, victim
 from kvtrace.sim.records import NONE, UNBOUNDED, World
+from kvtrace.sim.tiers.admission import admits, has_room
 from kvtrace.sim.tiers.offers import frees
-from kvtrace.sim.tiers.rows import DEMOTE, EVICT
+from kvtrace.sim.tiers.rows import DEMOTE, EVICT, POPULATE
 from kvtrace.sim.tiers.tiers import drop, read, write
 
-
-@forced
-def has_room(world: World, t: int, size: int) -> bool:
-    """Return whether `size` more bytes fit tier `t`; an object it takes may fill an empty tier past its limit."""
-    tier = world.tiers[t]
-    return tier.used == 0 or tier.used + size <= tier.limit
+MILLION = 1_000_000
 
 
 @inner
 def make_room(world: World, t: int, slot: int, now: int) -> bool:
     """Delete from tier `t` what its policy says, down to its low mark, if `slot` does not fit.
 
-    Return False if it takes no such object.
+    Return False if it takes no such object, or is full and makes room only at times.
     """
     tier, size = world.tiers[t], world.slots[slot].size
     takes_it = size <= tier.largest
     if takes_it and tier.is_whole:
         takes_it = frees(world, t, size, UNBOUNDED, 0, now)
     elif takes_it and not has_room(world, t, size):
+        if tier.evict_every_ns > 0:
+            return False
         while tier.used > 0 and tier.used + size > tier.low:
             drop(world, t, victim(world, t, slot), now, EVICT)
     return takes_it
+
+
+@inner
+def takes(world: World, t: int, slot: int, now: int, phase: int) -> bool:
+    """Return whether tier `t` takes `slot`, and then has room for it."""
+    is_small = world.slots[slot].size <= world.tiers[t].largest
+    return is_small and (phase == POPULATE or admits(world, t, slot, now)) and make_room(world, t, slot, now)
 
 
 @forced
@@ -42,11 +47,21 @@ def lower_tier(world: World, t: int, size: int) -> int:
 
 
 @inner
+def _demoted_to(world: World, upper: int, slot: int, now: int) -> int:
+    """Return the tier that takes `slot` as tier `upper` gives it up, or NONE."""
+    what = world.slots[slot]
+    lower = lower_tier(world, upper + 1, what.size)
+    if lower != NONE and (what.live & (1 << lower) or not admits(world, lower, slot, now)):
+        lower = NONE
+    return lower
+
+
+@inner
 def make_room_by_demotion(world: World, t: int, slot: int, now: int) -> None:
     """Move what the policy of tier `t` gives up down until `slot` fits, or delete it.
 
-    What fits nowhere lower, or is live in the tier below already, is deleted. A tier below may have to make room
-    first, and so on: `wanted[d]` is what is wanted at depth d of that.
+    What fits nowhere lower, is live in the tier below already, or is not admitted there, is deleted. A tier below may
+    have to make room first, and so on: `wanted[d]` is what is wanted at depth d of that.
     """
     depth = 0
     first = world.wanted[0]
@@ -59,13 +74,12 @@ def make_room_by_demotion(world: World, t: int, slot: int, now: int) -> None:
             continue
         if wanted.leaving == NONE:
             wanted.leaving = victim(world, upper, wanted.slot)
-        leaving = wanted.leaving
-        size = world.slots[leaving].size
-        lower = lower_tier(world, upper + 1, size)
-        if lower == NONE or world.slots[leaving].live & (1 << lower):
+            wanted.lower = _demoted_to(world, upper, wanted.leaving, now)
+        leaving, lower = wanted.leaving, wanted.lower
+        if lower == NONE:
             drop(world, upper, leaving, now, EVICT)
             wanted.leaving = NONE
-        elif has_room(world, lower, size):
+        elif has_room(world, lower, world.slots[leaving].size):
             read(world, upper, leaving, now, DEMOTE, NONE, NONE)
             write(world, lower, leaving, now, DEMOTE, NONE, NONE)
             if world.knobs.keeps_age:
@@ -88,3 +102,53 @@ def expire(world: World, now: int) -> bool:
         drop(world, t, queue_of(world, t, 0).tail, when, EVICT)
         t, when = first_expiry(world)
     return True
+
+
+@inner
+def poll(world: World, now: int) -> bool:
+    """Let each tier that makes room only at times do so, until now, if the rows have room; return whether that is all.
+
+    These times are the multiples of its interval; it makes room if it is filled to its trigger then.
+    """
+    t = _first_poll(world, now)
+    while t != NONE:
+        tier = world.tiers[t]
+        if tier.goal == NONE:
+            tier.polled_ns += tier.evict_every_ns
+            tier.goal = tier.low
+            if tier.evict_ppm > 0:
+                most = max(tier.used * tier.evict_ppm // MILLION, world.slots[victim(world, t, NONE)].size)
+                tier.goal = tier.used - most
+        if tier.used > tier.goal and (tier.evict_ppm == 0 or _leaves(world, t) >= tier.goal):
+            if world.control.rows + world.knobs.ranks * world.knobs.layers > len(world.rows.ts_ns):
+                return False
+            drop(world, t, victim(world, t, NONE), tier.polled_ns, EVICT)
+        else:
+            tier.goal = NONE
+        t = _first_poll(world, now)
+    for t in range(len(world.tiers)):
+        tier = world.tiers[t]
+        if tier.evict_every_ns > 0:
+            tier.polled_ns = now // tier.evict_every_ns * tier.evict_every_ns
+    return True
+
+
+@inner
+def _leaves(world: World, t: int) -> int:
+    """Return the bytes that tier `t` holds without what it gives up next."""
+    return world.tiers[t].used - world.slots[victim(world, t, NONE)].size
+
+
+@inner
+def _first_poll(world: World, now: int) -> int:
+    """Return the tier that is making room, or else the next that will until now; NONE if there is none."""
+    first, when = NONE, now
+    for t in range(len(world.tiers)):
+        tier = world.tiers[t]
+        if tier.evict_every_ns > 0:
+            if tier.goal != NONE:
+                return t
+            due = tier.polled_ns + tier.evict_every_ns
+            if tier.used > 0 and tier.used >= tier.trigger and (due < when or (due == when and first == NONE)):
+                first, when = t, due
+    return first

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.policies.queues import on_hit, on_insert, on_remove
 from kvtrace.sim.records import NONE, World
+from kvtrace.sim.tiers.admission import refer
 from kvtrace.sim.tiers.rows import DELETE, DEMOTE, PROMOTE, READ, WRITE, emit, is_endless, live_in
 from kvtrace.sim.tiers.slots import loosen, release
 
@@ -34,10 +35,24 @@ def serve_read(world: World, t: int, size: int, now: int) -> int:
 
 
 @forced
-def alone_ns(world: World, t: int, size: int) -> int:
-    """Return how long tier `t` reads `size` bytes if it does nothing else."""
-    tier = world.tiers[t]
-    return tier.latency_ns + size * 1000 // tier.read_rate if tier.read_rate > 0 else 0
+def begin_reads(world: World, now: int) -> None:
+    """Begin the reads of a request."""
+    for t in range(len(world.tiers)):
+        tier = world.tiers[t]
+        tier.reading, tier.reads_began_ns, tier.reads_end_ns = 0, now, now
+
+
+@forced
+def serve_in_turn(world: World, t: int, size: int, now: int) -> int:
+    """As serve_read, but after those reads of the request that must end first, if only so many run at once."""
+    tier, done = world.tiers[t], serve_read(world, t, size, now)
+    if tier.request_reads > 0 and tier.read_rate > 0:
+        if tier.reading == tier.request_reads:
+            tier.reading, tier.reads_began_ns = 0, tier.reads_end_ns
+        tier.reading += 1
+        done = max(done, tier.reads_began_ns + size * 1000 // tier.read_rate + tier.latency_ns)
+        tier.reads_end_ns = max(tier.reads_end_ns, done)
+    return done
 
 
 @forced
@@ -67,12 +82,26 @@ def _stamp(world: World, slot: int) -> None:
 @inner
 def follow(world: World, t: int, i: int) -> None:
     """Let the object `chain[i]`, once it is used in tier `t`, be less recent than those before it, if that is so."""
-    if not world.tiers[t].is_tail_first or is_endless(world, t):
+    if world.tiers[t].is_tail_first:
+        trail(world, t, i, 0, 0)
+
+
+@inner
+def trail(world: World, t: int, i: int, first: int, mark: int) -> None:
+    """Let `chain[i]`, once it is used in tier `t`, be less recent than the last one before it from `first` on.
+
+    Of those, with a `mark`, that have it in `where`; if there is none it will be the most recent.
+    """
+    if is_endless(world, t):
         return
     k = i - 1
-    while k >= 0 and (world.chain[k] == world.chain[i] or not live_in(world, world.chain[k]) & (1 << t)):
+    while k >= first and (
+        (mark and world.where[k] != mark)
+        or world.chain[k] == world.chain[i]
+        or not live_in(world, world.chain[k]) & (1 << t)
+    ):
         k -= 1
-    world.tiers[t].behind = 0 if k < 0 else 1 + world.chain[k]
+    world.tiers[t].behind = 0 if k < first else 1 + world.chain[k]
 
 
 @forced
@@ -80,6 +109,8 @@ def touch(world: World, t: int, entry: int) -> None:
     """Note that the object of `entry`, which is live in tier `t`, was used."""
     if not is_endless(world, t):
         on_hit(world, t, entry)
+        if world.knobs.filtered & (1 << t):
+            refer(world, t, entry)
     if entry >= 0:
         _stamp(world, entry)
 
@@ -130,7 +161,13 @@ def drop(world: World, t: int, slot: int, now: int, phase: int) -> None:
 @forced
 def fastest(world: World, entry: int) -> int:
     """Return the fastest tier in which the object of `entry` is live, or NONE."""
-    live, t = live_in(world, entry), 0
+    return fastest_from(world, entry, 0)
+
+
+@forced
+def fastest_from(world: World, entry: int, t: int) -> int:
+    """Return the fastest tier from `t` on in which the object of `entry` is live, or NONE."""
+    live = live_in(world, entry)
     while t < len(world.tiers) and not live & (1 << t):
         t += 1
     return t if t < len(world.tiers) else NONE
