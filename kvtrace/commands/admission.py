@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.gen import DriveArguments, FollowTurns, RunArguments, StackArguments, prepare, span_ns
 from kvtrace.commands.options import AsJson, SourceArguments, UserArguments, percent
+from kvtrace.commands.scenario import DriveArguments, RunArguments, StackArguments, TurnsOption, prepare
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes
@@ -31,7 +31,7 @@ def admission(
     drive: DriveArguments,
     as_json: AsJson = False,
     source: SourceArguments,
-    turns: FollowTurns = None,
+    turns: TurnsOption = None,
 ) -> None:
     """Simulate the same requests with each admission filter of the slowest tier: hits beside what the drive writes.
 
@@ -47,7 +47,8 @@ def admission(
     from kvtrace.core.statistics import endurance
 
     worn = drive.read()
-    first, config = prepare(file, stack, users, run, source, turns)
+    scenario = prepare(file, stack, users, run, source, turns)
+    first, config = scenario.simulation(), scenario.config
     tier = first.preset.tiers[-1]
     if len(first.preset.tiers) == 1:
         raise ConfigError(f"--preset {stack.preset} has one tier, so that no slower one could refuse anything")
@@ -58,7 +59,7 @@ def admission(
             simulation = first.of(setting)
             simulation.run(simulation.give_back)
             stats = simulation.stats()
-            span = span_ns(simulation, config)
+            span = scenario.span_ns(simulation)
             rows.append(_row(setting, stats, endurance(stats, span, *worn)))
             tick(len(rows))
     for note in notes:

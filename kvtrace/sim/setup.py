@@ -13,7 +13,7 @@ from kvtrace.model.shape import ModelShape, Piece, PieceKind, bytes_per_token_pe
 from kvtrace.requests.requests import Requests
 from kvtrace.requests.turns.waits import Waits
 from kvtrace.sim import empty, records
-from kvtrace.sim.chains import chunk_chains, conversations
+from kvtrace.sim.chains import Chains, chunk_chains, conversations
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency
@@ -34,6 +34,8 @@ class Load:
     """Who asks: the requests of a file, or so many synthetic users; and for how long."""
 
     requests: Requests | None = None
+    chains: Chains | None = None
+    """What `requests` ask for, where it is known already, or a sample of it; else worked out from their blocks."""
     users: int = 0
     seed: int = 0
     until_ns: int = FOREVER_NS
@@ -98,7 +100,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     _set_knobs(world.knobs, preset, model, load, library, sizes)
     _set_tiers(world, preset)
     _set_items(world, preset, library, sizes)
-    _set_requests(world, requests)
+    _set_requests(world, load)
     if load.waits is not None:
         _set_waits(world, load.waits)
     world.actors["entry"] = world.actors["prompt"] = NONE
@@ -241,14 +243,15 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     world.control["free"], world.control["next_object"] = ROOM, used
 
 
-def _set_requests(world: World, requests: Requests | None) -> None:
-    """Say what the prompts of `requests` consist of: conversations, or chains of objects that they name."""
+def _set_requests(world: World, load: Load) -> None:
+    """Say what the prompts of the requests consist of: conversations, or chains of objects that they name."""
+    requests = load.requests
     if requests is None:
         return
     world.arrival_ns, world.input_tokens = requests.arrival_ns, requests.input_tokens
     world.output_tokens = requests.output_tokens
     if world.knobs.source == records.CHAINS:
-        chains = chunk_chains(requests, world.knobs.chunk_tokens)
+        chains = load.chains or chunk_chains(requests, world.knobs.chunk_tokens)
         world.offsets, world.chains = chains.offsets, chains.slots
         world.object_uses = np.bincount(chains.slots, minlength=len(chains.tokens))
         world.contexts = np.full(len(chains.tokens), NONE, np.int64)
