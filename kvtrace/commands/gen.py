@@ -98,6 +98,8 @@ def _document(summary: dict[str, Any]) -> Document:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
         if tier["drive_writes_per_day"] is not None:
             line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
+        if tier.get("years_of_life") is not None:
+            line += f", {tier['years_of_life']:.3g} years of life"
         worn.append(line + " (this trace's rate, kept up)")
     worn += _of_offers(stats)
     headline = (
