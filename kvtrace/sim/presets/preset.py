@@ -293,8 +293,11 @@ def _check_offers(preset: Preset, require: Callable[[bool, str], None]) -> None:
 
 
 def as_config(preset: Preset) -> dict[str, Any]:
-    """Return `preset` as plain values, for the metadata; knobs of what a tier has not switched on are left out."""
+    """Return `preset` as plain values, for the metadata; knobs of what is not switched on are left out."""
     tree: dict[str, Any] = msgspec.to_builtins(preset)
+    for knob in ("offer_tokens", "offers_hits"):
+        if not tree[knob]:
+            del tree[knob]
     off = msgspec.to_builtins(TierSetting(""))
     for tier in tree["tiers"]:
         for switch, knobs in SWITCHED.items():
