@@ -22,6 +22,7 @@ import numpy as np
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import ModelShape
 from kvtrace.sim import counters, empty, loop, records, setup
+from kvtrace.sim.events import EVENT
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.setup import FOREVER_NS, Load
@@ -119,7 +120,7 @@ class Simulation:
         """Return which requests of the file arrived, in order, and when, ns; None if all arrive at their times."""
         if self.load.waits is None:
             return None
-        came = self.world.came[: self.world.control["arrived"]]
+        came = self.world.following.came[: self.world.control["arrived"]]
         return came["actor"], came["when"]
 
     @property
@@ -216,7 +217,7 @@ class Simulation:
         idle[:old] = np.arange(2 * old - 1, old - 1, -1)
         now.idle, now.control["idle"] = idle, old
         now.actors = np.concatenate([now.actors, np.zeros(old, records.ACTOR)])
-        now.heap, now.decoding = (np.concatenate([a, np.zeros(old, records.EVENT)]) for a in (now.heap, now.decoding))
+        now.heap, now.decoding = (np.concatenate([a, np.zeros(old, EVENT)]) for a in (now.heap, now.decoding))
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
     def _grow_contexts(self) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from kvtrace.core.config import check_ranges
 from kvtrace.core.units import parse_bytes, parse_duration_ns
 from kvtrace.sim.policies.policies import Policy
 
@@ -162,16 +163,6 @@ TIER_RANGES: Final[dict[str, tuple[int, int]]] = {
     "TierSetting.admission_window": (1, MAX_COUNT),
 }
 """The smallest and largest value of each field that has one, by class and name."""
-
-
-def check_ranges(
-    holder: msgspec.Struct, prefix: str, ranges: dict[str, tuple[int, int]], require: Callable[[bool, str], None]
-) -> None:
-    """Call `require` with each field of `holder` that `ranges` bounds."""
-    for field in holder.__struct_fields__:
-        if (bounds := ranges.get(f"{type(holder).__name__}.{field}")) is not None:
-            (least, most), value = bounds, getattr(holder, field)
-            require(least <= value <= most, f"{prefix}{field}(={value}) must be >= {least}, and at most {most}")
 
 
 def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
