@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kvreplay.config.config import MAX_SEED, Config, check
+import msgspec
+
+from kvreplay.config.config import MAX_SEED, PAGE_BYTES, Config, check
 from kvreplay.config.depth import ASKED, with_depth
 from kvreplay.config.memory import check_memory, row_check
 from kvreplay.config.runtime import repeats_of
@@ -16,9 +18,10 @@ from kvreplay.data.expect import expect
 from kvreplay.data.generate import DataSource
 from kvreplay.data.verify import Verifier
 from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.plan import TraceWindow, compile_window
+from kvreplay.plan.plan import Plan, TraceWindow, compile_window
 from kvreplay.plan.repeat import Repeated
 from kvreplay.plan.requests import Asked, read_asked
+from kvreplay.tiers.layout import FileLayout
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import Tier
 from kvtrace.core.errors import ConfigError
@@ -105,11 +108,19 @@ def settle(
         raise ConfigError(f"{trace}: nothing to replay: {reason}")
     if not len(window.plan):
         raise ConfigError(_nothing_on(reader.meta, window, config))
+    if config.layout == FileLayout.VLLM:
+        config = _whole_files(config, window.plan)
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
     config, because = with_depth(config, tiers, window.residency.peak_bytes)
     check_memory(len(window.plan), buffer_bytes(config.depth, config.io_bytes))
     rows_once = once if config.runtime else 0
     return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, rows_once)
+
+
+def _whole_files(config: Config, plan: Plan) -> Config:
+    """Return `config` with I/Os as long as the longest operation: vLLM moves a file in one call."""
+    longest = -(-int((plan.offset + plan.length).max()) // PAGE_BYTES) * PAGE_BYTES
+    return msgspec.structs.replace(config, io_bytes=max(config.io_bytes, longest))
 
 
 def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
