@@ -9,13 +9,11 @@ from kvreplay.result.pace import percent
 from kvreplay.result.traffic import WARNING
 from kvreplay.run.discover import Discovery
 from kvreplay.run.run import FinishedRun
-from kvreplay.run.sweep import LoadSweep
 from kvreplay.run.trials import TrialSet
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
     Document,
-    ReportColumn,
     ReportTable,
     Sheet,
     Unit,
@@ -85,8 +83,15 @@ def _window(finished: FinishedRun) -> str:
     if finished.run.engine.name == "other":
         return f"recorded {window.rows:,} operations of {window.limit}, over {format_duration(window.span_ns)}"
     part = "the whole trace" if window.is_whole_trace else f"the trace's start, --limit {window.limit}"
+    if window.repeats is not None:
+        part = f"{part if window.limit else 'the trace'} {window.repeats:.3g} times in {_runtime(finished.run)}"
     done = "was to replay" if finished.run.status == "partial" else "replayed"
     return f"{done} {part}: {window.rows:,} rows, {format_duration(window.span_ns)} of trace time"
+
+
+def _runtime(run: RunFile) -> str:
+    """Return how long a run lasted, of the time that it was to."""
+    return f"{format_duration(run.summary.wall_ns)} (--runtime {format_duration(run.window.runtime_ns)})"
 
 
 def _before(run: RunFile) -> Iterator[str]:
@@ -257,28 +262,6 @@ def _unit(name: str) -> Unit:
 
 def _simulated(tiers: list[str]) -> list[str]:
     return [f"tier {tier} is SIMULATED: no figure counts it" for tier in tiers]
-
-
-def sweep_document(found: LoadSweep) -> Document:
-    """Return the points of a sweep; the headline is its knee, or what an open loop sustains."""
-    name = found.axis.replace("_", " ")
-    beyond = "" if found.is_saturated else "; the sweep did not saturate, so it may lie beyond"
-    headline = f"no knee: no point of the sweep qualifies ({name})"
-    if found.sustained is not None:
-        headline = found.sustained
-    elif found.knee is not None:
-        headline = f"knee: {name} {found.knee:g}{beyond}"
-    columns = [
-        ReportColumn("value", name, Unit.NUMBER),
-        *columns_of("bytes_per_s: throughput_bytes_per_s = throughput; per_s: operations_per_s = op/s"),
-        *columns_of("ns: read_p99_ns = read p99, write_p99_ns = write p99, late_p99_ns = late p99"),
-        *columns_of("text: kept_pace = kept pace"),
-        *(columns_of("count: trials, held_trials = held") if found.sustained is not None else []),
-    ]
-    rows = [[*(getattr(p, c.name) for c in columns), "knee" if p.value == found.knee else ""] for p in found.points]
-    table = ReportTable("Sweep", Sheet.PERFORMANCE, [*columns, ReportColumn("knee", "")], rows)
-    notes = [f"rule: {found.rule}", *_simulated(found.simulated_tiers)]
-    return Document(name="", headline=headline, chapters=[Chapter("", [table])], notes=notes)
 
 
 def machine_document(found: Discovery) -> Document:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
-from kvtrace.commands.scenario import RunArguments, StackArguments, TurnsOption, prepare
+from kvtrace.commands.scenario import DriveArguments, RunArguments, StackArguments, TurnsOption, prepare
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
@@ -28,9 +28,7 @@ def gen(
     users: UserArguments,
     run: RunArguments,
     requests_out: Annotated[Path | None, typer.Option(help="Also write the requests table here.")] = None,
-    drive_size: Annotated[
-        str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
-    ] = None,
+    drive: DriveArguments,
     as_json: AsJson = False,
     source: SourceArguments,
     turns: TurnsOption = None,
@@ -47,11 +45,11 @@ def gen(
     """
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.statistics import endurance, parse_drive_size
+    from kvtrace.core.statistics import endurance
     from kvtrace.sim import output as trace_output
     from kvtrace.sim.output import describer
 
-    size_bytes = parse_drive_size(drive_size)
+    worn = drive.read()
     scenario = prepare(file, stack, users, run, source, turns)
     simulation, config = scenario.simulation(), scenario.config
     describe = describer(simulation, config, ["kvtrace", *sys.argv[1:]])
@@ -62,7 +60,7 @@ def gen(
     facts = {name: config[name] for name in ("preset", "model", "seed")}
     summary = {"file": str(output), "rows": meta.rows, **facts, "stats": meta.stats}
     summary["serving"] = config["serving"]
-    summary["endurance"] = endurance(meta.stats or {}, scenario.span_ns(simulation), size_bytes)
+    summary["endurance"] = endurance(meta.stats or {}, scenario.span_ns(simulation), *worn)
     if as_json:
         emit_json(summary)
         return
@@ -82,7 +80,11 @@ def _document(summary: dict[str, Any]) -> Document:
         share: hit_ratio = hits
         bytes: read_bytes = read, written_bytes = written, deleted_bytes = deleted, live_bytes = live at end
     """
-    tables = [table_of("simulated", Sheet.SUMMARY, spec, stats["tiers"])]
+    rows = stats["tiers"]
+    if any("refused_bytes" in tier for tier in rows):
+        spec += "bytes: refused_bytes = not admitted"
+        rows = [{"refused_bytes": None} | tier for tier in rows]
+    tables = [table_of("simulated", Sheet.SUMMARY, spec, rows)]
     if first is not None:
         tables.append(first_token_table(first))
     worn = [in_words(summary["serving"])]
@@ -96,12 +98,30 @@ def _document(summary: dict[str, Any]) -> Document:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
         if tier["drive_writes_per_day"] is not None:
             line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
+        if tier.get("years_of_life") is not None:
+            line += f", {tier['years_of_life']:.3g} years of life"
         worn.append(line + " (this trace's rate, kept up)")
+    worn += _of_offers(stats)
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
         f"seed {summary['seed']}, {format_count(stats['requests'])} requests"
     )
     return Document(summary["file"], headline, [Chapter("", tables, worn)])
+
+
+def _of_offers(stats: dict[str, Any]) -> list[str]:
+    """Return what an engine does beside reading and writing, where its preset says so: look-ups, and refusals."""
+    said = [
+        f"{tier['name']}: {format_count(tier['file_lookups'])} look-ups of files (simulated; no rows of the trace)"
+        for tier in stats["tiers"]
+        if "file_lookups" in tier
+    ]
+    if (offers := stats.get("offers")) is not None and offers["refused"]:
+        said.append(
+            f"{format_count(offers['refused'])} of {format_count(offers['count'])} offers were refused for want of "
+            f"room, {format_count(offers['refused_objects'])} objects in all; each is offered again"
+        )
+    return said
 
 
 def first_token_table(first: dict[str, Any]) -> ReportTable:

@@ -1,4 +1,4 @@
-"""What a simulation is asked for on the command line: the caching stack, who asks, until when; `gen` and `size`."""
+"""What a simulation is asked for on the command line: the caching stack, who asks, until when, on which drive."""
 
 from __future__ import annotations
 
@@ -66,6 +66,25 @@ class RunArguments:
 
 
 @dataclass(frozen=True, slots=True)
+class DriveArguments:
+    """The drive that is worn: None for what was not given."""
+
+    drive_size: Annotated[
+        str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
+    ] = None
+    drive_endurance: Annotated[
+        str | None,
+        typer.Option(help="Also print years of life of a drive that may be written so much, such as 7PB (its TBW)."),
+    ] = None
+
+    def read(self) -> tuple[int | None, int | None]:
+        """Return the bytes that it holds, and those that it may be written."""
+        from kvtrace.core.statistics import parse_drive
+
+        return parse_drive("--drive-size", self.drive_size), parse_drive("--drive-endurance", self.drive_endurance)
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """A simulation that was asked for: of which tiers, model and load, on how many ranks."""
 
@@ -116,7 +135,7 @@ def prepare(
 
     users.check(source, file)
     if turns is not None and file is None:
-        raise ConfigError(f"--turns {turns} is of a FILE's sessions; synthetic users always wait for their answers")
+        raise ConfigError(f"--turns {turns} is for the sessions of a FILE to read; without one, users are synthetic")
     settings, ranks = stack.settings or (), run.tensor_parallel
     preset = load_preset(stack.preset, settings)
     asked = None if file is None else source.read(file, run.seed, run.max_requests)

@@ -20,13 +20,14 @@ from kvtrace.core.document.document import (
     Sheet,
     Unit,
     columns_of,
+    show,
 )
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
 from kvtrace.model.serving import INSTANT, in_words
 from kvtrace.sim.setup import has_times
 
 if TYPE_CHECKING:
-    from kvtrace.curves.demand import Rate, TierDemand
+    from kvtrace.curves.demand import SecondRate, TierDemand
     from kvtrace.curves.points import Point, Stack
     from kvtrace.curves.sizing import Sizing, Target
 
@@ -39,7 +40,7 @@ def first_line(found: Sizing, target: Target) -> str:
     best = found.chosen
     if best is not None:
         line = f"{_capacities(best)}: {_reached(best, target)}"
-        return line if best.price is None else f"{line}; price {best.price:,.0f}"
+        return line if best.price is None else f"{line}; price {show(best.price, Unit.NUMBER)}"
     unlimited = f"unlimited {' and '.join(_NAMES[role] for role in found.ceiling.capacities)}"
     if not target.is_met(found.ceiling):
         if target.hit_ratio is not None and found.ceiling.hit_ratio < target.hit_ratio:
@@ -67,11 +68,13 @@ def _reached(point: Point, target: Target) -> str:
 
 
 def _capacities(point: Point) -> str:
-    return " and ".join(f"{_capacity(of)} of {_NAMES[role]}" for role, of in point.capacities.items())
+    return " and ".join(_capacity(of, role) for role, of in point.capacities.items())
 
 
-def _capacity(of: int | None) -> str:
-    return "unlimited" if of is None else "no" if of == 0 else format_bytes(of)
+def _capacity(of: int | None, role: str) -> str:
+    if not of:
+        return f"{'unlimited' if of is None else 'no'} {_NAMES[role]}"
+    return f"{format_bytes(of)} of {_NAMES[role]}"
 
 
 def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target) -> Document:
@@ -165,7 +168,7 @@ def _worn(tier: TierDemand) -> list[float | None]:
     return [tier.drive_writes_per_day, tier.life_years]
 
 
-def _pair(rate: Rate | None) -> list[float | None]:
+def _pair(rate: SecondRate | None) -> list[float | None]:
     return [None, None] if rate is None else [rate.mean, rate.p99_second]
 
 
@@ -204,7 +207,7 @@ def _spread(point: Point) -> Cell:
     return Cell(f"{percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", Unit.TEXT)
 
 
-def _mean(rate: Rate | None) -> float | None:
+def _mean(rate: SecondRate | None) -> float | None:
     return None if rate is None else rate.mean
 
 
@@ -215,7 +218,7 @@ def _charts(found: Sizing) -> tuple[Chart, ...]:
     for point in found.points:
         x = point.capacities[along]
         if x:
-            label = " and ".join(f"{_capacity(point.capacities[role])} of {_NAMES[role]}" for role in others)
+            label = " and ".join(_capacity(point.capacities[role], role) for role in others)
             lines.setdefault(label or "hits", []).append((float(x), point.hit_ratio))
     series = [Series(label, *map(list, zip(*sorted(at), strict=True))) for label, at in lines.items()]
     if not series:

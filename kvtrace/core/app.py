@@ -35,7 +35,7 @@ PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
 SECTIONS = {
     "Source": "source block-tokens time-unit tokenizer max-conversations max-input-tokens over-limit conversation-rate "
     "live-conversations cycle-ids cycles jitter time-scale",
-    "Arrivals": "request-rate arrivals burstiness amplitude day",
+    "Arrivals": "turns request-rate arrivals burstiness amplitude day",
     "Load": "as-fast-as-possible io-bytes engine buffered gds fsync layout queue-depths speeds jobs",
     "Limits": "from to busiest whole max-requests max-runtime warmup on-error trials",
     "Target": "target destroy-data overwrite-signature discard precondition keep space huge-pages fio-version "
@@ -43,7 +43,7 @@ SECTIONS = {
     "Data": "data dedup-ratio compress-ratio",
     "Checks": "verify criteria requests read-p99 check check-seconds check-bytes check-null",
     "Probes": "probes histograms-only",
-    "Output": "requests-out drive-size plot csv markdown force",
+    "Output": "requests-out drive-size plot csv markdown html force",
 }
 """Under which heading `--help` lists an option of a command that has many; the common ones are in none."""
 _SECTION_OF = {f"--{name}": section for section, names in SECTIONS.items() for name in names.split()}

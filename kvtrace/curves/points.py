@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S
-from kvtrace.curves.demand import Endurance, Meter, Rate, Rates, TierDemand, tier_demand
+from kvtrace.curves.demand import Endurance, Meter, Rates, SecondRate, TierDemand, tier_demand
 from kvtrace.curves.optimal import optimal_uses
 from kvtrace.curves.sampling import HASH_VALUES, T95, sample_of
 from kvtrace.model.shape import ModelShape
@@ -21,6 +21,9 @@ from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.records import UNBOUNDED
 from kvtrace.sim.setup import has_times, sizes_of, tier_limits
 from kvtrace.sim.simulation import Load, Simulation
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _MEMORY, _DRAM_TIERS = ("gpu", "hbm"), ("cpu", "dram", "host")
 
@@ -165,26 +168,28 @@ class Stack:
         simulation.run(simulation.give_back)
         return Sampled(simulation.stats(), _optimal_hits(sample, self._room(self.at(capacities, share))))
 
-    def estimate(self, capacities: Capacities, found: Sequence[Sampled], share: float, full: Point) -> Point:
-        """Return what the samples `found` suggest; `full` is a simulation of all, at any capacities.
+    def estimate(
+        self, capacities: Capacities, found: Sequence[Sampled], share: float, full: Point, unlimited: Sequence[Sampled]
+    ) -> Point:
+        """Return what the samples `found` suggest; `full` is the simulation of all objects without a bound.
 
-        If a sample has more references than its share, or fewer, that is for a few much used objects, which nearly
-        always hit: the difference is added to the hits, or taken off (SHARDS-adj).
+        Without a bound the samples are wrong by what is known exactly, and in nearly the same way with one: so that is
+        taken off. The error is the larger of it and of the half-width of the 95 % confidence interval of their mean.
         """
-        wanted = full.lookups * share
-        missing = wanted - np.array([of.stats["lookups"] for of in found])
-        ratios = (np.array([sum(t["hits"] for t in of.stats["tiers"]) for of in found]) + missing) / wanted
-        ratio = float(np.clip(ratios.mean(), 0.0, 1.0))
-        optimal = float(np.clip(np.mean((np.array([of.optimal_hits for of in found]) + missing) / wanted), ratio, 1.0))
+        of_all = _ratios(unlimited, full.lookups * share)
+        off = float(of_all.mean()) - full.hit_ratio
+        ratios = _ratios(found, full.lookups * share)
+        ratio = float(np.clip(ratios.mean() - off, 0.0, full.hit_ratio))
+        optimal = _ratios(found, full.lookups * share, is_optimal=True).mean() - off
         by_tier = zip(*(of.stats["tiers"] for of in found), strict=True)
         return replace(
             full,
             capacities=capacities,
             sampling_rate=share,
             hit_ratio=ratio,
-            hit_ratio_error=float(ratios.std(ddof=1) * T95 / np.sqrt(len(found))),
+            hit_ratio_error=max(abs(off), float(ratios.std(ddof=1) * T95 / np.sqrt(len(found)))),
             live_bytes=None,
-            optimal_hit_ratio=optimal if self._is_in_order else None,
+            optimal_hit_ratio=float(np.clip(optimal, ratio, full.hit_ratio)) if self._is_in_order else None,
             saved_tokens=round(ratio * full.lookups) * self.preset.chunk_tokens,
             tiers=[
                 self._estimated(t, of, tier.capacity_bytes, share, full)
@@ -201,7 +206,7 @@ class Stack:
         stats = {**total, "name": found[0]["name"], "hit_ratio": total["hits"] / full.lookups}
         span_s, each = full.span_ns / NS_PER_S, self.chunk_bytes / self._objects
         amounts = [total[name] / unit for unit in (1, each) for name in ("read_bytes", "written_bytes")]
-        rates = Rates(*(Rate(amount / span_s, None) if span_s else None for amount in amounts))
+        rates = Rates(*(SecondRate(amount / span_s, None) if span_s else None for amount in amounts))
         return tier_demand(stats, capacity_bytes, rates, self.endurance, is_drive=self._is_drive(t))
 
     def _is_drive(self, t: int) -> bool:
@@ -241,6 +246,18 @@ class Stack:
             return None
         # One that a tier takes may fill it past its limit.
         return sum(max(1, limit // self.chunk_bytes) for limit in limits if limit)
+
+
+def _ratios(found: Sequence[Sampled], wanted: float, *, is_optimal: bool = False) -> NDArray[np.float64]:
+    """Return the hit ratio that each sample suggests, which should have `wanted` references.
+
+    If it has more or fewer, that is for a few much used objects, which nearly always hit: the difference is added to
+    the hits (SHARDS-adj).
+    """
+    hits = [of.optimal_hits if is_optimal else sum(tier["hits"] for tier in of.stats["tiers"]) for of in found]
+    lookups = [of.stats["lookups"] for of in found]
+    ratios: NDArray[np.float64] = (np.array(hits) + wanted - np.array(lookups)) / wanted
+    return ratios
 
 
 def _optimal_hits(chains: Chains, room: int | None) -> int:

@@ -108,7 +108,12 @@ class _Run:
         points = self._points(grid, rate, ceiling)
         if between := self._between(points, axes):
             points = sorted([*points, *self._points(between, rate, ceiling)], key=lambda of: _sizes(of.capacities))
-        return Sizing(self._choose(points), self._result(ceiling), points)
+        best = self._result(ceiling)
+        if not best.lookups:
+            raise ConfigError(
+                "no request looks anything up: none could find what another has left, whatever the capacity"
+            )
+        return Sizing(self._choose(points), best, points)
 
     def _points(self, grid: Sequence[Capacities], rate: float, ceiling: Future[Any]) -> list[Point]:
         """Return each point of `grid`, simulated in full or of samples of a share `rate` of the objects."""
@@ -175,7 +180,7 @@ class _Run:
         return rate if rate * SAMPLES < 1 else 1.0
 
     def _estimates(self, grid: Sequence[Capacities], rate: float, ceiling: Future[Any]) -> list[Point]:
-        """Return what samples suggest for each point of `grid`; the error is at least theirs without a bound."""
+        """Return what samples of a share `rate` of the objects suggest for each point of `grid`."""
         stack = self.stack
         if not self._samples:
             made = [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]
@@ -183,10 +188,8 @@ class _Run:
         wanted = [dict.fromkeys(stack.roles), *grid]
         started = [[self._start(stack.simulate_sample, of, sample, rate) for sample in self._samples] for of in wanted]
         found = [[self._result(of) for of in point] for point in started]
-        full = ceiling.result()
-        unlimited, *points = (stack.estimate(of, got, rate, full) for of, got in zip(wanted, found, strict=True))
-        off = abs(unlimited.hit_ratio - full.hit_ratio)
-        return [replace(of, hit_ratio_error=max(of.hit_ratio_error, off)) for of in points]
+        full, (unlimited, *of_grid) = ceiling.result(), found
+        return [stack.estimate(of, got, rate, full, unlimited) for of, got in zip(grid, of_grid, strict=True)]
 
     def _choose(self, points: Sequence[Point]) -> Point | None:
         """Return the first point, in order of preference, that meets the target when it is simulated in full."""

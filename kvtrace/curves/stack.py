@@ -12,9 +12,10 @@ from kvtrace.core.compiled import allocating, inner, njit
 from kvtrace.curves.optimal import OPTIMAL, optimal_uses
 from kvtrace.curves.uses import Uses
 from kvtrace.sim.chains import Chains
+from kvtrace.sim.empty import new_links, new_slots, new_tiers
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.policies.queues import first_expiry, on_hit, on_insert, on_remove, queue_of, victim
-from kvtrace.sim.records import NONE, UNBOUNDED, World, new_links, new_slots, new_tiers
+from kvtrace.sim.records import NONE, UNBOUNDED, World
 from kvtrace.sim.setup import set_policies
 
 if TYPE_CHECKING:

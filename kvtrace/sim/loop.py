@@ -1,8 +1,8 @@
 """The compiled simulation loop: requests arrive, load what is cached, store what is not, and decode.
 
 One loop serves both a file of requests (arrivals at their times, or after those that they follow) and synthetic users
-(the next turn waits for the last). It is resumable: when a buffer is full or slots run out it returns to Python, between the
-steps of a request, and goes on from there. Who acts next is in a binary heap by time and then by actor.
+(the next turn waits for the last). It is resumable: when a buffer is full or slots run out it returns to Python,
+between the steps of a request, and goes on from there. Who acts next is in a binary heap by time and then by actor.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kvtrace.sim.records import (
     DECODE,
     DONE,
     END,
+    FREQUENCIES_FULL,
     LOAD,
     NONE,
     PROMOTE,
@@ -86,7 +87,7 @@ def _act(world: World, actor: int) -> int:
     elif step == PROMOTE:
         delay = promote(world, actor)
     elif step == STORE:
-        store(world, actor)
+        delay = store(world, actor)
     elif step == DECODE:
         delay = decode(world, actor)
     else:
@@ -142,7 +143,8 @@ def _room(world: World, actor: int) -> int:
         if knobs.source != CHAINS and me.length + me.new > knobs.context_width:
             control.need = me.length + me.new
             return CONTEXTS_FULL
-    return _room_for(world, n, n if knobs.promotion or knobs.staging else shared + me.new, made)
+    writes_all = knobs.promotion or knobs.staging or knobs.offers_hits or me.refused
+    return _room_for(world, n, n if writes_all else shared + me.new, made)
 
 
 @inner
@@ -156,6 +158,9 @@ def _room_for(world: World, n: int, written: int, made: int) -> int:
         control.need = made
         return SLOTS_FULL
     tiers = len(world.tiers)
+    if knobs.filtered and (control.next_object + made) * tiers > len(world.frequencies):
+        control.need = (control.next_object + made) * tiers
+        return FREQUENCIES_FULL
     # Every object is read once and written once to each tier. In each that gives anything up, that displaces at most as
     # many bytes, and one largest object and what lies between its marks a tier more, but no object twice; each
     # displaced one takes three rows (read, write, delete).

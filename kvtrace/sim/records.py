@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from kvtrace.core.structures import Structure, number, part, record, table
+from kvtrace.sim.events import EVENT, Following, int64s
 from kvtrace.users.synthetic import USER
 
 UNBOUNDED = 2**62
 NONE = -1
 
-DONE, ROWS_FULL, SLOTS_FULL, ACTORS_FULL, CHAIN_FULL, CONTEXTS_FULL = range(6)
+DONE, ROWS_FULL, SLOTS_FULL, ACTORS_FULL, CHAIN_FULL, CONTEXTS_FULL, FREQUENCIES_FULL = range(7)
 """Why the loop returned."""
 
 ASK, LOAD, PROMOTE, STORE, DECODE, END = range(6)
@@ -28,6 +26,9 @@ PREFILL_ONLY, DECODE_ONLY = 1, 2
 # Knobs.source: users, requests that share within a conversation, requests that name their objects.
 USERS, CONVERSATIONS, CHAINS = range(3)
 
+# TIER.admission, as tier.Admission orders them.
+ALWAYS, NTH_OFFER, FREQUENCY, TINYLFU = range(4)
+
 # PIECE.kind, as shape.PieceKind orders them.
 GROWING, SLIDING, CHUNKED, STATE = range(4)
 
@@ -35,40 +36,43 @@ QUEUES = 4
 """Lists that a tier may keep its slots in."""
 
 
-def _int64s(names: str) -> np.dtype[Any]:
-    """Return a record of int64 fields, `names` with spaces between."""
-    return np.dtype([(name, "i8") for name in names.split()])
-
-
 TIER = np.dtype(
     [
-        *_int64s("limit low largest used").descr,
+        *int64s("limit low largest used").descr,
         # What happened in it, in bytes but for the hits; populated: written before the start.
-        *_int64s("hits hit_bytes written_bytes deleted_bytes read_bytes populated_bytes").descr,
+        *int64s("hits hit_bytes written_bytes deleted_bytes read_bytes populated_bytes").descr,
         # The service model: bytes a microsecond (0: takes no time), operations at once, and until when it is busy.
-        *_int64s("read_rate write_rate latency_ns concurrency read_busy_ns write_busy_ns").descr,
+        *int64s("read_rate write_rate latency_ns concurrency read_busy_ns write_busy_ns").descr,
+        # Operations of one request at once (0: all), those of the stage being written, those being read, since and
+        # until when; whether it takes offers whole, whether look-ups go on past a miss, and how many there were;
+        # whether an object used is less recent than those before it in its request, and whether as the request ends.
+        *int64s("request_reads request_writes staged reading reads_began_ns reads_end_ns is_whole").descr,
+        *int64s("looks_past_miss looked_up is_tail_first is_tail_first_at_end").descr,
         # Its policy's operations, as addresses of compiled functions; all 0: LRU.
-        *_int64s("on_hit on_insert choose on_remove forget").descr,
+        *int64s("on_hit on_insert choose on_remove forget").descr,
         # With LRU: 1 + the slot that the next one used comes right behind, or 0: it is the most recent.
-        *_int64s("behind").descr,
+        *int64s("behind").descr,
         # When it makes room, if only at times: each so many ns (0: whenever it must), the last of these times, the
         # bytes from which on it does, by what share of them (in millionths; 0: down to `low`), and to which bytes it is
         # going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards.
-        *_int64s("evict_every_ns polled_ns trigger evict_ppm goal loads_backwards stores_backwards").descr,
+        *int64s("evict_every_ns polled_ns trigger evict_ppm goal loads_backwards stores_backwards").descr,
+        # Which objects it takes, as admission.py counts: the count or the window that its admission needs, what was
+        # referred to since the last halving of counts, how often they were halved, and what it did not take.
+        *int64s("admission admission_count decay_ns window referred halvings refused refused_bytes").descr,
         # What one policy alone needs: how long an object lives (TTL); bytes ARC means T1 to have; whether S3-FIFO ever
         # evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
         ("ttl_ns", "i8"),
         ("target", "f8"),
-        *_int64s("has_evicted hand free_group groups").descr,
+        *int64s("has_evicted hand free_group groups").descr,
     ]
 )
 """A tier: bytes it may hold, bytes it goes down to when it must make room, largest object it takes, bytes it holds."""
 
-QUEUE = _int64s("head tail bytes")
+QUEUE = int64s("head tail bytes")
 """A list of a tier's slots: the most recent, the least recent, and the bytes of all (not counted for LRU)."""
 
 SLOT = np.dtype(
-    [*_int64s("object size home").descr, ("live", "i2"), ("held", "i1"), ("seen", "i1"), ("is_loose", "i1")], align=True
+    [*int64s("object size home").descr, ("live", "i2"), ("held", "i1"), ("seen", "i1"), ("is_loose", "i1")], align=True
 )
 """A slot: the object it holds, its bytes (all ranks together), where in World.contexts it is named (NONE: nowhere, or
 in World.items), a bit for each tier it is live in, whether somebody may still ask for it (so that it is not reused),
@@ -82,63 +86,64 @@ NOTE = np.dtype([("count", "i8"), ("place", "i4"), ("top", "i4"), ("members", "i
 which group); and of the LFU group of this number its most recent slot (if unused: the next unused group) and how many
 it has."""
 
+SEEN = np.dtype([("count", "i4"), ("since", "i4")])
+"""How often an object was offered to a tier, or used there: its count, and how often counts had decayed when it was."""
+
 PACKED_BITS = 9
 """Of what stands for an object that needs no slot: a bit for each tier it is live in, and whether it was seen. The
 number of the object is above; and -2 less all that is what stands in World.contexts, where a slot is >= 0."""
 
-ACTOR = _int64s(
+PIN = int64s("offer until_ns")
+"""Of a slot: which offer it was last in (negative: it was there already), and until when it is read or written."""
+
+ACTOR = int64s(
     "step request session turn input output new_tokens first context length new stage decoded decode_start history "
     "asked_ns reached missed_tokens entry prompt shared retrieved retrieved_objects retrieved_tokens queued_ns "
-    "served_ns first_step"
+    "served_ns first_step computed refused offer"
 )
 """A user, or a request in flight. Its objects are, in order, those of `retrieved` items, `shared` ones of the item
 `prompt`, and `length` of its own, of which up to `new` last ones are to be made or stored. Its own ones stand in row
 `context` of World.contexts, or with CHAINS are named by World.chains from place `first` on. `queued_ns` is what was to
 be computed before it when it came, `served_ns` when its last read is done, `first_step` the batch's clock when it
-joined."""
+joined, `computed` its prompt's tokens computed so far, `refused` how many of the objects offered last a tier has not
+taken, `offer` the number of the offer before."""
 
-CONVERSATION = _int64s("context length tokens remaining")
+CONVERSATION = int64s("context length tokens remaining")
 """A conversation of a file: row of World.contexts (NONE before it begins and after it ends), how many objects, tokens
 so far, and requests that have not ended."""
 
-ITEM = _int64s("tokens first objects uses")
+ITEM = int64s("tokens first objects uses")
 """What is shared by all: tokens, first of its slots (they are consecutive), how many, and how often it was decoded."""
 
-PIECE = _int64s("bytes kind window token_bytes state_bytes")
+PIECE = int64s("bytes kind window token_bytes state_bytes")
 """What a chunk consists of: bytes of all ranks, kind, window in tokens; and what one rank reads in a decode step, for
 each token and of a state."""
 
-EVENT = _int64s("when actor")
-"""Who acts when: at a time in ns, or at a count of the batch's clock."""
-
-FOLLOWER = _int64s("row delay_ns is_of_start")
-"""A request of a file that waits for another, and how long after its start or the end of its answer it may come."""
-
-WAITING = _int64s("left ready_ns")
-"""A request of a file that follows others: how many it still waits for, and when it may come for all that is known."""
-
-BATCH = _int64s("size bytes step_ns steps since_ns due_ns waiting")
+BATCH = int64s("size bytes step_ns steps since_ns due_ns waiting")
 """The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the
 clock of steps, and the time when it stood there; when the first that waits for the clock is due, and how many wait."""
 
-WANTED = _int64s("tier slot leaving")
-"""At a depth of demotions: the tier that makes room, for which slot, and which it gives up (NONE: not yet chosen)."""
+WANTED = int64s("tier slot leaving lower")
+"""At a depth of demotions: the tier that makes room, for which slot, which it gives up (NONE: not yet
+chosen), and the tier that takes that (NONE: none does)."""
 
-ASKED = _int64s("arrival_ns request_id session_id turn input_tokens output_tokens qos kind")
+ASKED = int64s("arrival_ns request_id session_id turn input_tokens output_tokens qos kind")
 """A request of a user, as in the requests table."""
 
-FIRST_TOKEN = _int64s("with_cache_ns without_cache_ns")
+FIRST_TOKEN = int64s("with_cache_ns without_cache_ns")
 
-CONTROL = _int64s(
+CONTROL = int64s(
     "pending now arrived heap_size next_request next_session next_object made logged need min_size max_size answered "
-    "populated rows free idle idle_contexts prefill_busy_ns uses loose coming"
+    "populated rows free idle idle_contexts prefill_busy_ns uses loose coming offers offer known is_staged is_refused"
 )
 """Where the loop is: the actor whose step is due, the time, how much is in each buffer and stack, how much `need` asks
-for, the least and largest size of an object, and until when prompts are being computed."""
+for, the least and largest size of an object, until when prompts are being computed, how many offers there were, what of
+the one being stored was found cached, whether the stage being written has operations, and the offer was refused."""
 
-TOTAL = _int64s(
+TOTAL = int64s(
     "requests input_tokens output_tokens lookups lookup_bytes decode_misses unplaced prompt_lookups prompt_hits "
-    "document_lookups document_hits decoded_tokens decoding_ns prefills waiting_ns"
+    "document_lookups document_hits decoded_tokens decoding_ns prefills waiting_ns offers refused_offers "
+    "refused_objects"
 )
 
 
@@ -152,6 +157,8 @@ class Knobs(Structure):
     """A tier forgets with time."""
     endless = number()
     """A bit for each tier that never gives anything up."""
+    filtered = number()
+    """A bit for each tier that does not take all that it is offered."""
     is_packed = number()
     """Objects that no tier may give up have no slot."""
     ranks = number()
@@ -163,10 +170,8 @@ class Knobs(Structure):
     """0 never, 1 always, SECOND_TOUCH, or TEMPORARY: to the fastest tier only."""
     is_exclusive = number()
     """What is promoted leaves the tier it was in."""
-    is_tail_first = number()
-    """An object used is less recent than those before it in its request."""
     is_tail_first_at_end = number()
-    """As a request ends, its objects count as used once more, backwards."""
+    """In some tier: as a request ends, its objects count as used once more, backwards."""
     keeps_age = number()
     """What is demoted stays as recent as it was."""
     is_by_tier = number()
@@ -179,6 +184,10 @@ class Knobs(Structure):
     loads_backwards = number()
     """In any tier."""
     min_load_tokens = number()
+    offer_tokens = number()
+    offers_hits = number()
+    looks_past_miss = number()
+    """Of any tier."""
     stores_generated = number()
     chunk_tokens = number()
     """0: one object a turn."""
@@ -215,7 +224,7 @@ class Knobs(Structure):
     entries = number()
     """With DECODE_ONLY: each user's items, from `first_entry` on."""
     follows = number()
-    """Requests of a file wait for others, as World.followers says."""
+    """Requests of a file wait for others."""
     context_width = number()
     """Objects that a row of World.contexts holds."""
 
@@ -252,6 +261,7 @@ class World(Structure):
     total = record(TOTAL)
     batch = record(BATCH)
     rows = part(RowColumns)
+    following = part(Following)
     tiers = table(TIER)
     queues = table(QUEUE)
     """[tiers, QUEUES]"""
@@ -260,8 +270,12 @@ class World(Structure):
     """[slots, tiers]"""
     notes = table(NOTE)
     """[slots, tiers], if any tier's policy is not LRU."""
+    frequencies = table(SEEN)
+    """[objects, tiers]; empty without knobs.filtered."""
     ages = table("i8")
     """[slots]: how many uses there had been when each was last used; empty without knobs.keeps_age."""
+    pins = table(PIN)
+    """[slots], if any tier takes offers whole or not at all."""
     free = table("i4")
     """A stack of unused slots; control.free of them."""
     loose = table("i4")
@@ -280,16 +294,6 @@ class World(Structure):
     """[requests]; empty with users. The rest of the file's columns follow."""
     input_tokens = table("i8")
     output_tokens = table("i8")
-    first_follower = table("i8")
-    """With knobs.follows: request n is waited for by followers[first_follower[n]:first_follower[n + 1]]."""
-    followers = table(FOLLOWER)
-    waiting = table(WAITING)
-    """With knobs.follows: [requests]"""
-    coming = table(EVENT)
-    """With knobs.follows: [requests]: a heap of those that wait for none any more, by arrival; control.coming of
-    them."""
-    came = table(EVENT)
-    """With knobs.follows: [requests]: those that have arrived, in order, and when; control.arrived of them."""
     conversation = table("i8")
     """With CONVERSATIONS: [requests]: the row of `conversations`."""
     conversations = table(CONVERSATION)
@@ -325,40 +329,3 @@ class World(Structure):
     """Scratch: the tier in which each was found."""
     wanted = table(WANTED)
     """Scratch of make_room_by_demotion: [tiers + 1]."""
-
-
-def new_contexts(count: int) -> Any:
-    """Return World.contexts, of which only what is used takes memory, by the page: numpy would ask for huge pages."""
-    try:
-        memory = mmap.mmap(-1, max(1, 8 * count))
-    except OSError as error:
-        raise MemoryError(str(error)) from None
-    with suppress(OSError):  # of a kernel without huge pages
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(memory, np.int64)[:count]
-
-
-def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
-    """Return empty tiers that hold `limits` bytes and take objects of up to `largest`, and their lists.
-
-    They are LRU, and service takes no time.
-    """
-    tiers, queues = np.zeros(len(limits), TIER), np.zeros(len(limits) * QUEUES, QUEUE)
-    tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
-    tiers["hand"] = tiers["free_group"] = tiers["goal"] = NONE
-    queues["head"] = queues["tail"] = NONE
-    return tiers, queues
-
-
-def new_slots(sizes: Any) -> Any:
-    """Return one slot an object of `sizes` bytes, live in no tier and held by nobody."""
-    slots = np.zeros(len(sizes), SLOT)
-    slots["object"], slots["size"], slots["home"] = np.arange(len(sizes)), sizes, NONE
-    return slots
-
-
-def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
-    """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is not LRU."""
-    links, notes = np.zeros(slots * tiers, LINK), np.zeros(slots * tiers if has_policies else 0, NOTE)
-    links["newer"] = links["older"] = notes["place"] = notes["top"] = NONE
-    return links, notes

@@ -12,11 +12,12 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import ModelShape, Piece, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.requests.requests import Requests
 from kvtrace.requests.turns.waits import Waits
-from kvtrace.sim import records
+from kvtrace.sim import empty, records
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
+from kvtrace.sim.events import EVENT
 from kvtrace.sim.policies.policies import Policy
-from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion, Recency
-from kvtrace.sim.presets.tier import BYTES_PER_US
+from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
+from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency
 from kvtrace.sim.records import NONE, Knobs, World
 from kvtrace.users import synthetic
 from kvtrace.users.workload import Library, Popularity, ServingMode
@@ -102,14 +103,15 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     _set_items(world, preset, library, sizes)
     _set_requests(world, load)
     if load.waits is not None:
-        _set_waits(world, load.waits)
+        world.knobs.follows = True
+        world.control["coming"] = world.following.follow(load.waits, world.arrival_ns)
     world.actors["entry"] = world.actors["prompt"] = NONE
     world.actors["context"] = np.arange(count)
     if len(world.contexts) == 0:
-        world.contexts = records.new_contexts(count * WIDTH)
+        world.contexts = empty.new_contexts(count * WIDTH)
     world.idle, world.idle_contexts = np.arange(count - 1, -1, -1), np.arange(count - 1, -1, -1)
     world.control["idle"] = world.control["idle_contexts"] = count
-    world.heap, world.decoding = np.zeros(count + 1, records.EVENT), np.zeros(count + 1, records.EVENT)
+    world.heap, world.decoding = np.zeros(count + 1, EVENT), np.zeros(count + 1, EVENT)
     world.batch["due_ns"] = records.UNBOUNDED
     world.users, starts = synthetic.make_users(load.users if requests is None else 0, load.seed)
     _schedule(world, starts, load.until_ns)
@@ -157,6 +159,7 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
         1 << t for t, tier in enumerate(p.tiers) if tier.capacity_bytes is None and tier.policy is not Policy.TTL
     )
     # An entry of a turn has a size of its own; decoding holds on to a slot; who remembers what it gave up, too.
+    knobs.filtered = sum(1 << t for t, tier in enumerate(p.tiers) if tier.admission is not Admission.ALWAYS)
     knobs.is_packed = is_chunk and not p.decode_read_tokens and not knobs.keeps_ghosts
     knobs.ranks, knobs.layers = sizes.ranks, sizes.layers
     knobs.is_prefix, knobs.is_by_tier = p.match is not Match.ANY, p.match is Match.PREFIX_BY_TIER
@@ -167,9 +170,10 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
     knobs.promotion = list(Promotion).index(p.promotion)
     knobs.is_exclusive, knobs.keeps_age = p.exclusive, p.demotion_keeps_age
-    knobs.is_tail_first = p.recency is Recency.TAIL_FIRST
-    knobs.is_tail_first_at_end = p.recency is Recency.TAIL_FIRST_AT_END
+    knobs.is_tail_first_at_end = any((tier.recency or p.recency) is not Recency.HEAD_FIRST for tier in p.tiers)
     knobs.min_load_tokens = p.min_load_tokens
+    knobs.offer_tokens, knobs.offers_hits = p.offer_tokens, p.offers_hits
+    knobs.looks_past_miss = any(tier.looks_past_miss for tier in p.tiers)
     knobs.stores_generated = p.store_generated
     knobs.chunk_tokens = p.chunk_tokens if is_chunk else 0
     knobs.chunk_bytes = sizes.chunk_bytes
@@ -193,10 +197,19 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
 
 
 def _set_tiers(world: World, preset: Preset) -> None:
-    world.tiers, world.queues = records.new_tiers(*tier_limits(preset))
+    world.tiers, world.queues = empty.new_tiers(*tier_limits(preset))
     for of, tier in zip(world.tiers, preset.tiers, strict=True):
+        of["admission"], of["admission_count"] = list(Admission).index(tier.admission), tier.admission_count
+        of["decay_ns"] = tier.decay_ns
+        of["window"] = min(records.UNBOUNDED, tier.admission_window * int(of["limit"]))
         of["ttl_ns"], of["latency_ns"], of["concurrency"] = tier.ttl_ns, tier.latency_ns, tier.concurrency
         of["read_rate"], of["write_rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
+        of["request_reads"], of["request_writes"] = tier.request_reads, tier.request_writes
+        of["is_whole"] = tier.whole_offers and tier.policy is Policy.LRU
+        of["looks_past_miss"] = tier.looks_past_miss
+        recency = tier.recency or preset.recency
+        of["is_tail_first"] = recency is Recency.TAIL_FIRST
+        of["is_tail_first_at_end"] = recency is not Recency.HEAD_FIRST
         of["loads_backwards"], of["stores_backwards"] = tier.loads_backwards, tier.stores_backwards
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
             of["low"] = int(tier.capacity_bytes * tier.low_watermark)
@@ -220,12 +233,14 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     items["tokens"], items["objects"], items["first"] = library.tokens, objects, np.cumsum(objects) - objects
     of_items = np.repeat(each, objects)
     used = len(of_items)
-    world.items, world.slots = items, records.new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)]))
+    world.items, world.slots = items, empty.new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)]))
     world.slots["held"][:used] = 1
     has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
-    world.links, world.notes = records.new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
+    world.links, world.notes = empty.new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
+    world.pins = np.zeros(used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN)
     world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
+    world.frequencies = np.zeros((used + ROOM) * len(world.tiers) if world.knobs.filtered else 0, records.SEEN)
     world.documents, world.document_weight = library.document_first, library.document_weight
     world.control["free"], world.control["next_object"] = ROOM, used
 
@@ -247,26 +262,6 @@ def _set_requests(world: World, load: Load) -> None:
     world.conversations = np.zeros(count, records.CONVERSATION)
     world.conversations["context"] = NONE
     world.conversations["remaining"] = np.bincount(world.conversation, minlength=count)
-
-
-def _set_waits(world: World, waits: Waits) -> None:
-    """Say which requests wait for which, and let those that wait for none come at their times."""
-    count, order = len(world.arrival_ns), np.argsort(waits.before, kind="stable")
-    world.knobs.follows = True
-    world.first_follower = np.concatenate(
-        [np.zeros(1, np.int64), np.cumsum(np.bincount(waits.before, minlength=count))]
-    )
-    world.followers = np.zeros(len(waits), records.FOLLOWER)
-    for name, values in (("row", waits.row), ("delay_ns", waits.delay_ns), ("is_of_start", waits.is_of_start)):
-        world.followers[name] = values[order]
-    world.waiting, world.came = np.zeros(count, records.WAITING), np.zeros(count, records.EVENT)
-    world.waiting["left"] = np.bincount(waits.row, minlength=count)
-    world.waiting["ready_ns"] = waits.not_before_ns
-    world.coming = np.zeros(count, records.EVENT)
-    firsts = np.flatnonzero(world.waiting["left"] == 0)
-    # They are in order of arrival, and what is in order is a heap.
-    world.coming["when"][: len(firsts)], world.coming["actor"][: len(firsts)] = world.arrival_ns[firsts], firsts
-    world.control["coming"] = len(firsts)
 
 
 def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:

@@ -4,8 +4,9 @@ Its memory does not grow with the rows. A chunk that may still be asked for take
 tier that may delete it 40, and 8 a tier, more (24 a tier more if any policy is not LRU), with at most half as much
 again for room to grow. An entry of a turn takes all of that as long as it may be asked for; so does any chunk with
 decode reads, and with the policies s3fifo and arc, with which every block of a file counts as one that may still be
-asked for. Requests of a file take about 100 bytes a request, 4 a reference to a block, and 12 a distinct block; where turns
-follow, 60 more a request and 60 a wait.
+asked for. Where a tier has an admission filter, each object ever named takes 8 bytes a tier. Requests of a file take
+about 100 bytes a request, 4 a reference to a block, and 12 a distinct block; where turns follow, 60 more a request and
+60 a wait.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import ModelShape
-from kvtrace.sim import counters, loop, records, setup
+from kvtrace.sim import counters, empty, loop, records, setup
+from kvtrace.sim.events import EVENT
 from kvtrace.sim.presets.preset import Entry, Preset
+from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.setup import FOREVER_NS, Load
 from kvtrace.users.workload import library_of
 
@@ -63,6 +67,7 @@ class Simulation:
     def __init__(self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS) -> None:
         """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size."""
         self.preset, self.model, self.load = preset, model, load
+        self._tensor_parallel = ranks
         if load.requests is not None and preset.workload.shares:
             raise ConfigError(
                 "workload.prompt_share, workload.rag_share and workload.mode=decode-only are for synthetic users: "
@@ -80,6 +85,11 @@ class Simulation:
             seed=load.seed,
         )
         self.world = setup.make(preset, model, load, self.library, self._sizes, rows)
+
+    def of(self, slowest: TierSetting) -> Simulation:
+        """Return the same simulation, not yet begun, with another slowest tier."""
+        preset = msgspec.structs.replace(self.preset, tiers=(*self.preset.tiers[:-1], slowest))
+        return Simulation(preset, self.model, self.load, ranks=self._tensor_parallel)
 
     @property
     def bytes_per_token(self) -> int:
@@ -110,7 +120,7 @@ class Simulation:
         """Return which requests of the file arrived, in order, and when, ns; None if all arrive at their times."""
         if self.load.waits is None:
             return None
-        came = self.world.came[: self.world.control["arrived"]]
+        came = self.world.following.came[: self.world.control["arrived"]]
         return came["actor"], came["when"]
 
     @property
@@ -145,6 +155,7 @@ class Simulation:
             records.ACTORS_FULL: self._grow_actors,
             records.CONTEXTS_FULL: self._grow_contexts,
             records.CHAIN_FULL: self._grow_chain,
+            records.FREQUENCIES_FULL: self._grow_frequencies,
         }
         while True:
             code = loop.run(self.world)
@@ -192,9 +203,10 @@ class Simulation:
         free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
         control["free"] = count + more
         now.free, now.loose = free, np.concatenate([now.loose, np.empty(more, np.int32)])
-        now.slots = np.concatenate([now.slots, records.new_slots(np.zeros(more, np.int64))])
+        now.slots = np.concatenate([now.slots, empty.new_slots(np.zeros(more, np.int64))])
         now.ages = np.concatenate([now.ages, np.zeros(more if len(now.ages) else 0, np.int64)])
-        links, notes = records.new_links(more, tiers, has_policies=len(now.notes) > 0)
+        now.pins = np.concatenate([now.pins, np.zeros(more if len(now.pins) else 0, records.PIN)])
+        links, notes = empty.new_links(more, tiers, has_policies=len(now.notes) > 0)
         now.links, now.notes = np.concatenate([now.links, links]), np.concatenate([now.notes, notes])
 
     def _grow_actors(self) -> None:
@@ -205,7 +217,7 @@ class Simulation:
         idle[:old] = np.arange(2 * old - 1, old - 1, -1)
         now.idle, now.control["idle"] = idle, old
         now.actors = np.concatenate([now.actors, np.zeros(old, records.ACTOR)])
-        now.heap, now.decoding = (np.concatenate([a, np.zeros(old, records.EVENT)]) for a in (now.heap, now.decoding))
+        now.heap, now.decoding = (np.concatenate([a, np.zeros(old, EVENT)]) for a in (now.heap, now.decoding))
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
     def _grow_contexts(self) -> None:
@@ -220,7 +232,7 @@ class Simulation:
             rows = 2 * old
             now.idle_contexts = np.concatenate([np.arange(rows - 1, old - 1, -1), np.zeros(old, np.int64)])
             now.control["idle_contexts"] = old
-        contexts = records.new_contexts(rows * now.knobs.context_width).reshape(rows, -1)
+        contexts = empty.new_contexts(rows * now.knobs.context_width).reshape(rows, -1)
         used = now.conversations if len(now.conversations) else now.actors
         for context, length in used[["context", "length"]][used["length"] > 0].tolist():
             entries = contexts[context, :length] = before[context, :length]
@@ -232,6 +244,14 @@ class Simulation:
         """Make room for a longer prompt."""
         more = 2 * int(self.world.control["need"])
         self.world.chain, self.world.where = np.empty(more, np.int64), np.empty(more, np.int8)
+
+    def _grow_frequencies(self) -> None:
+        """Make room for half as many objects more, or as many as are needed."""
+        now = self.world
+        room = max(int(now.control["need"]), len(now.frequencies) * 3 // 2)
+        frequencies = np.zeros(room, records.SEEN)
+        frequencies[: len(now.frequencies)] = now.frequencies
+        now.frequencies = frequencies
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""

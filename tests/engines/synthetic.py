@@ -12,7 +12,7 @@ CONVERSATIONS = 12
 
 def write(path: Path, requests: int) -> Path:
     """Write so many requests to `path`: each goes on with one of a few conversations, which share their first block."""
-    draw, fresh = random.Random(1), iter(range(1, 10**9))  # noqa: S311 - need not be secret
+    draw, fresh = random.Random(1), iter(range(1, 10**9))  # noqa: S311 - what is drawn need not be secret
     histories = [[0] for _ in range(CONVERSATIONS)]
     lines = []
     for number in range(requests):

@@ -14,7 +14,8 @@ from kvtrace.model.layers import Full, KvDtype, Latent
 from kvtrace.model.shape import ModelShape
 from kvtrace.requests.requests import Requests
 from kvtrace.sim.output import object_batch, trace_batch
-from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion, TierSetting, load_preset
+from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion, load_preset
+from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.simulation import Load, Simulation
 
 if TYPE_CHECKING:

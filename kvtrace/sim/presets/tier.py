@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Final
 
 import msgspec
 
+from kvtrace.core.config import check_ranges
 from kvtrace.core.units import parse_bytes, parse_duration_ns
 from kvtrace.sim.policies.policies import Policy
 
@@ -17,6 +19,35 @@ BYTES_PER_US = 10**6
 MAX_TTL_NS = 2**61
 MAX_LATENCY_NS = 10**12
 MIN_POLL_NS = 10**6
+MAX_COUNT = 1_000_000
+IN_ORDER = (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.TTL)
+"""Policies that change nothing when asked what they would give up."""
+
+
+class Admission(StrEnum):
+    """Which of the objects that it is offered a tier takes."""
+
+    ALWAYS = "always"
+    """All."""
+    NTH_OFFER = "nth-offer"
+    """Those offered for the `admission_count`-th time, and from then on."""
+    FREQUENCY = "frequency"
+    """Those whose count, which each offer doubles from 1 and each `admission_decay` lowers by one, has come to
+    `admission_count`."""
+    TINYLFU = "tinylfu"
+    """Those for which there is room, and those used or offered more often of late than the one that would make room."""
+
+
+class Recency(StrEnum):
+    """In which order the objects of a request count as used."""
+
+    HEAD_FIRST = "head-first"
+    """As they are looked up and stored: of one request, the first object is given up first."""
+    TAIL_FIRST = "tail-first"
+    """Each is less recent than those before it: of one request, the last object is given up first, for what it is good
+    for needs all before it. As the request ends, they count as used once more. In tiers that evict by lru."""
+    TAIL_FIRST_AT_END = "tail-first-at-end"
+    """Likewise, but only as the request ends; until then as head-first."""
 
 
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,6 +80,15 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a request loads from here counts as used last object first, which leaves its first the most recent."""
     stores_backwards: bool = False
     """Likewise, of what it stores; needs staging."""
+    admission: Admission = Admission.ALWAYS
+    """Which of the objects that are stored, or that a faster tier gives up, it takes; what a promotion copies up it
+    always takes."""
+    admission_count: int = 2
+    """With admission nth-offer or frequency: the count from which on it takes an object."""
+    admission_decay: str | None = None
+    """With admission frequency: how long a count takes to lose one, such as `10m`; without it counts stay."""
+    admission_window: int = 10
+    """With admission tinylfu: counts are halved each time that so many times the tier's bytes were used or offered."""
     ttl: str | None = None
     """With policy ttl: how long an object stays after it was written, such as `10m`."""
     read_bandwidth: str | int | None = None
@@ -59,6 +99,19 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of one operation, such as `80us`; counted only beside a bandwidth."""
     concurrency: int = 0
     """Operations it serves at once, which bounds their rate by the latency; 0 is unbounded."""
+    request_reads: int = 0
+    """Reads of one request that it serves at once, each so many a stage of their own; 0 is all, 1 one after another."""
+    request_writes: int = 0
+    """Likewise, of writes."""
+    recency: Recency | None = None
+    """In which order the objects of a request count as used here; by default as the preset says."""
+    whole_offers: bool = False
+    """What is offered together (offer_tokens) finds room all together, or nothing of it is stored, here or below. What
+    is in flight makes no room: the offer before it, and what is still being read or written. It is offered again with
+    the next objects, and as the request ends. With placement write-through and policy lru; with another policy, room
+    is made object by object."""
+    looks_past_miss: bool = False
+    """Each object of a prompt that no faster tier has is looked up here, not only up to the first miss."""
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -81,6 +134,11 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parse_duration_ns(self.evict_every) if self.evict_every is not None else 0
 
     @property
+    def decay_ns(self) -> int:
+        """How long a count takes to lose one, ns; 0 is for ever."""
+        return parse_duration_ns(self.admission_decay) if self.admission_decay is not None else 0
+
+    @property
     def latency_ns(self) -> int:
         """The latency of one operation, ns."""
         return parse_duration_ns(self.latency) if self.latency else 0
@@ -91,18 +149,20 @@ def bytes_of(value: str | int | None) -> int | None:
     return parse_bytes(value) if isinstance(value, str) else value
 
 
-TIER_RANGES: Final[dict[str, tuple[int, int]]] = {"TierSetting.concurrency": (0, MAX_TOKENS)}
+SWITCHED: Final[dict[str, tuple[str, ...]]] = {
+    "admission": ("admission_count", "admission_decay", "admission_window"),
+    **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss"), ()),
+}
+"""Knobs that mean nothing while the one they belong to is at its default."""
+
+TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "TierSetting.concurrency": (0, MAX_TOKENS),
+    "TierSetting.request_reads": (0, MAX_TOKENS),
+    "TierSetting.request_writes": (0, MAX_TOKENS),
+    "TierSetting.admission_count": (1, MAX_COUNT),
+    "TierSetting.admission_window": (1, MAX_COUNT),
+}
 """The smallest and largest value of each field that has one, by class and name."""
-
-
-def check_ranges(
-    holder: msgspec.Struct, prefix: str, ranges: dict[str, tuple[int, int]], require: Callable[[bool, str], None]
-) -> None:
-    """Call `require` with each field of `holder` that `ranges` bounds."""
-    for field in holder.__struct_fields__:
-        if (bounds := ranges.get(f"{type(holder).__name__}.{field}")) is not None:
-            (least, most), value = bounds, getattr(holder, field)
-            require(least <= value <= most, f"{prefix}{field}(={value}) must be >= {least}, and at most {most}")
 
 
 def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
@@ -126,6 +186,18 @@ def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
     require(
         tier.ttl is None or 0 < tier.ttl_ns <= MAX_TTL_NS,
         f"{name}.ttl(={tier.ttl}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
+    )
+    require(
+        (tier.admission is Admission.FREQUENCY) or tier.admission_decay is None,
+        f"{name}: admission_decay needs admission=frequency",
+    )
+    require(
+        tier.admission_decay is None or 0 < tier.decay_ns <= MAX_TTL_NS,
+        f"{name}.admission_decay(={tier.admission_decay}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
+    )
+    require(
+        tier.admission is not Admission.TINYLFU or tier.policy in IN_ORDER,
+        f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}",
     )
     rates = tier.rates_bytes_per_s
     require(
@@ -158,4 +230,8 @@ def _check_room(tier: TierSetting, name: str, require: Callable[[bool, str], Non
             not getattr(tier, field) or tier.policy is Policy.LRU,
             f"{name}: {field} needs policy=lru, not {tier.policy}",
         )
+    require(
+        not tier.staging or tier.admission is Admission.ALWAYS,
+        f"{name}: staging needs admission=always: what comes to the tiers below goes through it",
+    )
     require(tier.staging or not tier.stores_backwards, f"{name}: stores_backwards needs staging=true")

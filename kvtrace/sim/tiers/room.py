@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.policies.queues import first_expiry, queue_of, settle, victim
-from kvtrace.sim.records import NONE, World
-from kvtrace.sim.tiers.rows import DEMOTE, EVICT
+from kvtrace.sim.records import NONE, UNBOUNDED, World
+from kvtrace.sim.tiers.admission import admits, has_room
+from kvtrace.sim.tiers.offers import frees
+from kvtrace.sim.tiers.rows import DEMOTE, EVICT, POPULATE
 from kvtrace.sim.tiers.tiers import drop, read, write
 
 MILLION = 1_000_000
-
-
-@forced
-def has_room(world: World, t: int, size: int) -> bool:
-    """Return whether `size` more bytes fit tier `t`; an object it takes may fill an empty tier past its limit."""
-    tier = world.tiers[t]
-    return tier.used == 0 or tier.used + size <= tier.limit
 
 
 @inner
@@ -26,12 +21,21 @@ def make_room(world: World, t: int, slot: int, now: int) -> bool:
     """
     tier, size = world.tiers[t], world.slots[slot].size
     takes_it = size <= tier.largest
-    if takes_it and not has_room(world, t, size):
+    if takes_it and tier.is_whole:
+        takes_it = frees(world, t, size, UNBOUNDED, 0, now)
+    elif takes_it and not has_room(world, t, size):
         if tier.evict_every_ns > 0:
             return False
         while tier.used > 0 and tier.used + size > tier.low:
             drop(world, t, victim(world, t, slot), now, EVICT)
     return takes_it
+
+
+@inner
+def takes(world: World, t: int, slot: int, now: int, phase: int) -> bool:
+    """Return whether tier `t` takes `slot`, and then has room for it."""
+    is_small = world.slots[slot].size <= world.tiers[t].largest
+    return is_small and (phase == POPULATE or admits(world, t, slot, now)) and make_room(world, t, slot, now)
 
 
 @forced
@@ -43,11 +47,21 @@ def lower_tier(world: World, t: int, size: int) -> int:
 
 
 @inner
+def _demoted_to(world: World, upper: int, slot: int, now: int) -> int:
+    """Return the tier that takes `slot` as tier `upper` gives it up, or NONE."""
+    what = world.slots[slot]
+    lower = lower_tier(world, upper + 1, what.size)
+    if lower != NONE and (what.live & (1 << lower) or not admits(world, lower, slot, now)):
+        lower = NONE
+    return lower
+
+
+@inner
 def make_room_by_demotion(world: World, t: int, slot: int, now: int) -> None:
     """Move what the policy of tier `t` gives up down until `slot` fits, or delete it.
 
-    What fits nowhere lower, or is live in the tier below already, is deleted. A tier below may have to make room
-    first, and so on: `wanted[d]` is what is wanted at depth d of that.
+    What fits nowhere lower, is live in the tier below already, or is not admitted there, is deleted. A tier below may
+    have to make room first, and so on: `wanted[d]` is what is wanted at depth d of that.
     """
     depth = 0
     first = world.wanted[0]
@@ -60,13 +74,12 @@ def make_room_by_demotion(world: World, t: int, slot: int, now: int) -> None:
             continue
         if wanted.leaving == NONE:
             wanted.leaving = victim(world, upper, wanted.slot)
-        leaving = wanted.leaving
-        size = world.slots[leaving].size
-        lower = lower_tier(world, upper + 1, size)
-        if lower == NONE or world.slots[leaving].live & (1 << lower):
+            wanted.lower = _demoted_to(world, upper, wanted.leaving, now)
+        leaving, lower = wanted.leaving, wanted.lower
+        if lower == NONE:
             drop(world, upper, leaving, now, EVICT)
             wanted.leaving = NONE
-        elif has_room(world, lower, size):
+        elif has_room(world, lower, world.slots[leaving].size):
             read(world, upper, leaving, now, DEMOTE, NONE, NONE)
             write(world, lower, leaving, now, DEMOTE, NONE, NONE)
             if world.knobs.keeps_age:

@@ -1,0 +1,49 @@
+"""Empty tables for a World: contexts, tiers, slots, and the lists that slots are in."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from kvtrace.sim.records import LINK, NONE, NOTE, QUEUE, QUEUES, SLOT, TIER
+
+
+def new_contexts(count: int) -> Any:
+    """Return World.contexts, of which only what is used takes memory, by the page: numpy would ask for huge pages."""
+    try:
+        memory = mmap.mmap(-1, max(1, 8 * count))
+    except OSError as error:
+        raise MemoryError(str(error)) from None
+    with suppress(OSError):  # of a kernel without huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.int64)[:count]
+
+
+def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
+    """Return empty tiers that hold `limits` bytes and take objects of up to `largest`, and their lists.
+
+    They are LRU, and service takes no time.
+    """
+    tiers, queues = np.zeros(len(limits), TIER), np.zeros(len(limits) * QUEUES, QUEUE)
+    tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
+    tiers["hand"] = tiers["free_group"] = tiers["goal"] = NONE
+    queues["head"] = queues["tail"] = NONE
+    return tiers, queues
+
+
+def new_slots(sizes: Any) -> Any:
+    """Return one slot an object of `sizes` bytes, live in no tier and held by nobody."""
+    slots = np.zeros(len(sizes), SLOT)
+    slots["object"], slots["size"], slots["home"] = np.arange(len(sizes)), sizes, NONE
+    return slots
+
+
+def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
+    """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is not LRU."""
+    links, notes = np.zeros(slots * tiers, LINK), np.zeros(slots * tiers if has_policies else 0, NOTE)
+    links["newer"] = links["older"] = notes["place"] = notes["top"] = NONE
+    return links, notes
