@@ -80,6 +80,8 @@ def _checked(found: Verification | None) -> str:
 
 def _window(finished: FinishedRun) -> str:
     window = finished.run.window
+    if finished.run.engine.name == "other":
+        return f"recorded {window.rows:,} operations of {window.limit}, over {format_duration(window.span_ns)}"
     part = "the whole trace" if window.is_whole_trace else f"the trace's start, --limit {window.limit}"
     done = "was to replay" if finished.run.status == "partial" else "replayed"
     return f"{done} {part}: {window.rows:,} rows, {format_duration(window.span_ns)} of trace time"

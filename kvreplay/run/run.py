@@ -167,7 +167,7 @@ class _Run:
                     drive.note_written(region)
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            end_probes = stack.enter_context(beside(setting, output))
+            end_probes = stack.enter_context(beside(setting.config, setting.tiers, output))
             verifier = setting.verifier(self.data)
             known = chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
             prepared = Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns)
