@@ -89,6 +89,7 @@ class Watch:
         self.completed = 0.0
         """Rows; set by the engine now and then."""
         self._record, self._due_ns = record, due_ns
+        self._simulated = {t.name for t in setting.tiers if t is not None and t.is_simulated}
         self._lock = threading.Lock()
         self._started_ns = monotonic_ns()
         self._looks: deque[tuple[int, dict[tuple[str, str], tuple[int, int]], Any, Any]] = deque()
@@ -168,7 +169,8 @@ class Watch:
         for key in self.totals:
             operations, moved = (last[1][key][i] - first[1][key][i] for i in (0, 1))
             known = (moved * NS_PER_S / passed, operations * NS_PER_S / passed) if passed else (None, None)
-            found.append(Rate(*key, *known))
+            simulated = " (SIMULATED)" if key[0] in self._simulated else ""
+            found.append(Rate(key[0] + simulated, key[1], *known))
         return found
 
     def _counts(self) -> dict[tuple[str, str], tuple[int, int]]:
