@@ -155,7 +155,7 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
 }
 """Knobs that mean nothing while the one they belong to is at its default."""
 
-TIER_RANGES: Final[dict[str, tuple[int, int]]] = {
+TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
     "TierSetting.concurrency": (0, MAX_TOKENS),
     "TierSetting.request_reads": (0, MAX_TOKENS),
     "TierSetting.request_writes": (0, MAX_TOKENS),
