@@ -11,7 +11,10 @@ import msgspec
 
 from kvdistill.report.probe import TIMES, ProbeReport
 from kvdistill.report.report import JobsReport, Report, RunReport, SweepReport, TraceReport
+from kvdistill.report.request_tables import SERVING_FIGURES, SERVING_TIMES
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.run_file import RunFile
+from kvtrace.core.run.serving import Serving, ServingTimes
 from kvtrace.core.statistics import DEFINITION, FEWEST_TRIALS, UNKNOWN, Ratio, differing, disagreements, ratio, spread
 
 _RATES = ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors")
@@ -135,6 +138,8 @@ def _figures(report: Report) -> Iterator[tuple[Key, float | None]]:
 def _of_trace(report: TraceReport) -> Iterator[tuple[Key, float | None]]:
     yield ("", "", "span_ns"), report.span_ns
     yield ("", "", "requests"), report.requests
+    for name, value in (report.first_token or {}).items():
+        yield ("", "", f"first_token_{name}"), value
     for tier in report.tiers:
         for name in ("hit_ratio", "peak_live_bytes"):
             yield (tier["name"], "", name), tier[name]
@@ -149,6 +154,8 @@ def _of_trace(report: TraceReport) -> Iterator[tuple[Key, float | None]]:
 
 def _of_run(report: RunReport) -> Iterator[tuple[Key, float | None]]:
     yield ("", "", "wall_ns"), None if report.run is None else report.run.summary.wall_ns
+    for name, value in _of_requests(report.run):
+        yield ("", "", name), value
     for row in report.figures:
         # What nothing moved for has no figures of its own.
         if row["engine"] not in ("none", "sim"):
@@ -161,6 +168,24 @@ def _of_run(report: RunReport) -> Iterator[tuple[Key, float | None]]:
     yield from _of_both(report)
     if report.probe is not None:
         yield from _of_probe(report.probe)
+
+
+def _of_requests(run: RunFile | None) -> Iterator[tuple[str, float | None]]:
+    """Yield the figures of whole requests: as a serving benchmark measured them, else as a replay made them up."""
+    if run is None:
+        return
+    if isinstance(run.serving, Serving):
+        for name in SERVING_FIGURES:
+            yield name, getattr(run.serving, name)
+        for name in SERVING_TIMES:
+            times = getattr(run.serving, name)
+            for field in ServingTimes.__struct_fields__:
+                if times is not None and field != "count":
+                    yield f"{name}_{field}", getattr(times, field)
+    elif run.requests is not None and run.requests.first_token is not None:
+        yield "requests", run.requests.requests
+        for field in _PERCENTILES:
+            yield f"first_token_{field}", getattr(run.requests.first_token, field)
 
 
 def _of_both(report: TraceReport | RunReport) -> Iterator[tuple[Key, float | None]]:
@@ -233,6 +258,8 @@ def _warnings(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Ite
         if isinstance(report, RunReport):
             yield from _run_warnings(report, side.name if len(side.reports) == 1 else f"{side.name}, trial {number}")
     first = side.reports[0]
+    if is_modelled(first):
+        yield f"{side.name}: its time to the first token holds computing as modelled, not measured"
     if isinstance(first, RunReport) and first.run is not None:
         for tier in sorted({figures.tier for figures in first.run.summary.figures if figures.is_simulated}):
             yield f"{side.name}: tier {tier} is simulated: its figures are a model's and not compared"
@@ -242,6 +269,15 @@ def _warnings(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Ite
     if not isinstance(first, TraceReport) and len(side.reports) < FEWEST_TRIALS:
         many = {1: "is one trial: its spread is unknown", 2: "has two trials: its intervals say little"}
         yield f"{side.name} {many[len(side.reports)]}; run it with --trials {FEWEST_TRIALS} or more"
+
+
+def is_modelled(report: Report) -> bool:
+    """Return whether a time to the first token in `report` comes of our model of computing."""
+    if isinstance(report, TraceReport):
+        return report.first_token is not None
+    if not isinstance(report, RunReport) or report.run is None:
+        return False
+    return report.run.requests is not None and report.run.requests.first_token is not None
 
 
 def _run_warnings(report: RunReport, which: str) -> Iterator[str]:
