@@ -14,7 +14,16 @@ from kvtrace.core.tables import read_table
 LINES = [[0, 1, 2], [0, 1, 7], [0, 1, 3], [0, 1, 7], [0, 1, 4]]
 NAMES = ["always", "nth-offer", "nth-offer", "frequency", "tinylfu"]
 SMALL = ["--preset", "lmcache-disk", "--model", "tiny-1b", "--gpu", "instant", "--source", "mooncake"]
-TIERS = ["--set", "tiers.gpu.capacity=0", "--set", "tiers.cpu.capacity=0", "--set", "tiers.nvme.capacity=60MiB"]
+TIERS = [
+    "--set",
+    "tiers.gpu.capacity=0",
+    "--set",
+    "tiers.cpu.capacity=0",
+    "--set",
+    "tiers.cpu.staging=false",
+    "--set",
+    "tiers.nvme.capacity=60MiB",
+]
 
 
 @pytest.fixture
