@@ -261,6 +261,18 @@ def _overlapping(
         )
 
 
+def _unstored(tiers: list[dict[str, Any]]) -> list[str]:
+    """Return what waited to be stored and was not, a line for each tier with a queue."""
+    return [
+        f"{tier['name']}: {format_count(tier['lost_objects'])} objects ({format_bytes(tier['lost_bytes'])}) were gone "
+        f"from the tier above before their turn to be stored, {format_count(tier['dropped_objects'])} "
+        f"({format_bytes(tier['dropped_bytes'])}) came to a full queue and were dropped, "
+        f"{format_count(tier['waiting_objects'])} still wait"
+        for tier in tiers
+        if "lost_objects" in tier
+    ]
+
+
 def _document(summary: dict[str, Any]) -> Document:
     """Return what the simulation counted as a document."""
     from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
@@ -295,6 +307,7 @@ def _document(summary: dict[str, Any]) -> Document:
         if tier.get("years_of_life") is not None:
             line += f", {tier['years_of_life']:.3g} years of life"
         worn.append(line + " (this trace's rate, kept up)")
+    worn += _unstored(stats["tiers"])
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
         f"seed {summary['seed']}, {format_count(stats['requests'])} requests"

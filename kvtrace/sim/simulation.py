@@ -42,6 +42,8 @@ class Flush:
     """Trace rows, an array a column of records.RowColumns; request and stage NONE for background work."""
     object_bytes: Any
     """int64: sizes of the next objects, one rank's bytes each, `ranks` objects a slot."""
+    is_other: Any
+    """int8 beside `object_bytes`: 1 for buckets and the files beside them; None if none ever are."""
     log: Any
     """Requests of users, records.ASKED."""
     now_ns: int
@@ -178,9 +180,14 @@ class Simulation:
             else:
                 now.rows.room_for(room if room >= need else need + need // 4)
         sizes = np.repeat(now.made_size[:made] // self.parts, self.parts)
+        is_other = np.repeat(now.made_kind[:made], self.parts) if now.knobs.bucketed else None
         if len(now.made_size) < need:
             now.made_size = np.empty(need + need // 4, np.int64)
-        flush = Flush(columns, sizes, now.log[:logged].copy(), self.now_ns)
+        if now.knobs.bucketed:
+            columns["offset_bytes"] = now.row_offsets[:rows]
+            now.row_offsets = np.zeros(len(now.rows.ts_ns), np.int64)
+            now.made_kind = np.zeros(len(now.made_size), np.int8)
+        flush = Flush(columns, sizes, is_other, now.log[:logged].copy(), self.now_ns)
         if self.has_times:
             self._first_tokens.append(now.first_token[: control["answered"]].copy())
         for name in ("made", "logged", "answered", "rows"):
@@ -190,7 +197,7 @@ class Simulation:
     def give_back(self, flush: Flush) -> None:
         """Take the arrays of `flush` to write later rows into: new ones cost a page fault for each 4 KiB."""
         if flush.room == len(self.world.rows.ts_ns) and len(self._spare) < SPARE:
-            self._spare.append({name: column.base for name, column in flush.rows.items()})
+            self._spare.append({name: flush.rows[name].base for name in self.world.rows.arrays})
 
     def _grow_slots(self) -> None:
         """Add half as many slots, or as many as are needed; the new ones are free."""
@@ -203,6 +210,7 @@ class Simulation:
         control["free"] = count + more
         now.free, now.loose = free, np.concatenate([now.loose, np.empty(more, np.int32)])
         now.slots = np.concatenate([now.slots, empty.new_slots(np.zeros(more, np.int64))])
+        now.members = np.concatenate([now.members, np.empty(more if len(now.members) else 0, records.MEMBER)])
         now.ages = np.concatenate([now.ages, np.zeros(more if len(now.ages) else 0, np.int64)])
         links, notes = empty.new_links(more, tiers, has_policies=len(now.notes) > 0)
         now.links, now.notes = np.concatenate([now.links, links]), np.concatenate([now.notes, notes])

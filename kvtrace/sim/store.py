@@ -11,6 +11,7 @@ from kvtrace.sim.tiers.rows import POPULATE, PREFILL
 from kvtrace.sim.tiers.rows import STORE as STORE_PHASE
 from kvtrace.sim.tiers.slots import give_slot
 from kvtrace.sim.tiers.tiers import fastest, follow, touch, write
+from kvtrace.sim.tiers.waiting import is_waiting, wait
 
 
 @inner
@@ -142,9 +143,14 @@ def _admitting(world: World, t: int, slot: int, held_in: int, now: int, phase: i
 
 @inner
 def _takes(world: World, t: int, slot: int, now: int, phase: int) -> bool:
-    """Return whether tier `t` takes `slot`, and then has room for it."""
-    is_small = world.slots[slot].size <= world.tiers[t].largest
-    return is_small and (phase == POPULATE or admits(world, t, slot, now)) and make_room(world, t, slot, now)
+    """Return whether tier `t` takes `slot` now, and then has room for it; what it takes later waits."""
+    if world.slots[slot].size > world.tiers[t].largest or is_waiting(world, t, slot):
+        return False
+    takes_it = phase == POPULATE or admits(world, t, slot, now)
+    if takes_it and world.knobs.queued & (1 << t):
+        wait(world, t, slot, now)
+        takes_it = False
+    return takes_it and make_room(world, t, slot, now)
 
 
 @inner

@@ -237,6 +237,19 @@ def _check(preset: Preset, name: str) -> None:
         not (preset.exclusive and preset.placement is Placement.WRITE_THROUGH),
         "write-through puts an object into every tier, which is not exclusive: set placement=write-back",
     )
+    is_queued = any(tier.store_queue for tier in preset.tiers)
+    require(
+        not (is_queued and (preset.placement is Placement.WRITE_BACK or len(names) == 1)),
+        "store_queue needs placement=write-through and a tier above, from which it is stored",
+    )
+    require(
+        not any(tier.store_queue for tier in preset.tiers[:-1]),
+        f"store_queue is of the slowest tier, here {names[-1]}, alone",
+    )
+    require(
+        preset.recency is Recency.HEAD_FIRST or not preset.tiers[-1].bucket_objects,
+        "bucket_objects needs recency=head-first: a bucket has no head",
+    )
     check_ranges(preset, "", RANGES, require)
     require(
         preset.decode_bytes_per_s == 0 or BYTES_PER_US <= preset.decode_bytes_per_s <= MAX_CAPACITY_BYTES,

@@ -18,6 +18,7 @@ BYTES_PER_US = 10**6
 MAX_TTL_NS = 2**61
 MAX_LATENCY_NS = 10**12
 MAX_COUNT = 1_000_000
+MAX_WAITING = 10_000_000
 IN_ORDER = (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.TTL)
 """Policies that change nothing when asked what they would give up."""
 
@@ -59,6 +60,21 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """With admission frequency: how long a count takes to lose one, such as `10m`; without it counts stay."""
     admission_window: int = 10
     """With admission tinylfu: counts are halved each time that so many times the tier's bytes were used or offered."""
+    store_queue: int = 0
+    """Objects that may wait to be stored in it, as requests go on; what comes when there are as many is dropped, and
+    counted. Only of the slowest tier; what the tier above gives up before its turn is lost. 0 stores at once."""
+    heartbeat: str | None = None
+    """What waits is stored each so long, such as `10s`; without it, one after the other as the tier's write bandwidth
+    allows."""
+    bucket_objects: int = 0
+    """Objects written together, as one file, at a heartbeat; fewer wait. They are read by offset and deleted together:
+    the policy chooses among buckets. 0 writes each by itself."""
+    bucket_bytes: str | int = "256MiB"
+    """Bytes of objects that a bucket holds at most."""
+    bucket_key_bytes: int = 0
+    """What stands before each object in a bucket."""
+    bucket_meta_bytes: int = 0
+    """Bytes, for each object, of a file that is written beside each bucket; 0 writes none."""
     ttl: str | None = None
     """With policy ttl: how long an object stays after it was written, such as `10m`."""
     read_bandwidth: str | int | None = None
@@ -91,6 +107,11 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parse_duration_ns(self.admission_decay) if self.admission_decay is not None else 0
 
     @property
+    def heartbeat_ns(self) -> int:
+        """How often what waits is stored, ns; 0 is whenever the tier is free."""
+        return parse_duration_ns(self.heartbeat) if self.heartbeat is not None else 0
+
+    @property
     def latency_ns(self) -> int:
         """The latency of one operation, ns."""
         return parse_duration_ns(self.latency) if self.latency else 0
@@ -102,12 +123,18 @@ def bytes_of(value: str | int | None) -> int | None:
 
 
 SWITCHED: Final[dict[str, tuple[str, ...]]] = {
+    "store_queue": ("heartbeat",),
+    "bucket_objects": ("bucket_bytes", "bucket_key_bytes", "bucket_meta_bytes"),
     "admission": ("admission_count", "admission_decay", "admission_window"),
 }
 """Knobs that mean nothing while the one they belong to is at its default."""
 
 TIER_RANGES: Final[dict[str, tuple[int, int]]] = {
     "TierSetting.concurrency": (0, MAX_TOKENS),
+    "TierSetting.store_queue": (0, MAX_WAITING),
+    "TierSetting.bucket_objects": (0, MAX_WAITING),
+    "TierSetting.bucket_key_bytes": (0, MAX_COUNT),
+    "TierSetting.bucket_meta_bytes": (0, MAX_COUNT),
     "TierSetting.admission_count": (1, MAX_COUNT),
     "TierSetting.admission_window": (1, MAX_COUNT),
 }
@@ -157,6 +184,27 @@ def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
     require(
         tier.admission is not Admission.TINYLFU or tier.policy in IN_ORDER,
         f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}",
+    )
+    require(tier.heartbeat is None or tier.store_queue > 0, f"{name}: heartbeat needs a store_queue")
+    require(
+        tier.heartbeat is None or 0 < tier.heartbeat_ns <= MAX_TTL_NS,
+        f"{name}.heartbeat(={tier.heartbeat}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
+    )
+    require(
+        not tier.bucket_objects or tier.heartbeat is not None,
+        f"{name}: bucket_objects needs store_queue and heartbeat",
+    )
+    require(
+        tier.bucket_objects <= tier.store_queue,
+        f"{name}.bucket_objects(={tier.bucket_objects}) never come together in a store_queue of {tier.store_queue}",
+    )
+    require(
+        0 < (bytes_of(tier.bucket_bytes) or 0) <= MAX_CAPACITY_BYTES,
+        f"{name}.bucket_bytes(={tier.bucket_bytes}) must be > 0, and at most {MAX_CAPACITY_BYTES}",
+    )
+    require(
+        not (tier.bucket_objects and tier.admission is Admission.TINYLFU),
+        f"{name}: admission=tinylfu compares objects, and bucket_objects gives up buckets; leave one of the two out",
     )
     rates = tier.rates_bytes_per_s
     require(

@@ -7,7 +7,7 @@ from kvtrace.sim.policies.queues import first_expiry, queue_of, settle, victim
 from kvtrace.sim.records import NONE, World
 from kvtrace.sim.tiers.admission import admits, has_room
 from kvtrace.sim.tiers.rows import DEMOTE, EVICT
-from kvtrace.sim.tiers.tiers import drop, read, write
+from kvtrace.sim.tiers.tiers import drop, evict, read, write
 
 
 @inner
@@ -20,7 +20,7 @@ def make_room(world: World, t: int, slot: int, now: int) -> bool:
     takes_it = size <= tier.largest
     if takes_it and not has_room(world, t, size):
         while tier.used > 0 and tier.used + size > tier.low:
-            drop(world, t, victim(world, t, slot), now, EVICT)
+            evict(world, t, victim(world, t, slot), now)
     return takes_it
 
 
@@ -85,6 +85,6 @@ def expire(world: World, now: int) -> bool:
     while t != NONE and when <= now:
         if world.control.rows + world.knobs.ranks * world.knobs.layers > len(world.rows.ts_ns):
             return False
-        drop(world, t, queue_of(world, t, 0).tail, when, EVICT)
+        evict(world, t, queue_of(world, t, 0).tail, when)
         t, when = first_expiry(world)
     return True
