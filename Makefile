@@ -11,7 +11,7 @@ FUZZ_SECONDS ?= 600
 CLANG ?= clang
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test check fuzz lint fix bench docs bpf clean
+.PHONY: demo test check fuzz lint fix bench docs outputs site dist bpf clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvtrace needs Python 3.11 or later: make PYTHON=python3.x")'
@@ -69,5 +69,20 @@ bpf:
 docs: $(VENV)/.ready
 	$(BIN)/python docs/generate.py
 
+# Runs the commands of the pages in docs/ and writes what they print into them: minutes, of a quiet machine.
+outputs: $(VENV)/.ready
+	$(BIN)/python docs/outputs.py
+
+# The documentation as a site, in site/index.html.
+site: $(VENV)/.ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "made site/index.html"
+
+# What is published, built from the sdist and tried in an environment of its own.
+dist: $(VENV)/.ready
+	rm -rf dist
+	$(BIN)/python -m build
+	@PYTHON=$(PYTHON) sh docs/try_dist.sh
+
 clean:
-	rm -rf $(VENV) $(DEMO) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

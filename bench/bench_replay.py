@@ -35,7 +35,7 @@ from kvreplay.engine.workers import precise_timers
 from kvreplay.plan.plan import READ, WRITE, Plan, build_plan
 from kvreplay.run.run import _quiet_interpreter
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.host import device_bytes
+from kvreplay.tiers.host import device_counters
 from kvreplay.tiers.modelled import SimulatedTier
 from kvreplay.tiers.tier import StorageOptions, Tier
 
@@ -98,9 +98,9 @@ def drive(engine: IoEngine, tier: Tier, plan: Plan, due: Any = None) -> tuple[Dr
 
 
 def device_share(directory: Path, op: int, moved: int, run: Callable[[], Any]) -> tuple[Any, float | None]:
-    before = device_bytes(directory)
+    before = device_counters(directory)
     result = run()
-    after = device_bytes(directory)
+    after = device_counters(directory)
     if before is None or after is None:
         return result, None
     return result, (after[op] - before[op]) / moved

@@ -38,6 +38,7 @@ STEPS = (
         for policy in ("lru", "lfu", "fifo", "clock", "s3fifo", "sieve", "arc", "ttl --ttl 1s")
     ),
     "kvtrace mrc requests.jsonl --source mooncake",
+    f"kvtrace size requests.jsonl --source mooncake --preset lmcache-disk {SMALL} --target-hit 10%",
     "kvtrace validate t.parquet",
     "kvtrace convert t.parquet t.csv --to mlperf",
     "kvtrace convert t.csv i.parquet",

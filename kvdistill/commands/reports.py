@@ -28,7 +28,9 @@ def report(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="TRACE|RUN...", help="Traces, or folders of runs, trials, probes or jobs.", show_default=False
+            metavar="TRACE|RUN...",
+            help="Traces, or folders of runs, trials, sweeps, probes or jobs.",
+            show_default=False,
         ),
     ],
     output: Annotated[

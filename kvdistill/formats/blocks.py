@@ -46,11 +46,19 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
         raise ConfigError(f"{path}: {what}; there is {', '.join(devices)}")
     db.execute(INPUT)
     db.execute(
-        "INSERT INTO input SELECT 0, row_number() OVER (ORDER BY ts_ns, address), op, printf('%x', address), 0, "
+        "INSERT INTO input SELECT 0, row_number() OVER (ORDER BY ts_ns, address), op, printf('%016x', address), 0, "
         f"length_bytes, ts_ns, NULL, {OK}, NULL FROM ({named('measured_blocks')}) WHERE op <> {DELETE}",
         {"device": device, "processes": None},
     )
-    (rows,), (kept,) = one(db, "SELECT count(*) FROM measured"), one(db, "SELECT count(*) FROM input")
-    account = Account(rows, kept, notes=list(_NOTES))
-    account.leave_out("other devices, discards, flushes, and requests without an issue", rows - kept, f"in {path.name}")
-    return Imported(account, finish(db, [path], is_measured=False)[0], [device or "device"])
+    (seen,), (kept,) = one(db, "SELECT count(*) FROM measured"), one(db, "SELECT count(*) FROM input")
+    account = Account(seen, kept, notes=list(_NOTES))
+    account.leave_out("other devices, discards, flushes, and requests without an issue", seen - kept, f"in {path.name}")
+    rows, _first_ns = finish(db, [path], is_measured=False)
+    # Numbered by their addresses: a replay lays out what it reads in order of number, so that neighbours stay so.
+    db.execute("CREATE TABLE numbers AS SELECT object_id, row_number() OVER (ORDER BY key) - 1 AS number FROM objects")
+    for table in ("objects", "ordered"):
+        db.execute(
+            f"CREATE OR REPLACE TABLE {table} AS SELECT {table}.* REPLACE (number AS object_id) "
+            f"FROM {table} JOIN numbers USING (object_id)"
+        )
+    return Imported(account, rows, [device or "device"])

@@ -27,6 +27,7 @@ MAX_PROCESSES = 8
 """More are one crowd."""
 _MIN_OPS = 20
 _COUPLED_KS = 0.15
+_SAME_PLACES = 0.5
 
 Describe = Callable[[int, int, int, int | None, bool], DirectionProfile]
 """Op, first and last time, process, and whether zones are wanted."""
@@ -132,6 +133,10 @@ def _split(ops: dict[str, Any], done: Any) -> list[tuple[str, Any, Loop]]:
     ]
     if both.pace is Pacing.BURSTS and _is_coupled(ops["ts_ns"], is_read):
         return [("mixed", np.ones(len(is_read), dtype=bool), msgspec.structs.replace(both, pace=Pacing.POISSON))]
+    by_chance = all(loop.pace in (Pacing.POISSON, Pacing.BURSTS) for _name, _which, loop in each)
+    if by_chance and _has_same_hot_places(ops["address"], ops["io_bytes"], is_read):
+        # In two sections fio's laws would have hot places of their own.
+        return [("mixed", np.ones(len(is_read), dtype=bool), msgspec.structs.replace(both, pace=Pacing.POISSON))]
     return each
 
 
@@ -142,6 +147,20 @@ def _is_coupled(times: Any, is_read: Any) -> bool:
     """
     apart = [exponential_ks(np.diff(times[which])) for which in (is_read, ~is_read) if which.sum() > _MIN_OPS]
     return len(apart) == 2 and max(apart) <= _COUPLED_KS  # noqa: PLR2004 - directions
+
+
+def _has_same_hot_places(address: Any, length: Any, is_read: Any) -> bool:
+    """Return whether reads and writes are drawn from one skewed law: together they follow one, and at the same places.
+
+    Of how often each place is read and written, the cosine: 1 if in proportion, near 0 if what is hot differs.
+    """
+    if fit_places(address, length).law not in (Law.ZIPF, Law.PARETO):
+        return False
+    place = np.unique(address, return_inverse=True)[1]
+    read, written = (
+        np.bincount(place[which], minlength=place.max() + 1).astype(float) for which in (is_read, ~is_read)
+    )
+    return float(read @ written) >= _SAME_PLACES * float(np.linalg.norm(read) * np.linalg.norm(written))
 
 
 def nothing() -> DirectionProfile:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from kvdistill.report.probe import TIMES, ProbeReport
-from kvdistill.report.report import JobsReport, Report, RunReport, TraceReport
+from kvdistill.report.report import JobsReport, Report, RunReport, SweepReport, TraceReport
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import DEFINITION, FEWEST_TRIALS, UNKNOWN, Ratio, differing, disagreements, ratio, spread
 
@@ -177,9 +177,9 @@ def _of_probe(report: ProbeReport) -> Iterator[tuple[Key, float | None]]:
 
 
 def kind_of(side: ReportedTrials) -> str:
-    """Return what `side` is: trace, run, probe or jobs."""
+    """Return what `side` is: trace, run, sweep, probe or jobs."""
     kinds: dict[type, str] = {TraceReport: "trace", RunReport: "run", ProbeReport: "probe", JobsReport: "jobs"}
-    return kinds[type(side.reports[0])]
+    return (kinds | {SweepReport: "sweep"})[type(side.reports[0])]
 
 
 def comparable(sides: Sequence[ReportedTrials]) -> Sequence[ReportedTrials]:
@@ -195,6 +195,8 @@ def comparable(sides: Sequence[ReportedTrials]) -> Sequence[ReportedTrials]:
 
 
 def _settings(report: Report) -> dict[str, Any]:
+    if isinstance(report, SweepReport):
+        return {}
     if isinstance(report, ProbeReport):
         return {"version": report.version, **report.filter}
     if isinstance(report, JobsReport):

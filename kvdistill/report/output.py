@@ -12,11 +12,12 @@ from kvdistill.report.compare_document import comparison_document
 from kvdistill.report.jobs_document import jobs_document
 from kvdistill.report.mlperf_sheets import mlperf_sheets
 from kvdistill.report.probe_tables import probe_document
-from kvdistill.report.report import BUCKETS, ProbeReport, Report, RunReport, TraceReport, report
+from kvdistill.report.report import BUCKETS, ProbeReport, Report, RunReport, SweepReport, TraceReport, report
 from kvdistill.report.run_document import run_document
 from kvdistill.report.trace_document import trace_document
 from kvtrace import __version__
 from kvtrace.core.document.document import Document
+from kvtrace.core.document.sweep import sweep_document
 from kvtrace.core.document.workbook import PlainSheet
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
@@ -83,6 +84,8 @@ def _document(report: Report) -> Document:
         return trace_document(report)
     if isinstance(report, RunReport):
         return run_document(report)
+    if isinstance(report, SweepReport):
+        return sweep_document(report.sweep)
     return probe_document(report) if isinstance(report, ProbeReport) else jobs_document(report)
 
 

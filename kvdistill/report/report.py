@@ -21,14 +21,23 @@ from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.run_file import OPS_FILE, PROBE_FILE, RunFile, find_run, refuse_cut_off
+from kvtrace.core.run.sweep_file import LoadSweep, find_sweep
 from kvtrace.core.schema import TRACE
 
-__all__ = ["BUCKETS", "JobsReport", "ProbeReport", "Report", "RunReport", "TraceReport", "report"]
+__all__ = ["BUCKETS", "JobsReport", "ProbeReport", "Report", "RunReport", "SweepReport", "TraceReport", "report"]
 
 PROFILE = "profile.json"
 TRACE_FILE = "trace.parquet"
 """What an import of an op log or an iolog leaves in its folder."""
 BUCKETS = 48
+
+
+class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trace came to at rising loads: the content of sweep.json."""
+
+    name: str
+    """The folder's."""
+    sweep: LoadSweep
 
 
 class JobsReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +48,7 @@ class JobsReport(msgspec.Struct, frozen=True, kw_only=True):
     profile: dict[str, Any] | None
 
 
-Report: TypeAlias = "TraceReport | RunReport | ProbeReport | JobsReport"
+Report: TypeAlias = "TraceReport | RunReport | SweepReport | ProbeReport | JobsReport"
 
 
 class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +98,9 @@ def _folder_report(path: Path, buckets: int) -> Report:
     run = find_run(path)
     if run is not None:
         return summary_report(run)
+    sweep = find_sweep(path)
+    if sweep is not None:
+        return SweepReport(name=path.resolve().name, sweep=sweep)
     probe = probe_report(path, buckets)
     if probe is not None:
         return probe

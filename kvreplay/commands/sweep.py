@@ -15,7 +15,7 @@ from kvtrace.core.units import parse_bytes, parse_duration_ns
 
 if TYPE_CHECKING:
     # Loaded by the command alone: --help needs none of it.
-    from kvreplay.run.search import Axis
+    from kvtrace.core.run.sweep_file import Axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class LoadArguments:
 
     def axis(self) -> tuple[Axis, list[float]]:
         """Return what rises and its values; ConfigError unless one thing does."""
-        from kvreplay.run.search import Axis
         from kvreplay.run.sweep import DEPTHS
+        from kvtrace.core.run.sweep_file import Axis
 
         given = {Axis.QUEUE_DEPTH: self.queue_depths, Axis.SPEED: self.speeds, Axis.USERS: self.users}
         said = {axis: text for axis, text in given.items() if text is not None}
@@ -101,8 +101,8 @@ def sweep(
     check_memory()
     from kvreplay.config.config import Config
     from kvreplay.run import sweep as sweeping
-    from kvreplay.run.document import sweep_document
     from kvtrace.core.document.plots import check_plot
+    from kvtrace.core.document.sweep import sweep_document
     from kvtrace.core.document.terminal import show_documents
 
     axis, values = load.axis()

@@ -43,13 +43,15 @@ _COPIES_FIELDS = (
     # Set by who puts: it has more, for which there was no room.
     "has_more is_stopping "
     # Where reads are copied to: a place, its size, and how far it has come.
-    "sink sink_bytes sink_at"
+    "sink sink_bytes sink_at "
+    # What threads slept, together.
+    "slept_ns"
 )
 COPIES = np.dtype([(name, np.int64) for name in _COPIES_FIELDS.split()])
 """What those who copy share with who puts."""
 
 copies_at, entries_at = record_at(COPIES), array_at(ENTRY)
-_CLAIMED, _SLEEPS = (8 * _COPIES_FIELDS.split().index(name) for name in ("claimed", "sleeps"))
+_CLAIMED, _SLEEPS, _SLEPT = (8 * _COPIES_FIELDS.split().index(name) for name in ("claimed", "sleeps", "slept_ns"))
 _memcpy: Any = types.ExternalFunction("memcpy", types.int64(*[types.int64] * 3))
 _clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 _eventfd_read: Any = types.ExternalFunction("eventfd_read", types.int32(types.int32, types.int64))
@@ -211,7 +213,9 @@ def serve(address: int, clock: int) -> None:
         _add(address + _SLEEPS, 1)
         # If there is one by now, the thread does not sleep, and will be woken once in vain.
         if copies.put == copies.claimed and not copies.is_stopping:
+            began = _now(address, clock)
             _eventfd_read(copies.fd, clock)
+            _add(address + _SLEPT, _now(address, clock) - began)
 
 
 def copy_threads() -> int:
@@ -248,6 +252,10 @@ class Copiers:
             )
             thread.start()
             self._running.append(thread)
+
+    def awake_ns(self, wall_ns: int) -> int:
+        """Return how long the threads, which have ended, were not asleep in a run of `wall_ns`, together."""
+        return max(0, self.threads * wall_ns - int(self.copies.slept_ns))
 
     def close(self) -> None:
         """End the threads after the copies they are at."""

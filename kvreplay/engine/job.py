@@ -128,6 +128,15 @@ class Driven:
     """What the submitting thread itself spent on both."""
     lacking_ns: int = 0
     """Other time in which a due write lacked its data."""
+    in_use_ns: int | None = None
+    """Places of the queue times time that I/Os were in; None, as the next three, where it was not counted."""
+    blocked_ns: int | None = None
+    """The same of places that stood idle in a closed loop because all rows left waited for what was in flight."""
+    idle_ns: int | None = None
+    """Time in which the submitting thread had nothing to do; None where each thread submits for itself."""
+    copy_threads: int = 0
+    copying_ns: int | None = None
+    """What these threads were not asleep, together; None without them."""
 
 
 class IoEngine(Protocol):

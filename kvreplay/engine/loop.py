@@ -19,8 +19,8 @@ from kvreplay.engine import mailbox, order, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, FULL, HUNGRY
-from kvreplay.engine.order import free_data, is_starved, use_fill
-from kvreplay.engine.ready import bounds, done, has_piece, is_over
+from kvreplay.engine.order import free_data, use_fill
+from kvreplay.engine.ready import bounds, count_waits, done, has_piece, is_over, is_starved
 from kvreplay.engine.tables import (
     NONE,
     fills_at,
@@ -201,15 +201,15 @@ def _sleep(address: int, rest: int) -> None:
         is_asleep = False
     # With a full queue a completion will come, whatever else happens.
     limit = 0 if is_full or not is_asleep else rest
-    started, lacks_data = 0, False
-    if limit:
-        started = turn.clock(address)
-        lacks_data = is_starved(address, started)
+    started = turn.clock(address) if is_asleep else 0
+    lacks_data = limit != 0 and is_starved(address, started)
     _enter(address, 1 if is_asleep else 0, limit)
-    if lacks_data:
-        lanes.starved_ns += (turn.clock(address) - started) * (job.depth - lanes.out)
     if is_asleep:
         mail_at(job.mail).asleep = AWAKE
+        slept = turn.clock(address) - started
+        lanes.idle_ns += slept
+        if lacks_data:
+            lanes.starved_ns += slept * (job.depth - lanes.out)
 
 
 @inner
@@ -300,6 +300,7 @@ def run(address: int, until: int) -> None:
     """Put, submit, wait and reap until Python has something to do, or the time `until` has come."""
     job = job_at(address)
     lanes = lanes_at(job.lanes)
+    looked_ns, came, idle_ns = np.int64(0), np.int64(-1), np.int64(0)
     while True:
         is_pythons, silent = not mailbox.take_made(address), 0
         if not job.is_stopped:
@@ -308,14 +309,19 @@ def run(address: int, until: int) -> None:
             if lanes.copies:
                 turn.put_copies(address)
         now = turn.clock(address)
-        order.count_waits(address, now)
+        # A turn in which nothing was put, came or ended waited for a time to come, awake or not.
+        if came == lanes.tail + lanes.head + job.completed:
+            lanes.idle_ns = idle_ns + now - looked_ns
+        looked_ns, came, idle_ns = now, lanes.tail + lanes.head + job.completed, lanes.idle_ns
+        count_waits(address, now)
         mailbox.ask(address, now, lanes.out < job.depth or lanes.copies != 0)
         is_pythons = mailbox.wants_room(address) or is_pythons
         is_making = mailbox.may_make(address) and not job.is_stopped
         if is_making:
             _make(address)
         has_copied = turn.may_copy(address) and copies.copy_next(lanes.copies, lanes.clock)
-        is_busy = is_pythons or silent or is_making or has_copied
+        is_done = is_over(address) and not lanes.out and not lanes.copied_count
+        is_busy = is_pythons or silent or is_making or has_copied or is_done
         _sleep(address, 0 if is_busy else turn.rest_of(address, now, until))
         _reap(address)
         _retire(address)

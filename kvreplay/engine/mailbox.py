@@ -20,6 +20,7 @@ from kvreplay.data.buffers import SHORT_BYTES, SHORT_STOCK
 from kvreplay.data.copies import fence
 from kvreplay.data.words import Fresh, fill_words
 from kvreplay.engine import order
+from kvreplay.engine.ready import is_starved
 from kvreplay.engine.schedule import Fill, Schedule
 from kvreplay.engine.tables import ASKED, MAIL, asked_ring_at, count_of, flights_at, job_at, lanes_at, mail_at
 from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s, njit
@@ -82,7 +83,7 @@ def ask(address: int, now: int, is_urgent: bool) -> None:
     mail = mail_at(job.mail)
     tail, used = mail.asked_tail, mail.slots - count_of(job.free_slots)
     most = job.depth + SHORT_STOCK if used <= job.depth + SHORT_STOCK // 3 else 0
-    if is_urgent and order.is_starved(address, now):
+    if is_urgent and is_starved(address, now):
         most = max(most, used + 1)
     while order.may_fill(address, now):
         number = order.next_to_fill(address)

@@ -137,17 +137,6 @@ def free_data(address: int, slot: int) -> None:
 
 
 @inner
-def is_starved(address: int, now: int) -> bool:
-    """Return whether a started or due write lacks data."""
-    job = job_at(address)
-    if count_of(job.hungry):
-        return True
-    if job.in_flight >= job.depth or not count_of(job.to_fill):
-        return False
-    return due_of(address, heap_least(job.to_fill), now) <= now
-
-
-@inner
 def start_partly_filled(address: int, now: int) -> None:
     """Offer writes whose data is not whole, if no buffer is left for it and none will come in time."""
     job = job_at(address)
@@ -176,34 +165,6 @@ def next_due(address: int, now: int) -> int:
     if not count_of(job.to_start) or job.in_flight >= job.depth:
         return NONE
     return due_of(address, heap_least(job.to_start), now)
-
-
-@inner
-def _is_held(address: int, now: int) -> bool:
-    """Return whether something due could go if more might be in flight: a started operation's piece, or a whole one."""
-    job = job_at(address)
-    if job.available or job.running:
-        return True
-    advance(address)
-    return count_of(job.to_start) > 0 and due_of(address, heap_least(job.to_start), now) <= now
-
-
-@inner
-def count_waits(address: int, now: int) -> None:
-    """Count the time since the last call in which something due waited at the depth, or for its data (open loop)."""
-    job = job_at(address)
-    lanes = lanes_at(job.lanes)
-    if not job.due or job.is_stopped:
-        return
-    if lanes.is_held:
-        lanes.held_ns += now - lanes.counted_ns
-    elif lanes.is_lacking:
-        lanes.lacking_ns += now - lanes.counted_ns
-    lanes.counted_ns = now
-    is_full = lanes.out >= job.depth or job.in_flight >= job.depth
-    # While it is less only because buffers are still being touched, it is no limit that anybody set.
-    lanes.is_held = is_full and job.depth >= lanes.first_slot and _is_held(address, now)
-    lanes.is_lacking = not lanes.is_held and is_starved(address, now)
 
 
 @inner

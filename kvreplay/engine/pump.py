@@ -222,10 +222,15 @@ class Pump:
         self.lanes.count += 1
 
     def note_held(self, since_ns: int, now_ns: int) -> None:
-        """Count the time since `since_ns`, in which Python itself moved data, if something due waited meanwhile."""
+        """Count the time since `since_ns`, in which Python itself moved data, in the only place there is."""
+        lanes = self.lanes
+        before = since_ns - lanes.counted_ns
+        lanes.in_use_ns += lanes.counted_in_use * before + now_ns - since_ns
+        lanes.blocked_ns += lanes.counted_blocked * before
+        lanes.idle_ns += now_ns - since_ns
+        lanes.counted_ns, lanes.counted_in_use, lanes.counted_blocked = now_ns, 0, 0
         if self._job.due and (due := self._schedule.next_due(now_ns)) is not None and due <= now_ns:
-            self.lanes.held_ns += now_ns - max(since_ns, due)
-            self.lanes.counted_ns = now_ns
+            lanes.held_ns += now_ns - max(since_ns, due)
 
     @property
     def starved_ns(self) -> int:

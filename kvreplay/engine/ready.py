@@ -1,4 +1,7 @@
-"""Which rows are ready: their barriers are met, and they become operations under way ("flights"). Compiled."""
+"""Which rows are ready: their barriers are met, and they become operations under way ("flights"); compiled.
+
+And what those wait for that do not go.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,11 @@ from kvreplay.engine.tables import (
     barriers_at,
     count_of,
     flights_at,
+    heap_least,
     heap_pop,
     heap_push,
     job_at,
+    lanes_at,
     stack_put,
     stack_take,
 )
@@ -165,3 +170,60 @@ def _release(address: int, row: int, now: int) -> None:
         # Rows that the cursor has not reached are found when it gets there.
         if row < job.cursor:
             heap_push(job.ready, row)
+
+
+@inner
+def is_starved(address: int, now: int) -> bool:
+    """Return whether a started or due write lacks data."""
+    job = job_at(address)
+    if count_of(job.hungry):
+        return True
+    if job.in_flight >= job.depth or not count_of(job.to_fill):
+        return False
+    return due_of(address, heap_least(job.to_fill), now) <= now
+
+
+@inner
+def _is_held(address: int, now: int) -> bool:
+    """Return whether something due could go if more might be in flight: a started operation's piece, or a whole one."""
+    job = job_at(address)
+    if job.available or job.running:
+        return True
+    advance(address)
+    return count_of(job.to_start) > 0 and due_of(address, heap_least(job.to_start), now) <= now
+
+
+@inner
+def _is_blocked(address: int) -> bool:
+    """Return whether all rows that are left, if any, wait for what is in flight."""
+    job = job_at(address)
+    waiting = count_of(job.to_start) + count_of(job.to_fill) + count_of(job.hungry) + count_of(job.ready)
+    return waiting + job.available + job.running == 0 and job.completed + job.in_flight < job.rows
+
+
+@inner
+def count_waits(address: int, now: int) -> None:
+    """Count what the time since the last call was, by how things stood then: places of the queue in use or blocked.
+
+    In an open loop also whether something due waited at the depth, or for its data.
+    """
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    if job.is_stopped:
+        return
+    passed = now - lanes.counted_ns
+    lanes.in_use_ns += lanes.counted_in_use * passed
+    lanes.blocked_ns += lanes.counted_blocked * passed
+    lanes.counted_ns, lanes.counted_in_use, lanes.counted_blocked = now, lanes.out, 0
+    is_full = lanes.out >= job.depth or job.in_flight >= job.depth
+    if not job.due:
+        if not is_full and _is_blocked(address):
+            lanes.counted_blocked = job.depth - lanes.out
+        return
+    if lanes.is_held:
+        lanes.held_ns += passed
+    elif lanes.is_lacking:
+        lanes.lacking_ns += passed
+    # While it is less only because buffers are still being touched, it is no limit that anybody set.
+    lanes.is_held = is_full and job.depth >= lanes.first_slot and _is_held(address, now)
+    lanes.is_lacking = not lanes.is_held and is_starved(address, now)

@@ -24,6 +24,9 @@ from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import NOWHERE, RingExtents, Tier, copied, has_times
 
 POLL_NS = 100_000_000
+LEAD_NS = 500_000_000
+"""How long after its threads an open loop's clock starts: meanwhile the data of its first writes is made and buffers
+are touched, which would make its first operations late."""
 _BATCH = 8
 """Operations put together; their common time stamp must stay true for the last."""
 
@@ -67,6 +70,7 @@ class Submitter:
         self._failure: Failure | None = None
         self._workers = Workers(job, self._mail, reads, writes, self._extents_of, self._copied_of, self._pump.places)
         self._start_ns = 0
+        self._lead_ns = 0 if job.due_ns is None else LEAD_NS
 
     def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         """Do the job; returns when nothing is in flight any more."""
@@ -80,7 +84,7 @@ class Submitter:
             # With one I/O in flight a thread would only hand it on.
             self._start_threads(self._depth if self._depth > 1 and self._needs_workers() else 0)
             self._start_copiers()
-            self._start_ns = workers.start_ns = monotonic_ns()
+            self._start_ns = workers.start_ns = monotonic_ns() + self._lead_ns
             self._pump.start_clock(self._start_ns)
             self._ring.arm(self._mail.fd)
             while True:
@@ -92,7 +96,7 @@ class Submitter:
                     next_poll_ns = now + POLL_NS
                 if self._go_on(next_poll_ns):
                     break
-            wall_ns = self._now()
+            wall_ns = max(0, self._now())
         finally:
             self._stop()
             if self._copiers is not None:
@@ -113,7 +117,16 @@ class Submitter:
             submitting_reserve_ns=workers.here_reserve_ns,
             held_ns=int(self._pump.lanes.held_ns),
             lacking_ns=int(self._pump.lanes.lacking_ns),
+            in_use_ns=int(self._pump.lanes.in_use_ns),
+            blocked_ns=int(self._pump.lanes.blocked_ns),
+            idle_ns=self._idle_ns(),
+            copy_threads=0 if self._copiers is None else self._copiers.threads,
+            copying_ns=None if self._copiers is None else self._copiers.awake_ns(wall_ns),
         )
+
+    def _idle_ns(self) -> int | None:
+        """Return how long the submitting thread had nothing to do; None where it is not the only one that submits."""
+        return int(self._pump.lanes.idle_ns)
 
     def _now(self) -> int:
         return monotonic_ns() - self._start_ns

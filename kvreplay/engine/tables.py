@@ -109,6 +109,9 @@ LANES = record(
     "tail submitted head out starved_ns "
     # Of an open loop: time in which a due operation waited at the depth, or for its data; up to when they count.
     "held_ns lacking_ns counted_ns "
+    # Places of the queue times time: in use; idle because all that is left waits for what is in flight (closed loop).
+    # How many of each there were when they were counted last; time in which the submitting thread had nothing to do.
+    "in_use_ns blocked_ns counted_in_use counted_blocked idle_ns "
     # Threads that take their own pieces: places of the queue that lack data, since when.
     "starved seen_ns "
     # What stays as it is.

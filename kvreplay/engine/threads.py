@@ -43,6 +43,9 @@ class ThreadSubmitter(Submitter):
         more = 1 if count and self._copiers is not None else 0
         self._workers.start(self._engine.generators, count + more, self._serve)
 
+    def _idle_ns(self) -> int | None:
+        return None
+
     def _stop(self) -> None:
         with self._lock:
             self._schedule.stop()

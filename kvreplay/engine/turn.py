@@ -16,17 +16,15 @@ from kvreplay.engine import mailbox, order
 from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, HUNGRY
 from kvreplay.engine.order import (
-    count_waits,
     fill_due,
     free_data,
-    is_starved,
     make_lane,
     next_due,
     next_flight,
     start_next,
     use_fill,
 )
-from kvreplay.engine.ready import bounds, done, has_piece, number_of
+from kvreplay.engine.ready import bounds, count_waits, done, has_piece, is_starved, number_of
 from kvreplay.engine.tables import NONE, count_of, fills_at, flights_at, heap_least, job_at, lanes_at, mail_at
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import FD_SHIFT
@@ -339,6 +337,9 @@ def do_file(address: int, number: int, target: int, start: int, length: int) -> 
     lanes, now = lanes_at(job.lanes), clock(address)
     flight = flights_at(job.flights)[number]
     int64s(lanes.submitted_ns)[flight.row] = now
-    order.count_waits(address, now)
+    count_waits(address, now)
     files, object_id = lanes.files + int8s(job.tier)[flight.row] * FILES_BYTES, int32s(job.object_id)[flight.row]
-    return calls.do_file(files, flight.op, object_id, lanes.paths, target, start, length)
+    result = calls.do_file(files, flight.op, object_id, lanes.paths, target, start, length)
+    # The thread waited for the drive, as it would asleep.
+    lanes.idle_ns += clock(address) - now
+    return result

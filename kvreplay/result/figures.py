@@ -9,10 +9,12 @@ from kvreplay.config.warmup import Warmup
 from kvreplay.config.warmup import facts as warmup_facts
 from kvreplay.engine.job import CORRUPT, ERROR, NOT_DONE, OK, SHORT, Driven, Record
 from kvreplay.plan.plan import DELETE, Plan
-from kvreplay.result.pace import distribution, pace, verdict_of
+from kvreplay.result.pace import distribution, pace
+from kvreplay.result.verdict import verdict
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import Tier, has_times
 from kvtrace.core.run.figures import Figures, Generation, Summary
+from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import Op
 from kvtrace.core.units import NS_PER_S
 
@@ -136,7 +138,9 @@ def summarize(
     driven: Driven | None,
     *,
     queue_depth: int,
+    io_bytes: int = 1 << 20,
     depth_because: str = "--queue-depth",
+    moved: dict[str, DeviceIo] | None = None,
     skipped_rows: dict[str, int],
     absent_deletes: int,
     warmup: Warmup | None = None,
@@ -145,7 +149,7 @@ def summarize(
 ) -> Summary:
     """Return the summary of a run; `driven` is None if it ended before its first operation, or is not known.
 
-    `wall_ns` says how long the run was where `driven` cannot.
+    `wall_ns` says how long the run was where `driven` cannot; `moved` what devices did meanwhile, by drive.
     """
     wall_ns = driven.wall_ns if driven else wall_ns
     is_measured: Any = True if warmup is None else warmup.is_measured(plan, record, due_ns)
@@ -157,9 +161,11 @@ def summarize(
     failed = int(_is_failed(record.outcome).sum())
     busy = float((record.completed_ns[done] - record.submitted_ns[done]).sum())
     sent = int((record.submitted_ns != NOT_DONE).sum())
-    verdict = verdict_of(judged, is_open_loop=due_ns is not None, queue_depth=queue_depth, because=depth_because)
+    how: dict[str, Any] = {"queue_depth": queue_depth, "io_bytes": io_bytes, "because": depth_because}
+    found = verdict(plan, record, due_ns, tiers, driven, judged, is_measured, moved=moved or {}, **how)
     return Summary(
-        verdict=f"{failed:,} of {sent:,} operations FAILED; {verdict}" if failed else verdict,
+        verdict=f"{failed:,} of {sent:,} operations FAILED; {found.sentence}" if failed else found.sentence,
+        judgement=found,
         wall_ns=wall_ns,
         operations=int(done.sum()),
         errors=failed,

@@ -14,7 +14,7 @@ from kvreplay.plan.pacing import KEPT_PACE_FRACTION, LATE_NS
 from kvreplay.plan.plan import Plan
 from kvtrace.core.run.figures import Distribution, Pace
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-from kvtrace.core.units import NS_PER_S, format_duration
+from kvtrace.core.units import NS_PER_S
 
 SLIP_NS = 10_000_000
 """An end that is later by no more has not slipped."""
@@ -22,21 +22,10 @@ DELIVERED_SHARE = 0.95
 """Of the offered rate: a run that delivers less fell behind."""
 QUICK_PERCENT = 5
 """Of service times: the quickest, which a queue that grows has not lengthened yet."""
-NAMED_SHARE = 0.01
-"""Of the run's time: a queue limit that bound for less is not named."""
 DRIVE, DEPENDENCIES, QUEUE, DATA, SUBMISSION, UNKNOWN = (
     "drive", "dependencies", "queue", "data", "submission", "before submission",
 )  # fmt: skip
-_OURS = (QUEUE, DATA, SUBMISSION, UNKNOWN)
-_CAUSES = {
-    DRIVE: "the drive ({share} of the response time was service time)",
-    DEPENDENCIES: "dependencies in the trace ({share} of the response time was waiting for earlier operations of the "
-    "same request or object)",
-    QUEUE: "the queue limit ({share} of the response time was waiting for one of {depth} places)",
-    DATA: "making data ({share} of the response time was waiting for it)",
-    SUBMISSION: "our own submission ({share} of the response time, with room in the queue)",
-    UNKNOWN: "waits before submission ({share} of the response time; what for is not known of a killed run)",
-}
+OURS = (QUEUE, DATA, SUBMISSION, UNKNOWN)
 
 
 def distribution(values: Any) -> Distribution:
@@ -72,11 +61,11 @@ def pace(
     own = float(np.mean(submitted - free > LATE_NS))
     good = np.flatnonzero(sent & (record.outcome == OK) & (record.completed_ns != NOT_DONE))
     response = record.completed_ns[good] - due_ns[good]
-    end_late, offered, delivered = _end(record, due_ns, good, plan)
-    has_slipped = (end_late or 0) > SLIP_NS and (delivered or 0) < DELIVERED_SHARE * (offered or np.inf)
+    end_late, offered, delivered = end_of(record, due_ns, good, plan)
+    has_slipped = is_late(end_late, offered, delivered)
     causes = _causes(record, due_ns, good, driven)
     is_kept = own <= KEPT_PACE_FRACTION and not has_slipped
-    named = causes if has_slipped else {name: share for name, share in causes.items() if name in _OURS}
+    named = causes if has_slipped else {name: share for name, share in causes.items() if name in OURS}
     return Pace(
         kept_pace=is_kept,
         late_fraction=float(np.mean(lateness > LATE_NS)),
@@ -92,7 +81,12 @@ def pace(
     )
 
 
-def _end(record: Record, due_ns: Any, good: Any, plan: Plan | None) -> tuple[int | None, float | None, float | None]:
+def is_late(end_late_ns: int | None, offered: float | None, delivered: float | None) -> bool:
+    """Return whether an end has slipped so far that less was delivered than was offered; parameters as in `Pace`."""
+    return (end_late_ns or 0) > SLIP_NS and (delivered or 0) < DELIVERED_SHARE * (offered or float("inf"))
+
+
+def end_of(record: Record, due_ns: Any, good: Any, plan: Plan | None) -> tuple[int | None, float | None, float | None]:
     """Return by how much the end of the rows `good` was late, and the rates offered and delivered."""
     if not len(good):
         return None, None, None
@@ -134,14 +128,14 @@ def _causes(record: Record, due_ns: Any, good: Any, driven: Driven | None) -> di
     if driven is None:
         parts[UNKNOWN] = waited
     else:
-        some = _covered_ns(free, submitted) or 1
+        some = covered_ns(free, submitted) or 1
         held = min(1.0, driven.held_ns / some)
         lacking = min(1.0 - held, driven.lacking_ns / some)
         parts |= {QUEUE: waited * held, DATA: waited * lacking, SUBMISSION: waited * (1 - held - lacking)}
     return {name: max(0.0, part) / total for name, part in parts.items()}
 
 
-def _covered_ns(starts: Any, ends: Any) -> int:
+def covered_ns(starts: Any, ends: Any) -> int:
     """Return how much time the intervals cover together."""
     import numpy as np
 
@@ -149,39 +143,6 @@ def _covered_ns(starts: Any, ends: Any) -> int:
     start, reached = starts[order], np.maximum.accumulate(ends[order])
     before = np.append(start[:1], reached[:-1])
     return int(np.maximum(0, reached - np.maximum(start, before)).sum())
-
-
-def verdict_of(judged: Pace | None, *, is_open_loop: bool, queue_depth: int, because: str = "--queue-depth") -> str:
-    """Return what a run's first line says of its pace; `because` says what set the queue depth."""
-    if judged is None:
-        return "open loop: nothing was submitted" if is_open_loop else f"closed loop at queue depth {queue_depth}"
-    late = _lateness(judged)
-    if judged.kept_pace:
-        return f"open loop kept pace: {late}{_held(judged, queue_depth, because)}"
-    slipped = ""
-    if (judged.end_late_ns or 0) > SLIP_NS and judged.delivered_per_s is not None:
-        offered = "" if judged.offered_per_s is None else f" of {judged.offered_per_s:,.0f}"
-        ended = format_duration(judged.end_late_ns)
-        slipped = f"delivered {judged.delivered_per_s:,.0f}{offered} op/s and ended {ended} late; "
-    cause = ""
-    if judged.cause is not None:
-        why = _CAUSES[judged.cause].format(share=percent(judged.causes[judged.cause]), depth=queue_depth)
-        cause = f"; cause: {why}"
-    return f"FELL BEHIND: {slipped}{late}{cause}{_held(judged, queue_depth, because)}"
-
-
-def _lateness(judged: Pace) -> str:
-    share = f"{percent(judged.late_fraction)} of operations were late by more than 1 ms"
-    if judged.late_fraction <= judged.late_by_itself_fraction:
-        return share
-    own = percent(judged.late_by_itself_fraction)
-    return f"{share}; {own} if waits for earlier operations of their request or object do not count"
-
-
-def _held(judged: Pace, queue_depth: int, because: str) -> str:
-    if (judged.held_share or 0) < NAMED_SHARE or not judged.late_by_itself_fraction:
-        return ""
-    return f"; the queue limit of {queue_depth} ({because}) bound {percent(judged.held_share or 0)} of the time"
 
 
 def percent(share: float) -> str:

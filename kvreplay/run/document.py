@@ -9,13 +9,11 @@ from kvreplay.result.pace import percent
 from kvreplay.result.traffic import WARNING
 from kvreplay.run.discover import Discovery
 from kvreplay.run.run import FinishedRun
-from kvreplay.run.sweep import LoadSweep
 from kvreplay.run.trials import TrialSet
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
     Document,
-    ReportColumn,
     ReportTable,
     Sheet,
     Unit,
@@ -228,7 +226,6 @@ def _whole(value: float | None) -> str:
 def trials_document(found: TrialSet) -> Document:
     """Return the median and spread of every figure."""
     count = len(found.runs)
-    is_agreed = not found.warnings and count > 1 and found.quantities
     columns = columns_of("""
         text: tier, op, name = figure, median, low = least, high = greatest
         share: spread
@@ -241,7 +238,7 @@ def trials_document(found: TrialSet) -> Document:
     table = ReportTable(f"{count} of {found.asked} trials", Sheet.PERFORMANCE, columns, rows, keys=3)
     return Document(
         name="",
-        headline=f"{count} trials agree" if is_agreed else "",
+        headline=found.verdict,
         chapters=[Chapter("", [table])],
         notes=_simulated(found.simulated_tiers),
         warnings=found.warnings,
@@ -256,28 +253,6 @@ def _unit(name: str) -> Unit:
 
 def _simulated(tiers: list[str]) -> list[str]:
     return [f"tier {tier} is SIMULATED: no figure counts it" for tier in tiers]
-
-
-def sweep_document(found: LoadSweep) -> Document:
-    """Return the points of a sweep; the headline is its knee, or what an open loop sustains."""
-    name = found.axis.replace("_", " ")
-    beyond = "" if found.is_saturated else "; the sweep did not saturate, so it may lie beyond"
-    headline = f"no knee: no point of the sweep qualifies ({name})"
-    if found.sustained is not None:
-        headline = found.sustained
-    elif found.knee is not None:
-        headline = f"knee: {name} {found.knee:g}{beyond}"
-    columns = [
-        ReportColumn("value", name, Unit.NUMBER),
-        *columns_of("bytes_per_s: throughput_bytes_per_s = throughput; per_s: operations_per_s = op/s"),
-        *columns_of("ns: read_p99_ns = read p99, write_p99_ns = write p99, late_p99_ns = late p99"),
-        *columns_of("text: kept_pace = kept pace"),
-        *(columns_of("count: trials, held_trials = held") if found.sustained is not None else []),
-    ]
-    rows = [[*(getattr(p, c.name) for c in columns), "knee" if p.value == found.knee else ""] for p in found.points]
-    table = ReportTable("Sweep", Sheet.PERFORMANCE, [*columns, ReportColumn("knee", "")], rows)
-    notes = [f"rule: {found.rule}", *_simulated(found.simulated_tiers)]
-    return Document(name="", headline=headline, chapters=[Chapter("", [table])], notes=notes)
 
 
 def machine_document(found: Discovery) -> Document:

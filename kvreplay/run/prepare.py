@@ -15,7 +15,7 @@ from kvreplay.plan.plan import DELETE
 from kvreplay.run.precondition import lay_out, precondition
 from kvreplay.tiers.devices import smart
 from kvreplay.tiers.extents import ExtentTier
-from kvreplay.tiers.host import device_bytes
+from kvreplay.tiers.host import DeviceCounters, device_counters
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import Holding, PlannedTier, Region, StorageTier, Tier, drives_of
 from kvtrace.core.errors import DeviceError
@@ -163,18 +163,16 @@ def read_smart(setting: Setting) -> dict[str, Smart]:
     return {drive.name: smart(Path(drive.target)) for drive in drives_of(setting.tiers)}
 
 
-def read_device_bytes(setting: Setting) -> dict[str, tuple[int, int] | None]:
-    """Return what the device beneath each drive has read and written so far, by the drive's name; None if unseen."""
-    return {drive.name: device_bytes(Path(drive.target)) for drive in drives_of(setting.tiers)}
+def read_devices(setting: Setting) -> dict[str, DeviceCounters | None]:
+    """Return what the device beneath each drive has done so far, by the drive's name; None if unseen."""
+    return {drive.name: device_counters(Path(drive.target)) for drive in drives_of(setting.tiers)}
 
 
-def device_io(
-    before: dict[str, tuple[int, int] | None], after: dict[str, tuple[int, int] | None]
-) -> dict[str, DeviceIo]:
-    """Return what devices read and wrote between two readings; null where one is missing."""
+def device_io(before: dict[str, DeviceCounters | None], after: dict[str, DeviceCounters | None]) -> dict[str, DeviceIo]:
+    """Return what devices did between two readings; null where one is missing."""
     result = {}
     for name, start in before.items():
         end = after[name]
-        moved = (None, None) if start is None or end is None else (end[0] - start[0], end[1] - start[1])
-        result[name] = DeviceIo(read_bytes=moved[0], written_bytes=moved[1])
+        done = [b - a for a, b in zip(start, end, strict=True)] if start is not None and end is not None else [None] * 4
+        result[name] = DeviceIo(read_bytes=done[0], written_bytes=done[1], device_ns=done[2], busy_ns=done[3])
     return result

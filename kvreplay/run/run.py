@@ -30,7 +30,7 @@ from kvreplay.result.probed import beside
 from kvreplay.result.requests import served_batch
 from kvreplay.result.tables import series_batch
 from kvreplay.result.traffic import traffic_warnings
-from kvreplay.run.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_device_bytes, read_smart
+from kvreplay.run.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_devices, read_smart
 from kvreplay.tiers.tier import DeviceTier, Tier
 from kvtrace.core.app import INTERRUPTED, noted_signals
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError
@@ -41,6 +41,7 @@ from kvtrace.core.run.run_file import (
     RUN_FILE,
     SERIES_FILE,
     SERVED_FILE,
+    DeviceIo,
     Populated,
     Prepared,
     RunBegun,
@@ -171,7 +172,7 @@ class _Run:
             known = chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
             prepared = Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns)
             begun = Preparation(*known, prepared)
-            before = read_device_bytes(setting)
+            before = read_devices(setting)
             job = Job(
                 plan,
                 due_ns,
@@ -185,10 +186,10 @@ class _Run:
             with journal(output, record, running(setting, begun)) as kept:
                 driven = stopped or self._drive(engine, job, interrupted, "replaying")
                 kept.stop()
-                moved = device_io(before, read_device_bytes(setting))
+                moved = device_io(before, read_devices(setting))
                 probed = end_probes(None if stopped else driven.started_ns)
                 served = served_batch(setting, record, due_ns)
-                summary = summary_of(setting, record, due_ns, None if stopped else driven)
+                summary = summary_of(setting, record, due_ns, None if stopped else driven, moved=moved)
                 trouble = traffic_warnings(setting, record, moved)
                 if kept.trouble:
                     trouble.append(f"would not have outlived a kill: {kept.trouble}")
@@ -251,9 +252,14 @@ def _has_gpu(tiers: list[Tier | None]) -> bool:
 
 
 def summary_of(
-    setting: Setting, record: Record, due_ns: Any, driven: Driven | None, wall_ns: int | None = None
+    setting: Setting,
+    record: Record,
+    due_ns: Any,
+    driven: Driven | None,
+    wall_ns: int | None = None,
+    moved: dict[str, DeviceIo] | None = None,
 ) -> Summary:
-    """Return the summary of `record`; `driven` and `wall_ns` are as in `summarize`."""
+    """Return the summary of `record`; `driven`, `wall_ns` and `moved` are as in `summarize`."""
     names = [t.name for t in setting.reader.meta.tiers]
     return summarize(
         setting.window.plan,
@@ -262,7 +268,9 @@ def summary_of(
         setting.tiers,
         driven,
         queue_depth=setting.config.depth,
+        io_bytes=setting.config.io_bytes,
         depth_because=setting.depth_because,
+        moved=moved,
         skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
         absent_deletes=setting.window.absent_deletes,
         warmup=setting.warmup,

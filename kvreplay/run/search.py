@@ -8,12 +8,13 @@ last, and the median decides; the search goes on where it decides otherwise.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from math import sqrt
 
 import msgspec
 
-from kvtrace.core.units import format_duration
+from kvtrace.core.run.sweep_file import Axis, SweepPoint
+from kvtrace.core.run.verdict import LimitCause
+from kvtrace.core.units import format_duration, format_rate
 
 DOUBLINGS = 4
 """Beyond the greatest value asked for."""
@@ -27,60 +28,17 @@ OURS = "submission"
 """The cause that is not the load's."""
 FEW_OPERATIONS = 100
 """Of fewer one alone is more than may be late."""
-_CAUSES = {
-    "drive": "the drive",
-    "dependencies": "waits for earlier operations of the same request or object",
-    "queue": "the queue limit",
-    "data": "making data",
-    OURS: "our own submission",
+_LIMITS = {
+    LimitCause.DRIVE: "the drive is",
+    LimitCause.REPLAYER: "the replayer is",
+    LimitCause.QUEUE_LIMIT: "the queue limit is",
+    LimitCause.DATA: "making data is",
+    LimitCause.DEPENDENCIES: "dependencies in the trace are",
+    LimitCause.COPY_THREADS: "the copy threads are",
 }
-
-
-class Axis(StrEnum):
-    """What rises from run to run."""
-
-    QUEUE_DEPTH = "queue_depth"
-    SPEED = "speed"
-    USERS = "users"
-
-    @property
-    def option(self) -> str:
-        """The option that names its values."""
-        return {Axis.QUEUE_DEPTH: "--queue-depths", Axis.SPEED: "--speeds", Axis.USERS: "--users"}[self]
-
-
-class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a sweep."""
-
-    value: float
-    run: str
-    verdict: str
-    throughput_bytes_per_s: float | None
-    """Object bytes read and written on tiers where bytes move / measured time of the run."""
-    operations_per_s: float | None
-    operations: int | None = None
-    """That completed in the run."""
-    read_p99_ns: int | None
-    """Of the slowest tier: response time in an open loop, service time in a closed one; null if one has too few."""
-    read_p99_lacks: str | None = None
-    """Why it is null, and how long the run would have to be."""
-    write_p99_ns: int | None
-    kept_pace: bool | None
-    """Null in a closed loop."""
-    cause: str | None = None
-    """What kept an open loop from its pace, as in the run's `pace`."""
-    is_within_target: bool | None = None
-    """Whether read_p99_ns is within the target; null without one, or if it is not known."""
-    late_p99_ns: int | None
-    trials: int = 1
-    """Runs at this value: more where they decide what an open loop sustains; the other fields are the median's."""
-    held_trials: int | None = None
-    """Those that were held; null in a closed loop."""
-
-    @property
-    def is_held(self) -> bool:
-        """Whether an open loop kept pace and is not known to have missed the target."""
-        return bool(self.kept_pace) and self.is_within_target is not False
+_UNCLEAR = "what limits above it is unclear"
+FULL = 0.8
+"""Of its places in use: a queue depth was what set the load."""
 
 
 def next_value(axis: Axis, asked: Sequence[float], points: Sequence[SweepPoint]) -> float | None:
@@ -140,21 +98,60 @@ def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -
     if not points:
         return "nothing was tried"
     if not held:
-        return (
-            f"sustains no {axis.value} tried: {_said(axis, points[0])} {_lost(points[0], target_ns)}{_few(points[0])}"
-        )
+        first = points[0]
+        return f"sustains no {axis.value} tried: at {_said(axis, first)} it {_lost(first, target_ns)}{_few(first)}"
     best = held[-1]
     unknown = target_ns is not None and best.is_within_target is None
     claim = "cannot be judged by --read-p99 at" if unknown else "sustains"
-    after = "; nothing tried was more than it sustains" if lost is None else ""
+    after = "nothing tried was more than it sustains"
     if lost is not None:
-        after = f"; at the next step, {_said(axis, lost)}, it {_lost(lost, target_ns)}"
-    return f"{claim} {_said(axis, best)}: {_read(best)}{after}{_few(best)}"
+        after = f"{limit_above(limit_of_open(points))}: at {_said(axis, lost)} it {_lost(lost, target_ns)}"
+    return f"{claim} {_said(axis, best)}; {_read(best)} at the knee; {after}{_few(best)}"
+
+
+def limit_of_open(points: Sequence[SweepPoint]) -> LimitCause | None:
+    """Return what limits an open loop's `points`, rising, above the last that is held; None if it is not known."""
+    lost = next((p for p in points if not p.is_held), None)
+    return None if lost is None or lost.judgement is None else lost.judgement.cause
+
+
+def limit_of_closed(points: Sequence[SweepPoint], *, is_saturated: bool) -> LimitCause | None:
+    """Return what limits the last of a closed loop's `points`; None if it is not known.
+
+    Where each depth was in use and more of it moved no more, that is the drive's limit: one run alone cannot tell.
+    """
+    if not is_saturated or points[-1].judgement is None:
+        return None
+    found = points[-1].judgement
+    if found.cause not in (None, LimitCause.QUEUE_LIMIT):
+        return found.cause
+    in_flight, shares = found.evidence.in_flight_mean, (found.evidence.blocked_share, found.evidence.starved_share)
+    is_full = in_flight is not None and in_flight >= FULL * found.evidence.queue_depth
+    is_ours = (found.evidence.submitter_busy_share or 0) >= FULL or None in shares
+    return LimitCause.DRIVE if is_full and not is_ours else None
+
+
+def limit_above(cause: LimitCause | None) -> str:
+    """Return what is said of the limit above a knee."""
+    return _UNCLEAR if cause is None else f"{_LIMITS[cause]} the limit above it"
+
+
+def reached(points: Sequence[SweepPoint], knee: float | None, *, is_saturated: bool) -> str:
+    """Return what a closed loop's `points`, rising, came to, in one sentence."""
+    at = next((p for p in points if p.value == knee), None)
+    if at is None:
+        return "no knee: no point of the sweep qualifies (queue depth)"
+    above = limit_above(limit_of_closed(points, is_saturated=is_saturated))
+    if not is_saturated:
+        above = "the sweep did not saturate, so the knee may lie beyond"
+    rate = format_rate(at.throughput_bytes_per_s)
+    return f"reaches {rate} at queue depth {at.value:g}; {_read(at, 'service')} at the knee; {above}{_few(at)}"
 
 
 def _said(axis: Axis, point: SweepPoint) -> str:
-    users = f"{point.value:g} user{'' if point.value == 1 else 's'} (speed 1)"
-    return users if axis is Axis.USERS else f"speed {point.value:g}"
+    if axis is Axis.USERS:
+        return f"{point.value:g} user{'' if point.value == 1 else 's'}"
+    return f"{point.value:g} x the trace's speed"
 
 
 def _few(point: SweepPoint) -> str:
@@ -167,14 +164,13 @@ def _trials(point: SweepPoint) -> str:
     return "" if point.trials == 1 else f" (held in {point.held_trials} of {point.trials} trials)"
 
 
-def _read(point: SweepPoint) -> str:
+def _read(point: SweepPoint, what: str = "response") -> str:
     if point.read_p99_ns is not None:
-        return f"read response p99 {format_duration(point.read_p99_ns)}{_trials(point)}"
-    return f"read response p99 is not known ({point.read_p99_lacks or 'no reads'}){_trials(point)}"
+        return f"read {what} p99 {format_duration(point.read_p99_ns)}{_trials(point)}"
+    return f"read {what} p99 is not known ({point.read_p99_lacks or 'no reads'}){_trials(point)}"
 
 
 def _lost(point: SweepPoint, target_ns: int | None) -> str:
     if point.kept_pace:
         return f"keeps pace, but {_read(point)} exceeds {format_duration(target_ns)}"
-    cause = f" (cause: {_CAUSES.get(point.cause, point.cause)})" if point.cause else ""
-    return f"falls behind{cause}, {_read(point)}"
+    return f"falls behind, {_read(point)}"

@@ -17,14 +17,25 @@ from kvreplay.config.config import Config, check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.run.run import replay
-from kvreplay.run.search import TRIALS, Axis, SweepPoint, decided, next_value, sustained, to_repeat
+from kvreplay.run.search import (
+    TRIALS,
+    decided,
+    limit_of_closed,
+    limit_of_open,
+    next_value,
+    reached,
+    sustained,
+    to_repeat,
+)
 from kvtrace import __version__
 from kvtrace.core.document.plots import panels
+from kvtrace.core.document.sweep import load_name, response_lines
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import SWEEP_FILE
+from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
@@ -51,23 +62,6 @@ RULES = {
     Axis.SPEED: _KEPT_PACE.format("speed"),
     Axis.USERS: _KEPT_PACE.format("number of users"),
 }
-
-
-class LoadSweep(msgspec.Struct, frozen=True, kw_only=True):
-    """The points and the knee."""
-
-    axis: Axis
-    points: list[SweepPoint]
-    knee: float | None
-    """Null if no point qualifies."""
-    is_saturated: bool
-    """Whether the sweep ended because it saturated; if not, the knee may lie beyond."""
-    rule: str
-    sustained: str | None = None
-    """What an open loop came to, in one sentence."""
-    read_p99_target_ns: int | None = None
-    simulated_tiers: list[str] = []
-    """Nothing moved there; no point counts them."""
 
 
 def sweep(
@@ -128,13 +122,19 @@ def sweep(
 
 def _found(axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None, simulated: list[str]) -> LoadSweep:
     """Return what a sweep's rising `points` come to."""
+    is_over, best = is_saturated(axis, points), knee(axis, points)
+    if axis is Axis.QUEUE_DEPTH:
+        answer, limit = reached(points, best, is_saturated=is_over), limit_of_closed(points, is_saturated=is_over)
+    else:
+        answer, limit = sustained(axis, points, read_p99_target_ns), limit_of_open(points)
     return LoadSweep(
         axis=axis,
         points=points,
-        knee=knee(axis, points),
-        is_saturated=is_saturated(axis, points),
+        knee=best,
+        is_saturated=is_over,
         rule=RULES[axis],
-        sustained=None if axis is Axis.QUEUE_DEPTH else sustained(axis, points, read_p99_target_ns),
+        answer=answer,
+        limit=limit,
         read_p99_target_ns=read_p99_target_ns,
         simulated_tiers=simulated,
     )
@@ -187,15 +187,22 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
         read_p99_ns=read_p99_ns,
         read_p99_lacks=_lacking(summary),
         is_within_target=(read_p99_ns or 0) <= (read_p99_target_ns or 0) if is_judged else None,
+        read_p50_ns=_slowest(summary, "read", "p50_ns"),
+        read_p99_9_ns=_slowest(summary, "read", "p99_9_ns"),
+        write_p50_ns=_slowest(summary, "write", "p50_ns"),
         write_p99_ns=_slowest(summary, "write"),
+        write_p99_9_ns=_slowest(summary, "write", "p99_9_ns"),
+        judgement=summary.judgement,
         kept_pace=pace.kept_pace if pace else None,
         cause=pace.cause if pace else None,
         late_p99_ns=pace.lateness.p99_ns if pace else None,
     )
 
 
-def _slowest(summary: Summary, op: str) -> int | None:
-    found = [f.judged.p99_ns for f in summary.figures if f.op == op and not f.is_simulated]
+def _slowest(summary: Summary, op: str, quantile: str = "p99_ns") -> int | None:
+    found: list[int | None] = [
+        getattr(f.judged, quantile) for f in summary.figures if f.op == op and not f.is_simulated
+    ]
     known = [p for p in found if p is not None]
     return max(known) if known and len(known) == len(found) else None
 
@@ -213,13 +220,10 @@ def _lacking(summary: Summary) -> str | None:
 
 
 def plot(found: LoadSweep, path: Path, title: str) -> None:
-    """Plot throughput and p99 latencies against the axis to `path` (svg, png or pdf), the knee marked."""
+    """Plot throughput, and the response times of reads, against the load to `path` (svg, png, pdf), the knee marked."""
     values = [p.value for p in found.points]
-    known = {
-        name: [(p.value, ns / NS_PER_MS) for p in found.points if (ns := getattr(p, f"{name}_p99_ns")) is not None]
-        for name in ("read", "write", "late")
-    }
-    heights = [ms for line in known.values() for _, ms in line if ms > 0]
+    times_of = {name: times for name, times in response_lines(found) if times}
+    heights = [ns for line in times_of.values() for _, ns in line if ns > 0]
     with panels(path, title) as (rate, times):
         rate.plot(
             values,
@@ -227,13 +231,12 @@ def plot(found: LoadSweep, path: Path, title: str) -> None:
             marker="o",
         )
         rate.set(ylabel="GB/s, read and written", ylim=(0, None))
-        for name, line in known.items():
-            if line:
-                times.plot(*zip(*line, strict=True), marker="o", label=f"{name} p99")
+        for name, line in times_of.items():
+            times.plot([x for x, _ in line], [ns / NS_PER_MS for _, ns in line], marker="o", label=name)
         if found.knee is not None:
             for axes in (rate, times):
                 axes.axvline(found.knee, color="0.5", linestyle="--", label=f"knee: {found.knee:g}")
-        times.set(xlabel=found.axis.replace("_", " "), ylabel="ms", xscale="log")
+        times.set(xlabel=load_name(found.axis), ylabel="ms", xscale="log")
         is_wide = bool(heights) and max(heights) > WIDE * min(heights)
         times.set(**({"yscale": "log"} if is_wide else {"ylim": (0, None)}))
         times.set_xticks(values, labels=[f"{value:g}" for value in values])

@@ -13,6 +13,7 @@ from kvreplay.config.config import Config, check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.result.manifest import status_of
+from kvreplay.result.verdict import reached_of
 from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers.tier import Tier
 from kvtrace import __version__
@@ -20,6 +21,7 @@ from kvtrace.core import statistics
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
 from kvtrace.core.run.run_file import TRIALS_FILE, RunFile
+from kvtrace.core.run.verdict import RunVerdict
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import MAX_SPREAD
 from kvtrace.core.tables import open_table
@@ -55,6 +57,8 @@ class TrialSet(msgspec.Struct, frozen=True, kw_only=True):
     """Directories of the trials, in order."""
     status: str
     """complete, partial if a trial was cut short, failed operations if some failed."""
+    verdict: str
+    """One sentence: what was asked, what the median trial reached, what held them back, and whether they agree."""
     verdicts: list[str]
     quantities: list[Quantity]
     simulated_tiers: list[str] = []
@@ -101,6 +105,35 @@ def disagreements(found: Iterable[Quantity]) -> list[str]:
     """Return a line that names the figures that should repeat and do not, the worst first; none if all do."""
     judged = [(f"{q.tier} {q.op} {q.name}", q.spread) for q in found if q.name in JUDGED and q.spread is not None]
     return statistics.disagreements(judged)
+
+
+def trials_verdict(runs: Sequence[RunFile], warnings: list[str]) -> str:
+    """Return the one sentence of all trials: that of the median one, with the spread and how many share its cause."""
+    judged = [run.summary.judgement for run in runs]
+    rated = [(_reached(v), at) for at, v in enumerate(judged) if v is not None and _reached(v) is not None]
+    if not rated or len(rated) < len(runs):
+        return f"{len(runs)} trials: {runs[-1].summary.verdict}"
+    rated.sort()
+    at = rated[(len(rated) - 1) // 2][1]
+    shown = runs[at].summary.verdict
+    if len(runs) == 1:
+        return f"1 trial: {shown}"
+    agreed = "disagree" if warnings else "agree"
+    causes = [v.cause for v in judged if v is not None]
+    same = f"{causes.count(causes[at])} of {len(runs)} say {causes[at] or 'the same'}"
+    spread = f"{_shown(judged, rated[0][1])} to {_shown(judged, rated[-1][1])}"
+    return f"{len(runs)} trials {agreed}, from {spread}, {same}; the median: {shown}"
+
+
+def _reached(verdict: RunVerdict) -> float | None:
+    rate = next((r for r in verdict.tiers if r.tier == verdict.tier), None)
+    return None if rate is None else rate.reached_bytes_per_s or rate.reached_operations_per_s
+
+
+def _shown(judged: list[RunVerdict | None], at: int) -> str:
+    verdict = judged[at]
+    rate = next((r for r in verdict.tiers if r.tier == verdict.tier), None) if verdict is not None else None
+    return "-" if rate is None else reached_of(rate)
 
 
 def run_trials(
@@ -154,13 +187,15 @@ def write_trials(
 ) -> TrialSet:
     """Return what the `runs`, in trial-1 of `output` and on, came to, and write it to trials.json there."""
     found = quantities(runs)
+    warnings = disagreements(found)
     trials = TrialSet(
         asked=asked,
         runs=[f"trial-{i + 1}" for i in range(len(runs))],
         quantities=found,
         status="partial" if runs[-1].status == "partial" else status_of(error),
+        verdict=trials_verdict(runs, warnings),
         verdicts=[r.summary.verdict for r in runs],
-        warnings=disagreements(found),
+        warnings=warnings,
         simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated],
     )
     content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(trials)

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SECTOR_BYTES = 512
+_NS_PER_MS = 10**6
 _IN_MEMORY = {0x01021994: "tmpfs", 0x858458F6: "ramfs", 0x958458F6: "hugetlbfs"}
 """Filesystems without a device, by f_type. Source: statfs(2)."""
 _STATFS_BYTES = 256
@@ -227,10 +228,22 @@ def _block_directory(target: Path) -> Path | None:
     return link.resolve() if link.exists() else None
 
 
-def device_bytes(target: Path) -> tuple[int, int] | None:
-    """Return the bytes read and written so far by the device beneath `target`; None if it is not seen.
+class DeviceCounters(NamedTuple):
+    """What a device has done so far, for all programs."""
 
-    Source: /proc/diskstats, in sectors of 512 bytes whatever the device; other programs' I/O is in it too.
+    read_bytes: int
+    written_bytes: int
+    device_ns: int
+    """Of its reads and writes, added up, from the block layer's queue to completion."""
+    busy_ns: int
+    """With at least one request."""
+
+
+def device_counters(target: Path) -> DeviceCounters | None:
+    """Return what the device beneath `target` has done so far; None if it is not seen.
+
+    Source: /proc/diskstats (Documentation/admin-guide/iostats.rst): sectors of 512 bytes whatever the device, times in
+    milliseconds.
     """
     try:
         device = device_number(target)
@@ -240,5 +253,7 @@ def device_bytes(target: Path) -> tuple[int, int] | None:
     for line in (sys_text(Path("/proc/diskstats")) or "").splitlines():
         fields = line.split()
         if fields[:2] == wanted:
-            return int(fields[5]) * SECTOR_BYTES, int(fields[9]) * SECTOR_BYTES
+            times_ms = int(fields[6]) + int(fields[10]), int(fields[12])
+            moved = int(fields[5]) * SECTOR_BYTES, int(fields[9]) * SECTOR_BYTES
+            return DeviceCounters(*moved, *(time * _NS_PER_MS for time in times_ms))
     return None

@@ -43,7 +43,7 @@ SECTIONS = {
     "Data": "data dedup-ratio compress-ratio",
     "Checks": "verify criteria requests read-p99 check check-seconds check-bytes check-null",
     "Probes": "probes histograms-only",
-    "Output": "requests-out drive-size plot csv markdown force",
+    "Output": "requests-out drive-size plot csv markdown html force",
 }
 """Under which heading `--help` lists an option of a command that has many; the common ones are in none."""
 _SECTION_OF = {f"--{name}": section for section, names in SECTIONS.items() for name in names.split()}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 HASH_VALUES = 2**24
 SAMPLES = 4
 # Of Student's t with SAMPLES - 1 degrees of freedom: 95 % of all values lie within.
-_T95 = 3.182
+T95 = 3.182
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def estimate(
             Estimate(c, u.hits, u.inserts, 0.0, 0.0, 1.0, len(chains.slots))
             for c, u in zip(capacities, found, strict=True)
         ]
-    samples = [_sample(chains, below, seed + i) for i in range(SAMPLES)]
+    samples = [sample_of(chains, below, seed + i) for i in range(SAMPLES)]
     share, references = below / HASH_VALUES, sum(len(s.slots) for s in samples)
     most = (float(lru.hits[-1]), float(lru.references - lru.inserts[-1]))
     values = []
@@ -74,7 +74,7 @@ def estimate(
     at = np.array(capacities)
     exact = np.stack([lru.hits[at], lru.references - lru.inserts[at]], axis=1)
     ours, theirs = (v.mean(axis=0) for v in values)
-    spread = (values[0] - values[1]).std(axis=0, ddof=1) * _T95 / np.sqrt(SAMPLES)
+    spread = (values[0] - values[1]).std(axis=0, ddof=1) * T95 / np.sqrt(SAMPLES)
     error = np.maximum(spread, np.abs(exact - theirs))
     mean = np.clip(ours + exact - theirs, 0.0, most)
     return [
@@ -98,7 +98,7 @@ def _scaled(
     return scaled
 
 
-def _sample(chains: Chains, below: int, seed: int) -> Chains:
+def sample_of(chains: Chains, below: int, seed: int) -> Chains:
     """Return the references to the objects whose hash is one of the first `below` of HASH_VALUES."""
     mixed = np.arange(len(chains.tokens), dtype=np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + 1) % 2**64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

@@ -30,7 +30,7 @@ def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
     """
     tiers, queues = np.zeros(len(limits), TIER), np.zeros(len(limits) * QUEUES, QUEUE)
     tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
-    tiers["hand"] = tiers["free_group"] = NONE
+    tiers["hand"] = tiers["free_group"] = tiers["goal"] = NONE
     queues["head"] = queues["tail"] = NONE
     return tiers, queues
 

@@ -23,7 +23,8 @@ from kvtrace.sim.tiers.rows import LOAD as LOAD_PHASE
 from kvtrace.sim.tiers.rows import PROMOTE as PROMOTE_PHASE
 from kvtrace.sim.tiers.rows import READ, RETRIEVE, emit, emit_layer, size_of
 from kvtrace.sim.tiers.slots import give_slot
-from kvtrace.sim.tiers.tiers import drop, fastest, follow, serve_read, touch, write
+from kvtrace.sim.tiers.staging import cut_reads, stage_reads
+from kvtrace.sim.tiers.tiers import drop, fastest, fastest_from, follow, serve_read, touch, write
 
 
 @inner
@@ -66,10 +67,12 @@ def _look_up(world: World, first: int, known: int) -> int:
     chain, where, knobs = world.chain, world.where, world.knobs
     for i in range(first):
         where[i] = fastest(world, chain[i])
-    end, in_fastest = first, -1
+    end, in_fastest, of = first, -1, 0
     while end < known:
-        found = fastest(world, chain[end])
+        found = fastest_from(world, chain[end], of)
         where[end] = found
+        if knobs.is_by_tier:
+            of = max(of, found)
         if found == NONE and knobs.is_prefix:
             break
         if found != 0 and in_fastest < 0:
@@ -78,7 +81,7 @@ def _look_up(world: World, first: int, known: int) -> int:
     if in_fastest >= 0 and (end - in_fastest) * knobs.chunk_tokens < knobs.min_load_tokens:
         # Not worth a load from below: the engine computes these again.
         end = in_fastest
-    return end
+    return cut_reads(world, first, end) if knobs.staging else end
 
 
 @inner
@@ -116,8 +119,9 @@ def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
         if t != NONE:
             entry, tier = chain[i], world.tiers[t]
             size = _read_size(world, size_of(world, entry), i - documents, end - documents)
-            follow(world, t, i)
-            touch(world, t, entry)
+            if not tier.loads_backwards:
+                follow(world, t, i)
+                touch(world, t, entry)
             tier.read_bytes += size
             tier.hits += 1
             tier.hit_bytes += size
@@ -127,6 +131,8 @@ def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
             if i < documents:
                 document_hits += 1
                 emit(world, now, READ, t, RETRIEVE, entry, size, request, 0)
+    if knobs.loads_backwards:
+        _touch_backwards(world, end)
     stage = 1 if document_hits else 0
     layers = knobs.layers if hits > document_hits else 0
     for layer in range(layers):
@@ -137,6 +143,15 @@ def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
                 emit_layer(world, now, READ, t, LOAD_PHASE, chain[i], size, request, stage + layer, layer)
     me.stage = stage + layers
     return done, hits * knobs.chunk_tokens if knobs.chunk_tokens else hit_bytes // knobs.bytes_per_token
+
+
+@inner
+def _touch_backwards(world: World, end: int) -> None:
+    """Note that those of `chain[:end]` were used that are in tiers where the last of them counts as used first."""
+    for i in range(end - 1, -1, -1):
+        t = world.where[i]
+        if t != NONE and world.tiers[t].loads_backwards:
+            touch(world, t, world.chain[i])
 
 
 @inner
@@ -161,14 +176,22 @@ def _count_lookups(world: World, actor: int, looked_up: int) -> None:
 @inner
 def promote(world: World, actor: int) -> int:
     """Copy what was loaded to faster tiers, as the promotion says; return the time the rest takes to compute."""
-    me, knobs = world.actors[actor], world.knobs
-    if knobs.promotion and me.reached:
+    me, knobs, control = world.actors[actor], world.knobs, world.control
+    if (knobs.promotion or knobs.staging) and me.reached:
         gather(world, actor)
+        of = 0
         for i in range(me.reached):
-            world.where[i] = fastest(world, world.chain[i])
-            if world.where[i] > 0 and world.chain[i] < 0:
+            world.where[i] = fastest_from(world, world.chain[i], of)
+            if knobs.is_by_tier and i >= me.retrieved_objects:
+                of = max(of, world.where[i])
+            if knobs.promotion and world.where[i] > 0 and world.chain[i] < 0:
                 world.chain[i] = give_slot(world, home_of(world, actor, i))
-        me.stage += _copy_up(world, me.reached, me.stage, me.request)
+        staged = me.reached
+        if knobs.staging:
+            staged = cut_reads(world, me.retrieved_objects, me.reached)
+            staged = stage_reads(world, staged, control.now)
+        if knobs.promotion:
+            me.stage += _copy_up(world, me.reached, staged, me.stage, me.request)
     me.step = STORE
     return _compute(world, me.missed_tokens * knobs.prefill_ns_per_token)
 
@@ -203,10 +226,13 @@ def _source(world: World, slot: int, found: int) -> int:
 
 
 @inner
-def _copy_up(world: World, end: int, stage: int, request: int) -> int:
-    """Copy each of `chain[:end]` from the tier in `where` to faster ones; return 1 if anything was, else 0."""
+def _copy_up(world: World, end: int, staged: int, stage: int, request: int) -> int:
+    """Copy each of `chain[:end]` from the tier in `where` to faster ones; return 1 if anything was, else 0.
+
+    The first `staged` ones have buffers in the staging tier, if there is one; the others do not come to it.
+    """
     chain, where, knobs, now = world.chain, world.where, world.knobs, world.control.now
-    is_any = 0
+    is_any, staging = 0, knobs.staging - 1
     for i in range(end):
         slot, source = chain[i], _source(world, chain[i], where[i])
         if source <= 0:
@@ -220,7 +246,12 @@ def _copy_up(world: World, end: int, stage: int, request: int) -> int:
         while t >= 0:
             if knobs.is_write_back and size <= world.tiers[t].largest:
                 make_room_by_demotion(world, t, slot, now)
-            if make_room(world, t, slot, now):
+            has_place = not world.slots[slot].live & (1 << t)
+            if t == staging and source > t:
+                has_place = has_place and i < staged
+            elif has_place:
+                has_place = make_room(world, t, slot, now)
+            if has_place:
                 follow(world, t, i)
                 write(world, t, slot, now, PROMOTE_PHASE, request, stage)
                 is_any = 1

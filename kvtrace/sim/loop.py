@@ -57,7 +57,7 @@ def run(world: World) -> int:
             if actor < 0:
                 return ACTORS_FULL if actor == NONE - 1 else CONTEXTS_FULL
             control.pending = actor
-        if knobs.expires or knobs.queued:
+        if knobs.expires or knobs.polls or knobs.queued:
             code = catch_up(world, control.now)
             if code != DONE:
                 return code
@@ -141,7 +141,7 @@ def _room(world: World, actor: int) -> int:
         if knobs.source != CHAINS and me.length + me.new > knobs.context_width:
             control.need = me.length + me.new
             return CONTEXTS_FULL
-    return _room_for(world, n, n if knobs.promotion else shared + me.new, made)
+    return _room_for(world, n, n if knobs.promotion or knobs.staging else shared + me.new, made)
 
 
 @inner

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.core.structures import Structure, number, part, record, table
+from kvtrace.sim.columns import RowColumns
 from kvtrace.users.synthetic import USER
 
 UNBOUNDED = 2**62
@@ -60,6 +61,10 @@ TIER = np.dtype(
         *_int64s("dropped dropped_bytes lost lost_bytes").descr,
         # Objects and bytes of a bucket (0: none), what each object adds to it and to its file beside; how many live.
         *_int64s("bucket_objects bucket_bytes bucket_key_bytes bucket_meta_bytes buckets").descr,
+        # When it makes room, if only at times: each so many ns (0: whenever it must), the last of these times, the
+        # bytes from which on it does, by what share of them (in millionths; 0: down to `low`), and to which bytes it is
+        # going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards.
+        *_int64s("evict_every_ns polled_ns trigger evict_ppm goal loads_backwards stores_backwards").descr,
         # What one policy alone needs: how long an object lives (TTL); bytes ARC means T1 to have; whether S3-FIFO ever
         # evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
         ("ttl_ns", "i8"),
@@ -191,6 +196,15 @@ class Knobs(Structure):
     """As a request ends, its objects count as used once more, backwards."""
     keeps_age = number()
     """What is demoted stays as recent as it was."""
+    is_by_tier = number()
+    """Each tier is asked for the run that goes on where the one before it had a miss."""
+    staging = number()
+    """1 + the tier whose buffers all that is stored and read from below takes, or 0."""
+    skips_held = number()
+    polls = number()
+    """A tier makes room only at times."""
+    loads_backwards = number()
+    """In any tier."""
     min_load_tokens = number()
     stores_generated = number()
     chunk_tokens = number()
@@ -231,30 +245,6 @@ class Knobs(Structure):
     """Requests of a file wait for others, as World.followers says."""
     context_width = number()
     """Objects that a row of World.contexts holds."""
-
-
-class RowColumns(Structure):
-    """Trace rows, a table a column; request and stage NONE for background work."""
-
-    ts_ns = table("i8")
-    op = table("i1")
-    tier = table("i1")
-    phase = table("i1")
-    object_id = table("i8")
-    length_bytes = table("i8")
-    request_id = table("i8")
-    stage = table("i4")
-    rank = table("i2")
-
-    def room_for(self, rows: int) -> None:
-        """Make new, empty columns of so many `rows`."""
-        for name, field in self.fields.items():
-            setattr(self, name, np.empty(rows, field.dtype))
-
-    def use(self, columns: dict[str, Any]) -> None:
-        """Write into `columns`, which nobody else needs."""
-        for name, column in columns.items():
-            setattr(self, name, column)
 
 
 class World(Structure):

@@ -13,7 +13,7 @@ from kvtrace.model.shape import ModelShape, Piece, PieceKind, bytes_per_token_pe
 from kvtrace.requests.requests import Requests
 from kvtrace.requests.turns.waits import Waits
 from kvtrace.sim import empty, records
-from kvtrace.sim.chains import chunk_chains, conversations
+from kvtrace.sim.chains import Chains, chunk_chains, conversations
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion, Recency
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, bytes_of
@@ -22,6 +22,7 @@ from kvtrace.users import synthetic
 from kvtrace.users.workload import Library, Popularity, ServingMode
 
 FOREVER_NS = 2**62
+MILLION = 1_000_000
 # Of slots, of actors for requests in flight, and of objects of one request, to start with.
 ROOM = 1024
 # Objects that a conversation may have, to start with.
@@ -33,6 +34,8 @@ class Load:
     """Who asks: the requests of a file, or so many synthetic users; and for how long."""
 
     requests: Requests | None = None
+    chains: Chains | None = None
+    """What `requests` ask for, where it is known already, or a sample of it; else worked out from their blocks."""
     users: int = 0
     seed: int = 0
     until_ns: int = FOREVER_NS
@@ -97,7 +100,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     _set_knobs(world.knobs, preset, model, load, library, sizes)
     _set_tiers(world, preset)
     _set_items(world, preset, library, sizes)
-    _set_requests(world, requests)
+    _set_requests(world, load)
     if load.waits is not None:
         _set_waits(world, load.waits)
     world.actors["entry"] = world.actors["prompt"] = NONE
@@ -163,7 +166,11 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
     # store it yet, too.
     knobs.is_packed = is_chunk and not (p.decode_read_tokens or knobs.keeps_ghosts or knobs.queued)
     knobs.ranks, knobs.layers = sizes.ranks, sizes.layers
-    knobs.is_prefix = p.match is Match.PREFIX
+    knobs.is_prefix, knobs.is_by_tier = p.match is not Match.ANY, p.match is Match.PREFIX_BY_TIER
+    knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
+    knobs.skips_held = p.skip_held
+    knobs.polls = any(tier.evict_every for tier in p.tiers)
+    knobs.loads_backwards = any(tier.loads_backwards for tier in p.tiers)
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
     knobs.promotion = list(Promotion).index(p.promotion)
     knobs.is_exclusive, knobs.keeps_age = p.exclusive, p.demotion_keeps_age
@@ -206,8 +213,13 @@ def _set_tiers(world: World, preset: Preset) -> None:
         of["window"] = min(records.UNBOUNDED, tier.admission_window * int(of["limit"]))
         of["ttl_ns"], of["latency_ns"], of["concurrency"] = tier.ttl_ns, tier.latency_ns, tier.concurrency
         of["read_rate"], of["write_rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
+        of["loads_backwards"], of["stores_backwards"] = tier.loads_backwards, tier.stores_backwards
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
             of["low"] = int(tier.capacity_bytes * tier.low_watermark)
+        if tier.evict_every_ns and tier.capacity_bytes is not None:
+            of["trigger"] = int(tier.capacity_bytes * tier.high_watermark)
+            of["low"] = min(of["low"], of["trigger"])
+            of["evict_every_ns"], of["evict_ppm"] = tier.evict_every_ns, round(MILLION * (tier.evict_share or 0))
 
 
 def set_policies(world: World, policies: Sequence[Policy]) -> None:
@@ -236,14 +248,15 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     world.control["free"], world.control["next_object"] = ROOM, used
 
 
-def _set_requests(world: World, requests: Requests | None) -> None:
-    """Say what the prompts of `requests` consist of: conversations, or chains of objects that they name."""
+def _set_requests(world: World, load: Load) -> None:
+    """Say what the prompts of the requests consist of: conversations, or chains of objects that they name."""
+    requests = load.requests
     if requests is None:
         return
     world.arrival_ns, world.input_tokens = requests.arrival_ns, requests.input_tokens
     world.output_tokens = requests.output_tokens
     if world.knobs.source == records.CHAINS:
-        chains = chunk_chains(requests, world.knobs.chunk_tokens)
+        chains = load.chains or chunk_chains(requests, world.knobs.chunk_tokens)
         world.offsets, world.chains = chains.offsets, chains.slots
         world.object_uses = np.bincount(chains.slots, minlength=len(chains.tokens))
         world.contexts = np.full(len(chains.tokens), NONE, np.int64)
@@ -275,10 +288,11 @@ def _set_waits(world: World, waits: Waits) -> None:
 
 
 def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
-    """Return, for each tier, the bytes it fills to and the largest object it takes."""
+    """Return, for each tier, the bytes it fills to, at most, and the largest object it takes."""
     limits, largest = [], []
     for tier in preset.tiers:
         capacity = tier.capacity_bytes
-        limits.append(records.UNBOUNDED if capacity is None else int(capacity * tier.high_watermark))
+        high = 1.0 if tier.evict_every_ns else tier.high_watermark
+        limits.append(records.UNBOUNDED if capacity is None else int(capacity * high))
         largest.append(records.UNBOUNDED if capacity is None else int(capacity * tier.max_object_fraction))
     return limits, largest

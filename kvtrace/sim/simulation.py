@@ -16,14 +16,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import ModelShape
 from kvtrace.sim import counters, empty, loop, records, setup
 from kvtrace.sim.presets.preset import Entry, Preset
-from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.setup import FOREVER_NS, Load
 from kvtrace.users.workload import library_of
 
@@ -39,7 +37,7 @@ class Flush:
     """What the simulation made since the last flush; the arrays are the taker's to keep."""
 
     rows: dict[str, Any]
-    """Trace rows, an array a column of records.RowColumns; request and stage NONE for background work."""
+    """Trace rows, an array a column of columns.RowColumns; request and stage NONE for background work."""
     object_bytes: Any
     """int64: sizes of the next objects, one rank's bytes each, `ranks` objects a slot."""
     is_other: Any
@@ -68,7 +66,6 @@ class Simulation:
     def __init__(self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS) -> None:
         """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size."""
         self.preset, self.model, self.load = preset, model, load
-        self._tensor_parallel = ranks
         if load.requests is not None and preset.workload.shares:
             raise ConfigError(
                 "workload.prompt_share, workload.rag_share and workload.mode=decode-only are for synthetic users: "
@@ -86,11 +83,6 @@ class Simulation:
             seed=load.seed,
         )
         self.world = setup.make(preset, model, load, self.library, self._sizes, rows)
-
-    def of(self, slowest: TierSetting) -> Simulation:
-        """Return the same simulation, not yet begun, with another slowest tier."""
-        preset = msgspec.structs.replace(self.preset, tiers=(*self.preset.tiers[:-1], slowest))
-        return Simulation(preset, self.model, self.load, ranks=self._tensor_parallel)
 
     @property
     def bytes_per_token(self) -> int:

@@ -6,12 +6,13 @@ from kvtrace.core.compiled import inner
 from kvtrace.sim.ask import gather, home_of
 from kvtrace.sim.records import DECODE, DECODE_ONLY, NONE, PREFILL_ONLY, World
 from kvtrace.sim.tiers.admission import admits
-from kvtrace.sim.tiers.room import lower_tier, make_room, make_room_by_demotion
+from kvtrace.sim.tiers.room import lower_tier, make_room_by_demotion
 from kvtrace.sim.tiers.rows import POPULATE, PREFILL
 from kvtrace.sim.tiers.rows import STORE as STORE_PHASE
 from kvtrace.sim.tiers.slots import give_slot
+from kvtrace.sim.tiers.staging import store_staged
 from kvtrace.sim.tiers.tiers import fastest, follow, touch, write
-from kvtrace.sim.tiers.waiting import is_waiting, wait
+from kvtrace.sim.tiers.waiting import takes
 
 
 @inner
@@ -99,6 +100,8 @@ def _place(world: World, first: int, n: int, stage: int, request: int, first_pha
     used: int = 0
     if world.knobs.is_write_back:
         used = _store_down(world, first, n, stage, request, first_phase)
+    elif world.knobs.staging:
+        used = store_staged(world, first, n, stage, request, first_phase, rest_phase)
     else:
         used = _store_through(world, first, n, stage, request, first_phase, rest_phase)
     return used
@@ -142,18 +145,6 @@ def _admitting(world: World, t: int, slot: int, held_in: int, now: int, phase: i
 
 
 @inner
-def _takes(world: World, t: int, slot: int, now: int, phase: int) -> bool:
-    """Return whether tier `t` takes `slot` now, and then has room for it; what it takes later waits."""
-    if world.slots[slot].size > world.tiers[t].largest or is_waiting(world, t, slot):
-        return False
-    takes_it = phase == POPULATE or admits(world, t, slot, now)
-    if takes_it and world.knobs.queued & (1 << t):
-        wait(world, t, slot, now)
-        takes_it = False
-    return takes_it and make_room(world, t, slot, now)
-
-
-@inner
 def _store_through(
     world: World, first: int, n: int, stage: int, request: int, first_phase: int, rest_phase: int
 ) -> int:
@@ -168,7 +159,7 @@ def _store_through(
         elif world.slots[slot].live & (1 << t):
             follow(world, t, i)
             touch(world, t, slot)
-        elif _takes(world, t, slot, now, first_phase):
+        elif takes(world, t, slot, now, first_phase):
             follow(world, t, i)
             write(world, t, slot, now, first_phase, request, stage)
             is_first = 1
@@ -176,7 +167,7 @@ def _store_through(
         slot = chain[i]
         t = lower_tier(world, 0, world.slots[slot].size) + 1
         while 0 < t < len(world.tiers):
-            if not world.slots[slot].live & (1 << t) and _takes(world, t, slot, now, first_phase):
+            if not world.slots[slot].live & (1 << t) and takes(world, t, slot, now, first_phase):
                 follow(world, t, i)
                 write(world, t, slot, now, rest_phase, request, stage + is_first)
                 is_lower = 1

@@ -393,6 +393,9 @@ class Run:
 GEN = ["--preset", "mlperf", "--model", "tiny-1b", "--users", "3", "--duration", "40s", "--seed", "11",
        "--set", "tiers.gpu.capacity=64MiB", "--set", "tiers.cpu.capacity=96MiB",
        "--set", "tiers.nvme.capacity=400MiB"]  # fmt: skip
+SIZE = ["size", "requests.parquet", "--preset", "lmcache-disk", "--model", "tiny-1b", "--target-hit", "30%",
+        "--set", "tiers.gpu.capacity=8MiB", "--dram", "64MiB,512MiB", "--nvme", "256MiB,2GiB,unlimited",
+        "--price", "dram=4/GiB", "--price", "nvme=0.1/GiB", "--endurance", "1DWPD,5y"]  # fmt: skip
 COMMANDS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "report of a run": (kvdistill, ["report", "run", "--json"]),
     "report of both": (kvdistill, ["report", "run", "run2", "--json"]),
@@ -406,6 +409,8 @@ COMMANDS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "sql": (kvdistill, ["sql", "run", "--query", "slowest_operations", "--json"]),
     "info": (kvtrace, ["info", "t.parquet", "--json"]),
     "validate": (kvtrace, ["validate", "t.parquet", "--json"]),
+    "size": (kvtrace, [*SIZE, "--json"]),
+    "size on the terminal": (kvtrace, SIZE),
 }
 JOBS: dict[str, list[str]] = {
     "profile of the trace": ["profile", "t.parquet", "--tier", "nvme", "-o", "out/profile.json"],

@@ -53,15 +53,16 @@ class Tier:
         self.number = number
         self.limit = self.largest = self.low = capacity
         if capacity is not None:
-            self.limit = self.low = int(capacity * setting.high_watermark)
+            self.trigger = self.low = int(capacity * setting.high_watermark)
+            self.limit = capacity if setting.evict_every_ns else self.low
             self.largest = int(capacity * setting.max_object_fraction)
             if setting.low_watermark is not None:
                 self.low = int(capacity * setting.low_watermark)
         self.objects: dict[int, int] = {}
         self.policy = POLICIES[setting.policy](self.limit)
+        self.setting = setting
         self.ttl_ns = setting.ttl_ns if setting.policy is Policy.TTL else None
         self.expires: dict[int, int] = {}
-        self.setting = setting
         self.counts: dict[int, int] = {}
         self.referred = self.decayed = 0
         self.refused: list[int] = []
@@ -114,6 +115,10 @@ class Tier:
             self.refused.append(size)
         return passes
 
+    def has_buffers(self, size: int) -> bool:
+        """Return whether it has `size` bytes left, without making room."""
+        return self.limit is None or sum(self.objects.values()) + size <= self.limit
+
 
 class Batch:
     """Requests that decode together; `steps` counts 1024ths of a step since the start, and loses what is less."""
@@ -153,7 +158,8 @@ class Oracle:
         if preset.tiers[-1].store_queue:
             self.tiers[-1].queue = Queue(self, self.tiers[-1])
         self.rows: list[Row] = []
-        self.now = self.hits = self.lookups = self.computing_until = 0
+        self.now = self.hits = self.lookups = self.computing_until = self.looked = 0
+        self.staging = next((t for t in self.tiers if t.setting.staging), None)
         self.batch = Batch(preset)
         self.sizes: dict[int, int] = {}
         self.seen: set[int] = set()
@@ -266,9 +272,42 @@ class Oracle:
         if not tier.takes(size):
             return False
         if not tier.fits(size):
+            if tier.setting.evict_every_ns:
+                return False
             while not tier.holds(size, tier.low):
                 self.evict(tier, tier.policy.victim(key, size))
         return True
+
+    def poll(self) -> None:
+        """Let tiers that make room at times do so, at each of these times since the last look until now."""
+        now = self.now
+        polled = [t for t in self.tiers if t.setting.evict_every_ns and t.limit is not None]
+        times = sorted(
+            (when, tier.number)
+            for tier in polled
+            for when in range(
+                self.looked // tier.setting.evict_every_ns * tier.setting.evict_every_ns + tier.setting.evict_every_ns,
+                now + 1,
+                tier.setting.evict_every_ns,
+            )
+        )
+        for when, number in times:
+            tier = self.tiers[number]
+            held = sum(tier.objects.values())
+            if not held or held < tier.trigger:
+                continue
+            self.now = when
+            goal, share = min(tier.low, tier.trigger), tier.setting.evict_share
+            if share is not None:
+                first = tier.objects[tier.policy.victim(-1, 0)]
+                goal = held - max(held * round(share * 1_000_000) // 1_000_000, first)
+            while held > goal:
+                key = tier.policy.victim(-1, 0)
+                if share is not None and held - tier.objects[key] < goal:
+                    break
+                held -= tier.objects[key]
+                self.evict(tier, key)
+        self.now = self.looked = now
 
     def demote_for(self, tier: Tier, key: int) -> None:
         """Move down until `key` fits."""
@@ -304,9 +343,11 @@ class Oracle:
         while queue is not None and queue.due() <= now:
             self.now = int(queue.due())
             self.expire()
+            self.poll()
             queue.store()
         self.now = now
         self.expire()
+        self.poll()
 
     def find(self, plan: Plan) -> list[tuple[int, Tier]]:
         """Return what of the plan's chain may be used, and where it is."""
@@ -315,16 +356,56 @@ class Oracle:
             self.lookups += plan.known
             return [(key, tier) for key in plan.chain[: plan.known] if (tier := self.fastest(key)) is not None]
         self.lookups += len(plan.chain)
-        found: list[tuple[int, Tier]] = []
-        for key in plan.chain:
-            tier = self.fastest(key)
-            if tier is None:
-                break
-            found.append((key, tier))
+        found = self.run_of(plan.chain)
         in_fastest = next((i for i, (_, tier) in enumerate(found) if tier.number), len(found))
         if in_fastest < len(found) and (len(found) - in_fastest) * p.chunk_tokens < p.min_load_tokens:
             found = found[:in_fastest]
         return found
+
+    def run_of(self, chain: list[int]) -> list[tuple[int, Tier]]:
+        """Return the leading run of what is live: of each object the fastest tier, or of each tier in turn its run."""
+        found: list[tuple[int, Tier]] = []
+        tiers = list(self.tiers)
+        for key in chain:
+            holding = [tier for tier in tiers if key in tier.objects]
+            if not holding:
+                break
+            found.append((key, holding[0]))
+            if self.preset.match is Match.PREFIX_BY_TIER:
+                tiers = self.tiers[holding[0].number :]
+        return found
+
+    def cut(
+        self, retrieved: list[tuple[int, Tier]], found: list[tuple[int, Tier]]
+    ) -> tuple[list[tuple[int, Tier]], list[tuple[int, Tier]]]:
+        """Return what may be read of both: nothing below a staging tier that has no room for all of that."""
+        staging = self.staging
+        if staging is None or not staging.setting.evict_every_ns:
+            return retrieved, found
+        if staging.has_buffers(sum(self.sizes[k] for k, t in retrieved + found if t.number > staging.number)):
+            return retrieved, found
+        end = next((i for i, (_, t) in enumerate(found) if t.number > staging.number), len(found))
+        return [(k, t) for k, t in retrieved if t.number <= staging.number], found[:end]
+
+    def take_buffer(self, size: int, taken: int, kept: int) -> bool:
+        """Make room in the staging tier beside `taken` bytes of buffers, but for `kept` bytes; return if there is."""
+        tier = self.staging
+        assert tier is not None
+        if not tier.takes(size):
+            return False
+        if not tier.has_buffers(taken + size):
+            while sum(tier.objects.values()) > kept and sum(tier.objects.values()) + taken + size > tier.low:
+                self.delete(tier, "evict", tier.policy.victim(-1, size))
+        return tier.has_buffers(taken + size) or not (tier.objects or taken)
+
+    def buffered(self, keys: list[int], kept: int) -> list[int]:
+        """Return the first of `keys`, as many as there are buffers for in the staging tier."""
+        taken = 0
+        for i, key in enumerate(keys):
+            if not self.take_buffer(self.sizes[key], taken, kept):
+                return keys[:i]
+            taken += self.sizes[key]
+        return keys
 
     def read_bytes(self, key: int, place: int, chunks: int) -> int:
         """Return what is read of a chunk at `place` of a prefix of so many `chunks`."""
@@ -348,9 +429,14 @@ class Oracle:
     def load(self, found: list[tuple[int, Tier]], retrieved: list[tuple[int, Tier]], n: int) -> int:
         """Read documents, then the chain, one group of layers after the other; return the stages."""
         for key, tier in retrieved + found:
-            tier.hit(key, self.sizes[key])
-            self.follow(tier, key)
-            self.use(key)
+            if not tier.setting.loads_backwards:
+                tier.hit(key, self.sizes[key])
+                self.follow(tier, key)
+                self.use(key)
+        for key, tier in reversed(retrieved + found):
+            if tier.setting.loads_backwards:
+                tier.hit(key, self.sizes[key])
+                self.use(key)
         for key, tier in retrieved:
             self.emit("read", tier, "retrieve", key, n, 0)
         stage = 1 if retrieved else 0
@@ -371,10 +457,11 @@ class Oracle:
         if mode is not ServingMode.PREFILL_ONLY:
             retrieved = [(key, tier) for key in plan.documents if (tier := self.fastest(key)) is not None]
             found = self.find(plan)
+            retrieved, found = self.cut(retrieved, found)
             self.lookups += len(plan.documents)
             self.hits += len(found) + len(retrieved)
         stage = self.load(found, retrieved, n)
-        stage += self.promote(retrieved + found, n, stage)
+        stage += self.promote(retrieved + found, n, stage, self.staged(retrieved + found))
         if p.entry is Entry.CHUNK:
             missed = max(0, plan.tokens - len(found + retrieved) * p.chunk_tokens)
         else:
@@ -458,6 +545,8 @@ class Oracle:
     def store(self, keys: list[int], n: int | None, stage: int | None, phase: str = "prefill") -> int:
         if self.preset.placement is Placement.WRITE_BACK:
             return self.store_down(keys, n, stage, phase)
+        if self.staging is not None:
+            return self.store_staged(keys, n, stage, phase, "store" if phase == "prefill" else phase)
         return self.store_through(keys, n, stage, phase, "store" if phase == "prefill" else phase)
 
     def store_through(self, keys: list[int], n: int | None, stage: int | None, first: str, rest: str) -> int:
@@ -491,7 +580,53 @@ class Oracle:
             queue.offer(key)
         return takes_it and queue is None
 
-    def promote(self, found: list[tuple[int, Tier]], n: int, stage: int) -> bool:
+    def buffered_writes(self, staging: Tier, keys: list[int]) -> list[int]:
+        """Return the first of `keys` that find a buffer to be stored; where room is made at times, all or none."""
+        if not staging.setting.evict_every_ns:
+            return self.buffered(keys, 0)
+        new = sum(self.sizes[key] for key in keys if key not in staging.objects)
+        return keys if staging.has_buffers(new) and all(staging.takes(self.sizes[key]) for key in keys) else []
+
+    def store_staged(self, keys: list[int], n: int | None, stage: int | None, first: str, rest: str) -> int:
+        """As store_through, with buffers of the staging tier for all before any is written."""
+        staging, at = self.staging, stage or 0
+        assert staging is not None
+        if self.preset.skip_held:
+            keys = [key for key in keys if self.fastest(key) is None]
+        buffers = self.buffered_writes(staging, keys)
+        tops = {key: next((t.number for t in self.tiers if t.takes(self.sizes[key])), len(self.tiers)) for key in keys}
+        stored = [key for key in buffers if key not in staging.objects]
+        for is_lower in (False, True):
+            is_any = False
+            for key in keys:
+                targets = self.tiers[tops[key] + 1 :] if is_lower else self.tiers[tops[key] : tops[key] + 1]
+                for tier in targets if key in buffers else [t for t in targets if t.number < staging.number]:
+                    if key not in tier.objects and (
+                        tier is staging or (self.takes(tier, key, first) and self.evict_for(tier, key))
+                    ):
+                        self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
+                        self.follow(tier, key)
+                        is_any = True
+                    elif key in tier.objects and tier is not staging:
+                        tier.hit(key, self.sizes[key])
+                        self.follow(tier, key)
+                        self.use(key)
+            at += is_any
+        for key in reversed(stored if staging.setting.stores_backwards else []):
+            staging.policy.hit(key)
+        return at
+
+    def staged(self, found: list[tuple[int, Tier]]) -> list[int]:
+        """Return what was read below the staging tier and has a buffer there."""
+        staging = self.staging
+        if staging is None:
+            return []
+        below = [key for key, tier in found if tier.number > staging.number]
+        if staging.setting.evict_every_ns:
+            return below
+        return self.buffered(below, sum(self.sizes[key] for key, tier in found if tier is staging))
+
+    def promote(self, found: list[tuple[int, Tier]], n: int, stage: int, staged: list[int]) -> bool:
         """Copy what was found to faster tiers; return whether anything was."""
         is_any = False
         p = self.preset
@@ -512,7 +647,8 @@ class Oracle:
             for faster in targets:
                 if p.placement is Placement.WRITE_BACK and faster.takes(self.sizes[key]):
                     self.demote_for(faster, key)
-                if self.evict_for(faster, key):
+                has_buffer = key in staged if faster is self.staging else None
+                if key not in faster.objects and (self.evict_for(faster, key) if has_buffer is None else has_buffer):
                     self.write(faster, "promote", key, n, stage)
                     self.follow(faster, key)
                     is_any = True

@@ -26,6 +26,8 @@ _GROUP = re.compile(r'<g id="[a-zA-Z0-9_.]+">')
 _SIZE = re.compile(r' (?:width|height)="[0-9.]+pt"')
 _MAX_TICKS = 7
 _NARROW = 100
+_WIDE, _WIDE_LOADS = 20, 4
+"""Times, and loads, that differ by more are drawn on a logarithmic axis."""
 
 
 def draw(chart: Chart, number: int, *, has_title: bool) -> str:
@@ -92,6 +94,21 @@ def _lollipops(axes: Any, chart: Chart) -> None:
     axes.set_ylim(bottom=0)
 
 
+def _load(axes: Any, chart: Chart) -> None:
+    for series, colour in _coloured(chart):
+        axes.plot(series.x, series.y, label=series.label, marker="o", markersize=4, **_line(colour))
+    loads = sorted({x for series in chart.series for x in series.x})
+    heights = [y for series in chart.series for y in series.y if y > 0]
+    if loads[0] > 0 and loads[-1] > _WIDE_LOADS * loads[0]:
+        axes.set_xscale("log")
+    if heights and max(heights) > _WIDE * min(heights):
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+    for x, label in chart.marks:
+        axes.axvline(x, color=INK, linewidth=1, linestyle="--", label=label)
+
+
 def _cells(axes: Any, chart: Chart) -> None:
     (series,) = chart.series
     _boxes(axes, chart, [(y, 2 * y) for y in series.y])
@@ -133,6 +150,7 @@ _DRAW = {
     ChartShape.CELLS: _cells,
     ChartShape.GRID: _grid,
     ChartShape.LOLLIPOPS: _lollipops,
+    ChartShape.LOAD: _load,
 }
 
 
@@ -165,7 +183,7 @@ def _dress(axes: Any, chart: Chart) -> None:
         low, high = math.floor(axes.get_xlim()[0]), math.ceil(axes.get_xlim()[1])
         axes.set_xlim(low, high)
         axes.xaxis.set_major_locator(MultipleLocator(-(-(high - low) // _MAX_TICKS)))
-    if len(chart.series) > 1:
+    if len(chart.series) > 1 or chart.marks:
         axes.legend(frameon=False, labelcolor=INK, fontsize=9)
 
 

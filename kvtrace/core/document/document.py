@@ -84,6 +84,8 @@ class ChartShape(StrEnum):
     CELLS = "cells"
     GRID = "grid"
     LOLLIPOPS = "lollipops"
+    LOAD = "load"
+    """Lines with a point for each load that was tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ class Chart:
     """How high a cell of a grid is."""
     x_end: float = 0.0
     """Where the axis of time ends, for maps that are to be compared; 0: where the last cell does."""
+    marks: tuple[tuple[float, str], ...] = ()
+    """Upright lines at an x, with a label."""
 
 
 @dataclass(frozen=True, slots=True)

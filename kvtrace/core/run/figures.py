@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from kvtrace.core.run.verdict import RunVerdict
+
 
 class Distribution(msgspec.Struct, frozen=True):
     """How a time is distributed over operations, in nanoseconds; null where too few operations tell."""
@@ -127,6 +129,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of a whole run."""
 
     verdict: str
+    """One sentence: what was asked, what was reached, what held it back."""
+    judgement: RunVerdict | None = None
+    """The same in fields; null in runs of earlier versions and in imports, and if nothing was submitted."""
     wall_ns: int | None
     """Null if the run ended before its first operation."""
     operations: int | None

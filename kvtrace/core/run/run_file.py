@@ -172,6 +172,11 @@ class DeviceIo(msgspec.Struct, frozen=True, kw_only=True):
 
     read_bytes: int | None
     written_bytes: int | None
+    device_ns: int | None = None
+    """Time of its requests, added up, from the block layer's queue to completion; null as above, and in runs of earlier
+    versions."""
+    busy_ns: int | None = None
+    """Time in which it had at least one request."""
 
 
 class ProbesNote(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from kvtrace.sim.presets.tier import (
     MAX_TOKENS,
     SWITCHED,
     TIER_RANGES,
+    Admission,
     TierSetting,
     bytes_of,
     check_ranges,
@@ -48,6 +49,9 @@ class Match(StrEnum):
 
     PREFIX = "prefix"
     """The leading run: the first miss ends it, and the rest is computed again."""
+    PREFIX_BY_TIER = "prefix-by-tier"
+    """Likewise, but each tier in turn, the fastest first, is asked for the run that goes on where the one before it
+    had a miss: behind a gap in a faster tier objects are read from a slower one, though the faster may hold them."""
     ANY = "any"
     """Whatever survives; what is missing is ignored, without I/O."""
 
@@ -116,6 +120,9 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Objects are rounded up to a multiple of this."""
     min_load_tokens: int = 0
     """Fewer cached tokens than this below the fastest tier are not loaded but computed again."""
+    skip_held: bool = False
+    """What is computed again though a tier holds it is not stored again where it is missing, and does not count as
+    used. Needs a tier that stages."""
     store_generated: bool = False
     """Chunks that generated tokens fill are stored too (synthetic users only: files name no such blocks)."""
     decode_read_tokens: int = 0
@@ -230,7 +237,7 @@ def _check(preset: Preset, name: str) -> None:
         "pad_bytes and layers_per_object need entry=chunk",
     )
     require(
-        preset.entry is Entry.TURN or preset.match is Match.PREFIX,
+        preset.entry is Entry.TURN or preset.match is not Match.ANY,
         "a chunk that is missed would never be stored again: entry=chunk needs match=prefix",
     )
     require(
@@ -250,6 +257,7 @@ def _check(preset: Preset, name: str) -> None:
         preset.recency is Recency.HEAD_FIRST or not preset.tiers[-1].bucket_objects,
         "bucket_objects needs recency=head-first: a bucket has no head",
     )
+    _check_staging(preset, require)
     check_ranges(preset, "", RANGES, require)
     require(
         preset.decode_bytes_per_s == 0 or BYTES_PER_US <= preset.decode_bytes_per_s <= MAX_CAPACITY_BYTES,
@@ -257,6 +265,31 @@ def _check(preset: Preset, name: str) -> None:
     )
     chunk_tokens = preset.chunk_tokens if preset.entry is Entry.CHUNK else 0
     check_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated, require=require)
+
+
+def _check_staging(preset: Preset, require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of tiers that stage, or that make room only at times."""
+    is_through = preset.placement is Placement.WRITE_THROUGH
+    staging = [t for t in preset.tiers if t.staging]
+    require(len(staging) <= 1, f"one tier can stage, not {len(staging)}")
+    require(not preset.skip_held or bool(staging), "skip_held needs a tier with staging=true")
+    for tier in preset.tiers:
+        for field in ("staging", "evict_every"):
+            require(is_through or not getattr(tier, field), f"tiers.{tier.name}.{field} needs placement=write-through")
+        require(preset.entry is Entry.CHUNK or not tier.staging, f"tiers.{tier.name}.staging needs entry=chunk")
+        require(
+            not tier.staging or (tier.admission is Admission.ALWAYS and not tier.store_queue),
+            f"tiers.{tier.name}.staging takes all at once: it goes with neither admission nor store_queue there",
+        )
+        require(
+            not tier.evict_every or all(t.ttl is None for t in preset.tiers),
+            f"tiers.{tier.name}.evict_every goes with no tier of policy=ttl",
+        )
+        for field in ("loads_backwards", "stores_backwards"):
+            require(
+                preset.recency is Recency.HEAD_FIRST or not getattr(tier, field),
+                f"tiers.{tier.name}.{field} needs recency=head-first",
+            )
 
 
 def as_config(preset: Preset) -> dict[str, Any]:

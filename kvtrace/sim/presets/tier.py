@@ -37,6 +37,9 @@ class Admission(StrEnum):
     """Those for which there is room, and those used or offered more often of late than the one that would make room."""
 
 
+MIN_POLL_NS = 10**6
+
+
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tier of a preset; without a capacity it has no bound."""
 
@@ -75,6 +78,22 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What stands before each object in a bucket."""
     bucket_meta_bytes: int = 0
     """Bytes, for each object, of a file that is written beside each bucket; 0 writes none."""
+    evict_every: str | None = None
+    """It makes room only so often, such as `1s`, and only if it is then filled to its high watermark: by evict_share,
+    or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing more. With
+    policy lru."""
+    evict_share: float | None = None
+    """With evict_every: what it gives up each time, as a share of the bytes it then holds, at least one object: at a
+    high watermark of 0.8, a share of 0.2 leaves 0.64 of the capacity."""
+    staging: bool = False
+    """All that a request stores, and all that it reads from the tiers below, takes a buffer of this tier before any of
+    it is in: room is made among what was there, and the request's own objects do not displace one another. What finds
+    none is not stored, here or below, nor is the rest of its request; with evict_every, none of it is, and nothing is
+    read from below without buffers for all of it. With placement write-through and policy lru."""
+    loads_backwards: bool = False
+    """What a request loads from here counts as used last object first, which leaves its first the most recent."""
+    stores_backwards: bool = False
+    """Likewise, of what it stores; needs staging."""
     ttl: str | None = None
     """With policy ttl: how long an object stays after it was written, such as `10m`."""
     read_bandwidth: str | int | None = None
@@ -110,6 +129,11 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def heartbeat_ns(self) -> int:
         """How often what waits is stored, ns; 0 is whenever the tier is free."""
         return parse_duration_ns(self.heartbeat) if self.heartbeat is not None else 0
+
+    @property
+    def evict_every_ns(self) -> int:
+        """How often it makes room, ns; 0 is whenever it must."""
+        return parse_duration_ns(self.evict_every) if self.evict_every is not None else 0
 
     @property
     def latency_ns(self) -> int:
@@ -174,10 +198,6 @@ def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
         f"{name}.ttl(={tier.ttl}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
     )
     require(
-        (tier.admission is Admission.FREQUENCY) or tier.admission_decay is None,
-        f"{name}: admission_decay needs admission=frequency",
-    )
-    require(
         tier.admission_decay is None or 0 < tier.decay_ns <= MAX_TTL_NS,
         f"{name}.admission_decay(={tier.admission_decay}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
     )
@@ -220,3 +240,21 @@ def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
         any(rates) or not (tier.latency or tier.concurrency),
         f"{name}: latency and concurrency need a bandwidth beside them",
     )
+    _check_room(tier, name, require)
+
+
+def _check_room(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of the knobs that say when room is made, and for what."""
+    every, share = tier.evict_every_ns, tier.evict_share
+    require(
+        tier.evict_every is None or MIN_POLL_NS <= every <= MAX_TTL_NS,
+        f"{name}.evict_every(={tier.evict_every}) must be at least 1ms, and at most {MAX_TTL_NS // 10**9} s",
+    )
+    require(share is None or 0 < share <= 1, f"{name}.evict_share(={share}) must be in (0, 1]")
+    require(share is None or every > 0, f"{name}: evict_share needs evict_every, such as 1s")
+    for field in ("evict_every", "staging"):
+        require(
+            not getattr(tier, field) or tier.policy is Policy.LRU,
+            f"{name}: {field} needs policy=lru, not {tier.policy}",
+        )
+    require(tier.staging or not tier.stores_backwards, f"{name}: stores_backwards needs staging=true")

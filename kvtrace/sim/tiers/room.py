@@ -9,16 +9,20 @@ from kvtrace.sim.tiers.admission import admits, has_room
 from kvtrace.sim.tiers.rows import DEMOTE, EVICT
 from kvtrace.sim.tiers.tiers import drop, evict, read, write
 
+MILLION = 1_000_000
+
 
 @inner
 def make_room(world: World, t: int, slot: int, now: int) -> bool:
     """Delete from tier `t` what its policy says, down to its low mark, if `slot` does not fit.
 
-    Return False if it takes no such object.
+    Return False if it takes no such object, or is full and makes room only at times.
     """
     tier, size = world.tiers[t], world.slots[slot].size
     takes_it = size <= tier.largest
     if takes_it and not has_room(world, t, size):
+        if tier.evict_every_ns > 0:
+            return False
         while tier.used > 0 and tier.used + size > tier.low:
             evict(world, t, victim(world, t, slot), now)
     return takes_it
@@ -83,8 +87,58 @@ def expire(world: World, now: int) -> bool:
     """Delete what expires until `now`, each at its time, as far as the rows have room; return whether that is all."""
     t, when = first_expiry(world)
     while t != NONE and when <= now:
-        if world.control.rows + world.knobs.ranks * world.knobs.layers > len(world.rows.ts_ns):
+        if world.control.rows + 2 * world.knobs.ranks * world.knobs.layers > len(world.rows.ts_ns):
             return False
         evict(world, t, queue_of(world, t, 0).tail, when)
         t, when = first_expiry(world)
     return True
+
+
+@inner
+def poll(world: World, now: int) -> bool:
+    """Let each tier that makes room only at times do so, until now, if the rows have room; return whether that is all.
+
+    These times are the multiples of its interval; it makes room if it is filled to its trigger then.
+    """
+    t = _first_poll(world, now)
+    while t != NONE:
+        tier = world.tiers[t]
+        if tier.goal == NONE:
+            tier.polled_ns += tier.evict_every_ns
+            tier.goal = tier.low
+            if tier.evict_ppm > 0:
+                most = max(tier.used * tier.evict_ppm // MILLION, world.slots[victim(world, t, NONE)].size)
+                tier.goal = tier.used - most
+        if tier.used > tier.goal and (tier.evict_ppm == 0 or _leaves(world, t) >= tier.goal):
+            if world.control.rows + 2 * world.knobs.ranks * world.knobs.layers > len(world.rows.ts_ns):
+                return False
+            evict(world, t, victim(world, t, NONE), tier.polled_ns)
+        else:
+            tier.goal = NONE
+        t = _first_poll(world, now)
+    for t in range(len(world.tiers)):
+        tier = world.tiers[t]
+        if tier.evict_every_ns > 0:
+            tier.polled_ns = now // tier.evict_every_ns * tier.evict_every_ns
+    return True
+
+
+@inner
+def _leaves(world: World, t: int) -> int:
+    """Return the bytes that tier `t` holds without what it gives up next."""
+    return world.tiers[t].used - world.slots[victim(world, t, NONE)].size
+
+
+@inner
+def _first_poll(world: World, now: int) -> int:
+    """Return the tier that is making room, or else the next that will until now; NONE if there is none."""
+    first, when = NONE, now
+    for t in range(len(world.tiers)):
+        tier = world.tiers[t]
+        if tier.evict_every_ns > 0:
+            if tier.goal != NONE:
+                return t
+            due = tier.polled_ns + tier.evict_every_ns
+            if tier.used > 0 and tier.used >= tier.trigger and (due < when or (due == when and first == NONE)):
+                first, when = t, due
+    return first

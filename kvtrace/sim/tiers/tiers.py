@@ -52,12 +52,26 @@ def _stamp(world: World, slot: int) -> None:
 @inner
 def follow(world: World, t: int, i: int) -> None:
     """Let the object `chain[i]`, once it is used in tier `t`, be less recent than those before it, if that is so."""
-    if not world.knobs.is_tail_first or is_endless(world, t):
+    if world.knobs.is_tail_first:
+        trail(world, t, i, 0, 0)
+
+
+@inner
+def trail(world: World, t: int, i: int, first: int, mark: int) -> None:
+    """Let `chain[i]`, once it is used in tier `t`, be less recent than the last one before it from `first` on.
+
+    Of those, with a `mark`, that have it in `where`; if there is none it will be the most recent.
+    """
+    if is_endless(world, t):
         return
     k = i - 1
-    while k >= 0 and (world.chain[k] == world.chain[i] or not live_in(world, world.chain[k]) & (1 << t)):
+    while k >= first and (
+        (mark and world.where[k] != mark)
+        or world.chain[k] == world.chain[i]
+        or not live_in(world, world.chain[k]) & (1 << t)
+    ):
         k -= 1
-    world.tiers[t].behind = 0 if k < 0 else 1 + world.chain[k]
+    world.tiers[t].behind = 0 if k < first else 1 + world.chain[k]
 
 
 @forced
@@ -140,7 +154,13 @@ def evict(world: World, t: int, slot: int, now: int) -> None:
 @forced
 def fastest(world: World, entry: int) -> int:
     """Return the fastest tier in which the object of `entry` is live, or NONE."""
-    live, t = live_in(world, entry), 0
+    return fastest_from(world, entry, 0)
+
+
+@forced
+def fastest_from(world: World, entry: int, t: int) -> int:
+    """Return the fastest tier from `t` on in which the object of `entry` is live, or NONE."""
+    live = live_in(world, entry)
     while t < len(world.tiers) and not live & (1 << t):
         t += 1
     return t if t < len(world.tiers) else NONE

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from kvtrace.core.compiled import forced, inner
+from kvtrace.core.compiled import inner
 from kvtrace.sim.records import DONE, NONE, ROWS_FULL, SLOTS_FULL, UNBOUNDED, World
+from kvtrace.sim.tiers.admission import admits
 from kvtrace.sim.tiers.buckets import write_bucket
-from kvtrace.sim.tiers.room import expire, make_room
-from kvtrace.sim.tiers.rows import STORE
+from kvtrace.sim.tiers.room import expire, make_room, poll
+from kvtrace.sim.tiers.rows import POPULATE, STORE
 from kvtrace.sim.tiers.slots import release
 from kvtrace.sim.tiers.tiers import write
 
 
-@forced
-def is_waiting(world: World, t: int, slot: int) -> bool:
-    """Return whether `slot` waits to be stored in tier `t`."""
-    return bool(world.slots[slot].held & (2 << t))
+@inner
+def takes(world: World, t: int, slot: int, now: int, phase: int) -> bool:
+    """Return whether tier `t` takes `slot` now, and then has room for it; what it takes later waits."""
+    what = world.slots[slot]
+    if what.size > world.tiers[t].largest or what.held & (2 << t):
+        return False
+    takes_it = phase == POPULATE or admits(world, t, slot, now)
+    if takes_it and world.knobs.queued & (1 << t):
+        _wait(world, t, slot, now)
+        takes_it = False
+    return takes_it and make_room(world, t, slot, now)
 
 
 @inner
-def wait(world: World, t: int, slot: int, now: int) -> None:
+def _wait(world: World, t: int, slot: int, now: int) -> None:
     """Put `slot` into the queue of tier `t`, or drop it if that is full."""
     tier, what = world.tiers[t], world.slots[slot]
     is_too_large = tier.bucket_objects and _part(world, slot) > tier.bucket_bytes
@@ -43,11 +51,12 @@ def _part(world: World, slot: int) -> int:
 
 @inner
 def catch_up(world: World, now: int) -> int:
-    """Do what is due until `now`, each at its time: expiry, and what waits; return DONE, or what is full."""
+    """Do what is due until `now`, each at its time: expiry, room made at times, what waits; return what is full."""
     while True:
         t = len(world.tiers) - 1
         when = _due(world, t)
-        if world.knobs.expires and not expire(world, min(now, when)):
+        until = min(now, when)
+        if (world.knobs.expires and not expire(world, until)) or (world.knobs.polls and not poll(world, until)):
             world.control.need = 2 * world.knobs.ranks * world.knobs.layers
             return ROWS_FULL
         if when > now:

@@ -15,7 +15,7 @@ MIB = 1 << 20
 ROWS = [
     (3.0, "WS", 8 * MIB, MIB),
     (5.0, "RS", 8 * MIB, 4096),
-    (5.5, "RS", 8 * MIB + 4096, 8192),
+    (5.5, "RS", 8 * MIB - 8192, 8192),
     (6.0, "DS", 0, MIB),
     (9.0, "RS", 8 * MIB, 8192),
 ]
@@ -31,12 +31,12 @@ def test_requests_are_operations_on_the_places_they_begin_at(tmp_path):
     assert found.files == ["trace.objects.parquet", "trace.parquet"]
     assert (found.rows_read, found.rows_kept, sum(found.left_out.values())) == (5, 4, 1), "the discard is left out"
     rows = pq.read_table(tmp_path / "out" / "trace.parquet").to_pylist()
-    # At 8 MiB begins one place, 4 KiB further another, whatever their lengths.
+    # At 8 MiB begins one place, 8 KiB before it another, whatever the lengths: numbers rise with addresses.
     assert [(r["ts_ns"] / MS, r["op"], r["object_id"], r["offset_bytes"], r["length_bytes"]) for r in rows] == [
-        (0, "write", 0, 0, MIB), (2, "read", 0, 0, 4096), (2.5, "read", 1, 0, 8192), (6, "read", 0, 0, 8192),
+        (0, "write", 1, 0, MIB), (2, "read", 1, 0, 4096), (2.5, "read", 0, 0, 8192), (6, "read", 1, 0, 8192),
     ]  # fmt: skip
     objects = pq.read_table(tmp_path / "out" / "trace.objects.parquet").to_pylist()
-    assert [o["size_bytes"] for o in objects] == [MIB, 8192]
+    assert [o["size_bytes"] for o in objects] == [8192, MIB]
 
 
 def test_a_device_that_is_not_there_is_refused_with_those_that_are(tmp_path):

@@ -258,7 +258,7 @@ def test_one_prefill_fills_the_target_of_all_jobs(tmp_path):
     assert "overwrite" not in stat
 
 
-def test_long_ios_get_huge_pages_and_short_ones_none(tmp_path):
+def test_ios_longer_than_a_page_get_huge_pages(tmp_path):
     rows = [io(i * 10, "read", i % 3, MIB) for i in range(50)]
     profile = distil_rows(tmp_path, rows).profile
     job = stat_job(profile, JobOptions(version=V))
@@ -267,9 +267,11 @@ def test_long_ios_get_huge_pages_and_short_ones_none(tmp_path):
     reserved = stat_job(profile, JobOptions(version=V, huge_pages=64))
     assert options_of(reserved, "global")["iomem"] == "mmaphuge"
     assert "huge pages reserved (sysctl vm.nr_hugepages=" in reserved
-    short = stat_job(distil_rows(tmp_path, [io(i * 10, "read", i % 3, 65536) for i in range(50)]).profile, JobOptions())
-    assert "huge" not in short
-    assert "iomem" not in short
+    for length, has_them in ((65536, True), (4096, False)):
+        shorter = [io(i * 10, "read", i % 3, length) for i in range(50)]
+        job = stat_job(distil_rows(tmp_path, shorter).profile, JobOptions())
+        assert ("GLIBC_TUNABLES" in job) is ("iomem_align=2m" in job) is has_them
+        assert "in parts" not in job
 
 
 def test_what_issuing_takes_is_told_so_that_it_does_not_add_up(tmp_path):

@@ -9,6 +9,7 @@ from kvdistill.profile.loop import fit_loop
 from kvdistill.profile.phases import cut
 from kvdistill.profile.places import fit_places, likely
 from kvdistill.profile.profile import Law, Pacing
+from kvdistill.profile.streams import _split
 
 MS = 1_000_000
 US = 1000
@@ -134,3 +135,20 @@ def test_a_closed_loop_is_closed_though_some_requests_are_split():
     came, done = np.insert(came, twice, came[twice]), np.insert(done, twice, done[twice])
     loop = fit_loop(came, done)
     assert (loop.pace, loop.depth) == (Pacing.CLOSED, 8)
+
+
+@pytest.mark.parametrize(("shares_them", "names"), [(True, ["mixed"]), (False, ["read", "write"])])
+def test_reads_and_writes_of_one_law_are_one_stream_only_if_their_hot_places_are_the_same(shares_them, names):
+    """Two sections of a fio job have hot places of their own: one process's must stay one section."""
+    rng, places, n = np.random.default_rng(9), 4096, 20_000
+    law = likely(Law.PARETO, 0.2, places)
+    place, is_write = rng.choice(places, n, p=law), rng.random(n) < 0.4
+    if not shares_them:
+        place = np.where(is_write, (place + places // 2 + 1) % places, place)
+    times = np.cumsum(rng.exponential(MS, n)).astype(np.int64)
+    ops = {
+        "op": is_write.astype(np.int8), "ts_ns": times, "address": place * 16384, "io_bytes": np.full(n, 16384),
+    }  # fmt: skip
+    found = _split(ops, served(times, rng.exponential(100 * US, n)))
+    assert [name for name, _which, _loop in found] == names
+    assert {loop.pace for _name, _which, loop in found} == {Pacing.POISSON}

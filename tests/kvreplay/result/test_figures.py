@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from kvreplay.engine.job import Driven, Record
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, choose
 from kvreplay.result.figures import figures
-from kvreplay.result.pace import distribution, pace, percent, verdict_of
+from kvreplay.result.pace import distribution, pace, percent
+from kvreplay.result.verdict import verdict
 from kvreplay.tiers.ram import RamTier
 from kvtrace.core.errors import ConfigError
 
@@ -107,12 +110,6 @@ def test_a_run_whose_end_slips_fell_behind_whatever_the_cause(cause: str) -> Non
     assert found.response is not None
     assert found.response.max_ns == int((record.completed_ns - DUE).max())
     assert sum(found.causes.values()) == pytest.approx(1)
-    said = verdict_of(found, is_open_loop=True, queue_depth=8)
-    assert said.startswith("FELL BEHIND: delivered ")
-    named = {"drive": "the drive (", "dependencies": "dependencies in the trace (", "queue": "the queue limit (",
-             "data": "making data (", "submission": "our own submission ("}  # fmt: skip
-    assert f"; cause: {named[cause]}" in said
-    assert ("; the queue limit of 8 (--queue-depth) bound 93.8 % of the time" in said) == (cause == "queue")
 
 
 def test_an_end_that_takes_its_usual_time_has_not_slipped() -> None:
@@ -121,6 +118,26 @@ def test_an_end_that_takes_its_usual_time_has_not_slipped() -> None:
     found = pace(record, DUE, driven=driven(140 * MS))
     assert found is not None
     assert (found.kept_pace, found.cause, found.end_late_ns, found.delivered_per_s) == (True, None, 0, 125)
+
+
+def test_a_load_that_was_reached_is_held_back_by_nothing() -> None:
+    record = loop_of([0, 10, 20, 30, 40], [5, 15, 25, 35, 45], [0] * 5)
+    tiers = [RamTier("cpu", 4096)]
+    judged = pace(record, DUE, driven=driven(45 * MS))
+    how: dict[str, Any] = {"queue_depth": 8, "io_bytes": 4096, "because": "--queue-depth", "moved": {}}
+    found = verdict(planned(5), record, DUE, tiers, driven(45 * MS), judged, True, **how)  # type: ignore[arg-type]
+    assert found.sentence == (
+        "cpu reached the 125 kB/s asked and kept pace: 0.0 % of operations were late by more than 1 ms"
+    )
+    assert (found.has_reached, found.cause, found.reason, found.tier) == (True, None, None, "cpu")
+    # The same asked twice as fast.
+    behind = pace(record, DUE // 2, driven=driven(45 * MS, held_ns=20 * MS))
+    found = verdict(planned(5), record, DUE // 2, tiers, driven(45 * MS), behind, True, **how)  # type: ignore[arg-type]
+    assert found.sentence.startswith("FELL BEHIND: cpu sustained 125 of 250 kB/s asked: ")
+    assert found.sentence.endswith("; ended 20.0 ms late, 80.0 % of operations were late by more than 1 ms")
+    nothing = Record(np.full(1, -1), np.full(1, -1), np.full(1, 3, np.int8), np.zeros(1, np.int64))
+    found = verdict(planned(1), nothing, DUE[:1], tiers, None, None, True, **how)  # type: ignore[arg-type]
+    assert (found.sentence, found.cause, found.tier) == ("open loop: nothing completed", None, None)
 
 
 def test_response_times_count_from_when_operations_were_due() -> None:

@@ -10,9 +10,11 @@ import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.run.search import Axis, SweepPoint, decided, next_value, sustained, to_repeat
-from kvreplay.run.sweep import LoadSweep, is_saturated, knee, plot, sweep, with_users
+from kvreplay.run.search import decided, limit_of_closed, next_value, reached, sustained, to_repeat
+from kvreplay.run.sweep import is_saturated, knee, plot, sweep, with_users
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
+from kvtrace.core.run.verdict import Evidence, LimitCause, RunVerdict
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 
@@ -65,6 +67,36 @@ def test_the_knee_of_speeds_is_the_last_that_kept_pace() -> None:
     assert knee(Axis.SPEED, points([1, 1], [False, True])) is None
 
 
+def judged(cause: LimitCause | None, **known: Any) -> RunVerdict:
+    evidence = Evidence(**{"queue_depth": 8, "blocked_share": 0.0, "starved_share": 0.0} | known)
+    return RunVerdict(
+        sentence="", has_reached=False, tier="nvme", cause=cause, reason=None, tiers=[], evidence=evidence
+    )
+
+
+def test_a_sweep_of_depths_tells_the_drive_from_the_depth() -> None:
+    found = [
+        msgspec.structs.replace(p, read_p99_ns=10**6, judgement=judged(None, in_flight_mean=7.9))
+        for p in points([50.0, 100.0, 101.0, 100.0])
+    ]
+    assert is_saturated(Axis.QUEUE_DEPTH, found)
+    assert reached(found, 2, is_saturated=True) == (
+        "reaches 100 B/s at queue depth 2; read service p99 1.00 ms at the knee; the drive is the limit above it"
+    )
+    assert reached(found[:2], 2, is_saturated=False).endswith("the sweep did not saturate, so the knee may lie beyond")
+    assert reached(found, None, is_saturated=True) == "no knee: no point of the sweep qualifies (queue depth)"
+    for other, expected in (
+        (judged(LimitCause.COPY_THREADS), LimitCause.COPY_THREADS),
+        # Depths of which little was in use, or with a busy submitter, tell nothing of a drive.
+        (judged(None, in_flight_mean=2.0), None),
+        (judged(None, in_flight_mean=7.9, submitter_busy_share=0.95), None),
+        (judged(None), None),
+        (None, None),
+    ):
+        last = [*found[:3], msgspec.structs.replace(found[3], judgement=other)]
+        assert limit_of_closed(last, is_saturated=True) is expected
+
+
 def row(i: int) -> Any:
     return (i * 100_000, "write", 1, "store", i, 0, 8192, None, None, 0)
 
@@ -73,7 +105,8 @@ def test_a_sweep_keeps_its_runs_and_says_its_rule(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row(i) for i in range(40)])
     arguments = ["sweep", trace, "--tier", "cpu=ram", "--queue-depths", "1,2", "-o", tmp_path / "s"]
     shown = run_cli("kvreplay", *arguments)
-    assert shown.stdout.startswith("knee: queue depth ")
+    assert shown.stdout.startswith("reaches ")
+    assert " at queue depth " in shown.stdout.splitlines()[0]
     assert "rule: the least queue depth with 90% of the greatest throughput" in shown.stdout
     found = json.loads(run_cli("kvreplay", *arguments, "--force", "--json").stdout)
     assert [(p["value"], p["run"]) for p in found["points"]] == [(1, "qd-1"), (2, "qd-2")]
@@ -247,8 +280,9 @@ def test_the_last_kept_and_the_first_lost_are_tried_again_and_the_median_decides
     kept = {p.value: (p.trials, p.held_trials, p.is_held) for p in found}
     assert (kept[4], kept[5]) == ((3, 3, True), (3, 1, False))
     assert sustained(Axis.USERS, found, None) == (
-        "sustains 4 users (speed 1): read response p99 is not known (no reads) (held in 3 of 3 trials); at the next "
-        "step, 5 users (speed 1), it falls behind, read response p99 is not known (no reads) (held in 1 of 3 trials)"
+        "sustains 4 users; read response p99 is not known (no reads) (held in 3 of 3 trials) at the knee; what limits "
+        "above it is unclear: at 5 users it falls behind, read response p99 is not known (no reads) (held in 1 of 3 "
+        "trials)"
     )
     # All are kept: the greatest is what a sweep claims.
     order, _ = tried(Axis.SPEED, [1, 2], [1e9] * 3)
@@ -269,35 +303,42 @@ def test_a_machine_too_busy_for_us_is_not_searched_downward() -> None:
     ours = [msgspec.structs.replace(p, cause="submission") for p in points([1.0, 1.0], [False, False])]
     assert next_value(Axis.SPEED, [2, 4], ours[:1]) == 0.5
     assert next_value(Axis.SPEED, [2, 4], ours) is None
-    assert "falls behind (cause: our own submission), read" in sustained(Axis.SPEED, ours, None)
 
 
 def test_a_search_ends_in_one_sentence() -> None:
     found = points([1.0, 1.0, 1.0], [True, True, False])
     ms = [msgspec.structs.replace(p, read_p99_ns=(i + 1) * 10**6) for i, p in enumerate(found)]
     assert sustained(Axis.SPEED, ms, None) == (
-        "sustains speed 2: read response p99 2.00 ms; at the next step, speed 4, it falls behind, "
-        "read response p99 3.00 ms"
+        "sustains 2 x the trace's speed; read response p99 2.00 ms at the knee; what limits above it is unclear: at "
+        "4 x the trace's speed it falls behind, read response p99 3.00 ms"
+    )
+    ms[2] = msgspec.structs.replace(ms[2], judgement=judged(LimitCause.DRIVE))
+    assert "at the knee; the drive is the limit above it: at 4 x" in sustained(Axis.SPEED, ms, None)
+    ms[2] = msgspec.structs.replace(ms[2], judgement=judged(LimitCause.REPLAYER))
+    assert "at the knee; the replayer is the limit above it: at 4 x" in sustained(Axis.SPEED, ms, None)
+    assert sustained(Axis.SPEED, ms[:2], None) == (
+        "sustains 2 x the trace's speed; read response p99 2.00 ms at the knee; nothing tried was more than it sustains"
     )
     over = [
         msgspec.structs.replace(ms[0], is_within_target=True),
         msgspec.structs.replace(ms[1], is_within_target=False),
     ]
     assert sustained(Axis.USERS, over, 1_500_000) == (
-        "sustains 1 user (speed 1): read response p99 1.00 ms; at the next step, 2 users (speed 1), it keeps pace, "
-        "but read response p99 2.00 ms exceeds 1.50 ms"
+        "sustains 1 user; read response p99 1.00 ms at the knee; what limits above it is unclear: at 2 users it keeps "
+        "pace, but read response p99 2.00 ms exceeds 1.50 ms"
     )
-    assert sustained(Axis.SPEED, found[2:], None).startswith("sustains no speed tried: speed 4 falls behind")
+    assert sustained(Axis.SPEED, found[2:], None).startswith(
+        "sustains no speed tried: at 4 x the trace's speed it falls behind"
+    )
     waiting = msgspec.structs.replace(found[2], cause="dependencies", operations=57)
     assert sustained(Axis.SPEED, [waiting], None) == (
-        "sustains no speed tried: speed 4 falls behind (cause: waits for earlier operations of the same request or "
-        "object), read response p99 is not known (no reads); with only 57 operations one that is late decides: a "
-        "longer trace tells more"
+        "sustains no speed tried: at 4 x the trace's speed it falls behind, read response p99 is not known (no reads); "
+        "with only 57 operations one that is late decides: a longer trace tells more"
     )
     few = [msgspec.structs.replace(p, read_p99_lacks="40 reads: take longer") for p in found[:1]]
     assert sustained(Axis.SPEED, few, 1000) == (
-        "cannot be judged by --read-p99 at speed 1: read response p99 is not known (40 reads: take longer); nothing "
-        "tried was more than it sustains"
+        "cannot be judged by --read-p99 at 1 x the trace's speed; read response p99 is not known (40 reads: take "
+        "longer) at the knee; nothing tried was more than it sustains"
     )
 
 
@@ -314,5 +355,4 @@ def test_a_p99_that_is_not_known_ends_no_sweep(tmp_path: Path) -> None:
     assert (
         first.read_p99_lacks == "40 reads on a tier where a p99 needs 100: take a trace (or --limit) 2.5 times as long"
     )
-    assert found.sustained is not None
-    assert "read response p99 is not known" in found.sustained
+    assert "read response p99 is not known" in found.answer

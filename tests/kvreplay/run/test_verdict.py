@@ -15,11 +15,13 @@ from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.config.depth import with_depth
+from kvreplay.run.document import run_document
 from kvreplay.run.run import replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError, FailedOperations
+from kvtrace.core.run.verdict import LimitCause, RunVerdict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +82,8 @@ def test_a_run_that_went_on_says_what_failed(tmp_path: Path) -> None:
     how = ["--tier", "cpu=ram", "--on-error", "continue"]
     done = run_cli("kvreplay", "run", trace, *how, "-o", tmp_path / "run", check=False)
     assert done.returncode == FailedOperations.exit_code == 6
-    assert done.stdout.startswith("25 of 41 operations FAILED; closed loop at queue depth 8; 16 operations in ")
+    assert done.stdout.startswith("25 of 41 operations FAILED; cpu reached ")
+    assert "; 16 operations in " in done.stdout.splitlines()[0]
     assert "25 of 41 operations failed, the first at row 16: write of object 16: No space left on device" in done.stderr
     kept = json.loads((tmp_path / "run" / "run.json").read_text())
     assert kept["status"] == "failed operations"
@@ -163,7 +166,58 @@ def test_a_queue_limit_that_made_a_run_late_is_named(tmp_path: Path) -> None:
     limited, free = found
     assert limited.summary.pace is not None
     assert (limited.summary.pace.kept_pace, limited.summary.pace.cause) == (False, "queue")
-    assert "; the queue limit of 2 (--queue-depth) bound " in limited.summary.verdict
+    assert " of 2, which bound " in limited.summary.verdict
     assert (limited.summary.pace.held_share or 0) > 0.5
     assert free.summary.pace is not None
     assert (free.engine.queue_depth, free.summary.pace.held_share) == (128, 0)
+
+
+def asked_of(tmp_path: Path, target: str, *, gap_ns: int = 100_000, rows: int = 2000, **config: Any) -> RunVerdict:
+    """Replay reads of 64 KiB, `gap_ns` apart, on `target`; return the verdict, which the first line says, too."""
+    writes = [row("write", 2, i, 65536) for i in range(64)]
+    reads = [row("read", 2, i % 64, 65536, ts=200_000_000 + i * gap_ns) for i in range(rows)]
+    trace = write_trace(tmp_path / "t.parquet", writes + reads)
+    finished = replay(Config(tiers={"nvme": target}, **config), trace, tmp_path / "run", [], is_forced=True)
+    found = finished.summary.judgement
+    assert found is not None
+    assert finished.summary.verdict == found.sentence
+    assert run_document(finished).headline.startswith(found.sentence)
+    return found
+
+
+def test_a_throttled_tier_is_the_limit_and_a_short_queue_before_it_is_not(tmp_path: Path) -> None:
+    # 131 MB/s are asked for. The first tier moves 80 MB/s whatever is in flight.
+    slow = asked_of(tmp_path, "sim:bandwidth=80MB,latency=10us", gap_ns=500_000, rows=1000, speed=1.0, queue_depth=32)
+    assert (slow.cause, slow.has_reached, slow.tier) == (LimitCause.DRIVE, False, "nvme")
+    assert "nvme (SIMULATED) sustained " in slow.sentence
+    assert " MB/s asked: the tier's model is the limit (in flight " in slow.sentence
+    (rate,) = slow.tiers
+    assert rate.asked_bytes_per_s is not None
+    assert rate.reached_bytes_per_s is not None
+    assert rate.reached_bytes_per_s < 90e6
+    assert rate.asked_bytes_per_s > 95e6
+    # The second takes 2 ms whatever is in flight: one at a time moves 33 MB/s.
+    short = asked_of(tmp_path, "sim:bandwidth=100GB,latency=2ms", rows=400, speed=1.0, queue_depth=1)
+    assert (short.cause, short.has_reached) == (LimitCause.QUEUE_LIMIT, False)
+    assert "the queue limit of 1 (--queue-depth) held it back" in short.sentence
+
+
+def test_a_tier_without_times_leaves_the_replayer(tmp_path: Path) -> None:
+    found = asked_of(tmp_path, "null", rows=20_000)
+    assert (found.cause, found.has_reached) == (LimitCause.REPLAYER, None)
+    assert found.sentence.startswith("nvme (SIMULATED) reached ")
+    assert " op/s at queue depth 8: the replayer is the limit (" in found.sentence
+
+
+def test_a_chain_of_requests_is_the_traces_limit(tmp_path: Path) -> None:
+    rows = [row("write", 2, 1, 65536)]
+    # Every read waits for the write before it, which waits for the read before.
+    rows += [row(("read", "write")[i % 2], 2, 1, 65536) for i in range(300)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    config = Config(tiers={"nvme": "sim:bandwidth=100GB,latency=1ms"}, queue_depth=16)
+    found = replay(config, trace, tmp_path / "run", []).summary.judgement
+    assert found is not None
+    assert found.cause is LimitCause.DEPENDENCIES
+    assert "dependencies in the trace are the limit" in found.sentence
+    assert found.evidence.blocked_share is not None
+    assert found.evidence.blocked_share > 0.8

@@ -18,7 +18,7 @@ from kvtrace.requests.turns.follow import waits_of
 from kvtrace.requests.turns.waits import Waits
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion, Recency
-from kvtrace.sim.presets.tier import Admission
+from kvtrace.sim.presets.tier import Admission, TierSetting
 from kvtrace.sim.simulation import Load
 from kvtrace.trace.ledger import Ledger
 
@@ -168,6 +168,57 @@ def rich_presets(draw, semantics):
         pad_bytes=draw(st.sampled_from([1, 3, 16])) if is_chunk else 1,
         min_load_tokens=draw(st.sampled_from([0, 5, 9])) if is_chunk else 0,
     )  # fmt: skip
+
+
+@st.composite
+def staged_presets(draw):
+    """Return a preset in which a tier stages, makes room only at times, or orders loads backwards, above one that holds
+    more: of 4 to 9 chunks above up to 24."""
+    every = draw(st.sampled_from([None, None, "1ns", "4ns", "30ns"]))
+    recency = draw(st.sampled_from([Recency.HEAD_FIRST, Recency.HEAD_FIRST, *Recency]))
+    backwards = st.booleans() if recency is Recency.HEAD_FIRST else st.just(False)
+    stages = draw(st.sampled_from([True, True, False]))
+    pool = TierSetting(
+        "pool", draw(st.integers(15, 36)), high_watermark=draw(st.sampled_from([1.0, 1.0, 0.8, 0.5])),
+        low_watermark=draw(st.none() | st.sampled_from([0.0, 0.25, 0.5])), staging=stages,
+        max_object_fraction=draw(st.sampled_from([1.0, 1.0, 0.1])), evict_every=every,
+        evict_share=draw(st.none() | st.sampled_from([0.2, 0.5, 1.0])) if every else None,
+        loads_backwards=draw(backwards), stores_backwards=stages and draw(backwards),
+    )  # fmt: skip
+    below = TierSetting("below", draw(st.none() | st.integers(20, 96)), loads_backwards=draw(backwards))
+    above = draw(st.sampled_from([(), (), (TierSetting("above", 0),), (TierSetting("above", 9),)]))
+    return msgspec.structs.replace(
+        preset_of(1), tiers=(*above, pool, below), recency=recency, skip_held=stages and draw(st.booleans()),
+        match=draw(st.sampled_from([Match.PREFIX, Match.PREFIX_BY_TIER])),
+        promotion=draw(st.sampled_from(Promotion)), min_load_tokens=draw(st.sampled_from([0, 0, 9])),
+        prefill_ns_per_token=draw(st.sampled_from([0, 1])),
+    )  # fmt: skip
+
+
+@st.composite
+def conversations(draw):
+    """Requests of a few conversations, each turn of which adds up to three blocks to the one before."""
+    chains: list[list[int]] = [[0], [0], [0, 1], [2]]
+    rows, now, new = [], 0, 3
+    for which, blocks, wait in draw(st.lists(st.tuples(*map(st.sampled_from, (range(4), range(4), (0, 1, 3, 9)))),
+                                             min_size=2, max_size=16)):  # fmt: skip
+        now += wait
+        chains[which] += range(new, new + blocks)
+        new += blocks
+        rows.append((now, len(chains[which]) * BLOCK, 0, list(chains[which])))
+    return requests_of(rows, block_tokens=BLOCK)
+
+
+@settings(max_examples=400, deadline=None)
+@given(preset=staged_presets(), requests=conversations())
+def test_staging_and_room_made_at_times(preset, requests):
+    oracle = Oracle(preset, requests, 1, 1)
+    expected = oracle.run()
+    simulation, rows, _, _ = simulate(preset, Load(requests=requests))
+    assert rows == expected
+    assert sum(t["hits"] for t in simulation.stats()["tiers"]) == oracle.hits
+    for room in (1, 50):
+        assert simulate(preset, Load(requests=requests), rows=room)[1] == rows
 
 
 @pytest.mark.parametrize("semantics", SEMANTICS, ids="-".join)

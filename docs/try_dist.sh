@@ -1,0 +1,17 @@
+#!/bin/sh
+# Install the wheel that the sdist makes into an environment of its own, and run each program once.
+set -eu
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+"$PYTHON" -m venv "$place/venv"
+"$place/venv/bin/python" -m pip install --quiet --disable-pip-version-check dist/*.tar.gz
+du -sh "$place/venv" | sed "s|$place/venv|installed|"
+cp -r examples "$place"
+cd "$place"
+PATH="$place/venv/bin:$PATH"
+kvtrace gen examples/conversation.jsonl --source mooncake --model tiny-1b --preset lmcache-disk --max-requests 50 \
+    --set tiers.gpu.capacity=0 --set tiers.cpu.capacity=256MiB -o t.parquet
+mkdir scratch
+kvreplay run t.parquet --tier nvme=scratch --limit 200MiB -o run
+kvdistill fio t.parquet --tier nvme -o jobs
+echo "the sdist builds, installs, and its programs run"

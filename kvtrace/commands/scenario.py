@@ -1,0 +1,272 @@
+"""What a simulation is asked for on the command line: the caching stack, who asks, until when; `gen` and `size`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvtrace.commands.options import KvDtype, MaxRequests, Seed, SourceArguments, TensorParallel, UserArguments, member
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import parse_bytes, parse_duration_ns
+
+if TYPE_CHECKING:
+    from kvtrace.curves.demand import Endurance
+    from kvtrace.model.shape import ModelShape
+    from kvtrace.requests.requests import Requests
+    from kvtrace.sim.presets.preset import Preset
+    from kvtrace.sim.simulation import Load, Simulation
+
+_DWPD = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*DWPD\s*,\s*([0-9]+(?:\.[0-9]+)?)\s*y\s*", re.IGNORECASE)
+MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
+"""Defaults where the preset has none."""
+
+
+TurnsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--turns",
+        help="Later turns of FILE's sessions follow, a pause after the simulated answer before them, or arrive "
+        "as-recorded.  [default: as-recorded; follow where FILE has no times for them]",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StackArguments:
+    """The caching stack and the model that it serves."""
+
+    model: Annotated[
+        str | None, typer.Option(help="The model whose KV cache it is.  [default: the preset's, or llama3.1-8b]")
+    ] = None
+    kv_dtype: KvDtype = None
+    preset: Annotated[str, typer.Option(help="The caching stack to imitate: a name, or a .toml file.")] = "mlperf"
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help="What computes: a100, h100, h200, b200, l40s, mi300x, or instant for no time.  [default: the "
+            "preset's: h100; instant for mlperf]"
+        ),
+    ] = None
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a knob of the preset.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunArguments:
+    """Where the simulation ends, its seed, and its ranks."""
+
+    duration: Annotated[
+        str | None, typer.Option(help="Virtual time to simulate.  [default: the preset's, 60s, or all of FILE]")
+    ] = None
+    max_requests: MaxRequests = None
+    seed: Seed = 42
+    tensor_parallel: TensorParallel = 1
+
+
+EnduranceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--endurance",
+        help="Also say how many years a drive lasts that may be written so much: 1DWPD,5y, or in all, such as 14PB.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """The drive that is worn."""
+
+    size_bytes: int | None
+    endurance: Endurance | None
+
+    def wear(self, stats: dict[str, Any], span_ns: int | None, capacity_bytes: int | None) -> list[dict[str, Any]]:
+        """Return what statistics.endurance does, with the drive's years if it is known what it may be written.
+
+        A drive whose size was not said is as large as the tier, `capacity_bytes`.
+        """
+        from kvtrace.core.statistics import endurance
+
+        worn = endurance(stats, span_ns, self.size_bytes)
+        if self.endurance is None:
+            return worn
+        size_bytes = self.size_bytes or capacity_bytes
+        return [
+            of | {"years_of_life": self.endurance.life_years(size_bytes, of["written_bytes_per_day"])} for of in worn
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class DriveArguments:
+    """The drive that is worn: None for what was not given."""
+
+    drive_size: Annotated[
+        str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
+    ] = None
+    endurance: EnduranceOption = None
+
+    def read(self) -> Drive:
+        """Return the drive; ConfigError if it is not well said."""
+        from kvtrace.core.statistics import parse_drive_size
+
+        return Drive(parse_drive_size(self.drive_size), parse_endurance(self.endurance))
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A simulation that was asked for: of which tiers, model and load, on how many ranks."""
+
+    preset: Preset
+    model: ModelShape
+    load: Load
+    ranks: int
+    config: dict[str, Any]
+    """What was asked for, as a trace's metadata carries it."""
+
+    def simulation(self) -> Simulation:
+        """Return the simulation before its start."""
+        from kvtrace.sim.simulation import Simulation
+
+        return Simulation(self.preset, self.model, self.load, ranks=self.ranks)
+
+    def span_ns(self, simulation: Simulation) -> int | None:
+        """Return over how long requests arrive, as far as it is known so far: to the last one, or to the end."""
+        requests, most = self.load.requests, self.config["max_requests"]
+        duration_ns: int | None = self.config["duration_ns"]
+        if requests is None:
+            return simulation.now_ns if simulation.requests == most else duration_ns
+        if (arrivals := simulation.arrivals()) is not None:
+            times = arrivals[1]
+            return int(times[-1]) if len(times) == len(requests) else duration_ns
+        if "file" in self.config["source"] or len(requests) == most:
+            return min(int(requests.arrival_ns[-1]), simulation.load.until_ns)
+        return duration_ns
+
+
+# Long: one option after the other, in the order in which they depend on each other.
+def prepare(
+    file: Path | None,
+    stack: StackArguments,
+    users: UserArguments,
+    run: RunArguments,
+    source: SourceArguments,
+    turns: str | None,
+    gpu: str | None = None,
+) -> Scenario:
+    """Return the simulation that was asked for; `gpu` is what computes if neither `stack` nor its settings say."""
+    from kvtrace.model import serving
+    from kvtrace.model.catalogue import find_model
+    from kvtrace.model.logged import logged_model
+    from kvtrace.requests.turns.follow import Turns, choose
+    from kvtrace.sim.presets.preset import load_preset
+    from kvtrace.sim.simulation import FOREVER_NS, Load
+
+    users.check(source, file)
+    if turns is not None and file is None:
+        raise ConfigError(f"--turns {turns} is of a FILE's sessions; synthetic users always wait for their answers")
+    settings, ranks = stack.settings or (), run.tensor_parallel
+    preset = load_preset(stack.preset, settings)
+    asked = None if file is None else source.read(file, run.seed, run.max_requests)
+    logged = None if asked is None or stack.model else logged_model(asked.origin)
+    model = logged[0] if logged else stack.model or preset.load.model or MODEL
+    shape = logged[1] if logged and not stack.kv_dtype else find_model(model, stack.kv_dtype)
+    roofline: dict[str, int] = {}
+
+    def times(gpu: str) -> dict[str, int]:
+        roofline.update(serving.computing_times(gpu, shape, ranks))
+        return roofline
+
+    preset = load_preset(stack.preset, settings, stack.gpu or gpu, times)
+    until_ns = _until_ns(run.duration or (None if file else preset.load.duration or DURATION))
+    waits = None
+    if asked is not None:
+        asked, waits = choose(asked, None if turns is None else member(Turns, turns, "--turns"))
+    requests = asked if file else _open_loop(users, run, source, until_ns, shape.max_context_tokens)
+    count = users.users or preset.load.users or USERS
+    if preset.workload.overlap:
+        if requests is not None:
+            raise ConfigError("workload.overlap is of synthetic users at their own pace: leave it, or FILE or the rate")
+        requests = _overlapping(count, until_ns, shape.max_context_tokens, run, preset.decode_ns_per_token)
+    load = Load(
+        requests=requests,
+        users=0 if requests is not None else count,
+        seed=run.seed,
+        until_ns=FOREVER_NS if until_ns is None else until_ns,
+        max_requests=run.max_requests or FOREVER_NS,
+        waits=waits,
+    )
+    config = {
+        "preset": stack.preset,
+        "model": model,
+        "kv_dtype": stack.kv_dtype,
+        "tensor_parallel": run.tensor_parallel,
+        "seed": run.seed,
+        "users": None if requests else count,
+        "duration_ns": until_ns,
+        "max_requests": run.max_requests,
+        "source": requests.origin if requests else {"kind": "synthetic", "users": count},
+        "serving": serving.describe(preset.gpu, ranks, shape, preset.computing, roofline),
+    }
+    if waits is not None:
+        config["turns"] = str(Turns.FOLLOW)
+    return Scenario(preset, shape, load, run.tensor_parallel, config)
+
+
+def _until_ns(duration: str | None) -> int | None:
+    until_ns = parse_duration_ns(duration) if duration else None
+    if until_ns == 0:
+        raise ConfigError(f"--duration {duration}: must be > 0")
+    return until_ns
+
+
+def _open_loop(
+    users: UserArguments, run: RunArguments, source: SourceArguments, until_ns: int | None, max_context_tokens: int
+) -> Requests | None:
+    """Return the requests of an open loop of synthetic users; None if they are in a closed loop, made as they go."""
+    if until_ns is None or not users.open_loop(source):
+        return None
+    from kvtrace.core.compiled import compile_announced
+
+    with compile_announced():
+        return users.requests(source, until_ns, max_context_tokens, run.seed, run.max_requests)
+
+
+def _overlapping(
+    count: int, until_ns: int | None, max_context_tokens: int, run: RunArguments, decode_ns_per_token: int
+) -> Requests:
+    if until_ns is None:
+        raise ValueError("without a file there is a duration")
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.users import overlapping
+
+    with compile_announced():
+        return overlapping.make(
+            *(count, until_ns, max_context_tokens, run.seed),
+            decode_ns_per_token=decode_ns_per_token,
+            max_requests=run.max_requests,
+        )
+
+
+def parse_endurance(text: str | None) -> Endurance | None:
+    """Return what `--endurance` says; ConfigError if it is not well said."""
+    from kvtrace.curves.demand import Endurance
+
+    if text is None:
+        return None
+    if match := _DWPD.fullmatch(text):
+        writes, years = float(match[1]), float(match[2])
+        found = Endurance(writes_per_day=writes, years=years)
+        is_some = writes > 0 and years > 0
+    else:
+        try:
+            found = Endurance(total_bytes=parse_bytes(text))
+        except ConfigError as error:
+            raise ConfigError(f"--endurance {text}: write 1DWPD,5y, or bytes in all, such as 14PB ({error})") from None
+        is_some = bool(found.total_bytes)
+    if not is_some:
+        raise ConfigError(f"--endurance {text}: must be > 0")
+    return found

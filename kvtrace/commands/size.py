@@ -1,0 +1,205 @@
+"""How much DRAM and NVMe a load needs: the target as the command line says it, and the answer as JSON or tables."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
+from kvtrace.commands.scenario import RunArguments, StackArguments, TurnsOption, parse_endurance, prepare
+from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import parse_bytes, parse_duration_ns
+
+if TYPE_CHECKING:
+    from kvtrace.curves.sizing import Target
+
+_PRICE = re.compile(r"\s*(\w+)\s*=\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([A-Za-z]+)\s*")
+_SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
+MAX_POINTS = 1000
+
+
+@takes_groups
+def size(
+    file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
+    target_hit: Annotated[
+        str | None, typer.Option(help="Share of look-ups that hit in any tier, such as 80% or 0.8.")
+    ] = None,
+    target_ttft: Annotated[
+        str | None, typer.Option(help="Modelled time to first token, such as p99=2s; p50, p95, p99, p99.9 or p99.99.")
+    ] = None,
+    dram: Annotated[
+        str | None, typer.Option(help="DRAM capacities, with commas, such as 0,256GiB,1TiB.  [default: 2, by the load]")
+    ] = None,
+    nvme: Annotated[
+        str | None, typer.Option(help="NVMe capacities, such as 1TiB,unlimited.  [default: 10, by the load]")
+    ] = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TIER=PRICE/UNIT", help="Look for the cheapest: dram=4/GiB and nvme=0.1/GiB."),
+    ] = None,
+    endurance: Annotated[
+        str | None, typer.Option(help="What a drive may be written: 1DWPD,5y, or in all, such as 14PB.")
+    ] = None,
+    sample: Annotated[
+        float | None,
+        typer.Option(help="Share of the objects in each of 4 samples; 1: all.  [default: as many as take seconds]"),
+    ] = None,
+    page: Annotated[Path | None, typer.Option("--html", help="Also write a page with charts.")] = None,
+    as_json: AsJson = False,
+    *,
+    stack: StackArguments,
+    users: UserArguments,
+    run: RunArguments,
+    source: SourceArguments,
+    turns: TurnsOption = None,
+) -> None:
+    """Find the smallest, or the cheapest, DRAM and NVMe that reach a hit ratio or a time to first token.
+
+    Each point of a grid of capacities is a simulation as of gen; where all would take long, the grid is estimated from
+    samples of the objects, with its error, and the answer is simulated in full. The requests of FILE are served in
+    order and computing takes no time (gen --gpu instant), unless --gpu or --target-ttft is given.
+
+    \b
+    kvtrace size conversation.jsonl --model llama3.1-70b --tp 4 --preset vllm-fs --target-hit 30%
+    kvtrace size conversation.jsonl --preset lmcache-disk --target-hit 30% --price dram=4/GiB --price nvme=0.1/GiB
+    kvtrace size conversation.jsonl --preset vllm-fs --target-hit 30% --dram 512GiB --nvme 1TiB,2TiB --html size.html
+    kvtrace size --users 100 --preset lmcache-disk --target-ttft p99=2s --endurance 1DWPD,5y
+    """
+    from kvtrace.commands.size_document import document, first_line
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.curves.points import Stack
+    from kvtrace.curves.sizing import Question, answer
+
+    if sample is not None and not 0 < sample <= 1:
+        raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")
+    target, worn = _target(target_hit, target_ttft), parse_endurance(endurance)
+    said = {"dram": dram, "nvme": nvme}
+    axes = {role: _capacities(text, f"--{role}") for role, text in said.items() if text is not None}
+    if page is not None:
+        _check_page(page)
+    is_ordered = file is not None and target.first_token is None
+    scenario = prepare(file, stack, users, run, source, turns, gpu="instant" if is_ordered else None)
+    wanted = Stack(scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns, worn)
+    question = Question(target, axes, _prices(price or [], list(wanted.roles)), sample)
+    _check_times(target, wanted.preset)
+    with compile_announced(), progress("simulating", 1.0) as tick:
+        found = answer(wanted, question, lambda done, of: tick(done / of))
+    for note in scenario.load.requests.notes if scenario.load.requests else ():
+        log(f"note: {note}")
+    facts = {
+        name: scenario.config[name] for name in ("preset", "model", "tensor_parallel", "seed", "source", "serving")
+    }
+    is_sampled = any(point.sampling_rate < 1 for point in found.points)
+    basis = {
+        "hits": "simulated",
+        "points": "sampled" if is_sampled else "simulated",
+        "first_token": None if found.ceiling.first_token is None else "modelled",
+    }
+    result: dict[str, Any] = {"answer": first_line(found, target), **facts, "basis": basis}
+    result |= {"target": asdict(target), **asdict(found)}
+    shown = document(found, wanted, facts, target)
+    if page is not None:
+        _write_page(page, shown, file)
+    if as_json:
+        emit_json(result)
+        return
+    show_documents([shown])
+
+
+def _target(hit: str | None, ttft: str | None) -> Target:
+    from kvtrace.core.statistics import QUANTILES
+    from kvtrace.curves.sizing import Target
+
+    if hit is None and ttft is None:
+        raise ConfigError("say what is to be reached: --target-hit 80%, or --target-ttft p99=2s")
+    share = None
+    if hit is not None:
+        match = _SHARE.fullmatch(hit)
+        if match is None:
+            raise ConfigError(f"--target-hit {hit}: write a share such as 80% or 0.8")
+        share = float(match[1]) / (100 if match[2] else 1)
+        if not 0 < share <= 1:
+            hint = f"; {match[1]} % is written {match[1]}%" if 1 < share <= 100 and not match[2] else ""  # noqa: PLR2004
+            raise ConfigError(f"--target-hit {hit}: must be > 0, and at most 100%, which is 1{hint}")
+    if ttft is None:
+        return Target(share)
+    quantile, is_said, limit = (part.strip() for part in ttft.partition("="))
+    name = quantile.replace(".", "_")
+    if not is_said or name not in QUANTILES:
+        known = ", ".join(known.replace("_", ".") for known in QUANTILES)
+        raise ConfigError(f"--target-ttft {ttft}: write for example p99=2s; percentiles are {known}")
+    limit_ns = parse_duration_ns(limit)
+    if not limit_ns:
+        raise ConfigError(f"--target-ttft {ttft}: must be > 0")
+    return Target(share, (f"{name}_ns", limit_ns))
+
+
+def _check_times(target: Target, preset: Any) -> None:
+    from kvtrace.sim.setup import has_times
+
+    if target.first_token is not None and not has_times(preset):
+        raise ConfigError(
+            f"--target-ttft: nothing takes time with --gpu {preset.gpu}; give --gpu h100, or a tier a bandwidth with "
+            "--set tiers.nvme.read_bandwidth=7GB"
+        )
+
+
+def _capacities(text: str, flag: str) -> list[int | None]:
+    from kvtrace.sim.presets.tier import MAX_CAPACITY_BYTES
+
+    found: list[int | None] = []
+    for part in text.split(","):
+        capacity = None if part.strip() in ("unlimited", "inf") else parse_bytes(part)
+        if capacity is not None and capacity > MAX_CAPACITY_BYTES:
+            raise ConfigError(f"{flag} {part.strip()}: at most {MAX_CAPACITY_BYTES} bytes, or unlimited")
+        if capacity not in found:
+            found.append(capacity)
+    if len(found) > MAX_POINTS:
+        raise ConfigError(f"{flag}: {len(found)} capacities; at most {MAX_POINTS}")
+    return found
+
+
+def _prices(texts: list[str], roles: list[str]) -> dict[str, float] | None:
+    """Return the price of a byte by role; None if none is said."""
+    found: dict[str, float] = {}
+    for text in texts:
+        match = _PRICE.fullmatch(text)
+        if match is None:
+            raise ConfigError(f"--price {text}: write for example dram=4/GiB or nvme=0.1/GiB")
+        role, number, unit = match.groups()
+        if role not in roles:
+            raise ConfigError(f"--price {text}: the preset has no tier {role}; say the price of {' and '.join(roles)}")
+        found[role] = float(number) / parse_bytes(f"1{unit}")
+    if found and (missing := next((role for role in roles if role not in found), None)):
+        raise ConfigError(f"--price: say that of {missing} too, such as --price {missing}=0.1/GiB")
+    return found or None
+
+
+def _check_page(page: Path) -> None:
+    """Raise unless a page can be drawn, before the work that it is to show."""
+    from importlib.util import find_spec
+
+    from kvtrace.core.errors import ProbeUnavailable
+
+    if page.suffix != ".html":
+        raise ConfigError(f"--html {page}: name it *.html")
+    if find_spec("matplotlib") is None:
+        raise ProbeUnavailable("--html needs matplotlib: pip install 'kvtrace[plot]'")
+
+
+def _write_page(page: Path, shown: Any, file: Path | None) -> None:
+    import sys
+    from dataclasses import replace
+
+    from kvtrace import __version__
+    from kvtrace.core.document.html import html_page
+    from kvtrace.core.files import write_text
+
+    named = replace(shown, name=f"Size for {file.name if file else 'synthetic users'}")
+    write_text(page, html_page([named], f"Made by kvtrace {__version__}: kvtrace {' '.join(sys.argv[1:])}"))

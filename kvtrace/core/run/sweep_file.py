@@ -1,0 +1,93 @@
+"""`sweep.json`: one trace at rising loads, each a run, and the knee between what was sustained and what was not."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from kvtrace.core.files import read_json
+from kvtrace.core.run.run_file import SWEEP_FILE
+from kvtrace.core.run.verdict import LimitCause, RunVerdict
+
+
+class Axis(StrEnum):
+    """What rises from run to run."""
+
+    QUEUE_DEPTH = "queue_depth"
+    SPEED = "speed"
+    USERS = "users"
+
+    @property
+    def option(self) -> str:
+        """The option that names its values."""
+        return {Axis.QUEUE_DEPTH: "--queue-depths", Axis.SPEED: "--speeds", Axis.USERS: "--users"}[self]
+
+
+class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a sweep."""
+
+    value: float
+    run: str
+    verdict: str
+    throughput_bytes_per_s: float | None
+    """Object bytes read and written on tiers where bytes move / measured time of the run."""
+    operations_per_s: float | None
+    operations: int | None = None
+    """That completed in the run."""
+    read_p99_ns: int | None
+    """Of the slowest tier: response time in an open loop, service time in a closed one; null if one has too few."""
+    read_p99_lacks: str | None = None
+    """Why it is null, and how long the run would have to be."""
+    read_p50_ns: int | None = None
+    """This and the next of the slowest tier, as read_p99_ns."""
+    read_p99_9_ns: int | None = None
+    write_p50_ns: int | None = None
+    write_p99_ns: int | None
+    write_p99_9_ns: int | None = None
+    kept_pace: bool | None
+    """Null in a closed loop."""
+    cause: str | None = None
+    """What kept an open loop from its pace, as in the run's `pace`."""
+    judgement: RunVerdict | None = None
+    """What the run was asked, what it reached and what held it back; null in sweeps of earlier versions."""
+    is_within_target: bool | None = None
+    """Whether read_p99_ns is within the target; null without one, or if it is not known."""
+    late_p99_ns: int | None
+    trials: int = 1
+    """Runs at this value: more where they decide what an open loop sustains; the other fields are the median's."""
+    held_trials: int | None = None
+    """Those that were held; null in a closed loop."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether an open loop kept pace and is not known to have missed the target."""
+        return bool(self.kept_pace) and self.is_within_target is not False
+
+
+class LoadSweep(msgspec.Struct, frozen=True, kw_only=True):
+    """The points and the knee."""
+
+    axis: Axis
+    points: list[SweepPoint]
+    knee: float | None
+    """Null if no point qualifies."""
+    is_saturated: bool
+    """Whether the sweep ended because it saturated; if not, the knee may lie beyond."""
+    rule: str
+    answer: str = ""
+    """What the sweep came to, in one sentence: the load at the knee, its response time, and what limits above it."""
+    limit: LimitCause | None = None
+    """What limits above the knee; null if nothing was tried there, or if what was measured does not decide."""
+    read_p99_target_ns: int | None = None
+    simulated_tiers: list[str] = []
+    """Nothing moved there; no point counts them."""
+
+
+def find_sweep(folder: Path) -> LoadSweep | None:
+    """Return the sweep in `folder`, or None if there is none; TraceError if its file is damaged."""
+    path = folder / SWEEP_FILE
+    if not path.is_file():
+        return None
+    return read_json(path, LoadSweep, misfit="not of this version of kvreplay: {}; sweep again")

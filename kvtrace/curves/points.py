@@ -1,0 +1,264 @@
+"""One simulation at given capacities of DRAM and NVMe: in full, or of samples of its objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import NS_PER_S
+from kvtrace.curves.demand import Endurance, Meter, Rate, Rates, TierDemand, tier_demand
+from kvtrace.curves.optimal import optimal_uses
+from kvtrace.curves.sampling import HASH_VALUES, T95, sample_of
+from kvtrace.model.shape import ModelShape
+from kvtrace.sim.chains import Chains, chunk_chains
+from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.presets.preset import Entry, Preset
+from kvtrace.sim.records import UNBOUNDED
+from kvtrace.sim.setup import has_times, sizes_of, tier_limits
+from kvtrace.sim.simulation import Load, Simulation
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_MEMORY, _DRAM_TIERS = ("gpu", "hbm"), ("cpu", "dram", "host")
+
+ROLES: Final = ("dram", "nvme")
+"""The tiers whose capacity is asked for."""
+
+_SAMPLE_ROWS = 1 << 14
+
+Capacities = dict[str, int | None]
+"""Bytes by role, None without a bound; a role that the preset has no tier for is absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What the tiers do at given capacities."""
+
+    capacities: Capacities
+    sampling_rate: float
+    """The share of the objects in each sample; 1: all were simulated, and nothing is estimated."""
+    lookups: int
+    hit_ratio: float
+    hit_ratio_error: float
+    """How far it may be off, either way, estimated: 0 if all objects were simulated."""
+    saved_tokens: int
+    """Prompt tokens that need not be computed again."""
+    input_tokens: int
+    span_ns: int
+    """Virtual time that rates refer to."""
+    tiers: list[TierDemand]
+    first_token: dict[str, Any] | None
+    """Modelled times, with and without the cache; null if nothing takes time."""
+    live_bytes: int | None
+    """At the end, in that tier which holds most of those whose capacity is asked for; null of samples."""
+    price: float | None = None
+    optimal_hit_ratio: float | None = None
+    """What no policy with as many bytes can exceed (Belady); null where it was not worked out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What one sample of the objects gave: counters of its simulation, and the optimum's hits."""
+
+    stats: dict[str, Any]
+    optimal_hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A load and the stack that serves it, but for the capacities."""
+
+    preset: Preset
+    model: ModelShape
+    load: Load
+    ranks: int
+    span_ns: Callable[[Simulation], int | None]
+    endurance: Endurance | None = None
+
+    def with_chains(self) -> Stack:
+        """Return the same with what its requests ask for worked out, once for all simulations, if they name objects."""
+        requests = self.load.requests
+        if requests is None or not requests.block_tokens or self.preset.entry is not Entry.CHUNK:
+            return self
+        return replace(self, load=replace(self.load, chains=chunk_chains(requests, self.preset.chunk_tokens)))
+
+    @property
+    def roles(self) -> dict[str, int]:
+        """Which tier is the DRAM and which the NVMe whose capacity is asked for, as far as the preset has them."""
+        names = [tier.name.lower() for tier in self.preset.tiers]
+        dram = next((t for t, name in enumerate(names) if name in _DRAM_TIERS), None)
+        nvme = len(names) - 1 if names[-1] not in (*_MEMORY, *_DRAM_TIERS) else None
+        roles = {role: t for role, t in zip(ROLES, (dram, nvme), strict=True) if t is not None}
+        if not roles:
+            raise ConfigError(f"the tiers {', '.join(names)}: none is DRAM ({', '.join(_DRAM_TIERS)}) nor storage")
+        return roles
+
+    @property
+    def chunk_bytes(self) -> int:
+        """The bytes of a chunk, all ranks together."""
+        return sizes_of(self.preset, self.model, self.ranks).chunk_bytes
+
+    @property
+    def can_sample(self) -> bool:
+        """Whether samples of the objects stand for all: no time passes, and what is read of one is always all."""
+        preset = self.preset
+        is_plain = not preset.decode_read_tokens and all(t.policy is not Policy.TTL for t in preset.tiers)
+        kinds = len(sizes_of(preset, self.model, self.ranks).pieces)
+        is_plain = is_plain and self.load.waits is None
+        return self.load.chains is not None and is_plain and kinds == 1 and not has_times(preset)
+
+    def at(self, capacities: Capacities, share: float = 1.0) -> Preset:
+        """Return the preset with `capacities`, and of all its tiers a `share`."""
+        tiers = list(self.preset.tiers)
+        for role, capacity in capacities.items():
+            tiers[self.roles[role]] = msgspec.structs.replace(tiers[self.roles[role]], capacity=capacity)
+        if share < 1:
+            tiers = [
+                t if t.capacity_bytes is None else msgspec.structs.replace(t, capacity=round(t.capacity_bytes * share))
+                for t in tiers
+            ]
+        least = max(1, round(self.preset.min_load_tokens * share)) if self.preset.min_load_tokens else 0
+        return msgspec.structs.replace(self.preset, tiers=tuple(tiers), min_load_tokens=least)
+
+    def simulate(self, capacities: Capacities) -> Point:
+        """Simulate all of the load."""
+        preset = self.at(capacities)
+        simulation = Simulation(preset, self.model, self.load, ranks=self.ranks)
+        meter = Meter(simulation)
+        simulation.run(meter)
+        stats, span_ns = simulation.stats(), meter.span_ns(self.span_ns(simulation))
+        hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
+        is_chunk = self.preset.entry is Entry.CHUNK
+        saved = sum(of["hit_bytes"] for of in stats["tiers"]) // simulation.bytes_per_token
+        return Point(
+            capacities,
+            sampling_rate=1.0,
+            lookups=lookups,
+            hit_ratio=hits / lookups if lookups else 0.0,
+            hit_ratio_error=0.0,
+            saved_tokens=hits * self.preset.chunk_tokens if is_chunk else saved,
+            input_tokens=stats["input_tokens"],
+            span_ns=span_ns,
+            tiers=[
+                tier_demand(of, tier.capacity_bytes, rates, self.endurance, is_drive=self._is_drive(t))
+                for t, (of, tier, rates) in enumerate(
+                    zip(stats["tiers"], preset.tiers, meter.rates(span_ns), strict=True)
+                )
+            ],
+            first_token=stats["first_token"],
+            live_bytes=max(stats["tiers"][t]["live_bytes"] for t in self.roles.values()),
+        )
+
+    def sample(self, rate: float, seed: int) -> Chains:
+        """Return the references to a share `rate` of the objects."""
+        if self.load.chains is None:
+            raise ValueError("there are no objects to choose from")
+        return sample_of(self.load.chains, max(1, round(rate * HASH_VALUES)), seed)
+
+    def simulate_sample(self, capacities: Capacities, sample: Chains, share: float) -> Sampled:
+        """Simulate one sample, a `share` of the objects."""
+        load = replace(self.load, chains=sample)
+        simulation = Simulation(self.at(capacities, share), self.model, load, ranks=self.ranks, rows=_SAMPLE_ROWS)
+        simulation.run(simulation.give_back)
+        return Sampled(simulation.stats(), _optimal_hits(sample, self._room(self.at(capacities, share))))
+
+    def estimate(
+        self, capacities: Capacities, found: Sequence[Sampled], share: float, full: Point, unlimited: Sequence[Sampled]
+    ) -> Point:
+        """Return what the samples `found` suggest; `full` is the simulation of all objects without a bound.
+
+        Without a bound the samples are wrong by what is known exactly, and in nearly the same way with one: so that is
+        taken off. The error is the larger of it and of the half-width of the 95 % confidence interval of their mean.
+        """
+        of_all = _ratios(unlimited, full.lookups * share)
+        off = float(of_all.mean()) - full.hit_ratio
+        ratios = _ratios(found, full.lookups * share)
+        ratio = float(np.clip(ratios.mean() - off, 0.0, full.hit_ratio))
+        optimal = _ratios(found, full.lookups * share, is_optimal=True).mean() - off
+        by_tier = zip(*(of.stats["tiers"] for of in found), strict=True)
+        return replace(
+            full,
+            capacities=capacities,
+            sampling_rate=share,
+            hit_ratio=ratio,
+            hit_ratio_error=max(abs(off), float(ratios.std(ddof=1) * T95 / np.sqrt(len(found)))),
+            live_bytes=None,
+            optimal_hit_ratio=float(np.clip(optimal, ratio, full.hit_ratio)) if self._is_in_order else None,
+            saved_tokens=round(ratio * full.lookups) * self.preset.chunk_tokens,
+            tiers=[
+                self._estimated(t, of, tier.capacity_bytes, share, full)
+                for t, (of, tier) in enumerate(zip(by_tier, self.at(capacities).tiers, strict=True))
+            ],
+        )
+
+    def _estimated(
+        self, t: int, found: Sequence[dict[str, Any]], capacity_bytes: int | None, share: float, full: Point
+    ) -> TierDemand:
+        """Return the demand on tier `t`; how its operations fall into seconds is not known."""
+        counted = ("hits", "read_bytes", "written_bytes", "deleted_bytes", "populated_bytes")
+        total = {name: round(sum(of[name] for of in found) / len(found) / share) for name in counted}
+        stats = {**total, "name": found[0]["name"], "hit_ratio": total["hits"] / full.lookups}
+        span_s, each = full.span_ns / NS_PER_S, self.chunk_bytes / self._objects
+        amounts = [total[name] / unit for unit in (1, each) for name in ("read_bytes", "written_bytes")]
+        rates = Rates(*(Rate(amount / span_s, None) if span_s else None for amount in amounts))
+        return tier_demand(stats, capacity_bytes, rates, self.endurance, is_drive=self._is_drive(t))
+
+    def _is_drive(self, t: int) -> bool:
+        return t == self.roles.get("nvme")
+
+    @property
+    def _objects(self) -> int:
+        sizes = sizes_of(self.preset, self.model, self.ranks)
+        return sizes.ranks * sizes.layers
+
+    def optimum(self, capacities: Capacities) -> float | None:
+        """Return the hit ratio that no policy exceeds with as many bytes in all tiers, each its own objects (Belady).
+
+        Null where the requests name no objects, or are not all served in the order of the file.
+        """
+        chains = self.load.chains
+        if chains is None or not self._is_in_order:
+            return None
+        return _optimal_hits(chains, self._room(self.at(capacities))) / len(chains.slots)
+
+    @property
+    def _is_in_order(self) -> bool:
+        """Whether all requests of the file arrive, in its order."""
+        requests, load = self.load.requests, self.load
+        is_some = requests is not None and len(requests.block_ids) > 0 and load.waits is None
+        return (
+            is_some
+            and requests is not None
+            and len(requests) <= load.max_requests
+            and int(requests.arrival_ns[-1]) < load.until_ns
+        )
+
+    def _room(self, preset: Preset) -> int | None:
+        """Return how many objects all tiers of `preset` hold together; None without a bound."""
+        limits, _ = tier_limits(preset)
+        if UNBOUNDED in limits:
+            return None
+        # One that a tier takes may fill it past its limit.
+        return sum(max(1, limit // self.chunk_bytes) for limit in limits if limit)
+
+
+def _ratios(found: Sequence[Sampled], wanted: float, *, is_optimal: bool = False) -> NDArray[np.float64]:
+    """Return the hit ratio that each sample suggests, which should have `wanted` references.
+
+    If it has more or fewer, that is for a few much used objects, which nearly always hit: the difference is added to
+    the hits (SHARDS-adj).
+    """
+    hits = [of.optimal_hits if is_optimal else sum(tier["hits"] for tier in of.stats["tiers"]) for of in found]
+    lookups = [of.stats["lookups"] for of in found]
+    ratios: NDArray[np.float64] = (np.array(hits) + wanted - np.array(lookups)) / wanted
+    return ratios
+
+
+def _optimal_hits(chains: Chains, room: int | None) -> int:
+    return optimal_uses(chains, [room])[0].hits

@@ -1,0 +1,141 @@
+"""What held a run back: a decision on measurements, constructed here for each cause and for each doubt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvreplay.result.cause import judge
+from kvreplay.result.levels import levels_of
+from kvtrace.core.run.verdict import Evidence, LimitCause
+
+DRIVE, REPLAYER, QUEUE, DATA, DEPENDENCIES, COPIES = LimitCause
+QUEUED: Any = {"is_end_late": True, "response_shares": {"queue": 0.9, "drive": 0.1}, "in_flight_mean": 31.9}
+SERVED: Any = {"is_end_late": True, "response_shares": {"queue": 0.1, "drive": 0.9}, "in_flight_mean": 12.0}
+LATE: Any = {"is_end_late": False, "response_shares": {"submission": 0.3, "drive": 0.7}, "in_flight_mean": 3.0}
+FULL: Any = {"in_flight_mean": 31.9, "starved_share": 0.0, "blocked_share": 0.0}
+
+
+def open_loop(*, copies: bool = False, depth: int = 32, **known: Any) -> tuple[LimitCause | None, str]:
+    evidence = Evidence(queue_depth=depth, **known)
+    cause, reason = judge(evidence, is_open=True, has_reached=False, copies=copies, does_io=True)
+    return cause, reason or ""
+
+
+def closed_loop(
+    *, copies: bool = False, does_io: bool = True, depth: int = 32, **known: Any
+) -> tuple[LimitCause | None, str]:
+    evidence = Evidence(queue_depth=depth, **known)
+    cause, reason = judge(evidence, is_open=False, has_reached=None, copies=copies, does_io=does_io)
+    return cause, reason or ""
+
+
+def test_nothing_held_a_run_back_that_reached_what_was_asked() -> None:
+    found = Evidence(queue_depth=8, response_shares={"queue": 1.0}, is_end_late=True)
+    assert judge(found, is_open=True, has_reached=True, copies=False, does_io=True) == (None, None)
+
+
+def test_a_full_queue_is_the_drives_where_more_in_flight_moved_no_more() -> None:
+    cause, reason = open_loop(**QUEUED, doubling_gain=0.02, device_time_share=0.94)
+    assert cause is DRIVE
+    assert (
+        reason == "in flight 31.9 of 32, device time 94.0 % of service time; twice as much in flight moved 2.0 % more"
+    )
+    assert open_loop(**QUEUED, slowdown=9.0)[0] is DRIVE
+    cause, reason = open_loop(**QUEUED, doubling_gain=0.9)
+    assert (cause, "twice as much in flight moved 90.0 % more" in reason) == (QUEUE, True)
+
+
+def test_a_full_queue_alone_does_not_tell_the_drive_from_the_depth() -> None:
+    for known in ({}, {"doubling_gain": 0.3}, {"device_time_share": 0.97}, {"slowdown": 3.0}):
+        cause, reason = open_loop(**QUEUED, **known)
+        assert (cause, "kvreplay sweep --queue-depths tells" in reason) == (None, True)
+        assert closed_loop(**FULL, **known)[0] is None
+    # Two measurements that contradict each other.
+    assert open_loop(**QUEUED, doubling_gain=0.9, slowdown=20.0)[0] is None
+    # Of one at a time no drive has a queue.
+    assert open_loop(**QUEUED, depth=1)[0] is QUEUE
+    assert closed_loop(**{**FULL, "in_flight_mean": 0.99}, depth=1)[0] is QUEUE
+
+
+def test_service_time_is_the_drives_unless_the_device_was_idle() -> None:
+    assert open_loop(**SERVED)[0] is DRIVE
+    assert open_loop(**SERVED, device_time_share=0.95)[0] is DRIVE
+    cause, reason = open_loop(**SERVED, device_time_share=0.2)
+    assert (cause, "between us and the device" in reason) == (None, True)
+    assert open_loop(**SERVED, device_time_share=0.2, submitter_busy_share=0.97)[0] is REPLAYER
+    # Its ticks are believed where its nanoseconds are not known.
+    assert open_loop(**SERVED, device_busy_share=0.2)[0] is None
+    assert open_loop(**SERVED, device_busy_share=0.2, device_time_share=0.9)[0] is DRIVE
+
+
+def test_late_submission_is_ours_unless_the_thread_was_idle() -> None:
+    assert open_loop(**LATE)[0] is REPLAYER
+    assert open_loop(**LATE, submitter_busy_share=0.99)[0] is REPLAYER
+    cause, reason = open_loop(**LATE, submitter_busy_share=0.1)
+    assert (cause, "others may have had its processor" in reason) == (None, True)
+
+
+def test_dependencies_and_data_are_told_by_what_waited() -> None:
+    waits = {"dependencies": 0.8, "drive": 0.2}
+    assert open_loop(is_end_late=True, response_shares=waits)[0] is DEPENDENCIES
+    # What waited for earlier ones waited for the drive, if that is shown to be full.
+    assert open_loop(is_end_late=True, response_shares=waits, in_flight_mean=9.0, slowdown=12.0)[0] is DRIVE
+    assert open_loop(is_end_late=True, response_shares={"data": 0.7, "drive": 0.3})[0] is DATA
+    assert closed_loop(in_flight_mean=2.0, starved_share=0.7, blocked_share=0.1)[0] is DATA
+    assert closed_loop(in_flight_mean=2.0, starved_share=0.1, blocked_share=0.8)[0] is DEPENDENCIES
+
+
+def test_what_most_of_it_was_is_not_known_where_nothing_is_half() -> None:
+    cause, reason = open_loop(is_end_late=True, response_shares={"queue": 0.4, "drive": 0.3, "data": 0.3})
+    assert (cause, reason.startswith("no part of the delays is half of them: data 30.0 %")) == (None, True)
+    cause, reason = open_loop(is_end_late=True, response_shares={"before submission": 0.8, "drive": 0.2})
+    assert (cause, "not known of a killed run" in reason) == (None, True)
+    assert open_loop(is_end_late=True)[0] is None
+    assert closed_loop()[0] is None
+    assert closed_loop(in_flight_mean=8.0, starved_share=0.3, blocked_share=0.3, submitter_busy_share=0.5)[0] is None
+
+
+def test_copies_and_tiers_without_times_have_no_queue() -> None:
+    assert closed_loop(copies=True, in_flight_mean=0.0, copy_busy_share=0.98)[0] is COPIES
+    assert closed_loop(copies=True, copy_busy_share=0.5, submitter_busy_share=0.95)[0] is REPLAYER
+    assert closed_loop(copies=True, copy_busy_share=0.5, submitter_busy_share=0.5)[0] is None
+    assert open_loop(**SERVED, copies=True, copy_busy_share=0.98)[0] is COPIES
+    assert closed_loop(does_io=False, submitter_busy_share=1.0)[0] is REPLAYER
+    assert closed_loop(does_io=False)[0] is None
+
+
+def served(*, depth: int, parallel: int, service_ns: int, arrival_ns: int, rows: int) -> tuple[Any, Any]:
+    """Return when operations are submitted and completed: `depth` places, a drive that does `parallel` at a time."""
+    places, lanes = np.zeros(depth, np.int64), np.zeros(parallel, np.int64)
+    submitted, completed = np.zeros((2, rows), np.int64)
+    for row in range(rows):
+        place, lane = int(places.argmin()), int(lanes.argmin())
+        submitted[row] = max(row * arrival_ns, places[place])
+        lanes[lane] = max(lanes[lane], submitted[row]) + service_ns
+        completed[row] = places[place] = lanes[lane]
+    return submitted, completed
+
+
+@pytest.mark.parametrize("depth", [8, 32])
+def test_levels_tell_a_full_drive_from_a_short_queue(depth: int) -> None:
+    kind = np.zeros(4000, np.int64)
+    # A little more than the drive takes: its queue fills slowly.
+    full = served(depth=depth, parallel=1, service_ns=10_000, arrival_ns=9_000, rows=4000)
+    gain, slowdown = levels_of(*full, kind)
+    assert gain == pytest.approx(0, abs=0.1)
+    assert slowdown is None or slowdown > depth / 4
+    # 1 ms each, however many there are, and slowly more of them.
+    level = np.linspace(1, depth, 4000)
+    submitted = np.cumsum(1_000_000 / level).astype(np.int64)
+    gain, slowdown = levels_of(submitted, submitted + 1_000_000, kind)
+    assert gain == pytest.approx(1, abs=0.1)
+    assert slowdown == pytest.approx(1) or (slowdown is None and depth == 8)
+
+
+def test_levels_of_a_steady_queue_tell_no_gain() -> None:
+    steady = served(depth=16, parallel=16, service_ns=10_000, arrival_ns=0, rows=4000)
+    assert levels_of(*steady, np.zeros(4000, np.int64))[0] is None
+    assert levels_of(*np.zeros((2, 0), np.int64), np.zeros(0, np.int64)) == (None, None)

@@ -1,0 +1,314 @@
+"""`kvtrace size`: every point of a grid equals `gen`, samples say how far off they may be, the first line answers."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from conftest import TRACES, run_cli
+
+from kvtrace.core.units import NS_PER_S
+from kvtrace.sim.presets import preset as presets
+
+MIB = 2**20
+FOLDER = presets.PRESETS
+
+
+def write_requests(path, count, seed, *, blocks=6, prefixes=12):
+    """Write requests that share prefixes, some more often than others; and last blocks that are their own."""
+    draw = random.Random(seed)  # noqa: S311 - the same each time
+    chains = [[100 * n + k for k in range(draw.randint(1, blocks))] for n in range(prefixes)]
+    lines = []
+    for n in range(count):
+        shared = chains[min(int(draw.expovariate(0.4)), prefixes - 1)]
+        own = [10_000 + 10 * n + k for k in range(draw.randint(1, 3))]
+        ids = [*shared[: draw.randint(1, len(shared))], *own]
+        tokens = 512 * len(ids) - draw.randint(0, 511)
+        lines.append({"timestamp": 700 * n, "input_length": tokens, "output_length": 8, "hash_ids": ids})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def requests(tmp_path):
+    return write_requests(tmp_path / "r.jsonl", 250, 3)
+
+
+def size(*args, check=True):
+    return run_cli("kvtrace", "size", *args, check=check)
+
+
+def sized(*args):
+    return json.loads(size(*args, "--json").stdout)
+
+
+GIVEN = ["--source", "mooncake", "--model", "tiny-1b", "--set", "tiers.gpu.capacity=64MiB"]
+PRESETS = {
+    "vllm-fs": ([], ("cpu", "nvme")),
+    "vllm-offload-cpu": (["--tp", "2"], ("cpu",)),
+    "lmcache-disk": (["--tp", "2"], ("cpu", "nvme")),
+    "lmcache-layerwise": ([], ("cpu", "nvme")),
+    "lmcache-mp": ([], ("cpu", "nvme")),
+    "mooncake-store": (["--set", "placement=write-back"], ("cpu", "nvme")),
+    "sglang-hicache": (["--set", "tiers.cpu.policy=s3fifo"], ("cpu", "nvme")),
+    "llm-d-fs": ([], ("nvme",)),
+    "mlperf": ([], ("cpu", "nvme")),
+}
+ROLES = {"cpu": "dram", "nvme": "nvme"}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_point_is_what_gen_counts(requests, tmp_path, preset):
+    options, tiers = PRESETS[preset]
+    draw = random.Random(preset)  # noqa: S311 - the same each time
+    axes = {tier: [draw.randrange(0, 600 * MIB), None] for tier in tiers}
+    given = [requests, "--source", "mooncake", "--gpu", "instant"]
+    if preset == "mlperf":
+        given = ["--users", "6", "--duration", "60s"]
+    given += ["--model", "tiny-1b", "--set", "tiers.gpu.capacity=64MiB", *options]
+    stated = [
+        part for tier, of in axes.items() for part in (f"--{ROLES[tier]}", ",".join(str(c or "unlimited") for c in of))
+    ]
+    found = sized(*given, "--preset", preset, *stated, "--target-hit", "1%")
+    assert len(found["points"]) == 2 ** len(tiers)
+    for point in found["points"]:
+        settings = [
+            ("--set", f"tiers.{tier}.capacity={of}")
+            for tier in tiers
+            if (of := point["capacities"][ROLES[tier]]) is not None
+        ]
+        unlimited = [tier for tier in tiers if point["capacities"][ROLES[tier]] is None]
+        own = tmp_path / "unlimited.toml"
+        own.write_text(without_capacity(preset, unlimited))
+        arguments = [*given, "--preset", own, *(a for s in settings for a in s)]
+        made = json.loads(run_cli("kvtrace", "gen", *arguments, "-o", tmp_path / "t.parquet", "--json").stdout)
+        compare(point, made["stats"])
+
+
+def without_capacity(preset, tiers):
+    """Return the TOML of `preset` in which `tiers` have no capacity."""
+    head, *parts = (FOLDER / f"{preset}.toml").read_text(encoding="utf-8").split("[[tiers]]")
+    for n, part in enumerate(parts):
+        name = part.split('name = "')[1].split('"')[0]
+        lines = [line for line in part.splitlines() if name not in tiers or not line.startswith("capacity")]
+        parts[n] = "\n".join(lines) + "\n"
+    return "[[tiers]]".join([head, *parts])
+
+
+def compare(point, stats):
+    assert point["sampling_rate"] == 1
+    assert point["lookups"] == stats["lookups"]
+    assert point["hit_ratio"] == pytest.approx(1 - stats["misses"] / stats["lookups"], abs=1e-12)
+    span_s = point["span_ns"] / NS_PER_S
+    for mine, other in zip(point["tiers"], stats["tiers"], strict=True):
+        for name in ("name", "hits", "hit_ratio", "read_bytes", "written_bytes", "deleted_bytes", "populated_bytes"):
+            assert mine[name] == other[name], name
+        # By the second, from the rows: together what the counters say.
+        assert mine["rates"]["read_bytes_per_s"]["mean"] * span_s == pytest.approx(other["read_bytes"])
+        assert mine["rates"]["write_bytes_per_s"]["mean"] * span_s == pytest.approx(other["written_bytes"])
+
+
+def test_saved_tokens_are_those_of_the_chunks_that_hit(requests):
+    found = sized(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "1%", "--dram", "0", "--nvme", "4GiB")
+    (point,) = found["points"]
+    hits = sum(tier["hits"] for tier in point["tiers"])
+    assert hits > 100
+    assert point["saved_tokens"] == 256 * hits
+    assert point["saved_tokens"] < point["input_tokens"]
+
+
+@pytest.mark.parametrize("preset", ["vllm-fs", "lmcache-disk", "mooncake-store"])
+def test_samples_are_as_far_off_as_they_say(tmp_path, preset):
+    path = write_requests(tmp_path / "many.jsonl", 2000, 8, blocks=12, prefixes=400)
+    given = [
+        path,
+        *GIVEN,
+        "--preset",
+        preset,
+        "--target-hit",
+        "20%",
+        "--dram",
+        "256MiB,1GiB",
+        "--nvme",
+        "1GiB,4GiB,16GiB",
+    ]
+    sampled, full = sized(*given, "--sample", "0.1"), sized(*given, "--sample", "1")
+    assert sampled["basis"]["points"] == "sampled"
+    assert full["basis"]["points"] == "simulated"
+    for estimated, point in zip(sampled["points"], full["points"], strict=True):
+        assert estimated["sampling_rate"] == 0.1
+        assert 0 < estimated["hit_ratio_error"] < 0.1
+        assert estimated["hit_ratio"] == pytest.approx(point["hit_ratio"], abs=estimated["hit_ratio_error"])
+        assert estimated["tiers"][-1]["written_bytes"] == pytest.approx(point["tiers"][-1]["written_bytes"], rel=0.1)
+        assert estimated["tiers"][-1]["rates"]["read_bytes_per_s"]["p99_second"] is None
+    # What is chosen, and the ceiling, are exact.
+    assert sampled["chosen"] == full["chosen"]
+    assert sampled["ceiling"] == full["ceiling"]
+
+
+def test_the_least_dram_is_chosen_and_with_prices_the_cheapest(requests):
+    given = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%"]
+    given += ["--dram", "32MiB,2GiB", "--nvme", "64MiB,2GiB"]
+    least = sized(*given)
+    reached = [p["capacities"] for p in least["points"] if p["hit_ratio"] >= 0.25]
+    assert reached == [{"dram": a * MIB, "nvme": b * MIB} for a, b in ((32, 2048), (2048, 64), (2048, 2048))]
+    assert least["chosen"]["capacities"] == reached[0]
+    cheap = sized(*given, "--price", "dram=1/GiB", "--price", "nvme=8/GiB")
+    assert cheap["chosen"]["capacities"] == reached[1]
+    assert cheap["chosen"]["price"] == pytest.approx(2 * 1 + 8 / 16)
+
+
+def test_between_two_capacities_of_ours_the_answer_is_found_closer(requests):
+    found = sized(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%")
+    line = [p for p in found["points"] if p["capacities"]["dram"] == found["chosen"]["capacities"]["dram"]]
+    assert len(line) == 13
+    sizes = [p["capacities"]["nvme"] for p in line]
+    assert sizes == sorted(sizes)
+    at = sizes.index(found["chosen"]["capacities"]["nvme"])
+    assert found["chosen"]["hit_ratio"] >= 0.25 > line[at - 1]["hit_ratio"]
+    assert sizes[at] <= 1.25 * sizes[at - 1]
+
+
+def test_a_target_that_no_capacity_reaches(requests):
+    done = size(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "99%")
+    ceiling = sized(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "99%")["ceiling"]["hit_ratio"]
+    assert done.stdout.splitlines()[0] == (
+        f"no capacity does: at most {100 * ceiling:.1f} % of look-ups hit (target 99 %), with unlimited DRAM and NVMe"
+    )
+    assert 0.2 < ceiling < 0.9
+
+
+def test_a_grid_that_is_too_small_says_what_would_do(requests):
+    done = size(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%", "--dram", "0", "--nvme", "8MiB")
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("none of these capacities does: ")
+    assert "with no DRAM and 8.00 MiB of NVMe" in first
+    assert "unlimited DRAM and NVMe would" in first
+
+
+def test_no_policy_exceeds_the_optimum(requests):
+    found = sized(requests, *GIVEN, "--preset", "vllm-fs", "--target-hit", "10%")
+    assert all(p["hit_ratio"] <= p["optimal_hit_ratio"] <= found["ceiling"]["hit_ratio"] for p in found["points"])
+    assert any(p["hit_ratio"] < p["optimal_hit_ratio"] for p in found["points"])
+
+
+def test_the_time_to_the_first_token_is_that_of_gen(tmp_path):
+    given = ["--users", "20", "--duration", "30s", "--preset", "lmcache-disk"]
+    given += ["--set", "tiers.gpu.capacity=1GiB", "--set", "tiers.nvme.read_bandwidth=1GB"]
+    capacities = ["--dram", "1GiB,64GiB", "--nvme", "1TiB"]
+    found = sized(*given, *capacities, "--target-ttft", "p95=10s")
+    for point in found["points"]:
+        settings = [("cpu", point["capacities"]["dram"]), ("nvme", point["capacities"]["nvme"])]
+        stated = [a for tier, of in settings for a in ("--set", f"tiers.{tier}.capacity={of}")]
+        made = run_cli("kvtrace", "gen", *given, *stated, "-o", tmp_path / "t.parquet", "--json")
+        assert point["first_token"] == json.loads(made.stdout)["stats"]["first_token"]
+    assert set(found["basis"].values()) == {"simulated", "modelled"}
+    times = [point["first_token"]["with_cache"]["p95_ns"] for point in found["points"]]
+    assert times[0] != times[1]
+    limit = sum(times) / 2 / NS_PER_S
+    chosen = sized(*given, *capacities, "--target-ttft", f"p95={limit:.9f}s")["chosen"]
+    assert chosen["first_token"]["with_cache"]["p95_ns"] == min(times)
+
+
+def test_wear_by_hand(requests):
+    given = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "1%", "--dram", "1GiB", "--nvme", "1GiB"]
+    found = sized(*given, "--endurance", "2DWPD,5y")["chosen"]["tiers"]
+    drive = found[-1]
+    per_day = drive["written_bytes"] / (249 * 0.7) * 86_400
+    assert drive["drive_writes_per_day"] == pytest.approx(per_day / 2**30)
+    assert drive["life_years"] == pytest.approx(2 * 5 / (per_day / 2**30))
+    assert [tier["drive_writes_per_day"] for tier in found[:-1]] == [None, None]
+    in_all = sized(*given, "--endurance", "1PB")["chosen"]["tiers"][-1]
+    assert in_all["life_years"] == pytest.approx(10**15 / per_day / 365)
+    assert sized(*given)["chosen"]["tiers"][-1]["life_years"] is None
+
+
+def test_the_page(requests, tmp_path):
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "size.html"
+    first = size(
+        requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%", "--html", page
+    ).stdout.splitlines()[0]
+    text = page.read_text()
+    assert f'<p class="headline">{first}</p>' in text
+    assert "<h1>Size for r.jsonl</h1>" in text
+    assert 'aria-label="hits against NVMe"' in text
+
+
+def test_users_have_capacities_that_suit_them():
+    found = sized(
+        "--users", "4", "--duration", "30s", "--model", "tiny-1b", "--preset", "lmcache-disk", "--target-hit", "1%"
+    )
+    capacities = [(p["capacities"]["dram"], p["capacities"]["nvme"]) for p in found["points"]]
+    assert len({dram for dram, _ in capacities}) == 2
+    largest = max(nvme for _, nvme in capacities)
+    assert largest / 2 < found["ceiling"]["live_bytes"] <= largest
+    assert found["points"][-1]["hit_ratio"] == found["ceiling"]["hit_ratio"]
+    # They ask sooner where computing takes no time, which they are spared only if that is said.
+    assert found["serving"]["gpu"] == "h100"
+
+
+def test_a_file_is_served_in_its_order_unless_a_gpu_is_said(requests):
+    given = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "1%", "--dram", "0", "--nvme", "1GiB"]
+    assert sized(*given)["serving"]["gpu"] == "instant"
+    timed = sized(*given, "--gpu", "l40s")
+    assert timed["serving"]["gpu"] == "l40s"
+    assert timed["chosen"]["first_token"]["requests"] == 250
+
+
+REFUSED = {
+    "no target": ([], "say what is to be reached: --target-hit 80%, or --target-ttft p99=2s"),
+    "over all": (["--target-hit", "120%"], "--target-hit 120%: must be > 0, and at most 100%"),
+    "no share": (["--target-hit", "80"], "80 % is written 80%"),
+    "no number": (["--target-hit", "most"], "write a share such as 80% or 0.8"),
+    "percentile": (["--target-ttft", "p98=2s"], "percentiles are p50, p95, p99, p99.9, p99.99"),
+    "no time": (["--target-ttft", "p99"], "write for example p99=2s"),
+    "no computing": (["--target-ttft", "p99=2s", "--gpu", "instant"], "nothing takes time with --gpu instant"),
+    "price of what": (["--target-hit", "1%", "--price", "tape=1/GiB"], "no tier tape; say the price of dram and nvme"),
+    "price of all": (["--target-hit", "1%", "--price", "dram=1/GiB"], "--price: say that of nvme too"),
+    "price per what": (["--target-hit", "1%", "--price", "dram=4"], "write for example dram=4/GiB"),
+    "price unit": (["--target-hit", "1%", "--price", "dram=4/XiB"], "unknown unit 'XiB'"),
+    "endurance": (["--target-hit", "1%", "--endurance", "5y"], "--endurance 5y: write 1DWPD,5y, or bytes in all"),
+    "no endurance": (["--target-hit", "1%", "--endurance", "0DWPD,5y"], "--endurance 0DWPD,5y: must be > 0"),
+    "capacity": (["--target-hit", "1%", "--nvme", "many"], "'many' is not a size"),
+    "no such tier": (
+        ["--target-hit", "1%", "--preset", "llm-d-fs", "--dram", "1GiB"], "--dram: the preset has no such tier, only",
+    ),
+    "sample": (["--target-hit", "1%", "--sample", "2"], "--sample 2: must be > 0, and at most 1"),
+    "sample of turns": (["--target-hit", "1%", "--sample", "0.1", "--preset", "mlperf"], "samples stand for all only"),
+    "nothing shared": (["--target-hit", "1%", "--preset", "mlperf"], "no request looks anything up"),
+    "page": (["--target-hit", "1%", "--html", "size.pdf"], "--html size.pdf: name it *.html"),
+    "model": (["--target-hit", "1%", "--model", "llama-3.1-71b"], "the nearest are"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_wrong_is_one_line(requests, what):
+    options, said = REFUSED[what]
+    given = [] if "--model" in options else ["--model", "tiny-1b"]
+    preset = [] if "--preset" in options else ["--preset", "lmcache-disk"]
+    done = size(requests, "--source", "mooncake", *given, *preset, *options, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    error = done.stderr.strip().splitlines()[-1]
+    assert said in error
+
+
+def test_models_by_the_names_that_people_type(requests):
+    given = [requests, "--source", "mooncake", "--preset", "lmcache-disk", "--target-hit", "1%", "--dram", "0"]
+    found = [
+        sized(*given, "--nvme", "1TiB", "--model", model)["chosen"]
+        for model in ("llama3.1-70b-instruct", "llama3.1-70b", "meta-llama/Llama-3.1-70B-Instruct")
+    ]
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.traces
+def test_the_conversation_trace():
+    path = TRACES / "mooncake_conversation.jsonl"
+    given = [path, "--source", "mooncake", "--model", "llama3.1-70b", "--tp", "4", "--preset", "lmcache-disk"]
+    done = size(*given, "--target-hit", "80%")
+    assert done.stdout.splitlines()[0] == (
+        "no capacity does: at most 37.8 % of look-ups hit (target 80 %), with unlimited DRAM and NVMe"
+    )
