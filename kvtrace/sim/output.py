@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,8 +101,8 @@ def _runs(kind: str, flush: Flush) -> Iterator[tuple[str, Any]]:
     sizes, is_other = flush.object_bytes, flush.is_other
     if is_other is None:
         is_other = np.zeros(len(sizes), np.int8)
-    starts = np.flatnonzero(np.diff(is_other, prepend=-1))
-    for start, end in zip(starts, [*starts[1:], len(sizes)], strict=True):
+    starts = [*np.flatnonzero(np.diff(is_other, prepend=-1)), len(sizes)]
+    for start, end in pairwise(starts):
         yield "other" if is_other[start] else kind, sizes[start:end]
 
 
