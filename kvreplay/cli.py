@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvreplay.commands import compare, discover, probe, sweep
+from kvreplay.commands import compare, discover, engine, probe, sweep
 from kvreplay.commands import run as replays
 from kvtrace.core.app import add_command, make_app
 from kvtrace.core.app import run as run_app
@@ -12,7 +12,15 @@ app = make_app(
     "Replay a trace on real tiers (O_DIRECT files, host memory) and record every operation.",
     "Example: kvreplay run conv.parquet --tier nvme=/mnt/scratch --tier cpu=ram -o run",
 )
-for command in (replays.run, replays.recover, sweep.sweep, compare.compare, discover.discover, probe.probe):
+for command in (
+    replays.run,
+    replays.recover,
+    sweep.sweep,
+    compare.compare,
+    engine.engine,
+    discover.discover,
+    probe.probe,
+):
     add_command(app, command)
 
 

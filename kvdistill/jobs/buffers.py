@@ -4,7 +4,7 @@ Of a buffer in 4 KiB pages that lie anywhere, 1 MiB is 256 pieces, but a device 
 request: the block layer then splits the I/O. Huge pages are one piece each. fio asks the kernel for them with
 iomem=mmaphuge, which fails where none are reserved; glibc does for any buffer, where its tunable says so. Shorter I/Os
 arrive whole in any case, but take longer to issue page by page: a closed loop is slower, and its gaps are others
-(docs/fio-jobs.md).
+(docs/concepts/fio-jobs.md).
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ _RATES = ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors")
 _PERCENTILES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
 _JUDGED = ("bandwidth_bytes_per_s", "operations_per_s", "latency_mean_ns", "latency_p50_ns")
 """Figures that should repeat; tails are shown, not judged."""
+_MIXED = {"run", "trace"}
+"""What is measured stands beside what was simulated: counts, bytes and sizes are of both."""
 _FAULTS = ("errors", "requeues", "splits")
 Key = tuple[str, str, str]
 """Tier or layer, operation, figure."""
@@ -47,7 +49,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     names: list[str]
     kind: str
-    """What all sides are: trace, run or probe."""
+    """What all sides are: trace, run or probe; `run and trace` where runs stand beside what was simulated."""
     trials: list[int]
     settings: dict[str, list[Any]]
     """Those that differ, one value a side."""
@@ -68,7 +70,7 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     """Return `sides` beside each other.
 
     Raises:
-        ConfigError: fewer than two, of different kinds, or one of nothing that has figures.
+        ConfigError: fewer than two, of kinds that have nothing in common, or one of nothing that has figures.
 
     """
     if len(sides) < 2:  # noqa: PLR2004 - a comparison
@@ -77,10 +79,14 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         if isinstance(side.reports[0], JobsReport):
             raise ConfigError(f"{side.name} holds jobs; they are compared with their source already: kvdistill report")
     kinds = [kind_of(side) for side in sides]
-    if len(set(kinds)) > 1:
+    is_mixed = set(kinds) == _MIXED
+    if len(set(kinds)) > 1 and not is_mixed:
         said = ", ".join(f"{side.name} is a {kind}" for side, kind in zip(sides, kinds, strict=True))
         raise ConfigError(f"only like with like is compared: {said}; kvdistill report shows them after each other")
     found = [_by_figure(side) for side in sides]
+    if is_mixed:
+        # A trace says what its deletes free, a run what they moved: nothing.
+        found = [{key: values for key, values in side.items() if key[1:] != ("delete", "bytes")} for side in found]
     keys = list(dict.fromkeys(key for side in found for key in side))
     lines = [
         ComparedLine(
@@ -90,7 +96,7 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     ]
     return Comparison(
         names=[side.name for side in sides],
-        kind=kinds[0],
+        kind=" and ".join(sorted(set(kinds))),
         trials=[len(side.reports) for side in sides],
         settings=differing([_settings(side.reports[0]) for side in sides]),
         warnings=[warning for side, own in zip(sides, found, strict=True) for warning in _warnings(side, own)],
@@ -138,9 +144,6 @@ def _of_trace(report: TraceReport) -> Iterator[tuple[Key, float | None]]:
             key = (row["tier"], row["op"], name)
             totals[key] = totals.get(key, 0) + row[column]
     yield from totals.items()
-    for row in report.sizes:
-        for name in ("p50_bytes", "mean_bytes", "max_bytes"):
-            yield (row["tier"], row["op"], f"size_{name}"), row[name]
     yield from _of_both(report)
 
 
@@ -161,6 +164,9 @@ def _of_run(report: RunReport) -> Iterator[tuple[Key, float | None]]:
 
 
 def _of_both(report: TraceReport | RunReport) -> Iterator[tuple[Key, float | None]]:
+    for row in report.sizes:
+        for name in ("p50_bytes", "mean_bytes", "max_bytes"):
+            yield (row["tier"], row["op"], f"size_{name}"), row[name]
     for row in report.reuse:
         yield (row["tier"], "read", "reuse_p50_bytes"), row["p50_bytes"]
     for row in report.writes_per_day:

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from kvreplay.config.setting import Setting
+from kvreplay.config.config import Config
 from kvreplay.probes.devices import beneath
 from kvreplay.probes.measure import ATTACHED
 from kvreplay.tiers.host import device_number
@@ -91,19 +91,22 @@ class Probed:
 
 
 @contextmanager
-def beside(setting: Setting, output: Path) -> Iterator[Callable[[int | None], Probed | None]]:
+def beside(
+    config: Config, tiers: list[Tier | None], output: Path, *, is_of_all: bool = False
+) -> Iterator[Callable[[int | None], Probed | None]]:
     """Attach probes to this process tree if the configuration asks; yield a function that ends them.
 
-    It takes the replay's start on the monotonic clock, or None if it never started.
+    `is_of_all` attaches them to all processes on the tiers' disks instead: the kernel's own write back a page cache.
+    The function takes the replay's start on the monotonic clock, or None if it never started.
     Where they cannot run, one line on stderr says why and what mends it, and the replay goes on.
     """
-    if not setting.config.is_probed:
+    if not config.is_probed:
         yield lambda _started_ns: None
         return
     with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.resolve().parent) as staging:
         directory, process = Path(staging) / "probe", None
         try:
-            process = _attach(_command(setting, directory))
+            process = _attach(_command(config, tiers, directory, is_of_all=is_of_all))
         except ProbeUnavailable as error:
             left_out = _left_out(str(error))
         if process is None:
@@ -141,11 +144,13 @@ def _stderr(process: subprocess.Popen[str]) -> IO[str]:
     return cast("IO[str]", process.stderr)
 
 
-def _command(setting: Setting, directory: Path) -> list[str]:
-    command = [sys.executable, "-m", "kvreplay.cli", "probe", "--pid", str(os.getpid()), "-o", str(directory)]
-    for device in _devices(setting.tiers):
+def _command(config: Config, tiers: list[Tier | None], directory: Path, *, is_of_all: bool) -> list[str]:
+    command = [sys.executable, "-m", "kvreplay.cli", "probe", "-o", str(directory)]
+    if not is_of_all:
+        command += ["--pid", str(os.getpid())]
+    for device in _devices(tiers):
         command += ["--dev", str(device)]
-    return [*command, "--histograms-only"] if setting.config.is_histograms_only else command
+    return [*command, "--histograms-only"] if config.is_histograms_only else command
 
 
 def _devices(tiers: list[Tier | None]) -> list[Path]:

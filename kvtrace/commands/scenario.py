@@ -1,4 +1,4 @@
-"""What a simulation is asked for on the command line: the caching stack, who asks, until when; `gen` and `size`."""
+"""What a simulation is asked for on the command line: the caching stack, who asks, until when, on which drive."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ EnduranceOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Drive:
+class WornDrive:
     """The drive that is worn."""
 
     size_bytes: int | None
@@ -109,11 +109,11 @@ class DriveArguments:
     ] = None
     endurance: EnduranceOption = None
 
-    def read(self) -> Drive:
+    def read(self) -> WornDrive:
         """Return the drive; ConfigError if it is not well said."""
         from kvtrace.core.statistics import parse_drive_size
 
-        return Drive(parse_drive_size(self.drive_size), parse_endurance(self.endurance))
+        return WornDrive(parse_drive_size(self.drive_size), parse_endurance(self.endurance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def prepare(
 
     users.check(source, file)
     if turns is not None and file is None:
-        raise ConfigError(f"--turns {turns} is of a FILE's sessions; synthetic users always wait for their answers")
+        raise ConfigError(f"--turns {turns} is for the sessions of a FILE to read; without one, users are synthetic")
     settings, ranks = stack.settings or (), run.tensor_parallel
     preset = load_preset(stack.preset, settings)
     asked = None if file is None else source.read(file, run.seed, run.max_requests)

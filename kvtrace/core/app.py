@@ -35,7 +35,7 @@ PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
 SECTIONS = {
     "Source": "source block-tokens time-unit tokenizer max-conversations max-input-tokens over-limit conversation-rate "
     "live-conversations cycle-ids cycles jitter time-scale",
-    "Arrivals": "request-rate arrivals burstiness amplitude day",
+    "Arrivals": "turns request-rate arrivals burstiness amplitude day",
     "Load": "as-fast-as-possible io-bytes engine buffered gds fsync layout queue-depths speeds jobs",
     "Limits": "from to busiest whole max-requests max-runtime warmup on-error trials",
     "Target": "target destroy-data overwrite-signature discard precondition keep space huge-pages fio-version "

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,22 @@ from kvtrace.core.errors import ConfigError
 T = TypeVar("T")
 _MOST_DOTS = 200
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+
+
+def check_ranges(
+    holder: msgspec.Struct,
+    prefix: str,
+    ranges: Mapping[str, tuple[float, float]],
+    require: Callable[[bool, str], None],
+) -> None:
+    """Call `require` with each number of `holder`, alone or in a list, that `ranges` bounds, by class and field."""
+    for field in holder.__struct_fields__:
+        bounds, value = ranges.get(f"{type(holder).__name__}.{field}"), getattr(holder, field)
+        if bounds is None or value is None:
+            continue
+        least, most = bounds
+        for number in value if isinstance(value, tuple) else (value,):
+            require(least <= number <= most, f"{prefix}{field}(={number}) must be >= {least}, and at most {most}")
 
 
 def load_toml(path: Path) -> dict[str, Any]:

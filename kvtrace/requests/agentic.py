@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from array import array
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -176,7 +177,10 @@ def _ordered(
     gather = np.arange(len(ids)) + np.repeat(ends[:-1][order] - offsets[:-1], lengths)
     ordered = times[order]
     tokens = column(columns.inputs)[order], column(columns.outputs)[order]
-    place = {"session_id": dense(column(columns.sessions)[order])[0], "turn": column(columns.turns)[order]}
+    place: dict[str, Any] = {
+        "session_id": dense(column(columns.sessions)[order])[0],
+        "turn": column(columns.turns)[order],
+    }
     if any(columns.took):
         place["answered_ns"] = ordered - ordered[0] + column(columns.took)[order]
     return Requests(ordered - ordered[0], *tokens, offsets, ids[gather], block_tokens, origin, notes, **place)

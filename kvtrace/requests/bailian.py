@@ -118,10 +118,12 @@ def read(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
     }
     origin = origin_of("bailian", path, lines.sha256, len(times), block_tokens, **facts)
     tokens, notes = (prompt_tokens, column(outputs)), _notes(conversations, types, ambiguous, unnamed)
-    place = {"session_id": column(sessions), "turn": column(turns)}
-    waits = conversations.waits(arrivals)
-    tokens = (arrivals - arrivals[0], *tokens)
-    return Requests(*tokens, ends, chained, block_tokens, origin, notes, **place, waits=waits)
+    return Requests(
+        *(arrivals - arrivals[0], *tokens, ends, chained, block_tokens, origin, notes),
+        session_id=column(sessions),
+        turn=column(turns),
+        waits=conversations.waits(arrivals),
+    )
 
 
 def _check(line: _Line, block_tokens: int, lines: JsonLines[_Line], number: int) -> None:

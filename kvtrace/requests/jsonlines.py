@@ -59,3 +59,9 @@ class JsonLines(Generic[T]):
                         names = decode_json(text, _NAMES, self.path, row=number)
                         self.fields.update(names)
                     yield number, decoded
+
+
+def unused_notes(fields: set[str], used: type[msgspec.Struct]) -> list[str]:
+    """Return the note that names the `fields` of a file's rows that `used` has not; nothing if it has all."""
+    left = sorted(fields.difference(used.__struct_fields__))
+    return [f"fields of the file that are not used: {', '.join(left)}"] if left else []

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from kvtrace.requests.requests import MAX_TOKENS, NONE, Ints, column
+from kvtrace.requests.requests import MAX_NS, MAX_TOKENS, NONE, Ints, column
 
 
 @dataclass(slots=True)
 class _Session:
     number: int
+    last_row: int = NONE
     turns: int = 0
     last_ns: int = 0
     first_id: int = NONE
@@ -29,28 +31,37 @@ class Sessions:
 
     def __init__(self) -> None:
         """Start without any."""
-        self.number, self.turn = array("q"), array("q")
-        self.untimed = self.later = self._continued = 0
+        self.number, self.turn, self.answered = array("q"), array("q"), array("q")
+        self.untimed = self.first_untimed = self.later = self.delays = self.unnamed = self._continued = 0
         self._known: dict[str | int, _Session] = {}
 
     def __len__(self) -> int:
         """Return how many sessions there are."""
         return len(self._known)
 
-    def knows(self, name: str | int | None) -> bool:
-        """Whether an earlier row is of the session `name`."""
-        return name in self._known
+    def last_ns(self, name: str | int) -> int:
+        """Return when the last turn of the session `name` arrives; 0 before its first."""
+        session = self._known.get(name)
+        return 0 if session is None else session.last_ns
 
-    def add(self, name: str | int | None, time_ns: int | None, delay_ns: int, ids: list[int] | None) -> int:
+    def add(self, name: str | int | None, time_ns: int | None, delay_ns: int | None, ids: list[int] | None) -> int:
         """Enter the next row, of the session `name`; return when it arrives: at `time_ns`, or after its last turn."""
         if name is None:
             self.number.append(NONE)
             self.turn.append(NONE)
+            self.answered.append(min(time_ns or 0, MAX_NS))
             return time_ns or 0
         session = self._known.setdefault(name, _Session(len(self._known)))
         if time_ns is None:
-            self.untimed += 1
-            time_ns = session.last_ns + delay_ns
+            self.untimed += bool(session.turns)
+            self.first_untimed += not session.turns
+            time_ns = session.last_ns + (delay_ns or 0)
+        if session.turns and delay_ns is not None:
+            self.delays += 1
+            self.answered[session.last_row] = time_ns - delay_ns
+        session.last_row = len(self.answered)
+        self.answered.append(min(time_ns, MAX_NS))
+        self.unnamed += ids is None
         first = ids[0] if ids else NONE
         if session.turns:
             self.later += 1
@@ -74,10 +85,13 @@ class Sessions:
         answer on a session is its own, and so are its blocks, which get new ids; a partial last one gets none. Rows of
         a file whose prompts are whole stay as they are.
         """
+        free = 1 + max((max(chain) for chain in chains if chain), default=-1)
         if not self.is_delta:
+            for row, chain in enumerate(chains if self.unnamed else ()):
+                if not chain:
+                    chain.extend(range(free, free := free + int(inputs[row]) // block_tokens))
             return inputs, NONE
         known = [_Session(n) for n in range(len(self))]
-        free = 1 + max((max(chain) for chain in chains if chain), default=-1)
         whole = inputs.copy()
         for row, number in enumerate(self.number):
             if number == NONE:
@@ -99,11 +113,22 @@ class Sessions:
         """Return what the metadata says of the sessions; nothing without any."""
         return {"conversations": len(self)} if self._known else {}
 
-    def columns(self, order: Ints) -> dict[str, Ints]:
-        """Return the columns session_id and turn, by `order`; none if no row names a session."""
+    def columns(self, order: Ints, start_ns: int) -> dict[str, Any]:
+        """Return what Requests has of sessions, by `order` and from `start_ns` on; nothing if no row names one."""
         if not self._known:
             return {}
-        return {"session_id": column(self.number)[order], "turn": column(self.turn)[order]}
+        found: dict[str, Any] = {"session_id": column(self.number)[order], "turn": column(self.turn)[order]}
+        if self.delays:
+            found["answered_ns"] = column(self.answered)[order] - start_ns
+            found["pause"] = "the file's delay, and where a turn has none, the time between arrivals"
+        return found | ({"untimed": self._untimed_note} if self.untimed else {})
+
+    @property
+    def _untimed_note(self) -> str:
+        return (
+            f"{self.untimed} later turns have no timestamp: they arrive their delay after the turn before them "
+            "arrived; how long an answer took is not in the file"
+        )
 
     def notes(self) -> list[str]:
         """Return what was assumed of the file's sessions."""
@@ -117,10 +142,11 @@ class Sessions:
                 "inputs and outputs and that, and blocks after a session's first prompt are its own"
             )
         if self.untimed:
-            notes.append(
-                f"{self.untimed} rows have no timestamp: they arrive their delay after the turn before them arrived, "
-                "and first turns at 0; how long an answer took is not in the file"
-            )
+            notes.append(self._untimed_note)
+        if self.first_untimed:
+            notes.append(f"{self.first_untimed} first turns have no timestamp: they arrive at 0")
+        if self.unnamed:
+            notes.append(f"{self.unnamed} rows have no hash_ids: what they ask for is shared within their session only")
         return notes
 
 

@@ -148,7 +148,7 @@ def _scale(requests: Requests, factor: float) -> Requests:
     scaled = replace(
         requests,
         arrival_ns=times,
-        answered_ns=None if answered is None else np.rint(np.minimum(answered * factor, MAX_NS)).astype(np.int64),
+        answered_ns=None if answered is None else np.rint(np.clip(answered * factor, -MAX_NS, MAX_NS)).astype(np.int64),
         waits=None if waits is None else waits.scaled(factor),
     )
     return _noted(scaled, f"times were multiplied by {factor:g}")

@@ -83,7 +83,7 @@ def end(world: World, actor: int) -> int:
         _use_backwards(world, actor)
     if world.knobs.source != USERS:
         if world.knobs.follows:
-            call_followers(world, world.came[me.request].actor, 0)
+            call_followers(world, world.following.came[me.request].actor, 0)
         leave(world, actor)
         world.idle[world.control.idle] = actor
         world.control.idle += 1

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.core.structures import Structure, number, part, record, table
-from kvtrace.sim.columns import RowColumns
+from kvtrace.sim.events import EVENT, Following, int64s
 from kvtrace.users.synthetic import USER
 
 UNBOUNDED = 2**62
@@ -36,49 +36,44 @@ QUEUES = 4
 """Lists that a tier may keep its slots in."""
 
 
-def _int64s(names: str) -> np.dtype[Any]:
-    """Return a record of int64 fields, `names` with spaces between."""
-    return np.dtype([(name, "i8") for name in names.split()])
-
-
 TIER = np.dtype(
     [
-        *_int64s("limit low largest used").descr,
+        *int64s("limit low largest used").descr,
         # What happened in it, in bytes but for the hits; populated: written before the start.
-        *_int64s("hits hit_bytes written_bytes deleted_bytes read_bytes populated_bytes").descr,
+        *int64s("hits hit_bytes written_bytes deleted_bytes read_bytes populated_bytes").descr,
         # The service model: bytes a microsecond (0: takes no time), operations at once, and until when it is busy.
-        *_int64s("read_rate write_rate latency_ns concurrency read_busy_ns write_busy_ns").descr,
+        *int64s("read_rate write_rate latency_ns concurrency read_busy_ns write_busy_ns").descr,
         # Its policy's operations, as addresses of compiled functions; all 0: LRU.
-        *_int64s("on_hit on_insert choose on_remove forget").descr,
+        *int64s("on_hit on_insert choose on_remove forget").descr,
         # With LRU: 1 + the slot that the next one used comes right behind, or 0: it is the most recent.
-        *_int64s("behind").descr,
+        *int64s("behind").descr,
         # Which objects it takes, as admission.py counts: the count or the window that its admission needs, what was
         # referred to since the last halving of counts, how often they were halved, and what it did not take.
-        *_int64s("admission admission_count decay_ns window referred halvings refused refused_bytes").descr,
+        *int64s("admission admission_count decay_ns window referred halvings refused refused_bytes").descr,
         # What waits to be stored: where in World.offers, how much may, the oldest, and how many; how often it is looked
         # at (0: whenever the tier is free), and when next; what it had no room for, and what was gone before its turn.
-        *_int64s("queue_first queue_limit queue_head waiting heartbeat_ns beat_ns").descr,
-        *_int64s("dropped dropped_bytes lost lost_bytes").descr,
+        *int64s("queue_first queue_limit queue_head waiting heartbeat_ns beat_ns").descr,
+        *int64s("dropped dropped_bytes lost lost_bytes").descr,
         # Objects and bytes of a bucket (0: none), what each object adds to it and to its file beside; how many live.
-        *_int64s("bucket_objects bucket_bytes bucket_key_bytes bucket_meta_bytes buckets").descr,
+        *int64s("bucket_objects bucket_bytes bucket_key_bytes bucket_meta_bytes buckets").descr,
         # When it makes room, if only at times: each so many ns (0: whenever it must), the last of these times, the
         # bytes from which on it does, by what share of them (in millionths; 0: down to `low`), and to which bytes it is
         # going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards.
-        *_int64s("evict_every_ns polled_ns trigger evict_ppm goal loads_backwards stores_backwards").descr,
+        *int64s("evict_every_ns polled_ns trigger evict_ppm goal loads_backwards stores_backwards").descr,
         # What one policy alone needs: how long an object lives (TTL); bytes ARC means T1 to have; whether S3-FIFO ever
         # evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
         ("ttl_ns", "i8"),
         ("target", "f8"),
-        *_int64s("has_evicted hand free_group groups").descr,
+        *int64s("has_evicted hand free_group groups").descr,
     ]
 )
 """A tier: bytes it may hold, bytes it goes down to when it must make room, largest object it takes, bytes it holds."""
 
-QUEUE = _int64s("head tail bytes")
+QUEUE = int64s("head tail bytes")
 """A list of a tier's slots: the most recent, the least recent, and the bytes of all (not counted for LRU)."""
 
 SLOT = np.dtype(
-    [*_int64s("object size home").descr, ("live", "i2"), ("held", "i2"), ("seen", "i1"), ("is_loose", "i1")], align=True
+    [*int64s("object size home").descr, ("live", "i2"), ("held", "i2"), ("seen", "i1"), ("is_loose", "i1")], align=True
 )
 """A slot: the object it holds, its bytes (all ranks together), where in World.contexts it is named (NONE: nowhere, or
 in World.items), a bit for each tier it is live in, 1 if somebody may still ask for it and 2 << t if it waits for tier t
@@ -92,10 +87,10 @@ NOTE = np.dtype([("count", "i8"), ("place", "i4"), ("top", "i4"), ("members", "i
 which group); and of the LFU group of this number its most recent slot (if unused: the next unused group) and how many
 it has."""
 
-OFFER = _int64s("slot since")
+OFFER = int64s("slot since")
 """What waits to be stored, and since when."""
 
-MEMBER = _int64s("bucket offset older")
+MEMBER = int64s("bucket offset older")
 """Of a slot in a bucket: the bucket's slot, where in it it begins, and the member before it; of a bucket's slot: how
 many bytes it has, of all ranks and layers, and its last member."""
 
@@ -106,7 +101,7 @@ PACKED_BITS = 9
 """Of what stands for an object that needs no slot: a bit for each tier it is live in, and whether it was seen. The
 number of the object is above; and -2 less all that is what stands in World.contexts, where a slot is >= 0."""
 
-ACTOR = _int64s(
+ACTOR = int64s(
     "step request session turn input output new_tokens first context length new stage decoded decode_start history "
     "asked_ns reached missed_tokens entry prompt shared retrieved retrieved_objects retrieved_tokens queued_ns "
     "served_ns first_step"
@@ -117,47 +112,38 @@ ACTOR = _int64s(
 be computed before it when it came, `served_ns` when its last read is done, `first_step` the batch's clock when it
 joined."""
 
-CONVERSATION = _int64s("context length tokens remaining")
+CONVERSATION = int64s("context length tokens remaining")
 """A conversation of a file: row of World.contexts (NONE before it begins and after it ends), how many objects, tokens
 so far, and requests that have not ended."""
 
-ITEM = _int64s("tokens first objects uses")
+ITEM = int64s("tokens first objects uses")
 """What is shared by all: tokens, first of its slots (they are consecutive), how many, and how often it was decoded."""
 
-PIECE = _int64s("bytes kind window token_bytes state_bytes")
+PIECE = int64s("bytes kind window token_bytes state_bytes")
 """What a chunk consists of: bytes of all ranks, kind, window in tokens; and what one rank reads in a decode step, for
 each token and of a state."""
 
-EVENT = _int64s("when actor")
-"""Who acts when: at a time in ns, or at a count of the batch's clock."""
-
-FOLLOWER = _int64s("row delay_ns is_of_start")
-"""A request of a file that waits for another, and how long after its start or the end of its answer it may come."""
-
-WAITING = _int64s("left ready_ns")
-"""A request of a file that follows others: how many it still waits for, and when it may come for all that is known."""
-
-BATCH = _int64s("size bytes step_ns steps since_ns due_ns waiting")
+BATCH = int64s("size bytes step_ns steps since_ns due_ns waiting")
 """The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the
 clock of steps, and the time when it stood there; when the first that waits for the clock is due, and how many wait."""
 
-WANTED = _int64s("tier slot leaving lower")
+WANTED = int64s("tier slot leaving lower")
 """At a depth of demotions: the tier that makes room, for which slot, which it gives up (NONE: not yet
 chosen), and the tier that takes that (NONE: none does)."""
 
-ASKED = _int64s("arrival_ns request_id session_id turn input_tokens output_tokens qos kind")
+ASKED = int64s("arrival_ns request_id session_id turn input_tokens output_tokens qos kind")
 """A request of a user, as in the requests table."""
 
-FIRST_TOKEN = _int64s("with_cache_ns without_cache_ns")
+FIRST_TOKEN = int64s("with_cache_ns without_cache_ns")
 
-CONTROL = _int64s(
+CONTROL = int64s(
     "pending now arrived heap_size next_request next_session next_object made logged need min_size max_size answered "
     "populated rows free idle idle_contexts prefill_busy_ns uses loose coming"
 )
 """Where the loop is: the actor whose step is due, the time, how much is in each buffer and stack, how much `need` asks
 for, the least and largest size of an object, and until when prompts are being computed."""
 
-TOTAL = _int64s(
+TOTAL = int64s(
     "requests input_tokens output_tokens lookups lookup_bytes decode_misses unplaced prompt_lookups prompt_hits "
     "document_lookups document_hits decoded_tokens decoding_ns prefills waiting_ns"
 )
@@ -242,9 +228,33 @@ class Knobs(Structure):
     entries = number()
     """With DECODE_ONLY: each user's items, from `first_entry` on."""
     follows = number()
-    """Requests of a file wait for others, as World.followers says."""
+    """Requests of a file wait for others."""
     context_width = number()
     """Objects that a row of World.contexts holds."""
+
+
+class RowColumns(Structure):
+    """Trace rows, a table a column; request and stage NONE for background work."""
+
+    ts_ns = table("i8")
+    op = table("i1")
+    tier = table("i1")
+    phase = table("i1")
+    object_id = table("i8")
+    length_bytes = table("i8")
+    request_id = table("i8")
+    stage = table("i4")
+    rank = table("i2")
+
+    def room_for(self, rows: int) -> None:
+        """Make new, empty columns of so many `rows`."""
+        for name, field in self.fields.items():
+            setattr(self, name, np.empty(rows, field.dtype))
+
+    def use(self, columns: dict[str, Any]) -> None:
+        """Write into `columns`, which nobody else needs."""
+        for name, column in columns.items():
+            setattr(self, name, column)
 
 
 class World(Structure):
@@ -255,6 +265,7 @@ class World(Structure):
     total = record(TOTAL)
     batch = record(BATCH)
     rows = part(RowColumns)
+    following = part(Following)
     tiers = table(TIER)
     queues = table(QUEUE)
     """[tiers, QUEUES]"""
@@ -293,16 +304,6 @@ class World(Structure):
     """[requests]; empty with users. The rest of the file's columns follow."""
     input_tokens = table("i8")
     output_tokens = table("i8")
-    first_follower = table("i8")
-    """With knobs.follows: request n is waited for by followers[first_follower[n]:first_follower[n + 1]]."""
-    followers = table(FOLLOWER)
-    waiting = table(WAITING)
-    """With knobs.follows: [requests]"""
-    coming = table(EVENT)
-    """With knobs.follows: [requests]: a heap of those that wait for none any more, by arrival; control.coming of
-    them."""
-    came = table(EVENT)
-    """With knobs.follows: [requests]: those that have arrived, in order, and when; control.arrived of them."""
     conversation = table("i8")
     """With CONVERSATIONS: [requests]: the row of `conversations`."""
     conversations = table(CONVERSATION)

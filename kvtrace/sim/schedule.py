@@ -65,7 +65,7 @@ def next_arrival_ns(world: World) -> int:
     if control.arrived < world.knobs.max_requests:
         if world.knobs.follows:
             if control.coming > 0:
-                when = world.coming[0].when
+                when = world.following.coming[0].when
         elif control.arrived < len(world.arrival_ns):
             when = world.arrival_ns[control.arrived]
     return when
@@ -77,9 +77,9 @@ def take_arrival(world: World) -> int:
     control = world.control
     request: int = control.arrived
     if world.knobs.follows:
-        request = pop(world.coming, control.coming)
+        request = pop(world.following.coming, control.coming)
         control.coming -= 1
-        came = world.came[control.arrived]
+        came = world.following.came[control.arrived]
         came.when, came.actor = control.now, request
     control.arrived += 1
     return request
@@ -89,14 +89,14 @@ def take_arrival(world: World) -> int:
 def call_followers(world: World, request: int, is_of_start: int) -> None:
     """Let those come that follow the file's `request` once it starts, or has ended, and that wait for nothing else."""
     control = world.control
-    for i in range(world.first_follower[request], world.first_follower[request + 1]):
-        follower = world.followers[i]
+    for i in range(world.following.first[request], world.following.first[request + 1]):
+        follower = world.following.followers[i]
         if follower.is_of_start == is_of_start:
-            waiting = world.waiting[follower.row]
+            waiting = world.following.waiting[follower.request]
             waiting.ready_ns = max(waiting.ready_ns, control.now + follower.delay_ns)
             waiting.left -= 1
             if waiting.left == 0:
-                push(world.coming, control.coming, waiting.ready_ns, follower.row)
+                push(world.following.coming, control.coming, waiting.ready_ns, follower.request)
                 control.coming += 1
 
 

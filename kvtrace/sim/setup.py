@@ -14,6 +14,7 @@ from kvtrace.requests.requests import Requests
 from kvtrace.requests.turns.waits import Waits
 from kvtrace.sim import empty, records
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
+from kvtrace.sim.events import EVENT
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion, Recency
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, bytes_of
@@ -102,14 +103,15 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     _set_items(world, preset, library, sizes)
     _set_requests(world, load)
     if load.waits is not None:
-        _set_waits(world, load.waits)
+        world.knobs.follows = True
+        world.control["coming"] = world.following.follow(load.waits, world.arrival_ns)
     world.actors["entry"] = world.actors["prompt"] = NONE
     world.actors["context"] = np.arange(count)
     if len(world.contexts) == 0:
         world.contexts = empty.new_contexts(count * WIDTH)
     world.idle, world.idle_contexts = np.arange(count - 1, -1, -1), np.arange(count - 1, -1, -1)
     world.control["idle"] = world.control["idle_contexts"] = count
-    world.heap, world.decoding = np.zeros(count + 1, records.EVENT), np.zeros(count + 1, records.EVENT)
+    world.heap, world.decoding = np.zeros(count + 1, EVENT), np.zeros(count + 1, EVENT)
     world.batch["due_ns"] = records.UNBOUNDED
     world.users, starts = synthetic.make_users(load.users if requests is None else 0, load.seed)
     _schedule(world, starts, load.until_ns)
@@ -265,26 +267,6 @@ def _set_requests(world: World, load: Load) -> None:
     world.conversations = np.zeros(count, records.CONVERSATION)
     world.conversations["context"] = NONE
     world.conversations["remaining"] = np.bincount(world.conversation, minlength=count)
-
-
-def _set_waits(world: World, waits: Waits) -> None:
-    """Say which requests wait for which, and let those that wait for none come at their times."""
-    count, order = len(world.arrival_ns), np.argsort(waits.before, kind="stable")
-    world.knobs.follows = True
-    world.first_follower = np.concatenate(
-        [np.zeros(1, np.int64), np.cumsum(np.bincount(waits.before, minlength=count))]
-    )
-    world.followers = np.zeros(len(waits), records.FOLLOWER)
-    for name, values in (("row", waits.row), ("delay_ns", waits.delay_ns), ("is_of_start", waits.is_of_start)):
-        world.followers[name] = values[order]
-    world.waiting, world.came = np.zeros(count, records.WAITING), np.zeros(count, records.EVENT)
-    world.waiting["left"] = np.bincount(waits.row, minlength=count)
-    world.waiting["ready_ns"] = waits.not_before_ns
-    world.coming = np.zeros(count, records.EVENT)
-    firsts = np.flatnonzero(world.waiting["left"] == 0)
-    # They are in order of arrival, and what is in order is a heap.
-    world.coming["when"][: len(firsts)], world.coming["actor"][: len(firsts)] = world.arrival_ns[firsts], firsts
-    world.control["coming"] = len(firsts)
 
 
 def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:

@@ -21,6 +21,7 @@ import numpy as np
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import ModelShape
 from kvtrace.sim import counters, empty, loop, records, setup
+from kvtrace.sim.events import EVENT
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.setup import FOREVER_NS, Load
 from kvtrace.users.workload import library_of
@@ -37,7 +38,7 @@ class Flush:
     """What the simulation made since the last flush; the arrays are the taker's to keep."""
 
     rows: dict[str, Any]
-    """Trace rows, an array a column of columns.RowColumns; request and stage NONE for background work."""
+    """Trace rows, an array a column of records.RowColumns; request and stage NONE for background work."""
     object_bytes: Any
     """int64: sizes of the next objects, one rank's bytes each, `ranks` objects a slot."""
     is_other: Any
@@ -113,7 +114,7 @@ class Simulation:
         """Return which requests of the file arrived, in order, and when, ns; None if all arrive at their times."""
         if self.load.waits is None:
             return None
-        came = self.world.came[: self.world.control["arrived"]]
+        came = self.world.following.came[: self.world.control["arrived"]]
         return came["actor"], came["when"]
 
     @property
@@ -215,7 +216,7 @@ class Simulation:
         idle[:old] = np.arange(2 * old - 1, old - 1, -1)
         now.idle, now.control["idle"] = idle, old
         now.actors = np.concatenate([now.actors, np.zeros(old, records.ACTOR)])
-        now.heap, now.decoding = (np.concatenate([a, np.zeros(old, records.EVENT)]) for a in (now.heap, now.decoding))
+        now.heap, now.decoding = (np.concatenate([a, np.zeros(old, EVENT)]) for a in (now.heap, now.decoding))
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
     def _grow_contexts(self) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kvtrace.core.config import check_ranges
 from kvtrace.core.errors import ConfigError
 
 MAX_ITEMS = 10**7
@@ -91,31 +92,29 @@ class LoadDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Virtual time, likewise, such as `300s`."""
 
 
+WORKLOAD_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "Workload.prompt_share": (0, 1),
+    "Workload.prompt_tokens": (1, MAX_ITEM_TOKENS),
+    "Workload.rag_share": (0, 1),
+    "Workload.rag_documents": (1, MAX_ITEMS),
+    "Workload.rag_document_tokens": (1, MAX_ITEM_TOKENS),
+    "Workload.rag_chunk_tokens": (1, MAX_ITEM_TOKENS),
+    "Workload.rag_top_chunks": (1, MAX_TOP_CHUNKS),
+    "Workload.decode_entries": (1, MAX_ITEMS),
+    "Workload.decode_entry_tokens": (1, MAX_ITEM_TOKENS),
+    "LoadDefaults.users": (1, MAX_ITEMS),
+}
+"""The smallest and largest value of each field that has one, by class and name; of a list, of each number in it."""
+
+
 def check(
     workload: Workload, chunk_tokens: int, *, stores_generated: bool, require: Callable[[bool, str], None]
 ) -> None:
     """Call `require` with all that must hold of `workload`; `chunk_tokens` is 0 for entry=turn."""
-    for name in ("prompt_share", "rag_share"):
-        share = getattr(workload, name)
-        require(0 <= share <= 1, f"workload.{name}(={share}) must be from 0 to 1")
-    for name, most in (
-        ("rag_documents", MAX_ITEMS),
-        ("rag_chunk_tokens", MAX_ITEM_TOKENS),
-        ("rag_top_chunks", MAX_TOP_CHUNKS),
-        ("decode_entries", MAX_ITEMS),
-        ("decode_entry_tokens", MAX_ITEM_TOKENS),
-    ):
-        value = getattr(workload, name)
-        require(0 < value <= most, f"workload.{name}(={value}) must be > 0, and at most {most}")
-    require(
-        len(workload.prompt_tokens) > 0 and all(0 < t <= MAX_ITEM_TOKENS for t in workload.prompt_tokens),
-        f"workload.prompt_tokens(={list(workload.prompt_tokens)}) must be some lengths > 0, at most {MAX_ITEM_TOKENS}",
-    )
+    check_ranges(workload, "workload.", WORKLOAD_RANGES, require)
+    require(len(workload.prompt_tokens) > 0, "workload.prompt_tokens(=[]) must be some lengths")
     low, high = workload.rag_document_tokens or DOCUMENT_TOKENS
-    require(
-        0 < low <= high <= MAX_ITEM_TOKENS,
-        f"workload.rag_document_tokens(={[low, high]}) must be shortest and longest, > 0, at most {MAX_ITEM_TOKENS}",
-    )
+    require(low <= high, f"workload.rag_document_tokens(={[low, high]}) must be shortest and longest")
     for name in ("rag_chunk_tokens",) * bool(workload.rag_share) + ("decode_entry_tokens",) * (
         workload.mode is ServingMode.DECODE_ONLY
     ):

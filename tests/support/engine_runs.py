@@ -39,7 +39,7 @@ def recorded(path: str) -> Moves:
     return found
 
 
-def first_had(count: int, tokens: int, trace: str = CONVERSATION) -> list[Object]:
+def first_had(count: int, tokens: int, trace: str | Path = CONVERSATION) -> list[Object]:
     """Return the names of the objects of `tokens` that the first `count` requests have, in the order of our numbers."""
     requests = mooncake.read(TRACES / trace)
     seen: set[tuple[int, int]] = set()
@@ -56,7 +56,7 @@ def first_had(count: int, tokens: int, trace: str = CONVERSATION) -> list[Object
 
 def simulated(
     monkeypatch: Any, folder: Path, preset: str, count: int, settings: list[str], *, layers: int = 1,
-    trace: str = CONVERSATION,
+    trace: str | Path = CONVERSATION,
 ) -> list[tuple[str, int, int, int]]:  # fmt: skip
     """Return what our trace of the first `count` requests holds: operation, tier, request, number of the object.
 

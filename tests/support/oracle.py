@@ -80,6 +80,10 @@ class Tier:
     def fits(self, size: int) -> bool:
         return self.holds(size, self.limit)
 
+    def has_buffers(self, size: int) -> bool:
+        """Return whether it has `size` bytes left, without making room."""
+        return self.limit is None or sum(self.objects.values()) + size <= self.limit
+
     def refer(self, key: int, size: int) -> None:
         """Count a use or an offer, and halve all counts once a window of bytes is full."""
         if self.setting.admission is not Admission.TINYLFU or self.limit is None:
@@ -114,10 +118,6 @@ class Tier:
         if not passes:
             self.refused.append(size)
         return passes
-
-    def has_buffers(self, size: int) -> bool:
-        """Return whether it has `size` bytes left, without making room."""
-        return self.limit is None or sum(self.objects.values()) + size <= self.limit
 
 
 class Batch:

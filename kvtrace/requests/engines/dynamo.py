@@ -13,7 +13,7 @@ import msgspec
 
 from kvtrace.core.errors import TraceError
 from kvtrace.requests.engines.gather import Gathered
-from kvtrace.requests.jsonlines import JsonLines
+from kvtrace.requests.jsonlines import JsonLines, unused_notes
 from kvtrace.requests.requests import Count, Requests, Start
 
 SCHEMA = "dynamo.request.trace.v1"
@@ -59,7 +59,8 @@ def read(path: Path) -> Requests:
         TraceError: a line is not such an event, hashes do not fit a length, or block sizes differ.
 
     """
-    lines, found, others, unplaced, block_tokens = JsonLines(path, _Line), Gathered(), Counter[str](), 0, 0
+    lines, found = JsonLines(path, _Line, name_fields=True), Gathered()
+    others, unplaced, block_tokens = Counter[str](), 0, 0
     for number, line in lines:
         if line.event_type != "request_end" or line.request is None:
             others[line.event_type] += 1
@@ -94,4 +95,5 @@ def read(path: Path) -> Requests:
     if others:
         named = ", ".join(f"{count} {name}" for name, count in sorted(others.items()))
         notes.append(f"events that are not used: {named}; so no wait of an agent for its tools or sub-agents")
+    notes += unused_notes(lines.fields, _Line)
     return found.requests("dynamo", path, lines.sha256, block_tokens, notes, requests_left_out=unplaced)

@@ -16,6 +16,7 @@ from kvtrace.core.errors import TraceError
 from kvtrace.requests.chains import prefix_chains, rechained_notes, unnamed_notes
 from kvtrace.requests.mooncake_sessions import flat
 from kvtrace.requests.requests import MAX_NS, NONE, Requests, column, dense, origin_of
+from kvtrace.requests.turns.waits import Waits
 
 
 class Gathered:
@@ -88,6 +89,10 @@ class Gathered:
         origin = origin_of(kind, path, sha256, len(arrivals), block_tokens, **facts)
         tokens = (inputs, outputs, offsets, ids)
         return Requests(arrivals - arrivals[0], *tokens, block_tokens, origin, tuple(said), **place)
+
+    def in_order(self, waits: Waits) -> Waits:
+        """Return `waits` between requests as they were appended as those between the same in order of arrival."""
+        return waits.kept(np.argsort(column(self._times), kind="stable"), since_ns=min(self._times))
 
 
 def _turns(sessions: Any) -> Any:

@@ -14,7 +14,7 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.engines.gather import Gathered
 from kvtrace.requests.engines.geometry import chunk_bytes, model_of
-from kvtrace.requests.jsonlines import JsonLines
+from kvtrace.requests.jsonlines import JsonLines, unused_notes
 from kvtrace.requests.requests import Count, Requests, Seconds, Start, sha256_of
 
 FILES = "lookup_hashes_*.jsonl"
@@ -49,15 +49,16 @@ def read(path: Path) -> Requests:
     paths = sorted(path.glob(FILES)) if path.is_dir() else [path]
     if not paths:
         raise TraceError(f"no {FILES} there", path=path)
-    found, first, ids, repeated = Gathered(), None, set[str](), 0
+    found, first, ids, repeated, unused = Gathered(), None, set[str](), 0, set[str]()
     for one in paths:
-        lines = JsonLines(one, _Line)
+        lines = JsonLines(one, _Line, name_fields=True)
         for number, line in lines:
             first = first or line
             _check(line, first, lines, number)
             repeated += bool(line.request_id) and line.request_id in ids
             ids.add(line.request_id)
             found.add(round(line.timestamp * NS_PER_S), line.seq_len, 0, line.chunk_hashes)
+        unused |= lines.fields
     if first is None:
         raise TraceError("holds no request", path=path)
     size_bytes = chunk_bytes(first.shapes, first.dtypes)
@@ -65,6 +66,7 @@ def read(path: Path) -> Requests:
     notes = ["the log does not say how long answers are: output_tokens is 0, and nothing is decoded"]
     if repeated:
         notes.append(f"{repeated} lookups are of a request that was looked up before: each is a request here")
+    notes += unused_notes(unused, _Line)
     facts = {"files": [p.name for p in paths], "model": model, "repeated_lookups": repeated}
     return found.requests("lmcache-lookup", path, sha256_of(*paths), first.chunk_size, notes, **facts)
 

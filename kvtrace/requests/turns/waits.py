@@ -45,12 +45,16 @@ class Waits:
         """How many requests wait for another."""
         return len(np.unique(self.row))
 
-    def kept(self, rows: Ints) -> Self:
-        """Return what is left with the requests `rows` alone, in that order; a wait for one that is not is dropped."""
+    def kept(self, rows: Ints, since_ns: int = 0) -> Self:
+        """Return what is left with the requests `rows` alone, in that order, on a clock that starts at `since_ns`.
+
+        A wait for a request that is not among them is dropped.
+        """
         place = np.full(len(self.not_before_ns), -1, dtype=np.int64)
         place[rows] = np.arange(len(rows))
+        least = np.maximum(0, self.not_before_ns[rows] - since_ns)
         which = np.flatnonzero((place[self.row] >= 0) & (place[self.before] >= 0))
-        return self._chosen(which, place[self.row[which]], place[self.before[which]], self.not_before_ns[rows])
+        return self._chosen(which, place[self.row[which]], place[self.before[which]], least)
 
     def repeated(self, times: int, period_ns: int) -> Self:
         """Return the waits of the same requests so many `times` over, each time `period_ns` later."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kvtrace.core.config import load_toml, nearest, override, to_struct
+from kvtrace.core.config import check_ranges, load_toml, nearest, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.model.serving import BATCH, COMPUTING
@@ -22,10 +22,9 @@ from kvtrace.sim.presets.tier import (
     Admission,
     TierSetting,
     bytes_of,
-    check_ranges,
     check_tier,
 )
-from kvtrace.users.workload import LoadDefaults, Workload
+from kvtrace.users.workload import WORKLOAD_RANGES, LoadDefaults, Workload
 from kvtrace.users.workload import check as check_workload
 
 PRESETS = Path(__file__).parent
@@ -192,7 +191,7 @@ def load_preset(
     if not path.is_file():
         known = ", ".join(preset_names())
         raise ConfigError(f"unknown preset {name!r}{nearest(name, preset_names())}; known are {known}, or a .toml file")
-    tree = {"workload": {}, **load_toml(path)}
+    tree = {"workload": {}, "load": {}, **load_toml(path)}
     tree.pop("basis", None)
     if gpu is not None:
         tree = {key: value for key, value in tree.items() if key not in COMPUTING + BATCH} | {"gpu": gpu}
@@ -206,7 +205,7 @@ def load_preset(
     return preset
 
 
-RANGES: Final[dict[str, tuple[int, int]]] = {
+RANGES: Final[dict[str, tuple[float, float]]] = {
     "Preset.chunk_tokens": (1, MAX_TOKENS),
     "Preset.layers_per_object": (0, MAX_TOKENS),
     "Preset.pad_bytes": (1, MAX_PAD_BYTES),
@@ -218,6 +217,7 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     "Preset.decode_active_ns": (0, MAX_NS_PER_TOKEN),
     "Preset.decode_compute_ns": (0, MAX_NS_PER_TOKEN),
     **TIER_RANGES,
+    **WORKLOAD_RANGES,
 }
 """The smallest and largest value of each field that has one, by class and name."""
 
@@ -263,6 +263,7 @@ def _check(preset: Preset, name: str) -> None:
         preset.decode_bytes_per_s == 0 or BYTES_PER_US <= preset.decode_bytes_per_s <= MAX_CAPACITY_BYTES,
         f"decode_bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
     )
+    check_ranges(preset.load, "load.", RANGES, require)
     chunk_tokens = preset.chunk_tokens if preset.entry is Entry.CHUNK else 0
     check_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated, require=require)
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from kvtrace.core.config import check_ranges
 from kvtrace.core.units import parse_bytes, parse_duration_ns
 from kvtrace.sim.policies.policies import Policy
 
@@ -17,6 +18,7 @@ MAX_TOKENS = 2**31 - 1
 BYTES_PER_US = 10**6
 MAX_TTL_NS = 2**61
 MAX_LATENCY_NS = 10**12
+MIN_POLL_NS = 10**6
 MAX_COUNT = 1_000_000
 MAX_WAITING = 10_000_000
 IN_ORDER = (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.TTL)
@@ -35,9 +37,6 @@ class Admission(StrEnum):
     `admission_count`."""
     TINYLFU = "tinylfu"
     """Those for which there is room, and those used or offered more often of late than the one that would make room."""
-
-
-MIN_POLL_NS = 10**6
 
 
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -153,7 +152,7 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
 }
 """Knobs that mean nothing while the one they belong to is at its default."""
 
-TIER_RANGES: Final[dict[str, tuple[int, int]]] = {
+TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
     "TierSetting.concurrency": (0, MAX_TOKENS),
     "TierSetting.store_queue": (0, MAX_WAITING),
     "TierSetting.bucket_objects": (0, MAX_WAITING),
@@ -165,14 +164,29 @@ TIER_RANGES: Final[dict[str, tuple[int, int]]] = {
 """The smallest and largest value of each field that has one, by class and name."""
 
 
-def check_ranges(
-    holder: msgspec.Struct, prefix: str, ranges: dict[str, tuple[int, int]], require: Callable[[bool, str], None]
-) -> None:
-    """Call `require` with each field of `holder` that `ranges` bounds."""
-    for field in holder.__struct_fields__:
-        if (bounds := ranges.get(f"{type(holder).__name__}.{field}")) is not None:
-            (least, most), value = bounds, getattr(holder, field)
-            require(least <= value <= most, f"{prefix}{field}(={value}) must be >= {least}, and at most {most}")
+def _check_waiting(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of the knobs of what waits to be stored, and of buckets."""
+    require(tier.heartbeat is None or tier.store_queue > 0, f"{name}: heartbeat needs a store_queue")
+    require(
+        tier.heartbeat is None or 0 < tier.heartbeat_ns <= MAX_TTL_NS,
+        f"{name}.heartbeat(={tier.heartbeat}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
+    )
+    require(
+        not tier.bucket_objects or tier.heartbeat is not None,
+        f"{name}: bucket_objects needs store_queue and heartbeat",
+    )
+    require(
+        tier.bucket_objects <= tier.store_queue,
+        f"{name}.bucket_objects(={tier.bucket_objects}) never come together in a store_queue of {tier.store_queue}",
+    )
+    require(
+        0 < (bytes_of(tier.bucket_bytes) or 0) <= MAX_CAPACITY_BYTES,
+        f"{name}.bucket_bytes(={tier.bucket_bytes}) must be > 0, and at most {MAX_CAPACITY_BYTES}",
+    )
+    require(
+        not (tier.bucket_objects and tier.admission is Admission.TINYLFU),
+        f"{name}: admission=tinylfu compares objects, and bucket_objects gives up buckets; leave one of the two out",
+    )
 
 
 def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
@@ -205,33 +219,13 @@ def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
         tier.admission is not Admission.TINYLFU or tier.policy in IN_ORDER,
         f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}",
     )
-    require(tier.heartbeat is None or tier.store_queue > 0, f"{name}: heartbeat needs a store_queue")
-    require(
-        tier.heartbeat is None or 0 < tier.heartbeat_ns <= MAX_TTL_NS,
-        f"{name}.heartbeat(={tier.heartbeat}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(
-        not tier.bucket_objects or tier.heartbeat is not None,
-        f"{name}: bucket_objects needs store_queue and heartbeat",
-    )
-    require(
-        tier.bucket_objects <= tier.store_queue,
-        f"{name}.bucket_objects(={tier.bucket_objects}) never come together in a store_queue of {tier.store_queue}",
-    )
-    require(
-        0 < (bytes_of(tier.bucket_bytes) or 0) <= MAX_CAPACITY_BYTES,
-        f"{name}.bucket_bytes(={tier.bucket_bytes}) must be > 0, and at most {MAX_CAPACITY_BYTES}",
-    )
-    require(
-        not (tier.bucket_objects and tier.admission is Admission.TINYLFU),
-        f"{name}: admission=tinylfu compares objects, and bucket_objects gives up buckets; leave one of the two out",
-    )
+    check_ranges(tier, f"{name}.", TIER_RANGES, require)
+    _check_waiting(tier, name, require)
     rates = tier.rates_bytes_per_s
     require(
         all(rate == 0 or BYTES_PER_US <= rate <= MAX_CAPACITY_BYTES for rate in rates),
         f"{name}: a bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
     )
-    check_ranges(tier, f"{name}.", TIER_RANGES, require)
     require(
         0 <= tier.latency_ns <= MAX_LATENCY_NS,
         f"{name}.latency(={tier.latency_ns} ns) must be >= 0, and at most {MAX_LATENCY_NS} ns",
@@ -257,4 +251,8 @@ def _check_room(tier: TierSetting, name: str, require: Callable[[bool, str], Non
             not getattr(tier, field) or tier.policy is Policy.LRU,
             f"{name}: {field} needs policy=lru, not {tier.policy}",
         )
+    require(
+        not tier.staging or tier.admission is Admission.ALWAYS,
+        f"{name}: staging needs admission=always: what comes to the tiers below goes through it",
+    )
     require(tier.staging or not tier.stores_backwards, f"{name}: stores_backwards needs staging=true")

@@ -181,7 +181,8 @@ def test_a_partial_run_says_so_before_any_figure(tmp_path):
     assert page.index("PARTIAL: the disk is full") < page.index('class="highlights"') < page.index("<table")
     assert markdown([document]).splitlines()[2].startswith("**PARTIAL: the disk is full")
     shown = run_cli("kvdistill", "report", run).stdout.splitlines()
-    assert shown[1].startswith("PARTIAL: the disk is full")
+    assert shown[1].startswith("PARTIAL: FELL BEHIND: much")
+    assert shown[2].startswith("PARTIAL: the disk is full")
 
 
 @pytest.mark.parametrize(
@@ -265,8 +266,20 @@ def test_traces_and_single_runs_have_ratios_only(tmp_path):
     ]
     with pytest.raises(ConfigError, match="two or more"):
         compare([ReportedTrials("a", [report(a)])])
-    with pytest.raises(ConfigError, match="like with like is compared: a is a trace, r is a run"):
-        compare([ReportedTrials("a", [report(a)]), ReportedTrials("r", [run])])
+    probe = ProbeReport(**{name: [] for name in ProbeReport.__struct_fields__})
+    with pytest.raises(ConfigError, match="like with like is compared: a is a trace, p is a probe"):
+        compare([ReportedTrials("a", [report(a)]), ReportedTrials("p", [probe])])
+
+
+def test_runs_stand_beside_what_was_simulated_in_what_both_know(tmp_path):
+    trace, run = report(write_hand(tmp_path)), report(write_run(tmp_path / "run", [1000, 2000]))
+    found = compare([ReportedTrials("r", [run]), ReportedTrials("t", [trace])])
+    lines = {(x.tier, x.op, x.name): [side.median for side in x.sides] for x in found.lines}
+    assert found.kind == "run and trace"
+    assert lines["nvme", "read", "operations"] == [2, 5]
+    assert lines["nvme", "read", "latency_p50_ns"] == [1000, None]
+    assert lines["nvme", "read", "size_mean_bytes"][0] == run.sizes[0]["mean_bytes"]
+    assert not any(key[1:] == ("delete", "bytes") for key in lines)
 
 
 def test_a_trace_beside_its_run_is_context_and_no_side(tmp_path):

@@ -33,10 +33,12 @@ def test_every_knob_has_a_meaning_and_is_what_set_takes(name):
 @pytest.mark.parametrize("bound", RANGES)
 def test_a_range_that_is_shown_is_held(bound):
     kind, _, field = bound.partition(".")
-    name = f"tiers.nvme.{field}" if kind == "TierSetting" else field
+    name = {"TierSetting": "tiers.nvme.", "Workload": "workload.", "LoadDefaults": "load."}.get(kind, "") + field
+    is_list, is_share = field in ("prompt_tokens", "rag_document_tokens"), RANGES[bound] == (0, 1)
     for wrong, side in zip((RANGES[bound][0] - 1, RANGES[bound][1] + 1), ("least", "most"), strict=True):
-        with pytest.raises(ConfigError, match=rf"{field}\(={wrong}\) must be >= {RANGES[bound][0]}, and at most"):
-            load_preset("vllm-fs", [f"{name}={wrong}"])
+        said = float(wrong) if is_share else wrong
+        with pytest.raises(ConfigError, match=rf"{field}\(={said}\) must be >= {RANGES[bound][0]}, and at most"):
+            load_preset("vllm-fs", [f"{name}={[wrong, wrong] if is_list else wrong}"])
         shown = next(knob for knob in knobs_of("vllm-fs") if knob.name == name)
         assert getattr(shown, side) == RANGES[bound][side == "most"]
 

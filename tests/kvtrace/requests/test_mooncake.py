@@ -65,7 +65,7 @@ BAD = {
     "64 bits are not enough": (line(output_length=2**70), "output_length", "Expected `int` <="),
     "float tokens": (line(input_length=600.5), "input_length", "Expected `int`, got `float`"),
     "text tokens": (line(input_length="600"), "input_length", "Expected `int`, got `str`"),
-    "no time": (line(timestamp=None), "timestamp", "Expected `float`, got `null`"),
+    "no time": (line(timestamp=None), None, "missing required field `timestamp`, and no session_id"),
     "a negative time": (line(timestamp=-1), "timestamp", "Expected `float` >= 0"),
     "a time that overflows": (line(timestamp=1e300), "timestamp", "Expected `float` <="),
     "a time beyond the clock": (line(timestamp=3e12), "timestamp", "3e+12 ms is beyond the clock of a trace"),
@@ -169,7 +169,9 @@ def test_later_turns_that_say_what_they_add(tmp_path):
     chains = [requests.block_ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
     assert chains == [[7, 8], [7, 8], [7, 8, 10], [7, 8, 10, 11, 12]]
     assert "0 of 2 later turns" in requests.notes[0]
-    assert "2 rows have no timestamp" in requests.notes[1]
+    assert "2 later turns have no timestamp" in requests.notes[1] == requests.untimed
+    # What is left of the time to the next turn once its delay is taken off is the answer's.
+    assert (requests.answered_ns // 10**6).tolist() == [0, 20, 50, 950]
     assert not any("no sessions" in note for note in requests.notes)
 
 

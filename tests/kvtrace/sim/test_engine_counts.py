@@ -10,10 +10,11 @@ from engine_runs import CPU, DISK, ENGINES, counted, simulated
 COUNTS = sorted(path.stem for path in (ENGINES / "counts").glob("*.json"))
 OP = {"writes": "write", "reads": "read", "deletes": "delete"}
 TIERS = {"": DISK, "cpu": CPU, "fs": DISK}
-DIFFERS = {
-    "lmcache-layerwise-150": "LMCache does not copy disk hits up to the CPU pool, whose cap counts objects of layers",
-}
-"""Where the preset is known not to be equal."""
+LAYERWISE = [(95, 508, 512), (97, 508, 512), (119, 508, 512), (123, 500, 512)]
+DIFFERS = {"lmcache-layerwise-150": {"writes": LAYERWISE, "reads": [], "deletes": LAYERWISE}}
+"""Where the preset is known not to be equal: requests, what the engine did, what we do. Layerwise, LMCache reads from
+disk into buffers of one layer, and gives up single layers for them: what is left of their chunks takes room that no
+store gets back. Our pool gives up whole chunks."""
 
 
 def column(counts, name):
@@ -25,10 +26,7 @@ def column(counts, name):
 
 
 @pytest.mark.traces
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=DIFFERS[n])) if n in DIFFERS else n for n in COUNTS],
-)
+@pytest.mark.parametrize("name", COUNTS)
 def test_counts_equal_the_engines(monkeypatch, tmp_path, name):
     golden = json.loads((ENGINES / "counts" / f"{name}.json").read_text())
     options = {"layers": golden.get("layers", 1), "trace": golden["trace"]}
@@ -40,4 +38,5 @@ def test_counts_equal_the_engines(monkeypatch, tmp_path, name):
     for what, expected in real.items():
         ours = column(counts, what)
         wrong[what] = [(n, a, b) for n, (a, b) in enumerate(zip(expected, ours, strict=True)) if a != b]
-    assert not any(wrong.values()), {what: (len(found), found[:5]) for what, found in wrong.items() if found}
+    known = DIFFERS.get(name, {what: [] for what in real})
+    assert wrong == known, {what: (len(found), found[:5]) for what, found in wrong.items() if found}

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 
 import pytest
-from engine_runs import CPU, DISK, ENGINES, TOKEN_BYTES, first_had, moved, recorded, simulated
+from engine_runs import CONVERSATION, CPU, DISK, ENGINES, TOKEN_BYTES, first_had, moved, recorded, simulated
 
 pytestmark = pytest.mark.traces
 
@@ -30,19 +30,30 @@ def test_sglang_writes_reads_and_deletes_the_same_pages_in_the_same_order(monkey
     assert sum(len(did["delete"]) for did in theirs.values()) == 33_661
 
 
-def test_lmcache_writes_reads_and_deletes_the_same_chunks(monkeypatch, tmp_path):
-    theirs = recorded("lmcache/lmcache-0.5.6-cpu512-disk4096-300-ops")
-    rows = simulated(monkeypatch, tmp_path, "lmcache-disk", 300, bounded(256, 0, 512, 4096))
-    ours = moved(rows, first_had(300, 256))
-    for request in range(300):
-        did, done = theirs[request], ours[request]
-        assert done["read", DISK] == did["read"], request
-        assert sorted(done["write", DISK]) == sorted(did["write"]), request
+@pytest.mark.parametrize(
+    ("name", "trace", "cpu", "disk", "done", "reads"),
+    [
+        ("cpu512-disk4096-300", CONVERSATION, 512, 4096, (15_913, 24, 11_817), list),
+        # A pool of 128 chunks: 17 of the prompts are larger, and LMCache stores of each what the pool holds.
+        ("cpu128-disk4096-200", CONVERSATION, 128, 4096, (8_405, 40, 4_309), sorted),
+        # Conversations that go on: prefixes in pieces in DRAM and on disk. Threads that read shuffle the order.
+        ("turns-cpu256-disk1024-160", ENGINES / "lmcache" / "turns.jsonl", 256, 1024, (1_485, 590, 461), sorted),
+    ],
+)
+def test_lmcache_writes_reads_and_deletes_the_same_chunks(monkeypatch, tmp_path, name, trace, cpu, disk, done, reads):
+    count = int(name.rpartition("-")[2])
+    theirs = recorded(f"lmcache/lmcache-0.5.6-{name}-ops")
+    rows = simulated(monkeypatch, tmp_path, "lmcache-disk", count, bounded(256, 0, cpu, disk), trace=trace)
+    ours = moved(rows, first_had(count, 256, trace))
+    for request in range(count):
+        did, does = theirs[request], ours[request]
+        assert reads(does["read", DISK]) == reads(did["read"]), request
+        assert sorted(does["write", DISK]) == sorted(did["write"]), request
         # Six threads write a prompt's chunks, so that which of it are the oldest is chance by so many places.
-        gone, to_go = done["delete", DISK], did["delete"]
+        gone, to_go = does["delete", DISK], did["delete"]
         assert len(gone) == len(to_go), request
         assert len(set(gone) - set(to_go)) <= THREADS, request
-    assert sum(len(did["delete"]) for did in theirs.values()) == 11_817
+    assert tuple(sum(len(did[operation]) for did in theirs.values()) for operation in OPERATIONS) == done
 
 
 @pytest.mark.parametrize(

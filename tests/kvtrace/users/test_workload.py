@@ -328,15 +328,15 @@ def test_populating_keeps_no_tier_busy():
 
 
 BAD = {
-    "prompt_share=2": "workload.prompt_share(=2.0) must be from 0 to 1",
-    "rag_share=-0.1": "workload.rag_share(=-0.1) must be from 0 to 1",
-    "rag_share=nan": "workload.rag_share(=nan) must be from 0 to 1",
-    "prompt_tokens=[]": "workload.prompt_tokens(=[]) must be some lengths > 0",
-    "prompt_tokens=[5, 0]": "workload.prompt_tokens(=[5, 0]) must be some lengths > 0",
-    "rag_documents=0": "workload.rag_documents(=0) must be > 0",
-    "rag_top_chunks=1001": "workload.rag_top_chunks(=1001) must be > 0, and at most 1000",
+    "prompt_share=2": "workload.prompt_share(=2.0) must be >= 0, and at most 1",
+    "rag_share=-0.1": "workload.rag_share(=-0.1) must be >= 0, and at most 1",
+    "rag_share=nan": "workload.rag_share(=nan) must be >= 0, and at most 1",
+    "prompt_tokens=[]": "workload.prompt_tokens(=[]) must be some lengths",
+    "prompt_tokens=[5, 0]": "workload.prompt_tokens(=0) must be >= 1, and at most 10000000",
+    "rag_documents=0": "workload.rag_documents(=0) must be >= 1",
+    "rag_top_chunks=1001": "workload.rag_top_chunks(=1001) must be >= 1, and at most 1000",
     "rag_document_tokens=[9, 3]": "workload.rag_document_tokens(=[9, 3]) must be shortest and longest",
-    "decode_entries=-1": "workload.decode_entries(=-1) must be > 0",
+    "decode_entries=-1": "workload.decode_entries(=-1) must be >= 1",
     "mode=both": "Invalid enum value 'both'",
     "colour=blue": "unknown field `colour`",
 }

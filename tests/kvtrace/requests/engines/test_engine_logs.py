@@ -35,6 +35,8 @@ PROMPTS = [1300] * 3 + [2000] * 3 + [2700] * 3 + [3400] * 3
         (SAMPLES / "dynamo" / "dynamo-agentic.jsonl", "dynamo"),
         (SAMPLES / "dynamo" / "agentic-mooncake.jsonl", "agentic-mooncake"),
         (SAMPLES / "otel" / "spans.jsonl", "otel"),
+        (SAMPLES / "aiperf" / "sessions.jsonl", "mooncake"),
+        (SAMPLES / "dynamo" / "mooncake-delta.jsonl", "mooncake"),
     ],
 )
 def test_a_sample_is_known_by_its_start(path, kind):
