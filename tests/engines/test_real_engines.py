@@ -1,11 +1,14 @@
 """The engines' own code, driven now, beside what our presets say of the same requests: `make engines`.
 
 LMCache, SGLang and Mooncake run as a user runs them, by `kvreplay engine`; a request's operations are counted in its
-run and in our trace. What came out goes into docs/validation.md.
+run and in our trace. Of vLLM, which wants a GPU for the rest, programs beside this one drive scheduler, connector and
+storage. What came out goes into docs/validation.md.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -14,7 +17,20 @@ import pytest
 import synthetic
 import table
 from conftest import TRACES, run_cli
-from engine_runs import CONVERSATION, DISK, counted, simulated
+from engine_runs import (
+    CONVERSATION,
+    CPU,
+    DISK,
+    blocks_that_differ,
+    counted,
+    first_had,
+    moved,
+    recorded,
+    recorded_slots,
+    simulated,
+    slots_taken,
+    write_alike,
+)
 
 from kvtrace.core.schema import OBJECTS, OPS
 from kvtrace.core.tables import read_table
@@ -136,3 +152,91 @@ def test_mooncake_writes_buckets_of_pages_and_their_meta(monkeypatch, tmp_path, 
                  table.pair(sum(1 for op, *_ in did if op == "delete"),
                             sum(ours[n]["delete", DISK] for n in range(count))),
                  "buckets of up to 500 pages, offloaded each heartbeat, of what DRAM still holds"))  # fmt: skip
+
+
+VLLM_BLOCK_TOKENS = 16
+TAIL_FIRST = "recency=tail-first-at-end"
+"""How vLLM 0.32.0 ages a prompt's blocks; the presets are of 0.33.0."""
+
+
+def driven(tmp_path, program, trace, count, *options):
+    """Let the program beside this one drive vLLM with `count` requests; return where its recording is."""
+    reason = environments.why_absent("vllm")
+    if reason is not None:
+        pytest.skip(reason)
+    drive = tmp_path / "drive"
+    drive.mkdir()
+    command = [environments.ENGINES["vllm"].python, Path(__file__).with_name(program), trace, tmp_path / "real.txt.gz"]
+    command += ["--dir", drive, "--requests", count, *options]
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONHASHSEED": "0"}
+    done = subprocess.run(list(map(str, command)), env=own, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return tmp_path / "real"
+
+
+def amount(moves, *kinds):
+    """Return how many objects were moved, in all requests, by any of the `kinds`."""
+    return sum(len(of_one[kind]) for of_one in moves.values() for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    ("preset", "cpu_blocks", "options"), [("vllm-fs", 2048, ["--fs"]), ("vllm-offload-cpu", 4096, [])]
+)
+def test_vllm_moves_the_same_blocks(monkeypatch, tmp_path, rows, trace, preset, cpu_blocks, options):
+    count, block = 100, VLLM_BLOCK_TOKENS * TOKEN_BYTES
+    real = recorded(driven(tmp_path, "drive_vllm_offload.py", trace, count, "--cpu-blocks", cpu_blocks, *options))
+    settings = [TAIL_FIRST, "tiers.gpu.capacity=0", f"tiers.cpu.capacity={cpu_blocks * block}"]
+    ours = moved(
+        simulated(monkeypatch, tmp_path, preset, count, settings, trace=str(trace)),
+        first_had(count, VLLM_BLOCK_TOKENS, trace),
+    )
+    in_files = {
+        n: [op for op in OPERATIONS if Counter(real[n][op]) != Counter(ours[n][op, DISK])] for n in range(count)
+    }
+    in_dram = {n: blocks_that_differ(real[n], ours[n], is_ordered=False) for n in range(count)}
+    named, engine = f"`{preset}`, `{TAIL_FIRST}`", f"vllm {environments.version('vllm')}"
+    if options:
+        files = [table.pair(amount(real, op), amount(ours, (op, DISK))) for op in OPERATIONS]
+        rows.append((f"{named}: files", engine, f"{count}", *files, said(in_files, "the same blocks")))
+    dram = [
+        table.pair(amount(real, "store", "promote"), amount(ours, ("write", CPU))),
+        table.pair(amount(real, "load"), amount(ours, ("read", CPU), ("read", DISK))) + " to the GPU",
+        table.pair(amount(real, "evict"), amount(ours, ("delete", CPU))),
+    ]
+    same = "the same blocks, stored and loaded in the same order"
+    rows.append((f"{named}: DRAM", engine, f"{count}", *dram, said(in_dram, same)))
+    assert wrong(in_files) == wrong(in_dram) == {}
+    assert amount(real, "evict") > 0
+    assert (amount(real, "write") > 0) == bool(options)
+
+
+def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(monkeypatch, tmp_path, rows, trace):
+    count, slots, layers = 100, 32768, 2
+    requests, block = tmp_path / "requests.jsonl", layers * VLLM_BLOCK_TOKENS * TOKEN_BYTES
+    longest = write_alike(requests, trace, count)
+    real = recorded_slots(driven(tmp_path, "drive_vllm_disk.py", requests, count, "--slots", slots))
+    # Its GPU holds the longest prompt, and of the slots one is never used.
+    gpu = longest // VLLM_BLOCK_TOKENS + 2
+    settings = [f"tiers.gpu.capacity={gpu * block}", f"tiers.nvme.capacity={(slots - 1) * block}"]
+    of_two = simulated(monkeypatch, tmp_path, "vllm-disk", count, settings, layers=layers, trace=str(requests))
+    ours = slots_taken(of_two, disk=1)
+    # The last two writes of a step come in the order of two buffers, not of the prompt.
+    differs = {
+        n: [op for op, order in (("write", sorted), ("read", list)) if order(real[n][op]) != order(ours[n][op])]
+        for n in range(count)
+    }
+    files = [table.pair(amount(real, op), amount(ours, op)) for op in ("write", "read")]
+    rows.append((f"`vllm-disk`, {slots:,} slots", f"vllm {environments.version('vllm')}", f"{count}", *files, "",
+                 said(differs, "the same slots")))  # fmt: skip
+    assert wrong(differs) == {}
+    assert amount(real, "write") > slots
+
+
+def wrong(differs):
+    """Return the requests in which something `differs`, with what."""
+    return {n: what for n, what in differs.items() if what}
+
+
+def said(differs, same):
+    """Return the table's last cell: in how many requests something `differs`, else what is the `same`."""
+    return f"in {len(wrong(differs))} requests" if wrong(differs) else f"in no request; {same}"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
+from itertools import count as counting
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ Moves = dict[int, dict[Any, list[Object]]]
 """By request, and what was done: in which order to which objects."""
 
 
-def recorded(path: str) -> Moves:
+def recorded(path: str | Path) -> Moves:
     """Return what an engine did: lines of operation, request, first object, step to the next, and how many."""
     found: Moves = defaultdict(lambda: defaultdict(list))
     with gzip.open(ENGINES / f"{path}.txt.gz", "rt") as lines:
@@ -91,4 +92,64 @@ def moved(rows: list[tuple[str, int, int, int]], names: list[Object]) -> Moves:
     found: Moves = defaultdict(lambda: defaultdict(list))
     for op, tier, request, number in rows:
         found[request][op, tier].append(names[number])
+    return found
+
+
+def blocks_that_differ(did: dict[Any, list[Object]], done: dict[Any, list[Object]], *, is_ordered: bool) -> list[str]:
+    """Return what vLLM `did` and we have `done` with other blocks or in another order, in one request.
+
+    Evictions need the same order only if `is_ordered`.
+    """
+    gone, given_up = done["delete", CPU], did["evict"]
+    is_same = {
+        "stored": done["write", CPU] == did["promote"] + did["store"],
+        "loaded": done["read", CPU] + done["read", DISK] == did["load"],
+        "read from files": done["read", DISK] == did["promote"],
+        "evicted": gone == given_up if is_ordered else Counter(gone) == Counter(given_up),
+    }
+    return [what for what, same in is_same.items() if not same]
+
+
+def write_alike(path: Path, trace: str | Path, count: int) -> int:
+    """Write up to `count` requests of `trace` that share more than their first block with another of its first 4,000.
+
+    Return the tokens of the longest prompt.
+    """
+    lines = (TRACES / trace).read_text(encoding="utf-8").splitlines()[:4000]
+    asked = [json.loads(line) for line in lines]
+    alike = Counter(tuple(one["hash_ids"][:3]) for one in asked)
+    chosen = [one for one in asked if alike[tuple(one["hash_ids"][:3])] > 1][:count]
+    path.write_text("".join(json.dumps(one) + "\n" for one in chosen), encoding="utf-8")
+    return int(max(one["input_length"] for one in chosen))
+
+
+Slots = dict[int, dict[str, list[int]]]
+"""By request, and operation: which slots of a file, in order."""
+
+
+def recorded_slots(path: str | Path) -> Slots:
+    """Return the slots that vLLM used: lines of operation, request, first slot, how many (down), bytes of each."""
+    found: Slots = defaultdict(lambda: defaultdict(list))
+    with gzip.open(ENGINES / f"{path}.txt.gz", "rt") as lines:
+        for line in lines:
+            operation, request, first, count, block_bytes, _ = line.split()
+            assert block_bytes == "8192"
+            places = range(int(first), int(first) + int(count), 1 if int(count) > 0 else -1)
+            found[int(request)][operation] += places
+    return found
+
+
+def slots_taken(rows: list[tuple[str, int, int, int]], disk: int) -> Slots:
+    """Return the slots that our trace uses: an object takes that of what was deleted first, else the file's next."""
+    found: Slots = defaultdict(lambda: defaultdict(list))
+    slot_of: dict[int, int] = {}
+    free: deque[int] = deque()
+    fresh = counting(1)
+    for op, tier, request, number in rows:
+        if tier == disk and op == "delete":
+            free.append(slot_of.pop(number))
+        elif tier == disk:
+            if op == "write":
+                slot_of[number] = free.popleft() if free else next(fresh)
+            found[request][op].append(slot_of[number])
     return found
