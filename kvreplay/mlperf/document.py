@@ -10,6 +10,7 @@ from pathlib import Path
 from kvreplay.mlperf.attempt import Attempt
 from kvreplay.mlperf.result import READ_P95, READ_RATE, WRITE_P95, WRITE_RATE, MlperfResult
 from kvreplay.mlperf.rules import Kept, Rule, mark_of
+from kvreplay.mlperf.served import Served
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, parameters
 from kvtrace.core.document.mlperf import run_sheets
 from kvtrace.core.document.workbook import PlainSheet, write_workbook
@@ -52,11 +53,13 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
     ]
     judged = [[c.name, c.shown, c.verdict] for c in result.criteria]
     criteria = columns_of("text: criterion, shown = worst trial and threshold, verdict")
-    names = [claim.partition(":")[0] for claim in result.not_claimed]
     return Document(
         name=name,
         headline=result.answer,
-        notes=[f"not claimed (mlperf.json says why): {'; '.join(names)}", *(f"space: {s}" for s in result.space)],
+        notes=[
+            f"not claimed (mlperf.json says why): {'; '.join(result.not_claimed)}",
+            *(f"space: {s}" for s in result.space),
+        ],
         chapters=[
             Chapter(
                 "",
@@ -126,12 +129,13 @@ def write_csv(result: MlperfResult, path: Path) -> None:
     write_text(path, out.getvalue())
 
 
-def write_book(result: MlperfResult, runs: Sequence[tuple[str, RunFile]], path: Path) -> None:
+def write_book(result: MlperfResult, runs: Sequence[tuple[str, RunFile, Served]], path: Path) -> None:
     """Write the benchmark's sheets, of `runs` where they are at hand, and ours behind them, to `path`.
 
     Raises:
         ProbeUnavailable: the library that writes workbooks is missing.
 
     """
-    rest = run_sheets(runs)[1:] if runs else []
+    known = [served.named(run.summary.wall_ns) for _, run, served in runs]
+    rest = run_sheets([(name, run) for name, run, _ in runs], known)[1:] if runs else []
     write_workbook([result_document(result, result.option)], path, [summary_sheet(result), *rest])

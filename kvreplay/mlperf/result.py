@@ -11,6 +11,7 @@ import msgspec
 
 from kvreplay.mlperf.names import as_summary
 from kvreplay.mlperf.rules import NOT_CLAIMED, Rule, mark_of
+from kvreplay.mlperf.served import Served
 from kvtrace import __version__
 from kvtrace.core.document.mlperf import metrics_of, parameters_of
 from kvtrace.core.files import read_json
@@ -98,16 +99,18 @@ class MlperfResult(msgspec.Struct, frozen=True, kw_only=True):
     )
     rules: list[Rule]
     space: list[str]
-    not_claimed: list[str] = NOT_CLAIMED
+    not_claimed: dict[str, str]
+    """What these figures are not, and why."""
     trace: str | None
     """Beside this file; made with the seed and options that its metadata holds."""
     clients: list[Client]
 
 
-def trial_of(run: RunFile, name: str) -> MlperfTrial:
-    """Return the trial that is `run`, called `name`."""
-    row = {column: value for column, (value, _) in (parameters_of(run) | metrics_of(run)).items()}
-    criteria = [] if run.mlperf is None else run.mlperf.criteria
+def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
+    """Return the trial that is `run`, called `name`, which `served` these requests whole."""
+    named = parameters_of(run) | metrics_of(run) | served.named(run.summary.wall_ns)
+    row = {column: value for column, (value, _) in named.items()}
+    criteria = [] if run.mlperf is None else served.judged(run.mlperf.criteria)
     return MlperfTrial(run=name, status=run.status, row=row, summary=as_summary(row), criteria=criteria)
 
 
@@ -178,7 +181,14 @@ def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *,
     answer = _answer(result["option"], found, criteria, mark)
     status = "partial" if found.partial_failure else "complete"
     return MlperfResult(
-        **result, answer=answer, mark=mark, status=status, aggregated=found, criteria=criteria, clients=list(clients)
+        **result,
+        answer=answer,
+        mark=mark,
+        status=status,
+        aggregated=found,
+        criteria=criteria,
+        not_claimed=NOT_CLAIMED,
+        clients=list(clients),
     )
 
 

@@ -12,6 +12,7 @@ from kvreplay.mlperf.attempt import STORAGE, Attempt
 from kvreplay.mlperf.document import write_book, write_csv
 from kvreplay.mlperf.result import MLPERF_FILE, TRIALS_FOLDER, Client, MlperfResult, result_of, trial_of
 from kvreplay.mlperf.rules import Rule
+from kvreplay.mlperf.served import Served, served_of
 from kvreplay.result import tables
 from kvreplay.run.run import FinishedRun
 from kvreplay.run.trials import run_trials
@@ -46,11 +47,12 @@ def submit(
         (output / name).unlink(missing_ok=True)
     make_trace(attempt, output)
     config = msgspec.structs.replace(attempt.config, requests=str(output / REQUESTS))
-    runs: list[tuple[str, RunFile]] = []
+    runs: list[tuple[str, RunFile, Served]] = []
 
     def done(run: Path, finished: FinishedRun) -> None:
         log(f"{run}: {finished.run.summary.verdict}")
-        runs.append((f"{TRIALS_FOLDER}/{run.name}", finished.run))
+        served = served_of(run, output / REQUESTS, finished.run.trace.metadata)
+        runs.append((f"{TRIALS_FOLDER}/{run.name}", finished.run, served))
 
     folder = output / TRIALS_FOLDER
     _, error = run_trials(
@@ -74,13 +76,15 @@ def make_trace(attempt: Attempt, output: Path) -> None:
     )
 
 
-def _result(attempt: Attempt, rules: list[Rule], argv: list[str], runs: Sequence[tuple[str, RunFile]]) -> MlperfResult:
+def _result(
+    attempt: Attempt, rules: list[Rule], argv: list[str], runs: Sequence[tuple[str, RunFile, Served]]
+) -> MlperfResult:
     client = Client(
         rank=attempt.rank,
         seed=attempt.seed,
         target=attempt.place.target,
         capacity_bytes=attempt.capacity_bytes,
-        trials=[trial_of(run, name) for name, run in runs],
+        trials=[trial_of(run, name, served) for name, run, served in runs],
     )
     option = attempt.option
     fields: dict[str, Any] = {
@@ -98,7 +102,7 @@ def _result(attempt: Attempt, rules: list[Rule], argv: list[str], runs: Sequence
     return result_of(fields, [client], option.number, has_memory=option.cpu_gib > 0)
 
 
-def write_result(result: MlperfResult, runs: Sequence[tuple[str, RunFile]], output: Path) -> None:
+def write_result(result: MlperfResult, runs: Sequence[tuple[str, RunFile, Served]], output: Path) -> None:
     """Write `result` to `output` in its three forms; a workbook if openpyxl is there, else a line that says how."""
     write_csv(result, output / CSV_FILE)
     written = [MLPERF_FILE, CSV_FILE]

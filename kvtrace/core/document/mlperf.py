@@ -24,20 +24,18 @@ Named = dict[str, tuple[Any, str]]
 """Value and note by MLPerf's name."""
 
 
-def run_sheets(runs: Sequence[tuple[str, RunFile]], note: str = "") -> list[PlainSheet]:
+def run_sheets(runs: Sequence[tuple[str, RunFile]], known: Sequence[Named] = ()) -> list[PlainSheet]:
     """Return the benchmark's sheets of `runs`, by what they are called, but for those of its tracing.
 
-    The first run is in its places; others follow in rows of their own, or in columns behind it. A `note` stands behind
-    each row of the summary.
+    The first run is in its places; others follow in rows of their own, or in columns behind it. `known` figures of each
+    run stand in the places of those that its run.json does not know.
     """
     asked = [parameters_of(run) for _, run in runs]
-    measured = [metrics_of(run) for _, run in runs]
+    measured = [metrics_of(run) | more for (_, run), more in zip(runs, known or [{}] * len(runs), strict=True)]
     wide = [{n: v for n, (v, _) in (a | m).items()} for a, m in zip(asked, measured, strict=True)]
     others = [name for name, _ in runs[1:]]
-    said = {"Note": note} if note else {}
-    rows = [[*row.values(), runs[i][0], *said.values()] for i, row in enumerate(wide)]
     return [
-        PlainSheet("Summary", [*wide[0], "Run", *said], rows),
+        PlainSheet("Summary", [*wide[0], "Run"], [[*row.values(), runs[i][0]] for i, row in enumerate(wide)]),
         PlainSheet("Run Parameters", ["Parameter", "Value", "Unit", "Note", *others], _lines(asked)),
         PlainSheet("Performance Metrics", ["Metric", "Value", "Unit", "Note", *others], _lines(measured)),
         PlainSheet("QoS Metrics", _QOS, [row for name, run in runs for row in _classes(name, run)]),
