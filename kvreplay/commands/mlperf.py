@@ -62,6 +62,7 @@ class ClientArguments:
     ] = None
 
 
+# Long: its options, and what --help says of them.
 @takes_groups
 def mlperf(
     names: Annotated[

@@ -28,7 +28,15 @@ def folders_of(folder: Path) -> dict[str, Path]:
     inside = [folder] if (folder / MLPERF_FILE).is_file() else sorted(p.parent for p in folder.glob(f"*/{MLPERF_FILE}"))
     if not inside:
         raise TraceError(f"no {MLPERF_FILE}: name the folders of kvreplay mlperf, one for each rank", path=folder)
-    return {read_result(path).option: path for path in inside}
+    found: dict[str, Path] = {}
+    for path in inside:
+        option = read_result(path).option
+        if option in found:
+            raise ConfigError(
+                f"{folder} holds {found[option].name} and {path.name}, both of {option}; name them instead"
+            )
+        found[option] = path
+    return found
 
 
 def combine(folders: Sequence[Path], argv: list[str]) -> list[MlperfResult]:
@@ -104,7 +112,7 @@ def own_ranks(clients: Sequence[Client]) -> Rule:
 
 def together(clients: Sequence[Client]) -> Rule:
     """Return whether the ranks ran at the same time: bandwidths of different times must not be summed."""
-    known = {"rule": "ranks ran at the same time", "reference": "6.3.4.1"}
+    known: dict[str, Any] = {"rule": "ranks ran at the same time", "reference": "6.3.4.1"}
     least = 1.0
     for trials in zip(*(client.trials for client in clients), strict=False):
         spans = [_span(trial.row) for trial in trials]

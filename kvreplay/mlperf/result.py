@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -111,7 +111,21 @@ def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
     named = parameters_of(run) | metrics_of(run) | served.named(run.summary.wall_ns)
     row = {column: value for column, (value, _) in named.items()}
     criteria = [] if run.mlperf is None else served.judged(run.mlperf.criteria)
+    criteria = [_judged(c, row) if c.name == "storage_bandwidth_bytes_per_s" else c for c in criteria]
     return MlperfTrial(run=name, status=run.status, row=row, summary=as_summary(row), criteria=criteria)
+
+
+def _judged(criterion: Criterion, row: dict[str, Any]) -> Criterion:
+    """Return the criterion of bandwidth by that of `row`, which is over the elapsed time."""
+    rates = [row[READ_RATE], row[WRITE_RATE]]
+    rate, limit = None if None in rates else sum(rates) * _GIB, criterion.threshold
+    return msgspec.structs.replace(
+        criterion,
+        measured=rate,
+        verdict="not measured" if rate is None else "pass" if rate > limit else "fail",
+        definition="bytes of reads and writes on storage over the elapsed time",
+        shown=f"{format_rate(rate)} > {format_rate(limit)}",
+    )
 
 
 def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggregated:
@@ -131,7 +145,7 @@ def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggr
         return fmean(sum(values) for values in by_trial)  # type: ignore[arg-type]
 
     def greatest(column: str) -> float | None:
-        found = [trial.row.get(column) for _, trial in runs]
+        found: list[Any] = [trial.row.get(column) for _, trial in runs]
         return None if not found or None in found else max(found)
 
     fewest = min((len(client.trials) for client in clients), default=0)
@@ -199,7 +213,10 @@ def _answer(option: str, found: Aggregated, criteria: Sequence[Criterion], mark:
         rates = [format_rate(rate * _GIB) for rate in (read + write, read, write)]
         total = f"{rates[0]} of storage ({rates[1]} read, {rates[2]} written)"
     times = [("read", found.aggregated_total_read_p95_ms), ("write", found.aggregated_total_write_p95_ms)]
-    p95 = ", ".join(f"{op} P95 {'not known' if ms is None else format_duration(ms * _NS_PER_MS)}" for op, ms in times)
+    p95 = ", ".join(
+        f"{op} P95 {'not known (a trial with fewer than 20)' if ms is None else format_duration(ms * _NS_PER_MS)}"
+        for op, ms in times
+    )
     over = f"over {_count(found.trial_count, 'trial')}"
     if found.rank_count > 1:
         over += f" of {found.rank_count} ranks"
@@ -208,11 +225,11 @@ def _answer(option: str, found: Aggregated, criteria: Sequence[Criterion], mark:
 
 
 def _verdict(criteria: Sequence[Criterion]) -> str:
-    of: Callable[[str], list[str]] = lambda verdict: [c.name for c in criteria if c.verdict == verdict]  # noqa: E731
-    if failed := of("fail"):
-        shown = [f"{c.name} {c.shown}" for c in criteria if c.name in failed]
-        return f"criteria fail ({'; '.join(shown)})"
-    if unknown := of("not measured"):
+    failed = [f"{c.name} {c.shown}" for c in criteria if c.verdict == "fail"]
+    unknown = [c.name for c in criteria if c.verdict == "not measured"]
+    if failed:
+        return f"criteria fail ({'; '.join(failed)})"
+    if unknown:
         return f"criteria not decided ({', '.join(unknown)} not measured)"
     return "criteria pass" if criteria else "criteria not measured"
 
