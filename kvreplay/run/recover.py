@@ -33,7 +33,6 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         due_ns = setting.pacer.due_ns(setting.window.plan.ts_ns)
         record = read_record(path, len(setting.window.plan), is_open_loop=due_ns is not None)
         setting, record, due_ns = cut(setting, record, due_ns)
-        begun = msgspec.structs.replace(begun, window=window_note(setting))
         served = served_batch(setting, record, due_ns)
         last_ns = int(record.completed_ns.max()) if len(record.completed_ns) else NOT_DONE
         wall_ns = None if last_ns == NOT_DONE else last_ns
@@ -51,7 +50,8 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
             None,
             trouble,
         )
-        outcome = write_down(setting, begun, measured, record, due_ns, served, path)
+        came_to = msgspec.structs.replace(begun, window=window_note(setting))
+        outcome = write_down(setting, came_to, measured, record, due_ns, served, path)
         for name in (PARTIAL_RUN_FILE, PARTIAL_OPS_FILE):
             (path / name).unlink()
     return outcome
