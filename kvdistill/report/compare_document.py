@@ -158,8 +158,11 @@ def _distributions(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
         columns = [ReportColumn("share", "share", Unit.SHARE), *(ReportColumn(n, n, Unit.NS) for n in names)]
         found = {(row["side"], row["share"]): row["time_ns"] for row in rows}
         shares = sorted({row["share"] for row in rows})
-        series = [Series(n, [float(r["time_ns"]) for r in of], [r["share"] for r in of]) for n, of in groups]
-        chart = Chart(f"Latency: {place}", ChartShape.CURVE, Unit.NS, Unit.SHARE, series)
+        series = [
+            Series(n, [r["share"] for r in of if r["share"] < 1], [float(r["time_ns"]) for r in of if r["share"] < 1])
+            for n, of in groups
+        ]
+        chart = Chart(f"Latency: {place}", ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, series, y_title="latency")
         tables.append(
             ReportTable(
                 f"Latency: {place}",

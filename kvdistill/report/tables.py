@@ -130,11 +130,11 @@ def distribution_tables(points: list[dict[str, Any]]) -> list[ReportTable]:
         found = {(r["op"], r["share"]): r["time_ns"] for r in rows}
         shares = sorted({r["share"] for r in rows})
         series = [
-            Series(op, [float(r["time_ns"]) for r in part], [float(r["share"]) for r in part])
-            for op, part in by(rows, "op")
+            Series(op, [r["share"] for r in part], [float(r["time_ns"]) for r in part])
+            for op, part in by([row for row in rows if row["share"] < 1], "op")
         ]
         name = "Response time" if measure == "response" else measure.capitalize()
-        chart = Chart(f"{name} on {tier}", ChartShape.CURVE, Unit.NS, Unit.SHARE, series)
+        chart = Chart(f"{name} on {tier}", ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, series, y_title=name.lower())
         title = f"{name} distribution: {tier}"
         table = [[share, *(found.get((op, share)) for op in ops)] for share in shares]
         note = f"{name} that the given share of operations did not exceed, by nearest rank; - with too few of them."
