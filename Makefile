@@ -11,7 +11,10 @@ FUZZ_SECONDS ?= 600
 CLANG ?= clang
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test check fuzz lint fix bench docs outputs site dist bpf clean
+# The engines that `make engines` drives; vllm's environment takes 3.5 GB.
+ENGINES ?= lmcache sglang mooncake
+
+.PHONY: demo test check engines fuzz lint fix bench docs outputs site dist bpf clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvtrace needs Python 3.11 or later: make PYTHON=python3.x")'
@@ -42,6 +45,12 @@ fix: $(VENV)/.ready
 check: lint
 	$(PYTEST) --full
 	$(BIN)/python -m pytest --full -m alone
+
+# The engines' own code beside our presets: each in an environment of its own below .engines (says what it downloads),
+# driven, recorded and compared request by request; writes the table of docs/validation.md.
+engines: $(VENV)/.ready
+	@$(BIN)/python tests/engines/environments.py $(ENGINES)
+	$(BIN)/python -m pytest -m engines tests/engines
 
 # A random search: damaged and hostile input on every reader and command, then the property tests with other examples.
 # What fails says how to repeat it: FUZZ_SEED=N FUZZ_CASE=M for input, FUZZ_SEED=N FUZZ_SECONDS=0 for a property.

@@ -86,13 +86,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests marked `full` without --full, and those marked `alone` where tests run beside each other."""
+    """Deselect the tests marked `full` without --full, those marked `alone` where tests run beside each other.
+
+    And those marked `engines`, which are asked for by -m engines alone.
+    """
     if any("::" in argument for argument in config.args):
         return
     is_shared = hasattr(config, "workerinput")
     left = [
         item for item in items
-        if ("full" in item.keywords and not config.option.full) or ("alone" in item.keywords and is_shared)
+        if ("full" in item.keywords and not config.option.full)
+        or ("alone" in item.keywords and is_shared)
+        or ("engines" in item.keywords and "engines" not in config.option.markexpr)
     ]  # fmt: skip
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]

@@ -24,7 +24,7 @@ from kvdistill.jobs.job import (
     needs,
     stat_space_bytes,
 )
-from kvdistill.profile.distributions import cut_long
+from kvdistill.profile.distributions import cut_long, split_sizes
 from kvdistill.profile.profile import IoStream, Law, Loop, Pacing, Profile
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
 
@@ -171,7 +171,10 @@ def _rate(stream: IoStream) -> tuple[Rate, list[str], list[str]]:
     direction = stream.read if stream.read.ops else stream.write
     ops_per_s, bytes_per_s = direction.ops / seconds, direction.io_bytes / seconds
     if stream.loop.pace is Pacing.EVEN:
-        rate = even_pace(ops_per_s, bytes_per_s, has_one_size=len(direction.sizes) == 1)
+        # As the job has them: I/Os that now and then arrive in parts are of one size there.
+        sizes = [size for size, _ in split_sizes(direction).entries]
+        ops_per_s = bytes_per_s / sizes[0] if len(sizes) == 1 else ops_per_s
+        rate = even_pace(ops_per_s, bytes_per_s, has_one_size=len(sizes) == 1)
         return rate, [], list(rate.options)
     rate = pace(ops_per_s, bytes_per_s)
     comment = []

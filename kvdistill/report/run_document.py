@@ -44,6 +44,8 @@ def run_document(report: RunReport) -> Document:
     """Return the document of `report`."""
     run = report.run
     verdict = "Run, without its summary" if run is None else run.summary.verdict
+    if run is not None and run.status == "partial":
+        verdict = f"PARTIAL: {verdict}"
     notes = [_NO_SUMMARY, *report.subject.notes] if run is None else _notes(run)
     wear_note = (
         "At this run's rate, which is not the service's unless it kept pace at speed 1. Padding counts; what the drive "

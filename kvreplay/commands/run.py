@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     # Loaded by the commands alone: --help needs none of it.
     from kvreplay.config.config import Config
     from kvreplay.run.run import FinishedRun
+    from kvreplay.run.watch import Watch, Watching
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,13 @@ class ReplayArguments:
     limit: Annotated[
         str | None,
         typer.Option(help="Replay the trace's start only: 10000 rows, 30s of trace time, or 2GiB read and written."),
+    ] = None
+    runtime: Annotated[
+        str | None,
+        typer.Option(
+            help="Run so long by the clock: 300s. The trace is repeated on the same objects, or cut. Its requests are "
+            "new ones in each repeat, and an open loop's times go on; what it deletes and reads first is kept."
+        ),
     ] = None
     seed: Seed = None
     is_buffered: Buffered = False
@@ -175,6 +185,13 @@ def run(
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
     *,
     how: ReplayArguments,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            help="Serve the run's counters as OpenMetrics meanwhile, at :9464 (on loopback) or 0.0.0.0:9464; "
+            "docs/grafana.json is a dashboard of them."
+        ),
+    ] = None,
     trials: Annotated[
         int | None,
         typer.Option(help="Run so many times, into trial-1 … below the output: median and spread of every figure."),
@@ -205,11 +222,32 @@ def run(
 
     config = how.config(targets(tier), is_kept=keep)
     if trials is not None:
-        _run_trials(config, trace, output, trials, is_forced=force, as_json=as_json)
+        with _watching(metrics) as watching:
+            _run_trials(config, trace, output, trials, watching, is_forced=force, as_json=as_json)
         return
-    finished = replay(config, trace, output, command_line(), is_forced=force, show=progress)
+    with _watching(metrics) as watching:
+        finished = replay(config, trace, output, command_line(), is_forced=force, show=progress, watching=watching)
     _show(finished, f"wrote {output}", as_json=as_json)
     fail(finished, output)
+
+
+@contextmanager
+def _watching(metrics: str | None) -> Iterator[Watching]:
+    """Yield what shows a run while it goes on: on stderr, and at the address `metrics` if that is given."""
+    from kvreplay.run.live import live
+    from kvreplay.run.metrics import serving
+
+    if metrics is None:
+        yield live
+        return
+    with serving(metrics) as exporter:
+
+        @contextmanager
+        def both(watch: Watch) -> Iterator[None]:
+            with exporter.watching(watch), live(watch):
+                yield
+
+        yield both
 
 
 def _show(finished: FinishedRun, said: str, *, as_json: bool) -> None:
@@ -234,7 +272,9 @@ def fail(finished: FinishedRun, output: Path) -> None:
         raise finished.error
 
 
-def _run_trials(config: Config, trace: Path, output: Path, count: int, *, is_forced: bool, as_json: bool) -> None:
+def _run_trials(
+    config: Config, trace: Path, output: Path, count: int, watching: Watching, *, is_forced: bool, as_json: bool
+) -> None:
     from kvreplay.run.document import trials_document
     from kvreplay.run.trials import run_trials
     from kvtrace.core.document.terminal import show_documents
@@ -245,7 +285,7 @@ def _run_trials(config: Config, trace: Path, output: Path, count: int, *, is_for
 
     runs: list[tuple[FinishedRun, Path]] = []
     found, error = run_trials(
-        config, trace, output, command_line(), count, is_forced=is_forced, show=progress, done=done
+        config, trace, output, command_line(), count, is_forced=is_forced, show=progress, done=done, watching=watching
     )
     if as_json:
         emit_json(found)

@@ -16,7 +16,7 @@ from kvreplay.plan import pacing
 from kvreplay.tiers.layout import FileLayout
 from kvreplay.tiers.ram import available_bytes
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import format_bytes
+from kvtrace.core.units import format_bytes, parse_duration_ns
 
 PAGE_BYTES = 4096
 MAX_QUEUE_DEPTH = 1024
@@ -44,6 +44,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Null until the tiers are known: see `depth`."""
     io_bytes: int = 1 << 20
     limit: str | None = None
+    runtime: str | None = None
+    """How long to run by the clock: the window is repeated, or cut."""
     seed: int | None = None
     """For the data; null takes the trace's, or 0."""
     is_buffered: bool = False
@@ -87,6 +89,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         """How much may be in flight; the closed loop's default where nothing is said."""
         return CLOSED_LOOP_DEPTH if self.queue_depth is None else self.queue_depth
 
+    @property
+    def runtime_ns(self) -> int | None:
+        """How long to run by the clock; null: once through the window. ConfigError for what is no time."""
+        if self.runtime is None:
+            return None
+        found = parse_duration_ns(self.runtime)
+        if found <= 0:
+            raise ConfigError(f"--runtime {self.runtime}: write more than 0, such as 300s or 10min")
+        return found
+
 
 def check(config: Config) -> pacing.Pacer:
     """Return the pacer of `config`; ConfigError, naming the option, for a value that cannot be used."""
@@ -112,6 +124,7 @@ def check(config: Config) -> pacing.Pacer:
     if config.seed is not None and not 0 <= config.seed <= MAX_SEED:
         raise ConfigError(f"--seed {config.seed}: give 0 to {MAX_SEED}")
     parse_warmup(config.warmup)
+    config.runtime_ns  # noqa: B018 - refuses what is no time
     if config.is_histograms_only and not config.is_probed:
         raise ConfigError("--histograms-only says how to probe; add --probes")
     if config.precondition not in (None, *Precondition):

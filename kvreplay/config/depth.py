@@ -15,7 +15,7 @@ from kvreplay.config.config import MAX_QUEUE_DEPTH, Config
 from kvreplay.data.buffers import buffer_bytes
 from kvreplay.engine.choose import EngineName
 from kvreplay.tiers.ram import RamTier, available_bytes
-from kvreplay.tiers.tier import RingExtents, RingTier, Tier, copied, has_times
+from kvreplay.tiers.tier import RingExtents, Tier, copied, has_times, on_ring
 
 THREADS = 128
 """In an open loop where each I/O in flight takes a thread."""
@@ -50,5 +50,5 @@ def with_depth(config: Config, tiers: Sequence[Tier | None], peak_bytes: Sequenc
 
 def _takes_threads(config: Config, tiers: Sequence[Tier | None]) -> bool:
     working = [t for t in tiers if t is not None and has_times(t)]
-    is_ring = all(isinstance(t, RingTier | RingExtents) or copied(t) for t in working)
+    is_ring = all(on_ring(t) or isinstance(t, RingExtents) or copied(t) for t in working)
     return config.engine == EngineName.THREADS or config.is_verified or not is_ring

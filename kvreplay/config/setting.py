@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kvreplay.config.config import MAX_SEED, Config, check
+import msgspec
+
+from kvreplay.config.config import MAX_SEED, PAGE_BYTES, Config, check
 from kvreplay.config.depth import ASKED, with_depth
 from kvreplay.config.memory import check_memory, row_check
+from kvreplay.config.runtime import repeats_of
 from kvreplay.config.tiers import make_tiers
 from kvreplay.config.warmup import Warmup, parse_warmup
 from kvreplay.data.buffers import buffer_bytes
@@ -15,12 +18,14 @@ from kvreplay.data.expect import expect
 from kvreplay.data.generate import DataSource
 from kvreplay.data.verify import Verifier
 from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.plan import TraceWindow, compile_window
+from kvreplay.plan.plan import Plan, TraceWindow, compile_window
+from kvreplay.plan.repeat import Repeated
 from kvreplay.plan.requests import Asked, read_asked
+from kvreplay.tiers.layout import FileLayout
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import Tier
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.limit import parse_limit
+from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import Reader, open_table
@@ -41,6 +46,8 @@ class Setting:
     """The trace's requests; None if their table was not named."""
     depth_because: str = ASKED
     """Why no more may be in flight."""
+    rows_once: int = 0
+    """Of the window: the rows that --runtime repeats; 0 where it does not."""
 
     @property
     def seed(self) -> int:
@@ -61,9 +68,16 @@ class Setting:
 
 
 def settle(
-    config: Config, trace: Path, output: Path, argv: list[str], tiers: list[Tier | None] | None = None
+    config: Config,
+    trace: Path,
+    output: Path,
+    argv: list[str],
+    tiers: list[Tier | None] | None = None,
+    repeats: int | None = None,
 ) -> Setting:
     """Return what a replay is about to do; nothing is touched yet; `tiers` replace the configured ones.
+
+    `repeats` says how often at most a window is repeated for --runtime; None: as often as that may take.
 
     Raises:
         ConfigError, TraceError: it cannot be done.
@@ -81,15 +95,32 @@ def settle(
     alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
     shared = {i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)}
     window = compile_window(reader, trace, alignments, limit, shared, check_rows)
+    once = window.rows
+    if config.runtime_ns is not None and len(window.plan):
+        repeats = repeats or repeats_of(reader, window, pacer, tiers, config.runtime_ns)
+        span_ns = None if pacer.speed is None else int(config.runtime_ns * pacer.speed)
+        if repeats > 1 or span_ns is not None:
+            reader = Repeated(reader, once, repeats)
+            window = compile_window(reader, trace, alignments, Limit(span_ns=span_ns), shared, check_rows)
+            window = replace(window, is_whole=False)
     if window.rows == 0:
         reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
         raise ConfigError(f"{trace}: nothing to replay: {reason}")
     if not len(window.plan):
         raise ConfigError(_nothing_on(reader.meta, window, config))
+    if config.layout == FileLayout.VLLM:
+        config = _whole_files(config, window.plan)
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
     config, because = with_depth(config, tiers, window.residency.peak_bytes)
     check_memory(len(window.plan), buffer_bytes(config.depth, config.io_bytes))
-    return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because)
+    rows_once = once if config.runtime else 0
+    return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, rows_once)
+
+
+def _whole_files(config: Config, plan: Plan) -> Config:
+    """Return `config` with I/Os as long as the longest operation: vLLM moves a file in one call."""
+    longest = -(-int((plan.offset + plan.length).max()) // PAGE_BYTES) * PAGE_BYTES
+    return msgspec.structs.replace(config, io_bytes=max(config.io_bytes, longest))
 
 
 def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:

@@ -8,7 +8,7 @@ from kvreplay.config.config import Config, named
 from kvreplay.plan.plan import tier_indices
 from kvreplay.tiers.device import CudaDevice
 from kvreplay.tiers.extents import ExtentTier
-from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.files import FileTier, files_of
 from kvreplay.tiers.gds import GdsTier
 from kvreplay.tiers.gpu import GpuTier, gpu_options
 from kvreplay.tiers.layout import FileLayout
@@ -103,11 +103,11 @@ def storage_tier(name: str, target: str, options: StorageOptions, trace: Path) -
     if len(set(is_space)) > 1:
         raise ConfigError(f"{option}: name directories only, or files ({FILE_SUFFIX}) and block devices only")
     if len(paths) == 1:
-        return ExtentTier(name, paths[0], options) if is_space[0] else FileTier(name, paths[0], options)
+        return ExtentTier(name, paths[0], options) if is_space[0] else files_of(name, paths[0], options)
     drive_of = drive_by_key(trace, len(paths))
     if is_space[0]:
         return SeveralSpaces(name, [ExtentTier(f"{name}:{path}", path, options) for path in paths], drive_of)
-    return SeveralDirectories(name, [FileTier(f"{name}:{path}", path, options) for path in paths], drive_of)
+    return SeveralDirectories(name, [files_of(f"{name}:{path}", path, options) for path in paths], drive_of)
 
 
 def _is_space(path: Path) -> bool:

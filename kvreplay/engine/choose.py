@@ -21,7 +21,7 @@ from kvreplay.engine.uring import RingSubmitter
 from kvreplay.engine.workers import generators, precise_timers
 from kvreplay.plan.plan import build_plan
 from kvreplay.plan.residency import trace_residency
-from kvreplay.tiers.tier import DeviceTier, RingExtents, RingTier, Tier, copied, has_times
+from kvreplay.tiers.tier import DeviceTier, RingExtents, Tier, copied, has_times, on_ring
 from kvtrace.core.errors import ConfigError, DeviceError
 
 MAX_ENTRIES = 4096
@@ -149,8 +149,8 @@ def choose(
     is_growing = is_growing and not any(isinstance(t, DeviceTier) for t in tiers)
     chosen = _chosen(wanted, _is_for_threads(tiers), depth, io_bytes, is_growing=is_growing)
     for tier in tiers:
-        if isinstance(tier, RingTier | RingExtents):
-            tier.engine = chosen.engine.name
+        if (named := on_ring(tier) or (tier if isinstance(tier, RingExtents) else None)) is not None:
+            named.engine = chosen.engine.name
         if isinstance(tier, DeviceTier):
             tier.pin(chosen.engine.arenas)
     return chosen
@@ -159,7 +159,7 @@ def choose(
 def _is_for_threads(tiers: Sequence[Tier | None]) -> bool:
     """Return whether a thread an I/O is the shorter way: tiers do something, and none of it is for io_uring."""
     working = [t for t in tiers if t is not None and has_times(t)]
-    return bool(working) and not any(isinstance(t, RingTier | RingExtents) or copied(t) for t in working)
+    return bool(working) and not any(on_ring(t) or isinstance(t, RingExtents) or copied(t) for t in working)
 
 
 def _chosen(wanted: EngineName, is_for_threads: bool, depth: int, io_bytes: int, *, is_growing: bool) -> Chosen:

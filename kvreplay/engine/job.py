@@ -50,6 +50,8 @@ class Job:
     fill: Callable[[memoryview, int, int, int], None]
     """Puts data into a buffer: buffer, object id, version, offset."""
     stops_on_error: bool = True
+    watched: Callable[[Callable[[], int]], None] | None = None
+    """Takes what says how many I/Os and copies are in flight, when the job begins; it may be asked by any thread."""
     check: Callable[[memoryview, int, int], str | None] | None = None
     """Takes what a read brought (buffer, planned row, offset), says what is wrong: outcome CORRUPT; with --verify."""
 

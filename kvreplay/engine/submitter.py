@@ -87,6 +87,8 @@ class Submitter:
             self._start_ns = workers.start_ns = monotonic_ns() + self._lead_ns
             self._pump.start_clock(self._start_ns)
             self._ring.arm(self._mail.fd)
+            if self._job.watched is not None:
+                self._job.watched(lambda: int(self._pump.lanes.out) + self._pump.copying)
             while True:
                 now = self._now()
                 if reason is None and (reason := interrupted()):

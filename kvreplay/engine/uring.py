@@ -18,7 +18,7 @@ from kvreplay.engine.schedule import Submission
 from kvreplay.engine.submitter import Submitter
 from kvreplay.engine.workers import Check
 from kvreplay.plan.plan import DELETE, WRITE
-from kvreplay.tiers.tier import NOWHERE, DeviceTier, RingExtents, RingTier, Tier
+from kvreplay.tiers.tier import NOWHERE, DeviceTier, RingExtents, Tier, on_ring
 
 _LONGEST_CHAIN = 4
 _MODE = 0o600
@@ -38,7 +38,7 @@ class RingSubmitter(Submitter):
     def __init__(self, engine: IoEngine, job: Job, ring: r.Ring, registered: tuple[int, int]) -> None:
         """Prepare to do `job` on `ring` with the buffers of `engine`."""
         super().__init__(engine, job, ring, registered)
-        self._files_of = [t if isinstance(t, RingTier) else None for t in job.tiers]
+        self._files_of = [on_ring(t) for t in job.tiers]
         self._fixed_reads, self._fixed_slots = registered
         # What a request belongs to, by the high bits of its user data.
         self._tokens: list[Submission] = [None] * (2 * engine.depth)  # type: ignore[list-item]
@@ -48,7 +48,7 @@ class RingSubmitter(Submitter):
         return tier if isinstance(tier, RingExtents) else None
 
     def _way_of(self, tier: Tier | None) -> int:
-        if isinstance(tier, RingTier):
+        if on_ring(tier) is not None:
             return turn.BY_FILE if self._job.check is None else turn.BY_RING
         if isinstance(tier, RingExtents):
             return turn.BY_PYTHON if self._job.check is not None or tier.is_synced else turn.BY_EXTENT
@@ -59,7 +59,7 @@ class RingSubmitter(Submitter):
             return mailbox.BY_OTHERS
         if isinstance(tier, RingExtents):
             return mailbox.HERE_WITH_ROOM
-        return mailbox.HERE if isinstance(tier, RingTier) and tier.has_room else mailbox.BY_OTHERS
+        return mailbox.BY_OTHERS if on_ring(tier) is None else mailbox.HERE
 
     def _needs_workers(self) -> bool:
         is_discarding = any(t is not None and t.is_discarding for t in self._extents_of)

@@ -31,7 +31,7 @@ from kvreplay.run.prepare import device_io
 from kvreplay.run.run import FinishedRun, Interrupted, summary_of
 from kvreplay.tiers.devices import firmware, smart
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.host import device_bytes, filesystem_facts, host_facts
+from kvreplay.tiers.host import device_counters, filesystem_facts, host_facts
 from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace import __version__
@@ -120,13 +120,13 @@ def run_engine(
         )
         tiers = [FileTier(TIER, directory, StorageOptions())]
         end_probes = stack.enter_context(beside(config, list(tiers), output, is_of_all=not wanted.is_direct))
-        before, health, started = device_bytes(directory), smart(directory), datetime.now(UTC)
+        before, health, started = device_counters(directory), smart(directory), datetime.now(UTC)
         with show(f"{wanted.engine.title} serving", len(prompts.rows)) as tick:
             service = serve(wanted.kind, wanted.python, settings, output / LOG_FILE, interrupted, tick)
         if not service.recorded.operations and service.failure is not None:
             raise DeviceError(f"{wanted.engine.title}: {service.failure}; its output is in {output / LOG_FILE}")
         write_back_ns = _write_back(directory)
-        moved = device_io({TIER: before}, {TIER: device_bytes(directory)})
+        moved = device_io({TIER: before}, {TIER: device_counters(directory)})
         made = recording(output, wanted.directory, service.recorded, _told(wanted, settings, service, argv), config)
         probed = end_probes(made.started_ns)
         begun = _begun(wanted, made, service, started, health)

@@ -16,7 +16,7 @@ from kvreplay.plan.barriers import dense
 from kvtrace.core.compiled import compile_announced, njit
 from kvtrace.core.schema import TRACE, enum_code
 
-_WRITE, _DELETE = (enum_code(TRACE, "op", name) for name in ("write", "delete"))
+_WRITE, DELETE_CODE = (enum_code(TRACE, "op", name) for name in ("write", "delete"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _find_needed(
         at, reach = tier[row] * objects + object_id[row], max(end[row], 1)
         if op[row] == _WRITE:
             written[at] = max(written[at], reach)
-        elif op[row] == _DELETE:
+        elif op[row] == DELETE_CODE:
             written[at], is_reborn[at] = 0, True
         elif reach > written[at]:
             if not is_reborn[at]:
@@ -180,7 +180,7 @@ def _find_needed_parts(
     for row in range(len(op)):
         at, start, reach = tier[row] * objects + object_id[row], offset[row], max(end[row], 1)
         is_empty = end[row] == start and start > 0
-        if op[row] == _DELETE:
+        if op[row] == DELETE_CODE:
             while heads[at] != 0:
                 heads[at] = _free_extent(extents, heads[at])
             is_reborn[at] = True
@@ -260,7 +260,7 @@ def _find_peaks(
             after = max(before, end[row], 1)
             if 0 < before < after:
                 longest[at] = max(longest[at], after)
-        elif op[row] == _DELETE:
+        elif op[row] == DELETE_CODE:
             absent[row], after = before == 0, 0
         held[at] = after
         if whole[at]:

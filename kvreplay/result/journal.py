@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic_ns
+from typing import Any
 
 from kvreplay.engine.job import NOT_DONE, SKIPPED, Record
 from kvtrace.core.errors import ConfigError, DeviceError
@@ -26,8 +27,10 @@ _MAX_SHARE = 0.01
 class Journal:
     """Appends completed operations to the stream, from a thread of its own."""
 
-    def __init__(self, output: Path, record: Record, content: PartialRunFile) -> None:
-        """Write `content` to `output`, which exists, and begin the stream.
+    def __init__(
+        self, output: Path, record: Record, content: PartialRunFile, seen: Callable[[Any], None] | None = None
+    ) -> None:
+        """Write `content` to `output`, which exists, and begin the stream; `seen` takes the rows of each look.
 
         Raises:
             DeviceError: the disk refuses, or another run is being written there.
@@ -38,7 +41,7 @@ class Journal:
 
         self.trouble: str | None = None
         """Why nothing more is kept; None if all is."""
-        self._arrow, self._record, self._output = pa, record, output
+        self._arrow, self._record, self._output, self._seen = pa, record, output, seen
         # Rows that are not kept yet, and the first of them.
         self._waiting, self._low = np.ones(len(record.outcome), bool), 0
         columns = {"place": pa.int64(), "submitted_ns": pa.int64(), "completed_ns": pa.int64(), "outcome": pa.int8()}
@@ -89,6 +92,8 @@ class Journal:
         )
         self._file.flush()
         waiting[fresh] = False
+        if self._seen is not None:
+            self._seen(fresh)
         self._low = low + int(np.argmax(waiting[low:])) if waiting[low:].any() else len(waiting)
 
     def stop(self) -> None:
@@ -109,9 +114,14 @@ class Journal:
 
 
 @contextmanager
-def journal(output: Path, record: Record, content: PartialRunFile) -> Iterator[Journal]:
-    """Keep a journal of `record` in `output` until the run is written there; a failure leaves it for `recover`."""
-    kept = Journal(output, record, content)
+def journal(
+    output: Path, record: Record, content: PartialRunFile, seen: Callable[[Any], None] | None = None
+) -> Iterator[Journal]:
+    """Keep a journal of `record` in `output` until the run is written there; a failure leaves it for `recover`.
+
+    `seen` takes the rows that have ended, about once a second.
+    """
+    kept = Journal(output, record, content, seen)
     try:
         yield kept
         kept.remove()

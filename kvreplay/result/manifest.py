@@ -185,6 +185,10 @@ def _window(setting: Setting) -> WindowNote:
         span_ns=window.span_ns,
         planned_rows=len(window.plan),
         limit=setting.config.limit,
+        runtime_ns=setting.config.runtime_ns,
+        rows_once=setting.rows_once or None,
+        repeats=window.rows / setting.rows_once if setting.rows_once else None,
+        planned_repeats=getattr(setting.reader, "repeats", 1) if setting.rows_once else None,
         peak_bytes=dict(zip(names, window.residency.peak_bytes, strict=True)),
     )
 
@@ -208,6 +212,12 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
         notes.append(
             f"{long:,} writes were submitted before all their data was made (more than {held} I/Os each): the rest "
             "was made within their latency; a larger --io-bytes or --queue-depth avoids it"
+        )
+    runtime_ns = setting.config.runtime_ns
+    if runtime_ns and setting.pacer.speed is None and (summary.wall_ns or 0) < runtime_ns and measured.error is None:
+        notes.append(
+            f"ended before its --runtime of {format_duration(runtime_ns)}: the repeats that memory was taken for were "
+            "done; a longer trace, or larger objects, lasts"
         )
     if summary.warmup is not None:
         left = f"{summary.warmup.operations:,} operations of the warm-up (--warmup {summary.warmup.asked})"

@@ -83,8 +83,15 @@ def _window(finished: FinishedRun) -> str:
     if finished.run.engine.name == "other":
         return f"recorded {window.rows:,} operations of {window.limit}, over {format_duration(window.span_ns)}"
     part = "the whole trace" if window.is_whole_trace else f"the trace's start, --limit {window.limit}"
+    if window.repeats is not None:
+        part = f"{part if window.limit else 'the trace'} {window.repeats:.3g} times in {_runtime(finished.run)}"
     done = "was to replay" if finished.run.status == "partial" else "replayed"
     return f"{done} {part}: {window.rows:,} rows, {format_duration(window.span_ns)} of trace time"
+
+
+def _runtime(run: RunFile) -> str:
+    """Return how long a run lasted, of the time that it was to."""
+    return f"{format_duration(run.summary.wall_ns)} (--runtime {format_duration(run.window.runtime_ns)})"
 
 
 def _before(run: RunFile) -> Iterator[str]:

@@ -63,7 +63,7 @@ def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
     where = trace or Path(begun.running.trace)
     if not where.is_file():
         raise ConfigError(f"{where}: no such file; name the trace that was replayed with --trace")
-    setting = settle(config, where, path, begun.argv)
+    setting = settle(config, where, path, begun.argv, repeats=begun.window.planned_repeats)
     with where.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if begun.trace.sha256 is not None and digest != begun.trace.sha256:

@@ -7,7 +7,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns
@@ -31,6 +31,8 @@ from kvreplay.result.requests import served_batch
 from kvreplay.result.tables import series_batch
 from kvreplay.result.traffic import traffic_warnings
 from kvreplay.run.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_devices, read_smart
+from kvreplay.run.runtime import RUNTIME, cut, until, with_repeats
+from kvreplay.run.watch import Watch, Watching
 from kvreplay.tiers.tier import DeviceTier, Tier
 from kvtrace.core.app import INTERRUPTED, noted_signals
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError
@@ -91,11 +93,12 @@ def replay(
     is_forced: bool = False,
     show: Callable[[str, int], Any] | None = None,
     tiers: list[Tier | None] | None = None,
+    watching: Watching | None = None,
 ) -> FinishedRun:
     """Replay `trace` as `config` says and write the run to `output`.
 
     `show(label, rows)` gives a context manager that yields a function taking the rows done; `tiers`, in the
-    trace's order, replace the configured ones.
+    trace's order, replace the configured ones; `watching` shows the measured part while it goes on, in its place.
 
     Raises:
         ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the outcome.
@@ -112,7 +115,7 @@ def replay(
         is_stamped=config.is_verified,
         maker=Maker(config.data),
     )
-    return _Run(setting, show or _no_show, data, started_ns).perform(output)
+    return _Run(setting, show or _no_show, data, started_ns, watching).perform(output)
 
 
 @contextmanager
@@ -145,6 +148,7 @@ class _Run:
     data: DataSource
     started_ns: int
     """On the monotonic clock."""
+    watching: Watching | None = None
 
     def perform(self, output: Path) -> FinishedRun:
         setting = self.setting
@@ -180,13 +184,16 @@ class _Run:
                 record,
                 self.data.fill,
                 setting.config.on_error == "stop",
-                verifier.check if verifier else None,
+                check=verifier.check if verifier else None,
             )
+            watch = None if self.watching is None else Watch(setting, record, due_ns)
             results.make_directory(output, RUN_FILE)
-            with journal(output, record, running(setting, begun)) as kept:
-                driven = stopped or self._drive(engine, job, interrupted, "replaying")
+            with journal(output, record, running(setting, begun), None if watch is None else watch.take) as kept:
+                over = until(interrupted, setting.config.runtime_ns)
+                driven = stopped or self._watched(engine, job, over, watch)
                 kept.stop()
                 moved = device_io(before, read_devices(setting))
+                setting, record, due_ns = cut(setting, record, due_ns, driven)
                 probed = end_probes(None if stopped else driven.started_ns)
                 served = served_batch(setting, record, due_ns)
                 summary = summary_of(setting, record, due_ns, None if stopped else driven, moved=moved)
@@ -213,6 +220,23 @@ class _Run:
         with self.show(label, len(job.plan)) as progress, _quiet_interpreter():
             return engine.drive(job, interrupted, progress)
 
+    def _watched(
+        self, engine: IoEngine, job: Job, interrupted: Callable[[], str | None], watch: Watch | None
+    ) -> Driven:
+        """Drive the measured part, shown by `watch` if there is one."""
+        if watch is None or self.watching is None:
+            return self._drive(engine, job, interrupted, "replaying")
+
+        def note(done: float) -> None:
+            watch.completed = done
+
+        def begin(in_flight: Callable[[], int]) -> None:
+            watch.in_flight = in_flight
+            watch.begin()
+
+        with self.watching(watch), _quiet_interpreter():
+            return engine.drive(replace(job, watched=begin), interrupted, note)
+
     def _populate(self, engine: IoEngine, interrupted: Callable[[], str | None]) -> tuple[Populated, Driven | None]:
         """Write the objects that the window reads but never writes; return them, and how it was cut short or None."""
         setting = self.setting
@@ -238,7 +262,8 @@ class _Run:
         if driven.failure is not None and (is_populating or (stops and self.setting.config.on_error == "stop")):
             place = "while populating" if is_populating else f"row {int(plan.row[driven.failure.row])}"
             return DeviceError(f"{place}: {driven.failure.message}; {kept}")
-        if driven.interrupted_by is not None and (is_populating or driven.completed < len(plan)):
+        is_over = driven.interrupted_by == RUNTIME and not is_populating
+        if driven.interrupted_by is not None and not is_over and (is_populating or driven.completed < len(plan)):
             return Interrupted(f"interrupted by {driven.interrupted_by}; {kept}")
         if driven.failure is not None:
             count, sent = summary.errors, len(plan) - (summary.not_reached or 0)
@@ -261,7 +286,7 @@ def summary_of(
 ) -> Summary:
     """Return the summary of `record`; `driven`, `wall_ns` and `moved` are as in `summarize`."""
     names = [t.name for t in setting.reader.meta.tiers]
-    return summarize(
+    found = summarize(
         setting.window.plan,
         record,
         due_ns,
@@ -277,6 +302,7 @@ def summary_of(
         asked=setting.config.warmup,
         wall_ns=wall_ns,
     )
+    return with_repeats(found, setting)
 
 
 def write_down(

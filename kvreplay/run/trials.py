@@ -15,6 +15,7 @@ from kvreplay.result import tables
 from kvreplay.result.manifest import status_of
 from kvreplay.result.verdict import reached_of
 from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.watch import Watching
 from kvreplay.tiers.tier import Tier
 from kvtrace import __version__
 from kvtrace.core import statistics
@@ -146,6 +147,7 @@ def run_trials(
     is_forced: bool = False,
     show: Callable[[str, int], Any] | None = None,
     done: Callable[[Path, FinishedRun], None] | None = None,
+    watching: Watching | None = None,
 ) -> tuple[TrialSet, KvError | None]:
     """Replay `count` times into `output`/trial-1 and on; stop at the first trial that is cut short.
 
@@ -166,7 +168,7 @@ def run_trials(
         if number == 1:
             tables.make_directory(output, TRIALS_FILE)
             tables.remove_stale(output, {f"trial-{i + 1}" for i in range(count)})
-        outcome = replay(config, trace, run, argv, is_forced=is_forced, show=show)
+        outcome = replay(config, trace, run, argv, is_forced=is_forced, show=show, watching=watching)
         done_runs.append(outcome.run)
         if done is not None:
             done(run, outcome)

@@ -1,10 +1,16 @@
-"""A directory of files, one an object, named as a layout says; O_DIRECT unless `--buffered` says otherwise."""
+"""A directory of files, one an object, named as a layout says; O_DIRECT unless `--buffered` says otherwise.
+
+With vLLM's layout the calls of the system are its file tier's, too.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +19,7 @@ import msgspec
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.devices import firmware
 from kvreplay.tiers.host import filesystem_facts
-from kvreplay.tiers.layout import MEANINGS, Directories, FileLayout, path_function
+from kvreplay.tiers.layout import MEANINGS, FileLayout, make_directories, path_function
 from kvreplay.tiers.tier import Holding, Region, RingFiles, StorageOptions
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
@@ -26,6 +32,7 @@ class FileTier:
 
     alignment = directio.ALIGNMENT
     is_simulated = False
+    has_ring = True
 
     def __init__(self, name: str, directory: Path, options: StorageOptions) -> None:
         """Store the tier `name` below `directory`."""
@@ -37,8 +44,6 @@ class FileTier:
         self._write_flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct
         self._claim: claims.Claim | None = None
         self._direct: directio.DirectIo | None = None
-        self.has_room = options.layout is not FileLayout.VLLM
-        self._directories: Directories | None = None
         self._scratch_fd = -1
         self._filesystem: dict[str, Any] = {}
         self._firmware: str | None = None
@@ -62,7 +67,7 @@ class FileTier:
             )
         if self._options.is_direct:
             self._direct = directio.probe(scratch, self.target)
-        self._directories = Directories(self._options.layout, str(scratch))
+        make_directories(self._options.layout, str(scratch))
         self._path_of = path_function(self._options.layout, str(scratch))
         self._scratch_fd = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -100,9 +105,7 @@ class FileTier:
         return RingFiles(self._options.layout, [self._scratch_fd])
 
     def reserve(self, object_id: int, end: int) -> None:
-        """Make the object's directory if the layout has too many to make them all at first."""
-        if self._directories is not None:
-            self._directories.make_for(object_id)
+        """Do nothing: files grow as they are written."""
 
     def begin(self, op: int, object_id: int) -> int:
         """Open the object's file."""
@@ -151,3 +154,89 @@ class FileTier:
         if self._claim is not None:
             held, self._claim = self._claim, None
             claims.release(held, is_kept=self._options.is_kept)
+
+
+@dataclass(slots=True)
+class _Temporary:
+    """A file that takes its own name when all is written."""
+
+    fd: int
+    path: str
+    name: str
+    """The temporary one."""
+    is_bad: bool = False
+
+
+class VllmFiles(FileTier):
+    """Files with the system calls of vLLM 0.33's file tier (v1/kv_offload/tiering/fs/io.py), each by plain calls.
+
+    It differs where a trace asks for more: a file that is there is written again, where vLLM would leave it, and one
+    that grows is written on in place.
+    """
+
+    has_ring = False
+
+    def __init__(self, name: str, directory: Path, options: StorageOptions) -> None:
+        """Store the tier `name` below `directory`."""
+        super().__init__(name, directory, options)
+        self._grown: frozenset[int] = frozenset()
+        self._threads, self._suffixes = threading.local(), itertools.count()
+
+    def expect(self, holding: Holding) -> None:
+        """Note which files grow."""
+        self._grown = frozenset(holding.grown)
+
+    def begin(self, op: int, object_id: int) -> Any:
+        """Open the object's file, or a new one for it; its directories are made if need be."""
+        if op != _WRITE or object_id in self._grown:
+            if op == _WRITE:
+                os.makedirs(os.path.dirname(self.path(object_id)), exist_ok=True)  # noqa: PTH103, PTH120 - measured
+            return super().begin(op, object_id)
+        path = self.path(object_id)
+        os.access(path, os.F_OK)
+        name = f"{path}_{self._suffix()}.tmp"
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - measured
+        return _Temporary(os.open(name, self._write_flags | os.O_EXCL | os.O_TRUNC, 0o600), path, name)
+
+    def _suffix(self) -> int:
+        """Return a number of the calling thread's own."""
+        if not hasattr(self._threads, "suffix"):
+            self._threads.suffix = next(self._suffixes)
+        suffix: int = self._threads.suffix
+        return suffix
+
+    def write(self, handle: Any, offset: int, data: memoryview) -> None:
+        """Write all of `data`."""
+        if not isinstance(handle, _Temporary):
+            super().write(handle, offset, data)
+            return
+        try:
+            done = os.write(handle.fd, data) if offset == 0 else 0
+            if done < len(data):
+                directio.write_whole(handle.fd, offset + done, data[done:])
+        except OSError:
+            handle.is_bad = True
+            raise
+
+    def read(self, handle: Any, offset: int, into: memoryview) -> int:
+        """Read until `into` is full or the file ends."""
+        return os.readv(handle, [into]) if offset == 0 else super().read(handle, offset, into)
+
+    def end(self, op: int, handle: Any) -> None:
+        """Close the file and give it its name."""
+        if not isinstance(handle, _Temporary):
+            super().end(op, handle)
+            return
+        try:
+            super().end(op, handle.fd)
+            if not handle.is_bad:
+                os.replace(handle.name, handle.path)  # noqa: PTH105 - measured
+        finally:
+            with suppress(FileNotFoundError):
+                if handle.is_bad:
+                    os.unlink(handle.name)  # noqa: PTH108 - beside the others
+
+
+def files_of(name: str, directory: Path, options: StorageOptions) -> FileTier:
+    """Return the tier `name` of files below `directory`."""
+    return (VllmFiles if options.layout is FileLayout.VLLM else FileTier)(name, directory, options)

@@ -1,6 +1,6 @@
 """How objects are named as files: directories of our own, or as serving engines name theirs.
 
-Names and directories are the engines'; how they write is not: no temporary name and rename, no metadata file.
+How they write is theirs only with vLLM's (`files.VllmFiles`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SUBDIRECTORIES = 256
 _VLLM_ROOT = "kvreplay_000000000000_r0"
 DIRECTORY_NAME = re.compile(r"[0-9a-f]{2,3}|[0-9a-f]{2}_g0|" + _VLLM_ROOT)
 """Names of the directories that a layout makes."""
-FILE_NAME = re.compile(r"[0-9a-f]{16}\.kv|[0-9a-f]{64}\.bin|kvreplay@1@0@[0-9a-f]{16}@bfloat16\.pt")
+FILE_NAME = re.compile(r"[0-9a-f]{16}\.kv|[0-9a-f]{64}\.bin(_[0-9]+\.tmp)?|kvreplay@1@0@[0-9a-f]{16}@bfloat16\.pt")
 
 
 class FileLayout(StrEnum):
@@ -37,7 +37,7 @@ MEANINGS = {
     FileLayout.HASHED: "256 subdirectories by a hash of the object: 3f/000000000000002a.kv",
     FileLayout.FLAT: "one directory: 000000000000002a.kv",
     FileLayout.VLLM: "as vLLM's file tier: <model>_<digest>_r<rank>/<hhh>/<hh>_g<group>/<hash, 64 digits>.bin; "
-    "directories are made before the write, not measured",
+    "and written as it does, measured: access, makedirs, a new temporary file, one write, close, rename",
     FileLayout.LMCACHE: "as LMCache's disk backend, one directory: <model>@<world size>@<worker>@<hash>@<dtype>.pt",
 }
 
@@ -112,23 +112,8 @@ def _make_directory(path: str) -> None:
             raise DeviceError(f"{path} is in the way and not ours; move it elsewhere") from None
 
 
-class Directories:
-    """The directories of a layout below `root`: made at once where they are few, else when an object needs one."""
-
-    def __init__(self, layout: FileLayout, root: str) -> None:
-        """Make those that are few; `root` exists."""
-        self._is_deep = layout is FileLayout.VLLM
-        self._path_of = path_function(layout, root)
-        self._made: set[str] = set()
-        if layout is FileLayout.HASHED:
-            for index in range(_SUBDIRECTORIES):
-                _make_directory(f"{root}/{index:02x}")
-
-    def make_for(self, object_id: int) -> None:
-        """Make the directory that an object's file is to lie in."""
-        if not self._is_deep:
-            return
-        path = self._path_of(object_id)
-        if (parent := path[: path.rindex("/")]) not in self._made:
-            os.makedirs(parent, exist_ok=True)  # noqa: PTH103 - beside the paths of objects
-            self._made.add(parent)
+def make_directories(layout: FileLayout, root: str) -> None:
+    """Make the directories of a layout below `root`, which exists, if they are few; else writes make them."""
+    if layout is FileLayout.HASHED:
+        for index in range(_SUBDIRECTORIES):
+            _make_directory(f"{root}/{index:02x}")

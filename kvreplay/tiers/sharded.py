@@ -122,9 +122,9 @@ class SeveralDirectories(SeveralDrives):
     _drives: Sequence[FileTier]
 
     @property
-    def has_room(self) -> bool:
-        """Whether all directories are there."""
-        return all(drive.has_room for drive in self._drives)
+    def has_ring(self) -> bool:
+        """Whether a ring may do operations on all."""
+        return all(drive.has_ring for drive in self._drives)
 
     def path(self, object_id: int) -> str:
         """Return where an object lies."""

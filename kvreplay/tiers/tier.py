@@ -202,8 +202,8 @@ class RingTier(Protocol):
     engine: str
     is_synced: bool
     """Whether a written file is synchronized before it is closed."""
-    has_room: bool
-    """Whether `reserve` has nothing to do, as all directories are there."""
+    has_ring: bool
+    """Whether a ring may do its operations; not where they are to be certain calls of the system."""
 
     def ring_path(self, object_id: int) -> bytes:
         """Return the path of the object's file."""
@@ -213,6 +213,11 @@ class RingTier(Protocol):
 
     def ring_files(self) -> RingFiles:
         """Return how compiled code finds the objects' files."""
+
+
+def on_ring(tier: Tier | None) -> RingTier | None:
+    """Return `tier` if a ring may do its operations on files, else None."""
+    return tier if isinstance(tier, RingTier) and tier.has_ring else None
 
 
 @runtime_checkable

@@ -98,12 +98,30 @@ def _document(summary: dict[str, Any]) -> Document:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
         if tier["drive_writes_per_day"] is not None:
             line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
+        if tier.get("years_of_life") is not None:
+            line += f", {tier['years_of_life']:.3g} years of life"
         worn.append(line + " (this trace's rate, kept up)")
+    worn += _of_offers(stats)
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
         f"seed {summary['seed']}, {format_count(stats['requests'])} requests"
     )
     return Document(summary["file"], headline, [Chapter("", tables, worn)])
+
+
+def _of_offers(stats: dict[str, Any]) -> list[str]:
+    """Return what an engine does beside reading and writing, where its preset says so: look-ups, and refusals."""
+    said = [
+        f"{tier['name']}: {format_count(tier['file_lookups'])} look-ups of files (simulated; no rows of the trace)"
+        for tier in stats["tiers"]
+        if "file_lookups" in tier
+    ]
+    if (offers := stats.get("offers")) is not None and offers["refused"]:
+        said.append(
+            f"{format_count(offers['refused'])} of {format_count(offers['count'])} offers were refused for want of "
+            f"room, {format_count(offers['refused_objects'])} objects in all; each is offered again"
+        )
+    return said
 
 
 def first_token_table(first: dict[str, Any]) -> ReportTable:

@@ -135,7 +135,7 @@ def prepare(
 
     users.check(source, file)
     if turns is not None and file is None:
-        raise ConfigError(f"--turns {turns} is of a FILE's sessions; synthetic users wait for their answers anyway")
+        raise ConfigError(f"--turns {turns} is for the sessions of a FILE to read; without one, users are synthetic")
     settings, ranks = stack.settings or (), run.tensor_parallel
     preset = load_preset(stack.preset, settings)
     asked = None if file is None else source.read(file, run.seed, run.max_requests)

@@ -25,6 +25,7 @@ _SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
 MAX_POINTS = 1000
 
 
+# Long: two thirds are its options and its help.
 @takes_groups
 def size(
     file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,

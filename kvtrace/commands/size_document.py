@@ -27,7 +27,7 @@ from kvtrace.model.serving import INSTANT, in_words
 from kvtrace.sim.setup import has_times
 
 if TYPE_CHECKING:
-    from kvtrace.curves.demand import Rate, TierDemand
+    from kvtrace.curves.demand import SecondRate, TierDemand
     from kvtrace.curves.points import Point, Stack
     from kvtrace.curves.sizing import Sizing, Target
 
@@ -168,7 +168,7 @@ def _worn(tier: TierDemand) -> list[float | None]:
     return [tier.drive_writes_per_day, tier.life_years]
 
 
-def _pair(rate: Rate | None) -> list[float | None]:
+def _pair(rate: SecondRate | None) -> list[float | None]:
     return [None, None] if rate is None else [rate.mean, rate.p99_second]
 
 
@@ -207,7 +207,7 @@ def _spread(point: Point) -> Cell:
     return Cell(f"{percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", Unit.TEXT)
 
 
-def _mean(rate: Rate | None) -> float | None:
+def _mean(rate: SecondRate | None) -> float | None:
     return None if rate is None else rate.mean
 
 

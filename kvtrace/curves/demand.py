@@ -18,7 +18,7 @@ _P99 = 9900
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class SecondRate:
     """A rate over the whole load, and in the second that only a hundredth of all seconds exceed."""
 
     mean: float
@@ -48,10 +48,10 @@ class Endurance:
 class Rates:
     """What one tier does a second; an operation is one object read or written. Null where no time passes."""
 
-    read_bytes_per_s: Rate | None
-    write_bytes_per_s: Rate | None
-    reads_per_s: Rate | None
-    writes_per_s: Rate | None
+    read_bytes_per_s: SecondRate | None
+    write_bytes_per_s: SecondRate | None
+    reads_per_s: SecondRate | None
+    writes_per_s: SecondRate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +114,11 @@ class Meter:
         ]
 
 
-def _rate(by_second: Any, span_s: float) -> Rate | None:
+def _rate(by_second: Any, span_s: float) -> SecondRate | None:
     if not span_s:
         return None
     rank = nearest_rank(len(by_second), _P99)
-    return Rate(float(by_second.sum()) / span_s, None if rank is None else float(np.sort(by_second)[rank - 1]))
+    return SecondRate(float(by_second.sum()) / span_s, None if rank is None else float(np.sort(by_second)[rank - 1]))
 
 
 def tier_demand(

@@ -11,7 +11,7 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S
-from kvtrace.curves.demand import Endurance, Meter, Rate, Rates, TierDemand, tier_demand
+from kvtrace.curves.demand import Endurance, Meter, Rates, SecondRate, TierDemand, tier_demand
 from kvtrace.curves.optimal import optimal_uses
 from kvtrace.curves.sampling import HASH_VALUES, T95, sample_of
 from kvtrace.model.shape import ModelShape
@@ -206,7 +206,7 @@ class Stack:
         stats = {**total, "name": found[0]["name"], "hit_ratio": total["hits"] / full.lookups}
         span_s, each = full.span_ns / NS_PER_S, self.chunk_bytes / self._objects
         amounts = [total[name] / unit for unit in (1, each) for name in ("read_bytes", "written_bytes")]
-        rates = Rates(*(Rate(amount / span_s, None) if span_s else None for amount in amounts))
+        rates = Rates(*(SecondRate(amount / span_s, None) if span_s else None for amount in amounts))
         return tier_demand(stats, capacity_bytes, rates, self.endurance, is_drive=self._is_drive(t))
 
     def _is_drive(self, t: int) -> bool:

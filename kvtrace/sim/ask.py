@@ -8,7 +8,7 @@ from __future__ import annotations
 from kvtrace.core.compiled import inner
 from kvtrace.sim.records import CHAINS, CONVERSATIONS, DECODE_ONLY, LOAD, NONE, PACKED_BITS, World
 from kvtrace.sim.tiers.rows import packed
-from kvtrace.sim.tiers.slots import release
+from kvtrace.sim.tiers.slots import release, unpin
 from kvtrace.users.synthetic import next_extra, next_turn, pick, pick_distinct
 
 MILLION = 1_000_000
@@ -169,6 +169,7 @@ def _make(world: World, size: int, home: int) -> None:
     what = world.slots[slot]
     what.object, what.size, what.home = number, size, home
     what.live, what.held, what.seen = 0, 1, 0
+    unpin(world, slot)
     world.contexts[home] = slot
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Preset
 from kvtrace.sim.presets.tier import Admission, TierSetting
 from kvtrace.sim.records import World
@@ -22,6 +23,7 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
         | {name: int(of[name]) for name in counted}
         | {"live_bytes": int(of["used"])}
         | _refused(tier, of)
+        | ({"file_lookups": int(of["looked_up"])} if tier.looks_past_miss else {})
         for tier, of in zip(preset.tiers, tiers, strict=True)
     ]
     return {
@@ -39,6 +41,7 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
         },
         "decode_misses": int(total["decode_misses"]),
         "unplaced_objects": int(total["unplaced"]),
+        **_offers(preset, total),
         "first_token": None if first_tokens is None else _first_token(first_tokens),
         "tiers": per_tier,
     }
@@ -61,6 +64,14 @@ def _shared(total: Any, share: float, kind: str) -> dict[str, Any] | None:
         return None
     lookups, hits = int(total[f"{kind}_lookups"]), int(total[f"{kind}_hits"])
     return {"lookups": lookups, "hits": hits, "hit_ratio": _ratio(hits, lookups)}
+
+
+def _offers(preset: Preset, total: Any) -> dict[str, Any]:
+    """Return how often a tier that takes all or nothing was offered something, and refused it; nothing without one."""
+    if not any(tier.whole_offers and tier.policy is Policy.LRU for tier in preset.tiers):
+        return {}
+    names = {"count": "offers", "refused": "refused_offers", "refused_objects": "refused_objects"}
+    return {"offers": {name: int(total[column]) for name, column in names.items()}}
 
 
 def _first_token(times: Any) -> dict[str, Any]:

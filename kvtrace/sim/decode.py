@@ -7,7 +7,7 @@ from kvtrace.sim.ask import gather, leave, make_objects
 from kvtrace.sim.policies.queues import on_hit
 from kvtrace.sim.records import ASK, DECODE_ONLY, END, NONE, PREFILL_ONLY, USERS, World
 from kvtrace.sim.schedule import after_steps, call_followers, depart, join
-from kvtrace.sim.store import store_generated
+from kvtrace.sim.store import store_rest
 from kvtrace.sim.tiers.rows import DECODE as DECODE_PHASE
 from kvtrace.sim.tiers.rows import live_in
 from kvtrace.sim.tiers.tiers import fastest, read, touch
@@ -78,7 +78,8 @@ def end(world: World, actor: int) -> int:
     depart(world, actor)
     if me.new:
         make_objects(world, actor)
-        store_generated(world, actor, DECODE_PHASE)
+    if me.new + me.refused:
+        store_rest(world, actor)
     if world.knobs.is_tail_first_at_end:
         _use_backwards(world, actor)
     if world.knobs.source != USERS:
@@ -96,10 +97,11 @@ def end(world: World, actor: int) -> int:
 
 @inner
 def _use_backwards(world: World, actor: int) -> None:
-    """Make the request's first objects the most recent ones of each tier that evicts by LRU."""
+    """Make the request's first objects the most recent ones of each tier that evicts by LRU and does so."""
     n = gather(world, actor)
     for i in range(n - 1, -1, -1):
         live = live_in(world, world.chain[i]) & ~world.knobs.endless
         for t in range(len(world.tiers)):
-            if live & (1 << t) and world.tiers[t].on_hit == 0:
+            tier = world.tiers[t]
+            if live & (1 << t) and tier.on_hit == 0 and tier.is_tail_first_at_end:
                 on_hit(world, t, world.chain[i])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvtrace.core.compiled import inner
+from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.ask import find_objects, gather, home_of, make_objects, set_entry
 from kvtrace.sim.records import (
     CHAINS,
@@ -21,10 +21,10 @@ from kvtrace.sim.records import (
 from kvtrace.sim.tiers.room import make_room, make_room_by_demotion
 from kvtrace.sim.tiers.rows import LOAD as LOAD_PHASE
 from kvtrace.sim.tiers.rows import PROMOTE as PROMOTE_PHASE
-from kvtrace.sim.tiers.rows import READ, RETRIEVE, emit, emit_layer, size_of
+from kvtrace.sim.tiers.rows import READ, RETRIEVE, begin_stage, emit, emit_layer, in_stage, live_in, size_of
 from kvtrace.sim.tiers.slots import give_slot
 from kvtrace.sim.tiers.staging import cut_reads, stage_reads
-from kvtrace.sim.tiers.tiers import drop, fastest, fastest_from, follow, serve_read, touch, write
+from kvtrace.sim.tiers.tiers import begin_reads, drop, fastest, fastest_from, follow, pin, serve_in_turn, touch, write
 
 
 @inner
@@ -44,7 +44,7 @@ def load(world: World, actor: int) -> int:
     total.output_tokens += me.output
     known = me.retrieved_objects + me.shared + own
     end, done, hit_tokens = 0, control.now, 0
-    me.reached = 0
+    me.reached, me.computed, me.refused, me.offer = 0, 0, 0, 0
     if knobs.mode != PREFILL_ONLY:
         end = _look_up(world, me.retrieved_objects, known)
         me.reached = end
@@ -114,6 +114,9 @@ def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
     me, knobs, chain, where = world.actors[actor], world.knobs, world.chain, world.where
     now, documents, request = world.control.now, me.retrieved_objects, me.request
     done, hits, hit_bytes, document_hits = now, 0, 0, 0
+    stage = 0
+    begin_reads(world, now)
+    begin_stage(world)
     for i in range(end):
         t = where[i]
         if t != NONE:
@@ -127,21 +130,27 @@ def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
             tier.hit_bytes += size
             hits += 1
             hit_bytes += size
-            done = max(done, serve_read(world, t, size, now))
+            read_by = serve_in_turn(world, t, size, now)
+            pin(world, entry, read_by)
+            done = max(done, read_by)
             if i < documents:
                 document_hits += 1
-                emit(world, now, READ, t, RETRIEVE, entry, size, request, 0)
+                stage = in_stage(world, stage, t, tier.request_reads)
+                emit(world, now, READ, t, RETRIEVE, entry, size, request, stage)
     if knobs.loads_backwards:
         _touch_backwards(world, end)
-    stage = 1 if document_hits else 0
+    stage += world.control.is_staged
     layers = knobs.layers if hits > document_hits else 0
     for layer in range(layers):
+        begin_stage(world)
         for i in range(documents, end):
             t = where[i]
             if t != NONE:
                 size = _read_size(world, size_of(world, chain[i]), i - documents, end - documents)
-                emit_layer(world, now, READ, t, LOAD_PHASE, chain[i], size, request, stage + layer, layer)
-    me.stage = stage + layers
+                stage = in_stage(world, stage, t, world.tiers[t].request_reads)
+                emit_layer(world, now, READ, t, LOAD_PHASE, chain[i], size, request, stage, layer)
+        stage += world.control.is_staged
+    me.stage = stage
     return done, hits * knobs.chunk_tokens if knobs.chunk_tokens else hit_bytes // knobs.bytes_per_token
 
 
@@ -158,6 +167,8 @@ def _touch_backwards(world: World, end: int) -> None:
 def _count_lookups(world: World, actor: int, looked_up: int) -> None:
     me, total, chain, where = world.actors[actor], world.total, world.chain, world.where
     total.lookups += looked_up
+    if world.knobs.looks_past_miss:
+        _count_past_miss(world, actor)
     for i in range(looked_up):
         total.lookup_bytes += size_of(world, chain[i])
     documents, shared = me.retrieved_objects, me.shared if world.knobs.mode != DECODE_ONLY else 0
@@ -171,6 +182,22 @@ def _count_lookups(world: World, actor: int, looked_up: int) -> None:
                 total.document_hits += 1
             else:
                 total.prompt_hits += 1
+
+
+@inner
+def _count_past_miss(world: World, actor: int) -> None:
+    """Count what tiers look up that do not stop at a miss: all that the first tier lacks, but for faster ones' own."""
+    me, chain = world.actors[actor], world.chain
+    n = me.retrieved_objects + me.shared + me.length
+    first = 0
+    while first < n and live_in(world, chain[first]) & 1:
+        first += 1
+    for t in range(len(world.tiers)):
+        if world.tiers[t].looks_past_miss:
+            faster = ((1 << t) - 1) & ~1
+            for i in range(first, n):
+                if not live_in(world, chain[i]) & faster:
+                    world.tiers[t].looked_up += 1
 
 
 @inner
@@ -193,7 +220,16 @@ def promote(world: World, actor: int) -> int:
         if knobs.promotion:
             me.stage += _copy_up(world, me.reached, staged, me.stage, me.request)
     me.step = STORE
-    return _compute(world, me.missed_tokens * knobs.prefill_ns_per_token)
+    took_ns = _compute(world, me.missed_tokens * knobs.prefill_ns_per_token)
+    if is_stepwise(world, actor):
+        took_ns -= max(0, me.missed_tokens - knobs.offer_tokens) * knobs.prefill_ns_per_token
+    return took_ns
+
+
+@forced
+def is_stepwise(world: World, actor: int) -> bool:
+    """Return whether the actor's request stores as it computes: not with documents, which are not in prompt order."""
+    return world.knobs.offer_tokens > 0 and world.actors[actor].retrieved_objects == 0
 
 
 @inner
@@ -227,12 +263,14 @@ def _source(world: World, slot: int, found: int) -> int:
 
 @inner
 def _copy_up(world: World, end: int, staged: int, stage: int, request: int) -> int:
-    """Copy each of `chain[:end]` from the tier in `where` to faster ones; return 1 if anything was, else 0.
+    """Copy each of `chain[:end]` from the tier in `where` to faster ones; return the stages used.
 
     The first `staged` ones have buffers in the staging tier, if there is one; the others do not come to it.
     """
     chain, where, knobs, now = world.chain, world.where, world.knobs, world.control.now
-    is_any, staging = 0, knobs.staging - 1
+    staging = knobs.staging - 1
+    begin_stage(world)
+    at = stage
     for i in range(end):
         slot, source = chain[i], _source(world, chain[i], where[i])
         if source <= 0:
@@ -253,7 +291,7 @@ def _copy_up(world: World, end: int, staged: int, stage: int, request: int) -> i
                 has_place = make_room(world, t, slot, now)
             if has_place:
                 follow(world, t, i)
-                write(world, t, slot, now, PROMOTE_PHASE, request, stage)
-                is_any = 1
+                at = in_stage(world, at, t, world.tiers[t].request_writes)
+                write(world, t, slot, now, PROMOTE_PHASE, request, at)
             t = -1 if knobs.is_exclusive else t - 1
-    return is_any
+    return at - stage + world.control.is_staged

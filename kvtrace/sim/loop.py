@@ -87,7 +87,7 @@ def _act(world: World, actor: int) -> int:
     elif step == PROMOTE:
         delay = promote(world, actor)
     elif step == STORE:
-        store(world, actor)
+        delay = store(world, actor)
     elif step == DECODE:
         delay = decode(world, actor)
     else:
@@ -143,7 +143,8 @@ def _room(world: World, actor: int) -> int:
         if knobs.source != CHAINS and me.length + me.new > knobs.context_width:
             control.need = me.length + me.new
             return CONTEXTS_FULL
-    return _room_for(world, n, n if knobs.promotion or knobs.staging else shared + me.new, made)
+    writes_all = knobs.promotion or knobs.staging or knobs.offers_hits or me.refused
+    return _room_for(world, n, n if writes_all else shared + me.new, made)
 
 
 @inner

@@ -43,6 +43,11 @@ TIER = np.dtype(
         *int64s("hits hit_bytes written_bytes deleted_bytes read_bytes populated_bytes").descr,
         # The service model: bytes a microsecond (0: takes no time), operations at once, and until when it is busy.
         *int64s("read_rate write_rate latency_ns concurrency read_busy_ns write_busy_ns").descr,
+        # Operations of one request at once (0: all), those of the stage being written, those being read, since and
+        # until when; whether it takes offers whole, whether look-ups go on past a miss, and how many there were;
+        # whether an object used is less recent than those before it in its request, and whether as the request ends.
+        *int64s("request_reads request_writes staged reading reads_began_ns reads_end_ns is_whole").descr,
+        *int64s("looks_past_miss looked_up is_tail_first is_tail_first_at_end").descr,
         # Its policy's operations, as addresses of compiled functions; all 0: LRU.
         *int64s("on_hit on_insert choose on_remove forget").descr,
         # With LRU: 1 + the slot that the next one used comes right behind, or 0: it is the most recent.
@@ -88,16 +93,20 @@ PACKED_BITS = 9
 """Of what stands for an object that needs no slot: a bit for each tier it is live in, and whether it was seen. The
 number of the object is above; and -2 less all that is what stands in World.contexts, where a slot is >= 0."""
 
+PIN = int64s("offer until_ns")
+"""Of a slot: which offer it was last in (negative: it was there already), and until when it is read or written."""
+
 ACTOR = int64s(
     "step request session turn input output new_tokens first context length new stage decoded decode_start history "
     "asked_ns reached missed_tokens entry prompt shared retrieved retrieved_objects retrieved_tokens queued_ns "
-    "served_ns first_step"
+    "served_ns first_step computed refused offer"
 )
 """A user, or a request in flight. Its objects are, in order, those of `retrieved` items, `shared` ones of the item
 `prompt`, and `length` of its own, of which up to `new` last ones are to be made or stored. Its own ones stand in row
 `context` of World.contexts, or with CHAINS are named by World.chains from place `first` on. `queued_ns` is what was to
 be computed before it when it came, `served_ns` when its last read is done, `first_step` the batch's clock when it
-joined."""
+joined, `computed` its prompt's tokens computed so far, `refused` how many of the objects offered last a tier has not
+taken, `offer` the number of the offer before."""
 
 CONVERSATION = int64s("context length tokens remaining")
 """A conversation of a file: row of World.contexts (NONE before it begins and after it ends), how many objects, tokens
@@ -125,14 +134,16 @@ FIRST_TOKEN = int64s("with_cache_ns without_cache_ns")
 
 CONTROL = int64s(
     "pending now arrived heap_size next_request next_session next_object made logged need min_size max_size answered "
-    "populated rows free idle idle_contexts prefill_busy_ns uses loose coming"
+    "populated rows free idle idle_contexts prefill_busy_ns uses loose coming offers offer known is_staged is_refused"
 )
 """Where the loop is: the actor whose step is due, the time, how much is in each buffer and stack, how much `need` asks
-for, the least and largest size of an object, and until when prompts are being computed."""
+for, the least and largest size of an object, until when prompts are being computed, how many offers there were, what of
+the one being stored was found cached, whether the stage being written has operations, and the offer was refused."""
 
 TOTAL = int64s(
     "requests input_tokens output_tokens lookups lookup_bytes decode_misses unplaced prompt_lookups prompt_hits "
-    "document_lookups document_hits decoded_tokens decoding_ns prefills waiting_ns"
+    "document_lookups document_hits decoded_tokens decoding_ns prefills waiting_ns offers refused_offers "
+    "refused_objects"
 )
 
 
@@ -159,10 +170,8 @@ class Knobs(Structure):
     """0 never, 1 always, SECOND_TOUCH, or TEMPORARY: to the fastest tier only."""
     is_exclusive = number()
     """What is promoted leaves the tier it was in."""
-    is_tail_first = number()
-    """An object used is less recent than those before it in its request."""
     is_tail_first_at_end = number()
-    """As a request ends, its objects count as used once more, backwards."""
+    """In some tier: as a request ends, its objects count as used once more, backwards."""
     keeps_age = number()
     """What is demoted stays as recent as it was."""
     is_by_tier = number()
@@ -175,6 +184,10 @@ class Knobs(Structure):
     loads_backwards = number()
     """In any tier."""
     min_load_tokens = number()
+    offer_tokens = number()
+    offers_hits = number()
+    looks_past_miss = number()
+    """Of any tier."""
     stores_generated = number()
     chunk_tokens = number()
     """0: one object a turn."""
@@ -261,6 +274,8 @@ class World(Structure):
     """[objects, tiers]; empty without knobs.filtered."""
     ages = table("i8")
     """[slots]: how many uses there had been when each was last used; empty without knobs.keeps_age."""
+    pins = table(PIN)
+    """[slots], if any tier takes offers whole or not at all."""
     free = table("i4")
     """A stack of unused slots; control.free of them."""
     loose = table("i4")

@@ -16,8 +16,8 @@ from kvtrace.sim import empty, records
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
 from kvtrace.sim.events import EVENT
 from kvtrace.sim.policies.policies import Policy
-from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion, Recency
-from kvtrace.sim.presets.tier import BYTES_PER_US, Admission
+from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
+from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency
 from kvtrace.sim.records import NONE, Knobs, World
 from kvtrace.users import synthetic
 from kvtrace.users.workload import Library, Popularity, ServingMode
@@ -170,9 +170,10 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
     knobs.promotion = list(Promotion).index(p.promotion)
     knobs.is_exclusive, knobs.keeps_age = p.exclusive, p.demotion_keeps_age
-    knobs.is_tail_first = p.recency is Recency.TAIL_FIRST
-    knobs.is_tail_first_at_end = p.recency is Recency.TAIL_FIRST_AT_END
+    knobs.is_tail_first_at_end = any((tier.recency or p.recency) is not Recency.HEAD_FIRST for tier in p.tiers)
     knobs.min_load_tokens = p.min_load_tokens
+    knobs.offer_tokens, knobs.offers_hits = p.offer_tokens, p.offers_hits
+    knobs.looks_past_miss = any(tier.looks_past_miss for tier in p.tiers)
     knobs.stores_generated = p.store_generated
     knobs.chunk_tokens = p.chunk_tokens if is_chunk else 0
     knobs.chunk_bytes = sizes.chunk_bytes
@@ -203,6 +204,12 @@ def _set_tiers(world: World, preset: Preset) -> None:
         of["window"] = min(records.UNBOUNDED, tier.admission_window * int(of["limit"]))
         of["ttl_ns"], of["latency_ns"], of["concurrency"] = tier.ttl_ns, tier.latency_ns, tier.concurrency
         of["read_rate"], of["write_rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
+        of["request_reads"], of["request_writes"] = tier.request_reads, tier.request_writes
+        of["is_whole"] = tier.whole_offers and tier.policy is Policy.LRU
+        of["looks_past_miss"] = tier.looks_past_miss
+        recency = tier.recency or preset.recency
+        of["is_tail_first"] = recency is Recency.TAIL_FIRST
+        of["is_tail_first_at_end"] = recency is not Recency.HEAD_FIRST
         of["loads_backwards"], of["stores_backwards"] = tier.loads_backwards, tier.stores_backwards
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
             of["low"] = int(tier.capacity_bytes * tier.low_watermark)
@@ -231,6 +238,7 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
     world.links, world.notes = empty.new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
+    world.pins = np.zeros(used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN)
     world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
     world.frequencies = np.zeros((used + ROOM) * len(world.tiers) if world.knobs.filtered else 0, records.SEEN)
     world.documents, world.document_weight = library.document_first, library.document_weight

@@ -205,6 +205,7 @@ class Simulation:
         now.free, now.loose = free, np.concatenate([now.loose, np.empty(more, np.int32)])
         now.slots = np.concatenate([now.slots, empty.new_slots(np.zeros(more, np.int64))])
         now.ages = np.concatenate([now.ages, np.zeros(more if len(now.ages) else 0, np.int64)])
+        now.pins = np.concatenate([now.pins, np.zeros(more if len(now.pins) else 0, records.PIN)])
         links, notes = empty.new_links(more, tiers, has_policies=len(now.notes) > 0)
         now.links, now.notes = np.concatenate([now.links, links]), np.concatenate([now.notes, notes])
 

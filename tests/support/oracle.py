@@ -14,12 +14,12 @@ from evictions import POLICIES, Lru
 
 from kvtrace.model.shape import Piece, PieceKind
 from kvtrace.sim.policies.policies import Policy
-from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion, Recency
-from kvtrace.sim.presets.tier import Admission
+from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
+from kvtrace.sim.presets.tier import Admission, Recency
 from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from kvtrace.requests.requests import Requests
     from kvtrace.requests.turns.waits import Waits
@@ -57,6 +57,10 @@ class Tier:
             self.largest = int(capacity * setting.max_object_fraction)
             if setting.low_watermark is not None:
                 self.low = int(capacity * setting.low_watermark)
+        self.recency = setting.recency or preset.recency
+        self.is_whole = setting.whole_offers and setting.policy is Policy.LRU
+        self.reads_at_once, self.writes_at_once = setting.request_reads, setting.request_writes
+        self.looks_past_miss, self.looked_up = setting.looks_past_miss, 0
         self.objects: dict[int, int] = {}
         self.policy = POLICIES[setting.policy](self.limit)
         self.setting = setting
@@ -116,6 +120,27 @@ class Tier:
         return passes
 
 
+class Stages:
+    """Numbers the stages of a request from `at` on: a new one once a tier has as many operations as it runs at once."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.is_any = at, False
+        self.running: dict[Tier, int] = {}
+
+    def of(self, tier: Tier, at_once: int) -> int:
+        if at_once:
+            if self.running.get(tier) == at_once:
+                self.end()
+            self.running[tier] = self.running.get(tier, 0) + 1
+        self.is_any = True
+        return self.at
+
+    def end(self) -> int:
+        """Return the stage that follows."""
+        self.at, self.running, self.is_any = self.at + self.is_any, {}, False
+        return self.at
+
+
 class Batch:
     """Requests that decode together; `steps` counts 1024ths of a step since the start, and loses what is less."""
 
@@ -160,6 +185,7 @@ class Oracle:
         self.uses: list[int] = []
         self.populated: list[list[int]] = []
         self.order: list[int] = []
+        self.known: set[int] = set()
         self.plans = self._plans(requests) if requests is not None else []
         for k in range(0 if waits is None else len(waits)):
             plan = self.plans[int(waits.row[k])]
@@ -216,7 +242,7 @@ class Oracle:
 
     def follow(self, tier: Tier, key: int) -> None:
         """Make `key`, just used in `tier`, less recent than those before it in `order`, if that is so."""
-        if self.preset.recency is not Recency.TAIL_FIRST or type(tier.policy) is not Lru:
+        if tier.recency is not Recency.TAIL_FIRST or type(tier.policy) is not Lru:
             return
         keys, before = tier.policy.keys, self.order[: self.order.index(key)]
         keys.remove(key)
@@ -253,11 +279,26 @@ class Oracle:
         size = self.sizes[key]
         if not tier.takes(size):
             return False
+        if tier.is_whole:
+            return self.evict_together(tier, size, set())
         if not tier.fits(size):
             if tier.setting.evict_every_ns:
                 return False
             while not tier.holds(size, tier.low):
                 self.delete(tier, "evict", tier.policy.victim(key, size))
+        return True
+
+    def evict_together(self, tier: Tier, size: int, held: set[int]) -> bool:
+        """Delete, but not `held`, until `size` more bytes fit, and then down to the low mark; False if it cannot."""
+        free = sum(self.sizes[key] for key in tier.objects if key not in held)
+        used = sum(tier.objects.values()) + size
+        if tier.limit is None or used <= tier.limit:
+            return True
+        if used - free > tier.limit:
+            return False
+        for key in [key for key in tier.policy.keys if key not in held]:
+            if sum(tier.objects.values()) + size > tier.low:
+                self.delete(tier, "evict", key)
         return True
 
     def poll(self) -> None:
@@ -407,16 +448,15 @@ class Oracle:
             if tier.setting.loads_backwards:
                 tier.hit(key, self.sizes[key])
                 self.use(key)
+        stages = Stages(0)
         for key, tier in retrieved:
-            self.emit("read", tier, "retrieve", key, n, 0)
-        stage = 1 if retrieved else 0
-        if not found:
-            return stage
+            self.emit("read", tier, "retrieve", key, n, stages.of(tier, tier.reads_at_once))
         for layer in range(self.layers):
+            stages.end()
             for place, (key, tier) in enumerate(found):
                 size = self.read_bytes(key, place, len(found)) if self.preset.entry is Entry.CHUNK else None
-                self.emit("read", tier, "load", key, n, stage + layer, layers=[layer], size=size)
-        return stage + self.layers
+                self.emit("read", tier, "load", key, n, stages.of(tier, tier.reads_at_once), layers=[layer], size=size)
+        return stages.end()
 
     def request(self, plan: Plan, n: int) -> Iterator[int | tuple[int]]:
         p = self.preset
@@ -430,8 +470,10 @@ class Oracle:
             retrieved, found = self.cut(retrieved, found)
             self.lookups += len(plan.documents)
             self.hits += len(found) + len(retrieved)
+            self.count_past_miss([*plan.documents, *plan.chain])
         stage = self.load(found, retrieved, n)
-        stage += self.promote(retrieved + found, n, stage, self.staged(retrieved + found))
+        stage = self.promote(retrieved + found, n, stage, self.staged(retrieved + found))
+        refused: list[int] = []
         if p.entry is Entry.CHUNK:
             missed = max(0, plan.tokens - len(found + retrieved) * p.chunk_tokens)
         else:
@@ -439,25 +481,79 @@ class Oracle:
         if mode is ServingMode.DECODE_ONLY:
             yield 0
         else:
-            took = missed * p.prefill_ns_per_token
-            if took and p.prefill_in_turn:
-                self.computing_until = max(self.computing_until, self.now) + took
-                yield self.computing_until - self.now
-            else:
-                yield took
-            lost = [key for key in plan.documents if self.fastest(key) is None]
-            if p.match is Match.ANY:
-                prompt = plan.chain[: plan.prompt]
-                lost += [key for key in prompt if mode is ServingMode.PREFILL_ONLY or self.fastest(key) is None]
-            new = plan.chain[plan.known if p.match is Match.ANY else len(found) :]
-            self.order = lost + new if plan.documents or plan.prompt else plan.chain
-            stage = self.store(lost + new, n, stage)
-        yield from self.decode(plan, n, stage)
-        if p.recency is Recency.TAIL_FIRST_AT_END:
-            for key in reversed([*plan.documents, *plan.chain]):
-                for tier in self.tiers:
-                    if key in tier.objects and type(tier.policy) is Lru:
-                        tier.policy.hit(key)
+            stage, refused = yield from self.compute(plan, [key for key, _ in found], missed, n, stage)
+        stage = yield from self.decode(plan, n, stage)
+        if refused:
+            self.order = [*plan.documents, *plan.chain]
+            self.offer(self.order[len(self.order) - len(refused) :], n, stage, set())
+        for key in reversed([*plan.documents, *plan.chain]):
+            for tier in self.tiers:
+                if tier.recency is not Recency.HEAD_FIRST and key in tier.objects and type(tier.policy) is Lru:
+                    tier.policy.hit(key)
+
+    def compute(
+        self, plan: Plan, found: list[int], missed: int, n: int, stage: int
+    ) -> Generator[int, None, tuple[int, list[int]]]:
+        """Compute what is missing and store it, step by step; return the stage that follows, and what is refused."""
+        p = self.preset
+        steps = [missed]
+        if p.offer_tokens and not plan.documents:
+            steps = [min(p.offer_tokens, missed - at) for at in range(0, missed, p.offer_tokens)] or [0]
+        took = wait = missed * p.prefill_ns_per_token
+        if took and p.prefill_in_turn:
+            self.computing_until = max(self.computing_until, self.now) + took
+            wait = self.computing_until - self.now
+        yield wait - sum(steps[1:]) * p.prefill_ns_per_token
+        order, parts = self.parts(plan, found, steps)
+        refused: list[int] = []
+        flying: set[int] = set()
+        for k, part in enumerate(parts):
+            if 0 < k < len(steps):
+                yield steps[k] * p.prefill_ns_per_token
+            self.order = order
+            self.known = set(found) if order is plan.chain and p.offers_hits else set()
+            stage, refused, flying = self.offer(refused + part, n, stage, flying)
+        self.known = set()
+        if plan.documents:
+            refused = refused[max(0, len(refused) - (len(plan.chain) - len(found))) :]
+        return stage, refused
+
+    def parts(self, plan: Plan, found: list[int], steps: list[int]) -> tuple[list[int], list[list[int]]]:
+        """Return the order that objects are in when they are stored, and those that each step offers."""
+        p, mode = self.preset, self.preset.workload.mode
+        lost = [key for key in plan.documents if self.fastest(key) is None]
+        new = plan.chain[plan.known if p.match is Match.ANY else len(found) :]
+        if p.match is Match.ANY:
+            prompt = plan.chain[: plan.prompt]
+            lost += [key for key in prompt if mode is ServingMode.PREFILL_ONLY or self.fastest(key) is None]
+        if plan.documents or (plan.prompt and p.match is Match.ANY):
+            order = lost + new
+            each = max(1, p.offer_tokens // p.chunk_tokens if p.offer_tokens else len(order))
+            return order, [order[at : at + each] for at in range(0, len(order), each)] or [[]]
+        ends = [min(len(new), sum(steps[: k + 1]) // p.chunk_tokens) for k in range(len(steps) - 1)] + [len(new)]
+        parts = [new[first:end] for first, end in zip([0, *ends], ends, strict=False)]
+        return plan.chain, [(found if p.offers_hits else []) + parts[0], *parts[1:]]
+
+    def count_past_miss(self, keys: list[int]) -> None:
+        """Count look-ups that do not stop at a miss: past what the first tier has, of what no tier between has."""
+        while keys and keys[0] in self.tiers[0].objects:
+            keys = keys[1:]
+        for tier in self.tiers:
+            if tier.looks_past_miss:
+                between = self.tiers[1 : tier.number]
+                tier.looked_up += sum(not any(key in t.objects for t in between) for key in keys)
+
+    def offer(
+        self, keys: list[int], n: int | None, stage: int, flying: set[int]
+    ) -> tuple[int, list[int], set[int]]:  # fmt: skip
+        """Store `keys`; return the stage that follows, what is refused, and what is then in flight."""
+        whole = next((tier for tier in self.tiers if tier.is_whole), None)
+        if whole is None or not keys:
+            return self.store(keys, n, stage), [], set()
+        new = {key for key in keys if key not in whole.objects and whole.takes(self.sizes[key])}
+        if self.evict_together(whole, sum(self.sizes[key] for key in new), flying | set(keys)):
+            return self.store(keys, n, stage), [], new
+        return self.store(keys, n, stage, closed=whole.number), keys, set()
 
     def step_bytes(self, tokens: int) -> int:
         """Return what a decode step reads of the cache of so many `tokens` on one rank."""
@@ -476,8 +572,8 @@ class Oracle:
             return 0
         return (mode is ServingMode.BOTH) + -(-plan.output // p.decode_read_tokens)
 
-    def decode(self, plan: Plan, n: int, stage: int) -> Iterator[int | tuple[int]]:
-        """Yield waits in ns, or in 1024ths of a step of the batch, in a tuple."""
+    def decode(self, plan: Plan, n: int, stage: int) -> Generator[int | tuple[int], None, int]:
+        """Yield waits in ns, or in 1024ths of a step of the batch, in a tuple; return the stage that follows."""
         p, mode = self.preset, self.preset.workload.mode
         start = self.now
 
@@ -510,34 +606,39 @@ class Oracle:
         yield until(plan.output)
         self.batch.advance(self.now)
         self.batch.reads.pop(n, None)
+        return stage
 
-    def store(self, keys: list[int], n: int | None, stage: int | None, phase: str = "prefill") -> int:
+    def store(
+        self, keys: list[int], n: int | None, stage: int | None, phase: str = "prefill", closed: int = 99
+    ) -> int:  # fmt: skip
+        """Write `keys` into the tiers before `closed`; return the stage that follows."""
         if self.preset.placement is Placement.WRITE_BACK:
             return self.store_down(keys, n, stage, phase)
         if self.staging is not None:
             return self.store_staged(keys, n, stage, phase, "store" if phase == "prefill" else phase)
-        return self.store_through(keys, n, stage, phase, "store" if phase == "prefill" else phase)
+        return self.store_through(keys, n, stage, phase, "store" if phase == "prefill" else phase, closed)
 
-    def store_through(self, keys: list[int], n: int | None, stage: int | None, first: str, rest: str) -> int:
-        at = stage or 0
+    def store_through(
+        self, keys: list[int], n: int | None, stage: int | None, first: str, rest: str, closed: int
+    ) -> int:  # fmt: skip
+        stages = Stages(stage or 0)
         for is_lower in (False, True):
-            is_any = False
             for key in keys:
                 top = next((t.number for t in self.tiers if t.takes(self.sizes[key])), None)
                 if top is None:
                     continue
                 for tier in self.tiers[top + 1 :] if is_lower else self.tiers[top : top + 1]:
                     if key in tier.objects:
-                        if not is_lower:
+                        if not is_lower and key not in self.known:
                             tier.hit(key, self.sizes[key])
                             self.follow(tier, key)
                             self.use(key)
-                    elif self.takes(tier, key, first) and self.evict_for(tier, key):
+                    elif tier.number < closed and self.takes(tier, key, first) and self.evict_for(tier, key):
+                        at = stages.of(tier, tier.writes_at_once)
                         self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
                         self.follow(tier, key)
-                        is_any = True
-            at += is_any
-        return at
+            stages.end()
+        return stages.at
 
     def takes(self, tier: Tier, key: int, phase: str) -> bool:
         """Return whether `tier` takes `key`, and admits it unless it is there from the start."""
@@ -553,7 +654,7 @@ class Oracle:
 
     def store_staged(self, keys: list[int], n: int | None, stage: int | None, first: str, rest: str) -> int:
         """As store_through, with buffers of the staging tier for all before any is written."""
-        staging, at = self.staging, stage or 0
+        staging, stages = self.staging, Stages(stage or 0)
         assert staging is not None
         if self.preset.skip_held:
             keys = [key for key in keys if self.fastest(key) is None]
@@ -561,24 +662,23 @@ class Oracle:
         tops = {key: next((t.number for t in self.tiers if t.takes(self.sizes[key])), len(self.tiers)) for key in keys}
         stored = [key for key in buffers if key not in staging.objects]
         for is_lower in (False, True):
-            is_any = False
             for key in keys:
                 targets = self.tiers[tops[key] + 1 :] if is_lower else self.tiers[tops[key] : tops[key] + 1]
                 for tier in targets if key in buffers else [t for t in targets if t.number < staging.number]:
                     if key not in tier.objects and (
                         tier is staging or (self.takes(tier, key, first) and self.evict_for(tier, key))
                     ):
+                        at = stages.of(tier, tier.writes_at_once)
                         self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
                         self.follow(tier, key)
-                        is_any = True
                     elif key in tier.objects and tier is not staging:
                         tier.hit(key, self.sizes[key])
                         self.follow(tier, key)
                         self.use(key)
-            at += is_any
+            stages.end()
         for key in reversed(stored if staging.setting.stores_backwards else []):
             staging.policy.hit(key)
-        return at
+        return stages.at
 
     def staged(self, found: list[tuple[int, Tier]]) -> list[int]:
         """Return what was read below the staging tier and has a buffer there."""
@@ -590,9 +690,9 @@ class Oracle:
             return below
         return self.buffered(below, sum(self.sizes[key] for key, tier in found if tier is staging))
 
-    def promote(self, found: list[tuple[int, Tier]], n: int, stage: int, staged: list[int]) -> bool:
-        """Copy what was found to faster tiers; return whether anything was."""
-        is_any = False
+    def promote(self, found: list[tuple[int, Tier]], n: int, stage: int, staged: list[int]) -> int:
+        """Copy what was found to faster tiers; return the stage that follows."""
+        stages = Stages(stage)
         p = self.preset
         for key, tier in found:
             targets = self.tiers[: tier.number][::-1]
@@ -613,13 +713,12 @@ class Oracle:
                     self.demote_for(faster, key)
                 has_buffer = key in staged if faster is self.staging else None
                 if key not in faster.objects and (self.evict_for(faster, key) if has_buffer is None else has_buffer):
-                    self.write(faster, "promote", key, n, stage)
+                    self.write(faster, "promote", key, n, stages.of(faster, faster.writes_at_once))
                     self.follow(faster, key)
-                    is_any = True
-        return is_any
+        return stages.end()
 
     def store_down(self, keys: list[int], n: int | None, stage: int | None, phase: str) -> int:
-        is_any = False
+        stages = Stages(stage or 0)
         for key in keys:
             holder, tier = self.fastest(key), None
             if holder is not None and self.preset.exclusive:
@@ -637,16 +736,18 @@ class Oracle:
                 self.use(key)
             else:
                 self.demote_for(tier, key)
-                self.write(tier, phase, key, n, stage)
+                self.write(tier, phase, key, n, None if n is None else stages.of(tier, tier.writes_at_once))
                 self.follow(tier, key)
-                is_any = True
-        return (stage or 0) + is_any
+        return stages.end()
 
     def run(self) -> list[Row]:
         """Return all rows. What is due comes before what arrives; what is due together goes by place in flight."""
         for keys in self.populated:
             self.order = keys
-            self.store(keys, None, None, "populate")
+            whole = next((tier for tier in self.tiers if tier.is_whole), None)
+            size = sum(self.sizes[key] for key in keys if whole and whole.takes(self.sizes[key]))
+            is_taken = whole is None or self.evict_together(whole, size, set(keys))
+            self.store(keys, None, None, "populate", 99 if is_taken else whole.number)
         coming = sorted((plan.arrival, n) for n, plan in enumerate(self.plans) if not plan.waits)
         answered: dict[int, int] = {}
         in_flight: dict[int, int] = {}

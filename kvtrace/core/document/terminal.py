@@ -20,7 +20,7 @@ _UNLIMITED = 10_000
 
 
 def show_documents(documents: Sequence[Document], *, hint: str = "") -> None:
-    """Print documents: name, warnings, headline, notes, then the tables of each chapter and its notes.
+    """Print documents: name, headline, warnings, notes, then the tables of each chapter and its notes.
 
     Cells that were not measured are a dash. A table of more than LONG_ROWS rows that has charts is left out; `hint`
     is then printed last and says where it is to be seen.
@@ -55,10 +55,10 @@ def _console() -> Console:
 def _show(document: Document, console: Console) -> None:
     if document.name:
         console.print(printable(document.name), style="bold")
-    for warning in document.warnings:
-        console.print(printable(warning), style="bold red")
     if document.headline:
         console.print(printable(document.headline))
+    for warning in document.warnings:
+        console.print(printable(warning), style="bold red")
     for note in document.notes:
         console.print(f"note: {printable(note)}")
     for chapter in document.chapters:

@@ -77,6 +77,13 @@ class WindowNote(msgspec.Struct, frozen=True, kw_only=True):
     planned_rows: int | None = None
     """Those whose tier had a target."""
     limit: str | None
+    runtime_ns: int | None = None
+    """How long the run was to last by the clock; null: once through the window."""
+    rows_once: int | None = None
+    """Those that were repeated for that; `row` of ops.parquet counts on from one repeat to the next."""
+    repeats: float | None = None
+    """How often: rows / rows_once."""
+    planned_repeats: int | None = None
     peak_bytes: dict[str, int] | None = None
     """By tier: the most that lay there at once."""
 

@@ -19,6 +19,8 @@ from kvtrace.sim.presets.tier import (
     MAX_TOKENS,
     SWITCHED,
     TIER_RANGES,
+    Admission,
+    Recency,
     TierSetting,
     bytes_of,
     check_tier,
@@ -77,18 +79,6 @@ class Promotion(StrEnum):
     """To the fastest tier only: tiers between do not keep it."""
 
 
-class Recency(StrEnum):
-    """In which order the objects of a request count as used."""
-
-    HEAD_FIRST = "head-first"
-    """As they are looked up and stored: of one request, the first object is given up first."""
-    TAIL_FIRST = "tail-first"
-    """Each is less recent than those before it: of one request, the last object is given up first, for what it is good
-    for needs all before it. In tiers that evict by lru."""
-    TAIL_FIRST_AT_END = "tail-first-at-end"
-    """Likewise, but only as the request ends; until then as head-first."""
-
-
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One caching stack's semantics, as a TOML file in `presets/` gives them."""
 
@@ -118,6 +108,11 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Objects are rounded up to a multiple of this."""
     min_load_tokens: int = 0
     """Fewer cached tokens than this below the fastest tier are not loaded but computed again."""
+    offer_tokens: int = 0
+    """Prompt tokens that one step of the engine computes: their objects are stored as that is done, before the next
+    step, in stages of their own; 0 is all as the prompt is computed."""
+    offers_hits: bool = False
+    """What was found cached is stored again in the slower tiers that do not have it; not only what was computed."""
     skip_held: bool = False
     """What is computed again though a tier holds it is not stored again where it is missing, and does not count as
     used. Needs a tier that stages."""
@@ -209,6 +204,7 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     "Preset.layers_per_object": (0, MAX_TOKENS),
     "Preset.pad_bytes": (1, MAX_PAD_BYTES),
     "Preset.min_load_tokens": (0, MAX_TOKENS),
+    "Preset.offer_tokens": (0, MAX_TOKENS),
     "Preset.decode_read_tokens": (0, MAX_TOKENS),
     "Preset.prefill_only_from_tokens": (0, MAX_TOKENS),
     "Preset.prefill_ns_per_token": (0, MAX_NS_PER_TOKEN),
@@ -243,6 +239,7 @@ def _check(preset: Preset, name: str) -> None:
         not (preset.exclusive and preset.placement is Placement.WRITE_THROUGH),
         "write-through puts an object into every tier, which is not exclusive: set placement=write-back",
     )
+    _check_offers(preset, require)
     _check_staging(preset, require)
     check_ranges(preset, "", RANGES, require)
     require(
@@ -270,14 +267,38 @@ def _check_staging(preset: Preset, require: Callable[[bool, str], None]) -> None
         )
         for field in ("loads_backwards", "stores_backwards"):
             require(
-                preset.recency is Recency.HEAD_FIRST or not getattr(tier, field),
+                (tier.recency or preset.recency) is Recency.HEAD_FIRST or not getattr(tier, field),
                 f"tiers.{tier.name}.{field} needs recency=head-first",
             )
 
 
+def _check_offers(preset: Preset, require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of what is stored together."""
+    is_through = preset.placement is Placement.WRITE_THROUGH
+    require(
+        preset.entry is Entry.CHUNK or not (preset.offer_tokens or preset.offers_hits),
+        "offer_tokens and offers_hits need entry=chunk: a turn is stored whole",
+    )
+    require(
+        is_through or not preset.offers_hits,
+        "offers_hits needs placement=write-through: written back, an object is in one tier",
+    )
+    staging, whole = any(t.staging for t in preset.tiers), [t for t in preset.tiers if t.whole_offers]
+    require(not (staging and preset.offers_hits), "offers_hits goes with no tier that stages")
+    require(len(whole) <= 1, f"one tier can take whole offers, not {len(whole)}")
+    for tier in whole:
+        knob = f"tiers.{tier.name}.whole_offers"
+        require(is_through, f"{knob} needs placement=write-through")
+        require(not staging and not tier.evict_every, f"{knob} goes with no staging, nor evict_every here")
+        require(tier.admission is Admission.ALWAYS, f"{knob} needs admission=always here")
+
+
 def as_config(preset: Preset) -> dict[str, Any]:
-    """Return `preset` as plain values, for the metadata; knobs of what a tier has not switched on are left out."""
+    """Return `preset` as plain values, for the metadata; knobs of what is not switched on are left out."""
     tree: dict[str, Any] = msgspec.to_builtins(preset)
+    for knob in ("offer_tokens", "offers_hits"):
+        if not tree[knob]:
+            del tree[knob]
     off = msgspec.to_builtins(TierSetting(""))
     for tier in tree["tiers"]:
         for switch, knobs in SWITCHED.items():

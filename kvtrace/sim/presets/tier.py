@@ -38,6 +38,18 @@ class Admission(StrEnum):
     """Those for which there is room, and those used or offered more often of late than the one that would make room."""
 
 
+class Recency(StrEnum):
+    """In which order the objects of a request count as used."""
+
+    HEAD_FIRST = "head-first"
+    """As they are looked up and stored: of one request, the first object is given up first."""
+    TAIL_FIRST = "tail-first"
+    """Each is less recent than those before it: of one request, the last object is given up first, for what it is good
+    for needs all before it. As the request ends, they count as used once more. In tiers that evict by lru."""
+    TAIL_FIRST_AT_END = "tail-first-at-end"
+    """Likewise, but only as the request ends; until then as head-first."""
+
+
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tier of a preset; without a capacity it has no bound."""
 
@@ -87,6 +99,19 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of one operation, such as `80us`; counted only beside a bandwidth."""
     concurrency: int = 0
     """Operations it serves at once, which bounds their rate by the latency; 0 is unbounded."""
+    request_reads: int = 0
+    """Reads of one request that it serves at once, each so many a stage of their own; 0 is all, 1 one after another."""
+    request_writes: int = 0
+    """Likewise, of writes."""
+    recency: Recency | None = None
+    """In which order the objects of a request count as used here; by default as the preset says."""
+    whole_offers: bool = False
+    """What is offered together (offer_tokens) finds room all together, or nothing of it is stored, here or below. What
+    is in flight makes no room: the offer before it, and what is still being read or written. It is offered again with
+    the next objects, and as the request ends. With placement write-through and policy lru; with another policy, room
+    is made object by object."""
+    looks_past_miss: bool = False
+    """Each object of a prompt that no faster tier has is looked up here, not only up to the first miss."""
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -126,11 +151,14 @@ def bytes_of(value: str | int | None) -> int | None:
 
 SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     "admission": ("admission_count", "admission_decay", "admission_window"),
+    **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss"), ()),
 }
 """Knobs that mean nothing while the one they belong to is at its default."""
 
-TIER_RANGES: Final[dict[str, tuple[int, int]]] = {
+TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
     "TierSetting.concurrency": (0, MAX_TOKENS),
+    "TierSetting.request_reads": (0, MAX_TOKENS),
+    "TierSetting.request_writes": (0, MAX_TOKENS),
     "TierSetting.admission_count": (1, MAX_COUNT),
     "TierSetting.admission_window": (1, MAX_COUNT),
 }

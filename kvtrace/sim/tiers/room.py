@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.policies.queues import first_expiry, queue_of, settle, victim
-from kvtrace.sim.records import NONE, World
+from kvtrace.sim.records import NONE, UNBOUNDED, World
 from kvtrace.sim.tiers.admission import admits, has_room
+from kvtrace.sim.tiers.offers import frees
 from kvtrace.sim.tiers.rows import DEMOTE, EVICT, POPULATE
 from kvtrace.sim.tiers.tiers import drop, read, write
 
@@ -20,7 +21,9 @@ def make_room(world: World, t: int, slot: int, now: int) -> bool:
     """
     tier, size = world.tiers[t], world.slots[slot].size
     takes_it = size <= tier.largest
-    if takes_it and not has_room(world, t, size):
+    if takes_it and tier.is_whole:
+        takes_it = frees(world, t, size, UNBOUNDED, 0, now)
+    elif takes_it and not has_room(world, t, size):
         if tier.evict_every_ns > 0:
             return False
         while tier.used > 0 and tier.used + size > tier.low:

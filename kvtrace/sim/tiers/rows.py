@@ -40,6 +40,26 @@ def size_of(world: World, entry: int) -> int:
     return world.slots[entry].size if entry >= 0 else world.knobs.chunk_bytes
 
 
+@forced
+def begin_stage(world: World) -> None:
+    """Begin a stage that has no operations yet."""
+    world.control.is_staged = 0
+    for t in range(len(world.tiers)):
+        world.tiers[t].staged = 0
+
+
+@forced
+def in_stage(world: World, stage: int, t: int, limit: int) -> int:
+    """Return the stage of one more operation in tier `t`: the next if it runs only `limit` (0: all) of them at once."""
+    if limit > 0:
+        if world.tiers[t].staged == limit:
+            stage += 1
+            begin_stage(world)
+        world.tiers[t].staged += 1
+    world.control.is_staged = 1
+    return stage
+
+
 @inner
 def emit_layer(
     world: World, now: int, op: int, t: int, phase: int, entry: int, size: int, request: int, stage: int, layer: int

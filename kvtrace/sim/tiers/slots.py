@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from kvtrace.core.compiled import inner
+from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.policies.queues import forget
 from kvtrace.sim.records import NONE, PACKED_BITS, World
 from kvtrace.sim.tiers.rows import live_in, packed
+
+
+@forced
+def unpin(world: World, slot: int) -> None:
+    """Forget what was in flight of the object that `slot` held before."""
+    if len(world.pins):
+        world.pins[slot].offer, world.pins[slot].until_ns = 0, 0
 
 
 @inner
@@ -20,6 +27,7 @@ def give_slot(world: World, home: int) -> int:
     what = world.slots[slot]
     what.object, what.size, what.home, what.held = known >> PACKED_BITS, world.knobs.chunk_bytes, home, 1
     what.live, what.seen = live_in(world, entry), known >> (PACKED_BITS - 1) & 1
+    unpin(world, slot)
     world.contexts[home] = slot
     return slot
 

@@ -6,7 +6,7 @@ from kvtrace.core.compiled import inner
 from kvtrace.sim.policies.queues import victim
 from kvtrace.sim.records import NONE, World
 from kvtrace.sim.tiers.room import lower_tier, takes
-from kvtrace.sim.tiers.rows import EVICT, live_in, size_of
+from kvtrace.sim.tiers.rows import EVICT, begin_stage, in_stage, live_in, size_of
 from kvtrace.sim.tiers.tiers import drop, follow, touch, trail, write
 
 
@@ -110,40 +110,43 @@ def store_staged(world: World, first: int, n: int, stage: int, request: int, fir
     if world.knobs.skips_held:
         n = drop_held(world, first, n)
     end = _stage_writes(world, staging, first, n, now)
-    is_first, is_lower = 0, 0
+    begin_stage(world)
+    at = stage
     for i in range(first, n):
         world.where[i] = 0
     for i in range(first, n):
         t = lower_tier(world, 0, world.slots[chain[i]].size)
         if t == NONE or (t >= staging and i >= end):
             world.total.unplaced += 1
-        elif _put(world, t, first, i, now, first_phase, request, stage):
-            is_first = 1
+        else:
+            at = _put(world, t, first, i, now, first_phase, request, at)
+    at += world.control.is_staged
+    begin_stage(world)
     for i in range(first, n):
         t = lower_tier(world, 0, world.slots[chain[i]].size) + 1
         while 0 < t < len(world.tiers) and (t < staging or i < end):
-            if _put(world, t, first, i, now, rest_phase, request, stage + is_first):
-                is_lower = 1
+            at = _put(world, t, first, i, now, rest_phase, request, at)
             t += 1
-    return is_first + is_lower
+    return at - stage + world.control.is_staged
 
 
 @inner
-def _put(world: World, t: int, first: int, i: int, now: int, phase: int, request: int, stage: int) -> bool:
-    """Write `chain[i]`, stored from `first` on, into tier `t` unless it is there; return whether it was written."""
+def _put(world: World, t: int, first: int, i: int, now: int, phase: int, request: int, stage: int) -> int:
+    """Write `chain[i]`, stored from `first` on, into tier `t` unless it is there; return the stage reached."""
     slot, staging = world.chain[i], world.knobs.staging - 1
     if world.slots[slot].live & (1 << t):
         # The staging tier frees the buffer and leaves what it has as it was; the others count it as used.
         if t != staging:
             follow(world, t, i)
             touch(world, t, slot)
-        return False
+        return stage
     if t != staging and not takes(world, t, slot, now, phase):
-        return False
+        return stage
     if t == staging and world.tiers[t].stores_backwards:
         trail(world, t, i, first, 1)
         world.where[i] = 1
     else:
         follow(world, t, i)
+    stage = in_stage(world, stage, t, world.tiers[t].request_writes)
     write(world, t, slot, now, phase, request, stage)
-    return True
+    return stage

@@ -35,10 +35,41 @@ def serve_read(world: World, t: int, size: int, now: int) -> int:
 
 
 @forced
-def _serve_write(world: World, t: int, size: int, now: int) -> None:
-    tier = world.tiers[t]
+def begin_reads(world: World, now: int) -> None:
+    """Begin the reads of a request."""
+    for t in range(len(world.tiers)):
+        tier = world.tiers[t]
+        tier.reading, tier.reads_began_ns, tier.reads_end_ns = 0, now, now
+
+
+@forced
+def serve_in_turn(world: World, t: int, size: int, now: int) -> int:
+    """As serve_read, but after those reads of the request that must end first, if only so many run at once."""
+    tier, done = world.tiers[t], serve_read(world, t, size, now)
+    if tier.request_reads > 0 and tier.read_rate > 0:
+        if tier.reading == tier.request_reads:
+            tier.reading, tier.reads_began_ns = 0, tier.reads_end_ns
+        tier.reading += 1
+        done = max(done, tier.reads_began_ns + size * 1000 // tier.read_rate + tier.latency_ns)
+        tier.reads_end_ns = max(tier.reads_end_ns, done)
+    return done
+
+
+@forced
+def _serve_write(world: World, t: int, size: int, now: int) -> int:
+    """Give tier `t` a write of `size` bytes; return when it is done."""
+    tier, done = world.tiers[t], now
     if tier.write_rate > 0:
         tier.write_busy_ns = _occupy(world, t, tier.write_rate, tier.write_busy_ns, size, now)
+        done = tier.write_busy_ns + tier.latency_ns
+    return done
+
+
+@forced
+def pin(world: World, entry: int, until_ns: int) -> None:
+    """Note that the object of `entry` is in flight until then, if any tier asks."""
+    if len(world.pins) and entry >= 0:
+        world.pins[entry].until_ns = max(world.pins[entry].until_ns, until_ns)
 
 
 @forced
@@ -51,7 +82,7 @@ def _stamp(world: World, slot: int) -> None:
 @inner
 def follow(world: World, t: int, i: int) -> None:
     """Let the object `chain[i]`, once it is used in tier `t`, be less recent than those before it, if that is so."""
-    if world.knobs.is_tail_first:
+    if world.tiers[t].is_tail_first:
         trail(world, t, i, 0, 0)
 
 
@@ -90,7 +121,9 @@ def read(world: World, t: int, slot: int, now: int, phase: int, request: int, st
     size = world.slots[slot].size
     world.tiers[t].read_bytes += size
     emit(world, now, READ, t, phase, slot, size, request, stage)
-    return serve_read(world, t, size, now)
+    done = serve_read(world, t, size, now)
+    pin(world, slot, done)
+    return done
 
 
 @inner
@@ -104,7 +137,7 @@ def write(world: World, t: int, slot: int, now: int, phase: int, request: int, s
     what.live |= 1 << t
     tier.used += what.size
     tier.written_bytes += what.size
-    _serve_write(world, t, what.size, now)
+    pin(world, slot, _serve_write(world, t, what.size, now))
     emit(world, now, WRITE, t, phase, slot, what.size, request, stage)
     loosen(world, slot)
 

@@ -49,6 +49,17 @@ def test_a_closed_loop_has_a_depth_and_no_rate(tmp_path):
     assert (job["rw"], job["norandommap"]) == ("randread", "1")
 
 
+def test_an_even_pace_is_in_operations_though_a_few_arrived_in_parts(tmp_path):
+    """Of 3,000 reads of 1 MiB in 15 s, ten arrived as 1016 and 8 KiB: the job asks for 200 whole ones a second."""
+    sizes = [SizeCount(8192, 10), SizeCount(1016 << 10, 10), SizeCount(1 << 20, 2990)]
+    base = profile_with(tmp_path, places=places(align_bytes=1 << 20)).streams[0]
+    read = msgspec.structs.replace(base.read, ops=3010, io_bytes=3000 << 20, sizes=sizes)
+    even = Loop(pace=Pacing.EVEN, depth=None, think_ns=None, think_ops=None)
+    profile = profile_with(tmp_path, loop=even, places=places(align_bytes=1 << 20), read=read, span_ns=15_000 * MS)
+    job = options_of(stat_job(profile, JobOptions(version=V)), "read")
+    assert (job["rate_iops"], job["bs"]) == ("200", str(1 << 20))
+
+
 @pytest.mark.parametrize(
     ("found", "lines"),
     [

@@ -181,7 +181,8 @@ def test_a_partial_run_says_so_before_any_figure(tmp_path):
     assert page.index("PARTIAL: the disk is full") < page.index('class="highlights"') < page.index("<table")
     assert markdown([document]).splitlines()[2].startswith("**PARTIAL: the disk is full")
     shown = run_cli("kvdistill", "report", run).stdout.splitlines()
-    assert shown[1].startswith("PARTIAL: the disk is full")
+    assert shown[1].startswith("PARTIAL: FELL BEHIND: much")
+    assert shown[2].startswith("PARTIAL: the disk is full")
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def folder(tmp_path):
 
 def test_a_sweep_is_reported_on(folder):
     shown = run_cli("kvdistill", "report", folder).stdout
-    assert shown.splitlines()[0] == f"sweep: {ANSWER}"
+    assert shown.splitlines()[:2] == ["sweep", ANSWER]
     (line,) = [line for line in shown.splitlines() if line.split()[:1] == ["16"]]
     assert "16.0 ms" in line
     assert "80.0 ms" in line
@@ -57,7 +57,7 @@ def test_its_page_draws_the_percentiles_with_the_knee(folder, tmp_path):
     assert page.index(ANSWER) < page.index("<table")
     for shown in ("read response p50", "read response p99", "read response p99.9", "knee: 16", "throughput"):
         assert f">{shown}</text>" in page
-    assert "sweep,Performance,Sweep,16,read_p99_9_ns,ns,144000000" in (tmp_path / "r.csv").read_text()
+    assert "sweep,Performance,Sweep,16.0,read_p99_9_ns,ns,144000000" in (tmp_path / "r.csv").read_text()
 
 
 def test_a_damaged_sweep_is_one_line(folder):

@@ -17,8 +17,8 @@ from kvtrace.model.shape import ModelShape, bytes_per_token_per_rank, pieces, st
 from kvtrace.requests.turns.follow import waits_of
 from kvtrace.requests.turns.waits import Waits
 from kvtrace.sim.output import trace_batch
-from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion, Recency
-from kvtrace.sim.presets.tier import Admission, TierSetting
+from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion
+from kvtrace.sim.presets.tier import Admission, Recency, TierSetting
 from kvtrace.sim.simulation import Load
 from kvtrace.trace.ledger import Ledger
 
@@ -158,15 +158,25 @@ def rich_presets(draw, semantics):
     preset = draw(presets(semantics))
     is_chunk, is_back = semantics[0] is Entry.CHUNK, semantics[2] is Placement.WRITE_BACK
     low = st.none() | st.sampled_from([0.0, 0.25, 0.5])
+    at_once, whole = st.sampled_from([0, 0, 1, 2]), -1 if is_back else draw(st.integers(-1, len(preset.tiers) - 1))
     tiers = tuple(
-        msgspec.structs.replace(t, low_watermark=None if t.capacity is None else draw(low)) for t in preset.tiers
-    )
+        msgspec.structs.replace(
+            tier, low_watermark=None if tier.capacity is None else draw(low), request_reads=draw(at_once),
+            request_writes=draw(at_once), whole_offers=place == whole, looks_past_miss=draw(st.booleans()),
+            recency=draw(st.none() | st.sampled_from(Recency)),
+        )
+        for place, tier in enumerate(preset.tiers)
+    )  # fmt: skip
     if draw(st.booleans()):
-        tiers = tuple(msgspec.structs.replace(t, **draw(st.sampled_from(ADMISSIONS))) for t in tiers)
+        tiers = tuple(
+            t if t.whole_offers else msgspec.structs.replace(t, **draw(st.sampled_from(ADMISSIONS))) for t in tiers
+        )
     return msgspec.structs.replace(
         preset, tiers=tiers, exclusive=is_back and draw(st.booleans()), recency=draw(st.sampled_from(Recency)),
         pad_bytes=draw(st.sampled_from([1, 3, 16])) if is_chunk else 1,
         min_load_tokens=draw(st.sampled_from([0, 5, 9])) if is_chunk else 0,
+        offer_tokens=draw(st.sampled_from([0, 0, 1, 4, 9])) if is_chunk else 0,
+        offers_hits=is_chunk and not is_back and draw(st.booleans()),
     )  # fmt: skip
 
 
@@ -239,6 +249,7 @@ def test_marks_exclusion_windows_layers_and_padding(semantics, data):
     expected = oracle.run()
     simulation, rows, _, _ = simulate(preset, load, model, ranks=ranks)
     assert rows == expected
+    assert simulation.world.tiers["looked_up"].tolist() == [tier.looked_up for tier in oracle.tiers]
     tiers = simulation.stats()["tiers"]
     assert sum(t["hits"] for t in tiers) == oracle.hits
     refused = [(len(tier.refused), sum(tier.refused)) for tier in oracle.tiers]

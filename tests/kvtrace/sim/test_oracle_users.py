@@ -12,7 +12,8 @@ from test_oracle import BATCHES, SEMANTICS
 
 from kvtrace.model.catalogue import find_model
 from kvtrace.sim.output import trace_batch
-from kvtrace.sim.presets.preset import Placement, load_preset, preset_names
+from kvtrace.sim.presets.preset import Entry, Placement, load_preset, preset_names
+from kvtrace.sim.presets.tier import Recency
 from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation
 from kvtrace.trace.ledger import Ledger
 from kvtrace.users import openloop
@@ -54,6 +55,19 @@ def test_users_share_what_plain_python_says(workload, data):
         **data.draw(st.sampled_from(BATCHES)),
         workload=WORKLOADS[workload],
     )  # fmt: skip
+    if entry is Entry.CHUNK:
+        is_through = placement is Placement.WRITE_THROUGH
+        whole = data.draw(st.integers(-1, len(capacities) - 1)) if is_through else -1
+        tiers = tuple(
+            msgspec.structs.replace(
+                tier, whole_offers=place == whole, request_writes=data.draw(st.sampled_from([0, 2]))
+            )
+            for place, tier in enumerate(preset.tiers)
+        )
+        preset = msgspec.structs.replace(
+            preset, tiers=tiers, offer_tokens=data.draw(st.sampled_from([0, 0, 600, 2048])),
+            offers_hits=is_through and data.draw(st.booleans()), recency=data.draw(st.sampled_from(Recency)),
+        )  # fmt: skip
     check_users(preset, users=data.draw(st.integers(1, 3)), seed=data.draw(st.integers(0, 9)))
 
 

@@ -214,7 +214,7 @@ def test_a_closed_loop_at_the_command_line(tmp_path, monkeypatch, capsys):
     [
         (
             ["--turns", "follow"],
-            "--turns follow is of a FILE's sessions; synthetic users wait for their answers anyway",
+            "--turns follow is for the sessions of a FILE to read",
         ),
         (["FILE", "--turns", "wait"], "--turns wait: use follow or as-recorded"),
         (["FILE", "--turns", "follow"], "--turns follow: no request has a turn of its session before it"),

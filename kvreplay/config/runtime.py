@@ -1,0 +1,34 @@
+"""How often a window may have to be repeated to last as long as --runtime says; a plan is made before the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvreplay.config.memory import ROW_BYTES
+from kvreplay.plan.pacing import Pacer
+from kvreplay.plan.plan import DELETE, TraceWindow
+from kvreplay.plan.repeat import Repeated
+from kvreplay.tiers.ram import available_bytes
+from kvreplay.tiers.tier import StorageTier, Tier
+from kvtrace.core.tables import Reader
+from kvtrace.core.units import NS_PER_S
+
+MOST_BYTES_PER_S, MOST_OPERATIONS_PER_S = 16e9, 5e6
+"""What a closed loop is thought to reach on storage, and anywhere, at most: a plan for more is memory for nothing."""
+MEMORY_PART = 8
+"""A plan of repeats takes this part of the memory that is available."""
+
+
+def repeats_of(reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequence[Tier | None], runtime_ns: int) -> int:
+    """Return how often `window` is to be planned so that it lasts for `runtime_ns`."""
+    if pacer.speed is not None:
+        return int(runtime_ns * pacer.speed) // Repeated(reader, window.rows, 1).period_ns + 1
+    plan = window.plan
+    is_stored = np.array([isinstance(tier, StorageTier) for tier in tiers])[plan.tier]
+    moved = int(np.where(is_stored & (plan.op != DELETE), plan.length, 0).sum())
+    once_s = max(moved / MOST_BYTES_PER_S, len(plan) / MOST_OPERATIONS_PER_S)
+    available = available_bytes()
+    room = 1 << 24 if available is None else available // MEMORY_PART // ROW_BYTES
+    return max(1, min(int(runtime_ns / NS_PER_S / once_s) + 1, room // window.rows))

@@ -1,0 +1,105 @@
+"""A trace again and again, as one longer trace: for a run whose length is set by the clock.
+
+A repeat works on the same objects, as fio's time_based does on its files: what it reads lies there, what it writes
+takes the place of what the repeat before left, what it deletes is gone until a write brings it back. Only the last
+delete of an object that the trace reads before it writes it is left out, so that the next repeat finds it. Requests of
+a repeat are requests of its own, and its times go on from the repeat before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvreplay.plan.residency import DELETE_CODE, Residency
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.schema import Table
+from kvtrace.core.tables import Reader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+TOGETHER = 1 << 18
+"""Rows: a shorter trace is read once, and several of its repeats are one batch."""
+
+
+class Repeated:
+    """A reader of the first rows of another one's trace, several times."""
+
+    def __init__(self, reader: Reader, rows: int, repeats: int) -> None:
+        """Repeat the first `rows` rows of `reader` so often."""
+        self.path: Path = reader.path
+        self.table: Table = reader.table
+        self.meta: Metadata = reader.meta
+        self.rows, self.repeats = rows, repeats
+        self._reader = reader
+        last_ns, request = 0, -1
+        for batch in _first(reader, ("ts_ns", "request_id"), rows):
+            last_ns = max(last_ns, int(batch.column("ts_ns")[batch.num_rows - 1].as_py()))
+            request = max(request, int(batch.column("request_id").fill_null(-1).to_numpy().max()))
+        self.period_ns = last_ns + max(1, last_ns // max(1, rows - 1))
+        """From the start of one repeat to that of the next: the last row's time, and one mean gap."""
+        self._requests = request + 1
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all repeats, times and requests counted on."""
+        import pyarrow as pa
+
+        if self.rows > TOGETHER:
+            for repeat in range(self.repeats):
+                for batch in _first(self._reader, columns, self.rows):
+                    yield self._moved(batch, np.full(batch.num_rows, repeat))
+            return
+        once = pa.Table.from_batches(list(_first(self._reader, columns, self.rows)))
+        most = TOGETHER // self.rows
+        for start in range(0, self.repeats, most):
+            repeats = np.arange(start, min(start + most, self.repeats))
+            some = once.take(np.tile(np.arange(self.rows), len(repeats))).combine_chunks()
+            yield self._moved(some.to_batches()[0], np.repeat(repeats, self.rows))
+
+    def _moved(self, batch: pa.RecordBatch, repeat: Any) -> pa.RecordBatch:
+        """Return a batch whose rows are of these repeats."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for name, by in (("ts_ns", self.period_ns), ("request_id", self._requests)):
+            at = batch.schema.get_field_index(name)
+            if at >= 0:
+                field = batch.schema.field(at)
+                moved = pc.add(batch.column(at), pa.array(repeat * by, field.type))
+                batch = batch.set_column(at, field, moved)
+        return batch
+
+    def lasting(self, tier: Any, op: Any, object_id: Any, first: Residency, planned: int) -> Any:
+        """Return bool a planned row of all repeats: not a delete that is left out.
+
+        The first three are columns of all repeats, of which each has `planned` rows; `first` is where objects lie in
+        the first repeat.
+        """
+        needed = {
+            (int(t), int(o)) for t, o in zip(first.populate_tier.tolist(), first.populate_object.tolist(), strict=True)
+        }
+        kept = np.ones(len(op), bool)
+        seen: set[tuple[int, int]] = set()
+        if not needed:
+            return kept
+        for row in range(planned - 1, -1, -1):
+            key = (int(tier[row]), int(object_id[row]))
+            if key in needed and key not in seen:
+                seen.add(key)
+                kept[row::planned] = op[row] != DELETE_CODE
+        return kept
+
+
+def _first(reader: Reader, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the first `rows` rows."""
+    for batch in reader.batches(columns):
+        if batch.num_rows >= rows:
+            yield batch.slice(0, rows)
+            return
+        rows -= batch.num_rows
+        yield batch

@@ -1,0 +1,195 @@
+"""A run while it goes on: what has completed so far and in the last seconds, from what the journal finds anyway.
+
+Nothing is asked of the engine: once a second the journal looks for what has ended, and hands it on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from time import monotonic_ns
+from typing import Any
+
+import numpy as np
+
+from kvreplay.config.setting import Setting
+from kvreplay.engine.job import OK, Record
+from kvreplay.plan.plan import DELETE
+from kvtrace.core.schema import Op
+from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.core.units import NS_PER_S
+
+LAST_NS = 5 * NS_PER_S
+"""What the last seconds are."""
+BOUNDS_NS = tuple(16_000 << at for at in range(22))
+"""Upper bounds of the histogram of response times: 16 µs to 34 s, doubling."""
+_OPS = tuple(op.value for op in Op)
+_KEPT = 100_000
+"""Of the times of one look, so many at most are kept, evenly: enough for a p99."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What has ended so far of one kind of operation on one tier."""
+
+    operations: int = 0
+    errors: int = 0
+    bytes: int = 0
+    response_ns: int = 0
+    """Added up: response times in an open loop, service times in a closed one."""
+    buckets: Any = field(default_factory=lambda: np.zeros(len(BOUNDS_NS) + 1, np.int64))
+    """By BOUNDS_NS, what is longer than all at the end; not cumulative."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What one kind of operation on one tier did in the last seconds; null where nothing is known of them yet."""
+
+    tier: str
+    op: str
+    bytes_per_s: float | None
+    operations_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A run at one moment."""
+
+    elapsed_ns: int
+    completed: int
+    """Operations, of all that are planned or that the time admits."""
+    share: float
+    """Of the rows, or of --runtime."""
+    left_ns: int | None
+    """By the share and the time so far; null before there is any, and beyond a day."""
+    in_flight: int | None
+    queue_depth: int
+    rates: list[Rate]
+    response_p99_ns: int | None
+    """Of the last seconds; service times in a closed loop; null with fewer than 100."""
+    late_p99_ns: int | None
+    """The same of submission after the due time; null in a closed loop."""
+
+
+_MOST_LEFT_NS = 86_400 * NS_PER_S
+
+
+class Watch:
+    """What a run has come to so far; `take` is called by one thread, the rest by others."""
+
+    def __init__(self, setting: Setting, record: Record, due_ns: Any) -> None:
+        """Watch the run of `setting`, which begins now."""
+        self.setting = setting
+        self.totals: dict[tuple[str, str], Totals] = {}
+        self.in_flight: Callable[[], int] | None = None
+        """Set by the engine; its counter can be read at any time."""
+        self.completed = 0.0
+        """Rows; set by the engine now and then."""
+        self._record, self._due_ns = record, due_ns
+        self._lock = threading.Lock()
+        self._started_ns = monotonic_ns()
+        self._looks: deque[tuple[int, dict[tuple[str, str], tuple[int, int]], Any, Any]] = deque()
+        for index, op in sorted({(int(t), int(o)) for t, o in _kinds(setting)}):
+            tier = setting.tiers[index]
+            if tier is not None:
+                self.totals[tier.name, _OPS[op]] = Totals()
+        self._looks.append((self._started_ns, self._counts(), None, None))
+
+    def begin(self) -> None:
+        """Let the time count from now."""
+        with self._lock:
+            self._started_ns = monotonic_ns()
+            self._looks.clear()
+            self._looks.append((self._started_ns, self._counts(), None, None))
+
+    def take(self, rows: Any) -> None:
+        """Count the planned `rows`, which have ended since the last call."""
+        plan, record = self.setting.window.plan, self._record
+        good = rows[record.outcome[rows] == OK]
+        since = record.submitted_ns if self._due_ns is None else self._due_ns
+        times = record.completed_ns[good] - since[good]
+        late = None if self._due_ns is None else _some(record.submitted_ns[rows] - self._due_ns[rows])
+        with self._lock:
+            for index, tier in enumerate(self.setting.tiers):
+                for op, name in enumerate(_OPS):
+                    found = None if tier is None else self.totals.get((tier.name, name))
+                    if found is None:
+                        continue
+                    here = (plan.tier[good] == index) & (plan.op[good] == op)
+                    of_kind = int(((plan.tier[rows] == index) & (plan.op[rows] == op)).sum())
+                    count = int(here.sum())
+                    found.operations += count
+                    found.errors += of_kind - count
+                    found.bytes += 0 if op == DELETE else int(plan.length[good[here]].sum())
+                    found.response_ns += int(times[here].sum())
+                    found.buckets += np.bincount(np.searchsorted(BOUNDS_NS, times[here]), minlength=len(BOUNDS_NS) + 1)
+            now = monotonic_ns()
+            self._looks.append((now, self._counts(), _some(times), late))
+            while len(self._looks) > 2 and self._looks[1][0] < now - LAST_NS:  # noqa: PLR2004 - a start and an end
+                self._looks.popleft()
+
+    def snapshot(self) -> dict[tuple[str, str], Totals]:
+        """Return what has ended so far by tier and operation, as it stood at one moment."""
+        with self._lock:
+            return {
+                key: Totals(t.operations, t.errors, t.bytes, t.response_ns, t.buckets.copy())
+                for key, t in self.totals.items()
+            }
+
+    def look(self) -> Look:
+        """Return the run as it stands."""
+        with self._lock:
+            looks, started_ns = list(self._looks), self._started_ns
+        elapsed = monotonic_ns() - started_ns
+        runtime_ns = self.setting.config.runtime_ns
+        rows = len(self.setting.window.plan)
+        share = min(1.0, elapsed / runtime_ns if runtime_ns else self.completed / max(1, rows))
+        left = runtime_ns - elapsed if runtime_ns else int(elapsed / share - elapsed) if share else None
+        responses = [times for *_, times, _late in looks[1:] if times is not None]
+        lates = [late for *_, late in looks[1:] if late is not None]
+        return Look(
+            elapsed_ns=elapsed,
+            completed=int(self.completed),
+            share=share,
+            left_ns=None if left is None or left > _MOST_LEFT_NS else max(0, left),
+            in_flight=None if self.in_flight is None else self.in_flight(),
+            queue_depth=self.setting.config.depth,
+            rates=self._rates(looks[0], looks[-1]),
+            response_p99_ns=_p99(responses),
+            late_p99_ns=_p99(lates),
+        )
+
+    def _rates(self, first: Any, last: Any) -> list[Rate]:
+        passed = last[0] - first[0]
+        found = []
+        for key in self.totals:
+            operations, moved = (last[1][key][i] - first[1][key][i] for i in (0, 1))
+            known = (moved * NS_PER_S / passed, operations * NS_PER_S / passed) if passed else (None, None)
+            found.append(Rate(*key, *known))
+        return found
+
+    def _counts(self) -> dict[tuple[str, str], tuple[int, int]]:
+        return {key: (t.operations, t.bytes) for key, t in self.totals.items()}
+
+
+Watching = Callable[[Watch], AbstractContextManager[Any]]
+"""Shows a run for as long as its context lasts."""
+
+
+def _kinds(setting: Setting) -> set[tuple[int, int]]:
+    plan = setting.window.plan
+    codes = np.unique(plan.tier.astype(np.int64) * len(_OPS) + plan.op)
+    return {(int(code) // len(_OPS), int(code) % len(_OPS)) for code in codes}
+
+
+def _some(times: Any) -> Any:
+    return times[:: 1 + len(times) // _KEPT].copy()
+
+
+def _p99(parts: list[Any]) -> int | None:
+    times = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    rank = nearest_rank(len(times), QUANTILES["p99"])
+    return None if rank is None else int(np.partition(times, rank - 1)[rank - 1])

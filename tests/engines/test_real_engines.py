@@ -1,0 +1,138 @@
+"""The engines' own code, driven now, beside what our presets say of the same requests: `make engines`.
+
+LMCache, SGLang and Mooncake run as a user runs them, by `kvreplay engine`; a request's operations are counted in its
+run and in our trace. What came out goes into docs/validation.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import environments
+import pytest
+import synthetic
+import table
+from conftest import TRACES, run_cli
+from engine_runs import CONVERSATION, DISK, counted, simulated
+
+from kvtrace.core.schema import OBJECTS, OPS
+from kvtrace.core.tables import read_table
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(1800)]
+
+OPERATIONS = ("write", "read", "delete")
+PAGE_TOKENS, TOKEN_BYTES = 64, 256
+MIB = 1 << 20
+GEOMETRY = ("--layers", 1, "--kv-heads", 1, "--head-dim", 64)
+"""256 bytes of KV a token, as the model of `engine_runs.simulated`."""
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Collect rows of the table, and write it when all tests are done."""
+    found: list[table.Row] = []
+    yield found
+    if found:
+        table.write(found)
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    published = TRACES / CONVERSATION
+    return published if published.is_file() else synthetic.write(tmp_path_factory.mktemp("trace") / "own.jsonl", 400)
+
+
+def served(tmp_path, engine, trace, count, *options):
+    """Let an engine serve the first `count` requests; return its run's rows: operation, request, key, bytes."""
+    reason = environments.why_absent(engine)
+    if reason is not None:
+        pytest.skip(reason)
+    drive, run = tmp_path / "drive", tmp_path / "run"
+    drive.mkdir()
+    where = ("--dir", drive, "-o", run, "--python", environments.ENGINES[engine].python)
+    run_cli("kvreplay", "engine", engine, trace, "--requests", count, *where, *GEOMETRY, *options)
+    ops, keys = read_table(run / "ops.parquet", OPS), read_table(run / "trace.objects.parquet", OBJECTS)["key"]
+    columns = (ops[name].to_pylist() for name in ("op", "request_id", "object_id", "bytes"))
+    return [(op, request, str(keys[number]), size) for op, request, number, size in zip(*columns, strict=True)]
+
+
+def compared(real, ours, count):
+    """Return the requests in which an operation was not done as often, with both counts."""
+    return {
+        (request, op): (real[request, op], ours[request][op, DISK])
+        for request in range(count)
+        for op in OPERATIONS
+        if real[request, op] != ours[request][op, DISK]
+    }
+
+
+def totals(real, ours, count):
+    return [
+        table.pair(sum(real[n, op] for n in range(count)), sum(ours[n][op, DISK] for n in range(count)))
+        for op in OPERATIONS
+    ]
+
+
+CASES = {
+    "lmcache-disk": ("lmcache", 150, "lmcache-disk", ("--cpu", 32 * MIB, "--disk", 256 * MIB),
+                     {"gpu": 0, "cpu": 32 * MIB, "nvme": 256 * MIB}),
+    "lmcache-disk, O_DIRECT": ("lmcache", 60, "lmcache-disk",
+                               ("--cpu", 32 * MIB, "--disk", 64 * MIB, "--direct"),
+                               {"gpu": 0, "cpu": 32 * MIB, "nvme": 64 * MIB}),
+    "sglang-hicache, given a cap": ("sglang", 120, "sglang-hicache", ("--disk", 128 * MIB),
+                                    {"gpu": 0, "cpu": 0, "nvme": 128 * MIB}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_request_writes_reads_and_deletes_as_often(monkeypatch, tmp_path, rows, trace, name):
+    engine, count, preset, options, sizes = CASES[name]
+    did = served(tmp_path, engine, trace, count, *options)
+    settings = [f"tiers.{tier}.capacity={size}" for tier, size in sizes.items()]
+    ours = counted(simulated(monkeypatch, tmp_path, preset, count, settings, trace=str(trace)))
+    real = Counter((request, op) for op, request, _key, _bytes in did)
+    wrong = compared(real, ours, count)
+    differs = "in no request" if not wrong else f"in {len({request for request, _ in wrong})} requests"
+    rows.append((f"`{preset}`{name.removeprefix(preset)}", f"{engine} {environments.version(engine)}", f"{count}",
+                 *totals(real, ours, count), differs))  # fmt: skip
+    assert wrong == {}
+    assert sum(1 for op, *_ in did if op == "delete") > 0
+    assert {size for op, _request, _key, size in did if op != "delete"} == {
+        (256 if engine == "lmcache" else PAGE_TOKENS) * TOKEN_BYTES
+    }
+
+
+PAGES_A_BUCKET = 500
+KEY_BYTES = 64
+"""What Mooncake writes before a page, at most: its key."""
+
+
+def test_mooncake_writes_buckets_of_pages_and_their_meta(monkeypatch, tmp_path, rows, trace):
+    count = 40
+    monkeypatch.setenv("MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS", "1")
+    did = served(tmp_path, "mooncake", trace, count, "--cpu", 64 * MIB)
+    page = PAGE_TOKENS * TOKEN_BYTES
+    settings = ["tiers.gpu.capacity=0", f"tiers.cpu.capacity={64 * MIB}"]
+    ours = counted(simulated(monkeypatch, tmp_path, "mooncake-store", count, settings, trace=str(trace)))
+    writes, sizes = defaultdict(list), Counter()
+    for op, _request, key, size in did:
+        if op == "write":
+            writes[Path(key).suffix].append(key)
+            sizes[key] += size
+    # One call writes a bucket, one its .meta, and there is no other file.
+    assert set(writes) == {".bucket", ".meta"}
+    buckets = set(writes[".bucket"])
+    assert len(writes[".bucket"]) == len(buckets) > 1
+    assert {key.replace(".meta", ".bucket") for key in writes[".meta"]} == buckets
+    pages = sum(sizes[key] // page for key in buckets)
+    assert all(page < sizes[key] <= PAGES_A_BUCKET * (page + KEY_BYTES) for key in buckets)
+    # Pages that DRAM gives up before a heartbeat never reach the disk.
+    put = sum(ours[n]["write", DISK] for n in range(count))
+    assert 0 < pages <= put
+    rows.append(("`mooncake-store`", f"mooncake {environments.version('mooncake')}", f"{count}",
+                 f"{pages:,} pages in {len(buckets):,} buckets / {put:,} pages",
+                 table.pair(sum(1 for op, *_ in did if op == "read"), sum(ours[n]["read", DISK] for n in range(count))),
+                 table.pair(sum(1 for op, *_ in did if op == "delete"),
+                            sum(ours[n]["delete", DISK] for n in range(count))),
+                 "buckets of up to 500 pages, offloaded each heartbeat, of what DRAM still holds"))  # fmt: skip

@@ -1,0 +1,175 @@
+"""A run shown while it goes on: what is counted, how it is drawn, and what --metrics serves."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import socket
+import threading
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from conftest import write_trace
+
+from kvreplay.config.config import Config
+from kvreplay.config.setting import settle
+from kvreplay.engine.job import ERROR, OK, Record
+from kvreplay.run.live import line_of, table_of
+from kvreplay.run.metrics import COUNTERS, GAUGES, RESPONSE, parse_address, serving
+from kvreplay.run.run import replay
+from kvreplay.run.watch import BOUNDS_NS, Watch
+from kvtrace.core.errors import ConfigError, DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MS = 10**6
+
+
+def row(i: int, op: str) -> Any:
+    return (i * MS, op, 1, "load", i % 4, 0, 8192, None, None, 0)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    rows = [row(i, "write") for i in range(4)] + [row(4 + i, "read") for i in range(200)]
+    return write_trace(tmp_path / "t.parquet", rows)
+
+
+@pytest.fixture
+def watch(trace: Path, tmp_path: Path) -> Watch:
+    """All but the last read have ended: each 2 ms after it was due, 1 ms late; one failed."""
+    setting = settle(Config(tiers={"cpu": "ram"}, speed=1.0), trace, tmp_path / "run", [])
+    due = setting.pacer.due_ns(setting.window.plan.ts_ns)
+    outcome = np.full(204, OK, np.int8)
+    outcome[10] = ERROR
+    completed = due + 2 * MS
+    completed[10] = -1
+    watch = Watch(setting, Record(due + MS, completed, outcome, np.zeros(204, np.int64)), due)
+    watch.take(np.arange(100))
+    watch.take(np.arange(100, 203))
+    watch.completed, watch.in_flight = 203, lambda: 1
+    return watch
+
+
+def test_what_has_ended_is_counted_by_tier_and_operation(watch: Watch) -> None:
+    found = watch.snapshot()
+    assert set(found) == {("cpu", "write"), ("cpu", "read")}
+    reads = found["cpu", "read"]
+    assert (reads.operations, reads.errors, reads.bytes, reads.response_ns) == (198, 1, 198 * 8192, 198 * 2 * MS)
+    # 2 ms is more than 1.024 and at most 2.048.
+    assert reads.buckets.tolist() == [198 if bound == 2_048_000 else 0 for bound in (*BOUNDS_NS, None)]
+    look = watch.look()
+    assert (look.completed, look.in_flight, look.response_p99_ns, look.late_p99_ns) == (203, 1, 2 * MS, MS)
+    assert look.share == 203 / 204
+    rates = {rate.op: (rate.bytes_per_s, rate.operations_per_s) for rate in look.rates}
+    assert rates["read"][0] == pytest.approx(8192 * (rates["read"][1] or 0))
+
+
+def test_a_line_and_a_table_say_the_same(watch: Watch) -> None:
+    from rich.console import Console
+
+    look = watch.look()
+    line = line_of(look, is_open=True)
+    assert line.startswith("replaying: 100%, 203 operations in ")
+    console = Console(record=True, width=200, file=io.StringIO())
+    console.print(table_of(look, is_open=True))
+    drawn = console.export_text()
+    for said in ("cpu", "read", "response p99 2.00 ms", "in flight 1 of 1024", "late p99 1.00 ms"):
+        assert said in line
+        assert said in drawn
+    assert "late" not in line_of(look, is_open=False)
+    assert "service p99" in line_of(look, is_open=False)
+
+
+def test_nothing_known_yet_is_a_dash(trace: Path, tmp_path: Path) -> None:
+    setting = settle(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", [])
+    line = line_of(Watch(setting, Record.empty(204, is_open_loop=False), None).look(), is_open=False)
+    assert "cpu read - - op/s" in line
+    assert "service p99 -; in flight - of 8" in line
+    assert " left" not in line
+
+
+def test_an_address_is_loopback_unless_it_says_otherwise() -> None:
+    assert parse_address(":9464") == parse_address("9464") == ("127.0.0.1", 9464)
+    assert parse_address("192.0.2.1:80") == ("192.0.2.1", 80)
+    assert parse_address("[::1]:80") == ("::1", 80)
+    for bad in ("", ":", "here", ":0", ":70000", "9464:"):
+        with pytest.raises(ConfigError, match="--metrics"):
+            parse_address(bad)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        number: int = free.getsockname()[1]
+    return number
+
+
+def served(port: int) -> str:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/metrics", headers={"Accept": "application/openmetrics-text"}
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+        assert "application/openmetrics-text" in answer.headers["Content-Type"]
+        found: str = answer.read().decode()
+    return found
+
+
+def test_counters_are_served_as_openmetrics(watch: Watch, port: int) -> None:
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+    with serving(f":{port}") as exporter:
+        assert served(port) == "# EOF\n"
+        with exporter.watching(watch):
+            families = {family.name: family for family in text_string_to_metric_families(served(port))}
+        with pytest.raises(DeviceError, match=f"cannot serve at 127.0.0.1:{port}"), serving(f":{port}"):
+            pass
+    assert set(families) == {*COUNTERS, *GAUGES, RESPONSE}
+    values = {(s.name, s.labels.get("op"), s.labels.get("le")): s.value for f in families.values() for s in f.samples}
+    assert values["kvreplay_operations_total", "read", None] == 198
+    assert values["kvreplay_errors_total", "read", None] == 1
+    assert values["kvreplay_bytes_total", "write", None] == 4 * 8192
+    assert values["kvreplay_response_seconds_bucket", "read", "0.001024"] == 0
+    assert values["kvreplay_response_seconds_bucket", "read", "0.002048"] == 198
+    assert values["kvreplay_response_seconds_sum", "read", None] == pytest.approx(0.396)
+    assert values["kvreplay_in_flight", None, None] == 1
+
+
+def test_the_dashboard_asks_for_what_is_exported() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "grafana.json").read_text(encoding="utf-8")
+    expressions = [target["expr"] for panel in json.loads(text)["panels"] for target in panel["targets"]]
+    asked = {name for expression in expressions for name in re.findall(r"kvreplay_\w+", expression)}
+    exported = {f"{name}_total" for name in COUNTERS} | set(GAUGES) | {f"{RESPONSE}_bucket"}
+    assert asked == exported
+
+
+def test_a_run_is_watched_from_its_engine_and_its_journal(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from contextlib import contextmanager
+
+    monkeypatch.setattr("kvreplay.result.journal._PERIOD_S", 0.01)
+    seen: list[Watch] = []
+    counted = threading.Event()
+
+    @contextmanager
+    def watching(watch: Watch) -> Iterator[None]:
+        seen.append(watch)
+        yield
+        assert watch.in_flight is not None
+        assert watch.in_flight() == 0
+        counted.set()
+
+    config = Config(tiers={"cpu": "ram"}, speed=1.0)
+    finished = replay(config, trace, tmp_path / "run", [], watching=watching)
+    assert counted.is_set()
+    (watch,) = seen
+    # The journal looked some twenty times; its last look may lie before the end.
+    assert 0 < sum(t.operations for t in watch.snapshot().values()) <= (finished.summary.operations or 0)
+    assert watch.look().completed > 0

@@ -1,0 +1,122 @@
+"""--runtime: a run as long as the clock says; what a repeat does with objects, requests and times."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from conftest import run_cli, write_trace
+
+from kvreplay.config.config import Config
+from kvreplay.config.setting import settle
+from kvreplay.run.run import replay
+from kvreplay.run.runtime import RUNTIME, until
+from kvtrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MS = 10**6
+
+
+def row(ts_ms: float, op: str, obj: int, *, request: int | None = None, stage: int | None = None) -> Any:
+    return (
+        int(ts_ms * MS),
+        op,
+        2,
+        "load" if op == "read" else "store",
+        obj,
+        0,
+        4096,
+        request,
+        stage if request is None else stage or 0,
+        0,
+    )
+
+
+ROWS = [
+    row(0, "write", 1, request=7),
+    row(2, "read", 1, request=7, stage=1),
+    # 9 lies there before: it is read, deleted, written, and deleted at last.
+    row(4, "read", 9),
+    row(4, "delete", 9),
+    row(5, "write", 9),
+    row(6, "delete", 9),
+    row(8, "delete", 1),
+]
+PERIOD_MS = 8 + 8 / 6
+"""The last row, and one mean gap."""
+
+
+def planned(tmp_path: Path, **config: Any) -> Any:
+    trace = write_trace(tmp_path / "t.parquet", ROWS)
+    (tmp_path / "d").mkdir(exist_ok=True)
+    return settle(Config(tiers={"nvme": str(tmp_path / "d")}, **config), trace, tmp_path / "run", [])
+
+
+def test_an_open_loop_is_repeated_up_to_the_time_and_cut_there(tmp_path: Path) -> None:
+    setting = planned(tmp_path, speed=1.0, runtime="25ms")
+    plan = setting.window.plan
+    # Row 5 would leave the next repeat nothing to read; it stays out of each. 18.7 + 5 ms is the last row in time.
+    assert plan.row.tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18]
+    expected = [(repeat * PERIOD_MS + ROWS[at][0] / MS) for repeat in range(3) for at in (0, 1, 2, 3, 4, 6)][:-1]
+    assert plan.ts_ns / MS == pytest.approx(np.array(expected), abs=1e-4)
+    assert plan.object_id.tolist() == [1, 1, 9, 9, 9, 1] * 2 + [1, 1, 9, 9, 9]
+    # What a repeat writes is a new version, and only what the first needs is populated.
+    assert plan.version[plan.object_id == 9].tolist() == [0, 0, 1, 0, 0, 2, 0, 0, 3]
+    assert setting.window.residency.populate_object.tolist() == [9]
+    assert (setting.window.is_whole, setting.rows_once) == (False, 7)
+    # Requests of a repeat are its own: stage 1 of the second waits for stage 0 of the second.
+    stages = plan.barriers[0]
+    groups = [stages.group[at] for at in (0, 1, 6, 7, 12, 13)]
+    assert len(set(groups)) == 6
+    cut = planned(tmp_path, speed=2.0, runtime="2ms")
+    assert cut.window.plan.row.tolist() == [0, 1]
+    with pytest.raises(ConfigError, match="--runtime 0s: write more than 0"):
+        planned(tmp_path, runtime="0s")
+
+
+def test_the_clock_ends_a_run_unless_a_signal_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(0, 100 * MS, 10 * MS))
+    monkeypatch.setattr("kvreplay.run.runtime.monotonic_ns", lambda: next(times))
+    reason = until(lambda: None, 25 * MS)
+    assert [reason() for _ in range(5)] == [None, None, None, RUNTIME, RUNTIME]
+    assert until(lambda: "SIGTERM", 25 * MS)() == "SIGTERM"
+
+
+def test_a_run_of_half_a_second_repeats_its_trace(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", ROWS)
+    config = Config(tiers={"nvme": "sim:bandwidth=100GB,latency=5ms"}, runtime="500ms", queue_depth=2)
+    finished = replay(config, trace, tmp_path / "run", [])
+    run, summary = finished.run, finished.summary
+    assert (run.status, finished.error, summary.errors) == ("complete", None, 0)
+    # A few had begun to wait for what was in flight at the end.
+    assert (summary.not_reached or 0) < 14
+    assert (summary.wall_ns or 0) >= 500 * MS
+    assert run.window.runtime_ns == 500 * MS
+    assert run.window.rows_once == 7
+    assert run.window.repeats == run.window.rows / 7
+    assert run.window.repeats > 2
+    assert f"; the trace {run.window.repeats:.3g} times in " in summary.verdict
+    ops = pq.read_table(tmp_path / "run" / "ops.parquet").to_pydict()
+    assert ops["row"] == list(range(run.window.rows))
+    assert [ops["object_id"][at] for at in range(14)] == [r[4] for r in ROWS] * 2
+    assert [ops["request_id"][at] for at in (0, 1, 7, 8)] == [7, 7, 15, 15]
+    left_out = [at for at, outcome in enumerate(ops["outcome"]) if outcome == "skipped"]
+    assert {at % 7 for at in left_out if at < run.window.rows - 14} == {5}
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["config"]["runtime"] == "500ms"
+    served = pq.read_table(tmp_path / "run" / "requests.parquet").to_pydict()
+    assert served["request_id"][:2] == [7, 15]
+
+
+def test_the_command_says_how_often(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", ROWS)
+    how = ["--tier", "nvme=sim:bandwidth=10GB,latency=1ms", "--speed", "1", "--runtime", "60ms"]
+    shown = run_cli("kvreplay", "run", trace, *how, "-o", tmp_path / "run").stdout
+    assert "note: replayed the trace 6.57 times in " in shown
+    assert " (--runtime 60.0 ms): 46 rows, " in shown
+    bad = run_cli("kvreplay", "run", trace, *how[:2], "--runtime", "soon", "-o", tmp_path / "x", check=False)
+    assert bad.returncode == 2
