@@ -32,6 +32,7 @@ class Unit(StrEnum):
     SHARE = "share of 1"
     NUMBER = "number"
     RATIO = "ratio"
+    YEARS = "years"
     EXACT = "exact number"
     """Printed with all its digits, such as an answer to a query."""
 
@@ -73,6 +74,8 @@ class Series:
     y: list[float]
     weight: list[float] | None = None
     """Of cells: 0 … 1, how dark."""
+    colour: int | None = None
+    """Its place among the colours: series that belong together share one; null: each has its own."""
 
 
 class ChartShape(StrEnum):
@@ -240,6 +243,7 @@ def show_decimal(value: Any, unit: Unit) -> str:
 
 
 _FOUR_DIGITS = 1000
+_FEWEST_YEARS = 0.01
 
 
 def _number(value: float) -> str:
@@ -257,6 +261,7 @@ _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.SHARE: lambda value: f"{value * 100:.4g} %",
     Unit.PER_S: _number,
     Unit.NUMBER: _number,
+    Unit.YEARS: lambda value: f"{_number(value)} years" if value >= _FEWEST_YEARS else "less than 0.01 years",
     Unit.RATIO: lambda value: f"{value:.3f}" if value < _FOUR_DIGITS / 100 else _number(value),
 }
 

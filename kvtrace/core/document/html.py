@@ -7,7 +7,16 @@ from importlib import resources
 from typing import Any
 
 from kvtrace.core.document.charts import draw
-from kvtrace.core.document.document import PARAMETERS, Chapter, Chart, Document, ReportTable, Unit, raw_cell, show_decimal
+from kvtrace.core.document.document import (
+    PARAMETERS,
+    Chapter,
+    Chart,
+    Document,
+    ReportTable,
+    Unit,
+    raw_cell,
+    show_decimal,
+)
 from kvtrace.core.document.live import live_figure, live_script
 from kvtrace.core.document.picture import picture_of
 from kvtrace.core.units import printable

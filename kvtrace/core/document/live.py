@@ -70,7 +70,7 @@ def live_figure(picture: Picture) -> str:
     _set_axis(plot.yaxis, plot.y_range, picture.y)
     drawn = [*_lines(plot, picture), *_boxes(plot, picture)]
     _mark(plot, picture)
-    _name(plot, drawn, picture)
+    _name(plot, drawn)
     document = Document()
     document.add_root(plot)
     found = json.dumps(document.to_json(deferred=False), separators=(",", ":"), ensure_ascii=False)
@@ -137,28 +137,28 @@ def _hover(plot: Any, part: Any, shown: list[tuple[PlotAxis, str]], numbers: tup
     from bokeh.models import HoverTool
 
     told = [(axis.title, f"{value} {axis.unit}".rstrip()) for axis, value in shown]
-    kinds = dict.fromkeys(numbers, "printf")
+    kinds: Any = dict.fromkeys(numbers, "printf")
     tool = HoverTool(renderers=[part], tooltips=[("", "$name"), *told], formatters=kinds, visible=False)
     plot.add_tools(tool)
 
 
 def _mark(plot: Any, picture: Picture) -> None:
-    from bokeh.models import Label, Span
+    from bokeh.models.annotations import Label, Span
 
     for at, label in picture.marks:
         plot.add_layout(Span(location=at, dimension="height", line_color="#808890", line_dash="dashed", line_width=1.5))
         plot.add_layout(Label(x=at, y=8, y_units="screen", x_offset=5, text=label, text_font_size="12px"))
 
 
-def _name(plot: Any, drawn: list[tuple[str, list[Any]]], picture: Picture) -> None:
-    from bokeh.models import Legend, LegendItem
+def _name(plot: Any, drawn: list[tuple[str, list[Any]]]) -> None:
+    from bokeh.models.annotations import Legend, LegendItem
 
     if len(drawn) < 2:  # noqa: PLR2004 - one needs no name
         return
     is_long = sum(len(label) for label, _ in drawn) > _MAX_ROW_LABELS
     items = [LegendItem(label=label, renderers=parts) for label, parts in drawn]
-    legend = Legend(
-        items=items, click_policy="hide", orientation="vertical" if is_long else "horizontal", border_line_color=None,
-        background_fill_color=None, label_text_font_size="12px", margin=0, padding=2, spacing=2 if is_long else 12,
-    )  # fmt: skip
+    style: dict[str, Any] = {"label_text_font_size": "12px", "margin": 0, "padding": 2, "spacing": 2 if is_long else 12}
+    style |= {"border_line_color": None, "background_fill_color": None}
+    direction: Any = "vertical" if is_long else "horizontal"
+    legend = Legend(items=items, click_policy="hide", orientation=direction, **style)
     plot.add_layout(legend, "above")

@@ -118,7 +118,9 @@ def _lines(chart: Chart) -> Picture:
         at, heights = [1 / (1 - q) for q in series.x] if is_tail else series.x, series.y
         if is_steps:
             at, heights = _stairs(at, heights, chart.x_step)
-        lines.append(PlotLine(series.label, colour, _round(v / x_scale for v in at), _round(v / y_scale for v in heights)))
+        lines.append(
+            PlotLine(series.label, colour, _round(v / x_scale for v in at), _round(v / y_scale for v in heights))
+        )
     marks = tuple((at / x_scale, label) for at, label in chart.marks)
     return Picture(chart.title, x, y, lines, marks=marks, has_points=not is_steps)
 
@@ -147,10 +149,9 @@ def _bars(chart: Chart) -> Picture:
         right = [x / scale * 2 ** (0.05 + 0.9 * (at + 1) / count) for x in series.x]
         zero, solid = [0.0] * len(left), [1.0] * len(left)
         boxes.append(PlotBoxes(series.label, colour, _round(left), _round(right), zero, list(series.y), solid))
-    x = PlotAxis(chart.x_title or _TITLES.get(chart.x_unit, ""), unit, True, (), min(edges) / scale, max(edges) / scale)  # noqa: FBT003
-    y_scale, y_unit = _scale(chart.y_unit, [y for series in chart.series for y in series.y], is_log=False)
-    assert y_scale == 1, "bars count"
-    return Picture(chart.title, x, PlotAxis(chart.y_title or "operations", y_unit, low=0), boxes=boxes)
+    title = chart.x_title or _TITLES.get(chart.x_unit, "")
+    x = PlotAxis(title, unit, is_log=True, low=min(edges) / scale, high=max(edges) / scale)
+    return Picture(chart.title, x, PlotAxis(chart.y_title or "operations", "", low=0), boxes=boxes)
 
 
 def _cells(chart: Chart) -> Picture:
@@ -199,4 +200,5 @@ def _coloured(chart: Chart) -> list[tuple[Series, str]]:
     """Return each series with the name of its colour: its kind's, or one of its own."""
     if all(series.label in _KINDS for series in chart.series):
         return [(series, _KINDS[series.label]) for series in chart.series]
-    return [(series, COLOURS[at % len(COLOURS)]) for at, series in enumerate(chart.series)]
+    places = [at if series.colour is None else series.colour for at, series in enumerate(chart.series)]
+    return [(series, COLOURS[place % len(COLOURS)]) for series, place in zip(chart.series, places, strict=True)]

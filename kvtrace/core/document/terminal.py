@@ -57,6 +57,8 @@ def _show(document: Document, console: Console) -> None:
         console.print(printable(document.name), style="bold")
     if document.headline:
         console.print(printable(document.headline))
+    for line in document.subject:
+        console.print(printable(line), style="dim")
     for warning in document.warnings:
         console.print(printable(warning), style="bold red")
     for note in document.notes:
