@@ -259,8 +259,8 @@ def _inside_tables(found: Layers) -> list[ReportTable]:
     note = (
         "The mean time of an operation, cut by what the block layer held meanwhile: any request of its direction at "
         "the device; none there, but some queued; or none at all. In an open loop it begins when the operation was "
-        "due, and what passed before its submission is a part of its own. Exact with one operation in flight; with more, "
-        "requests of the others count, too. Warm-up included."
+        "due, and what passed before its submission is a part of its own. Exact with one operation in flight; "
+        "with more, requests of the others count, too. Warm-up included."
     )
     return [table_of("Parts of the latency", Sheet.DEVICE, spec, found.inside, note)]
 

@@ -36,7 +36,7 @@ def live_script() -> str:
     from bokeh.resources import Resources
 
     own = resources.files("kvtrace.core.document").joinpath("report.js").read_text(encoding="utf-8")
-    carried = "\n".join(Resources(mode="inline", components=["bokeh"], log_level="warn").js_raw)
+    carried = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw[:1])
     return f"<script>{carried}</script>\n<script>{own}</script>"
 
 

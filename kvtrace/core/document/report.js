@@ -1,6 +1,7 @@
 // Draws a chart once it comes near the window; until then, on paper and if anything fails, its SVG stands there.
 "use strict";
 {
+  Bokeh.logger.set_level("warn");
   const charts = JSON.parse(document.getElementById("charts").textContent);
   const isFine = matchMedia("(pointer: fine)").matches;
   const draw = async (place) => {

@@ -18,9 +18,9 @@ def markdown(documents: list[Document]) -> str:
     for document in documents:
         warned = _plain(". ".join(document.warnings))
         parts += [f"# {_plain(document.name)}", _plain(document.headline)]
+        parts += [f"**{warned}**"] if warned else []
         parts += ["\n".join(f"- {_plain(line)}" for line in document.subject)] if document.subject else []
         parts += [_figures(document)] if document.highlights else []
-        parts += [f"**{warned}**"] if warned else []
         parts += ["\n".join(f"- {_plain(note)}" for note in document.notes)] if document.notes else []
         for chapter in document.chapters:
             parts += [f"## {_plain(chapter.title)}"] if chapter.tables else []
