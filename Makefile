@@ -11,7 +11,7 @@ FUZZ_SECONDS ?= 600
 CLANG ?= clang
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-# The engines that `make engines` drives; vllm's environment takes 3.5 GB.
+# The engines that `make engines` drives.
 ENGINES ?= lmcache sglang mooncake
 
 .PHONY: demo test check engines fuzz lint fix bench docs outputs site dist bpf clean

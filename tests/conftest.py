@@ -97,7 +97,8 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
         item for item in items
         if ("full" in item.keywords and not config.option.full)
         or ("alone" in item.keywords and is_shared)
-        or ("engines" in item.keywords and "engines" not in config.option.markexpr)
+        # Not among the keywords, which have the folder's name.
+        or (item.get_closest_marker("engines") is not None and "engines" not in config.option.markexpr)
     ]  # fmt: skip
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]

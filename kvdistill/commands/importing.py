@@ -36,6 +36,9 @@ def import_(
     fio-iolog   fio's iolog, version 2 or 3: trace
     bpftrace    text of the MLPerf benchmark's storage_latency_stack.bt: probe.json
     blkparse    text of blkparse: blocks and a probe.json
+    vllm-bench  vllm bench serve --save-result: run.json with TTFT, times of tokens, throughput
+    aiperf      AIPerf's profile_export_aiperf.json or .csv: the same
+    lmcache-bench  lmcache bench engine's .json or .csv: the same
     blocks      blocks.parquet of kvreplay probe or of an import: a trace that kvreplay replays exactly
 
     \b

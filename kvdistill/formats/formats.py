@@ -30,6 +30,9 @@ class Format(StrEnum):
     FIO_IOLOG = "fio-iolog"
     BPFTRACE = "bpftrace"
     BLKPARSE = "blkparse"
+    VLLM_BENCH = "vllm-bench"
+    AIPERF = "aiperf"
+    LMCACHE_BENCH = "lmcache-bench"
     BLOCKS = "blocks"
 
 
@@ -41,6 +44,9 @@ _MODULES = {
     Format.FIO_IOLOG: "iolog",
     Format.BPFTRACE: "bpftrace",
     Format.BLKPARSE: "blkparse",
+    Format.VLLM_BENCH: "bench.vllm_bench",
+    Format.AIPERF: "bench.aiperf",
+    Format.LMCACHE_BENCH: "bench.lmcache_bench",
     Format.BLOCKS: "blocks",
 }
 

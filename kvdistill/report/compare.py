@@ -7,71 +7,21 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import msgspec
-
+from kvdistill.report.comparison.lines import ComparedLine, ComparedSide, Comparison, Key
+from kvdistill.report.comparison.verdict import spoiled, spreads, verdict
 from kvdistill.report.probe import TIMES, ProbeReport
 from kvdistill.report.report import JobsReport, Report, RunReport, SweepReport, TraceReport
+from kvdistill.report.request_tables import SERVING_FIGURES, SERVING_TIMES
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import (
-    DEFINITION,
-    FEWEST_TRIALS,
-    MAX_SPREAD,
-    UNKNOWN,
-    Ratio,
-    differing,
-    disagreements,
-    ratio,
-    spread,
-)
+from kvtrace.core.run.run_file import RunFile
+from kvtrace.core.run.serving import Serving, ServingTimes
+from kvtrace.core.statistics import FEWEST_TRIALS, UNKNOWN, differing, disagreements, ratio
 
 _RATES = ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors")
 _PERCENTILES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
-_JUDGED = ("bandwidth_bytes_per_s", "operations_per_s", "latency_mean_ns", "latency_p50_ns")
-"""Figures that should repeat; tails are shown, not judged."""
-_TAILS = tuple(f"{time}{part}_ns" for part in ("p99", "p95", "p50") for time in ("response_", "latency_", ""))
-"""What a verdict speaks of, the first that both sides know."""
 _MIXED = {"run", "trace"}
 """What is measured stands beside what was simulated: counts, bytes and sizes are of both."""
 _FAULTS = ("errors", "requeues", "splits")
-Key = tuple[str, str, str]
-"""Tier or layer, operation, figure."""
-
-
-class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure on one side; null where not all of its trials know it."""
-
-    median: float | None
-    low: float | None
-    high: float | None
-    ratio: Ratio
-    """To the first side."""
-    trials: list[float | None] = []
-    """One value a trial."""
-
-
-class ComparedLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure on all sides."""
-
-    tier: str
-    op: str
-    name: str
-    sides: list[ComparedSide]
-
-
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Traces, runs or probes beside each other."""
-
-    verdict: str
-    """One sentence a side: how it does beside the first, and how sure that is."""
-    names: list[str]
-    kind: str
-    """What all sides are: trace, run or probe; `run and trace` where runs stand beside what was simulated."""
-    trials: list[int]
-    settings: dict[str, list[Any]]
-    """Those that differ, one value a side."""
-    warnings: list[str]
-    lines: list[ComparedLine]
-    definition: str = DEFINITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +62,7 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     ]
     names = [side.name for side in sides]
     return Comparison(
-        verdict="; ".join(_verdict(names, lines, at) for at in range(1, len(names))) + _spoiled(sides, found),
+        verdict="; ".join(verdict(names, lines, at) for at in range(1, len(names))) + spoiled(names, found),
         names=names,
         kind=" and ".join(sorted(set(kinds))),
         trials=[len(side.reports) for side in sides],
@@ -154,6 +104,8 @@ def _of_trace(report: TraceReport) -> Iterator[tuple[Key, float | None]]:
     yield ("", "", "span_ns"), report.span_ns
     yield ("", "", "requests"), report.requests
     yield ("", "", "hit_ratio"), report.hit_ratio
+    for name, value in (report.first_token or {}).items():
+        yield ("", "", f"first_token_{name}"), value
     for tier in report.tiers:
         for name in ("hit_ratio", "peak_live_bytes"):
             yield (tier["name"], "", name), tier[name]
@@ -168,6 +120,8 @@ def _of_trace(report: TraceReport) -> Iterator[tuple[Key, float | None]]:
 
 def _of_run(report: RunReport) -> Iterator[tuple[Key, float | None]]:
     yield ("", "", "wall_ns"), None if report.run is None else report.run.summary.wall_ns
+    for name, value in _of_requests(report.run):
+        yield ("", "", name), value
     for row in report.figures:
         # What nothing moved for has no figures of its own.
         if row["engine"] not in ("none", "sim"):
@@ -180,6 +134,24 @@ def _of_run(report: RunReport) -> Iterator[tuple[Key, float | None]]:
     yield from _of_both(report)
     if report.probe is not None:
         yield from _of_probe(report.probe)
+
+
+def _of_requests(run: RunFile | None) -> Iterator[tuple[str, float | None]]:
+    """Yield the figures of whole requests: as a serving benchmark measured them, else as a replay made them up."""
+    if run is None:
+        return
+    if isinstance(run.serving, Serving):
+        for name in SERVING_FIGURES:
+            yield name, getattr(run.serving, name)
+        for name in SERVING_TIMES:
+            times = getattr(run.serving, name)
+            for field in ServingTimes.__struct_fields__:
+                if times is not None and field != "count":
+                    yield f"{name}_{field}", getattr(times, field)
+    elif run.requests is not None and run.requests.first_token is not None:
+        yield "requests", run.requests.requests
+        for field in _PERCENTILES:
+            yield f"first_token_{field}", getattr(run.requests.first_token, field)
 
 
 def _of_both(report: TraceReport | RunReport) -> Iterator[tuple[Key, float | None]]:
@@ -219,109 +191,6 @@ def comparable(sides: Sequence[ReportedTrials]) -> Sequence[ReportedTrials]:
     return []
 
 
-def _verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int) -> str:
-    """Return how side `at` does beside the first: what its trials show, else what they do not."""
-    a, b = names[0], names[at]
-    told = _told(lines, at)
-    shown = [line for line in told if line.sides[at].ratio.differs]
-    unsure = [_range(line, at) for line in told if line.sides[at].ratio.differs is False]
-    single = [line for line in told if line.sides[at].ratio.differs is None]
-    parts = _clauses(shown, a, b, at)
-    if unsure:
-        whose = "" if shown else f"of {b} from {a} "
-        parts.append(f"no difference {whose}that these trials can show: {', '.join(unsure)}")
-    if single:
-        parts += [f"{'; '.join(_clauses(single, a, b, at))}: by trials too few to show a difference"]
-    if parts:
-        return "; ".join(parts)
-    hits = next((line for line in lines if (line.tier, line.name) == ("", "hit_ratio")), None)
-    shares = (None, None) if hits is None else (hits.sides[0].median, hits.sides[at].median)
-    if shares[0] is None or shares[1] is None:
-        return f"{b} against {a}: nothing that both measured says which is faster"
-    if shares[0] == shares[1]:
-        return f"{b} and {a} hit alike: {shares[0]:.2%} of lookups"
-    return f"{b} hits {shares[1]:.2%} of lookups, {a} {shares[0]:.2%}"
-
-
-def _told(lines: Sequence[ComparedLine], at: int) -> list[ComparedLine]:
-    """Return the lines that a verdict is made of: the slowest tier's tail of reads and writes, and bandwidth."""
-    known = [line for line in lines if line.sides[at].ratio.value is not None]
-    found = []
-    for op in ("read", "write"):
-        for name in _TAILS:
-            tails = [line for line in known if (line.op, line.name) == (op, name)]
-            if tails:
-                found.append(tails[-1])
-                break
-    if any(line.name.startswith("response") for line in found):
-        # An open loop moves what the trace asks for, on any drive that keeps pace.
-        return found
-    tiers = {line.tier for line in found}
-    return found + [line for line in known if line.name == "bandwidth_bytes_per_s" and line.tier in tiers]
-
-
-def _clauses(lines: Sequence[ComparedLine], a: str, b: str, at: int) -> list[str]:
-    """Return `b reads 18 % faster at p99 [12, 23] than a`: its p99 is so much shorter; and how its bandwidths do."""
-    times = [
-        f"{line.op}s {_much(line, at)} at {_percentile(line)}{_sure(line, at)}" for line in lines if _is_time(line)
-    ]
-    rates = [f"{line.op} bandwidth {_much(line, at)}{_sure(line, at)}" for line in lines if not _is_time(line)]
-    clauses = [f"{b} {' and '.join(times)} than {a}"] if times else []
-    if rates:
-        clauses.append(f"{'its' if times else f'{b} has a'} {' and '.join(rates)}{'' if times else f' than {a}'}")
-    return clauses
-
-
-def _much(line: ComparedLine, at: int) -> str:
-    value = line.sides[at].ratio.value or 1.0
-    words = ("faster", "slower") if _is_time(line) else ("lower", "higher")
-    return f"{abs(value - 1) * 100:.0f} % {words[value >= 1]}"
-
-
-def _sure(line: ComparedLine, at: int) -> str:
-    """Return the interval, counted as `_much` counts."""
-    found = line.sides[at].ratio
-    if found.low is None or found.high is None:
-        return ""
-    ends = [1 - found.high, 1 - found.low] if (found.value or 1) < 1 else [found.low - 1, found.high - 1]
-    return f" [{ends[0] * 100:.0f}, {ends[1] * 100:.0f}]"
-
-
-def _range(line: ComparedLine, at: int) -> str:
-    found, words = line.sides[at].ratio, ("faster", "slower") if _is_time(line) else ("lower", "higher")
-    low, high = (1.0 if value is None else value for value in (found.low, found.high))
-    what = _percentile(line) if _is_time(line) else "bandwidth"
-    return f"{line.op} {what} ({(1 - low) * 100:.0f} % {words[0]} to {(high - 1) * 100:.0f} % {words[1]})"
-
-
-def _is_time(line: ComparedLine) -> bool:
-    return line.name.endswith("_ns")
-
-
-def _percentile(line: ComparedLine) -> str:
-    return next(part for part in line.name.split("_") if part[0] == "p" and part[1:].isdigit())
-
-
-def _spoiled(sides: Sequence[ReportedTrials], found: Sequence[dict[Key, list[float | None]]]) -> str:
-    """Return which sides are to be doubted, for the end of the verdict."""
-    names = [side.name for side, own in zip(sides, found, strict=True) if disagreements(_spreads(own))]
-    return f"; TRIALS DISAGREE in {' and '.join(names)}" if names else ""
-
-
-def _spreads(found: dict[Key, list[float | None]]) -> list[tuple[str, float]]:
-    judged = ((f"{tier} {op} {name}", spread(values)) for (tier, op, name), values in found.items() if name in _JUDGED)
-    return [(name, share) for name, share in judged if share is not None]
-
-
-def disagreeing(compared: Comparison) -> list[ComparedLine]:
-    """Return the lines of figures that should repeat, and do not on one side or more."""
-    return [
-        line
-        for line in compared.lines
-        if line.name in _JUDGED and any((spread(side.trials) or 0) > MAX_SPREAD for side in line.sides)
-    ]
-
-
 def _settings(report: Report) -> dict[str, Any]:
     if isinstance(report, SweepReport):
         return {}
@@ -355,14 +224,25 @@ def _warnings(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Ite
         if isinstance(report, RunReport):
             yield from _run_warnings(report, side.name if len(side.reports) == 1 else f"{side.name}, trial {number}")
     first = side.reports[0]
+    if is_modelled(first):
+        yield f"{side.name}: its time to the first token holds computing as modelled, not measured"
     if isinstance(first, RunReport) and first.run is not None:
         for tier in sorted({figures.tier for figures in first.run.summary.figures if figures.is_simulated}):
             yield f"{side.name}: tier {tier} is simulated: its figures are a model's and not compared"
-    for line in disagreements(_spreads(found)):
+    for line in disagreements(spreads(found)):
         yield f"{side.name}: {line}"
     if not isinstance(first, TraceReport) and len(side.reports) < FEWEST_TRIALS:
         many = {1: "is one trial: its spread is unknown", 2: "has two trials: its intervals say little"}
         yield f"{side.name} {many[len(side.reports)]}; run it with --trials {FEWEST_TRIALS} or more"
+
+
+def is_modelled(report: Report) -> bool:
+    """Return whether a time to the first token in `report` comes of our model of computing."""
+    if isinstance(report, TraceReport):
+        return report.first_token is not None
+    if not isinstance(report, RunReport) or report.run is None:
+        return False
+    return report.run.requests is not None and report.run.requests.first_token is not None
 
 
 def _run_warnings(report: RunReport, which: str) -> Iterator[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kvdistill.report.compare import ComparedLine, ComparedSide, Comparison, ReportedTrials, disagreeing
+from kvdistill.report.compare import ReportedTrials
+from kvdistill.report.comparison.lines import ComparedLine, ComparedSide, Comparison
+from kvdistill.report.comparison.verdict import disagreeing
 from kvdistill.report.report import RunReport
 from kvdistill.report.tables import by
 from kvtrace.core.document.document import (

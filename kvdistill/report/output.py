@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kvdistill.report.compare import Comparison, ReportedTrials, comparable, compare
+from kvdistill.report.compare import ReportedTrials, comparable, compare
 from kvdistill.report.compare_document import comparison_document
+from kvdistill.report.comparison.lines import Comparison
 from kvdistill.report.jobs_document import jobs_document
 from kvdistill.report.mlperf_sheets import mlperf_sheets
 from kvdistill.report.probe_tables import probe_document

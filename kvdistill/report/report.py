@@ -70,6 +70,8 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     """How long one stretch of `over_time` is; null if all rows share one instant."""
     over_time: list[dict[str, Any]]
     writes_per_day: list[dict[str, Any]]
+    first_token: dict[str, int | None] | None = None
+    """Modelled, by percentile; null if the trace models no computing."""
 
 
 def report(path: Path, buckets: int = BUCKETS, life_bytes: int | None = None) -> Report:
@@ -147,7 +149,14 @@ def _trace_report(path: Path, meta: Metadata, buckets: int, life_bytes: int | No
             bucket_ns=bucket_ns if span_ns else None,
             over_time=named_tiers(over_time, names),
             writes_per_day=writes_per_day(_written(operations), span_ns, meta, life_bytes),
+            first_token=_first_token(meta),
         )
+
+
+def _first_token(meta: Metadata) -> dict[str, int | None] | None:
+    found = (meta.stats or {}).get("first_token")
+    times = found.get("with_cache") if isinstance(found, dict) else None
+    return times if isinstance(times, dict) else None
 
 
 def _written(operations: list[dict[str, Any]]) -> dict[str, int]:

@@ -7,6 +7,7 @@ from typing import Any
 from kvtrace.core.document.document import Cell, ReportColumn, ReportTable, Sheet, Unit, columns_of, parameters
 from kvtrace.core.run.figures import ClassFigures, Distribution, Mlperf, RequestFigures
 from kvtrace.core.run.run_file import RunFile
+from kvtrace.core.run.serving import Serving
 
 _NAMES = {
     "count": "requests",
@@ -18,13 +19,50 @@ _NAMES = {
     "p99_99_ns": "p99.99",
     "max_ns": "max",
 }
+SERVING_FIGURES = {
+    "requests": Unit.COUNT,
+    "failed_requests": Unit.COUNT,
+    "input_tokens": Unit.COUNT,
+    "output_tokens": Unit.COUNT,
+    "requests_per_s": Unit.PER_S,
+    "input_tokens_per_s": Unit.PER_S,
+    "output_tokens_per_s": Unit.PER_S,
+}
+"""Of a serving benchmark."""
+SERVING_TIMES = {
+    "first_token": "to the first token",
+    "inter_token": "between two tokens",
+    "output_token": "a token after the first, by answer",
+    "answer": "to the last token",
+}
 _TARGETS = ("p95", "p99", "p99_9", "p99_99")
 
 
 def request_tables(run: RunFile | None) -> list[ReportTable]:
     """Return the tables of requests, classes of service and criteria of `run`."""
     requests, mlperf = (None, None) if run is None else (run.requests, run.mlperf)
+    if run is not None and isinstance(run.serving, Serving):
+        return _served(run.serving)
     return [*_requests(requests), *_classes(requests, mlperf), _criteria(mlperf)]
+
+
+def _served(found: Serving) -> list[ReportTable]:
+    figures = {name.replace("_", " "): Cell(getattr(found, name), unit) for name, unit in SERVING_FIGURES.items()}
+    columns = columns_of("""
+        text: measure
+        count: count
+        ns: mean_ns = mean, p50_ns = p50, p90_ns = p90, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, max_ns = max
+    """)
+    rows = []
+    for name, said in SERVING_TIMES.items():
+        times = getattr(found, name)
+        if times is not None:
+            rows.append([said, *(getattr(times, column.name) for column in columns[1:])])
+    note = f"As {found.benchmark} measured them, at the engine's front."
+    return [
+        parameters("Requests", Sheet.QOS, figures),
+        ReportTable("Times of requests", Sheet.QOS, columns, rows, (), note),
+    ]
 
 
 def _requests(found: RequestFigures | None) -> list[ReportTable]:

@@ -37,6 +37,7 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.run.run_file import RunFile
+from kvtrace.core.run.serving import Serving
 from kvtrace.core.units import format_count, format_duration
 
 _MAIN, _MOST = 4, 6
@@ -122,7 +123,8 @@ def _warnings(report: RunReport) -> list[str]:
         found.append(f"{failed:,} operations FAILED")
     if corrupt := sum(row["corrupt"] for row in report.figures):
         found.append(f"{corrupt:,} reads were CORRUPT")
-    if not any(row["operations"] for row in report.figures):
+    is_served = run is not None and isinstance(run.serving, Serving)
+    if not any(row["operations"] for row in report.figures) and not is_served:
         found.append("no operation completed")
     if all(row["engine"] in ("sim", "none") for row in report.figures) and report.figures:
         found.append("nothing moved: all tiers were simulated or skipped")

@@ -216,8 +216,7 @@ def run(
     """
     from kvreplay.config.memory import check_memory
 
-    # Before numba is loaded, which crashes for want of memory.
-    check_memory()
+    check_memory()  # before numba is loaded, which crashes for want of memory
     from kvreplay.run.run import replay
 
     config = how.config(targets(tier), is_kept=keep)
@@ -225,8 +224,8 @@ def run(
         with _watching(metrics) as watching:
             _run_trials(config, trace, output, trials, watching, is_forced=force, as_json=as_json)
         return
-    with _watching(metrics) as watching:
-        finished = replay(config, trace, output, command_line(), is_forced=force, show=progress, watching=watching)
+    with _watching(metrics) as seen:
+        finished = replay(config, trace, output, command_line(), is_forced=force, show=progress, watching=seen)
     _show(finished, f"wrote {output}", as_json=as_json)
     fail(finished, output)
 

@@ -120,7 +120,7 @@ def compile_window(
     _check_named(rows, shared or {}, path)
     padding = [alignments.get(i, 1) for i in range(len(reader.meta.tiers))]
     if isinstance(reader, Repeated):
-        rows = _lasting(rows, reader, padding)
+        rows = reader.lasting(rows, padding)
     offset, end = rows["offset_bytes"], rows["offset_bytes"] + rows["length_bytes"]
     residency = trace_residency(rows["tier"], rows["op"], rows["object_id"], end, padding, shared, offset)
     del offset, end
@@ -138,18 +138,6 @@ def compile_window(
         rows = {name: rows.pop(name)[kept] for name in list(rows)}
     plan = build_plan(rows, padding, path)
     return TraceWindow(plan, residency, taken.rows, not taken.is_full, taken.last_ns, taken.skipped, absent)
-
-
-def _lasting(rows: dict[str, Any], reader: Repeated, padding: list[int]) -> dict[str, Any]:
-    """Return the rows without deletes of what the next repeat reads."""
-    import numpy as np
-
-    planned = int(np.searchsorted(rows["row"], reader.rows))
-    tier, op, object_id, offset = (rows[name] for name in ("tier", "op", "object_id", "offset_bytes"))
-    end, first = offset + rows["length_bytes"], slice(planned)
-    residency = trace_residency(tier[first], op[first], object_id[first], end[first], padding, None, offset[first])
-    kept = reader.lasting(tier, op, object_id, residency, planned)
-    return rows if kept.all() else {name: rows.pop(name)[kept] for name in list(rows)}
 
 
 def _check_named(rows: dict[str, Any], shared: Mapping[int, tuple[Any, int]], path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvreplay.plan.residency import DELETE_CODE, Residency
+from kvreplay.plan.residency import DELETE_CODE, trace_residency
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import Table
 from kvtrace.core.tables import Reader
@@ -74,25 +74,25 @@ class Repeated:
                 batch = batch.set_column(at, field, moved)
         return batch
 
-    def lasting(self, tier: Any, op: Any, object_id: Any, first: Residency, planned: int) -> Any:
-        """Return bool a planned row of all repeats: not a delete that is left out.
+    def lasting(self, rows: dict[str, Any], padding: list[int]) -> dict[str, Any]:
+        """Return the planned rows of all repeats (columns by name) without deletes of what the next repeat reads.
 
-        The first three are columns of all repeats, of which each has `planned` rows; `first` is where objects lie in
-        the first repeat.
+        `padding` is each tier's, in bytes.
         """
-        needed = {
-            (int(t), int(o)) for t, o in zip(first.populate_tier.tolist(), first.populate_object.tolist(), strict=True)
-        }
+        tier, op, object_id, offset = (rows[name] for name in ("tier", "op", "object_id", "offset_bytes"))
+        end, first = offset + rows["length_bytes"], slice(int(np.searchsorted(rows["row"], self.rows)))
+        residency = trace_residency(tier[first], op[first], object_id[first], end[first], padding, None, offset[first])
+        needed = set(zip(residency.populate_tier.tolist(), residency.populate_object.tolist(), strict=True))
         kept = np.ones(len(op), bool)
-        seen: set[tuple[int, int]] = set()
-        if not needed:
-            return kept
-        for row in range(planned - 1, -1, -1):
+        for row in range(first.stop - 1, -1, -1):
+            if not needed:
+                break
             key = (int(tier[row]), int(object_id[row]))
-            if key in needed and key not in seen:
-                seen.add(key)
-                kept[row::planned] = op[row] != DELETE_CODE
-        return kept
+            if key in needed:
+                # The last that is done with it in a repeat.
+                needed.remove(key)
+                kept[row :: first.stop] = op[row] != DELETE_CODE
+        return rows if kept.all() else {name: rows.pop(name)[kept] for name in list(rows)}
 
 
 def _first(reader: Reader, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:

@@ -189,8 +189,7 @@ class _Run:
             watch = None if self.watching is None else Watch(setting, record, due_ns)
             results.make_directory(output, RUN_FILE)
             with journal(output, record, running(setting, begun), None if watch is None else watch.take) as kept:
-                over = until(interrupted, setting.config.runtime_ns)
-                driven = stopped or self._watched(engine, job, over, watch)
+                driven = stopped or self._watched(engine, job, until(interrupted, setting.config.runtime_ns), watch)
                 kept.stop()
                 moved = device_io(before, read_devices(setting))
                 setting, record, due_ns = cut(setting, record, due_ns, driven)

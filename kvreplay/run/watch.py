@@ -45,7 +45,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class LiveRate:
     """What one kind of operation on one tier did in the last seconds; null where nothing is known of them yet."""
 
     tier: str
@@ -67,7 +67,7 @@ class Look:
     """By the share and the time so far; null before there is any, and beyond a day."""
     in_flight: int | None
     queue_depth: int
-    rates: list[Rate]
+    rates: list[LiveRate]
     response_p99_ns: int | None
     """Of the last seconds; service times in a closed loop; null with fewer than 100."""
     late_p99_ns: int | None
@@ -89,6 +89,7 @@ class Watch:
         self.completed = 0.0
         """Rows; set by the engine now and then."""
         self._record, self._due_ns = record, due_ns
+        self._simulated = {t.name for t in setting.tiers if t is not None and t.is_simulated}
         self._lock = threading.Lock()
         self._started_ns = monotonic_ns()
         self._looks: deque[tuple[int, dict[tuple[str, str], tuple[int, int]], Any, Any]] = deque()
@@ -162,13 +163,14 @@ class Watch:
             late_p99_ns=_p99(lates),
         )
 
-    def _rates(self, first: Any, last: Any) -> list[Rate]:
+    def _rates(self, first: Any, last: Any) -> list[LiveRate]:
         passed = last[0] - first[0]
         found = []
         for key in self.totals:
             operations, moved = (last[1][key][i] - first[1][key][i] for i in (0, 1))
             known = (moved * NS_PER_S / passed, operations * NS_PER_S / passed) if passed else (None, None)
-            found.append(Rate(*key, *known))
+            simulated = " (SIMULATED)" if key[0] in self._simulated else ""
+            found.append(LiveRate(key[0] + simulated, key[1], *known))
         return found
 
     def _counts(self) -> dict[tuple[str, str], tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,34 +40,34 @@ def admission(
     drive adds within itself counts where its endurance is stated without it.
 
     \b
-    kvtrace admission conversation.jsonl --preset lmcache-disk --drive-size 3.84TB --drive-endurance 7PB
+    kvtrace admission conversation.jsonl --preset lmcache-disk --drive-size 3.84TB --endurance 1DWPD,5y
     kvtrace admission --users 64 --duration 10m --preset vllm-fs --set tiers.nvme.capacity=500GiB
     """
+    import msgspec
+
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.statistics import endurance
 
     worn = drive.read()
     scenario = prepare(file, stack, users, run, source, turns)
-    first, config = scenario.simulation(), scenario.config
-    tier = first.preset.tiers[-1]
-    if len(first.preset.tiers) == 1:
+    *faster, tier = scenario.preset.tiers
+    if not faster:
         raise ConfigError(f"--preset {stack.preset} has one tier, so that no slower one could refuse anything")
     filters, notes = _filters(tier)
     rows = []
     with compile_announced(), progress("simulating", len(filters)) as tick:
         for setting in filters:
-            simulation = first.of(setting)
+            preset = msgspec.structs.replace(scenario.preset, tiers=(*faster, setting))
+            simulation = replace(scenario, preset=preset).simulation()
             simulation.run(simulation.give_back)
             stats = simulation.stats()
-            span = scenario.span_ns(simulation)
-            rows.append(_row(setting, stats, endurance(stats, span, *worn)))
+            rows.append(_row(setting, stats, worn.wear(stats, scenario.span_ns(simulation), tier.capacity_bytes)))
             tick(len(rows))
     for note in notes:
         log(f"note: {note}")
     if as_json:
-        facts = {name: config[name] for name in ("preset", "model", "seed")}
-        emit_json({"tier": tier.name, "drive_size_bytes": worn[0], "drive_endurance_bytes": worn[1], **facts,
+        facts = {name: scenario.config[name] for name in ("preset", "model", "seed")}
+        emit_json({"tier": tier.name, "drive_size_bytes": worn.size_bytes, **facts,
                    "admissions": rows})  # fmt: skip
         return
     show_documents([_document(tier.name, rows)])

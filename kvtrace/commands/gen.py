@@ -45,7 +45,6 @@ def gen(
     """
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.statistics import endurance
     from kvtrace.sim import output as trace_output
     from kvtrace.sim.output import describer
 
@@ -60,13 +59,27 @@ def gen(
     facts = {name: config[name] for name in ("preset", "model", "seed")}
     summary = {"file": str(output), "rows": meta.rows, **facts, "stats": meta.stats}
     summary["serving"] = config["serving"]
-    summary["endurance"] = endurance(meta.stats or {}, scenario.span_ns(simulation), *worn)
+    summary["endurance"] = worn.wear(
+        meta.stats or {}, scenario.span_ns(simulation), scenario.preset.tiers[-1].capacity_bytes
+    )
     if as_json:
         emit_json(summary)
         return
     show_documents([_document(summary)])
     if unplaced := summary["stats"]["unplaced_objects"]:
         log(f"note: {unplaced} objects were stored nowhere: too large for every tier, or no room in the staging tier")
+
+
+def _unstored(tiers: list[dict[str, Any]]) -> list[str]:
+    """Return what waited to be stored and was not, a line for each tier with a queue."""
+    return [
+        f"{tier['name']}: {format_count(tier['lost_objects'])} objects ({format_bytes(tier['lost_bytes'])}) were gone "
+        f"from the tier above before their turn to be stored, {format_count(tier['dropped_objects'])} "
+        f"({format_bytes(tier['dropped_bytes'])}) came to a full queue and were dropped, "
+        f"{format_count(tier['waiting_objects'])} still wait"
+        for tier in tiers
+        if "lost_objects" in tier
+    ]
 
 
 def _document(summary: dict[str, Any]) -> Document:
@@ -102,6 +115,7 @@ def _document(summary: dict[str, Any]) -> Document:
             line += f", {tier['years_of_life']:.3g} years of life"
         worn.append(line + " (this trace's rate, kept up)")
     worn += _of_offers(stats)
+    worn += _unstored(stats["tiers"])
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
         f"seed {summary['seed']}, {format_count(stats['requests'])} requests"

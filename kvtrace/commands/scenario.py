@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,14 +11,16 @@ import typer
 
 from kvtrace.commands.options import KvDtype, MaxRequests, Seed, SourceArguments, TensorParallel, UserArguments, member
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import parse_duration_ns
+from kvtrace.core.units import parse_bytes, parse_duration_ns
 
 if TYPE_CHECKING:
+    from kvtrace.curves.demand import Endurance
     from kvtrace.model.shape import ModelShape
     from kvtrace.requests.requests import Requests
     from kvtrace.sim.presets.preset import Preset
     from kvtrace.sim.simulation import Load, Simulation
 
+_DWPD = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*DWPD\s*,\s*([0-9]+(?:\.[0-9]+)?)\s*y\s*", re.IGNORECASE)
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
 """Defaults where the preset has none."""
 
@@ -65,6 +68,38 @@ class RunArguments:
     tensor_parallel: TensorParallel = 1
 
 
+EnduranceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--endurance",
+        help="Also say how many years a drive lasts that may be written so much: 1DWPD,5y, or in all, such as 14PB.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class WornDrive:
+    """The drive that is worn."""
+
+    size_bytes: int | None
+    endurance: Endurance | None
+
+    def wear(self, stats: dict[str, Any], span_ns: int | None, capacity_bytes: int | None) -> list[dict[str, Any]]:
+        """Return what statistics.endurance does, with the drive's years if it is known what it may be written.
+
+        A drive whose size was not said is as large as the tier, `capacity_bytes`.
+        """
+        from kvtrace.core.statistics import endurance
+
+        worn = endurance(stats, span_ns, self.size_bytes)
+        if self.endurance is None:
+            return worn
+        size_bytes = self.size_bytes or capacity_bytes
+        return [
+            of | {"years_of_life": self.endurance.life_years(size_bytes, of["written_bytes_per_day"])} for of in worn
+        ]
+
+
 @dataclass(frozen=True, slots=True)
 class DriveArguments:
     """The drive that is worn: None for what was not given."""
@@ -72,16 +107,13 @@ class DriveArguments:
     drive_size: Annotated[
         str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
     ] = None
-    drive_endurance: Annotated[
-        str | None,
-        typer.Option(help="Also print years of life of a drive that may be written so much, such as 7PB (its TBW)."),
-    ] = None
+    endurance: EnduranceOption = None
 
-    def read(self) -> tuple[int | None, int | None]:
-        """Return the bytes that it holds, and those that it may be written."""
-        from kvtrace.core.statistics import parse_drive
+    def read(self) -> WornDrive:
+        """Return the drive; ConfigError if it is not well said."""
+        from kvtrace.core.statistics import parse_drive_size
 
-        return parse_drive("--drive-size", self.drive_size), parse_drive("--drive-endurance", self.drive_endurance)
+        return WornDrive(parse_drive_size(self.drive_size), parse_endurance(self.endurance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +249,24 @@ def _overlapping(
             decode_ns_per_token=decode_ns_per_token,
             max_requests=run.max_requests,
         )
+
+
+def parse_endurance(text: str | None) -> Endurance | None:
+    """Return what `--endurance` says; ConfigError if it is not well said."""
+    from kvtrace.curves.demand import Endurance
+
+    if text is None:
+        return None
+    if match := _DWPD.fullmatch(text):
+        writes, years = float(match[1]), float(match[2])
+        found = Endurance(writes_per_day=writes, years=years)
+        is_some = writes > 0 and years > 0
+    else:
+        try:
+            found = Endurance(total_bytes=parse_bytes(text))
+        except ConfigError as error:
+            raise ConfigError(f"--endurance {text}: write 1DWPD,5y, or bytes in all, such as 14PB ({error})") from None
+        is_some = bool(found.total_bytes)
+    if not is_some:
+        raise ConfigError(f"--endurance {text}: must be > 0")
+    return found

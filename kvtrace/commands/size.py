@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
-from kvtrace.commands.scenario import RunArguments, StackArguments, TurnsOption, prepare
+from kvtrace.commands.scenario import RunArguments, StackArguments, TurnsOption, parse_endurance, prepare
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_bytes, parse_duration_ns
 
 if TYPE_CHECKING:
-    from kvtrace.curves.demand import Endurance
     from kvtrace.curves.sizing import Target
 
-_DWPD = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*DWPD\s*,\s*([0-9]+(?:\.[0-9]+)?)\s*y\s*", re.IGNORECASE)
 _PRICE = re.compile(r"\s*(\w+)\s*=\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([A-Za-z]+)\s*")
 _SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
 MAX_POINTS = 1000
@@ -81,7 +79,7 @@ def size(
 
     if sample is not None and not 0 < sample <= 1:
         raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")
-    target, worn = _target(target_hit, target_ttft), _endurance(endurance)
+    target, worn = _target(target_hit, target_ttft), parse_endurance(endurance)
     said = {"dram": dram, "nvme": nvme}
     axes = {role: _capacities(text, f"--{role}") for role, text in said.items() if text is not None}
     if page is not None:
@@ -182,26 +180,6 @@ def _prices(texts: list[str], roles: list[str]) -> dict[str, float] | None:
     if found and (missing := next((role for role in roles if role not in found), None)):
         raise ConfigError(f"--price: say that of {missing} too, such as --price {missing}=0.1/GiB")
     return found or None
-
-
-def _endurance(text: str | None) -> Endurance | None:
-    from kvtrace.curves.demand import Endurance
-
-    if text is None:
-        return None
-    if match := _DWPD.fullmatch(text):
-        writes, years = float(match[1]), float(match[2])
-        found = Endurance(writes_per_day=writes, years=years)
-        is_some = writes > 0 and years > 0
-    else:
-        try:
-            found = Endurance(total_bytes=parse_bytes(text))
-        except ConfigError as error:
-            raise ConfigError(f"--endurance {text}: write 1DWPD,5y, or bytes in all, such as 14PB ({error})") from None
-        is_some = bool(found.total_bytes)
-    if not is_some:
-        raise ConfigError(f"--endurance {text}: must be > 0")
-    return found
 
 
 def _check_page(page: Path) -> None:

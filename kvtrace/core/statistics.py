@@ -196,23 +196,18 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 SECONDS_PER_DAY = 86_400
-DAYS_PER_YEAR = 365.25
 
 
-def parse_drive(option: str, text: str | None) -> int | None:
-    """Return the bytes that `option` names, None without it; ConfigError if it is no size, or 0."""
+def parse_drive_size(text: str | None) -> int | None:
+    """Return the bytes that `--drive-size` names, None without it; ConfigError if it is no size, or 0."""
     size_bytes = parse_bytes(text) if text is not None else None
     if size_bytes == 0:
-        raise ConfigError(f"{option} {text}: must be > 0")
+        raise ConfigError(f"--drive-size {text}: must be > 0")
     return size_bytes
 
 
-def endurance(
-    stats: dict[str, Any], span_ns: int | None, size_bytes: int | None, life_bytes: int | None = None
-) -> list[dict[str, Any]]:
-    """Return, for the slowest tier, what it writes a day at the simulated rate, and what that is of a drive.
-
-    A drive of `size_bytes` has so many drive writes per day; one that may be written `life_bytes` lives so many years.
+def endurance(stats: dict[str, Any], span_ns: int | None, size_bytes: int | None) -> list[dict[str, Any]]:
+    """Return, for the slowest tier, what it writes a day at the simulated rate; drive writes per day of `size_bytes`.
 
     What was written before the start is not of that rate. Empty if the span is zero or unknown, or if there is only
     one tier: then no storage is simulated.
@@ -222,11 +217,10 @@ def endurance(
         return []
     last = tiers[-1]
     per_day = (last["written_bytes"] - last["populated_bytes"]) * SECONDS_PER_DAY * NS_PER_S // span_ns
-    worn = {
-        "name": last["name"],
-        "written_bytes_per_day": per_day,
-        "drive_writes_per_day": per_day / size_bytes if size_bytes else None,
-    }
-    if life_bytes:
-        worn["years_of_life"] = life_bytes / per_day / DAYS_PER_YEAR if per_day else None
-    return [worn]
+    return [
+        {
+            "name": last["name"],
+            "written_bytes_per_day": per_day,
+            "drive_writes_per_day": per_day / size_bytes if size_bytes else None,
+        }
+    ]

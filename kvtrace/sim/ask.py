@@ -262,7 +262,8 @@ def _forget(world: World, home: int) -> None:
     slot = world.contexts[home]
     world.contexts[home] = NONE
     if slot >= 0:
-        world.slots[slot].held, world.slots[slot].home = 0, NONE
+        world.slots[slot].held &= ~1
+        world.slots[slot].home = NONE
         release(world, slot)
 
 

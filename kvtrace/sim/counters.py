@@ -24,6 +24,7 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
         | {"live_bytes": int(of["used"])}
         | _refused(tier, of)
         | ({"file_lookups": int(of["looked_up"])} if tier.looks_past_miss else {})
+        | _waited(tier, of)
         for tier, of in zip(preset.tiers, tiers, strict=True)
     ]
     return {
@@ -52,6 +53,21 @@ def _refused(tier: TierSetting, of: Any) -> dict[str, int]:
     if tier.admission is Admission.ALWAYS:
         return {}
     return {"refused_objects": int(of["refused"]), "refused_bytes": int(of["refused_bytes"])}
+
+
+def _waited(tier: TierSetting, of: Any) -> dict[str, int]:
+    """Return what was offered to the tier's queue and not stored; nothing if it has none."""
+    if not tier.store_queue:
+        return {}
+    names = ("dropped", "dropped_bytes", "lost", "lost_bytes")
+    dropped, dropped_bytes, lost, lost_bytes = (int(of[name]) for name in names)
+    return {
+        "dropped_objects": dropped,
+        "dropped_bytes": dropped_bytes,
+        "lost_objects": lost,
+        "lost_bytes": lost_bytes,
+        "waiting_objects": int(of["waiting"]),
+    }
 
 
 def _ratio(part: int, whole: int) -> float | None:

@@ -33,8 +33,8 @@ from kvtrace.sim.records import (
 )
 from kvtrace.sim.schedule import call_followers, next_arrival_ns, pop, pop_decoding, push, take_arrival
 from kvtrace.sim.store import populate, store
-from kvtrace.sim.tiers.room import expire, poll
 from kvtrace.sim.tiers.slots import pack
+from kvtrace.sim.tiers.waiting import catch_up
 
 
 @njit
@@ -57,12 +57,10 @@ def run(world: World) -> int:
             if actor < 0:
                 return ACTORS_FULL if actor == NONE - 1 else CONTEXTS_FULL
             control.pending = actor
-        if knobs.expires and not expire(world, control.now):
-            control.need = knobs.ranks * knobs.layers
-            return ROWS_FULL
-        if knobs.polls and not poll(world, control.now):
-            control.need = knobs.ranks * knobs.layers
-            return ROWS_FULL
+        if knobs.expires or knobs.polls or knobs.queued:
+            code = catch_up(world, control.now)
+            if code != DONE:
+                return code
         code = _room(world, actor)
         if code != DONE:
             return code

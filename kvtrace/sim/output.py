@@ -6,9 +6,10 @@ The simulation goes on in its thread while another one encodes what it made befo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +85,8 @@ def _encoder(
 
     def encode(flush: Flush) -> None:
         trace.write(trace_batch(flush.rows))
-        if len(flush.object_bytes):
-            objects.write(object_batch(objects.rows, kind, flush.object_bytes))
+        for of_kind, sizes in _runs(kind, flush):
+            objects.write(object_batch(objects.rows, of_kind, sizes))
         if log is not None and len(flush.log):
             log.write(_user_requests(flush.log))
         taken.append((trace.rows, flush))
@@ -93,6 +94,16 @@ def _encoder(
             simulation.give_back(taken.popleft()[1])
 
     return encode
+
+
+def _runs(kind: str, flush: Flush) -> Iterator[tuple[str, Any]]:
+    """Yield the sizes of a flush's objects, those of one kind that follow each other together; most are of `kind`."""
+    sizes, is_other = flush.object_bytes, flush.is_other
+    if is_other is None:
+        is_other = np.zeros(len(sizes), np.int8)
+    starts = [*np.flatnonzero(np.diff(is_other, prepend=-1)), len(sizes)]
+    for start, end in pairwise(starts):
+        yield "other" if is_other[start] else kind, sizes[start:end]
 
 
 def _run(simulation: Simulation, encode: Callable[[Flush], None], progress: Callable[[float], None]) -> None:
@@ -115,7 +126,7 @@ def trace_batch(rows: dict[str, Any]) -> pa.RecordBatch:
     import pyarrow as pa
 
     is_background = rows["request_id"] < 0
-    columns = rows | {"offset_bytes": np.zeros(len(is_background), np.int64)}
+    columns = {"offset_bytes": np.zeros(len(is_background), np.int64)} | rows
     arrays = []
     for field in arrow_schema(TRACE):
         if pa.types.is_dictionary(field.type):

@@ -52,13 +52,19 @@ TIER = np.dtype(
         *int64s("on_hit on_insert choose on_remove forget").descr,
         # With LRU: 1 + the slot that the next one used comes right behind, or 0: it is the most recent.
         *int64s("behind").descr,
+        # Which objects it takes, as admission.py counts: the count or the window that its admission needs, what was
+        # referred to since the last halving of counts, how often they were halved, and what it did not take.
+        *int64s("admission admission_count decay_ns window referred halvings refused refused_bytes").descr,
+        # What waits to be stored: where in World.offers, how much may, the oldest, and how many; how often it is looked
+        # at (0: whenever the tier is free), and when next; what it had no room for, and what was gone before its turn.
+        *int64s("queue_first queue_limit queue_head waiting heartbeat_ns beat_ns").descr,
+        *int64s("dropped dropped_bytes lost lost_bytes").descr,
+        # Objects and bytes of a bucket (0: none), what each object adds to it and to its file beside; how many live.
+        *int64s("bucket_objects bucket_bytes bucket_key_bytes bucket_meta_bytes buckets").descr,
         # When it makes room, if only at times: each so many ns (0: whenever it must), the last of these times, the
         # bytes from which on it does, by what share of them (in millionths; 0: down to `low`), and to which bytes it is
         # going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards.
         *int64s("evict_every_ns polled_ns trigger evict_ppm goal loads_backwards stores_backwards").descr,
-        # Which objects it takes, as admission.py counts: the count or the window that its admission needs, what was
-        # referred to since the last halving of counts, how often they were halved, and what it did not take.
-        *int64s("admission admission_count decay_ns window referred halvings refused refused_bytes").descr,
         # What one policy alone needs: how long an object lives (TTL); bytes ARC means T1 to have; whether S3-FIFO ever
         # evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
         ("ttl_ns", "i8"),
@@ -72,11 +78,11 @@ QUEUE = int64s("head tail bytes")
 """A list of a tier's slots: the most recent, the least recent, and the bytes of all (not counted for LRU)."""
 
 SLOT = np.dtype(
-    [*int64s("object size home").descr, ("live", "i2"), ("held", "i1"), ("seen", "i1"), ("is_loose", "i1")], align=True
+    [*int64s("object size home").descr, ("live", "i2"), ("held", "i2"), ("seen", "i1"), ("is_loose", "i1")], align=True
 )
 """A slot: the object it holds, its bytes (all ranks together), where in World.contexts it is named (NONE: nowhere, or
-in World.items), a bit for each tier it is live in, whether somebody may still ask for it (so that it is not reused),
-whether it was loaded once and not promoted yet, and whether it is in World.loose."""
+in World.items), a bit for each tier it is live in, 1 if somebody may still ask for it and 2 << t if it waits for tier t
+(or'd; either way it is not reused), whether it was loaded once and not promoted yet, and if it is in World.loose."""
 
 LINK = np.dtype([("newer", "i4"), ("older", "i4")])
 """Of a slot in a tier: its neighbours in the list it is in."""
@@ -85,6 +91,13 @@ NOTE = np.dtype([("count", "i8"), ("place", "i4"), ("top", "i4"), ("members", "i
 """Of a slot in a tier whose policy is not LRU: a count (uses; TTL: when it expires) and in which list it is (LFU: in
 which group); and of the LFU group of this number its most recent slot (if unused: the next unused group) and how many
 it has."""
+
+OFFER = int64s("slot since")
+"""What waits to be stored, and since when."""
+
+MEMBER = int64s("bucket offset older")
+"""Of a slot in a bucket: the bucket's slot, where in it it begins, and the member before it; of a bucket's slot: how
+many bytes it has, of all ranks and layers, and its last member."""
 
 SEEN = np.dtype([("count", "i4"), ("since", "i4")])
 """How often an object was offered to a tier, or used there: its count, and how often counts had decayed when it was."""
@@ -159,6 +172,10 @@ class Knobs(Structure):
     """A bit for each tier that never gives anything up."""
     filtered = number()
     """A bit for each tier that does not take all that it is offered."""
+    queued = number()
+    """A bit for each tier that stores what it is offered later."""
+    bucketed = number()
+    """A bit for each tier that stores many objects as one."""
     is_packed = number()
     """Objects that no tier may give up have no slot."""
     ranks = number()
@@ -270,6 +287,14 @@ class World(Structure):
     """[slots, tiers]"""
     notes = table(NOTE)
     """[slots, tiers], if any tier's policy is not LRU."""
+    offers = table(OFFER)
+    """[tiers, of each its queue_limit]: rings."""
+    members = table(MEMBER)
+    """[slots]; empty without knobs.bucketed, as the next two."""
+    row_offsets = table("i8")
+    """[rows]: where in its object a row begins."""
+    made_kind = table("i1")
+    """[rows]: 1 for those of made_size that are buckets, or the files beside them."""
     frequencies = table(SEEN)
     """[objects, tiers]; empty without knobs.filtered."""
     ages = table("i8")

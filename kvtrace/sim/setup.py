@@ -17,7 +17,7 @@ from kvtrace.sim.chains import Chains, chunk_chains, conversations
 from kvtrace.sim.events import EVENT
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
-from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency
+from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, bytes_of
 from kvtrace.sim.records import NONE, Knobs, World
 from kvtrace.users import synthetic
 from kvtrace.users.workload import Library, Popularity, ServingMode
@@ -118,9 +118,12 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     world.retrieved = np.zeros(count * world.knobs.top_chunks, np.int64)
     world.rows.room_for(rows)
     world.made_size = np.empty(rows, np.int64)
+    world.made_kind = np.zeros(rows if world.knobs.bucketed else 0, np.int8)
+    world.row_offsets = np.zeros(rows if world.knobs.bucketed else 0, np.int64)
     world.log = np.empty(rows if requests is None else 0, records.ASKED)
     world.first_token = np.empty(rows if has_times(preset) else 0, records.FIRST_TOKEN)
-    world.chain, world.where = np.empty(ROOM, np.int64), np.empty(ROOM, np.int8)
+    room = max(ROOM, *(tier.bucket_objects for tier in preset.tiers))
+    world.chain, world.where = np.empty(room, np.int64), np.empty(room, np.int8)
     world.wanted = np.empty(len(preset.tiers) + 1, records.WANTED)
     control = world.control
     control["pending"] = NONE
@@ -158,9 +161,12 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
     knobs.endless = sum(
         1 << t for t, tier in enumerate(p.tiers) if tier.capacity_bytes is None and tier.policy is not Policy.TTL
     )
-    # An entry of a turn has a size of its own; decoding holds on to a slot; who remembers what it gave up, too.
     knobs.filtered = sum(1 << t for t, tier in enumerate(p.tiers) if tier.admission is not Admission.ALWAYS)
-    knobs.is_packed = is_chunk and not p.decode_read_tokens and not knobs.keeps_ghosts
+    knobs.queued = sum(1 << t for t, tier in enumerate(p.tiers) if tier.store_queue)
+    knobs.bucketed = sum(1 << t for t, tier in enumerate(p.tiers) if tier.bucket_objects)
+    # An entry of a turn has a size of its own; decoding holds on to a slot; who remembers what it gave up, or has to
+    # store it yet, too.
+    knobs.is_packed = is_chunk and not (p.decode_read_tokens or knobs.keeps_ghosts or knobs.queued)
     knobs.ranks, knobs.layers = sizes.ranks, sizes.layers
     knobs.is_prefix, knobs.is_by_tier = p.match is not Match.ANY, p.match is Match.PREFIX_BY_TIER
     knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
@@ -198,7 +204,13 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
 
 def _set_tiers(world: World, preset: Preset) -> None:
     world.tiers, world.queues = empty.new_tiers(*tier_limits(preset))
+    limits = np.array([tier.store_queue for tier in preset.tiers], np.int64)
+    world.tiers["queue_limit"], world.tiers["queue_first"] = limits, np.cumsum(limits) - limits
+    world.offers = np.empty(int(limits.sum()), records.OFFER)
     for of, tier in zip(world.tiers, preset.tiers, strict=True):
+        of["heartbeat_ns"], of["bucket_objects"] = tier.heartbeat_ns, tier.bucket_objects
+        of["bucket_bytes"] = bytes_of(tier.bucket_bytes)
+        of["bucket_key_bytes"], of["bucket_meta_bytes"] = tier.bucket_key_bytes, tier.bucket_meta_bytes
         of["admission"], of["admission_count"] = list(Admission).index(tier.admission), tier.admission_count
         of["decay_ns"] = tier.decay_ns
         of["window"] = min(records.UNBOUNDED, tier.admission_window * int(of["limit"]))
@@ -240,6 +252,7 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.pins = np.zeros(used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN)
     world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
+    world.members = np.empty(used + ROOM if world.knobs.bucketed else 0, records.MEMBER)
     world.frequencies = np.zeros((used + ROOM) * len(world.tiers) if world.knobs.filtered else 0, records.SEEN)
     world.documents, world.document_weight = library.document_first, library.document_weight
     world.control["free"], world.control["next_object"] = ROOM, used

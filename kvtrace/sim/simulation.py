@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
@@ -24,7 +23,6 @@ from kvtrace.model.shape import ModelShape
 from kvtrace.sim import counters, empty, loop, records, setup
 from kvtrace.sim.events import EVENT
 from kvtrace.sim.presets.preset import Entry, Preset
-from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.setup import FOREVER_NS, Load
 from kvtrace.users.workload import library_of
 
@@ -43,6 +41,8 @@ class Flush:
     """Trace rows, an array a column of records.RowColumns; request and stage NONE for background work."""
     object_bytes: Any
     """int64: sizes of the next objects, one rank's bytes each, `ranks` objects a slot."""
+    is_other: Any
+    """int8 beside `object_bytes`: 1 for buckets and the files beside them; None if none ever are."""
     log: Any
     """Requests of users, records.ASKED."""
     now_ns: int
@@ -67,7 +67,6 @@ class Simulation:
     def __init__(self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS) -> None:
         """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size."""
         self.preset, self.model, self.load = preset, model, load
-        self._tensor_parallel = ranks
         if load.requests is not None and preset.workload.shares:
             raise ConfigError(
                 "workload.prompt_share, workload.rag_share and workload.mode=decode-only are for synthetic users: "
@@ -85,11 +84,6 @@ class Simulation:
             seed=load.seed,
         )
         self.world = setup.make(preset, model, load, self.library, self._sizes, rows)
-
-    def of(self, slowest: TierSetting) -> Simulation:
-        """Return the same simulation, not yet begun, with another slowest tier."""
-        preset = msgspec.structs.replace(self.preset, tiers=(*self.preset.tiers[:-1], slowest))
-        return Simulation(preset, self.model, self.load, ranks=self._tensor_parallel)
 
     @property
     def bytes_per_token(self) -> int:
@@ -179,9 +173,14 @@ class Simulation:
             else:
                 now.rows.room_for(room if room >= need else need + need // 4)
         sizes = np.repeat(now.made_size[:made] // self.parts, self.parts)
+        is_other = np.repeat(now.made_kind[:made], self.parts) if now.knobs.bucketed else None
         if len(now.made_size) < need:
             now.made_size = np.empty(need + need // 4, np.int64)
-        flush = Flush(columns, sizes, now.log[:logged].copy(), self.now_ns)
+        if now.knobs.bucketed:
+            columns["offset_bytes"] = now.row_offsets[:rows]
+            now.row_offsets = np.zeros(len(now.rows.ts_ns), np.int64)
+            now.made_kind = np.zeros(len(now.made_size), np.int8)
+        flush = Flush(columns, sizes, is_other, now.log[:logged].copy(), self.now_ns)
         if self.has_times:
             self._first_tokens.append(now.first_token[: control["answered"]].copy())
         for name in ("made", "logged", "answered", "rows"):
@@ -191,7 +190,7 @@ class Simulation:
     def give_back(self, flush: Flush) -> None:
         """Take the arrays of `flush` to write later rows into: new ones cost a page fault for each 4 KiB."""
         if flush.room == len(self.world.rows.ts_ns) and len(self._spare) < SPARE:
-            self._spare.append({name: column.base for name, column in flush.rows.items()})
+            self._spare.append({name: flush.rows[name].base for name in self.world.rows.arrays})
 
     def _grow_slots(self) -> None:
         """Add half as many slots, or as many as are needed; the new ones are free."""
@@ -204,6 +203,7 @@ class Simulation:
         control["free"] = count + more
         now.free, now.loose = free, np.concatenate([now.loose, np.empty(more, np.int32)])
         now.slots = np.concatenate([now.slots, empty.new_slots(np.zeros(more, np.int64))])
+        now.members = np.concatenate([now.members, np.empty(more if len(now.members) else 0, records.MEMBER)])
         now.ages = np.concatenate([now.ages, np.zeros(more if len(now.ages) else 0, np.int64)])
         now.pins = np.concatenate([now.pins, np.zeros(more if len(now.pins) else 0, records.PIN)])
         links, notes = empty.new_links(more, tiers, has_policies=len(now.notes) > 0)

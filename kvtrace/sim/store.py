@@ -8,13 +8,14 @@ from kvtrace.sim.load import is_stepwise
 from kvtrace.sim.records import DECODE, DECODE_ONLY, NONE, PREFILL_ONLY, UNBOUNDED, World
 from kvtrace.sim.tiers.admission import admits
 from kvtrace.sim.tiers.offers import takes_offer
-from kvtrace.sim.tiers.room import lower_tier, make_room_by_demotion, takes
+from kvtrace.sim.tiers.room import lower_tier, make_room_by_demotion
 from kvtrace.sim.tiers.rows import DECODE as DECODE_PHASE
 from kvtrace.sim.tiers.rows import POPULATE, PREFILL, begin_stage, in_stage
 from kvtrace.sim.tiers.rows import STORE as STORE_PHASE
 from kvtrace.sim.tiers.slots import give_slot
 from kvtrace.sim.tiers.staging import store_staged
 from kvtrace.sim.tiers.tiers import fastest, follow, touch, write
+from kvtrace.sim.tiers.waiting import takes
 
 
 @inner

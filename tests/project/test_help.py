@@ -30,7 +30,7 @@ def test_each_option_that_a_heading_names_exists():
 def test_help_lists_every_option_once_and_shows_an_example(program, name):
     text = run_cli(program, name, "--help").stdout
     command = next(c for p, n, c in commands() if (p, n) == (program, name))
-    listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)
+    listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", text.partition("\nOptions:")[2], re.MULTILINE)
     assert len(listed) == len(set(listed))
     assert set(listed) == {
         next(o for o in p.opts if o.startswith("--")) for p in command.params if p.opts[0][0] == "-"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from evictions import POLICIES, Lru
+from queues import Queue
 
 from kvtrace.model.shape import Piece, PieceKind
 from kvtrace.sim.policies.policies import Policy
@@ -69,13 +70,16 @@ class Tier:
         self.counts: dict[int, int] = {}
         self.referred = self.decayed = 0
         self.refused: list[int] = []
+        self.queue: Queue | None = None
 
     def takes(self, size: int) -> bool:
         return self.largest is None or size <= self.largest
 
     def holds(self, size: int, bound: int | None) -> bool:
         """Return whether it stays within `bound` with `size` more; what it takes may be alone in it."""
-        return not self.objects or bound is None or sum(self.objects.values()) + size <= bound
+        is_bucketed = self.queue is not None and self.setting.bucket_objects
+        used = self.queue.used() if self.queue is not None and is_bucketed else sum(self.objects.values())
+        return not used or bound is None or used + size <= bound
 
     def fits(self, size: int) -> bool:
         return self.holds(size, self.limit)
@@ -95,7 +99,7 @@ class Tier:
             self.counts = {other: count // 2 for other, count in self.counts.items()}
 
     def hit(self, key: int, size: int) -> None:
-        self.policy.hit(key)
+        self.policy.hit(self.queue.home[key][0] if self.queue is not None and key in self.queue.home else key)
         self.refer(key, size)
 
     def admits(self, key: int, size: int, now: int) -> bool:
@@ -176,6 +180,8 @@ class Oracle:
         self.preset, self.ranks, self.layers, self.pieces = preset, ranks, layers, pieces
         self.bytes_per_token = bytes_per_token
         self.tiers = [Tier(i, preset) for i in range(len(preset.tiers))]
+        if preset.tiers[-1].store_queue:
+            self.tiers[-1].queue = Queue(self, self.tiers[-1])
         self.rows: list[Row] = []
         self.now = self.hits = self.lookups = self.computing_until = self.looked = 0
         self.staging = next((t for t in self.tiers if t.setting.staging), None)
@@ -191,7 +197,10 @@ class Oracle:
             plan = self.plans[int(waits.row[k])]
             plan.waits.append((int(waits.before[k]), int(waits.delay_ns[k]), bool(waits.is_of_start[k])))
             plan.not_before = int(waits.not_before_ns[waits.row[k]])
-        self.is_renumbered = waits is not None
+        self.is_renumbered = waits is not None or bool(preset.tiers[-1].bucket_objects)
+        self.numbered = 0
+        """How many numbers were given, if they are not those of the keys."""
+        self.offsets: list[int] = []
         self.names: dict[int, int] = {}
         """If requests wait for others: the numbers of objects, which have them in the order in which they are asked
         for."""
@@ -233,7 +242,10 @@ class Oracle:
         each = (self.sizes[key] if size is None else size) // (self.ranks * self.layers)
         for layer in range(self.layers) if layers is None else layers:
             for rank in range(self.ranks):
-                number = (self.names.get(key, key) * self.ranks + rank) * self.layers + layer
+                home = tier.queue.home.get(key) if tier.queue is not None and op == "read" else None
+                named = self.names.get(key if home is None else home[0], key)
+                number = (named * self.ranks + rank) * self.layers + layer
+                self.offsets.append(0 if home is None else home[1])
                 self.rows.append((self.now, op, tier.number, phase, number, each, request, stage, rank))
 
     def use(self, key: int) -> None:
@@ -271,6 +283,12 @@ class Oracle:
         tier.expires.pop(key, None)
         self.emit("delete", tier, phase, key)
 
+    def evict(self, tier: Tier, key: int) -> None:
+        if tier.queue is not None and key in tier.queue.buckets:
+            tier.queue.delete_bucket(key)
+        else:
+            self.delete(tier, "evict", key)
+
     def fastest(self, key: int) -> Tier | None:
         return next((t for t in self.tiers if key in t.objects), None)
 
@@ -285,7 +303,7 @@ class Oracle:
             if tier.setting.evict_every_ns:
                 return False
             while not tier.holds(size, tier.low):
-                self.delete(tier, "evict", tier.policy.victim(key, size))
+                self.evict(tier, tier.policy.victim(key, size))
         return True
 
     def evict_together(self, tier: Tier, size: int, held: set[int]) -> bool:
@@ -329,7 +347,7 @@ class Oracle:
                 if share is not None and held - tier.objects[key] < goal:
                     break
                 held -= tier.objects[key]
-                self.delete(tier, "evict", key)
+                self.evict(tier, key)
         self.now = self.looked = now
 
     def demote_for(self, tier: Tier, key: int) -> None:
@@ -357,8 +375,20 @@ class Oracle:
         ]
         for when, number, _, key in sorted(due):
             self.now = when
-            self.delete(self.tiers[number], "evict", key)
+            self.evict(self.tiers[number], key)
         self.now = now
+
+    def catch_up(self) -> None:
+        """Do what is due until now, each at its time: expiry, and what waits."""
+        now, queue = self.now, self.tiers[-1].queue
+        while queue is not None and queue.due() <= now:
+            self.now = int(queue.due())
+            self.expire()
+            self.poll()
+            queue.store()
+        self.now = now
+        self.expire()
+        self.poll()
 
     def find(self, plan: Plan) -> list[tuple[int, Tier]]:
         """Return what of the plan's chain may be used, and where it is."""
@@ -482,6 +512,7 @@ class Oracle:
             yield 0
         else:
             stage, refused = yield from self.compute(plan, [key for key, _ in found], missed, n, stage)
+            yield 0
         stage = yield from self.decode(plan, n, stage)
         if refused:
             self.order = [*plan.documents, *plan.chain]
@@ -642,8 +673,13 @@ class Oracle:
 
     def takes(self, tier: Tier, key: int, phase: str) -> bool:
         """Return whether `tier` takes `key`, and admits it unless it is there from the start."""
-        size = self.sizes[key]
-        return tier.takes(size) and (phase == "populate" or tier.admits(key, size, self.now))
+        size, queue = self.sizes[key], tier.queue
+        if not tier.takes(size) or (queue is not None and key in [other for other, _ in queue.waiting]):
+            return False
+        takes_it = phase == "populate" or tier.admits(key, size, self.now)
+        if takes_it and queue is not None:
+            queue.offer(key)
+        return takes_it and queue is None
 
     def buffered_writes(self, staging: Tier, keys: list[int]) -> list[int]:
         """Return the first of `keys` that find a buffer to be stored; where room is made at times, all or none."""
@@ -756,6 +792,7 @@ class Oracle:
         idle = list(range(len(self.plans) - 1, -1, -1))
         while due or decoding or coming:
             times = [due[0][:2]] if due else []
+            starting: list[int] = []
             if decoding:
                 times.append((self.batch.time_of(decoding[0][0]), decoding[0][1]))
             if times and (not coming or min(times)[0] <= coming[0][0]):
@@ -765,13 +802,12 @@ class Oracle:
             else:
                 (self.now, n), place = coming.pop(0), idle.pop()
                 steps = self.request(self.plans[n], len(self.came))
-                for key in self.plans[n].chain if self.is_renumbered else ():
-                    self.names.setdefault(key, len(self.names))
+                starting = self.plans[n].chain
                 self.came.append((n, self.now))
                 in_flight[place] = n
                 coming = self.followers(coming, n, answered)
-            self.expire()
-            self.poll()
+            self.catch_up()
+            self.name(starting)
             for wait in steps:
                 if isinstance(wait, tuple):
                     if wait[0]:
@@ -780,11 +816,20 @@ class Oracle:
                 elif wait:
                     heapq.heappush(due, (self.now + wait, place, steps))
                     break
+                # What waits to be stored may be stored between the steps of a request.
+                self.catch_up()
             else:
                 idle.append(place)
                 answered[n := in_flight[place]] = self.now
                 coming = self.followers(coming, n, answered)
         return self.rows
+
+    def name(self, keys: list[int]) -> None:
+        """Number what is asked for the first time, if numbers go by that."""
+        for key in keys if self.is_renumbered else ():
+            if key not in self.names:
+                self.names[key] = self.numbered
+                self.numbered += 1
 
     def followers(self, coming: list[tuple[int, int]], after: int, answered: dict[int, int]) -> list[tuple[int, int]]:
         """Return who is to come, with those that came or were answered by now and had to wait for `after` last."""

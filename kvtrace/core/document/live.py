@@ -158,7 +158,7 @@ def _name(plot: Any, drawn: list[tuple[str, list[Any]]]) -> None:
     is_long = sum(len(label) for label, _ in drawn) > _MAX_ROW_LABELS
     items = [LegendItem(label=label, renderers=parts) for label, parts in drawn]
     style: dict[str, Any] = {"label_text_font_size": "12px", "margin": 0, "padding": 2, "spacing": 2 if is_long else 12}
-    style |= {"border_line_color": None, "background_fill_color": None}
+    style |= {"border_line_color": None, "background_fill_color": None, "label_text_color": "#75808c"}
     direction: Any = "vertical" if is_long else "horizontal"
     legend = Legend(items=items, click_policy="hide", orientation=direction, **style)
     plot.add_layout(legend, "above")

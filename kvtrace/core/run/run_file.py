@@ -17,6 +17,7 @@ from kvtrace.core.files import read_json, write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.facts import KnownFacts
 from kvtrace.core.run.figures import Mlperf, RequestFigures, Summary
+from kvtrace.core.run.serving import Serving
 from kvtrace.core.run.verification import Verification
 
 RUN_FILE = "run.json"
@@ -267,6 +268,8 @@ class RunFile(RunBegun, frozen=True, kw_only=True):
     notes: list[str] = []
     """What a reader of the figures must know."""
     requests: RequestFigures | None = None
+    serving: Serving | UnsetType = UNSET
+    """Of a serving benchmark that was imported; unset in replays."""
     mlperf: Mlperf | None = None
     summary: Summary
 

@@ -240,6 +240,7 @@ def _check(preset: Preset, name: str) -> None:
         "write-through puts an object into every tier, which is not exclusive: set placement=write-back",
     )
     _check_offers(preset, require)
+    _check_queue(preset, require)
     _check_staging(preset, require)
     check_ranges(preset, "", RANGES, require)
     require(
@@ -249,6 +250,27 @@ def _check(preset: Preset, name: str) -> None:
     check_ranges(preset.load, "load.", RANGES, require)
     chunk_tokens = preset.chunk_tokens if preset.entry is Entry.CHUNK else 0
     check_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated, require=require)
+
+
+def _check_queue(preset: Preset, require: Callable[[bool, str], None]) -> None:
+    last = preset.tiers[-1]
+    is_queued = any(tier.store_queue for tier in preset.tiers)
+    require(
+        not (is_queued and (preset.placement is Placement.WRITE_BACK or len(preset.tiers) == 1)),
+        "store_queue needs placement=write-through and a tier above, from which it is stored",
+    )
+    require(
+        not any(tier.store_queue for tier in preset.tiers[:-1]),
+        f"store_queue is of the slowest tier, here {last.name}, alone",
+    )
+    require(
+        (last.recency or preset.recency) is Recency.HEAD_FIRST or not last.bucket_objects,
+        "bucket_objects needs recency=head-first: a bucket has no head",
+    )
+    require(
+        not any(tier.whole_offers for tier in preset.tiers) or not is_queued,
+        "whole_offers and store_queue are two ways to store: one preset has one of them",
+    )
 
 
 def _check_staging(preset: Preset, require: Callable[[bool, str], None]) -> None:
@@ -261,6 +283,10 @@ def _check_staging(preset: Preset, require: Callable[[bool, str], None]) -> None
         for field in ("staging", "evict_every"):
             require(is_through or not getattr(tier, field), f"tiers.{tier.name}.{field} needs placement=write-through")
         require(preset.entry is Entry.CHUNK or not tier.staging, f"tiers.{tier.name}.staging needs entry=chunk")
+        require(
+            not tier.staging or (tier.admission is Admission.ALWAYS and not tier.store_queue),
+            f"tiers.{tier.name}.staging takes all at once: it goes with neither admission nor store_queue there",
+        )
         require(
             not tier.evict_every or all(t.ttl is None for t in preset.tiers),
             f"tiers.{tier.name}.evict_every goes with no tier of policy=ttl",

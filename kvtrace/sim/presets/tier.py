@@ -20,6 +20,7 @@ MAX_TTL_NS = 2**61
 MAX_LATENCY_NS = 10**12
 MIN_POLL_NS = 10**6
 MAX_COUNT = 1_000_000
+MAX_WAITING = 10_000_000
 IN_ORDER = (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.TTL)
 """Policies that change nothing when asked what they would give up."""
 
@@ -64,6 +65,30 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The largest object it takes, as a share of its capacity."""
     policy: Policy = Policy.LRU
     """Which object it gives up to make room."""
+    admission: Admission = Admission.ALWAYS
+    """Which of the objects that are stored, or that a faster tier gives up, it takes; what a promotion copies up it
+    always takes."""
+    admission_count: int = 2
+    """With admission nth-offer or frequency: the count from which on it takes an object."""
+    admission_decay: str | None = None
+    """With admission frequency: how long a count takes to lose one, such as `10m`; without it counts stay."""
+    admission_window: int = 10
+    """With admission tinylfu: counts are halved each time that so many times the tier's bytes were used or offered."""
+    store_queue: int = 0
+    """Objects that may wait to be stored in it, as requests go on; what comes when there are as many is dropped, and
+    counted. Only of the slowest tier; what the tier above gives up before its turn is lost. 0 stores at once."""
+    heartbeat: str | None = None
+    """What waits is stored each so long, such as `10s`; without it, one after the other as the tier's write bandwidth
+    allows."""
+    bucket_objects: int = 0
+    """Objects written together, as one file, at a heartbeat; fewer wait. They are read by offset and deleted together:
+    the policy chooses among buckets. 0 writes each by itself."""
+    bucket_bytes: str | int = "256MiB"
+    """Bytes of objects that a bucket holds at most."""
+    bucket_key_bytes: int = 0
+    """What stands before each object in a bucket."""
+    bucket_meta_bytes: int = 0
+    """Bytes, for each object, of a file that is written beside each bucket; 0 writes none."""
     evict_every: str | None = None
     """It makes room only so often, such as `1s`, and only if it is then filled to its high watermark: by evict_share,
     or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing more. With
@@ -80,15 +105,6 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a request loads from here counts as used last object first, which leaves its first the most recent."""
     stores_backwards: bool = False
     """Likewise, of what it stores; needs staging."""
-    admission: Admission = Admission.ALWAYS
-    """Which of the objects that are stored, or that a faster tier gives up, it takes; what a promotion copies up it
-    always takes."""
-    admission_count: int = 2
-    """With admission nth-offer or frequency: the count from which on it takes an object."""
-    admission_decay: str | None = None
-    """With admission frequency: how long a count takes to lose one, such as `10m`; without it counts stay."""
-    admission_window: int = 10
-    """With admission tinylfu: counts are halved each time that so many times the tier's bytes were used or offered."""
     ttl: str | None = None
     """With policy ttl: how long an object stays after it was written, such as `10m`."""
     read_bandwidth: str | int | None = None
@@ -129,14 +145,19 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parse_duration_ns(self.ttl) if self.ttl is not None else 0
 
     @property
-    def evict_every_ns(self) -> int:
-        """How often it makes room, ns; 0 is whenever it must."""
-        return parse_duration_ns(self.evict_every) if self.evict_every is not None else 0
-
-    @property
     def decay_ns(self) -> int:
         """How long a count takes to lose one, ns; 0 is for ever."""
         return parse_duration_ns(self.admission_decay) if self.admission_decay is not None else 0
+
+    @property
+    def heartbeat_ns(self) -> int:
+        """How often what waits is stored, ns; 0 is whenever the tier is free."""
+        return parse_duration_ns(self.heartbeat) if self.heartbeat is not None else 0
+
+    @property
+    def evict_every_ns(self) -> int:
+        """How often it makes room, ns; 0 is whenever it must."""
+        return parse_duration_ns(self.evict_every) if self.evict_every is not None else 0
 
     @property
     def latency_ns(self) -> int:
@@ -150,6 +171,8 @@ def bytes_of(value: str | int | None) -> int | None:
 
 
 SWITCHED: Final[dict[str, tuple[str, ...]]] = {
+    "store_queue": ("heartbeat",),
+    "bucket_objects": ("bucket_bytes", "bucket_key_bytes", "bucket_meta_bytes"),
     "admission": ("admission_count", "admission_decay", "admission_window"),
     **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss"), ()),
 }
@@ -159,10 +182,39 @@ TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
     "TierSetting.concurrency": (0, MAX_TOKENS),
     "TierSetting.request_reads": (0, MAX_TOKENS),
     "TierSetting.request_writes": (0, MAX_TOKENS),
+    "TierSetting.store_queue": (0, MAX_WAITING),
+    "TierSetting.bucket_objects": (0, MAX_WAITING),
+    "TierSetting.bucket_key_bytes": (0, MAX_COUNT),
+    "TierSetting.bucket_meta_bytes": (0, MAX_COUNT),
     "TierSetting.admission_count": (1, MAX_COUNT),
     "TierSetting.admission_window": (1, MAX_COUNT),
 }
 """The smallest and largest value of each field that has one, by class and name."""
+
+
+def _check_waiting(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of the knobs of what waits to be stored, and of buckets."""
+    require(tier.heartbeat is None or tier.store_queue > 0, f"{name}: heartbeat needs a store_queue")
+    require(
+        tier.heartbeat is None or 0 < tier.heartbeat_ns <= MAX_TTL_NS,
+        f"{name}.heartbeat(={tier.heartbeat}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
+    )
+    require(
+        not tier.bucket_objects or tier.heartbeat is not None,
+        f"{name}: bucket_objects needs store_queue and heartbeat",
+    )
+    require(
+        tier.bucket_objects <= tier.store_queue,
+        f"{name}.bucket_objects(={tier.bucket_objects}) never come together in a store_queue of {tier.store_queue}",
+    )
+    require(
+        0 < (bytes_of(tier.bucket_bytes) or 0) <= MAX_CAPACITY_BYTES,
+        f"{name}.bucket_bytes(={tier.bucket_bytes}) must be > 0, and at most {MAX_CAPACITY_BYTES}",
+    )
+    require(
+        not (tier.bucket_objects and tier.admission is Admission.TINYLFU),
+        f"{name}: admission=tinylfu compares objects, and bucket_objects gives up buckets; leave one of the two out",
+    )
 
 
 def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
@@ -188,10 +240,6 @@ def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
         f"{name}.ttl(={tier.ttl}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
     )
     require(
-        (tier.admission is Admission.FREQUENCY) or tier.admission_decay is None,
-        f"{name}: admission_decay needs admission=frequency",
-    )
-    require(
         tier.admission_decay is None or 0 < tier.decay_ns <= MAX_TTL_NS,
         f"{name}.admission_decay(={tier.admission_decay}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
     )
@@ -199,12 +247,13 @@ def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
         tier.admission is not Admission.TINYLFU or tier.policy in IN_ORDER,
         f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}",
     )
+    check_ranges(tier, f"{name}.", TIER_RANGES, require)
+    _check_waiting(tier, name, require)
     rates = tier.rates_bytes_per_s
     require(
         all(rate == 0 or BYTES_PER_US <= rate <= MAX_CAPACITY_BYTES for rate in rates),
         f"{name}: a bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
     )
-    check_ranges(tier, f"{name}.", TIER_RANGES, require)
     require(
         0 <= tier.latency_ns <= MAX_LATENCY_NS,
         f"{name}.latency(={tier.latency_ns} ns) must be >= 0, and at most {MAX_LATENCY_NS} ns",

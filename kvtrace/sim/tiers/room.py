@@ -7,8 +7,8 @@ from kvtrace.sim.policies.queues import first_expiry, queue_of, settle, victim
 from kvtrace.sim.records import NONE, UNBOUNDED, World
 from kvtrace.sim.tiers.admission import admits, has_room
 from kvtrace.sim.tiers.offers import frees
-from kvtrace.sim.tiers.rows import DEMOTE, EVICT, POPULATE
-from kvtrace.sim.tiers.tiers import drop, read, write
+from kvtrace.sim.tiers.rows import DEMOTE, EVICT
+from kvtrace.sim.tiers.tiers import drop, evict, read, write
 
 MILLION = 1_000_000
 
@@ -27,15 +27,8 @@ def make_room(world: World, t: int, slot: int, now: int) -> bool:
         if tier.evict_every_ns > 0:
             return False
         while tier.used > 0 and tier.used + size > tier.low:
-            drop(world, t, victim(world, t, slot), now, EVICT)
+            evict(world, t, victim(world, t, slot), now)
     return takes_it
-
-
-@inner
-def takes(world: World, t: int, slot: int, now: int, phase: int) -> bool:
-    """Return whether tier `t` takes `slot`, and then has room for it."""
-    is_small = world.slots[slot].size <= world.tiers[t].largest
-    return is_small and (phase == POPULATE or admits(world, t, slot, now)) and make_room(world, t, slot, now)
 
 
 @forced
@@ -97,9 +90,9 @@ def expire(world: World, now: int) -> bool:
     """Delete what expires until `now`, each at its time, as far as the rows have room; return whether that is all."""
     t, when = first_expiry(world)
     while t != NONE and when <= now:
-        if world.control.rows + world.knobs.ranks * world.knobs.layers > len(world.rows.ts_ns):
+        if world.control.rows + 2 * world.knobs.ranks * world.knobs.layers > len(world.rows.ts_ns):
             return False
-        drop(world, t, queue_of(world, t, 0).tail, when, EVICT)
+        evict(world, t, queue_of(world, t, 0).tail, when)
         t, when = first_expiry(world)
     return True
 
@@ -120,9 +113,9 @@ def poll(world: World, now: int) -> bool:
                 most = max(tier.used * tier.evict_ppm // MILLION, world.slots[victim(world, t, NONE)].size)
                 tier.goal = tier.used - most
         if tier.used > tier.goal and (tier.evict_ppm == 0 or _leaves(world, t) >= tier.goal):
-            if world.control.rows + world.knobs.ranks * world.knobs.layers > len(world.rows.ts_ns):
+            if world.control.rows + 2 * world.knobs.ranks * world.knobs.layers > len(world.rows.ts_ns):
                 return False
-            drop(world, t, victim(world, t, NONE), tier.polled_ns, EVICT)
+            evict(world, t, victim(world, t, NONE), tier.polled_ns)
         else:
             tier.goal = NONE
         t = _first_poll(world, now)

@@ -68,6 +68,10 @@ def emit_layer(
     rows, ranks, layers = world.rows, world.knobs.ranks, world.knobs.layers
     first: int = world.control.rows
     number = world.slots[entry].object if entry >= 0 else packed(entry) >> PACKED_BITS
+    if op == READ and world.knobs.bucketed & (1 << t):
+        number = world.slots[world.members[entry].bucket].object
+        for i in range(first, first + ranks):
+            world.row_offsets[i] = world.members[entry].offset
     world.control.rows = first + ranks
     for rank in range(ranks):
         i = first + rank

@@ -5,9 +5,10 @@ from __future__ import annotations
 from kvtrace.core.compiled import inner
 from kvtrace.sim.policies.queues import victim
 from kvtrace.sim.records import NONE, World
-from kvtrace.sim.tiers.room import lower_tier, takes
+from kvtrace.sim.tiers.room import lower_tier
 from kvtrace.sim.tiers.rows import EVICT, begin_stage, in_stage, live_in, size_of
 from kvtrace.sim.tiers.tiers import drop, follow, touch, trail, write
+from kvtrace.sim.tiers.waiting import takes
 
 
 @inner

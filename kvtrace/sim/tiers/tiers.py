@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.policies.queues import on_hit, on_insert, on_remove
-from kvtrace.sim.records import NONE, World
+from kvtrace.sim.records import NONE, PACKED_BITS, World
 from kvtrace.sim.tiers.admission import refer
-from kvtrace.sim.tiers.rows import DELETE, DEMOTE, PROMOTE, READ, WRITE, emit, is_endless, live_in
+from kvtrace.sim.tiers.rows import DELETE, DEMOTE, EVICT, PROMOTE, READ, WRITE, emit, is_endless, live_in, packed
 from kvtrace.sim.tiers.slots import loosen, release
 
 
@@ -56,7 +56,7 @@ def serve_in_turn(world: World, t: int, size: int, now: int) -> int:
 
 
 @forced
-def _serve_write(world: World, t: int, size: int, now: int) -> int:
+def serve_write(world: World, t: int, size: int, now: int) -> int:
     """Give tier `t` a write of `size` bytes; return when it is done."""
     tier, done = world.tiers[t], now
     if tier.write_rate > 0:
@@ -108,7 +108,7 @@ def trail(world: World, t: int, i: int, first: int, mark: int) -> None:
 def touch(world: World, t: int, entry: int) -> None:
     """Note that the object of `entry`, which is live in tier `t`, was used."""
     if not is_endless(world, t):
-        on_hit(world, t, entry)
+        on_hit(world, t, world.members[entry].bucket if world.knobs.bucketed & (1 << t) else entry)
         if world.knobs.filtered & (1 << t):
             refer(world, t, entry)
     if entry >= 0:
@@ -137,7 +137,7 @@ def write(world: World, t: int, slot: int, now: int, phase: int, request: int, s
     what.live |= 1 << t
     tier.used += what.size
     tier.written_bytes += what.size
-    pin(world, slot, _serve_write(world, t, what.size, now))
+    pin(world, slot, serve_write(world, t, what.size, now))
     emit(world, now, WRITE, t, phase, slot, what.size, request, stage)
     loosen(world, slot)
 
@@ -156,6 +156,31 @@ def drop(world: World, t: int, slot: int, now: int, phase: int) -> None:
         loosen(world, slot)
     else:
         release(world, slot)
+
+
+@inner
+def evict(world: World, t: int, slot: int, now: int) -> None:
+    """Delete from tier `t` what its policy gave up: an object, or a bucket with all that is in it."""
+    if not world.knobs.bucketed & (1 << t):
+        drop(world, t, slot, now, EVICT)
+        return
+    tier, what = world.tiers[t], world.slots[slot]
+    on_remove(world, t, slot, 1)
+    data, member = world.members[slot].offset, world.members[slot].older
+    while member != NONE:
+        older = world.members[member].older
+        world.slots[member].live &= ~(1 << t)
+        release(world, member)
+        member = older
+    tier.used -= what.size
+    tier.buckets -= 1
+    tier.deleted_bytes += what.size
+    emit(world, now, DELETE, t, EVICT, slot, data, NONE, NONE)
+    if what.size > data:
+        meta = packed((what.object + 1) << PACKED_BITS)
+        emit(world, now, DELETE, t, EVICT, meta, what.size - data, NONE, NONE)
+    what.held, what.live = 0, 0
+    release(world, slot)
 
 
 @forced

@@ -90,7 +90,9 @@ def test_reports_comparisons_and_jobs_are_made_of_it(drive, tmp_path, conversati
     assert "valid, 14 rows, 6 objects" in run_cli("kvtrace", "validate", run / "trace.parquet").stdout
     assert "served 4 requests" in run_cli("kvdistill", "report", run).stdout
     run_cli("kvdistill", "fio", run, "-o", tmp_path / "jobs")
-    sizes = ("--set", "tiers.gpu.capacity=0", "--set", "tiers.cpu.capacity=0", "--gpu", "instant")
+    # The stand-in has no pool that its files go through.
+    pool = ("--set", "tiers.cpu.capacity=0", "--set", "tiers.cpu.staging=false")
+    sizes = ("--set", "tiers.gpu.capacity=0", *pool, "--gpu", "instant")
     golden = Path(__file__).parents[2] / "golden" / "engines" / "tinier-config.json"
     simulated = tmp_path / "sim.parquet"
     more = ("--source", "mooncake", "--preset", "lmcache-disk", "--model", golden, *sizes)

@@ -13,8 +13,8 @@ from kvtrace.core.tables import read_table
 # Blocks 0 and 1 begin each prompt; each other block comes once, but for 7, which comes twice.
 LINES = [[0, 1, 2], [0, 1, 7], [0, 1, 3], [0, 1, 7], [0, 1, 4]]
 NAMES = ["always", "nth-offer", "nth-offer", "frequency", "tinylfu"]
-SMALL = ["--preset", "lmcache-disk", "--model", "tiny-1b", "--gpu", "instant", "--source", "mooncake"]
-TIERS = ["--set", "tiers.gpu.capacity=0", "--set", "tiers.cpu.capacity=0", "--set", "tiers.nvme.capacity=60MiB"]
+SMALL = ["--preset", "llm-d-fs", "--model", "tiny-1b", "--gpu", "instant", "--source", "mooncake"]
+TIERS = ["--set", "tiers.gpu.capacity=0", "--set", "tiers.nvme.capacity=60MiB"]
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def prompts(tmp_path):
 
 
 def test_each_row_is_what_gen_writes_with_that_filter(prompts, tmp_path, monkeypatch, capsys):
-    drive = ["--drive-size", "1GB", "--drive-endurance", "1TB"]
+    drive = ["--drive-size", "1GB", "--endurance", "1TB"]
     assert kvtrace(monkeypatch, "admission", prompts, *SMALL, *TIERS, *drive, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["tier"], [row["admission"] for row in found["admissions"]]) == ("nvme", NAMES)
@@ -42,11 +42,11 @@ def test_each_row_is_what_gen_writes_with_that_filter(prompts, tmp_path, monkeyp
         assert kvtrace(monkeypatch, "gen", prompts, *SMALL, *TIERS, *knobs, *drive, "-o", trace, "--json") == 0
         summary = json.loads(capsys.readouterr().out)
         rows = read_table(trace, TRACE).to_pylist()
-        assert row["written_bytes"] == sum(r["length_bytes"] for r in rows if r["op"] == "write" and r["tier"] == 2)
-        assert row["tier_hit_ratio"] == summary["stats"]["tiers"][2]["hit_ratio"]
+        assert row["written_bytes"] == sum(r["length_bytes"] for r in rows if r["op"] == "write" and r["tier"] == 1)
+        assert row["tier_hit_ratio"] == summary["stats"]["tiers"][1]["hit_ratio"]
         worn = summary["endurance"][0]
         assert {name: row[name] for name in worn if name != "name"} == {k: v for k, v in worn.items() if k != "name"}
-        assert worn["years_of_life"] == pytest.approx(1e12 / worn["written_bytes_per_day"] / 365.25)
+        assert worn["years_of_life"] == pytest.approx(1e12 / worn["written_bytes_per_day"] / 365)
     always, second, *_ = found["admissions"]
     # Chunks are of 6 MiB. At the second offer, blocks 0 and 1 are stored (4 chunks)
     # by request 1 and then hit, and 7 (2 chunks) by request 3: all of these have room.

@@ -97,7 +97,6 @@ def test_a_fastest_tier_that_refuses_leaves_the_object_to_the_next():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["admission_decay=10m"], "admission_decay needs admission=frequency"),
         (["admission=frequency", "admission_decay=0s"], "must be > 0"),
         (["admission=tinylfu", "policy=sieve"], "needs policy=lru, lfu, fifo or ttl"),
         (["admission=nth-offer", "admission_count=0"], "must be >= 1"),

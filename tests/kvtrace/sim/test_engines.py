@@ -10,6 +10,10 @@ from itertools import count
 import pytest
 from conftest import TRACES
 from engine_runs import CONVERSATION, CPU, DISK, ENGINES, TOKEN_BYTES, first_had, moved, recorded, simulated
+from simulated import kvtrace
+
+from kvtrace.core.schema import TRACE
+from kvtrace.core.tables import read_table
 
 pytestmark = pytest.mark.traces
 
@@ -31,6 +35,18 @@ def test_sglang_writes_reads_and_deletes_the_same_pages_in_the_same_order(monkey
         for operation in OPERATIONS:
             assert ours[request][operation, DISK] == theirs[request][operation], (operation, request)
     assert sum(len(did["delete"]) for did in theirs.values()) == 33_661
+
+
+@pytest.mark.parametrize(("model", "files"), [("deepseek-v3", 1), ("llama3.1-70b", 8)])
+def test_sglang_has_a_file_a_page_and_rank_or_one_with_latent_attention(monkeypatch, tmp_path, model, files):
+    row = {"timestamp": 0, "input_length": 640, "output_length": 1, "hash_ids": [0, 1]}
+    source, out = tmp_path / "r.jsonl", tmp_path / "t.parquet"
+    source.write_text(json.dumps(row) + "\n")
+    options = ["--source", "mooncake", "--preset", "sglang-hicache", "--model", model, "--tp", 8, "-o", out]
+    assert kvtrace(monkeypatch, "gen", source, *options) == 0
+    table = read_table(out, TRACE)
+    pages = [op for op, tier in zip(table["op"].to_pylist(), table["tier"].to_pylist(), strict=True) if tier == DISK]
+    assert pages == ["write"] * (10 * files)
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,10 @@ def staged_presets(draw):
         evict_share=draw(st.none() | st.sampled_from([0.2, 0.5, 1.0])) if every else None,
         loads_backwards=draw(backwards), stores_backwards=stages and draw(backwards),
     )  # fmt: skip
-    below = TierSetting("below", draw(st.none() | st.integers(20, 96)), loads_backwards=draw(backwards))
+    below = TierSetting(
+        "below", draw(st.none() | st.integers(20, 96)), loads_backwards=draw(backwards),
+        request_writes=draw(st.sampled_from([0, 0, 1, 2])), request_reads=draw(st.sampled_from([0, 0, 2])),
+    )  # fmt: skip
     above = draw(st.sampled_from([(), (), (TierSetting("above", 0),), (TierSetting("above", 9),)]))
     return msgspec.structs.replace(
         preset_of(1), tiers=(*above, pool, below), recency=recency, skip_held=stages and draw(st.booleans()),

@@ -1,0 +1,126 @@
+"""Results of serving benchmarks, as the released packages wrote them, imported, reported and compared.
+
+The samples: `vllm bench serve` 0.32.0 against a server that answers after 30 ms and then each 3 ms; AIPerf 0.13.0's
+export of ten requests, and LMCache 0.5.6's of twelve, one of them failed, that were given to their own writers.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import run_cli
+
+from kvtrace.core.run.run_file import read_run
+
+SAMPLES = Path(__file__).parents[3] / "golden" / "engines" / "bench"
+
+
+def imported(tmp_path, kind, sample):
+    run_cli("kvdistill", "import", kind, SAMPLES / sample, "-o", tmp_path / sample)
+    return read_run(tmp_path / sample)
+
+
+def test_vllm_summaries_hold_what_it_printed(tmp_path):
+    said = json.loads((SAMPLES / "vllm-0.32.0.json").read_text())
+    run = imported(tmp_path, "vllm-bench", "vllm-0.32.0.json")
+    found = run.serving
+    assert (found.requests, found.failed_requests) == (10, 0)
+    assert (found.input_tokens, found.output_tokens) == (160, 80)
+    assert run.summary.wall_ns == round(said["duration"] * 1e9)
+    assert found.requests_per_s == said["request_throughput"]
+    assert found.output_tokens_per_s == said["output_throughput"]
+    assert found.input_tokens_per_s == 160 / said["duration"]
+    for metric, times in (("ttft", found.first_token), ("itl", found.inter_token), ("tpot", found.output_token)):
+        assert times.mean_ns == round(said[f"mean_{metric}_ms"] * 1e6)
+        assert times.p50_ns == round(said[f"median_{metric}_ms"] * 1e6)
+        assert times.p99_ns == round(said[f"p99_{metric}_ms"] * 1e6)
+        assert times.max_ns is None
+    assert (found.first_token.count, found.inter_token.count) == (10, None)
+    assert run.host["model_id"] == "tiny"
+
+
+def test_vllm_details_give_every_request_and_gap(tmp_path):
+    said = json.loads((SAMPLES / "vllm-0.32.0-detailed.json").read_text())
+    found = imported(tmp_path, "vllm-bench", "vllm-0.32.0-detailed.json").serving
+    ordered = sorted(said["ttfts"])
+    assert (found.first_token.count, found.first_token.max_ns) == (10, round(ordered[-1] * 1e9))
+    assert found.first_token.p50_ns == round(ordered[4] * 1e9)
+    assert (found.first_token.p90_ns, found.first_token.p95_ns) == (round(ordered[8] * 1e9), None)
+    assert found.inter_token.count == sum(len(gaps) for gaps in said["itls"]) == 70
+
+
+def test_lmcache_counts_failures_and_leaves_speeds_out(tmp_path):
+    summary = imported(tmp_path, "lmcache-bench", "lmcache-0.5.6.json")
+    found = summary.serving
+    assert (found.requests, found.failed_requests) == (11, 1)
+    assert (found.first_token.mean_ns, found.first_token.p50_ns) == (105_454_545, 110_000_000)
+    assert (found.first_token.p95_ns, found.output_token) == (None, None)
+    assert summary.summary.verdict == "lmcache bench engine: 11 requests, 1 FAILED"
+    rows = imported(tmp_path, "lmcache-bench", "lmcache-0.5.6.csv").serving
+    assert (rows.requests, rows.failed_requests) == (11, 1)
+    assert (rows.first_token.mean_ns, rows.first_token.p50_ns) == (105_454_545, 110_000_000)
+    assert rows.output_token.mean_ns == 5_000_000
+    assert (rows.first_token.max_ns, rows.answer.max_ns) == (160_000_000, 260_000_000)
+
+
+def test_aiperf_says_the_same_in_both_its_files(tmp_path):
+    said = json.loads((SAMPLES / "aiperf-0.13.0.json").read_text())
+    found = imported(tmp_path, "aiperf", "aiperf-0.13.0.json").serving
+    assert (found.benchmark, found.requests) == ("AIPerf 0.13.0", 10)
+    assert found.first_token.mean_ns == round(said["time_to_first_token"]["avg"] * 1e6)
+    assert found.first_token.p99_ns == round(said["time_to_first_token"]["p99"] * 1e6)
+    assert (found.inter_token, found.output_token.p90_ns) == (None, round(said["inter_token_latency"]["p90"] * 1e6))
+    assert found.requests_per_s == said["request_throughput"]["avg"]
+    rows = imported(tmp_path, "aiperf", "aiperf-0.13.0.csv").serving
+    assert (rows.requests, rows.output_tokens) == (found.requests, found.output_tokens)
+    assert rows.first_token.p99_ns == pytest.approx(found.first_token.p99_ns, abs=10_000)
+    assert rows.requests_per_s == pytest.approx(found.requests_per_s, abs=0.01)
+
+
+def test_results_stand_beside_each_other_and_beside_the_time_model(tmp_path):
+    imported(tmp_path, "vllm-bench", "vllm-0.32.0.json")
+    imported(tmp_path, "lmcache-bench", "lmcache-0.5.6.json")
+    trace = tmp_path / "t.parquet"
+    run_cli("kvtrace", "gen", "--preset", "lmcache-disk", "--model", "llama3.1-8b", "--users", 2, "--duration", "20s",
+            "--gpu", "h100", "-o", trace)  # fmt: skip
+    sides = (tmp_path / "vllm-0.32.0.json", tmp_path / "lmcache-0.5.6.json", trace)
+    compared = json.loads(run_cli("kvdistill", "compare", *sides, "--json").stdout)
+    lines = {line["name"]: [side["median"] for side in line["sides"]] for line in compared["lines"] if not line["tier"]}
+    stats = json.loads(run_cli("kvtrace", "info", trace, "--json").stdout)
+    modelled = stats["metadata"]["stats"]["first_token"]["with_cache"]["p50_ns"]
+    assert lines["first_token_p50_ns"] == [39_317_194, 110_000_000, modelled]
+    assert lines["requests"][:2] == [10, 11]
+    assert lines["failed_requests"] == [0, 1, None]
+    assert lines["output_tokens_per_s"][2] is None
+    assert "t.parquet: its time to the first token holds computing as modelled, not measured" in compared["warnings"]
+
+
+def test_a_report_shows_them_and_no_operations(tmp_path):
+    imported(tmp_path, "vllm-bench", "vllm-0.32.0.json")
+    said = run_cli("kvdistill", "report", tmp_path / "vllm-0.32.0.json").stdout
+    assert "vllm bench serve: 10 requests" in said
+    assert "to the first token" in said
+    assert "no operation completed" not in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "text", "said"),
+    [
+        ("vllm-bench", "r.json", '{"duration": 1, "completed": 1}\n{"duration": 1, "completed": 1}', "holds 2 results"),
+        ("vllm-bench", "r.json", "{}", "no result of vllm bench serve"),
+        ("vllm-bench", "r.json", '{"duration": -1, "completed": 1}', "-1.0 is no time"),
+        ("aiperf", "r.json", "{}", "it holds none of its metrics"),
+        ("aiperf", "r.json", '{"time_to_first_token": {"unit": "h", "avg": 1}}', "times in 'h'"),
+        ("aiperf", "r.csv", "a,b\n1,2\n", "it holds none of its metrics"),
+        ("lmcache-bench", "r.json", "{}", "no result of lmcache bench engine"),
+        ("lmcache-bench", "r.csv", "a,b\n1,2\n", "no result of lmcache bench engine"),
+    ],
+)
+def test_other_files_are_refused_in_one_line(tmp_path, kind, name, text, said):
+    (tmp_path / name).write_text(text)
+    ended = run_cli("kvdistill", "import", kind, tmp_path / name, "-o", tmp_path / "out", check=False)
+    assert ended.returncode == 3
+    assert said in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1

@@ -1,0 +1,187 @@
+"""What waits to be stored, and buckets: rows worked by hand, and all of them as plain Python says."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import Oracle
+from simulated import ONE_BYTE, TWO_HEADS, brief, preset_of, requests_of, rows_of, simulate
+from test_oracle import ADMISSIONS, SEMANTICS, presets, request_lists
+
+from kvtrace.core.errors import ConfigError
+from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
+from kvtrace.sim.output import trace_batch
+from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.presets.preset import Placement, Promotion, load_preset
+from kvtrace.sim.simulation import Load, Simulation
+from kvtrace.trace.ledger import Ledger
+
+
+def queued(cpu, disk, /, **knobs):
+    """Return a preset of DRAM and a disk with `knobs`."""
+    preset = preset_of(cpu, disk, promotion=Promotion.NEVER)
+    return msgspec.structs.replace(preset, tiers=(preset.tiers[0], msgspec.structs.replace(preset.tiers[1], **knobs)))
+
+
+def asked(*times_and_blocks):
+    return requests_of([(when, 4 * len(blocks), 1, blocks) for when, blocks in times_and_blocks])
+
+
+def test_a_heartbeat_stores_what_dram_still_has():
+    preset = queued(8, None, store_queue=9, heartbeat="10ns")
+    simulation, rows, _, _ = simulate(preset, Load(requests=asked((0, [1, 2]), (3, [3]), (10, [4]), (30, [4]))))
+    assert [(row[0], text) for row, text in zip(rows, brief(rows), strict=True)] == [
+        (0, "write 0 prefill 0 4 0/0"),
+        (0, "write 0 prefill 1 4 0/0"),
+        (3, "delete 0 evict 0 4"),
+        (3, "write 0 prefill 2 4 1/0"),
+        # At 10, block 1 is gone.
+        (10, "write 1 store 1 4"),
+        (10, "write 1 store 2 4"),
+        (10, "delete 0 evict 1 4"),
+        (10, "write 0 prefill 3 4 2/0"),
+        (20, "write 1 store 3 4"),
+        (30, "read 0 load 3 4 3/0"),
+    ]
+    stats = simulation.stats()["tiers"][1]
+    assert (stats["lost_objects"], stats["lost_bytes"], stats["dropped_objects"]) == (1, 4, 0)
+    assert (stats["written_bytes"], stats["waiting_objects"]) == (12, 0)
+
+
+def test_a_full_queue_drops_and_what_is_left_waits():
+    preset = queued(None, None, store_queue=2, heartbeat="10ns")
+    simulation, rows, _, _ = simulate(preset, Load(requests=asked((0, [1, 2, 3]), (10, [1, 2, 3, 4]))))
+    assert [text for text in brief(rows) if text.startswith("write 1")] == ["write 1 store 0 4", "write 1 store 1 4"]
+    stats = simulation.stats()["tiers"][1]
+    # Block 3 is dropped; it is a hit later, and so not computed, nor offered again.
+    assert (stats["dropped_objects"], stats["dropped_bytes"], stats["waiting_objects"]) == (1, 4, 1)
+
+
+def test_without_a_heartbeat_the_writer_goes_as_fast_as_the_tier():
+    # 4 bytes take 4000 ns at a byte a microsecond.
+    preset = queued(None, None, store_queue=9, write_bandwidth="1MB")
+    rows = rows_of(preset, asked((5, [1, 2, 3]), (10, [4]), (20_000, [5]), (30_000, [5])))
+    assert [(row[0], row[4]) for row in rows if row[1] == "write" and row[2] == 1] == [
+        (5, 0), (4005, 1), (8005, 2), (12_005, 3), (20_000, 4),
+    ]  # fmt: skip
+
+
+def test_a_bucket_is_one_write_read_by_offset_and_deleted_whole():
+    knobs = {"store_queue": 9, "heartbeat": "10ns", "bucket_objects": 2, "bucket_key_bytes": 3, "bucket_meta_bytes": 5}
+    # DRAM keeps two blocks; the disk holds one bucket of 2 * (4 + 3) bytes, and 2 * 5 beside it.
+    preset = queued(8, 24, **knobs)
+    requests = asked((0, [1, 2, 3]), (1, [4]), (12, [5]))
+    simulation, rows, _, sizes = simulate(preset, Load(requests=requests))
+    disk = [(row[0], text) for row, text in zip(rows, brief(rows), strict=True) if row[2] == 1]
+    # At 10 the first two (objects 0, 1) are gone from DRAM, and 2 and 3 make a bucket: object 4, and 5 beside it.
+    assert disk == [(10, "write 1 store 4 14"), (10, "write 1 store 5 10")]
+    assert (sizes[4], sizes[5]) == (14, 10)
+    stats = simulation.stats()["tiers"][1]
+    assert (stats["lost_objects"], stats["written_bytes"], stats["live_bytes"]) == (2, 24, 24)
+
+    # The same with room in DRAM for all but the first request's blocks when they are asked for again.
+    requests = asked((0, [1, 2]), (11, [3, 4]), (12, [1]), (13, [2]), (22, [5]), (23, [1]))
+    batches = []
+    simulation = Simulation(preset, ONE_BYTE, Load(requests=requests), rows=64)
+    simulation.run(lambda flush: batches.append(trace_batch(flush.rows)))
+    found = [
+        (row["op"], row["object_id"], row["offset_bytes"], row["length_bytes"], row["request_id"])
+        for batch in batches for row in batch.to_pylist() if row["tier"] == 1
+    ]  # fmt: skip
+    assert found == [
+        ("write", 2, 0, 14, None),
+        ("write", 3, 0, 10, None),
+        # Its members begin behind their keys. Block 2 is read by itself no more: a prefix begins with block 1.
+        ("read", 2, 3, 4, 2),
+        ("read", 2, 10, 4, 3),
+        # What was computed in between makes a bucket, for which the first gives way whole.
+        ("delete", 2, 0, 14, None),
+        ("delete", 3, 0, 10, None),
+        ("write", 6, 0, 14, None),
+        ("write", 7, 0, 10, None),
+    ]
+
+
+def test_buckets_end_where_bytes_do():
+    knobs = {"store_queue": 9, "heartbeat": "10ns", "bucket_objects": 5, "bucket_bytes": 11}
+    rows = rows_of(queued(None, None, **knobs), asked((0, [1, 2, 3, 4, 5]), (10, [1])))
+    # Two of 4 bytes fit 11, three do not; one is left.
+    assert [row[5] for row in rows if row[1] == "write" and row[2] == 1] == [8, 8]
+
+
+QUEUES = [
+    {"store_queue": 2},
+    {"store_queue": 3, "write_bandwidth": "1GB"},
+    {"store_queue": 50, "write_bandwidth": "100MB"},
+    {"store_queue": 4, "heartbeat": "7ns"},
+    {"store_queue": 50, "heartbeat": "20ns"},
+    {"store_queue": 50, "heartbeat": "1ns", "bucket_objects": 1},
+    {"store_queue": 50, "heartbeat": "5ns", "bucket_objects": 3, "bucket_key_bytes": 2, "bucket_meta_bytes": 1},
+    {"store_queue": 5, "heartbeat": "9ns", "bucket_objects": 4, "bucket_bytes": 40, "bucket_meta_bytes": 3},
+]
+THROUGH = [semantics for semantics in SEMANTICS if semantics[2] is Placement.WRITE_THROUGH]
+
+
+@st.composite
+def queued_presets(draw, semantics):
+    preset = draw(presets(semantics).filter(lambda preset: len(preset.tiers) > 1))
+    knobs = draw(st.sampled_from(QUEUES))
+    policy = draw(st.sampled_from([Policy.LRU, Policy.LRU, Policy.FIFO, Policy.TTL, Policy.SIEVE]))
+    more = {"policy": policy, "ttl": "15ns" if policy is Policy.TTL else None}
+    if draw(st.booleans()) and preset.tiers[-1].capacity is not None:
+        more["low_watermark"] = 0.5
+    admission = draw(st.sampled_from(ADMISSIONS[:5]))
+    last = msgspec.structs.replace(preset.tiers[-1], **knobs, **more, **admission)
+    return msgspec.structs.replace(preset, tiers=(*preset.tiers[:-1], last))
+
+
+@pytest.mark.parametrize("semantics", THROUGH, ids="-".join)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_every_row_is_what_plain_python_says(semantics, data):
+    preset, requests = data.draw(queued_presets(semantics)), data.draw(request_lists())
+    model, ranks = data.draw(st.sampled_from([(ONE_BYTE, 1), (TWO_HEADS, 1), (TWO_HEADS, 2)]))
+    per_rank, stored = bytes_per_token_per_rank(model, ranks), stored_ranks(model, ranks)
+    oracle = Oracle(preset, requests, per_rank * stored, stored)
+    expected = oracle.run()
+    simulation, rows, _, sizes = simulate(preset, Load(requests=requests), model, ranks=ranks)
+    assert rows == expected
+    counts = simulation.stats()["tiers"][-1]
+    assert oracle.tiers[-1].queue.counts().items() <= counts.items()
+    assert sum(t["hits"] for t in simulation.stats()["tiers"]) == oracle.hits
+    # Objects are numbered as they are made, those that hold no KV by themselves among them.
+    assert all(sizes[row[4]] == row[5] for row in rows if row[1] == "delete" or (row[1] == "write" and row[2] == 0))
+    for room in (1, 40):
+        batches = []
+        again = Simulation(preset, model, Load(requests=requests), ranks=ranks, rows=room)
+        again.run(lambda flush, to=batches: to.append(trace_batch(flush.rows)))
+        assert [offset for b in batches for offset in b.column("offset_bytes").to_pylist()] == oracle.offsets
+        assert [key for b in batches for key in b.column("object_id").to_pylist()] == [row[4] for row in expected]
+        assert again.stats() == simulation.stats()
+    ledger = Ledger(preset.tier_list(), 10_000)
+    assert [ledger.apply(batch) for batch in batches] == [None] * len(batches)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["tiers.cpu.store_queue=9"], "store_queue is of the slowest tier, here nvme, alone"),
+        (["tiers.nvme.store_queue=9", "placement=write-back"], "store_queue needs placement=write-through"),
+        (["tiers.nvme.heartbeat=1s"], "heartbeat needs a store_queue"),
+        (["tiers.nvme.bucket_objects=5"], "bucket_objects needs store_queue and heartbeat"),
+        (
+            ["tiers.nvme.store_queue=4", "tiers.nvme.heartbeat=1s", "tiers.nvme.bucket_objects=5"],
+            "never come together in a store_queue of 4",
+        ),
+        (
+            [*(f"tiers.nvme.{k}" for k in ("store_queue=9", "heartbeat=1s", "bucket_objects=5")), "recency=tail-first"],
+            "bucket_objects needs recency=head-first",
+        ),
+        (["tiers.nvme.bucket_bytes=0"], "bucket_bytes"),
+    ],
+)
+def test_a_wrong_knob_is_one_line(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        load_preset("lmcache-disk", settings)
