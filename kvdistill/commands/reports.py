@@ -24,6 +24,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print the result as CSV.")]
 
 
+# Long: a command is as long as its options.
 def report(
     paths: Annotated[
         list[Path],
@@ -40,11 +41,11 @@ def report(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as Markdown.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print every figure on a CSV line of its own.")] = False,
     buckets: Annotated[int, typer.Option("--buckets", min=1, max=500, help="Stretches of equal time.")] = 48,
-    drive_endurance: Annotated[
+    endurance: Annotated[
         str | None,
         typer.Option(
-            "--drive-endurance",
-            help="What the drive may be written, such as 7PB (its TBW), for its years of life; else one write of the "
+            "--endurance",
+            help="What the drive may be written, such as 14PB (its TBW), for its years of life; else one write of the "
             "tier's capacity a day for 5 years.",
         ),
     ] = None,
@@ -68,13 +69,13 @@ def report(
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.document.text import csv_lines
     from kvtrace.core.document.text import markdown as as_markdown
-    from kvtrace.core.statistics import parse_drive
+    from kvtrace.core.units import parse_bytes
 
     if json + markdown + csv > 1:
         raise ConfigError("choose one of --json, --markdown and --csv")
     outputs = output or []
     check_names(outputs)
-    life_bytes = parse_drive("--drive-endurance", drive_endurance)
+    life_bytes = None if endurance is None else parse_bytes(endurance)
     with compile_announced():
         results, documents, plain = read_reports(paths, buckets, life_bytes)
     for path in outputs:

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.statistics import DAYS_PER_YEAR, SECONDS_PER_DAY
+from kvtrace.core.statistics import SECONDS_PER_DAY
 from kvtrace.core.units import NS_PER_S
 
 _NS_PER_DAY = SECONDS_PER_DAY * NS_PER_S
 LEAST_DRIVE_BYTES = 100 * 10**9
 """No drive for a server is smaller: of a tier with less capacity no writes of the whole drive are told."""
+_DAYS_PER_YEAR = 365
 _YEARS, _WRITES_PER_DAY = 5, 1
 """What a drive for mixed reading is sold to endure: a write of all of it a day, for so many years."""
 
@@ -82,7 +83,7 @@ def writes_per_day(
         daily = count * _NS_PER_DAY / span_ns if span_ns else None
         capacity = capacities.get(tier)
         is_drive = capacity is not None and capacity >= LEAST_DRIVE_BYTES
-        assumed = capacity * _WRITES_PER_DAY * _YEARS * DAYS_PER_YEAR if capacity is not None and is_drive else None
+        assumed = capacity * _WRITES_PER_DAY * _YEARS * _DAYS_PER_YEAR if capacity is not None and is_drive else None
         life = life_bytes or assumed
         rows.append(
             {
@@ -93,7 +94,7 @@ def writes_per_day(
                 "capacity_bytes": capacity,
                 "capacity_writes_per_day": daily / capacity if daily is not None and capacity else None,
                 "endurance_bytes": life,
-                "years_of_life": life / daily / DAYS_PER_YEAR if life and daily else None,
+                "years_of_life": life / daily / _DAYS_PER_YEAR if life and daily else None,
             }
         )
     return rows

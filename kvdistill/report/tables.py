@@ -129,10 +129,10 @@ def wear_table(rows: list[dict[str, Any]], note: str) -> ReportTable:
     if any(row["endurance_bytes"] is None for row in rows):
         said.append(
             f"A tier of less than {format_decimal_bytes(LEAST_DRIVE_BYTES)} is no whole drive, so its drive's writes a "
-            "day and life are not known: --drive-endurance says what the drive may be written."
+            "day and life are not known: --endurance says what the drive may be written."
         )
     else:
-        said.append("Endurance: --drive-endurance, else one write of the capacity a day for 5 years.")
+        said.append("Endurance: --endurance, else one write of the capacity a day for 5 years.")
     small = {row["tier"] for row in rows if (row["capacity_bytes"] or 0) < LEAST_DRIVE_BYTES}
     shown = [
         row | {"drive_writes_per_day": None if row["tier"] in small else row["capacity_writes_per_day"]} for row in rows

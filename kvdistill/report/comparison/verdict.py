@@ -111,6 +111,7 @@ def spoiled(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]
 
 
 def spreads(found: dict[Key, list[float | None]]) -> list[tuple[str, float]]:
+    """Return the name and the spread of each figure that should repeat."""
     judged = ((f"{tier} {op} {name}", spread(values)) for (tier, op, name), values in found.items() if name in _JUDGED)
     return [(name, share) for name, share in judged if share is not None]
 

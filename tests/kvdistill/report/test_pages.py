@@ -134,8 +134,8 @@ def test_the_life_of_a_drive_is_in_years_where_one_is_known(tmp_path):
     row = report(trace).writes_per_day[-1]
     assert (row["tier"], row["endurance_bytes"], row["years_of_life"]) == ("nvme", None, None)
     worn = report(trace, life_bytes=7 * 10**15).writes_per_day[-1]
-    assert worn["years_of_life"] == pytest.approx(7e15 / worn["written_bytes_per_day"] / 365.25)
-    shown = run_cli("kvdistill", "report", trace, "--markdown", "--drive-endurance", "7PB").stdout
+    assert worn["years_of_life"] == pytest.approx(7e15 / worn["written_bytes_per_day"] / 365)
+    shown = run_cli("kvdistill", "report", trace, "--markdown", "--endurance", "7PB").stdout
     assert "7.00 PB" in shown
     assert "cannot tell what a day brings" in shown
     assert "writes a day | endurance" in shown
