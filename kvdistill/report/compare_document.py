@@ -58,9 +58,9 @@ def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -
         warnings=compared.warnings,
         highlights=_highlights(compared),
         chapters=[
-            Chapter("Trials that disagree", _disagreeing(compared)),
             Chapter("Distributions beside each other", _distributions(sides)),
             Chapter("Over time beside each other", _over_time(sides)),
+            Chapter("Trials that disagree", _disagreeing(compared)),
             Chapter("Sides", tables),
             Chapter("Figures", _figures(compared, numbers)),
         ],

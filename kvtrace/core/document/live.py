@@ -27,8 +27,8 @@ _COLOURS = {
 }
 _DASHES = dict(zip(_COLOURS, ("solid", "dashed", "dotted", "dotdash", [9, 3], [2, 2]), strict=True))
 _ID = re.compile(r'"(p\d+)"')
-_MAX_ROW_LABELS = 30
-"""Letters of a legend in one row; longer ones stand below each other, so that a phone shows them whole."""
+_LEGEND_PIXELS, _SAMPLE_PIXELS, _LETTER_PIXELS, _ROW_PIXELS = 330, 40, 7, 20
+"""Of a legend: its width, so that a phone shows it whole, and what its parts take."""
 
 
 def live_script() -> str:
@@ -155,10 +155,12 @@ def _name(plot: Any, drawn: list[tuple[str, list[Any]]]) -> None:
 
     if len(drawn) < 2:  # noqa: PLR2004 - one needs no name
         return
-    is_long = sum(len(label) for label, _ in drawn) > _MAX_ROW_LABELS
-    items = [LegendItem(label=label, renderers=parts) for label, parts in drawn]
-    style: dict[str, Any] = {"label_text_font_size": "12px", "margin": 0, "padding": 2, "spacing": 2 if is_long else 12}
+    widest = max(len(label) for label, _ in drawn)
+    columns = max(1, _LEGEND_PIXELS // (_SAMPLE_PIXELS + widest * _LETTER_PIXELS))
+    # Else what the legend takes would be the plot's.
+    plot.height = HEIGHT_PIXELS + _ROW_PIXELS * (-(-len(drawn) // columns) - 1)
+    style: dict[str, Any] = {"label_text_font_size": "12px", "margin": 0, "padding": 2, "spacing": 4, "ncols": columns}
     style |= {"border_line_color": None, "background_fill_color": None, "label_text_color": "#75808c"}
-    direction: Any = "vertical" if is_long else "horizontal"
-    legend = Legend(items=items, click_policy="hide", orientation=direction, **style)
+    items = [LegendItem(label=label, renderers=parts) for label, parts in drawn]
+    legend = Legend(items=items, click_policy="hide", orientation="horizontal", **style)
     plot.add_layout(legend, "above")
