@@ -8,6 +8,7 @@ script of ours.
 from __future__ import annotations
 
 import json
+import math
 import re
 from importlib import resources
 from typing import Any
@@ -26,6 +27,7 @@ _COLOURS = {
     "sixth": "#d0437a",
 }
 _DASHES = dict(zip(_COLOURS, ("solid", "dashed", "dotted", "dotdash", [9, 3], [2, 2]), strict=True))
+_MANY_DECADES = 3
 _ID = re.compile(r'"(p\d+)"')
 _LEGEND_PIXELS, _SAMPLE_PIXELS, _LETTER_PIXELS, _ROW_PIXELS = 330, 40, 7, 20
 """Of a legend: its width, so that a phone shows it whole, and what its parts take."""
@@ -66,8 +68,8 @@ def live_figure(picture: Picture) -> str:
         outline_line_color=None,
     )
     plot.toolbar.logo = None
-    _set_axis(plot.xaxis, plot.x_range, picture.x)
-    _set_axis(plot.yaxis, plot.y_range, picture.y)
+    _set_axis(plot.xaxis, plot.x_range, picture.x, picture.coordinates(is_x=True))
+    _set_axis(plot.yaxis, plot.y_range, picture.y, picture.coordinates(is_x=False))
     drawn = [*_lines(plot, picture), *_boxes(plot, picture)]
     _mark(plot, picture)
     _name(plot, drawn)
@@ -80,7 +82,7 @@ def live_figure(picture: Picture) -> str:
     return named.replace("</", "<\\/")
 
 
-def _set_axis(axis: Any, extent: Any, spec: PlotAxis) -> None:
+def _set_axis(axis: Any, extent: Any, spec: PlotAxis, drawn: list[float]) -> None:
     from bokeh.models import FixedTicker, NumeralTickFormatter, PrintfTickFormatter
 
     axis.axis_label = spec.heading
@@ -92,8 +94,21 @@ def _set_axis(axis: Any, extent: Any, spec: PlotAxis) -> None:
     if spec.ticks:
         axis.ticker = FixedTicker(ticks=[at for at, _ in spec.ticks])
         axis.major_label_overrides = dict(spec.ticks)
+    elif spec.is_log:
+        # Bokeh's own leave most of an axis of one to two decades without a number.
+        axis.ticker = FixedTicker(ticks=log_ticks([value for value in drawn if value > 0]))
+        axis.formatter = PrintfTickFormatter(format="%g")
     else:
-        axis.formatter = PrintfTickFormatter(format="%g") if spec.is_log else NumeralTickFormatter(format="0,0.[000]")
+        axis.formatter = NumeralTickFormatter(format="0,0.[000]")
+
+
+def log_ticks(values: list[float]) -> list[float]:
+    """Return ticks for a logarithmic axis of `values`: 1, 2 and 5 of each decade, of many decades the powers alone."""
+    if not values:
+        return []
+    first, last = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    steps = (1, 2, 5) if last - first <= _MANY_DECADES else (1,)
+    return [step * 10.0**power for power in range(first, last + 1) for step in steps]
 
 
 def _lines(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:

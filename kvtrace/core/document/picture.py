@@ -81,6 +81,12 @@ class Picture:
     marks: tuple[tuple[float, str], ...] = ()
     has_points: bool = False
 
+    def coordinates(self, *, is_x: bool) -> list[float]:
+        """Return all places on one axis."""
+        lines = [line.x if is_x else line.y for line in self.lines]
+        sides = [(boxes.left, boxes.right) if is_x else (boxes.bottom, boxes.top) for boxes in self.boxes]
+        return [value for part in [*lines, *(side for pair in sides for side in pair)] for value in part]
+
 
 def picture_of(chart: Chart) -> Picture:
     """Return `chart` as lines and boxes in the units of its axes."""

@@ -24,6 +24,7 @@ from kvtrace.core.document.document import (
     show_decimal,
 )
 from kvtrace.core.document.html import html_page
+from kvtrace.core.document.live import log_ticks
 from kvtrace.core.document.picture import picture_of
 
 _SCRIPTS = re.compile(r"<script>.*?</script>", re.DOTALL)
@@ -87,6 +88,12 @@ def test_axes_name_their_units_and_the_tail_takes_as_much_room_as_the_rest():
     rate = picture_of(Chart("b", ChartShape.STEPS, Unit.NS, Unit.BYTES_PER_S, [steps], 1e9))
     assert (rate.x.heading, rate.y.heading) == ("time (s)", "bandwidth (GB/s)")
     assert (rate.lines[0].x, rate.lines[0].y) == ([0, 1, 1, 2], [2, 2, 1, 1])
+
+
+def test_a_logarithmic_axis_has_numbers_all_along():
+    assert log_ticks([40, 900]) == [10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
+    assert log_ticks([0.002, 900]) == [0.001, 0.01, 0.1, 1, 10, 100, 1000]
+    assert log_ticks([]) == []
 
 
 def test_trials_of_a_side_share_a_colour_and_charts_to_compare_end_alike():
