@@ -1,4 +1,4 @@
-"""Who acts when, as records: events in a heap, and requests of a file that come after others."""
+"""Who acts when, as records: events in a heap, the batch's clock, what users ask, and who comes after whom."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ def int64s(names: str) -> np.dtype[Any]:
 
 EVENT = int64s("when actor")
 """Who acts when: at a time in ns, or at a count of the batch's clock."""
+
+BATCH = int64s("size bytes step_ns steps since_ns due_ns waiting")
+"""The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the
+clock of steps, and the time when it stood there; when the first that waits for the clock is due, and how many wait."""
+
+ASKED = int64s("arrival_ns request_id session_id turn input_tokens output_tokens qos kind")
+"""A request of a user, as in the requests table."""
 
 FOLLOWER = int64s("request delay_ns is_of_start")
 """A request that waits for another, and how long after its start, or after the end of its answer, it may come."""

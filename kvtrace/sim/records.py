@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.core.structures import Structure, number, part, record, table
-from kvtrace.sim.events import EVENT, Following, int64s
+from kvtrace.sim.events import ASKED, BATCH, EVENT, Following, int64s
 from kvtrace.users.synthetic import USER
 
 UNBOUNDED = 2**62
@@ -132,16 +132,9 @@ PIECE = int64s("bytes kind window token_bytes state_bytes")
 """What a chunk consists of: bytes of all ranks, kind, window in tokens; and what one rank reads in a decode step, for
 each token and of a state."""
 
-BATCH = int64s("size bytes step_ns steps since_ns due_ns waiting")
-"""The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the
-clock of steps, and the time when it stood there; when the first that waits for the clock is due, and how many wait."""
-
 WANTED = int64s("tier slot leaving lower")
 """At a depth of demotions: the tier that makes room, for which slot, which it gives up (NONE: not yet
 chosen), and the tier that takes that (NONE: none does)."""
-
-ASKED = int64s("arrival_ns request_id session_id turn input_tokens output_tokens qos kind")
-"""A request of a user, as in the requests table."""
 
 FIRST_TOKEN = int64s("with_cache_ns without_cache_ns")
 

@@ -271,6 +271,14 @@ def _check_queue(preset: Preset, require: Callable[[bool, str], None]) -> None:
         not any(tier.whole_offers for tier in preset.tiers) or not is_queued,
         "whole_offers and store_queue are two ways to store: one preset has one of them",
     )
+    require(
+        not (is_queued and last.request_writes),
+        f"tiers.{last.name}.request_writes is of a request's own writes: with store_queue, which has none, set it to 0",
+    )
+    require(
+        not (last.bucket_objects and last.evict_every),
+        f"tiers.{last.name}: evict_every gives up objects, and bucket_objects buckets; leave one of the two out",
+    )
 
 
 def _check_staging(preset: Preset, require: Callable[[bool, str], None]) -> None:

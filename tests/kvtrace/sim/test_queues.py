@@ -180,6 +180,14 @@ def test_every_row_is_what_plain_python_says(semantics, data):
             "bucket_objects needs recency=head-first",
         ),
         (["tiers.nvme.bucket_bytes=0"], "bucket_bytes"),
+        (["tiers.nvme.store_queue=9", "tiers.nvme.request_writes=1"], "request_writes is of a request's own writes"),
+        (
+            [
+                *(f"tiers.nvme.{k}" for k in ("store_queue=9", "heartbeat=1s", "bucket_objects=5", "evict_every=1s")),
+                "tiers.nvme.request_writes=0",
+            ],
+            "evict_every gives up objects, and bucket_objects buckets",
+        ),
     ],
 )
 def test_a_wrong_knob_is_one_line(settings, message):
