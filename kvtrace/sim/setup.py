@@ -14,7 +14,7 @@ from kvtrace.requests.requests import Requests
 from kvtrace.requests.turns.waits import Waits
 from kvtrace.sim import empty, records
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
-from kvtrace.sim.events import EVENT
+from kvtrace.sim.events import ASKED, EVENT
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, bytes_of
@@ -120,7 +120,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     world.made_size = np.empty(rows, np.int64)
     world.made_kind = np.zeros(rows if world.knobs.bucketed else 0, np.int8)
     world.row_offsets = np.zeros(rows if world.knobs.bucketed else 0, np.int64)
-    world.log = np.empty(rows if requests is None else 0, records.ASKED)
+    world.log = np.empty(rows if requests is None else 0, ASKED)
     world.first_token = np.empty(rows if has_times(preset) else 0, records.FIRST_TOKEN)
     room = max(ROOM, *(tier.bucket_objects for tier in preset.tiers))
     world.chain, world.where = np.empty(room, np.int64), np.empty(room, np.int8)
