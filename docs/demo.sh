@@ -28,4 +28,16 @@ checked=; if [ -f "$DEMO/fio/closeness.json" ]; then checked=$DEMO/fio; fi
 "$BIN/kvdistill" sql "$DEMO/trace.parquet" \
     "SELECT op, phase, count(*) AS operations FROM trace GROUP BY ALL ORDER BY ALL"
 
-say "Made: $DEMO/trace.parquet, $DEMO/run/, $DEMO/report.html, $DEMO/fio/*.fio"
+say "What came out"
+"$BIN/python" -c 'import json, sys
+with open(sys.argv[1]) as file:
+    print("replay:", json.load(file)["summary"]["verdict"])' "$DEMO/run/run.json"
+cat << END
+report: $DEMO/report.html, for any browser, without network
+jobs:   $DEMO/fio/stat.fio, and the exact replay $DEMO/fio/replay.fio
+
+Next, each one command:
+  $BIN/kvtrace size examples/conversation.jsonl --source mooncake --model llama3.1-70b --tp 4 --preset vllm-fs --target-hit 70%
+  $BIN/kvreplay sweep $DEMO/trace.parquet --tier nvme=$DEMO/scratch -o $DEMO/sweep
+  $BIN/kvdistill fio --gen "--preset lmcache-disk --users 100" -o $DEMO/jobs
+END

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvreplay.commands import compare, discover, engine, probe, sweep
+from kvreplay.commands import compare, discover, engine, mlperf, probe, sweep
 from kvreplay.commands import run as replays
 from kvtrace.core.app import add_command, make_app
 from kvtrace.core.app import run as run_app
@@ -18,6 +18,7 @@ for command in (
     sweep.sweep,
     compare.compare,
     engine.engine,
+    mlperf.mlperf,
     discover.discover,
     probe.probe,
 ):

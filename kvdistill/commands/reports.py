@@ -24,6 +24,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print the result as CSV.")]
 
 
+# Long: a command is as long as its options.
 def report(
     paths: Annotated[
         list[Path],
@@ -40,6 +41,14 @@ def report(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as Markdown.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print every figure on a CSV line of its own.")] = False,
     buckets: Annotated[int, typer.Option("--buckets", min=1, max=500, help="Stretches of equal time.")] = 48,
+    endurance: Annotated[
+        str | None,
+        typer.Option(
+            "--endurance",
+            help="What the drive may be written, such as 14PB (its TBW), for its years of life; else one write of the "
+            "tier's capacity a day for 5 years.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Say what traces hold, or what runs measured: on the terminal, or as a page, a workbook or text.
@@ -60,13 +69,15 @@ def report(
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.document.text import csv_lines
     from kvtrace.core.document.text import markdown as as_markdown
+    from kvtrace.core.units import parse_bytes
 
     if json + markdown + csv > 1:
         raise ConfigError("choose one of --json, --markdown and --csv")
     outputs = output or []
     check_names(outputs)
+    life_bytes = None if endurance is None else parse_bytes(endurance)
     with compile_announced():
-        results, documents, plain = read_reports(paths, buckets)
+        results, documents, plain = read_reports(paths, buckets, life_bytes)
     for path in outputs:
         write_report(documents, path, plain)
         log(f"wrote {path}")
@@ -83,28 +94,43 @@ def compare(
         list[Path],
         typer.Argument(metavar="A B...", help="Traces, or folders of runs, trials or probes; the first is the base."),
     ],
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("-o", "--output", help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Put traces, runs or probes beside each other: ratios to the first, with confidence from trials.
+    """Say which of runs, traces or probes is faster, by how much, and how sure trials make that.
 
-    Every figure of the report is compared: rates, percentiles, hit ratios, sizes; those of simulated tiers are a
-    model's and left out. Runs that fell behind, failed, were verified or whose trials disagree are named first.
+    One sentence first; then what to doubt: runs that fell behind, failed, were verified or whose trials disagree. Every
+    figure of the report is compared: rates, percentiles, hit ratios, sizes; those of simulated tiers are a model's and
+    left out.
 
     \b
     kvdistill compare before after
+    kvdistill compare before after -o compare.html
     kvdistill compare lru.parquet s3fifo.parquet --json
-    kvdistill report before after -o report.html
     """
-    from kvdistill.report.output import read_comparison
+    from dataclasses import replace
+
+    from kvdistill.report.output import check_names, read_comparison, write_report
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
 
+    outputs = output or []
+    check_names(outputs)
     with compile_announced():
         compared, document = read_comparison(paths)
+    for path in outputs:
+        write_report([document], path)
+        log(f"wrote {path}")
     if json:
         emit_json(compared)
+    elif outputs:
+        typer.echo(document.headline)
     else:
-        show_documents([document], hint="Distributions are in a page: kvdistill report A B -o report.html")
+        # The first line is the answer.
+        show_documents([replace(document, name="")], hint="Distributions are in a page: -o compare.html")
 
 
 def sql(

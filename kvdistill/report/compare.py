@@ -7,58 +7,21 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import msgspec
-
+from kvdistill.report.comparison.lines import ComparedLine, ComparedSide, Comparison, Key
+from kvdistill.report.comparison.verdict import spoiled, spreads, verdict
 from kvdistill.report.probe import TIMES, ProbeReport
 from kvdistill.report.report import JobsReport, Report, RunReport, SweepReport, TraceReport
 from kvdistill.report.request_tables import SERVING_FIGURES, SERVING_TIMES
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.run.serving import Serving, ServingTimes
-from kvtrace.core.statistics import DEFINITION, FEWEST_TRIALS, UNKNOWN, Ratio, differing, disagreements, ratio, spread
+from kvtrace.core.statistics import FEWEST_TRIALS, UNKNOWN, differing, disagreements, ratio
 
 _RATES = ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors")
 _PERCENTILES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
-_JUDGED = ("bandwidth_bytes_per_s", "operations_per_s", "latency_mean_ns", "latency_p50_ns")
-"""Figures that should repeat; tails are shown, not judged."""
 _MIXED = {"run", "trace"}
 """What is measured stands beside what was simulated: counts, bytes and sizes are of both."""
 _FAULTS = ("errors", "requeues", "splits")
-Key = tuple[str, str, str]
-"""Tier or layer, operation, figure."""
-
-
-class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure on one side; null where not all of its trials know it."""
-
-    median: float | None
-    low: float | None
-    high: float | None
-    ratio: Ratio
-    """To the first side."""
-
-
-class ComparedLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure on all sides."""
-
-    tier: str
-    op: str
-    name: str
-    sides: list[ComparedSide]
-
-
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Traces, runs or probes beside each other."""
-
-    names: list[str]
-    kind: str
-    """What all sides are: trace, run or probe; `run and trace` where runs stand beside what was simulated."""
-    trials: list[int]
-    settings: dict[str, list[Any]]
-    """Those that differ, one value a side."""
-    warnings: list[str]
-    lines: list[ComparedLine]
-    definition: str = DEFINITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +60,10 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         )
         for key in keys
     ]
+    names = [side.name for side in sides]
     return Comparison(
-        names=[side.name for side in sides],
+        verdict="; ".join(verdict(names, lines, at) for at in range(1, len(names))) + spoiled(names, found),
+        names=names,
         kind=" and ".join(sorted(set(kinds))),
         trials=[len(side.reports) for side in sides],
         settings=differing([_settings(side.reports[0]) for side in sides]),
@@ -122,8 +87,8 @@ def _side(values: list[float | None] | None, first: list[float | None] | None) -
     known = [value for value in values or [] if value is not None]
     compared = UNKNOWN if values is None or first is None else ratio(first, values)
     if not known or len(known) < len(values or []):
-        return ComparedSide(median=None, low=None, high=None, ratio=compared)
-    return ComparedSide(median=median(known), low=min(known), high=max(known), ratio=compared)
+        return ComparedSide(median=None, low=None, high=None, ratio=compared, trials=values or [])
+    return ComparedSide(median=median(known), low=min(known), high=max(known), ratio=compared, trials=values or [])
 
 
 def _figures(report: Report) -> Iterator[tuple[Key, float | None]]:
@@ -138,6 +103,7 @@ def _figures(report: Report) -> Iterator[tuple[Key, float | None]]:
 def _of_trace(report: TraceReport) -> Iterator[tuple[Key, float | None]]:
     yield ("", "", "span_ns"), report.span_ns
     yield ("", "", "requests"), report.requests
+    yield ("", "", "hit_ratio"), report.hit_ratio
     for name, value in (report.first_token or {}).items():
         yield ("", "", f"first_token_{name}"), value
     for tier in report.tiers:
@@ -263,8 +229,7 @@ def _warnings(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Ite
     if isinstance(first, RunReport) and first.run is not None:
         for tier in sorted({figures.tier for figures in first.run.summary.figures if figures.is_simulated}):
             yield f"{side.name}: tier {tier} is simulated: its figures are a model's and not compared"
-    judged = [(f"{tier} {op} {name}", spread(values)) for (tier, op, name), values in found.items() if name in _JUDGED]
-    for line in disagreements([(name, share) for name, share in judged if share is not None]):
+    for line in disagreements(spreads(found)):
         yield f"{side.name}: {line}"
     if not isinstance(first, TraceReport) and len(side.reports) < FEWEST_TRIALS:
         many = {1: "is one trial: its spread is unknown", 2: "has two trials: its intervals say little"}

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kvdistill.report.compare import ComparedLine, ComparedSide, Comparison, ReportedTrials
+from kvdistill.report.compare import ReportedTrials
+from kvdistill.report.comparison.lines import ComparedLine, ComparedSide, Comparison
+from kvdistill.report.comparison.verdict import disagreeing
 from kvdistill.report.report import RunReport
 from kvdistill.report.tables import by
 from kvtrace.core.document.document import (
@@ -22,7 +24,10 @@ from kvtrace.core.document.document import (
     Unit,
     columns_of,
 )
+from kvtrace.core.units import NS_PER_S, format_duration
 
+_AIR = 1.05
+"""Above the highest step."""
 _MARKS = {True: "yes", False: "no", None: "-"}
 _HIGHLIGHTED = (
     "bandwidth_bytes_per_s",
@@ -48,13 +53,16 @@ def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -
         tables.append(ReportTable("Settings that differ", Sheet.PARAMETERS, columns, differing))
     return Document(
         name="Comparison",
-        headline=f"{', '.join(compared.names[1:])} against {compared.names[0]}",
-        notes=compared.warnings,
+        headline=compared.verdict,
+        subject=[f"{number} {_side(side)}" for number, side in zip(numbers, sides, strict=True)],
+        warnings=compared.warnings,
         highlights=_highlights(compared),
         chapters=[
+            Chapter("Distributions beside each other", _distributions(sides)),
+            Chapter("Over time beside each other", _over_time(sides)),
+            Chapter("Trials that disagree", _disagreeing(compared)),
             Chapter("Sides", tables),
             Chapter("Figures", _figures(compared, numbers)),
-            Chapter("Distributions beside each other", _distributions(sides)),
         ],
     )
 
@@ -140,34 +148,90 @@ def unit_of(name: str) -> Unit:
     return next((unit for ending, unit in endings.items() if name.endswith(ending)), Unit.COUNT)
 
 
+def _side(side: ReportedTrials) -> str:
+    """Return what a side is, in a line: its name, its trials, and the drives of a run."""
+    first = side.reports[0]
+    drives = [] if not isinstance(first, RunReport) or first.run is None else list(first.run.drives())
+    told = [f"{name} on {facts['target']}" for name, facts in drives if facts.get("target")]
+    count = len(side.reports)
+    return ", ".join([side.name, f"{count} trial{'s' if count > 1 else ''}", *told])
+
+
+def _disagreeing(compared: Comparison) -> list[ReportTable]:
+    """Return each trial's value of the figures that should repeat and do not."""
+    lines = disagreeing(compared)
+    if not lines:
+        return []
+    columns = columns_of("text: tier, op, figure, side")
+    most = max(compared.trials)
+    columns += [ReportColumn(f"trial{at}", f"trial {at}", Unit.NUMBER) for at in range(1, most + 1)]
+    rows = []
+    for line in lines:
+        for name, side in zip(compared.names, line.sides, strict=True):
+            values = [Cell(value, unit_of(line.name)) for value in side.trials]
+            rows.append([line.tier, line.op, line.name, name, *values, *[None] * (most - len(values))])
+    return [ReportTable("Each trial", Sheet.PERFORMANCE, columns, rows, (), "", 4)]
+
+
 def _distributions(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
-    """Return the latencies of all runs in one picture a tier and operation, if more than one has them."""
+    """Return the times of each trial of all runs in one picture a tier and operation, if more than one has them."""
+    runs = [(n, s) for n, s in enumerate(sides) if isinstance(s.reports[0], RunReport)]
+    reports = [(n, s, at, r) for n, s in runs for at, r in enumerate(s.reports, 1) if isinstance(r, RunReport)]
+    # An open loop is judged by the response time.
+    measure = "response" if reports and all(r.response for *_, r in reports) else "latency"
     points = [
-        row | {"side": f"[{number}] {side.name}", "place": f"{row['tier']} {row['op']}"}
-        for number, side in enumerate(sides)
-        if isinstance(side.reports[0], RunReport)
-        for row in side.reports[0].distributions
-        if row["measure"] == "latency"
+        row
+        | {"side": f"[{n}] {s.name}{f' trial {at}' if len(s.reports) > 1 else ''}", "number": n}
+        | {"place": f"{row['tier']} {row['op']}"}
+        for n, s, at, report in reports
+        for row in report.distributions
+        if row["measure"] == measure and row["op"] != "delete"
     ]
+    title = "Response time" if measure == "response" else "Latency"
+    return [
+        _distribution(f"{title}: {place}", rows, title.lower())
+        for place, rows in by(points, "place")
+        if len({row["number"] for row in rows}) > 1
+    ]
+
+
+def _distribution(title: str, rows: list[dict[str, Any]], measure: str) -> ReportTable:
+    groups = by(rows, "side")
+    names = [name for name, _rows in groups]
+    columns = [ReportColumn("share", "share", Unit.SHARE), *(ReportColumn(n, n, Unit.NS) for n in names)]
+    found = {(row["side"], row["share"]): row["time_ns"] for row in rows}
+    cells = [[share, *(found.get((name, share)) for name in names)] for share in sorted({row["share"] for row in rows})]
+    series = []
+    for name, of in groups:
+        drawn = [row for row in of if row["share"] < 1]
+        times = [float(row["time_ns"]) for row in drawn]
+        series.append(Series(name, [row["share"] for row in drawn], times, colour=of[0]["number"]))
+    chart = Chart(title, ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, series, y_title=measure)
+    note = f"{measure.capitalize()} that the given share of operations did not exceed; a line a trial."
+    return ReportTable(title, Sheet.HISTOGRAMS, columns, cells, (chart,), note)
+
+
+def _over_time(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
+    """Return each run's bandwidth over time, of its first trial, on axes that end alike."""
+    runs = [(n, s, s.reports[0]) for n, s in enumerate(sides)]
+    seen = [(n, s, r) for n, s, r in runs if isinstance(r, RunReport) and r.over_time and r.bucket_ns]
+    if len(seen) < 2:  # noqa: PLR2004 - nothing beside it
+        return []
+    tier = seen[0][2].over_time[-1]["tier"]
+    lines = [(n, s, r.bucket_ns or 1, [row for row in r.over_time if row["tier"] == tier]) for n, s, r in seen]
+    names = ("read_bytes", "written_bytes")
+    most = max((row[name] * NS_PER_S / step for *_, step, rows in lines for row in rows for name in names), default=0.0)
+    end = max(row["start_ns"] + step for *_, step, rows in lines for row in rows)
+    columns = columns_of("ns: start_ns = from; bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written")
     tables = []
-    for place, rows in by(points, "place"):
-        groups = by(rows, "side")
-        if len(groups) < 2:  # noqa: PLR2004 - nothing beside it
-            continue
-        names = [name for name, _rows in groups]
-        columns = [ReportColumn("share", "share", Unit.SHARE), *(ReportColumn(n, n, Unit.NS) for n in names)]
-        found = {(row["side"], row["share"]): row["time_ns"] for row in rows}
-        shares = sorted({row["share"] for row in rows})
-        series = [Series(n, [float(r["time_ns"]) for r in of], [r["share"] for r in of]) for n, of in groups]
-        chart = Chart(f"Latency: {place}", ChartShape.CURVE, Unit.NS, Unit.SHARE, series)
-        tables.append(
-            ReportTable(
-                f"Latency: {place}",
-                Sheet.HISTOGRAMS,
-                columns,
-                [[share, *(found.get((name, share)) for name in names)] for share in shares],
-                (chart,),
-                "Latency that the given share of operations did not exceed; of each side's first trial.",
-            )
+    for number, side, step, rows in lines:
+        cells = [[row["start_ns"], *(row[name] * NS_PER_S / step for name in names)] for row in rows]
+        start = [float(row[0]) for row in cells]
+        series = [Series(label, start, [row[at] for row in cells]) for at, label in ((1, "read"), (2, "write"))]
+        title = f"Bandwidth of {tier}: [{number}] {side.name}"
+        chart = Chart(
+            title, ChartShape.STEPS, Unit.NS, Unit.BYTES_PER_S, series, float(step), x_end=float(end), y_end=most * _AIR
         )
+        note = f"Means over stretches of {format_duration(step)}, of the first trial."
+        tables.append(ReportTable(title, Sheet.HISTOGRAMS, columns, cells, (chart,), note))
     return tables

@@ -16,7 +16,7 @@ from kvdistill.report.tables import TIMES as TIMES_COLUMNS
 from kvtrace.core.document.document import Chapter, ReportTable, Sheet, table_of
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, RunFile, find_run
-from kvtrace.core.units import format_bytes, format_duration
+from kvtrace.core.units import format_decimal_bytes, format_duration
 
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
 
@@ -34,8 +34,8 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
     times: list[dict[str, Any]]
     """Times of operations, and by layer: object, application, q2d, requeued, d2c."""
     inside: list[dict[str, Any]]
-    """Each operation's latency cut in three: a request was at the device, only queued, or neither. No rows without
-    blocks.parquet."""
+    """Each operation's time cut in parts: not submitted yet, though due; a request was at the device, only queued, or
+    neither. No rows without blocks.parquet."""
 
 
 def layers(run_directory: Path) -> Layers | None:
@@ -87,7 +87,8 @@ def _moved(row: dict[str, Any], probe: dict[str, Any]) -> dict[str, Any]:
 def _times(row: dict[str, Any], probe: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the times of operations like `row`, and of each layer beneath."""
     op = row["op"]
-    found = [{"op": op, "layer": "object", "count": row["operations"]} | {name: row[name] for name in TIMES}]
+    layer = "object response" if row["is_response"] else "object"
+    found = [{"op": op, "layer": layer, "count": row["operations"]} | {name: row[name] for name in TIMES}]
     device = probe["block"]["directions"].get(op) or {}
     beneath = {
         "application": ((probe.get("application") or {}).get("times") or {}).get(op),
@@ -106,14 +107,15 @@ def _inside(db: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> dict[str, Any
     op, operations = row["op"], row["operations"]
     at_device_ns = _time_within(db, op, is_queued=False)
     queued_ns = _time_within(db, op, is_queued=True) - at_device_ns
-    above_ns = row["latency_ns"] - at_device_ns - queued_ns
-    parts = {"at_device": at_device_ns, "queued": queued_ns, "above": above_ns}
+    waiting_ns = row["waiting_ns"]
+    above_ns = row["latency_ns"] - waiting_ns - at_device_ns - queued_ns
+    parts = {"waiting": waiting_ns, "at_device": at_device_ns, "queued": queued_ns, "above": above_ns}
     span_ns = row["last_ns"] - row["first_ns"]
     return {
         "op": op,
         "operations": operations,
         "latency_ns": row["latency_ns"] / operations,
-        "in_flight_mean": row["latency_ns"] / span_ns if span_ns else None,
+        "in_flight_mean": (row["latency_ns"] - waiting_ns) / span_ns if span_ns else None,
         **{f"{name}_ns": ns / operations for name, ns in parts.items()},
         **{f"{name}_share": ns / row["latency_ns"] if row["latency_ns"] else None for name, ns in parts.items()},
     }
@@ -145,6 +147,7 @@ NEARLY_ALL, NEARLY_NONE = 0.98, 0.001
 """Of the objects' bytes, from which on, and below which, the device moved all and none of them."""
 DOMINATES = 0.5
 _LAYERS = {
+    "waiting": "before submission (due, and waiting for its turn)",
     "at_device": "at the device (driver, drive)",
     "queued": "queued in the kernel (plug, scheduler)",
     "above": "above the block layer (filesystem, copies, the replay's own waits)",
@@ -169,7 +172,7 @@ def findings(
 
 def _touched(row: dict[str, Any], *, is_buffered: bool) -> str:
     name, ratio = _VERBS[row["op"]], row["amplification"]
-    objects, device = format_bytes(row["object_bytes"]), format_bytes(row["device_bytes"])
+    objects, device = format_decimal_bytes(row["object_bytes"]), format_decimal_bytes(row["device_bytes"])
     later = ", or written back later by the kernel's own threads, which the probes do not see"
     if ratio < NEARLY_NONE:
         reason = "in the page cache" + later if row["op"] == "write" else "from the page cache or unwritten extents"
@@ -196,7 +199,7 @@ def _answered(calls: list[dict[str, Any]]) -> str:
 def _dominant(row: dict[str, Any]) -> str:
     shares = {part: row[f"{part}_share"] for part in _LAYERS}
     part = max(shares, key=lambda name: shares[name])
-    parts = ", ".join(f"{shares[name]:.1%} {words}" for name, words in _LAYERS.items())
+    parts = ", ".join(f"{shares[name]:.1%} {words}" for name, words in _LAYERS.items() if shares[name])
     judged = "dominates" if shares[part] > DOMINATES else "is the largest part, none dominates"
     deep = row["in_flight_mean"]
     crowd = (
@@ -223,12 +226,18 @@ def _faults(probe: dict[str, Any]) -> list[str]:
 
 _SHOWN_LAYERS = {
     "object": "the operation, as the replay saw it",
+    "object response": "the operation, from when it was due",
     "application": "each call (VFS)",
     "q2d": "each request in the kernel's queue (Q2D)",
     "requeued": "of it, from each requeue to the next issue",
     "d2c": "each request at the device (D2C)",
 }
-_PARTS = {"at_device": "at the device", "queued": "only queued", "above": "above the block layer"}
+_PARTS = {
+    "waiting": "before submission",
+    "at_device": "at the device",
+    "queued": "only queued",
+    "above": "above the block layer",
+}
 
 
 def layer_chapter(found: Layers) -> Chapter:
@@ -246,11 +255,12 @@ def _inside_tables(found: Layers) -> list[ReportTable]:
     if not found.inside:
         return []
     parts = "; ".join(f"ns: {part}_ns = {heading}; share: {part}_share = share" for part, heading in _PARTS.items())
-    spec = f"text: op; count: operations; ns: latency_ns = mean latency; {parts}; number: in_flight_mean = in flight"
+    spec = f"text: op; count: operations; ns: latency_ns = mean time; {parts}; number: in_flight_mean = in flight"
     note = (
-        "The mean latency of an operation, cut by what the block layer held meanwhile: any request of its direction at "
-        "the device; none there, but some queued; or none at all. Exact with one operation in flight; with more, "
-        "requests of the others count, too. Warm-up included."
+        "The mean time of an operation, cut by what the block layer held meanwhile: any request of its direction at "
+        "the device; none there, but some queued; or none at all. In an open loop it begins when the operation was "
+        "due, and what passed before its submission is a part of its own. Exact with one operation in flight; "
+        "with more, requests of the others count, too. Warm-up included."
     )
     return [table_of("Parts of the latency", Sheet.DEVICE, spec, found.inside, note)]
 

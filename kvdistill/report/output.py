@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kvdistill.report.compare import Comparison, ReportedTrials, comparable, compare
+from kvdistill.report.compare import ReportedTrials, comparable, compare
 from kvdistill.report.compare_document import comparison_document
+from kvdistill.report.comparison.lines import Comparison
 from kvdistill.report.jobs_document import jobs_document
 from kvdistill.report.mlperf_sheets import mlperf_sheets
 from kvdistill.report.probe_tables import probe_document
@@ -39,14 +40,16 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
-def read_reports(paths: Sequence[Path], buckets: int) -> tuple[list[Report], list[Document], list[PlainSheet]]:
+def read_reports(
+    paths: Sequence[Path], buckets: int, life_bytes: int | None = None
+) -> tuple[list[Report], list[Document], list[PlainSheet]]:
     """Return the reports of `paths`, trials one by one, their documents, and MLPerf's sheets of the runs among them.
 
     The first document compares, if there are several of a kind.
 
     Raises what `report` raises.
     """
-    sides = _read(paths, buckets)
+    sides = _read(paths, buckets, life_bytes)
     every = [found for side in sides for found in side.reports]
     names = [
         side.name if trial == path else f"{side.name}/{trial.name}"
@@ -62,14 +65,14 @@ def read_reports(paths: Sequence[Path], buckets: int) -> tuple[list[Report], lis
 
 def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
     """Return what is at `paths` beside each other, and its document. Raises what `report` and `compare` raise."""
-    sides = _read(paths, BUCKETS)
+    sides = _read(paths, BUCKETS, None)
     compared = compare(sides)
     return compared, comparison_document(compared, sides)
 
 
-def _read(paths: Sequence[Path], buckets: int) -> list[ReportedTrials]:
+def _read(paths: Sequence[Path], buckets: int, life_bytes: int | None) -> list[ReportedTrials]:
     return [
-        ReportedTrials(name, [report(trial, buckets) for trial in trials_of(path)])
+        ReportedTrials(name, [report(trial, buckets, life_bytes) for trial in trials_of(path)])
         for name, path in zip(names_of(paths), paths, strict=True)
     ]
 

@@ -16,7 +16,7 @@ from kvdistill.queries.measured import named_tiers
 from kvdistill.queries.views import read_json, register
 from kvdistill.report.probe import ProbeReport, probe_report
 from kvdistill.report.run import CLOSENESS, RunReport, run_report
-from kvdistill.report.subject import Subject, subject_of, writes_per_day
+from kvdistill.report.subject import Subject, hit_ratio, subject_of, writes_per_day
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.metadata import Metadata
@@ -61,6 +61,8 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     """name, capacity_bytes, peak and end live bytes, hits and hit ratio (null if the trace does not say)."""
     reuse: list[dict[str, Any]]
     """By tier: how far apart accesses to an object are, in bytes of others; `bins` by powers of two."""
+    hit_ratio: float | None = None
+    """Of all tiers together; null if the trace does not say."""
     operations: list[dict[str, Any]]
     sizes: list[dict[str, Any]]
     size_bins: list[dict[str, Any]]
@@ -72,10 +74,10 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     """Modelled, by percentile; null if the trace models no computing."""
 
 
-def report(path: Path, buckets: int = BUCKETS) -> Report:
+def report(path: Path, buckets: int = BUCKETS, life_bytes: int | None = None) -> Report:
     """Return the report of the trace, or the folder of a run, a probe, checked jobs or an import, at `path`.
 
-    Time is in `buckets` equal stretches.
+    Time is in `buckets` equal stretches; `life_bytes` is what a drive may be written until it is worn out.
 
     Raises:
         ConfigError: the folder holds nothing to report.
@@ -83,20 +85,20 @@ def report(path: Path, buckets: int = BUCKETS) -> Report:
 
     """
     if path.is_dir():
-        return _folder_report(path, buckets)
+        return _folder_report(path, buckets, life_bytes)
     try:
         reader = tables.open_table(path, TRACE)
     except TraceError as error:
         if "holds the table 'ops'" in str(error):
-            return run_report(path, buckets)
+            return run_report(path, buckets, life_bytes)
         raise
-    return _trace_report(path, reader.meta, buckets)
+    return _trace_report(path, reader.meta, buckets, life_bytes)
 
 
-def _folder_report(path: Path, buckets: int) -> Report:
+def _folder_report(path: Path, buckets: int, life_bytes: int | None) -> Report:
     refuse_cut_off(path)
     if (path / OPS_FILE).is_file():
-        return run_report(path / OPS_FILE, buckets)
+        return run_report(path / OPS_FILE, buckets, life_bytes)
     run = find_run(path)
     if run is not None:
         return summary_report(run)
@@ -110,14 +112,14 @@ def _folder_report(path: Path, buckets: int) -> Report:
     if closeness is not None:
         return JobsReport(name=path.resolve().name, closeness=closeness, profile=read_json(path / PROFILE))
     if (path / TRACE_FILE).is_file():
-        return report(path / TRACE_FILE, buckets)
+        return report(path / TRACE_FILE, buckets, life_bytes)
     raise ConfigError(
         f"{path}: no run of kvreplay in this folder ({OPS_FILE} is missing), no {PROBE_FILE}, {CLOSENESS} or "
         f"{TRACE_FILE}"
     )
 
 
-def _trace_report(path: Path, meta: Metadata, buckets: int) -> TraceReport:
+def _trace_report(path: Path, meta: Metadata, buckets: int, life_bytes: int | None) -> TraceReport:
     names = [tier.name for tier in meta.tiers]
     walked = trace_locality(tables.open_table(path, TRACE), len(names), path)
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
@@ -139,13 +141,14 @@ def _trace_report(path: Path, meta: Metadata, buckets: int) -> TraceReport:
             span_ns=span_ns,
             requests=span["requests"],
             tiers=_tiers(meta, walked.live),
+            hit_ratio=hit_ratio(meta),
             reuse=reuse_rows(names, walked.reuse),
             operations=operations,
             sizes=summarize(sizes),
             size_bins=bins(sizes),
             bucket_ns=bucket_ns if span_ns else None,
             over_time=named_tiers(over_time, names),
-            writes_per_day=writes_per_day(_written(operations), span_ns, meta),
+            writes_per_day=writes_per_day(_written(operations), span_ns, meta, life_bytes),
             first_token=_first_token(meta),
         )
 

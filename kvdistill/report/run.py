@@ -48,9 +48,10 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     bucket_ns: int | None = None
     """How long one stretch of `over_time` and `heat` is; null if nothing took time."""
     over_time: list[dict[str, Any]] = []
-    """What completed in each stretch, from the first submission that counts."""
+    """What moved in each stretch, by the time in flight, and what completed, from the first submission that counts."""
     heat: list[dict[str, Any]] = []
-    """Operations by when they completed and by latency, in powers of two."""
+    """Operations by when they completed and by their time, in powers of two: the response time in an open loop, else
+    the service time."""
     writes_per_day: list[dict[str, Any]] = []
     reuse: list[dict[str, Any]] = []
     """By tier: how far apart accesses to an object were, in bytes of others; `bins` by powers of two."""
@@ -62,7 +63,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """How close jobs distilled from this come, if `kvdistill fio --check` ran here; null otherwise."""
 
 
-def run_report(ops: Path, buckets: int) -> RunReport:
+def run_report(ops: Path, buckets: int, life_bytes: int | None = None) -> RunReport:
     """Return the report of the run whose table is `ops`, with run.json beside it if there is one."""
     meta = tables.open_table(ops, OPS).meta
     names = [tier.name for tier in meta.tiers]
@@ -93,7 +94,9 @@ def run_report(ops: Path, buckets: int) -> RunReport:
             bucket_ns=bucket_ns,
             over_time=named_tiers(over_time, names),
             heat=named_tiers(heat, names),
-            writes_per_day=writes_per_day({f["tier"]: f["io_bytes"] for f in counted if _wears(f)}, span_ns, meta),
+            writes_per_day=writes_per_day(
+                {f["tier"]: f["io_bytes"] for f in counted if _wears(f)}, span_ns, meta, life_bytes
+            ),
             reuse=reuse_rows(names, run_reuse(tables.open_table(ops, OPS), len(names))),
             probe=probe_report(ops.parent, buckets),
             layers=layers(ops.parent) if _is_probed(run) else None,

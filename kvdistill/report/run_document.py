@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from kvdistill.report.jobs_document import closeness_chapter
 from kvdistill.report.layers import layer_chapter
 from kvdistill.report.probe_tables import probe_chapter
 from kvdistill.report.request_tables import request_tables
 from kvdistill.report.run import RunReport
+from kvdistill.report.subject import hit_ratio
 from kvdistill.report.tables import (
     TIMES,
     distribution_tables,
@@ -35,48 +38,78 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.run.serving import Serving
-from kvtrace.core.units import format_count
+from kvtrace.core.units import format_count, format_duration
 
+_MAIN, _MOST = 4, 6
+"""Chapters, of those that every run has, that stand open; and the figures before them."""
+_IN_FLIGHT = "An operation's bytes are spread over the time in which it was in flight; it counts when it completes."
+_WEAR = (
+    "At this run's rate, which is not the service's unless it kept pace at speed 1. Padding counts; what the drive "
+    "writes inside does not."
+)
 _NO_SUMMARY = "run.json is missing: how the run was made, its device and its notes are unknown"
 _TARGET = "name target engine is_direct filesystem device device_model device_firmware scheduler"
 
 
 def run_document(report: RunReport) -> Document:
-    """Return the document of `report`."""
+    """Return the document of `report`: what was found, on what, six figures, what to doubt; details last and folded."""
     run = report.run
     verdict = "Run, without its summary" if run is None else run.summary.verdict
     if run is not None and run.status == "partial":
         verdict = f"PARTIAL: {verdict}"
     notes = [_NO_SUMMARY, *report.subject.notes] if run is None else _notes(run)
-    wear_note = (
-        "At this run's rate, which is not the service's unless it kept pace at speed 1. Padding counts; what the drive "
-        "writes inside does not."
-    )
-    rates = rate_tables(report.over_time, report.bucket_ns, "Counted when operations complete.")
-    maps = heat_tables(report.heat, report.bucket_ns)
-    wear = wear_table(report.writes_per_day, wear_note)
-    facts = parameters("Run", Sheet.PARAMETERS, _known(_facts(report)))
+    is_open = bool(report.response)
+    maps = heat_tables(report.heat, report.bucket_ns, "Response time" if is_open else "Latency")
+    is_main = [not table.title.endswith("delete") for table in maps]
+    rates = rate_tables(report.over_time, report.bucket_ns, _IN_FLIGHT)
+    latency, response = _of(report, "latency"), _of(report, "response")
+    times = [*_latencies(report), *(response if is_open else latency)]
+    waits = [_times("Lateness", report.lateness), *_of(report, "lateness")] if report.lateness else []
     chapters = [
-        Chapter("Throughput", [_figures(report), *rates, *_throughput(run)]),
-        Chapter("Latency", [*_latencies(report), *_of(report, "latency"), *_of(report, "response"), *maps]),
-        Chapter("Lateness", [_times("Lateness", report.lateness), *_of(report, "lateness")]),
+        Chapter("Tiers", [_figures(report), *_hits(run), *rates]),
+        Chapter("Latency", [*times, *(table for table, is_in in zip(maps, is_main, strict=True) if is_in)]),
+        Chapter("Requests, QoS and criteria", [*request_tables(run), *_throughput(run)]),
+        Chapter("Wear", [wear_table(report.writes_per_day, _WEAR), _device(run)]),
         *([] if report.layers is None else [layer_chapter(report.layers)]),
-        *([] if report.probe is None else [probe_chapter(report.probe)]),
-        Chapter("Requests, QoS and criteria", request_tables(run)),
+        *([] if report.closeness is None else [closeness_chapter(report.closeness)]),
+        *([] if report.probe is None else [replace(probe_chapter(report.probe), is_folded=True)]),
+        Chapter("Service time and lateness" if is_open else "Lateness", [*(latency if is_open else []), *waits]),
+        Chapter("Deletes over time", [table for table, is_in in zip(maps, is_main, strict=True) if not is_in]),
         Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
         Chapter("Reuse", reuse_tables(report.reuse)),
-        Chapter("Tiers and endurance", [*_hits(run), _device(run), wear]),
-        *([] if report.closeness is None else [closeness_chapter(report.closeness)]),
-        Chapter("What was run, and on what", [*_targets(run), facts]),
+        Chapter(
+            "What was run, and on what", [*_targets(run), parameters("Run", Sheet.PARAMETERS, _known(_facts(report)))]
+        ),
     ]
+    main = {
+        chapter.title for chapter in chapters[: _MAIN + (report.layers is not None) + (report.closeness is not None)]
+    }
     return Document(
         name=report.subject.file if run is None else run.trace.file,
         headline=verdict,
+        subject=_subject(run),
         notes=notes,
         warnings=_warnings(report),
         highlights=_highlights(report),
-        chapters=chapters,
+        chapters=[replace(chapter, is_folded=chapter.title not in main) for chapter in chapters],
     )
+
+
+def _subject(run: RunFile | None) -> list[str]:
+    """Return a line for each drive that the run was on, and one for what was replayed."""
+    if run is None:
+        return []
+    lines = []
+    for name, facts in run.drives():
+        where = [facts.get("target") or facts.get("engine"), facts.get("filesystem"), facts.get("device")]
+        where += [facts.get("device_model"), facts.get("device_firmware"), facts.get("engine")]
+        told = ", ".join(str(part) for part in dict.fromkeys(where) if part)
+        lines.append(f"{name}: {told}{' (simulated)' if facts.get('is_simulated') else ''}")
+    loop = {"open": "open loop, operations due at the trace's times", "closed": "closed loop, as fast as it goes"}
+    at = f" at speed {run.pacing.speed:g}" if run.pacing.loop == "open" and run.pacing.speed else ""
+    paced = loop.get(run.pacing.loop or "", "")
+    made = [run.trace.file, f"{paced}{at}", format_duration(run.summary.wall_ns) if run.summary.wall_ns else ""]
+    return [*lines, ", ".join(part for part in made if part)]
 
 
 def _warnings(report: RunReport) -> list[str]:
@@ -99,7 +132,7 @@ def _warnings(report: RunReport) -> list[str]:
 
 
 def _highlights(report: RunReport) -> list[Highlight]:
-    """Return the figures of the slowest tier that moved bytes, which is the one under test."""
+    """Return the figures that matter of the slowest tier that moved bytes, which is the one under test."""
     moved = [row for row in report.figures if row["bandwidth_bytes_per_s"] is not None]
     if not moved:
         return []
@@ -116,19 +149,33 @@ def _highlights(report: RunReport) -> list[Highlight]:
     ]
     # An open loop is judged by the response time: what waited to be submitted waited.
     measure, times = ("response", report.response) if report.response else ("latency", report.latency)
-    for row in times:
-        if row["tier"] == name and row["op"] != "delete":
-            quantile = next((q for q in ("p99_ns", "p95_ns", "p50_ns", "max_ns") if row[q] is not None), "max_ns")
-            shown = quantile.removesuffix("_ns").replace("_", ".")
-            found.append(
-                Highlight(
-                    f"{row['op']} {measure} {shown}, {name}", row[quantile], Unit.NS, f"of {format_count(row['count'])}"
-                )
-            )
+    found += [
+        _tail(f"{row['op']} {measure}", f", {name}", row, "")
+        for row in times
+        if row["tier"] == name and row["op"] != "delete"
+    ]
+    requests = None if report.run is None else report.run.requests
+    if requests is not None and requests.first_token is not None and requests.first_token.count:
+        found.append(
+            _tail("time to first token", "", msgspec.structs.asdict(requests.first_token), "requests, modelled")
+        )
+    share = None if report.run is None else hit_ratio(report.run.trace.metadata)
+    if share is not None:
+        found.append(Highlight("hit ratio, all tiers", share, Unit.SHARE, "of the trace's lookups, simulated"))
+    for row in report.writes_per_day:
+        if row["tier"] == name and row["years_of_life"] is not None:
+            found.append(Highlight(f"drive life, {name}", row["years_of_life"], Unit.YEARS, "at this rate, see Wear"))
     late = [row for row in report.lateness if row["tier"] == name]
     if late:
         found.append(Highlight(f"latest submission, {name}", max(row["max_ns"] for row in late), Unit.NS))
-    return found
+    return found[:_MOST]
+
+
+def _tail(what: str, where: str, row: dict[str, Any], of: str) -> Highlight:
+    """Return the highest of the percentiles to p99 that there are enough for."""
+    name = next((q for q in ("p99_ns", "p95_ns", "p50_ns", "max_ns") if row[q] is not None), "max_ns")
+    shown = name.removesuffix("_ns")
+    return Highlight(f"{what} {shown}{where}", row[name], Unit.NS, f"of {format_count(row['count'])} {of}".strip())
 
 
 def _notes(run: RunFile) -> list[str]:
@@ -183,9 +230,13 @@ def _hits(run: RunFile | None) -> list[ReportTable]:
         return []
     capacity = {tier.name: tier.capacity_bytes for tier in metadata.tiers}
     rows = [{"hits": None, "hit_ratio": None, **t, "capacity_bytes": capacity.get(t.get("name"))} for t in tiers]
+    total = hit_ratio(metadata)
+    if total is not None:
+        hits = sum(row["hits"] or 0 for row in rows)
+        rows.append({"name": "in total", "capacity_bytes": None, "hits": hits, "hit_ratio": total})
     spec = "text: name = tier; bytes: capacity_bytes = capacity; count: hits; share: hit_ratio = hit ratio"
-    note = "Of the simulation that made the whole trace, not of this run."
-    return [table_of("Tiers of the trace", Sheet.SUMMARY, spec, rows, note)]
+    note = "Shares of all lookups, of the simulation that made the whole trace, not of this run."
+    return [table_of("Hits by tier", Sheet.SUMMARY, spec, rows, note)]
 
 
 def _figures(report: RunReport) -> ReportTable:

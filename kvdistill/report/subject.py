@@ -8,8 +8,15 @@ from typing import Any
 import msgspec
 
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.statistics import SECONDS_PER_DAY
+from kvtrace.core.units import NS_PER_S
 
-_NS_PER_DAY = 86_400 * 10**9
+_NS_PER_DAY = SECONDS_PER_DAY * NS_PER_S
+LEAST_DRIVE_BYTES = 100 * 10**9
+"""No drive for a server is smaller: of a tier with less capacity no writes of the whole drive are told."""
+_DAYS_PER_YEAR = 365
+_YEARS, _WRITES_PER_DAY = 5, 1
+"""What a drive for mixed reading is sold to endure: a write of all of it a day, for so many years."""
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,10 +57,24 @@ def subject_of(path: Path, meta: Metadata) -> Subject:
     )
 
 
-def writes_per_day(written: dict[str, int], span_ns: int | None, meta: Metadata) -> list[dict[str, Any]]:
+def hit_ratio(meta: Metadata) -> float | None:
+    """Return the share of lookups that any tier answered, as the simulation that made a trace counted; else null."""
+    stats = meta.stats or {}
+    hits = [tier.get("hits") for tier in stats.get("tiers") or [] if isinstance(tier, dict)]
+    lookups = stats.get("lookups")
+    if not lookups or not hits or not all(isinstance(count, int) for count in (*hits, lookups)):
+        return None
+    return sum(count for count in hits if count) / lookups
+
+
+def writes_per_day(
+    written: dict[str, int], span_ns: int | None, meta: Metadata, life_bytes: int | None
+) -> list[dict[str, Any]]:
     """Return for each tier that was written the bytes a day at this rate; null without a time span.
 
     `capacity_writes_per_day` is in the capacity that the trace gave the tier: drive writes per day of such a drive.
+    `years_of_life` are those of a drive that may be written `life_bytes`; without that, of one of the tier's capacity
+    that endures `_WRITES_PER_DAY` for `_YEARS`, if a drive may be so small.
     """
     capacities = {tier.name: tier.capacity_bytes for tier in meta.tiers}
     rows = []
@@ -61,6 +82,9 @@ def writes_per_day(written: dict[str, int], span_ns: int | None, meta: Metadata)
         # Whole numbers first: a rate of a day has more digits than it is worth, but no rounding on the way.
         daily = count * _NS_PER_DAY / span_ns if span_ns else None
         capacity = capacities.get(tier)
+        is_drive = capacity is not None and capacity >= LEAST_DRIVE_BYTES
+        assumed = capacity * _WRITES_PER_DAY * _YEARS * _DAYS_PER_YEAR if capacity is not None and is_drive else None
+        life = life_bytes or assumed
         rows.append(
             {
                 "tier": tier,
@@ -69,6 +93,8 @@ def writes_per_day(written: dict[str, int], span_ns: int | None, meta: Metadata)
                 "written_bytes_per_day": daily,
                 "capacity_bytes": capacity,
                 "capacity_writes_per_day": daily / capacity if daily is not None and capacity else None,
+                "endurance_bytes": life,
+                "years_of_life": life / daily / _DAYS_PER_YEAR if life and daily else None,
             }
         )
     return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
+from kvdistill.report.subject import LEAST_DRIVE_BYTES
 from kvtrace.core.document.document import (
     Chart,
     ChartShape,
@@ -16,11 +17,11 @@ from kvtrace.core.document.document import (
     columns_of,
     table_of,
 )
-from kvtrace.core.units import format_duration
+from kvtrace.core.statistics import SECONDS_PER_DAY
+from kvtrace.core.units import NS_PER_S, format_decimal_bytes, format_duration
 
 TIMES = "mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99"
 """Columns of a distribution of times, for `columns_of`."""
-_NS_PER_S = 1e9
 
 
 def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) -> list[ReportTable]:
@@ -49,7 +50,7 @@ def rate_tables(over_time: list[dict[str, Any]], bucket_ns: int | None, note: st
     """Return bandwidth and rate over time, a table a tier; none if no time passed."""
     if bucket_ns is None:
         return []
-    seconds = bucket_ns / _NS_PER_S
+    seconds = bucket_ns / NS_PER_S
     columns = columns_of("""
         ns: start_ns = from
         per_s: reads_per_s = reads/s, writes_per_s = writes/s, deletes_per_s = deletes/s
@@ -114,10 +115,29 @@ def wear_table(rows: list[dict[str, Any]], note: str) -> ReportTable:
         ns: span_ns = in
         bytes_per_day: written_bytes_per_day = a day
         bytes: capacity_bytes = capacity
-        number: capacity_writes_per_day = capacity writes a day
+        number: drive_writes_per_day = drive writes a day
+        bytes: endurance_bytes = endurance
+        years: years_of_life = life
     """
-    text = f"Extrapolated: the mean rate, kept up for a day, in the capacity that the trace gave the tier. {note}"
-    return table_of("Drive writes per day", Sheet.SUMMARY, spec, rows, text)
+    said = [f"Extrapolated: the mean rate, kept up day and night. {note}"]
+    spans = [row["span_ns"] for row in rows if row["span_ns"]]
+    if spans and max(spans) < SECONDS_PER_DAY * NS_PER_S:
+        said.append(
+            f"{format_duration(max(spans))} cannot tell what a day brings: loads rise and fall, and a tier that still "
+            "fills up evicts less, and so writes otherwise, than a full one."
+        )
+    if any(row["endurance_bytes"] is None for row in rows):
+        said.append(
+            f"A tier of less than {format_decimal_bytes(LEAST_DRIVE_BYTES)} is no whole drive, so its drive's writes a "
+            "day and life are not known: --endurance says what the drive may be written."
+        )
+    else:
+        said.append("Endurance: --endurance, else one write of the capacity a day for 5 years.")
+    small = {row["tier"] for row in rows if (row["capacity_bytes"] or 0) < LEAST_DRIVE_BYTES}
+    shown = [
+        row | {"drive_writes_per_day": None if row["tier"] in small else row["capacity_writes_per_day"]} for row in rows
+    ]
+    return table_of("Wear", Sheet.SUMMARY, spec, shown, " ".join(said))
 
 
 def distribution_tables(points: list[dict[str, Any]]) -> list[ReportTable]:
@@ -130,11 +150,11 @@ def distribution_tables(points: list[dict[str, Any]]) -> list[ReportTable]:
         found = {(r["op"], r["share"]): r["time_ns"] for r in rows}
         shares = sorted({r["share"] for r in rows})
         series = [
-            Series(op, [float(r["time_ns"]) for r in part], [float(r["share"]) for r in part])
-            for op, part in by(rows, "op")
+            Series(op, [r["share"] for r in part], [float(r["time_ns"]) for r in part])
+            for op, part in by([row for row in rows if row["share"] < 1], "op")
         ]
         name = "Response time" if measure == "response" else measure.capitalize()
-        chart = Chart(f"{name} on {tier}", ChartShape.CURVE, Unit.NS, Unit.SHARE, series)
+        chart = Chart(f"{name} on {tier}", ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, series, y_title=name.lower())
         title = f"{name} distribution: {tier}"
         table = [[share, *(found.get((op, share)) for op in ops)] for share in shares]
         note = f"{name} that the given share of operations did not exceed, by nearest rank; - with too few of them."
@@ -142,26 +162,27 @@ def distribution_tables(points: list[dict[str, Any]]) -> list[ReportTable]:
     return tables
 
 
-def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None) -> list[ReportTable]:
-    """Return counts of operations by completion time and latency, a map a tier and op."""
+def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None, measure: str) -> list[ReportTable]:
+    """Return counts of operations by completion and by `measure`, which names a time, a map a tier and op."""
     tables = []
     end = float(max((row["start_ns"] for row in heat), default=0) + (bucket_ns or 0))
     for (tier, op), group in groupby(heat, key=lambda row: (row["tier"], row["op"])):
         rows = list(group)
         most = max(r["operations"] for r in rows)
         chart = Chart(
-            f"Latency of {op}s on {tier} over time",
+            f"{measure} of {op}s on {tier} over time",
             ChartShape.CELLS,
             Unit.NS,
             Unit.NS,
             [shaded(op, rows, "start_ns", "low_ns", "operations")],
             float(bucket_ns or 0),
             x_end=end,
+            y_title=measure.lower(),
         )
-        title = f"Latency over time: {tier} {op}"
-        spec = "ns: start_ns = from, low_ns = latency from; count: operations"
+        title = f"{measure} over time: {tier} {op}"
+        spec = f"ns: start_ns = from, low_ns = {measure.lower()} from; count: operations"
         note = (
-            f"The strongest colour is {most:,} in a cell, which spans {format_duration(bucket_ns)} and latencies up to "
+            f"The strongest colour is {most:,} in a cell, which spans {format_duration(bucket_ns)} and times up to "
             "twice its first."
         )
         tables.append(table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(chart,)))

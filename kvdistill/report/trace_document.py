@@ -38,18 +38,19 @@ def trace_document(report: TraceReport) -> Document:
         notes=notes,
         highlights=_highlights(report),
         chapters=[
-            Chapter("What this is", [parameters("Origin", Sheet.PARAMETERS, facts)]),
             Chapter("Tiers and operations", [_tiers(report), _operations(report)]),
             Chapter("Over time", rate_tables(report.over_time, report.bucket_ns, "By the trace's own clock.")),
+            Chapter("Wear", [wear_table(report.writes_per_day, "Writes to flash inside the drive are more.")]),
             Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
             Chapter("Reuse", reuse_tables(report.reuse)),
-            Chapter("Endurance", [wear_table(report.writes_per_day, "Writes to flash inside the drive are more.")]),
+            Chapter("What this is", [parameters("Origin", Sheet.PARAMETERS, facts)], is_folded=True),
             Chapter(
                 "Not in a trace",
                 [
                     parameters("QoS", Sheet.QOS, {"latency": _NOT_MEASURED}),
                     parameters("Device", Sheet.DEVICE, {"block layer": _NOT_MEASURED}),
                 ],
+                is_folded=True,
             ),
         ],
     )
@@ -63,19 +64,21 @@ def _headline(report: TraceReport) -> str:
 
 def _highlights(report: TraceReport) -> list[Highlight]:
     found = [Highlight("time span", report.span_ns, Unit.NS, "of the trace's clock")]
-    found += [
-        Highlight(f"hit ratio of {tier['name']}", tier["hit_ratio"], Unit.SHARE, "of all lookups, simulated")
-        for tier in report.tiers
-        if tier["hit_ratio"] is not None
-    ]
+    if report.hit_ratio is not None:
+        found.append(Highlight("hit ratio, all tiers", report.hit_ratio, Unit.SHARE, "of all lookups, simulated"))
+    last = report.tiers[-1]["hit_ratio"] if report.tiers else None
+    if last is not None:
+        name = report.tiers[-1]["name"]
+        found.append(Highlight(f"hit ratio of {name}", last, Unit.SHARE, "of all lookups, simulated"))
     for row in report.writes_per_day[-1:]:
         name = row["tier"]
         read = sum(o["bytes"] for o in report.operations if (o["tier"], o["op"]) == (name, "read"))
         found += [
             Highlight(f"read from {name}", read, Unit.BYTES),
             Highlight(f"written to {name}", row["written_bytes"], Unit.BYTES),
-            Highlight(f"drive writes per day, {name}", row["capacity_writes_per_day"], Unit.NUMBER, "at this rate"),
         ]
+        if row["years_of_life"] is not None:
+            found.append(Highlight(f"drive life, {name}", row["years_of_life"], Unit.YEARS, "at this rate, see Wear"))
     return found
 
 
@@ -104,7 +107,10 @@ def _tiers(report: TraceReport) -> ReportTable:
         share: hit_ratio = hit ratio
     """
     note = "Hits are those of the simulation that made the trace, over all its lookups."
-    return table_of("Tiers", Sheet.SUMMARY, spec, report.tiers, note)
+    total = {"name": "in total", **dict.fromkeys(("capacity_bytes", "peak_live_bytes", "end_live_bytes"))}
+    total |= {"hits": sum(tier["hits"] or 0 for tier in report.tiers), "hit_ratio": report.hit_ratio}
+    rows = [*report.tiers, *([total] if report.hit_ratio is not None else [])]
+    return table_of("Tiers", Sheet.SUMMARY, spec, rows, note)
 
 
 def _operations(report: TraceReport) -> ReportTable:

@@ -72,7 +72,8 @@ def _late_submission(found: Evidence, waited: str) -> Cause:
 def _late_dependencies(found: Evidence, waited: str) -> Cause:
     if _is_drive(found):
         return LimitCause.DRIVE, _drive_reason(found)
-    return LimitCause.DEPENDENCIES, f"{waited} waiting for earlier operations of the same request or object"
+    chain = f"{waited} waiting for earlier operations of the same request or object"
+    return LimitCause.DEPENDENCIES, f"{chain}: more in flight would not help, sooner answers would"
 
 
 def _closed(found: Evidence, *, copies: bool) -> Cause:

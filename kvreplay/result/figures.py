@@ -178,7 +178,7 @@ def summarize(
         skipped_rows=skipped_rows,
         absent_deletes=absent_deletes,
         definitions=DEFINITIONS,
-        generation=None if driven is None else _generation(driven, queue_depth),
+        generation=None if driven is None or not driven.wall_ns else _generation(driven, queue_depth),
     )
 
 

@@ -93,7 +93,7 @@ def opening(setting: Setting, begun: Preparation) -> RunBegun:
         tiers={t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in setting.tiers if t},
         pacing=PacingNote(loop=setting.pacer.name, speed=setting.pacer.speed),
         engine=_engine(setting, begun.chosen),
-        window=_window(setting),
+        window=window_note(setting),
         preconditioned=begun.preconditioned,
         populated=begun.populated,
         prepared=begun.prepared,
@@ -176,7 +176,8 @@ def _engine(setting: Setting, chosen: Chosen) -> EngineNote:
     )
 
 
-def _window(setting: Setting) -> WindowNote:
+def window_note(setting: Setting) -> WindowNote:
+    """Return which rows of the trace are replayed."""
     window = setting.window
     names = [tier.name for tier in setting.reader.meta.tiers]
     return WindowNote(

@@ -84,6 +84,9 @@ def _window(finished: FinishedRun) -> str:
         return f"recorded {window.rows:,} operations of {window.limit}, over {format_duration(window.span_ns)}"
     part = "the whole trace" if window.is_whole_trace else f"the trace's start, --limit {window.limit}"
     if window.repeats is not None:
+        if finished.run.status == "partial":
+            again = f"{part if window.limit else 'the trace'} again and again"
+            return f"was to replay {again} for {format_duration(window.runtime_ns)} (--runtime)"
         part = f"{part if window.limit else 'the trace'} {window.repeats:.3g} times in {_runtime(finished.run)}"
     done = "was to replay" if finished.run.status == "partial" else "replayed"
     return f"{done} {part}: {window.rows:,} rows, {format_duration(window.span_ns)} of trace time"

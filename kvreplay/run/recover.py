@@ -11,10 +11,11 @@ from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting, settle
 from kvreplay.engine.job import NOT_DONE
 from kvreplay.result.journal import read_record, unrecovered
-from kvreplay.result.manifest import Measured
+from kvreplay.result.manifest import Measured, window_note
 from kvreplay.result.mlperf import request_figures
 from kvreplay.result.requests import served_batch
 from kvreplay.run.run import FinishedRun, Interrupted, summary_of, write_down
+from kvreplay.run.runtime import cut
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, DeviceIo, PartialRunFile
 
@@ -31,6 +32,7 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         setting = _setting(begun, path, trace)
         due_ns = setting.pacer.due_ns(setting.window.plan.ts_ns)
         record = read_record(path, len(setting.window.plan), is_open_loop=due_ns is not None)
+        setting, record, due_ns = cut(setting, record, due_ns)
         served = served_batch(setting, record, due_ns)
         last_ns = int(record.completed_ns.max()) if len(record.completed_ns) else NOT_DONE
         wall_ns = None if last_ns == NOT_DONE else last_ns
@@ -48,7 +50,8 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
             None,
             trouble,
         )
-        outcome = write_down(setting, begun, measured, record, due_ns, served, path)
+        came_to = msgspec.structs.replace(begun, window=window_note(setting))
+        outcome = write_down(setting, came_to, measured, record, due_ns, served, path)
         for name in (PARTIAL_RUN_FILE, PARTIAL_OPS_FILE):
             (path / name).unlink()
     return outcome

@@ -192,7 +192,7 @@ class _Run:
                 driven = stopped or self._watched(engine, job, until(interrupted, setting.config.runtime_ns), watch)
                 kept.stop()
                 moved = device_io(before, read_devices(setting))
-                setting, record, due_ns = cut(setting, record, due_ns, driven)
+                setting, record, due_ns = cut(setting, record, due_ns)
                 probed = end_probes(None if stopped else driven.started_ns)
                 served = served_batch(setting, record, due_ns)
                 summary = summary_of(setting, record, due_ns, None if stopped else driven, moved=moved)
@@ -202,7 +202,7 @@ class _Run:
                 measured = Measured(
                     moved,
                     summary,
-                    self._error(driven, summary, is_populating=stopped is not None, output=output),
+                    self._error(driven, summary, len(record.outcome), is_populating=stopped is not None, output=output),
                     named(verifier, setting.trace),
                     read_smart(setting),
                     request_figures(setting, record, due_ns, served, setting.config.criteria.targets),
@@ -254,7 +254,10 @@ class _Run:
         is_whole = driven.failure is None and driven.completed == len(plan)
         return populated, None if is_whole else driven
 
-    def _error(self, driven: Driven, summary: Summary, *, is_populating: bool, output: Path) -> KvError | None:
+    def _error(
+        self, driven: Driven, summary: Summary, rows: int, *, is_populating: bool, output: Path
+    ) -> KvError | None:
+        """Return why the run, of which `rows` operations are looked at, is not whole; None if it is."""
         kept = f"what was measured is kept in {output} (partial)"
         plan = self.setting.window.plan
         stops = driven.failure is not None and not driven.failure.is_corrupt
@@ -265,7 +268,7 @@ class _Run:
         if driven.interrupted_by is not None and not is_over and (is_populating or driven.completed < len(plan)):
             return Interrupted(f"interrupted by {driven.interrupted_by}; {kept}")
         if driven.failure is not None:
-            count, sent = summary.errors, len(plan) - (summary.not_reached or 0)
+            count, sent = summary.errors, rows - (summary.not_reached or 0)
             first = f"row {int(plan.row[driven.failure.row])}: {driven.failure.message}"
             return FailedOperations(f"{count:,} of {sent:,} operations failed, the first at {first}")
         return None
@@ -301,7 +304,7 @@ def summary_of(
         asked=setting.config.warmup,
         wall_ns=wall_ns,
     )
-    return with_repeats(found, setting)
+    return with_repeats(found, setting, record)
 
 
 def write_down(

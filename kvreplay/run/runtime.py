@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace as replace_fields
 
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import NOT_DONE, Driven, Record
+from kvreplay.engine.job import NOT_DONE, Record
 from kvreplay.plan.plan import Plan
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.units import format_duration
@@ -36,28 +36,35 @@ def until(interrupted: Callable[[], str | None], runtime_ns: int | None) -> Call
     return reason
 
 
-def cut(setting: Setting, record: Record, due_ns: Any, driven: Driven) -> tuple[Setting, Record, Any]:
-    """Return the setting, the record and the due times of what a closed loop came to within its time.
+def cut(setting: Setting, record: Record, due_ns: Any) -> tuple[Setting, Record, Any]:
+    """Return the setting, the record and the due times of what a closed loop with --runtime came to.
 
-    What was planned beyond was a provision, and nothing that was missed. What an open loop did not reach was due.
+    What was planned beyond was a provision, and nothing that was missed, however the run ended; of a run that came to
+    nothing it is all but the first repeat. What an open loop did not reach was due.
     """
-    if driven.interrupted_by != RUNTIME or due_ns is not None:
-        return setting, record, due_ns
-    sent = np.flatnonzero(record.submitted_ns != NOT_DONE)
-    count = int(sent[-1]) + 1 if len(sent) else 0
-    if not count:
-        return setting, record, due_ns
     plan = setting.window.plan
+    count = _reached(record) or int(np.searchsorted(plan.row, setting.rows_once))
+    if not setting.rows_once or due_ns is not None or count == len(plan):
+        return setting, record, due_ns
     shorter: Plan = replace(plan, **{name: getattr(plan, name)[:count] for name in _COLUMNS})
     window = replace(setting.window, plan=shorter, rows=int(plan.row[count - 1]) + 1)
     kept = Record(record.submitted_ns[:count], record.completed_ns[:count], record.outcome[:count], None)
     return replace(setting, window=window), kept, due_ns
 
 
-def with_repeats(summary: Summary, setting: Setting) -> Summary:
+def with_repeats(summary: Summary, setting: Setting, record: Record) -> Summary:
     """Return `summary` with a verdict that says how often --runtime repeated the window, or what it cut it to."""
     if not setting.rows_once or summary.judgement is None:
         return summary
-    said = f"; the trace {setting.window.rows / setting.rows_once:.3g} times in {format_duration(summary.wall_ns)}"
+    rows, reached = setting.window.rows, _reached(record)
+    if summary.not_reached:
+        rows = int(setting.window.plan.row[reached - 1]) + 1 if reached else 0
+    said = f"; the trace {rows / setting.rows_once:.3g} times in {format_duration(summary.wall_ns)}"
     judged = replace_fields(summary.judgement, sentence=summary.judgement.sentence + said)
     return replace_fields(summary, verdict=summary.verdict + said, judgement=judged)
+
+
+def _reached(record: Record) -> int:
+    """Return how many operations there are up to the last that was submitted."""
+    sent = np.flatnonzero(record.submitted_ns != NOT_DONE)
+    return int(sent[-1]) + 1 if len(sent) else 0

@@ -5,8 +5,6 @@ The rule is fixed and stated with the result, so that two people who sweep find 
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Summary
+from kvtrace.core.run.programs import ProgramError, run_program
 from kvtrace.core.run.run_file import SWEEP_FILE
 from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
 from kvtrace.core.schema import TRACE
@@ -284,11 +283,10 @@ def generate(meta: Metadata, users: int, path: Path) -> None:
         ConfigError: kvtrace refuses; the message is its own.
 
     """
-    argv = [*with_users(meta.argv[1:], users), "-o", str(path)]
-    done = subprocess.run([sys.executable, "-m", "kvtrace.cli", *argv], capture_output=True, text=True, check=False)  # noqa: S603 - our own program
-    if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or [f"it left with {done.returncode}"]
-        raise ConfigError(f"--users {users}: {' '.join(['kvtrace', *argv])}: {said[0]}")
+    try:
+        run_program("kvtrace", [*with_users(meta.argv[1:], users), "-o", str(path)])
+    except ProgramError as error:
+        raise ConfigError(f"--users {users}: {error}") from None
 
 
 def with_users(argv: list[str], users: int) -> list[str]:

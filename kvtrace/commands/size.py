@@ -190,8 +190,9 @@ def _check_page(page: Path) -> None:
 
     if page.suffix != ".html":
         raise ConfigError(f"--html {page}: name it *.html")
-    if find_spec("matplotlib") is None:
-        raise ProbeUnavailable("--html needs matplotlib: pip install 'kvtrace[plot]'")
+    for library in ("matplotlib", "bokeh"):
+        if find_spec(library) is None:
+            raise ProbeUnavailable(f"--html needs {library}: pip install 'kvtrace[plot]'")
 
 
 def _write_page(page: Path, shown: Any, file: Path | None) -> None:

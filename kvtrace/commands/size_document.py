@@ -220,7 +220,7 @@ def _charts(found: Sizing) -> tuple[Chart, ...]:
         if x:
             label = " and ".join(_capacity(point.capacities[role], role) for role in others)
             lines.setdefault(label or "hits", []).append((float(x), point.hit_ratio))
-    series = [Series(label, *map(list, zip(*sorted(at), strict=True))) for label, at in lines.items()]
+    series = [Series(label, [x for x, _ in sorted(at)], [y for _, y in sorted(at)]) for label, at in lines.items()]
     if not series:
         return ()
     return (Chart(f"hits against {_NAMES[along]}", ChartShape.CURVE, Unit.BYTES, Unit.SHARE, series),)

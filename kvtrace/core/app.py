@@ -37,11 +37,11 @@ SECTIONS = {
     "live-conversations cycle-ids cycles jitter time-scale",
     "Arrivals": "turns request-rate arrivals burstiness amplitude day",
     "Load": "as-fast-as-possible io-bytes engine buffered gds fsync layout queue-depths speeds jobs",
-    "Limits": "from to busiest whole max-requests max-runtime warmup on-error trials",
+    "Limits": "from to busiest whole max-requests max-runtime warmup on-error trials pause capacity",
     "Target": "target destroy-data overwrite-signature discard precondition keep space huge-pages fio-version "
     "log-version bucket host hosts",
     "Data": "data dedup-ratio compress-ratio",
-    "Checks": "verify criteria requests read-p99 check check-seconds check-bytes check-null",
+    "Checks": "verify criteria requests read-p99 dry-run break-rules check check-seconds check-bytes check-null",
     "Probes": "probes histograms-only",
     "Output": "requests-out drive-size plot csv markdown html force",
 }

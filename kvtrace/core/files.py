@@ -53,6 +53,8 @@ def read_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T:
     """Return the JSON file at `path` as a `kind`; TraceError as of `decode_json`, or if it cannot be read."""
     try:
         data = path.read_bytes()
+    except FileNotFoundError:
+        raise TraceError("no such file", path=path) from None
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror or error}", path=path) from None
     return decode_json(data, kind, path, misfit=misfit)

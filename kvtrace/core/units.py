@@ -82,6 +82,18 @@ def format_bytes(count: float | None) -> str:
     raise AssertionError
 
 
+def format_decimal_bytes(count: float | None) -> str:
+    """Return `count` bytes in decimal units, as drives are sold, three significant digits; null as a dash."""
+    if count is None:
+        return "-"
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
+        if abs(round(value, _decimals(value))) < 1000 or unit == "PB":  # noqa: PLR2004 - the unit itself
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.{_decimals(value)}f} {unit}"
+        value /= 1000
+    raise AssertionError
+
+
 def format_duration(ns: float | None) -> str:
     """Return `ns` nanoseconds in the unit that reads best; null as a dash."""
     if ns is None:

@@ -44,7 +44,7 @@ class Flush:
     is_other: Any
     """int8 beside `object_bytes`: 1 for buckets and the files beside them; None if none ever are."""
     log: Any
-    """Requests of users, records.ASKED."""
+    """Requests of users, events.ASKED."""
     now_ns: int
 
     @property

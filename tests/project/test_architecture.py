@@ -31,7 +31,20 @@ FLOW = {
         "commands",
         "",
     ],
-    "kvreplay": ["plan", "data", "tiers", "engine", "probes", "config", "result", "run", "engines", "commands", ""],
+    "kvreplay": [
+        "plan",
+        "data",
+        "tiers",
+        "engine",
+        "probes",
+        "config",
+        "result",
+        "run",
+        "mlperf",
+        "engines",
+        "commands",
+        "",
+    ],
     "kvdistill": ["queries", "formats", "profile", "jobs", "check", "report", "commands", ""],
 }
 """Each program's folders in the order of the flow, its command line (the top level) last."""

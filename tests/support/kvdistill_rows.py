@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -89,4 +90,29 @@ def write_run(folder, latencies_ns, outcome="ok", engine="threads", **summary):
         out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OPS)))
     made = run_file(msgspec.structs.replace(run_summary([], verdict="fine"), **summary), host={}, config={}, tiers={})
     core_run_file.write_run(folder, made)
+    return folder
+
+
+def histogram(count, low_ns):
+    return {
+        "count": count, "mean_ns": float(low_ns), "p50_ns": low_ns + 0.5, "p95_ns": None, "p99_ns": None,
+        "p99_9_ns": None, "p99_99_ns": None, "longest_below_ns": 2 * low_ns,
+        "log2_ns": [{"from": low_ns, "below": 2 * low_ns, "count": count}], "fine_ns": [],
+    }  # fmt: skip
+
+
+def write_probe(folder):
+    counts = {"queued": 3, "issued": 4, "completed": 3, "errors": 0, "issued_bytes": 12288, "completed_bytes": 12288,
+              "bios": 5, "bios_merged": 2, "splits": 1, "requests_merged": 0, "requeues": 1, "lost_events": 0,
+              "lost_requests": 0, "ends_not_seen": 0}  # fmt: skip
+    read = counts | {
+        "q2d": histogram(3, 1024), "d2c": histogram(3, 65536), "block_sizes": [{"bytes": 4096, "count": 3}],
+        "in_flight_at_dispatch": [{"in_flight": 1, "count": 2}, {"in_flight": 2, "count": 1}],
+    }  # fmt: skip
+    content = {
+        "program": "kvreplay", "version": "0.1.0", "argv": ["kvreplay", "probe"], "duration_ns": 5 * 10**9,
+        "config": {"comm": "a <b> c", "pid": None, "devices": ["vda"]}, "block": {"directions": {"read": read}},
+    }  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    (folder / "probe.json").write_text(json.dumps(content))
     return folder

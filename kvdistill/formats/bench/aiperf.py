@@ -124,6 +124,8 @@ def _of_csv(path: Path) -> _Export:
                     cells = dict(zip(header[1:], row[1:], strict=False))
                     values = {key: float(cell) for key, cell in cells.items() if key in _TIMES and cell}
                     found[_HEADERS[name]] = {"unit": unit.rstrip(")") or None, **values}
+    except FileNotFoundError:
+        raise TraceError("no such file", path=path) from None
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror}", path=path) from None
     except (UnicodeDecodeError, ValueError, csv.Error) as error:

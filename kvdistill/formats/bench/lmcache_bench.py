@@ -103,6 +103,8 @@ def _of_rows(path: Path) -> Imported:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [msgspec.convert(row, _Row, strict=False) for row in csv.DictReader(file)]
+    except FileNotFoundError:
+        raise TraceError("no such file", path=path) from None
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror}", path=path) from None
     except (UnicodeDecodeError, csv.Error, msgspec.ValidationError) as error:

@@ -1,12 +1,28 @@
--- Operations and object bytes that completed in equal stretches of a run, by tier; stretches without any are 0.
-WITH counted AS (
-    SELECT tier, (completed_ns - $first_ns) // $bucket_ns AS bucket,
-        count(*) FILTER (op = 'read') AS reads, count(*) FILTER (op = 'write') AS writes,
-        count(*) FILTER (op = 'delete') AS deletes,
-        coalesce(sum(bytes) FILTER (op = 'read'), 0)::BIGINT AS read_bytes,
-        coalesce(sum(bytes) FILTER (op = 'write'), 0)::BIGINT AS written_bytes
+-- Bytes that moved, and operations that completed, in equal stretches of a run, by tier; stretches without any are 0.
+-- An operation's bytes are spread over the time in which it was in flight: what completes at once did not move at once.
+WITH flights AS (
+    SELECT tier, op, bytes, completed_ns - $first_ns AS ended,
+        least(coalesce(submitted_ns, completed_ns), completed_ns) - $first_ns AS began
     FROM measured
     WHERE outcome = 'ok' AND engine <> 'sim'
+),
+spread AS (
+    SELECT *, unnest(range(greatest(began, 0) // $bucket_ns, ended // $bucket_ns + 1)) AS bucket FROM flights
+),
+shared AS (
+    SELECT tier, op, bucket, bucket = ended // $bucket_ns AS is_end,
+        bytes * CASE WHEN ended > began
+            THEN (least(ended, (bucket + 1) * $bucket_ns) - greatest(began, bucket * $bucket_ns)) / (ended - began)
+            ELSE 1 END AS moved
+    FROM spread
+),
+counted AS (
+    SELECT tier, bucket,
+        count(*) FILTER (is_end AND op = 'read') AS reads, count(*) FILTER (is_end AND op = 'write') AS writes,
+        count(*) FILTER (is_end AND op = 'delete') AS deletes,
+        round(coalesce(sum(moved) FILTER (op = 'read'), 0))::BIGINT AS read_bytes,
+        round(coalesce(sum(moved) FILTER (op = 'write'), 0))::BIGINT AS written_bytes
+    FROM shared
     GROUP BY ALL
 ),
 grid AS (

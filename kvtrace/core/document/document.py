@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from kvtrace.core.units import format_bytes, format_count, format_duration, format_rate, printable
+from kvtrace.core.units import format_bytes, format_count, format_decimal_bytes, format_duration, format_rate, printable
 
 
 class Unit(StrEnum):
@@ -32,6 +32,7 @@ class Unit(StrEnum):
     SHARE = "share of 1"
     NUMBER = "number"
     RATIO = "ratio"
+    YEARS = "years"
     EXACT = "exact number"
     """Printed with all its digits, such as an answer to a query."""
 
@@ -73,6 +74,8 @@ class Series:
     y: list[float]
     weight: list[float] | None = None
     """Of cells: 0 … 1, how dark."""
+    colour: int | None = None
+    """Its place among the colours: series that belong together share one; null: each has its own."""
 
 
 class ChartShape(StrEnum):
@@ -80,6 +83,9 @@ class ChartShape(StrEnum):
 
     STEPS = "steps"
     CURVE = "curve"
+    """Shares of 1 against sizes."""
+    QUANTILES = "quantiles"
+    """Times by share of operations, on an axis that gives each further nine the same room."""
     BARS = "bars"
     CELLS = "cells"
     GRID = "grid"
@@ -102,9 +108,15 @@ class Chart:
     y_step: float = 0.0
     """How high a cell of a grid is."""
     x_end: float = 0.0
-    """Where the axis of time ends, for maps that are to be compared; 0: where the last cell does."""
+    """Where the axis of time ends, for charts that are to be compared; 0: where the last cell or step does."""
     marks: tuple[tuple[float, str], ...] = ()
     """Upright lines at an x, with a label."""
+    x_title: str = ""
+    y_title: str = ""
+    """What an axis shows, without its unit; else what its unit measures."""
+    y_start: float = 0.0
+    y_end: float = 0.0
+    """Where the other axis begins and ends, for the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +154,8 @@ class Chapter:
     tables: list[ReportTable]
     notes: list[str] = field(default_factory=list)
     """Lines that are read after the tables."""
+    is_folded: bool = False
+    """Details, which a page shows when asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +170,8 @@ class Document:
     highlights: list[Highlight] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """What a reader must know before any figure, such as that the run is partial."""
+    subject: list[str] = field(default_factory=list)
+    """On what: a line for each target, such as its drive."""
 
     @property
     def tables(self) -> list[ReportTable]:
@@ -219,7 +235,15 @@ def show(value: Any, unit: Unit) -> str:
     return _SHOWN[unit](value)
 
 
+def show_decimal(value: Any, unit: Unit) -> str:
+    """Return a value as `show` does, with bytes by powers of 1000: beside rates in GB/s, one family of units."""
+    if value is None or unit not in _DECIMAL:
+        return show(value, unit)
+    return _DECIMAL[unit](value)
+
+
 _FOUR_DIGITS = 1000
+_FEWEST_YEARS = 0.01
 
 
 def _number(value: float) -> str:
@@ -237,7 +261,13 @@ _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.SHARE: lambda value: f"{value * 100:.4g} %",
     Unit.PER_S: _number,
     Unit.NUMBER: _number,
+    Unit.YEARS: lambda value: f"{_number(value)} years" if value >= _FEWEST_YEARS else "less than 0.01 years",
     Unit.RATIO: lambda value: f"{value:.3f}" if value < _FOUR_DIGITS / 100 else _number(value),
+}
+
+_DECIMAL: Final[dict[Unit, Callable[[Any], str]]] = {
+    Unit.BYTES: format_decimal_bytes,
+    Unit.BYTES_PER_DAY: lambda value: f"{format_decimal_bytes(value)}/day",
 }
 
 

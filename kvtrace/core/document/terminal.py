@@ -59,6 +59,8 @@ def _show(document: Document, console: Console) -> None:
         console.print(printable(document.headline))
     for warning in document.warnings:
         console.print(printable(warning), style="bold red")
+    for line in document.subject:
+        console.print(printable(line), style="dim")
     for note in document.notes:
         console.print(f"note: {printable(note)}")
     for chapter in document.chapters:

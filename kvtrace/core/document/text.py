@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from kvtrace.core.document.document import Document, ReportTable, Unit, raw_cell, show
+from kvtrace.core.document.document import Document, ReportTable, Unit, raw_cell, show_decimal
 from kvtrace.core.units import printable
 
 _FORMULAS = ("=", "+", "-", "@")
@@ -17,8 +17,10 @@ def markdown(documents: list[Document]) -> str:
     parts = []
     for document in documents:
         warned = _plain(". ".join(document.warnings))
-        parts += [f"# {_plain(document.name)}", *([f"**{warned}**"] if warned else [])]
-        parts += [_plain(document.headline)]
+        parts += [f"# {_plain(document.name)}", _plain(document.headline)]
+        parts += [f"**{warned}**"] if warned else []
+        parts += ["\n".join(f"- {_plain(line)}" for line in document.subject)] if document.subject else []
+        parts += [_figures(document)] if document.highlights else []
         parts += ["\n".join(f"- {_plain(note)}" for note in document.notes)] if document.notes else []
         for chapter in document.chapters:
             parts += [f"## {_plain(chapter.title)}"] if chapter.tables else []
@@ -26,6 +28,13 @@ def markdown(documents: list[Document]) -> str:
                 parts += [f"### {_plain(table.title)}", *([_plain(table.note)] if table.note else []), _rows(table)]
             parts += [_plain(note) for note in chapter.notes]
     return "\n\n".join(parts) + "\n"
+
+
+def _figures(document: Document) -> str:
+    found = (
+        f"{h.label}: {show_decimal(h.value, h.unit)}{f' ({h.detail})' if h.detail else ''}" for h in document.highlights
+    )
+    return "\n".join(f"- {_plain(line)}" for line in found)
 
 
 def _rows(table: ReportTable) -> str:
@@ -36,7 +45,7 @@ def _rows(table: ReportTable) -> str:
         "|" + "|".join("---" if c.unit is Unit.TEXT else "---:" for c in table.columns) + "|",
     ]
     for row in table.rows:
-        shown = (_plain(show(*raw_cell(v, c))) for v, c in zip(row, table.columns, strict=True))
+        shown = (_plain(show_decimal(*raw_cell(v, c))) for v, c in zip(row, table.columns, strict=True))
         lines.append("| " + " | ".join(shown) + " |")
     return "\n".join(lines)
 

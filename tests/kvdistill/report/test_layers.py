@@ -72,27 +72,27 @@ def test_the_parts_add_up_to_the_latency(run):
     found = layers(run)
     # At the device: 60 + 120 + 90 + 160 of 600 µs; only queued: 10 + 20.
     assert found.inside == [{
-        "op": "read", "operations": 3, "latency_ns": 200 * US, "in_flight_mean": 600 / 2300,
+        "op": "read", "operations": 3, "latency_ns": 210 * US, "in_flight_mean": 600 / 2300, "waiting_ns": 10 * US,
         "at_device_ns": 430 * US / 3, "queued_ns": 10 * US, "above_ns": 140 * US / 3,
-        "at_device_share": 430 / 600, "queued_share": 30 / 600, "above_share": 140 / 600,
+        "waiting_share": 30 / 630, "at_device_share": 430 / 630, "queued_share": 30 / 630, "above_share": 140 / 630,
     }]  # fmt: skip
     assert found.moved == [{
         "op": "read", "operations": 3, "object_bytes": 12_000, "io_bytes": 12_288, "call_bytes": 0,
         "device_bytes": 20_480, "amplification": 20_480 / 12_000, "requests": 5, "requests_per_operation": 5 / 3,
     }]  # fmt: skip
     assert [(t["layer"], t["count"]) for t in found.times] == [
-        ("object", 3), ("application", 3), ("q2d", 5), ("d2c", 5),
+        ("object response", 3), ("application", 3), ("q2d", 5), ("d2c", 5),
     ]  # fmt: skip
-    assert found.times[0]["p50_ns"] == 200 * US
+    assert found.times[0]["p50_ns"] == 210 * US
     assert found.findings == [
         (
-            "reads: the device moved 1.707 bytes for each byte of the objects (20.0 KiB for 11.7 KiB); padding to "
+            "reads: the device moved 1.707 bytes for each byte of the objects (20.5 kB for 12.0 kB); padding to "
             "whole blocks alone is 1.024"
         ),
         (
-            "reads: time at the device (driver, drive) dominates: of 200 µs in the mean, 71.7% at the device (driver, "
-            "drive), 5.0% queued in the kernel (plug, scheduler), 23.3% above the block layer (filesystem, copies, the "
-            "replay's own waits)"
+            "reads: time at the device (driver, drive) dominates: of 210 µs in the mean, 4.8% before submission (due, "
+            "and waiting for its turn), 68.3% at the device (driver, drive), 4.8% queued in the kernel (plug, "
+            "scheduler), 22.2% above the block layer (filesystem, copies, the replay's own waits)"
         ),
     ]
     tables = {t.title: t for t in layer_chapter(found).tables}
@@ -113,7 +113,7 @@ def test_reads_that_never_touched_the_device_are_said_so(run):
     assert found.inside == []  # without events nobody knows when the device worked
     assert found.findings == [
         (
-            "reads: answered WITHOUT touching the device: 11.7 KiB of objects, 0 B at the device (from the page "
+            "reads: answered WITHOUT touching the device: 12.0 kB of objects, 0 B at the device (from the page "
             "cache or unwritten extents)"
         ),
         "3 of 3 read calls that wait for their data queued no I/O themselves",
@@ -124,7 +124,7 @@ def test_a_part_from_the_page_cache_and_the_probes_own_faults_are_said(run):
     write_probe(run, {"read": direction(1, 3000, requeues=2, ends_not_seen=1)})
     assert layers(run).findings == [
         (
-            "reads: 75.0% of the objects' bytes did not touch the device: 11.7 KiB of objects, 2.93 KiB at the device "
+            "reads: 75.0% of the objects' bytes did not touch the device: 12.0 kB of objects, 3.00 kB at the device "
             "(page cache or unwritten extents)"
         ),
         "2 times the driver, busy, gave a request back",

@@ -4,7 +4,6 @@ import csv
 import io as text_io
 import json
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 
@@ -72,7 +71,13 @@ def text(both):
 def test_the_page_asks_nothing_of_a_network(text):
     page = Page(text)
     assert [url for url in page.fetched if not url.startswith("#") and url != "data:,"] == []
-    assert re.findall(r"https?:|@import|url\((?!#)|<link(?! rel=\"icon\")|//[a-z]+\.", text) == []
+    ours = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    assert re.findall(r"https?:|@import|url\((?!#)|<link(?! rel=\"icon\")|//[a-z]+\.", ours) == []
+    # What a library's script might ask for, the browser refuses.
+    assert (
+        "content=\"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:\""
+        in text
+    )
     # The clip paths of several charts must not be confused.
     ids = re.findall(r' id="([^"]+)"', text)
     assert len(ids) == len(set(ids))
@@ -83,7 +88,7 @@ def test_the_page_has_a_table_beneath_every_chart(text):
     assert page.charts == {
         "Over time: nvme": 4, "Over time: cpu": 2, "Size distribution: nvme": 2, "Size distribution: cpu": 1,
         "Latency distribution: nvme": 1, "Response time distribution: nvme": 1, "Lateness distribution: nvme": 1,
-        "Latency over time: nvme read": 1,
+        "Response time over time: nvme read": 1,
         "Reuse distances: nvme": 1,
     }  # fmt: skip
     assert all(len(page.rows[heading]) > 1 for heading in page.charts)
@@ -137,37 +142,15 @@ def test_a_run_without_its_summary_says_so(tmp_path):
     assert "run.json is missing" in Page(page_of(run)).text
 
 
-@pytest.mark.chromium
-@pytest.mark.parametrize(("width", "scheme"), [(1200, 1), (1200, 0), (500, 1)])
-def test_a_browser_draws_the_page(tmp_path, text, width, scheme):
-    from PIL import Image
-
-    (tmp_path / "r.html").write_text(text, encoding="utf-8")
-    shot = tmp_path / "shot.png"
-    done = subprocess.run(
-        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}",
-         "--enable-logging=stderr", f"--blink-settings=preferredColorScheme={scheme}", f"--window-size={width},2400",
-         f"--screenshot={shot}", (tmp_path / "r.html").as_uri()],
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert "CONSOLE" not in done.stderr
-    with Image.open(shot) as image:
-        colours = image.convert("RGB").getcolors(1 << 24)
-    most = max(colours)[1]
-    assert most == ((255, 255, 255) if scheme else (0x14, 0x18, 0x1D))
-    # Text and the lines of charts, smoothed.
-    assert len(colours) > 50
-
-
 def test_markdown(both):
     text = run_cli("kvdistill", "report", both[1], "--markdown").stdout
     lines = text.splitlines()
     assert lines[0] == "# hand.parquet"
-    assert "| nvme | delete | evict | 1 | 5.86 KiB | 1 |" in lines
-    assert "| nvme | 1.00 GiB | 3.01 MiB | 3.00 MiB | - | - |" in lines
+    assert "| nvme | delete | evict | 1 | 6.00 kB | 1 |" in lines
+    assert "| nvme | 1.07 GB | 3.15 MB | 3.15 MB | - | - |" in lines
     # 3,155,824 bytes in 105 ms.
-    assert "| nvme | 3.01 MiB | 105 ms | 2.36 TiB/day | 1.00 GiB | 2,418 |" in lines
+    # 1.07 GB is no whole drive: what is written to it a day is not what a drive is.
+    assert "| nvme | 3.16 MB | 105 ms | 2.60 TB/day | 1.07 GB | - | - | - |" in lines
 
 
 def test_csv_has_every_figure_raw(both):
@@ -203,12 +186,13 @@ def test_outputs_are_checked_before_any_work(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("module", "suffix", "advice"), [("matplotlib", ".html", "plot"), ("openpyxl", ".xlsx", "xlsx")]
+    ("module", "suffix", "advice"),
+    [("matplotlib", ".html", "plot"), ("bokeh.plotting", ".html", "plot"), ("openpyxl", ".xlsx", "xlsx")],
 )
 def test_a_missing_library_is_named(both, tmp_path, monkeypatch, module, suffix, advice):
     monkeypatch.setitem(sys.modules, module, None)
     documents = documents_of([report(both[1])], ["hand"])
-    with pytest.raises(ProbeUnavailable, match=rf"needs {module}: pip install 'kvtrace\[{advice}\]'"):
+    with pytest.raises(ProbeUnavailable, match=rf"needs {module.partition('.')[0]}: pip install 'kvtrace\[{advice}\]'"):
         write_report(documents, tmp_path / f"r{suffix}")
     assert list(tmp_path.iterdir()) == []
 
@@ -235,11 +219,11 @@ def test_points_of_a_distribution(tmp_path):
     assert (latency[0.01], latency[0.5], latency[0.95], latency[0.99]) == (1000, 50_000, 95_000, 99_000)
     assert latency[1] == 100_000
     assert max(share for share in latency if share < 1) == 0.99
-    # 64 µs and 100 µs: from 2^16 ns = 65.536 µs on, 66 … 100.
+    # Response times, 10 µs longer: from 2^16 ns = 65.536 µs on, 66 … 110; 11 … 16 µs from 2^13 on.
     by_latency = {}
     for row in found.heat:
         by_latency[row["low_ns"]] = by_latency.get(row["low_ns"], 0) + row["operations"]
-    assert (by_latency[1 << 16], by_latency[512], sum(by_latency.values())) == (35, 1, 100)
+    assert (by_latency[1 << 16], by_latency[1 << 13], sum(by_latency.values())) == (45, 6, 100)
 
 
 def test_writes_per_day_need_time_and_capacity(tmp_path):

@@ -85,8 +85,9 @@ def test_compiled_code_names_files_as_python_does(layout: FileLayout) -> None:
         assert "/" + name.decode() == path(number)
 
 
+# vLLM's makes its directories as it writes, which no compiled code does.
 @DEPTHS
-@pytest.mark.parametrize("layout", list(FileLayout))
+@pytest.mark.parametrize("layout", [layout for layout in FileLayout if layout is not FileLayout.VLLM])
 def test_files_lie_where_they_are_looked_for(tmp_path: Path, layout: FileLayout, depth: int) -> None:
     tiers = [opened(tmp_path / name, layout) for name in "ab"]
     objects = [*range(40), 999, 77_777]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,10 +18,12 @@ from waiting import wait_for
 
 from kvreplay.config.config import Config
 from kvreplay.engine import ring
+from kvreplay.engine.choose import ThreadEngine, UringEngine
 from kvreplay.engine.job import ERROR, OK, Record
 from kvreplay.result import journal as journals
 from kvreplay.result import tables
 from kvreplay.result.journal import Journal, journal, read_record, unrecovered
+from kvreplay.run.document import run_document
 from kvreplay.run.recover import recover
 from kvreplay.run.run import replay
 from kvreplay.run.trials import run_trials
@@ -205,6 +208,28 @@ def test_a_signal_ends_the_run_with_what_it_has(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "partial"
     assert not target.exists()
     assert not (tmp_path / "run" / PARTIAL_RUN_FILE).exists()
+
+
+@pytest.mark.parametrize("speed", [None, 1.0])
+def test_a_signal_before_the_first_operation_leaves_a_run_of_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, speed: float | None
+) -> None:
+    monkeypatch.setattr("kvreplay.run.run.noted_signals", lambda: nullcontext(lambda: "SIGTERM"))
+    trace = write_trace(tmp_path / "t.parquet", [row("write", i, ts=i * 10**7) for i in range(3)])
+    (tmp_path / "d").mkdir()
+    config = Config(tiers={"nvme": str(tmp_path / "d")}, is_buffered=True, speed=speed, engine=engine)
+    # As where the signal comes before the clock has moved on.
+    drive = UringEngine.drive if engine == "uring" else ThreadEngine.drive
+
+    def at_once(*args: Any) -> Any:
+        return dataclasses.replace(drive(*args), wall_ns=0)
+
+    monkeypatch.setattr(UringEngine if engine == "uring" else ThreadEngine, "drive", at_once)
+    finished = replay(config, trace, tmp_path / "run", [])
+    assert str(finished.error).startswith("interrupted by SIGTERM")
+    summary = finished.summary
+    assert (summary.operations, summary.not_reached, summary.wall_ns, summary.generation) == (0, 3, 0, None)
+    assert run_document(finished).headline.endswith("; 0 operations in 0 s, 3 not reached")
 
 
 def mounted(tmp_path: Path, size: int) -> Path:

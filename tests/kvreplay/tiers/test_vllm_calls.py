@@ -110,7 +110,7 @@ def test_what_is_replayed_is_verified_and_leaves_no_temporary_file(tmp_path, len
     ]
     trace = write_trace(tmp_path / "t.parquet", [*same, *again])
     (tmp_path / "d").mkdir()
-    config = Config(tiers={"nvme": str(tmp_path / "d")}, layout="vllm", verify="full", keep=True)
+    config = Config(tiers={"nvme": str(tmp_path / "d")}, layout="vllm", is_verified=True, is_kept=True)
     finished = replay(config, trace, tmp_path / "run", [], is_forced=True)
     assert finished.run.verification.corrupt_blocks == 0
     outcomes = read_table(tmp_path / "run" / "ops.parquet", OPS)["outcome"].to_pylist()

@@ -1,0 +1,1 @@
+"""What a comparison holds, and the sentence that it comes to."""

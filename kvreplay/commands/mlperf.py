@@ -1,0 +1,246 @@
+"""Run the locked options of the MLPerf Storage KV-cache benchmark, and take the results of several ranks together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvreplay.commands.options import command_line, targets
+from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.errors import ConfigError, KvError
+from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
+
+if TYPE_CHECKING:
+    # Loaded by the command alone: --help needs none of it.
+    from kvreplay.mlperf.attempt import Attempt
+    from kvreplay.mlperf.options import LockedOption
+    from kvreplay.mlperf.result import MlperfResult
+    from kvreplay.mlperf.rules import Rule
+
+COMBINE = "combine"
+_TICK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class LockedArguments:
+    """What the rules lock: another value goes on, and marks the results."""
+
+    runtime: Annotated[str, typer.Option(help="How long each trial lasts by the clock.")] = "300s"
+    trials: Annotated[int, typer.Option(min=1, max=100, help="Trials of each option.")] = 3
+    seed: Annotated[int, typer.Option(min=0, help="Base seed of the requests and the data; the rank is added.")] = 42
+    pause: Annotated[str, typer.Option(help="Rest between two options.")] = "90s"
+    capacity: Annotated[
+        str | None,
+        typer.Option(
+            help="What the storage tier may hold, such as 500GiB. The benchmark's, if not given: 95 % of what is free."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientArguments:
+    """How this client replays, which the rules leave open."""
+
+    rank: Annotated[int, typer.Option(min=0, help="Of several clients: which this is. It has its own requests.")] = 0
+    queue_depth: Annotated[
+        int | None, typer.Option(help="At most this many I/Os of 1 MiB in flight. The default: the option's users.")
+    ] = None
+    precondition: Annotated[
+        str | None, typer.Option(help="First write the storage full: twice, or until steady, as for kvreplay run.")
+    ] = None
+    is_destroying: Annotated[
+        bool, typer.Option("--destroy-data", help="Allow the target to be a block device: all that is on it is lost.")
+    ] = False
+    overwritten: Annotated[
+        str | None,
+        typer.Option("--overwrite-signature", help="With --destroy-data: what a device may hold and lose, as ext4."),
+    ] = None
+
+
+# Long: its options, and what --help says of them.
+@takes_groups
+def mlperf(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="OPTION...|combine RANK...",
+            help="v3-8b-stress (option 1; v3-8b is short for it), v3-8b-throughput (2), v3-70b (3), or v3 for all; or "
+            "combine and the folders of ranks.",
+            show_default=False,
+        ),
+    ],
+    tier: Annotated[
+        list[str] | None,
+        typer.Option("--tier", "-t", metavar="nvme=TARGET", help="The storage under test, as for kvreplay run."),
+    ] = None,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Where results go, on another filesystem; a folder for each of several."),
+    ] = Path("mlperf"),
+    *,
+    locked: LockedArguments,
+    client: ClientArguments,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would run, the space and the rules; nothing is written.")
+    ] = False,
+    break_rules: Annotated[
+        bool, typer.Option("--break-rules", help="Go on with results on the storage's own filesystem, and mark them.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write into a directory that is not empty; replaces results there.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+) -> None:
+    """Run a locked option of the MLPerf Storage KV-cache benchmark by its rules, or combine the results of ranks.
+
+    Makes the option's trace with its users, memory and seed, replays it in trials that the clock ends, and leaves
+    mlperf.json, mlperf.csv and mlperf.xlsx with the benchmark's metric names, its criteria, the rules that were kept,
+    and what a replay cannot claim. Results that break a rule say so wherever they stand.
+
+    \b
+    Example, option 1 as the rules have it, and what it would need:
+      kvreplay mlperf v3-8b --tier nvme=/mnt/drive -o results
+      kvreplay mlperf v3-8b --tier nvme=/mnt/drive -o results --dry-run
+    Example, all three options, 90 s apart:
+      kvreplay mlperf v3 --tier nvme=/mnt/drive -o results
+    Example, two clients that start together, each on its host, and their sum:
+      kvreplay mlperf v3-8b --tier nvme=/mnt/array/rank-0 --rank 0 -o rank-0
+      kvreplay mlperf v3-8b --tier nvme=/mnt/array/rank-1 --rank 1 -o rank-1
+      kvreplay mlperf combine rank-0 rank-1 -o together
+    """
+    if names[0] == COMBINE:
+        _combine([Path(name) for name in names[1:]], output, is_forced=force, as_json=as_json)
+        return
+    from kvreplay.config.memory import check_memory
+
+    check_memory()
+    from kvreplay.mlperf.document import plan_document
+    from kvreplay.mlperf.options import ALL, SHORT, resolve
+    from kvreplay.mlperf.rules import refuse_broken, rules_of
+    from kvreplay.result.tables import check_output
+    from kvtrace.core.document.terminal import show_documents
+
+    options = resolve(names)
+    for name in names:
+        if name in SHORT:
+            log(f"{name} is {SHORT[name]} ({resolve([name])[0].said}); {ALL} names all options")
+    attempts = [_attempt(option, targets(tier), output, len(options), locked, client) for option in options]
+    planned = [(attempt, rules_of(attempt)) for attempt in attempts]
+    if dry_run:
+        if as_json:
+            emit_json([{"option": a.option.name, "space": a.space, "rules": rules} for a, rules in planned])
+        else:
+            show_documents([plan_document(attempt, rules) for attempt, rules in planned])
+        return
+    check_output(output, is_forced=force)
+    for _, rules in planned:
+        refuse_broken(rules, is_allowed=break_rules)
+    _run(planned, output, as_json=as_json)
+
+
+def _attempt(
+    option: LockedOption,
+    tiers: dict[str, str],
+    output: Path,
+    options: int,
+    locked: LockedArguments,
+    client: ClientArguments,
+) -> Attempt:
+    """Return `option` as the arguments ask for it; ConfigError for what cannot be."""
+    from kvreplay.config.config import Config, check
+    from kvreplay.mlperf.attempt import STORAGE, Attempt, place_of, targets_of
+
+    config = Config(
+        tiers=targets_of(tiers, option),
+        queue_depth=client.queue_depth or option.users,
+        runtime=locked.runtime,
+        fsync="close",
+        precondition=client.precondition,
+        is_destroying=client.is_destroying,
+        overwritten=client.overwritten,
+    )
+    check(config)
+    place = place_of(tiers[STORAGE], output)
+    capacity = None if locked.capacity is None else parse_bytes(locked.capacity)
+    room = place.free_bytes if place.size_bytes is None else place.size_bytes
+    attempt = Attempt(
+        option=option,
+        config=config,
+        place=place,
+        trials=locked.trials,
+        runtime_ns=config.runtime_ns or 0,
+        pause_ns=parse_duration_ns(locked.pause),
+        seed_base=locked.seed,
+        rank=client.rank,
+        options=options,
+        asked_bytes=capacity,
+    )
+    if not 0 < attempt.capacity_bytes <= room:
+        raise ConfigError(f"{attempt.space}: name a larger target, or a smaller --capacity")
+    return attempt
+
+
+def _run(planned: Sequence[tuple[Attempt, list[Rule]]], output: Path, *, as_json: bool) -> None:
+    from kvreplay.mlperf.document import result_document
+    from kvreplay.mlperf.submit import submit
+    from kvreplay.result.tables import make_directory
+    from kvreplay.run.live import live
+    from kvtrace.core.document.terminal import show_documents
+
+    results: list[MlperfResult] = []
+    error: KvError | None = None
+    if len(planned) > 1:
+        make_directory(output, "mlperf.json")
+    for attempt, rules in planned:
+        if results:
+            _rest(attempt.pause_ns / NS_PER_S)
+        option = attempt.option
+        log(f"{option.name}: {option.said}; space: {attempt.space}")
+        for rule in rules:
+            log(f"{rule.rule} ({rule.reference}): {rule.kept}: {rule.detail}")
+        folder = output / option.name if len(planned) > 1 else output
+        found, error = submit(attempt, rules, folder, command_line(), show=progress, watching=live)
+        results.append(found)
+        if error is not None:
+            break
+    if as_json:
+        emit_json(results if len(planned) > 1 else results[0])
+    else:
+        show_documents([result_document(found) for found in results])
+    if error is not None:
+        raise error
+
+
+def _rest(seconds: float) -> None:
+    """Wait so long between two options, with progress."""
+    log(f"resting {seconds:g} s before the next option")
+    end = time.monotonic() + seconds
+    with progress("resting", seconds) as note:
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(_TICK_S, left))
+            note(seconds - left)
+
+
+def _combine(folders: Sequence[Path], output: Path, *, is_forced: bool, as_json: bool) -> None:
+    from kvreplay.mlperf.combine import combine
+    from kvreplay.mlperf.document import result_document
+    from kvreplay.mlperf.submit import write_result
+    from kvreplay.result.tables import check_output, make_directory
+    from kvtrace.core.document.terminal import show_documents
+
+    found = combine(folders, command_line())
+    check_output(output, is_forced=is_forced)
+    make_directory(output, "mlperf.json")
+    for result in found:
+        folder = output / result.option if len(found) > 1 else output
+        make_directory(folder, "mlperf.json")
+        write_result(result, [], folder)
+    if as_json:
+        emit_json(found if len(found) > 1 else found[0])
+    else:
+        show_documents([result_document(result) for result in found])

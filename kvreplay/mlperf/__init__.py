@@ -1,0 +1,1 @@
+"""A run of the MLPerf Storage KV-cache benchmark's locked options: their rules, their trials, their figures."""

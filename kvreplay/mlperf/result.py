@@ -1,0 +1,243 @@
+"""What an option came to, of one client or of several: the content of mlperf.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+from kvreplay.mlperf.names import as_summary
+from kvreplay.mlperf.rules import NOT_CLAIMED, Rule, mark_of
+from kvreplay.mlperf.served import Served
+from kvtrace import __version__
+from kvtrace.core.document.mlperf import metrics_of, parameters_of
+from kvtrace.core.files import read_json
+from kvtrace.core.run.figures import Criterion
+from kvtrace.core.run.run_file import RunFile
+from kvtrace.core.units import format_duration, format_rate
+
+MLPERF_FILE, TRIALS_FOLDER = "mlperf.json", "trials"
+READ_RATE, WRITE_RATE = "Tier Storage Read Bandwidth (GiB/s)", "Tier Storage Write Bandwidth (GiB/s)"
+READ_P95, WRITE_P95 = "Storage Tier Read Total P95 (ms)", "Storage Tier Write Total P95 (ms)"
+_GIB, _NS_PER_MS = 1 << 30, 1e6
+_SEVERITY = ("pass", "not measured", "fail")
+
+
+class MlperfTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """One trial of one client."""
+
+    run: str
+    status: str
+    row: dict[str, Any]
+    """By column of the benchmark's export; null is what was not measured."""
+    summary: dict[str, Any]
+    """The metrics among them, as the benchmark's result names them."""
+    criteria: list[Criterion]
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """One client of the storage: a rank of the benchmark's."""
+
+    rank: int
+    seed: int
+    target: str
+    """What was under test."""
+    capacity_bytes: int
+    trials: list[MlperfTrial]
+
+
+class Aggregated(msgspec.Struct, frozen=True, kw_only=True):
+    """All clients and trials, by the names of the benchmark's kvcache_run_summary (Rules.md 6.3.4)."""
+
+    option: int
+    aggregated_read_bandwidth_gbps: float | None
+    """GiB/s, summed over ranks in each trial; the mean over trials. So are the next three."""
+    aggregated_write_bandwidth_gbps: float | None
+    aggregated_avg_throughput_tokens_per_sec: float | None
+    aggregated_storage_throughput_tokens_per_sec: float | None
+    aggregated_device_read_p95_ms: float | None
+    """The greatest P95 of all ranks and trials, not one of all samples. Null, and so is the next: not measured."""
+    aggregated_device_write_p95_ms: float | None
+    aggregated_total_read_p95_ms: float | None
+    """As above, of the whole time of an object: our name, for the benchmark aggregates the device's alone."""
+    aggregated_total_write_p95_ms: float | None
+    rank_count: int
+    trial_count: int
+    partial_failure: bool
+    missing_files: list[str]
+    cpu_tier_ranks: list[str]
+    """Trials in which a rank moved nothing on storage."""
+
+
+class MlperfResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of mlperf.json."""
+
+    program: str = "kvreplay"
+    version: str = __version__
+    argv: list[str]
+    answer: str
+    """What it came to, in one sentence."""
+    mark: str | None
+    """What the results must be marked with: which rules are not kept."""
+    option: str
+    workload: str
+    seed_base: int
+    asked_trials: int
+    runtime_ns: int
+    queue_depth: int
+    status: str
+    """complete, or partial."""
+    aggregated: Aggregated
+    criteria: list[Criterion]
+    """Of the worst trial each."""
+    criteria_note: str = (
+        "the benchmark program's own health criteria; they are no condition of a submission (mlcommons/storage "
+        "issue 624)"
+    )
+    rules: list[Rule]
+    space: list[str]
+    not_claimed: dict[str, str]
+    """What these figures are not, and why."""
+    trace: str | None
+    """Beside this file; made with the seed and options that its metadata holds."""
+    clients: list[Client]
+
+
+def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
+    """Return the trial that is `run`, called `name`, which `served` these requests whole."""
+    named = parameters_of(run) | metrics_of(run) | served.named(run.summary.wall_ns)
+    row = {column: value for column, (value, _) in named.items()}
+    criteria = [] if run.mlperf is None else served.judged(run.mlperf.criteria)
+    criteria = [_judged(c, row) if c.name == "storage_bandwidth_bytes_per_s" else c for c in criteria]
+    return MlperfTrial(run=name, status=run.status, row=row, summary=as_summary(row), criteria=criteria)
+
+
+def _judged(criterion: Criterion, row: dict[str, Any]) -> Criterion:
+    """Return the criterion of bandwidth by that of `row`, which is over the elapsed time."""
+    rates = [row[READ_RATE], row[WRITE_RATE]]
+    rate, limit = None if None in rates else sum(rates) * _GIB, criterion.threshold
+    return msgspec.structs.replace(
+        criterion,
+        measured=rate,
+        verdict="not measured" if rate is None else "pass" if rate > limit else "fail",
+        definition="bytes of reads and writes on storage over the elapsed time",
+        shown=f"{format_rate(rate)} > {format_rate(limit)}",
+    )
+
+
+def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggregated:
+    """Return what `clients` came to together by Rules.md 6.3.4; null where one of their trials does not know."""
+    runs = [(client, trial) for client in clients for trial in client.trials]
+    missing = [
+        f"rank {client.rank}, trial {at + 1}"
+        for client in clients
+        for at in range(asked_trials)
+        if at >= len(client.trials) or client.trials[at].status != "complete"
+    ]
+
+    def mean_of_sums(column: str) -> float | None:
+        by_trial = [[c.trials[at].row.get(column) for c in clients] for at in range(fewest)]
+        if not by_trial or any(None in values for values in by_trial):
+            return None
+        return fmean(sum(values) for values in by_trial)  # type: ignore[arg-type]
+
+    def greatest(column: str) -> float | None:
+        found: list[Any] = [trial.row.get(column) for _, trial in runs]
+        return None if not found or None in found else max(found)
+
+    fewest = min((len(client.trials) for client in clients), default=0)
+    return Aggregated(
+        option=number,
+        aggregated_read_bandwidth_gbps=mean_of_sums(READ_RATE),
+        aggregated_write_bandwidth_gbps=mean_of_sums(WRITE_RATE),
+        aggregated_avg_throughput_tokens_per_sec=mean_of_sums("Avg Throughput (tok/s)"),
+        aggregated_storage_throughput_tokens_per_sec=mean_of_sums("Storage Throughput (tok/s)"),
+        aggregated_device_read_p95_ms=greatest("Storage Tier Read Device P95 (ms)"),
+        aggregated_device_write_p95_ms=greatest("Storage Tier Write Device P95 (ms)"),
+        aggregated_total_read_p95_ms=greatest(READ_P95),
+        aggregated_total_write_p95_ms=greatest(WRITE_P95),
+        rank_count=len(clients),
+        trial_count=fewest,
+        partial_failure=bool(missing),
+        missing_files=missing,
+        cpu_tier_ranks=[
+            f"rank {client.rank}, {trial.run}"
+            for client, trial in runs
+            if not any(trial.row.get(f"Tier Storage KV Bytes {word} (GiB)") for word in ("Read", "Written"))
+        ],
+    )
+
+
+def worst_criteria(clients: Sequence[Client], *, has_memory: bool) -> list[Criterion]:
+    """Return each criterion of the trial that met it least; without a CPU tier there is none of it."""
+    found: dict[str, list[Criterion]] = {}
+    for client in clients:
+        for trial in client.trials:
+            for criterion in trial.criteria:
+                if has_memory or criterion.name != "cpu_p95_ns":
+                    found.setdefault(criterion.name, []).append(criterion)
+    return [max(of_name, key=_badness) for of_name in found.values()]
+
+
+def _badness(criterion: Criterion) -> tuple[int, float]:
+    sign = 1 if criterion.name.endswith("_p95_ns") else -1
+    return _SEVERITY.index(criterion.verdict), sign * (criterion.measured or 0)
+
+
+def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *, has_memory: bool) -> MlperfResult:
+    """Return the result of `clients`; `result` holds the fields that do not follow from theirs."""
+    found = aggregate(number, result["asked_trials"], clients)
+    criteria = worst_criteria(clients, has_memory=has_memory)
+    mark = mark_of(result["rules"])
+    answer = _answer(result["option"], found, criteria, mark)
+    status = "partial" if found.partial_failure else "complete"
+    return MlperfResult(
+        **result,
+        answer=answer,
+        mark=mark,
+        status=status,
+        aggregated=found,
+        criteria=criteria,
+        not_claimed=NOT_CLAIMED,
+        clients=list(clients),
+    )
+
+
+def _answer(option: str, found: Aggregated, criteria: Sequence[Criterion], mark: str | None) -> str:
+    read, write = found.aggregated_read_bandwidth_gbps, found.aggregated_write_bandwidth_gbps
+    total = "a bandwidth that is not known"
+    if read is not None and write is not None:
+        rates = [format_rate(rate * _GIB) for rate in (read + write, read, write)]
+        total = f"{rates[0]} of storage ({rates[1]} read, {rates[2]} written)"
+    times = [("read", found.aggregated_total_read_p95_ms), ("write", found.aggregated_total_write_p95_ms)]
+    p95 = ", ".join(
+        f"{op} P95 {'not known (a trial with fewer than 20)' if ms is None else format_duration(ms * _NS_PER_MS)}"
+        for op, ms in times
+    )
+    over = f"over {_count(found.trial_count, 'trial')}"
+    if found.rank_count > 1:
+        over += f" of {found.rank_count} ranks"
+    partial = f"; partial: {', '.join(found.missing_files)} not complete" if found.partial_failure else ""
+    return f"{option}: {total}, {p95} {over}: {_verdict(criteria)}{partial}" + (f"; {mark}" if mark else "")
+
+
+def _verdict(criteria: Sequence[Criterion]) -> str:
+    failed = [f"{c.name} {c.shown}" for c in criteria if c.verdict == "fail"]
+    unknown = [c.name for c in criteria if c.verdict == "not measured"]
+    if failed:
+        return f"criteria fail ({'; '.join(failed)})"
+    if unknown:
+        return f"criteria not decided ({', '.join(unknown)} not measured)"
+    return "criteria pass" if criteria else "criteria not measured"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def read_result(folder: Path) -> MlperfResult:
+    """Return the result in `folder`; TraceError if there is none, or it is of another version."""
+    return read_json(folder / MLPERF_FILE, MlperfResult, misfit="not of this version of kvreplay: {}; run it again")

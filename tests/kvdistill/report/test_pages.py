@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from browser import printed_pages, watch
+from conftest import run_cli
+from kvdistill_rows import MS, change_run, write_probe, write_run
+
+from kvdistill.report.compare import ReportedTrials, compare
+from kvdistill.report.output import documents_of, read_comparison
+from kvdistill.report.report import report
+from kvtrace.core.document.document import (
+    Chapter,
+    Chart,
+    ChartShape,
+    Document,
+    ReportTable,
+    Series,
+    Sheet,
+    Unit,
+    columns_of,
+    show_decimal,
+)
+from kvtrace.core.document.html import html_page
+from kvtrace.core.document.live import log_ticks
+from kvtrace.core.document.picture import picture_of
+
+_SCRIPTS = re.compile(r"<script>.*?</script>", re.DOTALL)
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """An open loop of reads of 0.1 to 20 ms, and a probe beside it."""
+    folder = write_run(tmp_path_factory.mktemp("pages") / "run", [100_000 + i * 10_000 for i in range(2000)])
+    write_probe(folder)
+    change_run(folder, status="partial", reason="the disk is full")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(run):
+    return html_page(documents_of([report(run)], ["run"]), "made by a test")
+
+
+def test_a_reader_of_two_minutes_finds_the_answer_first(text):
+    ours = _SCRIPTS.sub("", text)
+    chapters = ("Tiers", "Latency", "Requests, QoS and criteria", "Wear")
+    order = [f'class="{part}"' for part in ("headline", "subject", "highlights", "warning")]
+    places = [ours.index(part) for part in [*order, *(f">{title}</h2>" for title in chapters)]]
+    assert places == sorted(places)
+    assert 1 <= ours.count("<dt>") <= 6
+    folded = re.findall(r'<details class="folded"[^>]*><summary><h2>([^<]*)', ours)
+    assert folded == ["Block layer", "Service time and lateness", "Sizes", "Reuse", "What was run, and on what"]
+
+
+def test_each_chart_stands_still_without_scripts_and_on_paper(text):
+    figures = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)
+    assert figures
+    assert all('<div class="still"><svg ' in figure for figure in figures)
+    live = text.split('<script type="application/json" id="charts">')[1].split("</script>")[0]
+    assert re.findall(r'^\{?"(f\d+)":', live, re.MULTILINE) == re.findall(r'class="live" id="(f\d+)"', text)
+
+
+def test_a_page_is_small_beside_the_script_that_it_carries_and_the_same_each_time(run, text):
+    assert len(_SCRIPTS.sub("", text).encode()) < 1_500_000
+    assert html_page(documents_of([report(run)], ["run"]), "made by a test") == text
+
+
+def test_a_page_holds_one_family_of_units(text):
+    shown = re.sub(r"<style>.*?</style>|<[^>]*>", " ", _SCRIPTS.sub("", text), flags=re.DOTALL)
+    assert re.findall(r"[0-9.] (?:[KMGTP]iB)", shown) == []
+    assert (show_decimal(4 * MIB, Unit.BYTES), show_decimal(2.5e9, Unit.BYTES_PER_S)) == ("4.19 MB", "2.50 GB/s")
+    assert (show_decimal(999_999, Unit.BYTES), show_decimal(None, Unit.BYTES)) == ("1.00 MB", "-")
+    assert show_decimal(3e12, Unit.BYTES_PER_DAY) == "3.00 TB/day"
+
+
+def test_axes_name_their_units_and_the_tail_takes_as_much_room_as_the_rest():
+    line = Series("read", [0.01, 0.5, 0.9, 0.99, 0.999, 0.9999], [1e5, 1e6, 2e6, 4e6, 8e6, 9e7])
+    tail = picture_of(Chart("t", ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, [line], y_title="response time"))
+    assert (tail.y.heading, tail.y.is_log, tail.x.is_log) == ("response time (ms)", True, True)
+    assert [label for _, label in tail.x.ticks] == ["0", "50", "90", "99", "99.9", "99.99"]
+    assert tail.lines[0].x == pytest.approx([1 / 0.99, 2, 10, 100, 1000, 10_000], rel=1e-5)
+    assert tail.lines[0].y == [0.1, 1, 2, 4, 8, 90]
+    steps = Series("read", [0.0, 1e9], [2e9, 1e9])
+    rate = picture_of(Chart("b", ChartShape.STEPS, Unit.NS, Unit.BYTES_PER_S, [steps], 1e9))
+    assert (rate.x.heading, rate.y.heading) == ("time (s)", "bandwidth (GB/s)")
+    assert (rate.lines[0].x, rate.lines[0].y) == ([0, 1, 1, 2], [2, 2, 1, 1])
+
+
+def test_a_logarithmic_axis_has_numbers_all_along():
+    assert log_ticks([40, 900]) == [10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
+    assert log_ticks([0.002, 900]) == [0.001, 0.01, 0.1, 1, 10, 100, 1000]
+    assert log_ticks([]) == []
+
+
+def test_trials_of_a_side_share_a_colour_and_charts_to_compare_end_alike():
+    lines = [Series(name, [1.0, 2.0], [1.0, 1.0], colour=at // 2) for at, name in enumerate("abcd")]
+    chart = Chart("c", ChartShape.STEPS, Unit.NS, Unit.COUNT, lines, 1.0, x_end=9.0, y_end=7.0)
+    drawn = picture_of(chart)
+    assert [line.colour for line in drawn.lines] == ["read", "read", "write", "write"]
+    assert (drawn.x.high, drawn.y.high) == (9, 7)
+
+
+def test_bytes_are_spread_over_the_time_in_flight(tmp_path):
+    # 4,000 bytes from 10 µs to 48.00001 s; the next four begin a millisecond later each, and take 1 ms.
+    found = report(write_run(tmp_path / "run", [48_000 * MS] + [1 * MS] * 4), 48)
+    moved = [row["read_bytes"] for row in found.over_time]
+    assert found.bucket_ns == 48_000 * MS // 48 + 1
+    assert moved[0] == round(4000 / 48) + 4 * 4000
+    assert set(moved[1:]) == {83}
+    assert [row["reads"] for row in found.over_time] == [4, *[0] * 46, 1]
+
+
+def test_what_completes_at_once_did_not_move_at_once(tmp_path):
+    # 64 reads of 4,000 bytes end together at 64 ms; each began when it was due.
+    latencies = [(64 - i) * MS for i in range(64)]
+    found = report(write_run(tmp_path / "run", latencies), 16)
+    most = max(row["read_bytes"] for row in found.over_time)
+    # At the end all are in flight: 4,000 / 64 + 4,000 / 63 + … bytes a millisecond, for 4 ms at most.
+    assert most <= sum(min(4000 / (ns / MS) * 4, 4000) for ns in latencies) + 16
+    assert most < 64 * 4000 / 2
+    assert abs(sum(row["read_bytes"] for row in found.over_time) - 64 * 4000) <= 16
+
+
+def test_a_map_is_of_response_times_in_an_open_loop(tmp_path):
+    # Of a microsecond each, submitted 10 µs late.
+    found = report(write_run(tmp_path / "run", [1000] * 4))
+    assert {row["low_ns"] for row in found.heat} == {8192}
+    titles = [t.title for d in documents_of([found], ["run"]) for t in d.tables]
+    assert "Response time over time: nvme read" in titles
+
+
+def test_the_life_of_a_drive_is_in_years_where_one_is_known(tmp_path):
+    trace = tmp_path / "t.parquet"
+    run_cli("kvtrace", "gen", "--model", "tiny-1b", "--users", "2", "--duration", "20s", "-o", trace,
+            "--set", "tiers.gpu.capacity=64MiB", "--set", "tiers.cpu.capacity=64MiB",
+            "--set", "tiers.nvme.capacity=1GiB")  # fmt: skip
+    row = report(trace).writes_per_day[-1]
+    assert (row["tier"], row["endurance_bytes"], row["years_of_life"]) == ("nvme", None, None)
+    worn = report(trace, life_bytes=7 * 10**15).writes_per_day[-1]
+    assert worn["years_of_life"] == pytest.approx(7e15 / worn["written_bytes_per_day"] / 365)
+    shown = run_cli("kvdistill", "report", trace, "--markdown", "--endurance", "7PB").stdout
+    assert "7.00 PB" in shown
+    assert "cannot tell what a day brings" in shown
+    assert "writes a day | endurance" in shown
+
+
+def test_all_tiers_together_have_a_hit_ratio(tmp_path):
+    trace = tmp_path / "t.parquet"
+    run_cli("kvtrace", "gen", "--model", "tiny-1b", "--users", "2", "--duration", "20s", "-o", trace)
+    found = report(trace)
+    assert found.hit_ratio == pytest.approx(sum(tier["hit_ratio"] for tier in found.tiers))
+    (tiers,) = [t for d in documents_of([found], ["t"]) for t in d.tables if t.title == "Tiers"]
+    assert tiers.rows[-1][0] == "in total"
+    assert tiers.rows[-1][-1] == found.hit_ratio
+
+
+def side(folder, name, medians, **changed):
+    """Write closed-loop trials whose reads all take about as long as each of `medians`."""
+    folder = folder / name
+    folder.mkdir()
+    for number, median in enumerate(medians, 1):
+        spread = np.linspace(0.9, 1.1, 200)
+        run = write_run(folder / f"trial-{number}", (spread * median).astype(int).tolist())
+        if changed:
+            change_run(run, **changed)
+    return folder
+
+
+def test_a_comparison_says_first_which_is_faster(tmp_path):
+    a, b = side(tmp_path, "a", [1e6, 1.01e6, 0.99e6]), side(tmp_path, "b", [0.8e6, 0.81e6, 0.79e6])
+    compared, document = read_comparison([a, b])
+    (line,) = [line for line in compared.lines if line.name == "response_p99_ns"]
+    found = line.sides[1].ratio
+    less = [f"{100 * (1 - value):.0f}" for value in (found.value, found.high, found.low)]
+    assert compared.verdict == f"b reads {less[0]} % faster at p99 [{less[1]}, {less[2]}] than a"
+    assert document.headline == compared.verdict
+    assert run_cli("kvdistill", "compare", a, b).stdout.splitlines()[0] == compared.verdict
+    back, _document = read_comparison([b, a])
+    assert re.fullmatch(r"a reads 2\d % slower at p99 \[\d+, \d+\] than b", back.verdict)
+
+
+def test_a_comparison_says_that_trials_show_no_difference(tmp_path):
+    a, b = side(tmp_path, "a", [1e6, 1.2e6, 0.9e6]), side(tmp_path, "b", [1.1e6, 0.95e6, 1e6])
+    compared, document = read_comparison([a, b])
+    assert re.fullmatch(
+        r"no difference of b from a that these trials can show: read p99 \(\d+ % faster to \d+ % slower\); "
+        r"TRIALS DISAGREE in a and b",
+        compared.verdict,
+    )
+    (table,) = [t for t in document.tables if t.title == "Each trial"]
+    assert [row[:4] for row in table.rows if row[2] == "latency_p50_ns"] == [
+        ["nvme", "read", "latency_p50_ns", name] for name in "ab"
+    ]
+    assert [cell.value for cell in table.rows[-2][4:]] == pytest.approx([1e6, 1.2e6, 0.9e6], rel=0.02)
+    distribution = next(t for t in document.tables if t.title == "Response time: nvme read")
+    assert [series.colour for series in distribution.charts[0].series] == [0, 0, 0, 1, 1, 1]
+
+
+def test_single_trials_show_no_difference(tmp_path):
+    a, b = (report(write_run(tmp_path / name, [latency] * 200)) for name, latency in (("a", 10**6), ("b", 2 * 10**6)))
+    found = compare([ReportedTrials("a", [a]), ReportedTrials("b", [b])])
+    # 1.01 and 2.01 ms from when they were due.
+    assert found.verdict == "b reads 99 % slower at p99 than a: by trials too few to show a difference"
+
+
+def test_traces_are_compared_by_their_hits(tmp_path):
+    for name, capacity in (("a", "64MiB"), ("b", "8GiB")):
+        run_cli("kvtrace", "gen", "--model", "tiny-1b", "--users", "3", "--duration", "40s",
+                "-o", tmp_path / f"{name}.parquet", "--set", "tiers.gpu.capacity=64MiB",
+                "--set", "tiers.cpu.capacity=64MiB", "--set", f"tiers.nvme.capacity={capacity}")  # fmt: skip
+    first = run_cli("kvdistill", "compare", tmp_path / "a.parquet", tmp_path / "b.parquet").stdout.splitlines()[0]
+    found = re.fullmatch(r"b.parquet hits ([0-9.]+)% of lookups, a.parquet ([0-9.]+)%", first)
+    assert float(found[1]) > float(found[2])
+
+
+def test_a_comparison_is_a_page_too(tmp_path):
+    a, b = side(tmp_path, "a", [1e6, 1.01e6, 0.99e6]), side(tmp_path, "b", [0.8e6, 0.81e6, 0.79e6])
+    out = tmp_path / "c.html"
+    done = run_cli("kvdistill", "compare", a, b, "-o", out)
+    assert done.stdout.startswith("b reads ")
+    page = out.read_text()
+    assert page.index("b reads ") < page.index('class="highlights"') < page.index("<figure>")
+    bad = run_cli("kvdistill", "compare", a, b, "-o", tmp_path / "c.pdf", check=False)
+    assert (bad.returncode, "name it *.html" in bad.stderr) == (2, True)
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize(("width", "is_dark"), [(1440, False), (1440, True), (390, False)])
+def test_a_browser_draws_every_chart_without_a_word_or_a_request(tmp_path, text, width, is_dark):
+    found = watch(text, tmp_path, width=width, is_dark=is_dark)
+    assert found | {"wide": max(found["wide"], 0)} == {
+        "errors": [], "fetched": [], "said": [], "wide": 0, "clipped": 0, "drawn": text.count("<figure>"),
+        "paper": "rgb(20, 24, 29)" if is_dark else "rgb(255, 255, 255)",
+    }  # fmt: skip
+
+
+@pytest.mark.chromium
+def test_a_run_is_six_pages_on_paper(tmp_path, text):
+    assert 1 <= printed_pages(text, tmp_path) <= 6
+
+
+@pytest.mark.chromium
+def test_every_shape_is_drawn(tmp_path):
+    line = Series("read", [1.0, 2.0, 4.0], [0.5, 0.6, 0.7])
+    shaded = Series("read", [1.0, 2.0, 4.0], [1.0, 2.0, 4.0], [0.1, 0.5, 1.0])
+    tail = Series("read", [0.5, 0.9, 0.99], [1e3, 1e5, 1e7])
+    drawn = {ChartShape.CELLS: shaded, ChartShape.GRID: shaded, ChartShape.QUANTILES: tail}
+    units = {ChartShape.QUANTILES: Unit.NUMBER}
+    knee = ((2.0, "knee: 2"),)
+    charts = tuple(
+        Chart(s, s, units.get(s, Unit.BYTES), Unit.NS, [drawn.get(s, line)], 1.0, 1.0, marks=knee) for s in ChartShape
+    )
+    table = ReportTable("All", Sheet.SUMMARY, columns_of("text: a"), [["b"]], charts)
+    page = html_page([Document("all", "each shape", [Chapter("Shapes", [table])])], "a test")
+    found = watch(page, tmp_path, width=1440)
+    assert (found["errors"], found["said"], found["drawn"]) == ([], [], len(ChartShape))

@@ -1,0 +1,94 @@
+"""The command on a scratch folder: a locked option for one second, its files, its marks and its refusals."""
+
+from __future__ import annotations
+
+import csv
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import ROOT, run_cli
+from openpyxl import load_workbook
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MARK = "not a submission: 1.00 s of 300 s, 1 trial of 3, cache and results on one filesystem, storage tier of 3.00 GiB"
+SHORT = ("--runtime", "1s", "--trials", "1", "--capacity", "3GiB", "--queue-depth", "16")
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Path:
+    (tmp_path / "drive").mkdir()
+    return tmp_path / "drive"
+
+
+def test_a_shortened_run_leaves_three_forms_that_say_so(drive, tmp_path):
+    out = tmp_path / "r"
+    arguments = ["mlperf", "v3-8b", "--tier", f"nvme={drive}", "-o", out, *SHORT, "--break-rules"]
+    done = run_cli("kvreplay", *arguments)
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("v3-8b-stress: ")
+    assert first.endswith(MARK)
+    assert "not claimed (mlperf.json says why): a submission; device P95" in done.stdout.splitlines()[1]
+    assert "space: at most 3.00 GiB on" in done.stderr
+    kept = json.loads((out / "mlperf.json").read_text())
+    assert (kept["mark"], kept["answer"], kept["status"]) == (MARK, first, "complete")
+    ((client,), (trial,)) = kept["clients"], kept["clients"][0]["trials"]
+    assert (client["seed"], client["capacity_bytes"], trial["run"]) == (42, 3 << 30, "trials/trial-1")
+    run = json.loads((out / trial["run"] / "run.json").read_text())
+    # The trace is the option's, with its users, seed and memory, and writes are synced as the benchmark's are.
+    assert run["trace"]["metadata"]["config"]["users"] == 200
+    assert (run["trace"]["metadata"]["seed"], run["config"]["fsync"]) == (42, "close")
+    written = sum(f["bytes"] for f in run["summary"]["figures"] if (f["tier"], f["op"]) == ("nvme", "write"))
+    rate = written / (1 << 30) / (run["summary"]["wall_ns"] / 1e9)
+    assert trial["summary"]["cache_stats"]["tier_storage_write_bandwidth_gbps"] == pytest.approx(rate)
+    assert kept["aggregated"]["aggregated_write_bandwidth_gbps"] == pytest.approx(rate)
+    assert kept["aggregated"]["aggregated_device_read_p95_ms"] is None
+    # The names of the benchmark's export, in all three.
+    columns = json.loads((ROOT / "tests" / "golden" / "mlperf" / "export.json").read_text())["columns"]
+    with (out / "mlperf.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert set(columns) <= set(rows[0])
+    assert [row["Run"] for row in rows] == ["rank 0, trials/trial-1", "aggregate (Rules.md 6.3.4)"]
+    assert {row["Note"] for row in rows} == {MARK}
+    book = load_workbook(out / "mlperf.xlsx")
+    assert [cell.value for cell in book["Summary"][1]] == list(rows[0])
+    assert book["Summary"].cell(2, len(rows[0])).value == MARK
+    assert {row[0].value for row in book["Performance Metrics"].iter_rows(min_row=2)} >= set(columns)
+    again = run_cli("kvreplay", *arguments, check=False)
+    assert (again.returncode, "is not empty" in again.stderr) == (4, True)
+
+
+def test_a_dry_run_says_space_and_rules_and_writes_nothing(drive, tmp_path):
+    out = tmp_path / "r"
+    arguments = ["mlperf", "v3", "--tier", f"nvme={drive}", "-o", out, "--dry-run"]
+    shown = run_cli("kvreplay", *arguments).stdout
+    assert shown.startswith(
+        f"v3-8b-stress: would run 3 trials of 300 s on {drive}; not a submission: cache and results"
+    )
+    assert "v3-70b: would run" in shown
+    found = json.loads(run_cli("kvreplay", *arguments, "--json").stdout)
+    rules = {rule["rule"]: rule["kept"] for rule in found[0]["rules"]}
+    assert rules["cache and results on different filesystems"] == "not kept"
+    assert rules["all options are run"] == "kept"
+    assert not out.exists()
+    assert not any(drive.iterdir())
+
+
+def test_what_cannot_be_is_refused_in_one_line_before_anything_is_written(drive, tmp_path):
+    out, tier = tmp_path / "r", f"nvme={drive}"
+    for arguments, code, said in (
+        (["v3-8b", "--tier", tier], 2, "a rule is not kept: cache and results on different filesystems (6.4.1)"),
+        (["v4-8b", "--tier", tier], 2, "no locked option 'v4-8b'; did you mean v3-8b?"),
+        (["v3-70b"], 2, "--tier nvme=TARGET names the storage under test"),
+        (["v3-70b", "--tier", "nvme=sim"], 2, "the storage under test is a directory"),
+        (["v3-70b", "--tier", tier, "--capacity", "900PB"], 2, "name a larger target, or a smaller --capacity"),
+        (["v3-70b", "--tier", tier, "--runtime", "0s"], 2, "--runtime 0s: write more than 0"),
+        (["v3-70b", "--tier", "nvme=/nowhere/at/all"], 4, "make it first"),
+    ):
+        refused = run_cli("kvreplay", "mlperf", *arguments, "-o", out, check=False)
+        assert (refused.returncode, said in refused.stderr) == (code, True), refused.stderr
+        assert refused.stderr.splitlines()[-1].startswith("kvreplay: error: ")
+        assert not out.exists()
+        assert not any(drive.iterdir())

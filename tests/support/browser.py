@@ -1,0 +1,69 @@
+"""Pages as headless Chromium shows them: what a page saw of itself, and its printed pages."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+
+_HEIGHT = 12_000
+_FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
+]  # fmt: skip
+# Errors, what was fetched or refused, whether anything sticks out to the side, and which charts were drawn: every one,
+# wherever it stands, for all that is folded is opened first.
+_WATCH = """<script>window.seen=[];
+addEventListener('error',e=>seen.push(e.message));addEventListener('unhandledrejection',e=>seen.push(String(e.reason)));
+document.addEventListener('securitypolicyviolation',e=>seen.push('refused '+e.blockedURI))</script>"""
+_TELL = """<script>{const tell=()=>document.title=JSON.stringify({errors:seen,
+fetched:performance.getEntriesByType('resource').map(e=>e.name).filter(n=>!n.startsWith('data:')),
+wide:document.documentElement.scrollWidth-innerWidth,drawn:document.querySelectorAll('figure.drawn').length,
+paper:getComputedStyle(document.body).backgroundColor,
+clipped:[...document.querySelectorAll('.drawn .live')].filter(e=>e.getBoundingClientRect().right>innerWidth+1).length});
+document.querySelectorAll('details').forEach(d=>d.open=true);tell();setInterval(tell,50)}</script>"""
+
+
+LEAST_WIDTH = 500
+"""A window is no narrower."""
+
+
+def watch(text, folder, *, width, is_dark=False):
+    """Return what the page `text` saw of itself in a window `width` wide, and what it said on the console."""
+    page = folder / "watched.html"
+    watched = text.replace("<head>", f"<head>{_WATCH}", 1).replace("</body>", f"{_TELL}</body>")
+    page.write_text(watched if width >= LEAST_WIDTH else framed(watched, width), encoding="utf-8")
+    scheme = f"--blink-settings=preferredColorScheme={0 if is_dark else 1}"
+    # As high as the page, so that each chart is in sight, and is drawn.
+    size = f"--window-size={max(width, LEAST_WIDTH)},{_HEIGHT}"
+    done = _chromium(folder, scheme, size, "--virtual-time-budget=4000", "--dump-dom", page)
+    said = re.findall(r'CONSOLE[^"]*"(.*?)", source', done.stderr)
+    return json.loads(re.search(r"<title>(.*?)</title>", done.stdout)[1].replace("&amp;", "&")) | {"said": said}
+
+
+def framed(text, width):
+    """Return a page that shows `text` in a frame `width` wide, as narrow as a phone, and has its title."""
+    inside = text.replace("&", "&amp;").replace('"', "&quot;")
+    frame = f'<iframe width="{width}" height="{_HEIGHT}" style="border:0" srcdoc="{inside}"></iframe>'
+    told = "setInterval(()=>document.title=document.querySelector('iframe').contentDocument.title,50)"
+    return (
+        '<!doctype html><html><head><meta charset="utf-8"><title>{}</title></head><body style="margin:0">'
+        f"{frame}<script>{told}</script></body></html>"
+    )
+
+
+def printed_pages(text, folder):
+    """Return how many sheets the page `text` is on paper."""
+    page, target = folder / "printed.html", folder / "printed.pdf"
+    page.write_text(text, encoding="utf-8")
+    _chromium(folder, "--no-pdf-header-footer", f"--print-to-pdf={target}", page)
+    return len(re.findall(rb"/Type\s*/Page\b", target.read_bytes()))
+
+
+def _chromium(folder, *arguments):
+    *flags, page = arguments
+    profile = f"--user-data-dir={folder / 'profile'}"
+    return subprocess.run(
+        ["chromium", *_FLAGS, profile, *flags, page.as_uri()],
+        capture_output=True, text=True, check=True, timeout=300,
+    )  # fmt: skip
