@@ -106,11 +106,14 @@ class Stack:
 
     @property
     def can_sample(self) -> bool:
-        """Whether samples of the objects stand for all: no time passes, and what is read of one is always all."""
+        """Whether samples of the objects stand for all: no time passes, and what is read of one is always all.
+
+        Not of those of what waits to be stored: a queue and a bucket hold so many objects, however few are sampled.
+        """
         preset = self.preset
         is_plain = not preset.decode_read_tokens and all(t.policy is not Policy.TTL for t in preset.tiers)
         kinds = len(sizes_of(preset, self.model, self.ranks).pieces)
-        is_plain = is_plain and self.load.waits is None
+        is_plain = is_plain and self.load.waits is None and not any(t.store_queue for t in preset.tiers)
         return self.load.chains is not None and is_plain and kinds == 1 and not has_times(preset)
 
     def at(self, capacities: Capacities, share: float = 1.0) -> Preset:

@@ -169,7 +169,7 @@ class _Run:
         if asked is not None and asked < 1 and not stack.can_sample:
             raise ConfigError(
                 f"--sample {asked:g}: samples stand for all only of chunks that FILE names, in a model of full "
-                "attention, and where computing and storage take no time (--gpu instant); leave it out"
+                "attention without store_queue, where computing and storage take no time (--gpu instant); leave it out"
             )
         if asked is not None or not stack.can_sample or stack.load.chains is None:
             return asked or 1.0

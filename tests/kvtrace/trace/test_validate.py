@@ -227,7 +227,13 @@ INLINE = """\
 CAPACITIES = {
     "as shipped": [],
     "small": ["tiers.gpu.capacity=2GiB", "tiers.cpu.capacity=3GiB", "tiers.nvme.capacity=5GiB"],
-    "no gpu or cpu": ["tiers.gpu.capacity=0", "tiers.cpu.capacity=0", "tiers.nvme.capacity=200MiB"],
+    # Without DRAM there is none to stage in.
+    "no gpu or cpu": [
+        "tiers.gpu.capacity=0",
+        "tiers.cpu.capacity=0",
+        "tiers.cpu.staging=false",
+        "tiers.nvme.capacity=200MiB",
+    ],
     "a slow model": ["prefill_ns_per_token=100000", "decode_ns_per_token=1000000", "tiers.gpu.capacity=1GiB"],
 }
 

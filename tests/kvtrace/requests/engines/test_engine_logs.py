@@ -77,6 +77,7 @@ def test_a_directory_of_logs_is_one_source(tmp_path):
 def test_the_log_says_what_the_model_takes(tmp_path, monkeypatch, capsys):
     out = tmp_path / "t.parquet"
     options = ["--preset", "lmcache-disk", "--set", "tiers.gpu.capacity=0", "--set", "tiers.cpu.capacity=0"]
+    options += ["--set", "tiers.cpu.staging=false"]  # without DRAM there is none to stage in
     assert kvtrace(monkeypatch, "gen", LOOKUPS, *options, "-o", out, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["model"] == "meta-llama/Llama-3.2-1B"
