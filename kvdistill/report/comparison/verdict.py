@@ -19,6 +19,11 @@ def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int) -> str
     """Return how side `at` does beside the first: what its trials show, else what they do not."""
     a, b = names[0], names[at]
     told = _told(lines, at)
+    if not any(line.op for line in told):
+        hits = next((line.sides for line in lines if (line.tier, line.name) == ("", "hit_ratio")), None)
+        if hits is not None and hits[0].median is not None and hits[at].median is not None:
+            # Simulated, so exact: it needs no trials.
+            return f"{b} hits {hits[at].median:.2%} of lookups, {a} {hits[0].median:.2%}"
     shown = [line for line in told if line.sides[at].ratio.differs]
     unsure = [_range(line, at) for line in told if line.sides[at].ratio.differs is False]
     single = [line for line in told if line.sides[at].ratio.differs is None]
@@ -30,13 +35,7 @@ def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int) -> str
         parts += [f"{'; '.join(_clauses(single, a, b, at))}: by trials too few to show a difference"]
     if parts:
         return "; ".join(parts)
-    hits = next((line for line in lines if (line.tier, line.name) == ("", "hit_ratio")), None)
-    shares = (None, None) if hits is None else (hits.sides[0].median, hits.sides[at].median)
-    if shares[0] is None or shares[1] is None:
-        return f"{b} against {a}: nothing that both measured says which is faster"
-    if shares[0] == shares[1]:
-        return f"{b} and {a} hit alike: {shares[0]:.2%} of lookups"
-    return f"{b} hits {shares[1]:.2%} of lookups, {a} {shares[0]:.2%}"
+    return f"{b} against {a}: nothing that both measured says which is faster"
 
 
 def _told(lines: Sequence[ComparedLine], at: int) -> list[ComparedLine]:
