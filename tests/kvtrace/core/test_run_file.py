@@ -65,5 +65,5 @@ def test_text_where_numbers_belong_is_refused_in_one_line(tmp_path: Path, change
 
 def test_no_run_is_none_and_no_file_is_an_error(tmp_path: Path) -> None:
     assert find_run(tmp_path) is None
-    with pytest.raises(TraceError, match="No such file"):
+    with pytest.raises(TraceError, match="no such file"):
         read_run(tmp_path)

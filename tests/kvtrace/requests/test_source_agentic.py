@@ -126,7 +126,7 @@ def test_files_must_agree_on_the_block_size(tmp_path):
 def test_nothing_there(tmp_path):
     with pytest.raises(TraceError, match=r"no \*\.json file there"):
         agentic.read(tmp_path, rng())
-    with pytest.raises(TraceError, match="No such file"):
+    with pytest.raises(TraceError, match="no such file"):
         agentic.read(tmp_path / "a.json", rng())
     (tmp_path / "a.json").write_text('{"block_size"', encoding="utf-8")
     with pytest.raises(TraceError, match="not JSON: "):
