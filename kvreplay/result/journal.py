@@ -67,13 +67,17 @@ class Journal:
         pause_s = _PERIOD_S
         while not self._is_over.wait(pause_s):
             started = monotonic_ns()
-            try:
-                self.keep()
-            except OSError as error:
-                # The run itself goes on.
-                self.trouble = f"{self._output}: {error.strerror or error}"
+            if not self._try_to_keep():
                 return
             pause_s = max(_PERIOD_S, (monotonic_ns() - started) / NS_PER_S / _MAX_SHARE)
+
+    def _try_to_keep(self) -> bool:
+        try:
+            self.keep()
+        except OSError as error:
+            # The run itself goes on.
+            self.trouble = f"{self._output}: {error.strerror or error}"
+        return self.trouble is None
 
     def keep(self) -> None:
         """Append the operations that completed since the last call."""
@@ -97,9 +101,13 @@ class Journal:
         self._low = low + int(np.argmax(waiting[low:])) if waiting[low:].any() else len(waiting)
 
     def stop(self) -> None:
-        """Stop appending."""
+        """Append what has completed since the last look, and stop."""
+        if self._is_over.is_set():
+            return
         self._is_over.set()
         self._thread.join()
+        if self.trouble is None:
+            self._try_to_keep()
 
     def remove(self) -> None:
         """Remove what was kept: the run has been written."""
