@@ -1,4 +1,4 @@
-"""Which rows are ready: their barriers are met, and they become operations under way ("flights"); compiled.
+"""Which rows are ready: they wait for no other, and become operations under way ("flights"); compiled.
 
 And what those wait for that do not go.
 """
@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from kvreplay.engine.tables import (
-    BARRIER_KINDS,
+    CHAIN_KINDS,
     FLIGHT_BITS,
     MOST_FLIGHTS,
     NONE,
-    barriers_at,
+    chains_at,
     count_of,
     flights_at,
+    groups_at,
     heap_least,
     heap_pop,
     heap_push,
@@ -25,8 +26,12 @@ from kvreplay.engine.tables import (
     stack_put,
     stack_take,
 )
+from kvreplay.plan.chains import NO_CHAIN
 from kvreplay.plan.plan import DELETE, WRITE
 from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s
+
+_LOOK_ROWS = 256
+"""Rows that are looked at before anything else is: some microseconds, by which a time stamp may come late."""
 
 
 @inner
@@ -128,13 +133,72 @@ def advance(address: int) -> None:
     job = job_at(address)
     while count_of(job.ready) and count_of(job.free_flights):
         admit(address, heap_pop(job.ready))
-    unmet, ahead = int8s(job.unmet), 2 * job.slots
-    while (
-        job.cursor < job.rows and count_of(job.to_start) + count_of(job.to_fill) < ahead and count_of(job.free_flights)
-    ):
-        if unmet[job.cursor] == 0:
+    ahead, last = 2 * job.slots, min(job.rows, job.cursor + _LOOK_ROWS)
+    while job.cursor < last and count_of(job.to_start) + count_of(job.to_fill) < ahead and count_of(job.free_flights):
+        if _enter(address, job.cursor):
             admit(address, job.cursor)
         job.cursor += 1
+    job.is_looking = job.cursor == last < job.rows
+
+
+@inner
+def _enter(address: int, row: int) -> bool:
+    """Let a row take its place in its chains; return whether it waits for nothing."""
+    job = job_at(address)
+    unmet, since = 0, 0
+    for kind in range(CHAIN_KINDS):
+        chain: Any = chains_at(job.chains)[kind]
+        link, of_rows, number = np.int64(int32s(chain.links)[row]), int32s(chain.groups), np.int64(NONE)
+        if link != NO_CHAIN:
+            number = np.int64(of_rows[row - abs(link)]) if link < 0 else _new_group(address)
+            group = groups_at(job.groups)[number]
+            if link > 0:
+                _follow(address, np.int64(of_rows[row - link]), number)
+            group.left += 1
+            if group.is_open:
+                since = max(since, group.opened_ns)
+            else:
+                unmet += 1
+                int32s(chain.waiting)[row], group.waiting = group.waiting, row
+        of_rows[row] = number
+    int8s(job.unmet)[row] = unmet
+    if unmet == 0 and job.ready_ns:
+        int64s(job.ready_ns)[row] = since
+    return unmet == 0
+
+
+@inner
+def _new_group(address: int) -> int:
+    """Return an open group that waits for none."""
+    job, number = job_at(address), np.int64(0)
+    if job.free_group == NONE:
+        number = job.groups_used
+        job.groups_used += 1
+    else:
+        number = job.free_group
+        job.free_group = groups_at(job.groups)[number].follower
+    group = groups_at(job.groups)[number]
+    group.left, group.waiting, group.follower, group.is_open, group.opened_ns, group.done_ns = 0, NONE, NONE, 1, 0, 0
+    return number
+
+
+@inner
+def _follow(address: int, before: int, number: int) -> None:
+    """Let a new group come after the group `before`, which no row will join any more."""
+    job = job_at(address)
+    group, first = groups_at(job.groups)[number], groups_at(job.groups)[before]
+    if first.left:
+        group.is_open, first.follower = 0, number
+    else:
+        group.opened_ns = first.done_ns
+        _free_group(address, before)
+
+
+@inner
+def _free_group(address: int, number: int) -> None:
+    job = job_at(address)
+    groups_at(job.groups)[number].follower = job.free_group
+    job.free_group = number
 
 
 @holding
@@ -145,31 +209,35 @@ def done(address: int, number: int, now: int) -> None:
     job.in_flight -= 1
     job.completed += 1
     stack_put(job.free_flights, number)
-    for kind in range(BARRIER_KINDS):
-        barrier: Any = barriers_at(job.barriers)[kind]
-        group = int32s(barrier.group)[row]
-        if group < 0:
+    for kind in range(CHAIN_KINDS):
+        chain: Any = chains_at(job.chains)[kind]
+        of = np.int64(int32s(chain.groups)[row])
+        if of == NONE:
             continue
-        remaining = int32s(barrier.remaining)
-        remaining[group] -= 1
-        if remaining[group] == 0 and int8s(barrier.continues)[group]:
-            starts, members = int32s(barrier.starts), int32s(barrier.members)
-            for i in range(starts[group + 1], starts[group + 2]):
-                _release(address, np.int64(members[i]), now)
+        group = groups_at(job.groups)[of]
+        group.left -= 1
+        if group.left:
+            continue
+        group.done_ns = now
+        if group.follower != NONE:
+            _open(address, kind, np.int64(group.follower), now)
+            _free_group(address, of)
 
 
 @inner
-def _release(address: int, row: int, now: int) -> None:
-    """Note that a row has to wait for one group less."""
+def _open(address: int, kind: int, number: int, now: int) -> None:
+    """Open a group: the group before it has completed; note that its rows have to wait for one group less."""
     job = job_at(address)
-    unmet = int8s(job.unmet)
-    unmet[row] -= 1
-    if unmet[row] == 0:
-        if job.ready_ns:
-            int64s(job.ready_ns)[row] = now
-        # Rows that the cursor has not reached are found when it gets there.
-        if row < job.cursor:
+    group, chain = groups_at(job.groups)[number], chains_at(job.chains)[kind]
+    unmet, waiting, row = int8s(job.unmet), int32s(chain.waiting), np.int64(group.waiting)
+    group.is_open, group.opened_ns, group.waiting = 1, now, NONE
+    while row != NONE:
+        unmet[row] -= 1
+        if unmet[row] == 0:
+            if job.ready_ns:
+                int64s(job.ready_ns)[row] = now
             heap_push(job.ready, row)
+        row = np.int64(waiting[row])
 
 
 @inner

@@ -1,8 +1,8 @@
 """Which piece of which operation may be submitted next: a state machine without clock, threads or I/O.
 
-Rows go in trace order as far as their barriers allow. A write is offered only when its data lies in a buffer
+Rows go in trace order as far as their chains allow. A write is offered only when its data lies in a buffer
 (what `ahead` buffers hold, if it is longer), so that generation is not in an operation's latency. Every buffer that
-holds data belongs to a row whose barriers are met, and one is always left for a write that has started: so
+holds data belongs to a row that waits for no other, and one is always left for a write that has started: so
 there is always something that can go on. The machine itself is compiled, in `order`; this is its form for Python.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from kvreplay.data.buffers import early_fills, fills_ahead, pieces_a_fill
 from kvreplay.engine import order, ready
 from kvreplay.engine.job import Flight, Job
-from kvreplay.engine.tables import ANSWER, BARRIER, FILL, FLIGHT, MOST_FLIGHTS, NONE, Tables
+from kvreplay.engine.tables import ANSWER, CHAIN, FILL, FLIGHT, GROUP, MOST_FLIGHTS, NONE, Tables
 from kvreplay.plan.plan import Plan
 
 _SEEN = ["row", "op", "first", "end", "needed_end", "pieces", "has_io", "needs_data"]
@@ -94,7 +94,7 @@ class Schedule:
             setattr(job, name, tables.at(np.ascontiguousarray(getattr(plan, name))))
         job.due = 0 if due_ns is None else tables.at(np.ascontiguousarray(due_ns))
         job.ready_ns = 0 if ready_ns is None else tables.at(ready_ns)
-        job.unmet = tables.at(plan.unmet.astype(np.int8))
+        job.unmet = tables.at(np.empty(self.rows, np.int8))
         job.moves, job.paddings = tables.at(np.array(moves, np.int64)), tables.at(np.array(paddings, np.int64))
         # Memory that is not touched is not taken: of heaps and flights, few places are used at a time.
         for name, size in (("ready", self.rows), ("to_fill", flights), ("to_start", flights), ("hungry", flights)):
@@ -111,10 +111,10 @@ class Schedule:
         answer: Any = np.zeros(1, ANSWER)
         job.answer = tables.at(answer)
         self._answer = memoryview(answer.view(np.int64))
-        barriers = [
-            (b.group, b.members, b.starts, np.diff(b.starts).astype(np.int32), b.continues) for b in plan.barriers
-        ]
-        job.barriers = tables.at(np.array([tuple(map(tables.at, arrays)) for arrays in barriers], BARRIER))
+        links = [np.ascontiguousarray(of_kind) for of_kind in (plan.stage_links, plan.object_links)]
+        chains = [(of_kind, np.empty(self.rows, np.int32), np.empty(self.rows, np.int32)) for of_kind in links]
+        job.chains = tables.at(np.array([tuple(map(tables.at, arrays)) for arrays in chains], CHAIN))
+        job.groups, job.free_group = tables.at(np.empty(len(chains) * self.rows, GROUP)), NONE
         self._address = tables.address
         self._flights: dict[int, Flight] = {}
 
