@@ -277,9 +277,8 @@ class Mail:
         self._mail = mail = tables.record(MAIL)
         self._makers_fd = mail.makers_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         mail.asked, mail.made = tables.at(np.zeros(slots, ASKED)), tables.at(np.zeros(slots, np.int64))
-        self._here, makers = np.zeros(slots, ASKED), np.zeros(_MOST_TIERS, np.int64)
-        self._makers = makers
-        mail.here, mail.makers = tables.at(self._here), tables.at(makers)
+        self._here, self._makers = np.zeros(slots, ASKED), np.zeros(_MOST_TIERS, np.int64)
+        mail.here, mail.makers = tables.at(self._here), tables.at(self._makers)
         mail.slots = slots
         tables.job.mail = ctypes.addressof(mail)
         self.asleep_at = ctypes.addressof(mail) + MAIL.fields["asleep"][1]  # type: ignore[index]

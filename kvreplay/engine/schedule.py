@@ -24,6 +24,8 @@ from kvreplay.tiers.tier import on_ring
 
 _SEEN = ["row", "op", "first", "end", "needed_end", "pieces", "has_io", "needs_data"]
 """What Python sees of an operation under way, in the order of `Flight`."""
+_PREPARED_PART = 3
+"""Of the buffers for rows that are not due, this part is kept for those next in a chain, if there are any."""
 _READY_FLIGHTS = 1 << 16
 """Rows that waited and wait no more, taken up together; others stay where they were until there is room."""
 
@@ -84,9 +86,9 @@ class Schedule:
         """Prepare to run `plan`: `due_ns` (int64) a row or None; by tier, whether data `moves` and its padding.
 
         Up to twice `ahead` buffers hold data before their operation is submitted, up to `early` of them (or half) for
-        rows not yet due; a buffer holds up to `pieces_a_fill` pieces of one operation. `ready_ns` (int64 a row) takes
-        when the last operation that a row had to wait for completed. `rooms` says by tier whether objects are given
-        room before they are written: all, unless it is given.
+        rows not due or not ready; a buffer holds up to `pieces_a_fill` pieces of one operation. `ready_ns` (int64 a
+        row) takes when the last operation that a row had to wait for completed. `rooms` says by tier whether objects
+        are given room before they are written: all, unless it is given.
         """
         self.rows, self.slots, self.depth = len(plan), 2 * ahead + 2, depth
         flights = max(1, min(self.rows, 2 * self.slots + depth + _READY_FLIGHTS, MOST_FLIGHTS))
@@ -94,7 +96,10 @@ class Schedule:
         """For compiled code."""
         self._job = job = tables.job
         job.rows, job.depth, job.ahead, job.io_bytes = self.rows, depth, ahead, io_bytes
-        job.early = ahead if early is None else min(early, ahead)
+        both = ahead if early is None else min(early, ahead)
+        has_chains = any(b.continues.any() for b in plan.barriers)
+        job.prepared_most = both // _PREPARED_PART if has_chains else 0
+        job.early, job.early_or_prepared = both - job.prepared_most, both
         job.pieces_a_fill, job.slots, job.flights_size = pieces_a_fill, self.slots, flights
         for name in ("op", "tier", "object_id", "offset", "length", "version"):
             setattr(job, name, tables.at(np.ascontiguousarray(getattr(plan, name))))
@@ -102,7 +107,6 @@ class Schedule:
         job.ready_ns = 0 if ready_ns is None else tables.at(ready_ns)
         job.unmet = tables.at(plan.unmet.astype(np.int8))
         job.prepared = tables.at(np.zeros(self.rows, np.int32))
-        job.prepared_most = min(job.early, (self.slots - job.early) // 2)
         job.moves, job.paddings = tables.at(np.array(moves, np.int64)), tables.at(np.array(paddings, np.int64))
         job.rooms = tables.at(np.array([True] * len(moves) if rooms is None else rooms, np.int64))
         # Memory that is not touched is not taken: of heaps and flights, few places are used at a time.

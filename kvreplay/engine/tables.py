@@ -44,8 +44,8 @@ JOB = record(
     # whose data is under way, some of them offered since; rows whose data may be made before they may go; operations
     # whose data was made so, and that lack room.
     "ready to_fill to_start hungry making to_prepare to_room "
-    # Buffers that hold, or will, what is prepared so, and how many may.
-    "prepared_slots prepared_most "
+    # Buffers that hold, or will, what is prepared so; how many may always, and with those of rows not due.
+    "prepared_slots prepared_most early_or_prepared "
     # Address of a ring of started operations with pieces that may go; how many they are, and where the first is.
     "running_ring running running_first flights_size "
     # What the engine is given, and how far it has come; `depth` grows with the buffers that are touched.

@@ -75,7 +75,8 @@ def preparing_due(address: int, now: int) -> int:
     while count_of(job.to_prepare) and int8s(job.unmet)[heap_least(job.to_prepare)] == 0:
         heap_pop(job.to_prepare)
     # One buffer is left for a write that has started.
-    has_room = job.prepared_slots < job.prepared_most and count_of(job.free_slots) > 1
+    used = job.slots - count_of(job.free_slots)
+    has_room = (job.prepared_slots < job.prepared_most or used < job.early_or_prepared) and job.slots - used > 1
     if not has_room or not count_of(job.to_prepare):
         return NONE
     row = heap_least(job.to_prepare)
