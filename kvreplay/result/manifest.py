@@ -201,6 +201,11 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
     notes += [
         f"tier {t.name} by --gds: {facts[t.name]['gds']['note']}" for t in setting.tiers if t and t.engine == "gds"
     ]
+    notes += [
+        f"tier {t.name}: the code for {'cuFile' if t.engine == 'gds' else 'GPUs'} was never tested on hardware"
+        for t in setting.tiers
+        if t and t.engine in ("gpu", "gds")
+    ]
     if summary.skipped_rows:
         skipped = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
         notes.append(f"skipped, because no --tier names them: {skipped}")
