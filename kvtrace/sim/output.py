@@ -27,6 +27,7 @@ from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Entry, as_config
 from kvtrace.sim.setup import Load
 from kvtrace.sim.simulation import Flush, Simulation
+from kvtrace.sim.tiers.streams import StreamLabels
 from kvtrace.users.workload import notes as workload_notes
 
 if TYPE_CHECKING:
@@ -66,25 +67,40 @@ def write(
             for batch in own_table.batches(requests, _arrived(simulation.load)):
                 log.write(batch)
 
-        _run(simulation, _encoder(simulation, kind, trace, objects, log), progress)
+        labels = StreamLabels(simulation) if any(tier.has_streams for tier in simulation.preset.tiers) else None
+        _run(simulation, _encoder(simulation, kind, trace, objects, log, labels), progress)
         if requests is not None and log is not None and (arrivals := simulation.arrivals()) is not None:
             for batch in own_table.batches_as_arrived(requests, *arrivals):
                 log.write(batch)
+        stats = _stats(simulation, labels)
         for writer in (trace, objects, log):
             if writer is not None:
-                writer.update(stats=simulation.stats())
+                writer.update(stats=stats)
                 writer.finish()
     return trace.meta
 
 
+def _stats(simulation: Simulation, labels: StreamLabels | None) -> dict[str, Any]:
+    """Return what was counted, with what each stream holds if there are any."""
+    stats = simulation.stats()
+    if labels is not None:
+        stats["tiers"] = [tier | labels.counts(t) for t, tier in enumerate(stats["tiers"])]
+    return stats
+
+
 def _encoder(
-    simulation: Simulation, kind: str, trace: Writer, objects: Writer, log: Writer | None
+    simulation: Simulation,
+    kind: str,
+    trace: Writer,
+    objects: Writer,
+    log: Writer | None,
+    labels: StreamLabels | None,
 ) -> Callable[[Flush], None]:
     """Return what writes a flush to the tables, and gives its memory back once that is encoded."""
     taken: deque[tuple[int, Flush]] = deque()
 
     def encode(flush: Flush) -> None:
-        trace.write(trace_batch(flush.rows))
+        trace.write(trace_batch(flush.rows if labels is None else flush.rows | {"stream": labels.label(flush)}))
         for of_kind, sizes in _runs(kind, flush):
             objects.write(object_batch(objects.rows, of_kind, sizes))
         if log is not None and len(flush.log):
