@@ -85,6 +85,14 @@ class ReplayArguments:
     layout: Annotated[
         str, typer.Option(help="How object files are named: hashed (256 subdirectories), flat, vllm or lmcache.")
     ] = "hashed"
+    is_ignoring_streams: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-streams",
+            help="Do not pass on the streams of a trace's writes. Without it files get write hints (F_SET_RW_HINT), "
+            "writes to a block device name a write stream where the kernel offers some, and the run says which.",
+        ),
+    ] = False
     is_destroying: Annotated[
         bool, typer.Option("--destroy-data", help="Allow a --tier to be a block device: all that is on it is lost.")
     ] = False

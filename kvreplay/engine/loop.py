@@ -41,6 +41,8 @@ object's own file, that less was moved than should be, whether it was synchroniz
 KIND_BITS = 4
 _LONGEST_CHAIN = 4
 _DATASYNC = 1
+_STREAM_SHIFT = 32
+"""Where in the word with a request's buffer its write stream lies, of Linux 6.16 and later."""
 _OPEN = r.OPENAT | (r.LINK | r.SKIP_SUCCESS) << 8
 _GO_ON = (r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS) << 8
 """Of a request on the open file: what follows is done in any case, so that the file is closed."""
@@ -105,8 +107,19 @@ def _put_next(address: int, number: int) -> bool:
     if flight.is_file:
         _put_file(address, place, opcode, target, buffer)
     else:
+        buffer |= _write_stream(address, flight.row) << _STREAM_SHIFT if flight.needs_data else 0
         _put(address, opcode, flight.file, flight.base + start, target, end - start, data, buffer)
     return True
+
+
+@inner
+def _write_stream(address: int, row: int) -> int:
+    """Return which stream of its device a write's request names, from 1 on; 0: none."""
+    job = job_at(address)
+    if not job.stream or int32s(job.stream)[row] < 0:
+        return 0
+    count = int64s(job.write_streams)[int8s(job.tier)[row]]
+    return 1 + int32s(job.stream)[row] % count if count else 0
 
 
 @inner

@@ -19,6 +19,7 @@ from kvreplay.engine import order, ready
 from kvreplay.engine.job import Flight, Job
 from kvreplay.engine.tables import ANSWER, BARRIER, FILL, FLIGHT, MOST_FLIGHTS, NONE, Tables
 from kvreplay.plan.plan import Plan
+from kvreplay.tiers.placement.hints import placing
 
 _SEEN = ["row", "op", "first", "end", "needed_end", "pieces", "has_io", "needs_data"]
 """What Python sees of an operation under way, in the order of `Flight`."""
@@ -75,12 +76,14 @@ class Schedule:
         pieces_a_fill: int = 1,
         early: int | None = None,
         ready_ns: Any = None,
+        write_streams: Sequence[int] = (),
     ) -> None:
         """Prepare to run `plan`: `due_ns` (int64) a row or None; by tier, whether data `moves` and its padding.
 
         Up to twice `ahead` buffers hold data before their operation is submitted, up to `early` of them (or half) for
         rows not yet due; a buffer holds up to `pieces_a_fill` pieces of one operation. `ready_ns` (int64 a row) takes
-        when the last operation that a row had to wait for completed.
+        when the last operation that a row had to wait for completed. `write_streams` says by tier how many streams a
+        request may name.
         """
         self.rows, self.slots, self.depth = len(plan), 2 * ahead + 2, depth
         flights = max(1, min(self.rows, 2 * self.slots + depth + _READY_FLIGHTS, MOST_FLIGHTS))
@@ -92,6 +95,11 @@ class Schedule:
         job.pieces_a_fill, job.slots, job.flights_size = pieces_a_fill, self.slots, flights
         for name in ("op", "tier", "object_id", "offset", "length", "version"):
             setattr(job, name, tables.at(np.ascontiguousarray(getattr(plan, name))))
+        self._streams: Any = plan.stream if plan.stream is not None and any(write_streams) else None
+        self._write_streams = write_streams
+        if self._streams is not None:
+            job.stream = tables.at(np.ascontiguousarray(plan.stream))
+            job.write_streams = tables.at(np.array(write_streams, np.int64))
         job.due = 0 if due_ns is None else tables.at(np.ascontiguousarray(due_ns))
         job.ready_ns = 0 if ready_ns is None else tables.at(ready_ns)
         job.unmet = tables.at(plan.unmet.astype(np.int8))
@@ -132,7 +140,14 @@ class Schedule:
             pieces_a_fill=pieces_a_fill(depth, io_bytes),
             early=early_fills(depth, io_bytes),
             ready_ns=job.record.ready_ns,
+            write_streams=[0 if (of := placing(tier)) is None else of.write_streams for tier in job.tiers],
         )
+
+    def stream_of(self, row: int, tier: int) -> int:
+        """Return which stream of its drive a write's requests name, from 1 on; 0: none."""
+        if self._streams is None or self._streams[row] < 0 or not self._write_streams[tier]:
+            return 0
+        return 1 + int(self._streams[row]) % self._write_streams[tier]
 
     @property
     def completed(self) -> int:

@@ -30,6 +30,9 @@ def record(integers: str, booleans: str = "") -> np.dtype[Any]:
 JOB = record(
     # Addresses of columns of the plan; `due` and `ready_ns` are 0 in a closed loop.
     "op tier object_id offset length version unmet due ready_ns "
+    # Address of int32 a row, the stream of a write (-1: none), and of int64 a tier, how many of them a request may
+    # name; 0 and 0 where nothing is placed.
+    "stream write_streams "
     # Addresses of what is known of each tier: whether data moves, its padding.
     "moves paddings "
     # Addresses of records.

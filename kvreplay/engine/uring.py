@@ -150,6 +150,7 @@ class RingSubmitter(Submitter):
             0,
             token << _KIND_BITS | _MOVED,
             buffer,
+            0 if slot is None or flight.fd < 0 else self._schedule.stream_of(flight.row, self._tier_of[flight.row]),
         )
 
     def _place(self, submission: Submission) -> None:
