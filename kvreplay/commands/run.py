@@ -76,6 +76,28 @@ class ReplayArguments:
         ),
     ] = False
     fsync: Annotated[str, typer.Option(help="never, or close: fdatasync each written file, within its time.")] = "never"
+    advice: Annotated[
+        str,
+        typer.Option(
+            "--fadvise",
+            help="Of buffered files: none; sequential, when one is opened; or dontneed, which also drops a file's "
+            "pages when it is closed, so that a later read is the drive's.",
+        ),
+    ] = "none"
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            help="The memory of all buffers, which bounds the queue depth if that is not given.  [default for "
+            "checkpoints with --speed: 128MB]"
+        ),
+    ] = None
+    checkpoint_depth: Annotated[
+        int | None,
+        typer.Option(
+            help="At most this many I/Os of one save or restore in flight, as its writer has; other operations go "
+            "before it.  [default: the queue depth; with --speed 4]"
+        ),
+    ] = None
     on_error: Annotated[
         str, typer.Option(help="stop, or continue, when an operation fails; a run that went on ends with exit code 6.")
     ] = "stop"
@@ -169,6 +191,7 @@ class ReplayArguments:
 
         known = asdict(self) | {
             "io_bytes": parse_bytes(self.io_bytes),
+            "pool": None if self.pool is None else parse_bytes(self.pool),
             "criteria": read_criteria(self.criteria),
             "requests": None if self.requests is None else str(self.requests),
         }

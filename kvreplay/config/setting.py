@@ -115,7 +115,8 @@ def settle(
     if config.layout == FileLayout.VLLM:
         config = _whole_files(config, window.plan)
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
-    config, because = with_depth(config, tiers, window.residency.peak_bytes)
+    is_pooled = window.plan.bulk is not None
+    config, because = with_depth(config, tiers, window.residency.peak_bytes, is_pooled=is_pooled)
     check_memory(len(window.plan), buffer_bytes(config.depth, config.io_bytes))
     rows_once = once if config.runtime else 0
     return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, unplaced, rows_once)

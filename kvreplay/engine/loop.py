@@ -162,12 +162,41 @@ def _put_pieces(address: int) -> int:
     sequence = int64s(lanes.sequence)
     for i in range(lanes.count):
         while (
-            lanes.out < job.depth
-            and lanes.tail - lanes.submitted + _LONGEST_CHAIN <= lanes.sq_mask + 1
-            and has_piece(address, sequence[i])
+            _has_room(address) and has_piece(address, sequence[i]) and not flights_at(job.flights)[sequence[i]].is_bulk
         ):
             job.available -= 1
             if not _put_next(address, sequence[i]):
+                silent += 1
+    return silent + _put_bulk(address) if job.bulk else silent
+
+
+@inner
+def _has_room(address: int) -> bool:
+    """Return whether the depth and the ring have room for a piece."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    return lanes.out < job.depth and lanes.tail - lanes.submitted + _LONGEST_CHAIN <= lanes.sq_mask + 1
+
+
+@inner
+def _put_bulk(address: int) -> int:
+    """Put pieces of bulk operations into what room is left, first of those with the fewest in flight.
+
+    Returns of how many no completion will come.
+    """
+    job = job_at(address)
+    lanes, silent = lanes_at(job.lanes), 0
+    sequence = int64s(lanes.sequence)
+    for level in range(job.bulk_depth):
+        for i in range(lanes.count):
+            flight = flights_at(job.flights)[sequence[i]]
+            if (
+                flight.is_bulk
+                and flight.lane_out <= level
+                and _has_room(address)
+                and has_piece(address, sequence[i])
+                and not _put_next(address, sequence[i])
+            ):
                 silent += 1
     return silent
 

@@ -25,6 +25,7 @@ COLUMNS = ("ts_ns", "op", "tier", "phase", "object_id", "offset_bytes", "length_
 MAX_OBJECT_ID = 2**31 - 2
 _ROWS_AT_FIRST = 1 << 20
 """Room that is made if a limit may end the trace at any row."""
+_BULK_PHASES = [enum_code(TRACE, "phase", p) for p in (Phase.SAVE, Phase.RESTORE)]
 _COPY_PHASES = [enum_code(TRACE, "phase", p) for p in (Phase.PROMOTE, Phase.STORE, Phase.DEMOTE)]
 _KEPT = {"op": "int8", "tier": "int8", "phase": "int8", "object_id": "int32", "stage": "int32", "stream": "int32"}
 """What is kept narrower than 64 bits while a trace is compiled; its values have been checked to fit."""
@@ -57,6 +58,8 @@ class Plan:
     """int64 a tier: to what its offsets and ends are padded."""
     stream: Any = None
     """int32: the stream that a write belongs to, -1 for none; None where the trace places nothing."""
+    bulk: Any = None
+    """uint8 a row: 1 if it saves or restores a checkpoint, which has a depth of its own; None if no row does."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -253,7 +256,9 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         # Reads of an object may run together; any other pair on it keeps its order, in whatever tiers they are.
         objects = dense(object_id)
         hazards = Barriers.build(objects.numbers, np.where(op == READ, np.int32(0), np.int32(ALONE)))
-        version = rows["version"] if "version" in rows else _versions(op, tier, objects, rows.pop("phase", None))
+        phase = rows.pop("phase", None)
+        version = rows["version"] if "version" in rows else _versions(op, tier, objects, phase)
+    bulk = None if phase is None else np.isin(phase, _BULK_PHASES).view(np.uint8)
     return Plan(
         row=rows["row"],
         ts_ns=rows["ts_ns"],
@@ -267,6 +272,7 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         barriers=(stages, hazards),
         alignments=np.array(alignments, np.int64),
         stream=rows.get("stream"),
+        bulk=bulk if bulk is not None and bulk.any() else None,
     )
 
 

@@ -41,6 +41,8 @@ class FileTier:
         self.engine = "threads"
         self.name, self.target, self._options = name, str(directory), options
         self._directory, self.is_synced = directory, options.fsync == "close"
+        self.opened_advice = None if options.advice == "none" else os.POSIX_FADV_SEQUENTIAL
+        self.closing_advice = os.POSIX_FADV_DONTNEED if options.advice == "dontneed" else None
         direct = os.O_DIRECT if options.is_direct else 0
         self._read_flags = os.O_RDONLY | os.O_CLOEXEC | direct
         self._write_flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct
@@ -122,7 +124,12 @@ class FileTier:
     def begin(self, op: int, object_id: int) -> int:
         """Open the object's file."""
         flags = self._write_flags if op == _WRITE else self._read_flags
-        return os.open(self.path(object_id), flags, 0o600)
+        return self._advised(os.open(self.path(object_id), flags, 0o600))
+
+    def _advised(self, fd: int) -> int:
+        if self.opened_advice is not None:
+            os.posix_fadvise(fd, 0, 0, self.opened_advice)
+        return fd
 
     def begin_in(self, stream: int, object_id: int) -> Any:
         """Open the object's file to be written, and give it the hint that stands for `stream`."""
@@ -144,6 +151,8 @@ class FileTier:
         try:
             if op == _WRITE and self._options.fsync == "close":
                 os.fdatasync(handle)
+            if self.closing_advice is not None:
+                os.posix_fadvise(handle, 0, 0, self.closing_advice)
         finally:
             os.close(handle)
 
@@ -158,6 +167,7 @@ class FileTier:
             "is_direct": self._options.is_direct,
             "direct_io": msgspec.to_builtins(self._direct),
             "fsync": self._options.fsync,
+            "fadvise": self._options.advice,
             "alignment_bytes": self.alignment,
             "layout": MEANINGS[self._options.layout],
             "removed_leftover_files": self._claim.found_leftovers if self._claim else None,
@@ -216,7 +226,8 @@ class VllmFiles(FileTier):
         os.access(path, os.F_OK)
         name = f"{path}_{self._suffix()}.tmp"
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - measured
-        return _Temporary(os.open(name, self._write_flags | os.O_EXCL | os.O_TRUNC, 0o600), path, name)
+        fd = self._advised(os.open(name, self._write_flags | os.O_EXCL | os.O_TRUNC, 0o600))
+        return _Temporary(fd, path, name)
 
     def _suffix(self) -> int:
         """Return a number of the calling thread's own."""

@@ -141,6 +141,16 @@ class SeveralDirectories(SeveralDrives):
         """Whether a ring may do operations on all."""
         return all(drive.has_ring for drive in self._drives)
 
+    @property
+    def opened_advice(self) -> int | None:
+        """What to advise of a file's pages once it is open."""
+        return self._drives[0].opened_advice
+
+    @property
+    def closing_advice(self) -> int | None:
+        """And before it is closed."""
+        return self._drives[0].closing_advice
+
     def path(self, object_id: int) -> str:
         """Return where an object lies."""
         return self._drives[self._of[object_id]].path(object_id)
