@@ -20,7 +20,7 @@ from kvreplay.data.buffers import SHORT_BYTES, SHORT_STOCK
 from kvreplay.data.copies import fence
 from kvreplay.data.words import Fresh, fill_words
 from kvreplay.engine.filling import fills
-from kvreplay.engine.ready import wants_data
+from kvreplay.engine.ready import must_ask
 from kvreplay.engine.schedule import Fill, Schedule
 from kvreplay.engine.tables import (
     ASKED,
@@ -68,12 +68,12 @@ def _is_long(address: int, number: int) -> bool:
 
 
 @inner
-def _take_here(address: int, now: int) -> None:
+def _take_here(address: int) -> None:
     """Take the next buffer to fill, which who submits fills; it has room if none must be made and none waits for it."""
     job = job_at(address)
     mail = mail_at(job.mail)
     place = mail.here + mail.here_tail % mail.slots * _ASKED_BYTES
-    fills.take_fill(address, now, place)
+    fills.take_fill(address, place)
     asked = asked_ring_at(place)[0]
     is_roomy = asked.room == fills.NO_ROOM or int64s(mail.makers)[int8s(job.tier)[asked.row]] == HERE
     if is_roomy and mail.here_roomy == mail.here_tail:
@@ -92,15 +92,15 @@ def ask(address: int, now: int, is_urgent: bool) -> None:
     mail = mail_at(job.mail)
     tail, used = mail.asked_tail, mail.slots - count_of(job.free_slots)
     most = job.depth + SHORT_STOCK if used <= job.depth + SHORT_STOCK // 3 else 0
-    if is_urgent and wants_data(address, now):
+    if is_urgent and must_ask(address, now):
         most = max(most, used + 1)
     while fills.may_fill(address, now):
-        number = fills.next_to_fill(address, now)
+        number = fills.next_to_fill(address)
         if not _is_made_here(address, number):
-            fills.take_fill(address, now, mail.asked + tail % mail.slots * _ASKED_BYTES)
+            fills.take_fill(address, mail.asked + tail % mail.slots * _ASKED_BYTES)
             tail += 1
         elif mail.slots - count_of(job.free_slots) < most or _is_long(address, number):
-            _take_here(address, now)
+            _take_here(address)
         else:
             break
     fence()

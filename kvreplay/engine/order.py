@@ -6,17 +6,8 @@ operations under way are numbers of its flights.
 
 from __future__ import annotations
 
-from kvreplay.engine.filling.fills import free_data, use_fill
-from kvreplay.engine.ready import (
-    advance,
-    bounds,
-    due_of,
-    has_piece,
-    is_over,
-    number_of,
-    offer,
-    resume,
-)
+from kvreplay.engine.filling.fills import free_data, use_fill, want_data
+from kvreplay.engine.ready import advance, bounds, due_of, is_over, may_run, number_of, offer, resume
 from kvreplay.engine.tables import (
     NONE,
     answer_at,
@@ -93,7 +84,9 @@ def start_next(address: int) -> int:
     if flight.needs_data:
         if flight.filled_pieces < flight.pieces:
             job.short_starts += 1
-        if flight.next_fill < flight.pieces:
+        if flight.is_bulk:
+            want_data(address, number)
+        elif flight.next_fill < flight.pieces:
             heap_remove(job.to_fill, entry)
             heap_push(job.hungry, entry)
     return number
@@ -125,7 +118,7 @@ def take(address: int, now: int) -> bool:
         use_fill(address, number, end - start)
     answer.flight, answer.piece, answer.slot, answer.is_first = number, piece, slot, is_first
     answer.start, answer.length, answer.at = start, end - start, at
-    if not is_first and not has_piece(address, number):
+    if not is_first and not may_run(address, number):
         flight.is_running = False
         job.running -= 1
         job.running_first = (job.running_first + 1) % job.flights_size
@@ -151,6 +144,8 @@ def make_lane(address: int, number: int, file: int, base: int) -> None:
     flight.is_lane, flight.is_own = True, flight.next_piece == 0
     flight.file, flight.base, flight.lane_out = file, base, 0
     flight.outstanding += 1
+    if flight.is_bulk:
+        return
     if not flight.needs_data:
         job.available += flight.pieces - flight.next_piece
         return
@@ -168,6 +163,8 @@ def piece_done(address: int, number: int, slot: int) -> bool:
     job = job_at(address)
     flight = flights_at(job.flights)[number]
     flight.outstanding -= 1
+    if flight.is_bulk:
+        resume(address, number)
     return flight.outstanding == 0 and (flight.next_piece >= flight.pieces or job.is_stopped)
 
 

@@ -18,6 +18,7 @@ from kvreplay.engine.tables import (
     barriers_at,
     count_of,
     flights_at,
+    heap_item,
     heap_least,
     heap_pop,
     heap_push,
@@ -76,11 +77,19 @@ def has_piece(address: int, number: int) -> bool:
 
 
 @inner
+def may_run(address: int, number: int) -> bool:
+    """Return whether a started operation's next piece may go now: there is one, and a bulk operation's depth allows."""
+    job = job_at(address)
+    flight = flights_at(job.flights)[number]
+    return has_piece(address, number) and (not flight.is_bulk or flight.outstanding < job.bulk_depth)
+
+
+@inner
 def resume(address: int, number: int) -> None:
     """Let an open operation's pieces go, if there are any."""
     job = job_at(address)
     flight = flights_at(job.flights)[number]
-    if flight.is_begun and not flight.is_running and has_piece(address, number):
+    if flight.is_begun and not flight.is_running and may_run(address, number):
         flight.is_running = True
         int64s(job.running_ring)[(job.running_first + job.running) % job.flights_size] = number
         job.running += 1
@@ -117,7 +126,10 @@ def _take_up(address: int, row: int) -> int:
     flight.first_fill = flight.last_fill = flight.first_slot = NONE
     flight.is_offered = flight.is_started = flight.is_begun = flight.is_running = False
     flight.is_reserved = flight.is_failed = flight.is_lane = flight.is_copied = flight.is_own = flight.is_file = False
-    flight.is_waiting = flight.lacks_room = flight.has_first = False
+    flight.is_unready = flight.lacks_room = flight.has_first = False
+    flight.is_bulk, flight.is_waiting, flight.held_fills = False, False, 0
+    if job.bulk:
+        flight.is_bulk = flight.pieces > 1 and int8s(job.bulk)[row] != 0
     return number
 
 
@@ -127,7 +139,7 @@ def _admit(address: int, row: int) -> None:
     job = job_at(address)
     number = int32s(job.prepared)[row] - 1
     if number >= 0:
-        _end_waiting(address, number)
+        _end_unready(address, number)
     else:
         number = _take_up(address, row)
         if flights_at(job.flights)[number].needs_data:
@@ -138,11 +150,11 @@ def _admit(address: int, row: int) -> None:
 
 
 @inner
-def _end_waiting(address: int, number: int) -> None:
+def _end_unready(address: int, number: int) -> None:
     """Let an operation go on whose data was made before its barriers were met, or some of it."""
     job = job_at(address)
     flight = flights_at(job.flights)[number]
-    flight.is_waiting = False
+    flight.is_unready = False
     job.prepared_slots -= -(-flight.next_fill // job.pieces_a_fill)
     if flight.next_fill < flight.pieces:
         heap_push(job.to_fill, entry_of(flight.row, number))
@@ -167,8 +179,8 @@ def offer_filled(address: int, number: int) -> None:
     """Offer a write that has room and its data, or as much of it as is made before it starts."""
     job = job_at(address)
     flight = flights_at(job.flights)[number]
-    is_filled = flight.filled_pieces >= min(flight.pieces, job.early * job.pieces_a_fill)
-    if is_filled and flight.is_reserved and not flight.is_waiting:
+    is_filled = flight.is_bulk or flight.filled_pieces >= min(flight.pieces, job.early * job.pieces_a_fill)
+    if is_filled and flight.is_reserved and not flight.is_unready:
         offer(address, number)
 
 
@@ -180,7 +192,7 @@ def next_to_prepare(address: int) -> int:
     prepared = int32s(job.prepared)
     if not prepared[row]:
         number = _take_up(address, row)
-        flights_at(job.flights)[number].is_waiting = True
+        flights_at(job.flights)[number].is_unready = True
         prepared[row] = number + 1
     return prepared[row] - 1
 
@@ -236,10 +248,10 @@ def _release(address: int, row: int, now: int) -> None:
 
 
 @inner
-def wants_data(address: int, now: int) -> bool:
+def must_ask(address: int, now: int) -> bool:
     """Return whether a started or due write lacks data that is not asked for."""
     job = job_at(address)
-    if count_of(job.hungry):
+    if count_of(job.hungry) or _is_bulk_starved(address):
         return True
     if job.in_flight >= job.depth or not count_of(job.to_fill):
         return False
@@ -250,7 +262,7 @@ def wants_data(address: int, now: int) -> bool:
 def is_starved(address: int, now: int) -> bool:
     """Return whether a started or due write lacks data, asked for or not, or room."""
     job = job_at(address)
-    if wants_data(address, now):
+    if must_ask(address, now):
         return True
     return job.in_flight < job.depth and _is_making(address) and due_of(address, heap_least(job.making), now) <= now
 
@@ -269,6 +281,18 @@ def _is_making(address: int) -> bool:
 
 
 @inner
+def _is_bulk_starved(address: int) -> bool:
+    """Return whether a started bulk write could have more in flight, but for its data."""
+    job = job_at(address)
+    for i in range(count_of(job.bulk_hungry)):
+        flight = flights_at(job.flights)[number_of(heap_item(job.bulk_hungry, i))]
+        out = flight.lane_out if flight.is_lane else flight.outstanding
+        if flight.first_fill == NONE and out < job.bulk_depth:
+            return True
+    return False
+
+
+@inner
 def _is_held(address: int, now: int) -> bool:
     """Return whether something due could go if more might be in flight: a started operation's piece, or a whole one."""
     job = job_at(address)
@@ -283,11 +307,10 @@ def _is_blocked(address: int) -> bool:
     """Return whether all rows that are left, if any, wait for what is in flight."""
     job = job_at(address)
     waiting = count_of(job.to_start) + count_of(job.to_fill) + count_of(job.hungry) + count_of(job.ready)
-    return (
-        waiting + job.available + job.running == 0
-        and not _is_making(address)
-        and job.completed + job.in_flight < job.rows
-    )
+    waiting += count_of(job.bulk_hungry)
+    if waiting + job.available + job.running or _is_making(address):
+        return False
+    return job.completed + job.in_flight < job.rows
 
 
 @inner

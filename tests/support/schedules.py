@@ -38,7 +38,7 @@ class Schedule(schedule.Schedule):
         """Return the next buffer to fill, if one is free for it."""
         if not _may_fill(self._address, now_ns):
             return None
-        _take_fill(self._address, now_ns, self._asked_at)
+        _take_fill(self._address, self._asked_at)
         return Fill._make(self._asked.item())
 
     def filled(self, fill: Fill) -> None:

@@ -53,7 +53,8 @@ def _is_worth_preparing(address: int, row: int) -> bool:
     """Return whether a row writes data that threads make: what who submits makes is there in microseconds."""
     job = job_at(address)
     tier = int8s(job.tier)[row]
-    if int8s(job.op)[row] != WRITE or not int64s(job.moves)[tier] or int64s(job.length)[row] <= 0:
+    is_bulk = job.bulk and int8s(job.bulk)[row]
+    if int8s(job.op)[row] != WRITE or is_bulk or not int64s(job.moves)[tier] or int64s(job.length)[row] <= 0:
         return False
     # As another kind of barrier's next it may be there already.
     return int8s(job.unmet)[row] == 1 and not (job.mail and _is_short(address, row, tier))

@@ -40,16 +40,34 @@ NO_ROOM, WITH_ROOM, ONLY_ROOM = range(3)
 
 @inner
 def fill_due(address: int, now: int) -> int:
-    """Return when the next buffer may be filled; NONE if that depends on what is in flight."""
+    """Return when the next buffer may be filled, noting in `source` of which heap; NONE: what is in flight decides."""
     job = job_at(address)
     if is_over(address):
         return NONE
     if count_of(job.hungry):
+        job.source = job.hungry
         return now if count_of(job.free_slots) else NONE
     advance(address)
     if count_of(job.to_room):
+        job.source = job.to_room
         return now
+    return _next_due(address, now)
+
+
+@inner
+def _next_due(address: int, now: int) -> int:
+    """Do what `fill_due` does where no started operation lacks data.
+
+    What is due comes first, the data of a bulk write last: it leaves a quarter of the buffers to others.
+    """
+    job = job_at(address)
     due, prepared = _ready_due(address, now), preparing_due(address, now)
+    is_first = due == now and due_of(address, heap_least(job.to_fill), now) <= now
+    job.source = job.to_fill
+    if prepared == now and not is_first:
+        job.source = job.to_prepare
+    elif due != now and count_of(job.bulk_hungry) and count_of(job.free_slots) > job.slots // 4:
+        job.source, due = job.bulk_hungry, now
     if NONE in (due, prepared):
         return max(due, prepared)
     return min(due, prepared)
@@ -77,26 +95,10 @@ def may_fill(address: int, now: int) -> bool:
 
 
 @inner
-def _next_heap(address: int, now: int) -> int:
-    """Return where the operation is whose data is made next, where one `may_fill`: first what is due."""
-    job = job_at(address)
-    if count_of(job.hungry):
-        return job.hungry
-    if count_of(job.to_room):
-        return job.to_room
-    due = _ready_due(address, now)
-    if due != NONE and due <= now:
-        prepared = preparing_due(address, now)
-        if prepared == NONE or prepared > now or due_of(address, heap_least(job.to_fill), now) <= now:
-            return job.to_fill
-    return job.to_prepare
-
-
-@inner
-def next_to_fill(address: int, now: int) -> int:
+def next_to_fill(address: int) -> int:
     """Return the operation whose data is made next, where one `may_fill`."""
-    job, waiting = job_at(address), _next_heap(address, now)
-    return next_to_prepare(address) if waiting == job.to_prepare else number_of(heap_least(waiting))
+    job = job_at(address)
+    return next_to_prepare(address) if job.source == job.to_prepare else number_of(heap_least(job.source))
 
 
 @inner
@@ -111,22 +113,27 @@ def _take_room(address: int, answer: int) -> None:
 
 
 @inner
-def take_fill(address: int, now: int, answer: int) -> None:
+def take_fill(address: int, answer: int) -> None:
     """Take the next buffer to fill, where one `may_fill`; the record ASKED at `answer` says with what."""
-    job, waiting = job_at(address), _next_heap(address, now)
-    if waiting == job.to_room:
+    job = job_at(address)
+    if job.source == job.to_room:
         _take_room(address, answer)
         return
-    number = next_to_fill(address, now)
+    number = next_to_fill(address)
     flight = flights_at(job.flights)[number]
     piece = flight.next_fill
     count = min(job.pieces_a_fill, flight.pieces - piece)
     flight.next_fill += count
-    if flight.next_fill == flight.pieces:
-        heap_pop(waiting)
-        if not flight.is_waiting and not flight.is_offered:
+    if flight.is_bulk or flight.next_fill == flight.pieces:
+        heap_pop(job.source)
+        if not flight.is_unready and not flight.is_offered:
             note_making(address, number)
-    if flight.is_waiting:
+    if flight.is_bulk:
+        # Before it is started it has one buffer, so that it can; then as many as keep its part of the queue busy.
+        flight.is_waiting = False
+        flight.held_fills += 1
+        want_data(address, number)
+    if flight.is_unready:
         job.prepared_slots += 1
     slot = stack_take(job.free_slots)
     int64s(job.held)[slot] = count
@@ -142,8 +149,8 @@ def take_fill(address: int, now: int, answer: int) -> None:
     asked.room = NO_ROOM
     if piece == 0:
         flight.first_slot = slot
-        flight.lacks_room = flight.is_waiting and int64s(job.rooms)[int8s(job.tier)[flight.row]] != 0
-        if not flight.is_waiting:
+        flight.lacks_room = flight.is_unready and int64s(job.rooms)[int8s(job.tier)[flight.row]] != 0
+        if not flight.is_unready:
             asked.room = WITH_ROOM
 
 
@@ -171,7 +178,8 @@ def filled(address: int, slot: int) -> None:
     if flight.is_copied:
         return
     if flight.is_lane:
-        job.available += count
+        if not flight.is_bulk:
+            job.available += count
     elif flight.is_started:
         resume(address, number)
     else:
@@ -186,7 +194,7 @@ def _note_first(address: int, number: int) -> None:
     flight.has_first = True
     if not flight.lacks_room:
         flight.is_reserved = True
-    elif not flight.is_waiting:
+    elif not flight.is_unready:
         heap_push(job.to_room, entry_of(flight.row, number))
 
 
@@ -210,3 +218,23 @@ def free_data(address: int, slot: int) -> None:
     held[slot] -= 1
     if not held[slot]:
         stack_put(job.free_slots, slot)
+        number = fills_at(job.fills)[slot].flight
+        flight = flights_at(job.flights)[number]
+        if flight.is_bulk:
+            flight.held_fills -= 1
+            want_data(address, number)
+
+
+@inner
+def want_data(address: int, number: int) -> None:
+    """Let a started bulk write have a buffer of data, if it may hold another one and has more to write."""
+    job = job_at(address)
+    flight = flights_at(job.flights)[number]
+    if (
+        flight.is_started
+        and not flight.is_waiting
+        and flight.next_fill < flight.pieces
+        and flight.held_fills < job.bulk_fills
+    ):
+        flight.is_waiting = True
+        heap_push(job.bulk_hungry, entry_of(flight.next_fill, number))
