@@ -5,19 +5,13 @@ And what those wait for that do not go.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from kvreplay.engine.tables import (
-    CHAIN_KINDS,
     FLIGHT_BITS,
     MOST_FLIGHTS,
     NONE,
-    chains_at,
     count_of,
     flights_at,
-    groups_at,
+    heap_item,
     heap_least,
     heap_pop,
     heap_push,
@@ -26,7 +20,7 @@ from kvreplay.engine.tables import (
     stack_put,
     stack_take,
 )
-from kvreplay.plan.chains import NO_CHAIN
+from kvreplay.engine.waiting.groups import enter, leave
 from kvreplay.plan.plan import DELETE, WRITE
 from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s
 
@@ -80,11 +74,19 @@ def has_piece(address: int, number: int) -> bool:
 
 
 @inner
+def may_run(address: int, number: int) -> bool:
+    """Return whether a started operation's next piece may go now: there is one, and a bulk operation's depth allows."""
+    job = job_at(address)
+    flight = flights_at(job.flights)[number]
+    return has_piece(address, number) and (not flight.is_bulk or flight.outstanding < job.bulk_depth)
+
+
+@inner
 def resume(address: int, number: int) -> None:
     """Let an open operation's pieces go, if there are any."""
     job = job_at(address)
     flight = flights_at(job.flights)[number]
-    if flight.is_begun and not flight.is_running and has_piece(address, number):
+    if flight.is_begun and not flight.is_running and may_run(address, number):
         flight.is_running = True
         int64s(job.running_ring)[(job.running_first + job.running) % job.flights_size] = number
         job.running += 1
@@ -100,8 +102,8 @@ def bounds(address: int, number: int, piece: int) -> tuple[int, int]:
 
 
 @inner
-def admit(address: int, row: int) -> None:
-    """Make a ready row an operation under way, which waits for data or for its turn."""
+def _take_up(address: int, row: int) -> int:
+    """Make a row an operation under way; return its number."""
     job = job_at(address)
     tier, op, offset = int8s(job.tier)[row], int8s(job.op)[row], int64s(job.offset)[row]
     padding = int64s(job.paddings)[tier]
@@ -118,13 +120,77 @@ def admit(address: int, row: int) -> None:
     flight.pieces, flight.has_io = max(1, pieces), pieces > 0
     flight.needs_data = flight.has_io and op == WRITE
     flight.filled_pieces = flight.next_fill = flight.next_piece = flight.outstanding = 0
-    flight.first_fill = flight.last_fill = NONE
+    flight.first_fill = flight.last_fill = flight.first_slot = NONE
     flight.is_offered = flight.is_started = flight.is_begun = flight.is_running = False
     flight.is_reserved = flight.is_failed = flight.is_lane = flight.is_copied = flight.is_own = flight.is_file = False
-    if flight.needs_data:
-        heap_push(job.to_fill, entry_of(row, number))
+    flight.is_unready = flight.lacks_room = flight.has_first = False
+    flight.is_bulk, flight.is_waiting, flight.held_fills = False, False, 0
+    if job.bulk:
+        flight.is_bulk = flight.pieces > 1 and int8s(job.bulk)[row] != 0
+    return number
+
+
+@inner
+def _admit(address: int, row: int) -> None:
+    """Let a ready row be an operation under way, which waits for data or for its turn."""
+    job = job_at(address)
+    number = int32s(job.prepared)[row] - 1
+    if number >= 0:
+        _end_unready(address, number)
     else:
+        number = _take_up(address, row)
+        if flights_at(job.flights)[number].needs_data:
+            heap_push(job.to_fill, entry_of(row, number))
+        else:
+            offer(address, number)
+
+
+@inner
+def _end_unready(address: int, number: int) -> None:
+    """Let an operation go on whose data was made while it still waited, or some of it."""
+    job = job_at(address)
+    flight = flights_at(job.flights)[number]
+    flight.is_unready = False
+    job.prepared_slots -= -(-flight.next_fill // job.pieces_a_fill)
+    if flight.next_fill < flight.pieces:
+        heap_push(job.to_fill, entry_of(flight.row, number))
+    else:
+        note_making(address, number)
+    if flight.lacks_room and flight.has_first:
+        heap_push(job.to_room, entry_of(flight.row, number))
+    offer_filled(address, number)
+
+
+@inner
+def note_making(address: int, number: int) -> None:
+    """Note that all data of an operation is asked for."""
+    job = job_at(address)
+    # What finds no place is not counted as waiting; those that were offered since leave when they come first.
+    if count_of(job.making) < job.flights_size:
+        heap_push(job.making, entry_of(flights_at(job.flights)[number].row, number))
+
+
+@inner
+def offer_filled(address: int, number: int) -> None:
+    """Offer a write that has room and its data, or as much of it as is made before it starts."""
+    job = job_at(address)
+    flight = flights_at(job.flights)[number]
+    is_filled = flight.is_bulk or flight.filled_pieces >= min(flight.pieces, job.early * job.pieces_a_fill)
+    if is_filled and flight.is_reserved and not flight.is_unready:
         offer(address, number)
+
+
+@inner
+def next_to_prepare(address: int) -> int:
+    """Return the operation of the row whose data is made next of those that are not ready."""
+    job = job_at(address)
+    row = heap_least(job.to_prepare)
+    prepared = int32s(job.prepared)
+    if not prepared[row]:
+        number = _take_up(address, row)
+        flights_at(job.flights)[number].is_unready = True
+        prepared[row] = number + 1
+    return prepared[row] - 1
 
 
 @inner
@@ -132,73 +198,13 @@ def advance(address: int) -> None:
     """Make ready rows operations, a bounded number ahead."""
     job = job_at(address)
     while count_of(job.ready) and count_of(job.free_flights):
-        admit(address, heap_pop(job.ready))
+        _admit(address, heap_pop(job.ready))
     ahead, last = 2 * job.slots, min(job.rows, job.cursor + _LOOK_ROWS)
     while job.cursor < last and count_of(job.to_start) + count_of(job.to_fill) < ahead and count_of(job.free_flights):
-        if _enter(address, job.cursor):
-            admit(address, job.cursor)
+        if enter(address, job.cursor):
+            _admit(address, job.cursor)
         job.cursor += 1
     job.is_looking = job.cursor == last < job.rows
-
-
-@inner
-def _enter(address: int, row: int) -> bool:
-    """Let a row take its place in its chains; return whether it waits for nothing."""
-    job = job_at(address)
-    unmet, since = 0, 0
-    for kind in range(CHAIN_KINDS):
-        chain: Any = chains_at(job.chains)[kind]
-        link, of_rows, number = np.int64(int32s(chain.links)[row]), int32s(chain.groups), np.int64(NONE)
-        if link != NO_CHAIN:
-            number = np.int64(of_rows[row - abs(link)]) if link < 0 else _new_group(address)
-            group = groups_at(job.groups)[number]
-            if link > 0:
-                _follow(address, np.int64(of_rows[row - link]), number)
-            group.left += 1
-            if group.is_open:
-                since = max(since, group.opened_ns)
-            else:
-                unmet += 1
-                int32s(chain.waiting)[row], group.waiting = group.waiting, row
-        of_rows[row] = number
-    int8s(job.unmet)[row] = unmet
-    if unmet == 0 and job.ready_ns:
-        int64s(job.ready_ns)[row] = since
-    return unmet == 0
-
-
-@inner
-def _new_group(address: int) -> int:
-    """Return an open group that waits for none."""
-    job, number = job_at(address), np.int64(0)
-    if job.free_group == NONE:
-        number = job.groups_used
-        job.groups_used += 1
-    else:
-        number = job.free_group
-        job.free_group = groups_at(job.groups)[number].follower
-    group = groups_at(job.groups)[number]
-    group.left, group.waiting, group.follower, group.is_open, group.opened_ns, group.done_ns = 0, NONE, NONE, 1, 0, 0
-    return number
-
-
-@inner
-def _follow(address: int, before: int, number: int) -> None:
-    """Let a new group come after the group `before`, which no row will join any more."""
-    job = job_at(address)
-    group, first = groups_at(job.groups)[number], groups_at(job.groups)[before]
-    if first.left:
-        group.is_open, first.follower = 0, number
-    else:
-        group.opened_ns = first.done_ns
-        _free_group(address, before)
-
-
-@inner
-def _free_group(address: int, number: int) -> None:
-    job = job_at(address)
-    groups_at(job.groups)[number].follower = job.free_group
-    job.free_group = number
 
 
 @holding
@@ -209,46 +215,52 @@ def done(address: int, number: int, now: int) -> None:
     job.in_flight -= 1
     job.completed += 1
     stack_put(job.free_flights, number)
-    for kind in range(CHAIN_KINDS):
-        chain: Any = chains_at(job.chains)[kind]
-        of = np.int64(int32s(chain.groups)[row])
-        if of == NONE:
-            continue
-        group = groups_at(job.groups)[of]
-        group.left -= 1
-        if group.left:
-            continue
-        group.done_ns = now
-        if group.follower != NONE:
-            _open(address, kind, np.int64(group.follower), now)
-            _free_group(address, of)
+    leave(address, row, now)
 
 
 @inner
-def _open(address: int, kind: int, number: int, now: int) -> None:
-    """Open a group: the group before it has completed; note that its rows have to wait for one group less."""
+def must_ask(address: int, now: int) -> bool:
+    """Return whether a started or due write lacks data that is not asked for."""
     job = job_at(address)
-    group, chain = groups_at(job.groups)[number], chains_at(job.chains)[kind]
-    unmet, waiting, row = int8s(job.unmet), int32s(chain.waiting), np.int64(group.waiting)
-    group.is_open, group.opened_ns, group.waiting = 1, now, NONE
-    while row != NONE:
-        unmet[row] -= 1
-        if unmet[row] == 0:
-            if job.ready_ns:
-                int64s(job.ready_ns)[row] = now
-            heap_push(job.ready, row)
-        row = np.int64(waiting[row])
-
-
-@inner
-def is_starved(address: int, now: int) -> bool:
-    """Return whether a started or due write lacks data."""
-    job = job_at(address)
-    if count_of(job.hungry):
+    if count_of(job.hungry) or _is_bulk_starved(address):
         return True
     if job.in_flight >= job.depth or not count_of(job.to_fill):
         return False
     return due_of(address, heap_least(job.to_fill), now) <= now
+
+
+@inner
+def is_starved(address: int, now: int) -> bool:
+    """Return whether a started or due write lacks data, asked for or not, or room."""
+    job = job_at(address)
+    if must_ask(address, now):
+        return True
+    return job.in_flight < job.depth and _is_making(address) and due_of(address, heap_least(job.making), now) <= now
+
+
+@inner
+def _is_making(address: int) -> bool:
+    """Return whether there is a write all of whose data is asked for, and not there."""
+    job = job_at(address)
+    while count_of(job.making):
+        entry = heap_least(job.making)
+        flight = flights_at(job.flights)[number_of(entry)]
+        if flight.row == entry >> FLIGHT_BITS and not flight.is_offered:
+            return True
+        heap_pop(job.making)
+    return False
+
+
+@inner
+def _is_bulk_starved(address: int) -> bool:
+    """Return whether a started bulk write could have more in flight, but for its data."""
+    job = job_at(address)
+    for i in range(count_of(job.bulk_hungry)):
+        flight = flights_at(job.flights)[number_of(heap_item(job.bulk_hungry, i))]
+        out = flight.lane_out if flight.is_lane else flight.outstanding
+        if flight.first_fill == NONE and out < job.bulk_depth:
+            return True
+    return False
 
 
 @inner
@@ -266,7 +278,10 @@ def _is_blocked(address: int) -> bool:
     """Return whether all rows that are left, if any, wait for what is in flight."""
     job = job_at(address)
     waiting = count_of(job.to_start) + count_of(job.to_fill) + count_of(job.hungry) + count_of(job.ready)
-    return waiting + job.available + job.running == 0 and job.completed + job.in_flight < job.rows
+    waiting += count_of(job.bulk_hungry)
+    if waiting + job.available + job.running or _is_making(address):
+        return False
+    return job.completed + job.in_flight < job.rows
 
 
 @inner

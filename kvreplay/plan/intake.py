@@ -15,13 +15,14 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE, Op, enum_code
 from kvtrace.core.structures import Structure, number, record, table
+from kvtrace.core.tables import Reader
 
 COLUMNS = ("ts_ns", "op", "tier", "phase", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
 MAX_OBJECT_ID = 2**31 - 2
 _DELETE = enum_code(TRACE, "op", Op.DELETE)
-_TYPES = {"op": "i1", "tier": "i1", "phase": "i1", "stage": "i4"}
+_TYPES = {"op": "i1", "tier": "i1", "phase": "i1", "stage": "i4", "stream": "i2"}
 """Of a batch's columns, as the contract has them; others have 64 bits."""
-_KEPT = _TYPES | {"object_id": "i4"}
+_KEPT = _TYPES | {"object_id": "i4", "stream": "i4"}
 """Of what is kept of them."""
 _UNBOUND = np.iinfo(np.int64).max
 _GOOD, _LATE, _LARGE = range(3)
@@ -29,11 +30,11 @@ _COUNTS = np.dtype([(name, "i8") for name in ("rows", "taken", "last_ns", "moved
 
 
 class _Batch(Structure):
-    """The columns of some rows, nulls as -1."""
+    """The columns of some rows, nulls as -1; no streams where the trace has none."""
 
     ts_ns, op, tier, phase = table("i8"), table("i1"), table("i1"), table("i1")
     object_id, offset_bytes, length_bytes = table("i8"), table("i8"), table("i8")
-    request_id, stage = table("i8"), table("i4")
+    request_id, stage, stream = table("i8"), table("i4"), table("i2")
 
 
 class _Columns(Structure):
@@ -41,7 +42,7 @@ class _Columns(Structure):
 
     row, ts_ns, op, tier, phase = table("i8"), table("i8"), table("i1"), table("i1"), table("i1")
     object_id, offset_bytes, length_bytes = table("i4"), table("i8"), table("i8")
-    request_id, stage = table("i8"), table("i4")
+    request_id, stage, stream = table("i8"), table("i4"), table("i4")
 
 
 class _State(Structure):
@@ -58,8 +59,9 @@ class _State(Structure):
 class Intake:
     """Takes batches of a trace, and keeps the rows that are to be replayed."""
 
-    def __init__(self, path: Path, tiers: int, alignments: dict[int, int], limit: Limit, rows: int) -> None:
-        """Take rows of tiers with `alignments`, of `tiers`; make room for `rows` of them, for more as they come."""
+    def __init__(self, reader: Reader, path: Path, alignments: dict[int, int], limit: Limit, rows: int) -> None:
+        """Take rows of tiers with `alignments`; make room for `rows` of them, for more as they come."""
+        tiers, self.names = len(reader.meta.tiers), COLUMNS + ("stream",) * ("stream" in reader.extras)
         self._path, self._batch, self._columns = path, _Batch(), _Columns()
         self._state = _State(
             has_target=[i in alignments for i in range(tiers)],
@@ -75,7 +77,7 @@ class Intake:
         elif limit.moved_bytes is not None:
             self._state.most_bytes = limit.moved_bytes
         # As long as they are thought to get: memory that is not touched is not taken.
-        for name in ("row", *COLUMNS):
+        for name in ("row", *self.names):
             setattr(self._columns, name, np.empty(rows, _KEPT.get(name, "i8")))
 
     def _count(self, name: str) -> int:
@@ -108,7 +110,7 @@ class Intake:
 
     def columns(self) -> dict[str, Any]:
         """Return the rows that were taken, as columns with nulls as -1."""
-        return {name: getattr(self._columns, name)[: self.taken] for name in ("row", *COLUMNS)}
+        return {name: getattr(self._columns, name)[: self.taken] for name in ("row", *self.names)}
 
     def take(self, batch: Any) -> None:
         """Take the rows of `batch`.
@@ -117,10 +119,10 @@ class Intake:
             TraceError: a row that cannot be replayed.
 
         """
-        for name in COLUMNS:
+        for name in self.names:
             setattr(self._batch, name, _numbers(batch.column(name), _TYPES.get(name, "i8")))
         need = self.taken + batch.num_rows
-        for name in ("row", *COLUMNS):
+        for name in ("row", *self.names):
             column = getattr(self._columns, name)
             if need > len(column):
                 more = np.empty(max(batch.num_rows, len(column)), column.dtype)
@@ -165,6 +167,8 @@ def _take(batch: Any, columns: Any, state: Any) -> int:
             columns.phase[to], columns.object_id[to] = batch.phase[at], batch.object_id[at]
             columns.offset_bytes[to], columns.length_bytes[to] = batch.offset_bytes[at], length
             columns.request_id[to], columns.stage[to] = batch.request_id[at], batch.stage[at]
+            if len(columns.stream):
+                columns.stream[to] = batch.stream[at]
             counts.taken += 1
         else:
             state.skipped[tier] += 1

@@ -15,7 +15,7 @@ import numpy as np
 
 from kvreplay.plan.ahead import ahead
 from kvreplay.plan.chains import ALONE, Dense, chain, dense, first_fall
-from kvreplay.plan.intake import COLUMNS, Intake, keep
+from kvreplay.plan.intake import Intake, keep
 from kvreplay.plan.repeat import Repeated
 from kvreplay.plan.residency import Residency, trace_residency
 from kvtrace.core.compiled import compile_announced, njit
@@ -32,11 +32,16 @@ ROW_COLUMNS = (
     "row", "ts_ns", "op", "tier", "object_id", "offset", "length", "version", "stage_links", "object_links",
 )  # fmt: skip
 """What a plan holds of each row."""
-_COPIES = np.isin(
-    np.arange(len(Phase)), [enum_code(TRACE, "phase", p) for p in (Phase.PROMOTE, Phase.STORE, Phase.DEMOTE)]
-)
-"""By phase: whether a write of it copies what another tier holds."""
 
+
+def _among(*phases: Phase) -> Any:
+    """Return bool a phase's code: whether it is one of `phases`."""
+    return np.isin(np.arange(len(Phase)), [enum_code(TRACE, "phase", phase) for phase in phases])
+
+
+_COPIES = _among(Phase.PROMOTE, Phase.STORE, Phase.DEMOTE)
+"""By phase: whether a write of it copies what another tier holds."""
+_IS_BULK = _among(Phase.SAVE, Phase.RESTORE)
 _LABELS = np.array([0, ALONE, ALONE], np.int8)
 """Of an object's rows, by operation."""
 
@@ -67,6 +72,10 @@ class Plan:
     """int32: the same in its object's, whatever the tiers: reads may run together, any other pair keeps its order."""
     alignments: Any
     """int64 a tier: to what its offsets and ends are padded."""
+    stream: Any = None
+    """int32: the stream that a write belongs to, -1 for none; None where the trace places nothing."""
+    bulk: Any = None
+    """uint8 a row: 1 if it saves or restores a checkpoint, which has a depth of its own; None if no row does."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -119,8 +128,8 @@ def compile_window(
     rows_at_first = reader.meta.rows or 0
     if limit != Limit():
         rows_at_first = min(rows_at_first, _ROWS_AT_FIRST if limit.rows is None else limit.rows)
-    taken = Intake(path, len(reader.meta.tiers), alignments, limit, rows_at_first)
-    with compile_announced(), closing(ahead(reader.batches(COLUMNS))) as batches:
+    taken = Intake(reader, path, alignments, limit, rows_at_first)
+    with compile_announced(), closing(ahead(reader.batches(taken.names))) as batches:
         for batch in batches:
             taken.take(batch)
             if check_rows is not None:
@@ -177,7 +186,9 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         del stage, request, requests
         objects = dense(object_id)
         hazards = chain(objects.numbers, _LABELS[op], count=objects.count)
-        version = rows["version"] if "version" in rows else _versions(op, tier, objects, rows.pop("phase", None))
+        phase = rows.pop("phase", None)
+        version = rows["version"] if "version" in rows else _versions(op, tier, objects, phase)
+    bulk = None if phase is None else _IS_BULK[phase].view(np.uint8)
     return Plan(
         row=rows["row"],
         ts_ns=rows["ts_ns"],
@@ -190,6 +201,8 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         stage_links=stages,
         object_links=hazards,
         alignments=np.array(alignments, np.int64),
+        stream=rows.get("stream"),
+        bulk=bulk if bulk is not None and bulk.any() else None,
     )
 
 

@@ -184,6 +184,7 @@ class _Run:
                 record,
                 self.data.fill,
                 setting.config.on_error == "stop",
+                bulk_depth=setting.config.bulk_depth,
                 check=verifier.check if verifier else None,
             )
             watch = None if self.watching is None else Watch(setting, record, due_ns)

@@ -189,7 +189,7 @@ class Beheaded:
 
     def __init__(self, reader: Any, rows: int) -> None:
         """Pass over so many `rows` of `reader`."""
-        self.meta, self._reader, self._rows = reader.meta, reader, rows
+        self.meta, self.extras, self._reader, self._rows = reader.meta, reader.extras, reader, rows
 
     def batches(self, columns: Any) -> Iterator[Any]:
         """Yield the rest."""

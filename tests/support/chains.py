@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from kvreplay.plan.chains import NO_CHAIN
@@ -36,3 +37,14 @@ def unmet_of(plan: Any) -> list[int]:
             for row in (row for group in groups[1:] for row in group):
                 unmet[row] += 1
     return unmet
+
+
+def before_of(plan: Any) -> list[list[int]]:
+    """Return for each row the rows that it waits for: those of the groups just before its own."""
+    before: list[list[int]] = [[] for _ in range(len(plan))]
+    for links in (plan.stage_links, plan.object_links):
+        for groups in chains_of(links.tolist()):
+            for first, second in pairwise(groups):
+                for row in second:
+                    before[row] += first
+    return before
