@@ -6,8 +6,6 @@ what may go never lacks one. All functions take the address of a `tables.JOB`.
 
 from __future__ import annotations
 
-import numpy as np
-
 from kvreplay.data.buffers import SHORT_BYTES
 from kvreplay.engine.tables import (
     BY_OTHERS,
