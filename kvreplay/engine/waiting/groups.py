@@ -25,10 +25,13 @@ def enter(address: int, row: int) -> bool:
         chain: Any = chains_at(job.chains)[kind]
         link, of_rows, number = np.int64(int32s(chain.links)[row]), int32s(chain.groups), np.int64(NONE)
         if link != NO_CHAIN:
-            number = np.int64(of_rows[row - abs(link)]) if link < 0 else _new_group(address)
-            group = groups_at(job.groups)[number]
             if link > 0:
-                _follow(address, np.int64(of_rows[row - link]), number)
+                number = _follower(address, np.int64(of_rows[row - link]))
+            elif link == 0:
+                number = _new_group(address)
+            else:
+                number = np.int64(of_rows[row + link])
+            group = groups_at(job.groups)[number]
             group.left += 1
             if group.state == OPEN:
                 since = max(since, group.opened_ns)
@@ -61,15 +64,17 @@ def _new_group(address: int) -> int:
 
 
 @inner
-def _follow(address: int, before: int, number: int) -> None:
-    """Let a new group come after the group `before`, which no row will join any more."""
-    job = job_at(address)
-    group, first = groups_at(job.groups)[number], groups_at(job.groups)[before]
-    if first.left:
-        group.state, first.follower = (NEXT if first.state == OPEN else CLOSED), number
-    else:
-        group.opened_ns = first.done_ns
-        _free_group(address, before)
+def _follower(address: int, before: int) -> int:
+    """Return the group that comes after the group `before`, which no row will join any more."""
+    first = groups_at(job_at(address).groups)[before]
+    if not first.left:
+        # It is over: its place is that of the next.
+        first.opened_ns = first.done_ns
+        return before
+    number = _new_group(address)
+    groups_at(job_at(address).groups)[number].state = NEXT if first.state == OPEN else CLOSED
+    first.follower = number
+    return number
 
 
 @inner
