@@ -102,7 +102,7 @@ class Schedule:
         for name in ("ready", "to_fill", "to_start", "hungry", "bulk_hungry"):
             size = self.rows if name == "ready" else flights
             setattr(job, name, tables.numbers(np.empty(size, np.int64), 0))
-        job.bulk = 0 if plan.bulk is None else tables.at(np.ascontiguousarray(plan.bulk))
+        job.bulk = 0 if plan.bulk is None else tables.at(plan.bulk.astype(np.int8))
         job.bulk_depth = min(depth, bulk_depth or depth)
         # Twice what is in flight: the next data is made meanwhile.
         job.bulk_fills = max(2, min(-(-2 * job.bulk_depth // pieces_a_fill), self.slots // 4))

@@ -28,6 +28,7 @@ _ADVISED = loop.FILE_OVER + 1
 """The kernel refused advice; it is not told of its success."""
 _KIND_BITS, _KIND_MASK = loop.KIND_BITS, (1 << loop.KIND_BITS) - 1
 _DATASYNC = 1
+_GO_ON = r.HARDLINK | r.SKIP_SUCCESS
 _CANNOT_GROW = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV)
 """Answers of filesystems that do not preallocate; files then grow as they are written."""
 
@@ -50,9 +51,8 @@ class RingSubmitter(Submitter):
         return tier if isinstance(tier, RingExtents) else None
 
     def _way_of(self, tier: Tier | None) -> int:
-        if on_ring(tier) is not None:
-            is_plain = self._job.check is None and tier.opened_advice is None
-            return turn.BY_FILE if is_plain else turn.BY_RING
+        if (files := on_ring(tier)) is not None:
+            return turn.BY_FILE if self._job.check is None and files.opened_advice is None else turn.BY_RING
         if isinstance(tier, RingExtents):
             return turn.BY_PYTHON if self._job.check is not None or tier.is_synced else turn.BY_EXTENT
         return super()._way_of(tier)
@@ -116,30 +116,21 @@ class RingSubmitter(Submitter):
             self._ring.put_path(r.OPENAT, r.LINK | r.SKIP_SUCCESS, path, _MODE, flags, data | _OPENED, file=place + 1)
             self._put_advice(place, files.opened_advice, data)
             if flight.has_io:
-                self._put_move(submission, token, r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS)
+                self._put_move(submission, token, r.FIXED_FILE | _GO_ON)
             self._put_close(flight, data)
             return
         self._ring.put_path(r.OPENAT, r.LINK, path, _MODE, flags, data | _OPENED, file=place + 1)
         self._put_advice(place, files.opened_advice, data)
         if flight.op == WRITE:
             # Writes beyond a file's end go one by one; within what is allocated they run together.
-            self._ring.put(
-                r.FALLOCATE,
-                r.FIXED_FILE | r.HARDLINK,
-                place,
-                flight.start,
-                flight.end - flight.start,
-                0,
-                0,
-                data | _GROWN,
-            )
+            how, length = r.FIXED_FILE | r.HARDLINK, flight.end - flight.start
+            self._ring.put(r.FALLOCATE, how, place, flight.start, length, 0, 0, data | _GROWN)
         self._put_move(submission, token, r.FIXED_FILE)
 
     def _put_advice(self, place: int, advice: int | None, data: int) -> None:
         """Put advice on the pages of the file at `place`; what follows goes in any case."""
         if advice is not None:
-            how = r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS
-            self._ring.put(r.FADVISE, how, place, 0, 0, 0, advice, data | _ADVISED)
+            self._ring.put(r.FADVISE, r.FIXED_FILE | _GO_ON, place, 0, 0, 0, advice, data | _ADVISED)
 
     def _put_move(self, submission: Submission, token: int, flags: int) -> None:
         slot = submission.slot

@@ -57,7 +57,7 @@ class Plan:
     alignments: Any
     """int64 a tier: to what its offsets and ends are padded."""
     bulk: Any = None
-    """uint8 a row: 1 if it saves or restores a checkpoint, which has a depth of its own; None if no row does."""
+    """bool a row: whether it saves or restores a checkpoint, which has a depth of its own; None if no row does."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -253,9 +253,8 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         # Reads of an object may run together; any other pair on it keeps its order, in whatever tiers they are.
         objects = dense(object_id)
         hazards = Barriers.build(objects.numbers, np.where(op == READ, np.int32(0), np.int32(ALONE)))
-        phase = rows.pop("phase", None)
-        version = rows["version"] if "version" in rows else _versions(op, tier, objects, phase)
-    bulk = None if phase is None else np.isin(phase, _BULK_PHASES).view(np.uint8)
+        version = rows["version"] if "version" in rows else _versions(op, tier, objects, rows.get("phase"))
+    bulk = np.isin(rows.pop("phase", np.zeros(0)), _BULK_PHASES)
     return Plan(
         row=rows["row"],
         ts_ns=rows["ts_ns"],
@@ -268,7 +267,7 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         unmet=stages.waits() + hazards.waits(),
         barriers=(stages, hazards),
         alignments=np.array(alignments, np.int64),
-        bulk=bulk if bulk is not None and bulk.any() else None,
+        bulk=bulk if bulk.any() else None,
     )
 
 
