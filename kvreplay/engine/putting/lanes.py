@@ -9,7 +9,7 @@ from kvreplay.data import calls
 from kvreplay.engine import order, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.filling.fills import free_data, use_fill
-from kvreplay.engine.ready import bounds, has_piece
+from kvreplay.engine.ready import bounds, has_piece, next_bulk
 from kvreplay.engine.tables import NONE, fills_at, flights_at, job_at, lanes_at, stack_take, tokens_at
 from kvreplay.plan.plan import DELETE, WRITE
 from kvtrace.core.compiled import inner, int8s, int32s, int64s
@@ -145,7 +145,13 @@ def put_pieces(address: int) -> int:
             job.available -= 1
             if not _put_next(address, sequence[i]):
                 silent += 1
-    return silent + _put_bulk(address) if job.bulk else silent
+    # What is left of the places is for bulk operations.
+    number = next_bulk(address)
+    while number != NONE and _has_room(address):
+        if not _put_next(address, number):
+            silent += 1
+        number = next_bulk(address)
+    return silent
 
 
 @inner
@@ -154,26 +160,3 @@ def _has_room(address: int) -> bool:
     job = job_at(address)
     lanes = lanes_at(job.lanes)
     return lanes.out < job.depth and lanes.tail - lanes.submitted + _LONGEST_CHAIN <= lanes.sq_mask + 1
-
-
-@inner
-def _put_bulk(address: int) -> int:
-    """Put pieces of bulk operations into what room is left, first of those with the fewest in flight.
-
-    Returns of how many no completion will come.
-    """
-    job = job_at(address)
-    lanes, silent = lanes_at(job.lanes), 0
-    sequence = int64s(lanes.sequence)
-    for level in range(job.bulk_depth):
-        for i in range(lanes.count):
-            flight = flights_at(job.flights)[sequence[i]]
-            if (
-                flight.is_bulk
-                and flight.lane_out <= level
-                and _has_room(address)
-                and has_piece(address, sequence[i])
-                and not _put_next(address, sequence[i])
-            ):
-                silent += 1
-    return silent

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kvtrace.checkpoint.training import PRESET as TRAINING
 from kvtrace.core.config import check_ranges, load_toml, nearest, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
@@ -185,6 +186,8 @@ def load_preset(
     which hold where neither the preset nor `settings` has them.
     """
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
+    if name == TRAINING:
+        raise ConfigError(f"preset {name} is of training, which has no KV cache; only kvtrace gen takes it")
     if not path.is_file():
         known = ", ".join(preset_names())
         raise ConfigError(f"unknown preset {name!r}{nearest(name, preset_names())}; known are {known}, or a .toml file")
