@@ -127,6 +127,16 @@ def computing_notes(notes: list[str]) -> list[str]:
     return [note for note in notes if note.startswith("computing")]
 
 
+def stream_note(tier: str, streams: str) -> str:
+    """Return the note of a trace that says what tells the writes of `tier` apart."""
+    return f"streams: writes to {tier} are told apart by {streams} (column stream)"
+
+
+def stream_notes(notes: list[str], tier: str) -> list[str]:
+    """Return that of a trace's `notes` which says so of `tier`, if there is one."""
+    return [note for note in notes if note.startswith(f"streams: writes to {tier} are ")]
+
+
 def encode(meta: Metadata) -> bytes:
     """Return `meta` as JSON, in one stable form."""
     return msgspec.json.encode(meta, order="deterministic")

@@ -264,6 +264,7 @@ def _notes(simulation: Simulation) -> list[str]:
             else "storage operations take none, and no tier queues"
         )
     )
+    notes += [metadata.stream_note(tier.name, tier.streams) for tier in preset.tiers if tier.has_streams]
     if any(tier.policy is Policy.TTL for tier in preset.tiers):
         notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")
     kinds = {piece.kind for piece in pieces(simulation.model)}

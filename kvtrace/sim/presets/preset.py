@@ -32,9 +32,8 @@ from kvtrace.users.workload import WORKLOAD_RANGES, LoadDefaults, Workload
 from kvtrace.users.workload import check as check_workload
 
 PRESETS = Path(__file__).parent
-MAX_TIERS, MAX_NS_PER_TOKEN = 8, 10**9
+MAX_TIERS, MAX_NS_PER_TOKEN, MAX_PAD_BYTES = 8, 10**9, 2**30
 GPU = "h100"
-MAX_PAD_BYTES = 2**30
 
 
 class Entry(StrEnum):
