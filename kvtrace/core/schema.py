@@ -5,9 +5,11 @@ This module is the only source. `schemas/*.json` and `schemas/README.md` are gen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -125,6 +127,21 @@ class Table:
     name: str
     meaning: str
     columns: tuple[Column, ...]
+
+    def filled(self, names: Mapping[str, Mapping[str, str]]) -> Table:
+        """Return the table with a column for each name, in the place of those called after it, such as `knob.*`.
+
+        `names` has by such a name, `knob`, what stands for the star, and of which type that is; "" is the column's own.
+        """
+        columns: list[Column] = []
+        for family, of in groupby(self.columns, lambda column: column.name.partition(".*")[0]):
+            listed = list(of)
+            if "*" not in listed[0].name:
+                columns += listed
+                continue
+            for name, type_ in names.get(family, {}).items():
+                columns += [replace(c, name=c.name.replace("*", name, 1), type=type_ or c.type) for c in listed]
+        return replace(self, columns=tuple(columns))
 
     def column(self, name: str) -> Column:
         """Return the column called `name`; KeyError if there is none."""
@@ -281,6 +298,7 @@ def arrow_schema(table: Table) -> pa.Schema:
 
     types: dict[str, Any] = {
         **{f"int{bits}": getattr(pa, f"int{bits}")() for bits in (8, 16, 32, 64)},
+        "float64": pa.float64(),
         "string": pa.string(),
         "list<int64>": pa.list_(pa.int64()),
         "enum": pa.dictionary(pa.int8(), pa.string()),
