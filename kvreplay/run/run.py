@@ -184,6 +184,7 @@ class _Run:
                 record,
                 self.data.fill,
                 setting.config.on_error == "stop",
+                bulk_depth=setting.config.bulk_depth,
                 check=verifier.check if verifier else None,
             )
             watch = None if self.watching is None else Watch(setting, record, due_ns)
@@ -327,7 +328,10 @@ def write_down(
         tables.append((BLOCKS_FILE, BLOCKS, measured.probed.blocks()))
     results.write_run(
         output,
-        [results.Output(file, table_metadata(table, setting, content), rows) for file, table, rows in tables],
+        [
+            results.Output(file, table_metadata(table, setting, content), rows, results.shared_extras(table, setting))
+            for file, table, rows in tables
+        ],
         content,
         measured.probed,
     )
