@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvtrace.commands.options import parse_share
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_bytes, parse_duration_ns
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from kvtrace.curves.sizing import Target
 
 _PRICE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([A-Za-z]+)\s*")
-_SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
 
 TargetHit = Annotated[str | None, typer.Option(help="Share of look-ups that hit in any tier, such as 80% or 0.8.")]
 TargetTtft = Annotated[
@@ -34,12 +34,9 @@ def parse_target(hit: str | None, ttft: str | None) -> Target | None:
         return None
     share = None
     if hit is not None:
-        match = _SHARE.fullmatch(hit)
-        if match is None:
-            raise ConfigError(f"--target-hit {hit}: write a share such as 80% or 0.8")
-        share = float(match[1]) / (100 if match[2] else 1)
+        share = parse_share(hit, "--target-hit")
         if not 0 < share <= 1:
-            hint = f"; {match[1]} % is written {match[1]}%" if 1 < share <= 100 and not match[2] else ""  # noqa: PLR2004
+            hint = f"; {share:g} % is written {share:g}%" if 1 < share <= 100 and "%" not in hit else ""  # noqa: PLR2004
             raise ConfigError(f"--target-hit {hit}: must be > 0, and at most 100%, which is 1{hint}")
     if ttft is None:
         return Target(share)

@@ -39,7 +39,7 @@ PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
 
 SECTIONS = {
     "Source": "source block-tokens time-unit tokenizer max-conversations max-input-tokens over-limit conversation-rate "
-    "live-conversations cycle-ids cycles jitter time-scale",
+    "live-conversations cycle-ids cycles jitter time-scale scale scale-common scale-shift",
     "Arrivals": "turns request-rate arrivals burstiness amplitude day",
     "Load": "as-fast-as-possible io-bytes pool checkpoint-depth engine buffered gds fsync fadvise layout queue-depths "
     "speeds jobs",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.core import metadata
-from kvtrace.core.contract.study import STUDY
+from kvtrace.core.contract.study import STUDY, study_table
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import MOST, OPS, TABLES, TRACE, Column, Table, arrow_schema
@@ -270,7 +270,7 @@ def table_of(meta: Metadata, wanted: Table | None, path: Path) -> Table:
     if meta.table not in known or (wanted is not None and meta.table != wanted.name):
         names = wanted.name if wanted is not None else ", ".join(known)
         raise TraceError(f"holds the table {meta.table!r}, where {names!r} is wanted", path=path)
-    return STUDY.filled(metadata.study_names(meta, path)) if meta.table == STUDY.name else known[meta.table]
+    return study_table(metadata.study_names(meta, path)) if meta.table == STUDY.name else known[meta.table]
 
 
 def _first_line(error: Exception) -> str:

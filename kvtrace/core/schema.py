@@ -5,11 +5,9 @@ This module is the only source. `schemas/*.json` and `schemas/README.md` are gen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -140,21 +138,6 @@ class Table:
     columns: tuple[Column, ...]
     extras: tuple[Column, ...] = ()
     """Columns that a file has only where they say something; one that lacks them is read with their defaults."""
-
-    def filled(self, names: Mapping[str, Mapping[str, str]]) -> Table:
-        """Return the table with a column for each name, in the place of those called after it, such as `knob.*`.
-
-        `names` has by such a name, `knob`, what stands for the star, and of which type that is; "" is the column's own.
-        """
-        columns: list[Column] = []
-        for family, of in groupby(self.columns, lambda column: column.name.partition(".*")[0]):
-            listed = list(of)
-            if "*" not in listed[0].name:
-                columns += listed
-                continue
-            for name, type_ in names.get(family, {}).items():
-                columns += [replace(c, name=c.name.replace("*", name, 1), type=type_ or c.type) for c in listed]
-        return replace(self, columns=tuple(columns))
 
     def column(self, name: str) -> Column:
         """Return the column called `name`, extra ones included; KeyError if there is none."""

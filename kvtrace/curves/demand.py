@@ -71,6 +71,13 @@ class TierDemand:
     """What is written a day at this rate over the drive's size; null if that is not known, or the tier is no drive."""
     life_years: float | None
     """At the endurance that was stated; null without one, if nothing is written, or if the tier is no drive."""
+    instances: int = 1
+    """How many of it there are in a fleet: figures are of all of them together, but for the capacity and the wear."""
+
+    @property
+    def total_bytes(self) -> int | None:
+        """The capacity of all instances together; null without a bound."""
+        return None if self.capacity_bytes is None else self.capacity_bytes * self.instances
 
 
 class Meter:
@@ -133,14 +140,17 @@ def tier_demand(
     *,
     is_drive: bool,
     drive_bytes: int | None = None,
+    instances: int = 1,
 ) -> TierDemand:
     """Return the demand on a tier with the counters `stats`, at `rates`; what is no drive does not wear.
 
-    The drive is as large as the tier, unless its size is said.
+    The drive is as large as the tier, unless its size is said; each instance of the tier has one.
     """
     worn_bytes = drive_bytes or capacity_bytes
     is_worn = is_drive and rates.write_bytes_per_s is not None
-    per_day = rates.write_bytes_per_s.mean * SECONDS_PER_DAY if is_worn and rates.write_bytes_per_s else None
+    per_day = None
+    if is_worn and rates.write_bytes_per_s:
+        per_day = rates.write_bytes_per_s.mean * SECONDS_PER_DAY / instances
     counted = ("hits", "hit_ratio", "read_bytes", "written_bytes", "deleted_bytes")
     return TierDemand(
         stats["name"],
@@ -150,6 +160,7 @@ def tier_demand(
         rates=rates,
         drive_writes_per_day=per_day / worn_bytes if per_day is not None and worn_bytes else None,
         life_years=None if per_day is None or endurance is None else endurance.life_years(worn_bytes, per_day),
+        instances=instances,
     )
 
 

@@ -29,6 +29,10 @@ class Simulated:
     """Modelled times, with and without the cache; null if nothing takes time."""
     live_bytes: list[int]
     """At the end, by tier."""
+    imbalance: float | None = None
+    """Requests of the busiest node over their mean; null of one node."""
+    duplicate_bytes: int | None = None
+    """What nodes of a fleet hold at the end beside the first copy of each object; null of one node."""
 
     @property
     def recomputed_tokens(self) -> int:
@@ -61,8 +65,11 @@ def simulated(simulation: Simulation, meter: Meter, span_ns: int | None, drive: 
                 *(of, tier.capacity_bytes, rates, drive.endurance),
                 is_drive=t == drive.tier,
                 drive_bytes=drive.size_bytes if t == drive.tier else None,
+                instances=preset.fleet.instances(tier.scope),
             )
             for t, (of, tier, rates) in enumerate(zip(stats["tiers"], preset.tiers, meter.rates(span_ns), strict=True))
         ],
         live_bytes=[of["live_bytes"] for of in stats["tiers"]],
+        imbalance=stats["fleet"]["imbalance"]["requests"] if "fleet" in stats else None,
+        duplicate_bytes=stats["fleet"]["duplicate_bytes"] if "fleet" in stats else None,
     )

@@ -152,7 +152,7 @@ def _example(value: Any) -> str:
 
 
 def _check_value(path: Path, where: str, key: str, value: Any) -> None:
-    if isinstance(value, str) or (isinstance(value, Value) and math.isfinite(value)):
+    if isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value)):
         return
     if isinstance(value, list) and where != "grid":
         raise ConfigError(f"{path}: {where}: {key} has a list of values; write it under [grid]")

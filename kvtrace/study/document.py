@@ -31,7 +31,7 @@ MOST_SHOWN = 10
 """Of the best configurations."""
 _MOST_MAPS, _MOST_CELLS = 6, 400
 _TIER_SPEC: Final = """
-    bytes: capacity_bytes = capacity
+    count: instances; bytes: capacity_bytes = capacity
     share: hit_ratio = hits
     bytes_per_s: read_bytes_per_s = read, p99_second_read_bytes_per_s = p99 second,
         write_bytes_per_s = written, p99_second_write_bytes_per_s = p99 second
@@ -249,7 +249,7 @@ def _tier_tables(found: Findings) -> list[ReportTable]:
                 if tier.name == name:
                     of = dict(tier_figures(tier))
                     cells = [of[column.name] for column in figures]
-                    cells[0] = Cell("unlimited", Unit.TEXT) if cells[0] is None else cells[0]
+                    cells[1] = Cell("unlimited", Unit.TEXT) if cells[1] is None else cells[1]
                     rows.append([row.configuration.number, *cells])
         tables.append(ReportTable(name, Sheet.PERFORMANCE, [*columns_of("count: configuration"), *figures], rows))
     return tables

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvtrace.core.contract.study import STUDY
+from kvtrace.core.contract.study import study_table
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import Table, arrow_schema
 from kvtrace.core.tables import create
@@ -18,6 +18,15 @@ from kvtrace.study.runner import Failed, Result
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_COUNTED = (
+    *("requests", "lookups", "hit_ratio", "input_tokens", "recomputed_tokens", "output_tokens", "span_ns"),
+    *("imbalance", "duplicate_bytes"),
+)
+_OF_TIER = (
+    *("instances", "capacity_bytes", "hit_ratio", "read_bytes", "written_bytes"),
+    *("drive_writes_per_day", "life_years"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,7 @@ class StudyRow:
     @property
     def capacity_bytes(self) -> int | None:
         """Of all tiers together; null if one has no bound."""
-        capacities = [tier.capacity_bytes for tier in self.figures.tiers] if self.figures else [None]
+        capacities = [tier.total_bytes for tier in self.figures.tiers] if self.figures else [None]
         return None if None in capacities else sum(of or 0 for of in capacities)
 
     def first_token_ns(self, name: str) -> int | None:
@@ -57,9 +66,9 @@ def rows_of(study: Study, results: Mapping[int, Result]) -> list[StudyRow]:
 
 def _price(of_byte: Mapping[str, float], found: Result) -> float | None:
     tiers = [] if isinstance(found, Failed) else [tier for tier in found.tiers if tier.name in of_byte]
-    if not tiers or any(tier.capacity_bytes is None for tier in tiers):
+    if not tiers or any(tier.total_bytes is None for tier in tiers):
         return None
-    return sum(of_byte[tier.name] * (tier.capacity_bytes or 0) for tier in tiers)
+    return sum(of_byte[tier.name] * (tier.total_bytes or 0) for tier in tiers)
 
 
 def write(path: Path, study: Study, rows: Sequence[StudyRow], argv: list[str]) -> None:
@@ -68,7 +77,7 @@ def write(path: Path, study: Study, rows: Sequence[StudyRow], argv: list[str]) -
 
     tiers = list(dict.fromkeys(tier.name for row in rows if row.figures for tier in row.figures.tiers))
     kinds = {key: _kind([one.knobs[key] for one in study.configurations if key in one.knobs]) for key in study.keys}
-    table = STUDY.filled({"knob": kinds, "tier": dict.fromkeys(tiers, "")})
+    table = study_table({"knob": kinds, "tier": dict.fromkeys(tiers, "")})
     config = {"knobs": kinds, "price": study.price, "configurations": len(study.configurations)}
     meta = describe(table, "kvtrace", argv, config, tiers=[TierFacts(name) for name in tiers], is_simulated=True)
     with create(path, table, meta) as out:
@@ -101,9 +110,8 @@ def _cells(row: StudyRow, kinds: Mapping[str, str]) -> Iterator[tuple[str, Any]]
         yield "error", row.found.error
         return
     found = row.found
-    for name in ("requests", "lookups", "hit_ratio", "input_tokens", "output_tokens", "span_ns"):
+    for name in _COUNTED:
         yield name, getattr(found, name)
-    yield "recomputed_tokens", found.recomputed_tokens
     for name in ("p50", "p95", "p99"):
         yield f"first_token_{name}_ns", row.first_token_ns(name)
     yield "capacity_bytes", row.capacity_bytes
@@ -114,7 +122,7 @@ def _cells(row: StudyRow, kinds: Mapping[str, str]) -> Iterator[tuple[str, Any]]
 
 def tier_figures(tier: TierDemand) -> Iterator[tuple[str, Any]]:
     """Yield the figures of a tier by their names in the table."""
-    for name in ("capacity_bytes", "hit_ratio", "read_bytes", "written_bytes", "drive_writes_per_day", "life_years"):
+    for name in _OF_TIER:
         yield name, getattr(tier, name)
     for name in Rates.__slots__:
         rate = getattr(tier.rates, name)

@@ -27,6 +27,7 @@ FLOW = {
         "model",
         "sim",
         "curves",
+        "study",
         "trace",
         "commands",
         "",

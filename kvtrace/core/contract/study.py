@@ -5,6 +5,9 @@ Which columns it has depends on the study: those with a star stand for one of ea
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import groupby
 from typing import Final
 
 from kvtrace.core.schema import MOST, Column, Table
@@ -30,12 +33,19 @@ STUDY: Final = Table("study", "What came of each configuration of a study, one r
     *(Column(f"first_token_{name}_ns", "int64", "ns", f"{words} of the modelled times to the first token; null if "
              "nothing takes time, or too few requests tell", nullable=True)
       for name, words in (("p50", "median"), ("p95", "p95"), ("p99", "p99"))),
-    Column("capacity_bytes", "int64", "bytes", "all tiers together; null if one has no bound", nullable=True,
+    Column("imbalance", "float64", "ratio", "requests of the busiest node over their mean; null of one node",
+           nullable=True),
+    Column("duplicate_bytes", "int64", "bytes",
+           "what nodes hold at the end beside the first copy of each object; null of one node", nullable=True,
            limit=MOST),
+    Column("capacity_bytes", "int64", "bytes", "all tiers of all nodes together; null if one has no bound",
+           nullable=True, limit=MOST),
     Column("price", "float64", "as given", "what the tiers with a price cost; null without one, or without a bound",
            nullable=True),
-    Column("tier.*.capacity_bytes", "int64", "bytes", "how much it holds; null without a bound", nullable=True,
-           limit=MOST),
+    Column("tier.*.instances", "int64", "count", "how many of it there are: one, or in a fleet one a node, or a rack; "
+           "its rates and bytes are of all together", nullable=True),
+    Column("tier.*.capacity_bytes", "int64", "bytes", "how much each of them holds; null without a bound",
+           nullable=True, limit=MOST),
     Column("tier.*.hit_ratio", "float64", "share of 1", "look-ups that hit in it", nullable=True),
     Column("tier.*.read_bytes", "int64", "bytes", "read from it", nullable=True, limit=MOST),
     Column("tier.*.written_bytes", "int64", "bytes", "written to it, what was populated before the start included",
@@ -50,9 +60,26 @@ STUDY: Final = Table("study", "What came of each configuration of a study, one r
           (field, ", mean over the span"),
           (f"p99_second_{field}", ", in the second that 1 % of all exceed; null with fewer than 100 seconds"))),
     Column("tier.*.drive_writes_per_day", "float64", "1/day",
-           "of the slowest tier: how often its capacity, or the drive size that is stated, is written a day",
+           "of the slowest tier: how often its capacity, or the drive size that is stated, is written a day, on "
+           "average over its instances",
            nullable=True),
-    Column("tier.*.life_years", "float64", "years", "of the slowest tier: how long it lasts at the endurance stated",
+    Column("tier.*.life_years", "float64", "years", "of the slowest tier: how long each lasts at the endurance stated",
            nullable=True),
 ))
 # fmt: on
+
+
+def study_table(names: Mapping[str, Mapping[str, str]]) -> Table:
+    """Return the table with a column for each name, in the place of those called after it, such as `knob.*`.
+
+    `names` has by such a name, `knob`, what stands for the star, and of which type that is; "" is the column's own.
+    """
+    columns: list[Column] = []
+    for family, of in groupby(STUDY.columns, lambda column: column.name.partition(".*")[0]):
+        listed = list(of)
+        if "*" not in listed[0].name:
+            columns += listed
+            continue
+        for name, type_ in names.get(family, {}).items():
+            columns += [replace(c, name=c.name.replace("*", name, 1), type=type_ or c.type) for c in listed]
+    return replace(STUDY, columns=tuple(columns))
