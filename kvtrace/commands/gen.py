@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
-from kvtrace.commands.scenario import DriveArguments, RunArguments, StackArguments, TurnsOption, prepare
+from kvtrace.commands.scenario import (
+    DriveArguments,
+    FleetArguments,
+    RunArguments,
+    StackArguments,
+    TurnsOption,
+    prepare,
+)
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
@@ -27,6 +35,7 @@ def gen(
     ),
     *,
     stack: StackArguments,
+    fleet: FleetArguments,
     users: UserArguments,
     run: RunArguments,
     requests_out: Annotated[Path | None, typer.Option(help="Also write the requests table here.")] = None,
@@ -44,6 +53,7 @@ def gen(
     kvtrace gen sessions.jsonl --turns follow --preset lmcache-disk -o closed.parquet
     kvtrace gen --preset lmcache-disk --set tiers.nvme.capacity=500GiB -o small.parquet
     kvtrace gen --set workload.prompt_share=0.2 --set workload.rag_share=0.1 -o shared.parquet
+    kvtrace gen --nodes 8 --router prefix --preset vllm-fs --set tiers.nvme.scope=fleet -o fleet.parquet
     """
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
@@ -51,6 +61,7 @@ def gen(
     from kvtrace.sim.output import describer
 
     worn = drive.read()
+    stack = replace(stack, settings=[*fleet.settings(), *(stack.settings or ())])
     scenario = prepare(file, stack, users, run, source, turns)
     simulation, config = scenario.simulation(), scenario.config
     describe = describer(simulation, config, ["kvtrace", *sys.argv[1:]])
@@ -107,6 +118,8 @@ def _document(summary: dict[str, Any]) -> Document:
     if any("refused_bytes" in tier for tier in rows):
         spec += "bytes: refused_bytes = not admitted"
         rows = [{"refused_bytes": None} | tier for tier in rows]
+    if "fleet" in stats:
+        spec = spec.replace("text: name = tier", "text: name = tier, scope")
     tables = [table_of("simulated", Sheet.SUMMARY, spec, rows)]
     if first is not None:
         tables.append(first_token_table(first))
@@ -131,6 +144,11 @@ def _document(summary: dict[str, Any]) -> Document:
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
         f"seed {summary['seed']}, {format_count(stats['requests'])} requests"
     )
+    if fleet := stats.get("fleet"):
+        from kvtrace.commands import fleet_document
+
+        headline = f"{fleet_document.headline(fleet)}; {headline}"
+        tables = [*fleet_document.tables(fleet), *tables]
     return Document(summary["file"], headline, [Chapter("", tables, worn)])
 
 

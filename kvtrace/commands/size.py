@@ -86,6 +86,7 @@ def size(
         _check_page(page)
     is_ordered = file is not None and target.first_token is None
     scenario = prepare(file, stack, users, run, source, turns, gpu="instant" if is_ordered else None)
+    scenario.refuse_fleet("kvtrace size")
     wanted = Stack(scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns, worn)
     question = Question(target, axes, _prices(price or [], list(wanted.roles)), sample)
     _check_times(target, wanted.preset)

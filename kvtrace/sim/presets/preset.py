@@ -144,7 +144,6 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Bytes a second at which a rank reads the batch's KV cache in each step, such as `2.3TB`; without it no time."""
     load: LoadDefaults = LoadDefaults()
     fleet: FleetSetting = FleetSetting()
-    """How many nodes serve side by side, and which of them serves a request."""
     workload: Workload = Workload()
     """What synthetic users share, and whether only prefill or only decode is here."""
 
@@ -166,7 +165,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def tier_list(self) -> list[TierFacts]:
         """Return the tiers as the metadata holds them."""
-        return [TierFacts(t.name, t.capacity_bytes) for t in self.tiers]
+        return [TierFacts(t.name, t.capacity_bytes, self.fleet.instance_nodes(t.scope)) for t in self.tiers]
 
 
 def preset_names() -> list[str]:
