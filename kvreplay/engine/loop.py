@@ -17,9 +17,9 @@ from kvreplay.data import calls, copies
 from kvreplay.data.copies import fence
 from kvreplay.engine import mailbox, order, turn
 from kvreplay.engine import ring as r
+from kvreplay.engine.filling.fills import free_data, use_fill
 from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, FULL, HUNGRY
-from kvreplay.engine.order import free_data, use_fill
 from kvreplay.engine.ready import bounds, count_waits, done, has_piece, is_over, is_starved
 from kvreplay.engine.tables import (
     NONE,

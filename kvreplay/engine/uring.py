@@ -11,11 +11,12 @@ import errno
 import os
 from time import monotonic_ns
 
-from kvreplay.engine import loop, mailbox, turn
+from kvreplay.engine import loop, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import ERROR, SHORT, Flight, IoEngine, Job
 from kvreplay.engine.schedule import Submission
 from kvreplay.engine.submitter import Submitter
+from kvreplay.engine.tables import BY_OTHERS, HERE, HERE_WITH_ROOM
 from kvreplay.engine.workers import Check
 from kvreplay.plan.plan import DELETE, WRITE
 from kvreplay.tiers.tier import NOWHERE, DeviceTier, RingExtents, Tier, on_ring
@@ -60,10 +61,10 @@ class RingSubmitter(Submitter):
 
     def _maker(self, tier: Tier | None) -> int:
         if isinstance(tier, DeviceTier):
-            return mailbox.BY_OTHERS
+            return BY_OTHERS
         if isinstance(tier, RingExtents):
-            return mailbox.HERE_WITH_ROOM
-        return mailbox.BY_OTHERS if on_ring(tier) is None else mailbox.HERE
+            return HERE_WITH_ROOM
+        return BY_OTHERS if on_ring(tier) is None else HERE
 
     def _needs_workers(self) -> bool:
         is_discarding = any(t is not None and t.is_discarding for t in self._extents_of)
