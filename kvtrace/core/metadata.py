@@ -26,6 +26,13 @@ class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     capacity_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """In a fleet, of each instance of it."""
+    instance_nodes: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType = msgspec.UNSET
+    """How many nodes of a fleet, in order, share one instance of it; absent where there is but one."""
+
+    def instance_of(self, node: int) -> int:
+        """Return which instance of it `node` uses, from 0."""
+        return 0 if self.instance_nodes is msgspec.UNSET else node // self.instance_nodes
 
 
 class _TierStats(msgspec.Struct):
