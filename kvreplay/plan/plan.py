@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from kvreplay.plan.ahead import ahead
-from kvreplay.plan.chains import ALONE, Dense, chain, dense, first_fall
+from kvreplay.plan.chains import ALONE, chain, dense, first_fall
 from kvreplay.plan.intake import Intake, keep
 from kvreplay.plan.repeat import Repeated
 from kvreplay.plan.residency import Residency, trace_residency
-from kvtrace.core.compiled import compile_announced, njit
+from kvreplay.plan.versions import among, versions
+from kvtrace.core.compiled import compile_announced
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit
-from kvtrace.core.schema import TRACE, Phase, enum_code
+from kvtrace.core.schema import Phase
 from kvtrace.core.tables import Reader
 
 READ, WRITE, DELETE = 0, 1, 2
@@ -32,16 +33,7 @@ ROW_COLUMNS = (
     "row", "ts_ns", "op", "tier", "object_id", "offset", "length", "version", "stage_links", "object_links",
 )  # fmt: skip
 """What a plan holds of each row."""
-
-
-def _among(*phases: Phase) -> Any:
-    """Return bool a phase's code: whether it is one of `phases`."""
-    return np.isin(np.arange(len(Phase)), [enum_code(TRACE, "phase", phase) for phase in phases])
-
-
-_COPIES = _among(Phase.PROMOTE, Phase.STORE, Phase.DEMOTE)
-"""By phase: whether a write of it copies what another tier holds."""
-_IS_BULK = _among(Phase.SAVE, Phase.RESTORE)
+_IS_BULK = among(Phase.SAVE, Phase.RESTORE)
 _LABELS = np.array([0, ALONE, ALONE], np.int8)
 """Of an object's rows, by operation."""
 
@@ -75,7 +67,7 @@ class Plan:
     stream: Any = None
     """int32: the stream that a write belongs to, -1 for none; None where the trace places nothing."""
     bulk: Any = None
-    """uint8 a row: 1 if it saves or restores a checkpoint, which has a depth of its own; None if no row does."""
+    """bool a row: whether it saves or restores a checkpoint, which has a depth of its own; None if no row does."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -186,9 +178,8 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         del stage, request, requests
         objects = dense(object_id)
         hazards = chain(objects.numbers, _LABELS[op], count=objects.count)
-        phase = rows.pop("phase", None)
-        version = rows["version"] if "version" in rows else _versions(op, tier, objects, phase)
-    bulk = None if phase is None else _IS_BULK[phase].view(np.uint8)
+        version = rows["version"] if "version" in rows else versions(op, tier, objects, rows.get("phase"))
+    bulk = _IS_BULK[rows.pop("phase", np.zeros(0, np.int8))]
     return Plan(
         row=rows["row"],
         ts_ns=rows["ts_ns"],
@@ -202,7 +193,7 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         object_links=hazards,
         alignments=np.array(alignments, np.int64),
         stream=rows.get("stream"),
-        bulk=bulk if bulk is not None and bulk.any() else None,
+        bulk=bulk if bulk.any() else None,
     )
 
 
@@ -217,47 +208,23 @@ def _check_stages(links: Any, stage: Any, request: Any, row: Any, path: Path) ->
         )
 
 
-def _versions(op: Any, tier: Any, objects: Dense, phase: Any) -> Any:
-    """Return 1, 2, … for the writes of each object in row order, 0 for other rows.
-
-    A demotion, a promotion or a write-through moves what another tier holds: if that tier is replayed and touched the
-    object last, the write has the object's newest version; 0 is what was there before the run.
-    """
-    copies = np.zeros(len(op), bool) if phase is None else _COPIES[phase]
-    version = np.zeros(len(op), np.int32)
-    newest, touched = np.zeros(objects.count, np.int32), np.full(objects.count, -1, np.int8)
-    _count_versions(op, tier, objects.numbers, copies, newest, touched, version)
-    return version
-
-
-@njit
-def _count_versions(op: Any, tier: Any, keys: Any, copies: Any, newest: Any, touched: Any, version: Any) -> None:
-    for row in range(len(op)):
-        key = keys[row]
-        if op[row] == WRITE:
-            if not copies[row] or touched[key] < 0 or touched[key] == tier[row]:
-                newest[key] += 1
-            version[row] = newest[key]
-        if op[row] != DELETE:
-            touched[key] = tier[row]
-
-
-def populate_plan(residency: Residency, alignments: dict[int, int], path: Path) -> Plan:
-    """Return a plan that writes what the replayed window reads but never wrote.
+def populate_plan(residency: Residency, alignments: dict[int, int], path: Path, wanted: Any = slice(None)) -> Plan:
+    """Return a plan that writes what the replayed window reads but never wrote, or those `wanted` (bool) of it.
 
     Its version is 0 in every tier, which only a copy of it has in the window.
     """
-    count = len(residency.populate_object)
+    objects = residency.populate_object[wanted]
+    count = len(objects)
     zeros, none = np.zeros(count, np.int64), np.full(count, -1, np.int64)
-    tier = residency.populate_tier.astype(np.int64)
+    tier = residency.populate_tier[wanted].astype(np.int64)
     rows = {
         "row": np.arange(count, dtype=np.int64),
         "ts_ns": zeros,
         "op": np.full(count, WRITE, np.int64),
         "tier": tier,
-        "object_id": residency.populate_object,
+        "object_id": objects,
         "offset_bytes": zeros,
-        "length_bytes": residency.populate_bytes,
+        "length_bytes": residency.populate_bytes[wanted],
         "request_id": none,
         "stage": none,
         "version": zeros,
