@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _DWPD = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*DWPD\s*,\s*([0-9]+(?:\.[0-9]+)?)\s*y\s*", re.IGNORECASE)
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
 """Defaults where the preset has none."""
+USED_BY_ALL = {"model", "preset", "settings", "duration", "seed"}
+"""Options of the groups below that a preset without a KV cache has a use for, too."""
 
 
 TurnsOption = Annotated[

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kvtrace.checkpoint.training import PRESET as TRAINING
 from kvtrace.core.config import check_ranges, load_toml, nearest, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
@@ -62,8 +63,7 @@ class Placement(StrEnum):
     WRITE_THROUGH = "write-through"
     """Into every tier at once; each tier deletes by itself."""
     WRITE_BACK = "write-back"
-    """Into the fastest tier that takes it; what it displaces moves down unless the tier below has it already, and
-    off the end. A KV object never changes once written, so write-on-evict is the same."""
+    """Into the fastest tier that takes it; what it displaces moves down unless the tier below has it, and off the end."""
 
 
 class Promotion(StrEnum):
@@ -132,8 +132,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """One prompt is computed at a time, first come, first served; not all at once, each as if it were alone."""
     decode_ns_per_token: int = 0
     """Time of a decode step, which makes a token for each request of the batch; with a GPU to read all weights once,
-    and the next three add what the batch takes. Where this is said and not they, a step takes so long, whatever the
-    batch."""
+    and the next three add what the batch takes. Where this is said alone, a step takes so long, whatever the batch."""
     decode_active_ns: int = 0
     """Of a mixture of experts: time to read what one token uses; a small batch reads no more. 0 is all."""
     decode_compute_ns: int = 0
@@ -184,6 +183,8 @@ def load_preset(
     which hold where neither the preset nor `settings` has them.
     """
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
+    if name == TRAINING:
+        raise ConfigError(f"preset {name} is of training, which has no KV cache; only kvtrace gen takes it")
     if not path.is_file():
         known = ", ".join(preset_names())
         raise ConfigError(f"unknown preset {name!r}{nearest(name, preset_names())}; known are {known}, or a .toml file")
