@@ -63,7 +63,7 @@ class Placement(StrEnum):
     WRITE_THROUGH = "write-through"
     """Into every tier at once; each tier deletes by itself."""
     WRITE_BACK = "write-back"
-    """Into the fastest tier that takes it; what it displaces moves down unless the tier below has it, and off the end."""
+    """Into the fastest tier that takes it; what it displaces moves down unless that below has it, or off the end."""
 
 
 class Promotion(StrEnum):
