@@ -50,6 +50,7 @@ class Phase(StrEnum):
     OTHER = "other"
     SAVE = "save"
     RESTORE = "restore"
+    COLLECT = "collect"
 
 
 PHASE_MEANINGS: Final[dict[str, str]] = {
@@ -65,6 +66,7 @@ PHASE_MEANINGS: Final[dict[str, str]] = {
     Phase.OTHER: "a reason that the imported source gives and this set does not know",
     Phase.SAVE: "a part of a training checkpoint written",
     Phase.RESTORE: "a part of a training checkpoint read back, after a failure",
+    Phase.COLLECT: "what lives of a bucket, read and written again so that the rest of it can be freed",
 }
 
 

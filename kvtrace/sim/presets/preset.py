@@ -15,6 +15,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.model.serving import BATCH, COMPUTING
 from kvtrace.sim.fleet.setting import FLEET_RANGES, FleetSetting
+from kvtrace.sim.presets.checks import check_fleet, check_tier
 from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
     MAX_CAPACITY_BYTES,
@@ -25,8 +26,6 @@ from kvtrace.sim.presets.tier import (
     Recency,
     TierSetting,
     bytes_of,
-    check_fleet,
-    check_tier,
 )
 from kvtrace.users.workload import WORKLOAD_RANGES, LoadDefaults, Workload
 from kvtrace.users.workload import check as check_workload
