@@ -85,21 +85,6 @@ def may_run(address: int, number: int) -> bool:
 
 
 @inner
-def next_bulk(address: int) -> int:
-    """Return the bulk lane whose next piece may go, and of which the fewest are in flight; NONE if there is none."""
-    job = job_at(address)
-    if not job.bulk:
-        return NONE
-    lanes = lanes_at(job.lanes)
-    sequence, found, fewest = int64s(lanes.sequence), NONE, job.bulk_depth
-    for i in range(lanes.count):
-        flight = flights_at(job.flights)[sequence[i]]
-        if flight.is_bulk and flight.lane_out < fewest and has_piece(address, sequence[i]):
-            found, fewest = sequence[i], flight.lane_out
-    return found
-
-
-@inner
 def resume(address: int, number: int) -> None:
     """Let an open operation's pieces go, if there are any."""
     job = job_at(address)

@@ -69,6 +69,7 @@ class Submission:
 class Schedule:
     """The order in which the rows of a plan go to the tiers."""
 
+    # Long: it fills one table field by field.
     def __init__(
         self,
         plan: Plan,

@@ -19,7 +19,6 @@ SCHEMA_VERSION: Final = 2
 A file has the lowest version that has its columns. Version 2: `node` and `stream`, which a file may lack.
 """
 
-
 MOST: Final = 1 << 62
 """No number of the tables is larger."""
 MOST_BYTES: Final = 1 << 50
@@ -308,6 +307,7 @@ def arrow_schema(table: Table, extras: tuple[str, ...] = ()) -> pa.Schema:
 
     types: dict[str, Any] = {
         **{f"int{bits}": getattr(pa, f"int{bits}")() for bits in (8, 16, 32, 64)},
+        "float64": pa.float64(),
         "string": pa.string(),
         "list<int64>": pa.list_(pa.int64()),
         "enum": pa.dictionary(pa.int8(), pa.string()),

@@ -9,7 +9,7 @@ from kvreplay.data import calls
 from kvreplay.engine import order, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.filling.fills import free_data, use_fill
-from kvreplay.engine.ready import bounds, has_piece, next_bulk
+from kvreplay.engine.ready import bounds, has_piece
 from kvreplay.engine.tables import NONE, fills_at, flights_at, job_at, lanes_at, stack_take, tokens_at
 from kvreplay.plan.plan import DELETE, WRITE
 from kvtrace.core.compiled import inner, int8s, int32s, int64s
@@ -146,11 +146,11 @@ def put_pieces(address: int) -> int:
             if not _put_next(address, sequence[i]):
                 silent += 1
     # What is left of the places is for bulk operations.
-    number = next_bulk(address)
+    number = _next_bulk(address)
     while number != NONE and _has_room(address):
         if not _put_next(address, number):
             silent += 1
-        number = next_bulk(address)
+        number = _next_bulk(address)
     return silent
 
 
@@ -160,3 +160,18 @@ def _has_room(address: int) -> bool:
     job = job_at(address)
     lanes = lanes_at(job.lanes)
     return lanes.out < job.depth and lanes.tail - lanes.submitted + _LONGEST_CHAIN <= lanes.sq_mask + 1
+
+
+@inner
+def _next_bulk(address: int) -> int:
+    """Return the bulk lane whose next piece may go, and of which the fewest are in flight; NONE if there is none."""
+    job = job_at(address)
+    if not job.bulk:
+        return NONE
+    lanes = lanes_at(job.lanes)
+    sequence, found, fewest = int64s(lanes.sequence), NONE, job.bulk_depth
+    for i in range(lanes.count):
+        flight = flights_at(job.flights)[sequence[i]]
+        if flight.is_bulk and flight.lane_out < fewest and has_piece(address, sequence[i]):
+            found, fewest = sequence[i], flight.lane_out
+    return found

@@ -30,9 +30,8 @@ from kvtrace.sim.presets.tier import (
 from kvtrace.users.workload import WORKLOAD_RANGES, LoadDefaults, Workload
 from kvtrace.users.workload import check as check_workload
 
-PRESETS = Path(__file__).parent
 MAX_TIERS, MAX_NS_PER_TOKEN, MAX_PAD_BYTES = 8, 10**9, 2**30
-GPU = "h100"
+PRESETS, GPU = Path(__file__).parent, "h100"
 
 
 class Entry(StrEnum):
@@ -140,7 +139,6 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Bytes a second at which a rank reads the batch's KV cache in each step, such as `2.3TB`; without it no time."""
     load: LoadDefaults = LoadDefaults()
     fleet: FleetSetting = FleetSetting()
-    """How many nodes serve side by side, and which of them serves a request."""
     workload: Workload = Workload()
     """What synthetic users share, and whether only prefill or only decode is here."""
 
@@ -162,7 +160,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def tier_list(self) -> list[TierFacts]:
         """Return the tiers as the metadata holds them."""
-        return [TierFacts(t.name, t.capacity_bytes) for t in self.tiers]
+        return [TierFacts(t.name, t.capacity_bytes, self.fleet.instance_nodes(t.scope)) for t in self.tiers]
 
 
 def preset_names() -> list[str]:
