@@ -65,6 +65,12 @@ def generated(summary: dict[str, Any]) -> Document:
         worn.append(line + " (this trace's rate, kept up)")
     worn += _of_offers(stats)
     worn += _unstored(stats["tiers"])
+    worn += [
+        f"{tier['name']}: {format_bytes(tier['collected_bytes'])} were written again to collect buckets: written "
+        f"{tier['written_bytes'] / (tier['written_bytes'] - tier['collected_bytes']):.3g} times what was stored"
+        for tier in stats["tiers"]
+        if tier.get("collected_bytes")
+    ]
     worn += [_in_streams(tier) for tier in stats["tiers"] if "streams" in tier]
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
