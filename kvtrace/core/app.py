@@ -49,6 +49,7 @@ SECTIONS = {
     "Data": "data dedup-ratio compress-ratio",
     "Checks": "verify criteria requests read-p99 dry-run break-rules check check-seconds check-bytes check-null",
     "Probes": "probes histograms-only",
+    "Training": "ranks every mtbf",
     "Output": "requests-out drive-size plot csv markdown html force",
 }
 """Under which heading `--help` lists an option of a command that has many; the common ones are in none."""

@@ -26,6 +26,13 @@ class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     capacity_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """In a fleet, of each instance of it."""
+    instance_nodes: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType = msgspec.UNSET
+    """How many nodes of a fleet, in order, share one instance of it; absent where there is but one."""
+
+    def instance_of(self, node: int) -> int:
+        """Return which instance of it `node` uses, from 0."""
+        return 0 if self.instance_nodes is msgspec.UNSET else node // self.instance_nodes
 
 
 class _TierStats(msgspec.Struct):
@@ -125,6 +132,16 @@ def without_outputs(argv: list[str]) -> list[str]:
 def computing_notes(notes: list[str]) -> list[str]:
     """Return those of a trace's `notes` that say how long computing took: without them its rates mean nothing."""
     return [note for note in notes if note.startswith("computing")]
+
+
+def stream_note(tier: str, streams: str) -> str:
+    """Return the note of a trace that says what tells the writes of `tier` apart."""
+    return f"streams: writes to {tier} are told apart by {streams} (column stream)"
+
+
+def stream_notes(notes: list[str], tier: str) -> list[str]:
+    """Return that of a trace's `notes` which says so of `tier`, if there is one."""
+    return [note for note in notes if note.startswith(f"streams: writes to {tier} are ")]
 
 
 def encode(meta: Metadata) -> bytes:

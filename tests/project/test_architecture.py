@@ -25,6 +25,7 @@ FLOW = {
         "requests.engines",
         "users",
         "model",
+        "checkpoint",
         "sim",
         "curves",
         "study",

@@ -67,8 +67,15 @@ def oracle_of(
         chain = [*prompt, *mine]
         oracle.plans.append(
             Plan(
-                arrival, tokens, new_tokens, output, chain, known, len(prompt), [k for d in documents for k in d],
+                arrival,
+                tokens,
+                new_tokens,
+                output,
+                chain,
+                known,
+                len(prompt),
+                [k for d in documents for k in d],
                 session=session,
-            )  # fmt: skip
+            )
         )
     return oracle

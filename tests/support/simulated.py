@@ -98,7 +98,13 @@ def simulate(preset: Preset, load: Load, model: ModelShape = ONE_BYTE, *, ranks:
 
 
 def simulate_fleet(
-    preset: Preset, load: Load, model: ModelShape = ONE_BYTE, *, ranks: int = 1, rows: int = 4096, with_log: bool = False
+    preset: Preset,
+    load: Load,
+    model: ModelShape = ONE_BYTE,
+    *,
+    ranks: int = 1,
+    rows: int = 4096,
+    with_log: bool = False,
 ) -> Any:
     """Run a simulation of several nodes; return it, its trace rows, the node of each, and, if asked, its requests."""
     simulation = Simulation(preset, model, load, ranks=ranks, rows=rows)
