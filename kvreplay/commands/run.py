@@ -75,6 +75,25 @@ class ReplayArguments:
             "direct.",
         ),
     ] = False
+    endpoints: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--endpoint",
+            metavar="URL",
+            help="A server of the s3:// target: http://host:9000. Repeatable: requests are spread over all. The default: "
+            "AWS_ENDPOINT_URL, else AWS.",
+        ),
+    ] = None
+    balance: Annotated[
+        str, typer.Option(help="How requests are spread over endpoints: round-robin or least-connections.")
+    ] = "round-robin"
+    retries: Annotated[
+        int,
+        typer.Option(
+            help="Send a request again that an object store refuses (503) or fails, up to so often; counted in "
+            "run.json, and in the operation's latency."
+        ),
+    ] = 2
     fsync: Annotated[str, typer.Option(help="never, or close: fdatasync each written file, within its time.")] = "never"
     on_error: Annotated[
         str, typer.Option(help="stop, or continue, when an operation fails; a run that went on ends with exit code 6.")
@@ -161,6 +180,7 @@ class ReplayArguments:
 
         known = asdict(self) | {
             "io_bytes": parse_bytes(self.io_bytes),
+            "endpoints": tuple(self.endpoints or ()),
             "criteria": read_criteria(self.criteria),
             "requests": None if self.requests is None else str(self.requests),
         }
@@ -177,7 +197,8 @@ def run(
             "-t",
             metavar="NAME=TARGET",
             help="Where a tier of the trace lies: an empty directory, one file (*.dat), a block device, several of "
-            "these with commas between them, ram, gpu (or gpu:device=1,copy=device), sim (nothing moves; takes the "
+            "these with commas between them, s3://BUCKET/PREFIX (s3dlio, kvtrace[s3]; az:// and gs:// go the same way, "
+            "untested), ram, gpu (or gpu:device=1,copy=device), sim (nothing moves; takes the "
             "time of the trace's service model, else of one that is named, or as sim:bandwidth=50GB,latency=10us says) "
             "or null (no time). Repeatable; rows of tiers not named are skipped.",
         ),

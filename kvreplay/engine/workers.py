@@ -24,8 +24,8 @@ from kvreplay.engine.job import CORRUPT, ERROR, SHORT, Flight, Job
 from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.schedule import Fill, Submission
 from kvreplay.engine.tables import ASKED
-from kvreplay.plan.plan import DELETE
-from kvreplay.tiers.tier import CopiedTier, DeviceTier, RingExtents, Tier, modelled, place
+from kvreplay.plan.plan import DELETE, WRITE
+from kvreplay.tiers.tier import CopiedTier, DeviceTier, RingExtents, Tier, WholeTier, modelled, place
 from kvtrace.core.errors import DeviceError
 
 _MAX_GENERATORS = 4
@@ -136,6 +136,7 @@ class Workers:
         self._extents, self._copies, self._places = extents, copies, places
         # Whether a tier has a form takes longer to find out than to make 4 KiB of data.
         self._device_tiers = [t if isinstance(t, DeviceTier) else None for t in job.tiers]
+        self._whole_tiers = [t if isinstance(t, WholeTier) else None for t in job.tiers]
         self._steps: SimpleQueue[Step | Check | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -279,6 +280,10 @@ class Workers:
                     return
                 if flight.op == DELETE:
                     tier.delete(object_id)
+                elif (whole := self._whole_tiers[self._tier_of[flight.row]]) is not None:
+                    flight.handle = whole.begin_whole(
+                        flight.op, object_id, flight.start, flight.end, is_split=flight.pieces > 1
+                    )
                 else:
                     flight.handle = tier.begin(flight.op, object_id)
                 if step.begins_more:
@@ -292,7 +297,14 @@ class Workers:
                 step.done_ns = model.wait(flight.op, length, came_ns) - self.start_ns
         if step.ends and flight.handle is not None:
             handle, flight.handle = flight.handle, None
-            tier.end(flight.op, handle)
+            whole = self._whole_tiers[self._tier_of[flight.row]]
+            try:
+                if whole is not None and flight.pieces > 1 and flight.op == WRITE and not flight.is_failed:
+                    # Until now its data was gathered, which is no work of the tier's.
+                    self._submitted[flight.row] = monotonic_ns() - self.start_ns
+                    whole.end_whole(flight.op, handle)
+            finally:
+                tier.end(flight.op, handle)
 
     def _move(self, step: Step, submission: Submission, tier: Tier) -> None:
         flight = submission.flight
