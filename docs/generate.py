@@ -54,7 +54,7 @@ def table_page(table: Table) -> str:
         f"| `{c.name}` | {c.type}{', null' if c.nullable else ''} | {c.unit} | {c.meaning}"
         + (f": {', '.join(f'`{v}`' for v in c.values)}" if c.values else "")
         + " |"
-        for c in table.columns
+        for c in (*table.columns, *table.extras)
     ]
     return f"## {table.name}\n\n{table.meaning}\n\n| column | type | unit | meaning |\n|---|---|---|---|\n" + "\n".join(
         [*rows, ""]

@@ -17,7 +17,7 @@ from kvtrace.core import parquet, tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, find_run, refuse_cut_off
-from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TRACE, Table, arrow_schema
+from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TABLES, TRACE, Table, arrow_schema
 
 if TYPE_CHECKING:
     # Heavy.
@@ -133,10 +133,26 @@ def _is_ours(path: Path) -> bool:
 
 def _view(name: str, files: dict[Path, str]) -> View:
     parts = [
-        f"SELECT *{f', {literal(origin)} AS origin' if origin else ''} FROM read_parquet({literal(file)})"
+        f"SELECT *{_absent(name, file)}{f', {literal(origin)} AS origin' if origin else ''} "
+        f"FROM read_parquet({literal(file)})"
         for file, origin in files.items()
     ]
-    return View(name, f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}", list(files))
+    return View(name, f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}", list(files))
+
+
+def _absent(name: str, file: Path) -> str:
+    """Return the extra columns of the table `name` that `file` lacks, with their defaults, as SQL."""
+    extras = TABLES[name].extras if name in TABLES else ()
+    if not extras:
+        return ""
+    import pyarrow.parquet as pq
+
+    held = set(pq.read_schema(file).names)
+    return "".join(
+        f", CAST({'NULL' if c.default is None else c.default} AS {c.type}) AS {c.name}"
+        for c in extras
+        if c.name not in held
+    )
 
 
 def _add(found: dict[str, dict[Path, str]], table: Table, path: Path, origin: str, scratch: Path) -> None:
@@ -158,8 +174,9 @@ def _as_parquet(path: Path, table: Table, scratch: Path) -> Path:
     import pyarrow.parquet as pq
 
     target = scratch / f"csv.{len(list(scratch.iterdir()))}.parquet"
-    with pq.ParquetWriter(target, arrow_schema(table), compression="zstd") as out:
-        for batch in tables.open_table(path, table).batches():
+    reader = tables.open_table(path, table)
+    with pq.ParquetWriter(target, arrow_schema(table, reader.extras), compression="zstd") as out:
+        for batch in reader.batches():
             out.write_batch(batch, row_group_size=parquet.BATCH_ROWS)
     return target
 

@@ -318,7 +318,10 @@ def _write(made: Recording, begun: RunBegun, measured: Measured, service: Servic
     ]
     if measured.probed is not None and measured.probed.has_events:
         tables.append((BLOCKS_FILE, BLOCKS, measured.probed.blocks()))
-    outputs = [results.Output(file, table_metadata(table, setting, found), rows) for file, table, rows in tables]
+    outputs = [
+        results.Output(file, table_metadata(table, setting, found), rows, results.shared_extras(table, setting))
+        for file, table, rows in tables
+    ]
     results.write_run(output, outputs, found, measured.probed)
     if measured.error is None:
         (output / LOG_FILE).unlink(missing_ok=True)

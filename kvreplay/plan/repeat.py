@@ -34,6 +34,7 @@ class Repeated:
         """Repeat the first `rows` rows of `reader` so often."""
         self.path: Path = reader.path
         self.table: Table = reader.table
+        self.extras = reader.extras
         self.meta: Metadata = reader.meta
         self.rows, self.repeats = rows, repeats
         self._reader = reader

@@ -35,7 +35,7 @@ from kvtrace.core.run.run_file import (
     RunFile,
 )
 from kvtrace.core.run.run_file import write_run as write_run_file
-from kvtrace.core.schema import OPS, SERIES, TABLES, arrow_schema, enum_array, enum_code
+from kvtrace.core.schema import OPS, SERIES, TABLES, Table, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create
 from kvtrace.core.units import NS_PER_S
 
@@ -108,6 +108,7 @@ class Output:
     file: str
     meta: Metadata
     batches: Iterable[pa.RecordBatch]
+    extras: tuple[str, ...] = ()
 
 
 def write_run(path: Path, outputs: list[Output], run: RunFile, probed: Probed | None) -> None:
@@ -118,10 +119,15 @@ def write_run(path: Path, outputs: list[Output], run: RunFile, probed: Probed | 
     if probed is not None:
         probed.save(path)
     for output in outputs:
-        with create(path / output.file, TABLES[output.meta.table], output.meta) as out:
+        with create(path / output.file, TABLES[output.meta.table], output.meta, output.extras) as out:
             for batch in output.batches:
                 out.write(batch)
     write_run_file(path, run)
+
+
+def shared_extras(table: Table, setting: Setting) -> tuple[str, ...]:
+    """Return the extra columns that `table` of a run has: those that it shares with the run's trace."""
+    return tuple(column.name for column in table.extras if column.name in setting.reader.extras)
 
 
 def ops_batches(setting: Setting, record: Record, due_ns: Any) -> Iterator[pa.RecordBatch]:
@@ -131,7 +137,7 @@ def ops_batches(setting: Setting, record: Record, due_ns: Any) -> Iterator[pa.Re
     plan, tiers, rows = setting.window.plan, setting.tiers, setting.window.rows
     engines = np.array([enum_code(OPS, "engine", "none" if t is None else t.engine) for t in tiers], dtype=np.int8)
     at = 0
-    for batch in setting.reader.batches(_FROM_TRACE):
+    for batch in setting.reader.batches(_FROM_TRACE + shared_extras(OPS, setting)):
         batch = batch.slice(0, rows - at)  # noqa: PLW2901 - the window ends within it
         first, last = np.searchsorted(plan.row, [at, at + batch.num_rows])
         part = slice(int(first), int(last))
@@ -166,7 +172,8 @@ def _ops_batch(batch: pa.RecordBatch, at: int, measured: dict[str, Any], places:
     import pyarrow as pa
 
     count = batch.num_rows
-    columns: dict[str, Any] = {name: batch.column(name) for name in _FROM_TRACE}
+    columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
+    extras = tuple(batch.schema.names[len(_FROM_TRACE) :])
     columns["row"] = pa.array(np.arange(at, at + count), pa.int64())
     for name, values in measured.items():
         if name == "outcome":
@@ -180,7 +187,8 @@ def _ops_batch(batch: pa.RecordBatch, at: int, measured: dict[str, Any], places:
     used = np.full(count, enum_code(OPS, "engine", "none"), np.int8)
     used[places] = engines[batch.column("tier").to_numpy()[places]]
     columns["engine"] = enum_array(OPS, "engine", used)
-    return pa.RecordBatch.from_arrays([columns[n] for n in OPS.names], schema=arrow_schema(OPS))
+    names = [*OPS.names, *extras]
+    return pa.RecordBatch.from_arrays([columns[n] for n in names], schema=arrow_schema(OPS, extras))
 
 
 _P99_NEEDS = 100

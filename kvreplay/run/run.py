@@ -327,7 +327,10 @@ def write_down(
         tables.append((BLOCKS_FILE, BLOCKS, measured.probed.blocks()))
     results.write_run(
         output,
-        [results.Output(file, table_metadata(table, setting, content), rows) for file, table, rows in tables],
+        [
+            results.Output(file, table_metadata(table, setting, content), rows, results.shared_extras(table, setting))
+            for file, table, rows in tables
+        ],
         content,
         measured.probed,
     )

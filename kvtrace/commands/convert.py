@@ -92,7 +92,7 @@ def _convert_native(source: Path, target: Path, tick: Callable[[float], None]) -
             out = stack.enter_context(create(objects_path(target), OBJECTS, side.meta))
             for batch in side.batches():
                 out.write(batch)
-        out = stack.enter_context(create(target, reader.table, reader.meta))
+        out = stack.enter_context(create(target, reader.table, reader.meta, reader.extras))
         for batch in reader.batches():
             out.write(batch)
             tick(float(out.rows))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from kvtrace.core import metadata
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.parquet import RowCheck, table_of
-from kvtrace.core.schema import SCHEMA_VERSION, Table, arrow_schema
+from kvtrace.core.parquet import RowCheck, held_columns, table_of
+from kvtrace.core.schema import Table, arrow_schema
 from kvtrace.core.units import INT64_MAX
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ _PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )?Row #(\d+): "
 class CsvEncoder:
     """Writes rows as zstd CSV."""
 
-    def __init__(self, path: Path, table: Table) -> None:
-        """Open `path` for rows of `table`."""
+    def __init__(self, path: Path, table: Table, extras: tuple[str, ...] = ()) -> None:
+        """Open `path` for rows of `table` with the columns `extras`."""
         import zstandard
 
         self._table = table
@@ -50,8 +50,8 @@ class CsvEncoder:
         self._stream = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True).stream_writer(
             self._file, closefd=False
         )
-        head = f'{{"table":"{table.name}","schema_version":{SCHEMA_VERSION}}}'
-        self._stream.write(HEAD + head.encode() + b"\n" + ",".join(table.names).encode() + b"\n")
+        head = f'{{"table":"{table.name}","schema_version":{table.version(extras)}}}'
+        self._stream.write(HEAD + head.encode() + b"\n" + ",".join([*table.names, *extras]).encode() + b"\n")
 
     def write(self, table: pa.Table) -> None:
         """Write the rows of `table`."""
@@ -108,7 +108,10 @@ class CsvReader:
             )
         self.meta = metadata.decode(_with_defaults(first.removeprefix(HEAD)), path)
         self.table = table_of(self.meta, table, path)
-        if header.decode(errors="replace").split(",") != self.table.names:
+        named = header.decode(errors="replace").split(",")
+        self.extras = tuple(c.name for c in self.table.extras if c.name in named)
+        self._names = [*self.table.names, *self.extras]
+        if named != self._names:
             raise TraceError(f"the header must read {','.join(self.table.names)}", path=path, row=2)
         for following in blocks:
             block = following
@@ -122,11 +125,12 @@ class CsvReader:
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows in order, all columns or the named ones."""
-        names = list(columns) if columns is not None else self.table.names
+        names = list(columns) if columns is not None else self._names
         check = RowCheck(self.table, self.meta, self.path)
+        held = held_columns(self.table, self.extras, names)
         for block in _data_blocks(self.path):
-            for batch in self._parse(block, check.row, names):
-                yield check.take({name: self._array(batch.column(name), name, check.row) for name in names})
+            for batch in self._parse(block, check.row, held):
+                yield check.take({name: self._array(batch.column(name), name, check.row) for name in held}, names)
         if check.row != self.meta.rows:
             raise TraceError(f"its end line says {self.meta.rows} rows, but it holds {check.row}", path=self.path)
 
@@ -134,18 +138,18 @@ class CsvReader:
         import pyarrow as pa
         from pyarrow import csv
 
-        types = {f.name: _text_type(f.type) for f in arrow_schema(self.table)}
+        types = {f.name: _text_type(f.type) for f in arrow_schema(self.table, self.extras)}
         try:
             yield from csv.read_csv(
                 io.BytesIO(block),
                 # Without threads an error names its row.
-                read_options=csv.ReadOptions(column_names=self.table.names, use_threads=False),
+                read_options=csv.ReadOptions(column_names=self._names, use_threads=False),
                 convert_options=csv.ConvertOptions(
                     column_types=types, include_columns=names, null_values=[""], strings_can_be_null=True
                 ),
             ).to_batches()
         except pa.ArrowInvalid as error:
-            raise csv_fault(error, self.table.names, self.path, row) from None
+            raise csv_fault(error, self._names, self.path, row) from None
 
     def _array(self, array: Any, name: str, row: int) -> Any:
         import pyarrow as pa

@@ -64,7 +64,8 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     """The provenance of one table; fields that do not apply are null."""
 
     table: str
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = 1
+    """Set as the file is made: the lowest that has its columns."""
     program: str
     version: str = __version__
     argv: list[str]
@@ -139,7 +140,7 @@ def decode(data: bytes, path: object) -> Metadata:
     """Return the metadata in `data`; TraceError if it is none, or of a schema version we do not know."""
     misfit = "its kvtrace metadata is damaged: {}"
     version = decode_json(data, _Version, path, misfit=misfit).schema_version
-    if version != SCHEMA_VERSION:
-        known = f"but this program reads version {SCHEMA_VERSION}; use the kvtrace that wrote it"
+    if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
+        known = f"but this program reads versions 1 to {SCHEMA_VERSION}; use the kvtrace that wrote it"
         raise TraceError(f"schema version {version}, {known}", path=path)
     return decode_json(data, Metadata, path, misfit=misfit)

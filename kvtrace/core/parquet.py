@@ -36,23 +36,24 @@ DENSE_SLACK = 1 << 24
 class ParquetEncoder:
     """Writes row groups to a Parquet file."""
 
-    def __init__(self, path: Path, table: Table) -> None:
-        """Open `path` for rows of `table`."""
+    def __init__(self, path: Path, table: Table, extras: tuple[str, ...] = ()) -> None:
+        """Open `path` for rows of `table` with the columns `extras`."""
         import pyarrow.parquet as pq
 
+        columns = [*table.columns, *(table.column(name) for name in extras)]
         numbers = {
             c.name: "DELTA_BINARY_PACKED" if c.unit in _DELTA_UNITS and c.type in ("int32", "int64") else "PLAIN"
-            for c in table.columns
+            for c in columns
             if c.type.startswith("int")
         }
         self._writer = pq.ParquetWriter(
             path,
-            arrow_schema(table),
+            arrow_schema(table, extras),
             compression="zstd",
             compression_level=ZSTD_LEVEL,
-            use_dictionary=[c.name for c in table.columns if c.name not in numbers and c.name != "key"],
+            use_dictionary=[c.name for c in columns if c.name not in numbers and c.name != "key"],
             column_encoding=numbers,
-            write_statistics=[c.name for c in table.columns if c.unit in _DELTA_UNITS],
+            write_statistics=[c.name for c in columns if c.unit in _DELTA_UNITS],
             data_page_size=_PAGE_BYTES,
             max_rows_per_page=_PAGE_ROWS,
             write_batch_size=_WRITE_ROWS,
@@ -94,6 +95,8 @@ class ParquetReader:
             raise TraceError("a Parquet file, but none of ours: it has no kvtrace metadata", path=path)
         self.meta = metadata.decode(pairs[META_KEY], path)
         self.table = table_of(self.meta, table, path)
+        found = set(self._file.schema_arrow.names)
+        self.extras = tuple(c.name for c in self.table.extras if c.name in found)
         self._check_columns()
         self._check_sizes()
 
@@ -116,7 +119,8 @@ class ParquetReader:
         import pyarrow as pa
 
         found = self._file.schema_arrow
-        for column, field in zip(self.table.columns, arrow_schema(self.table), strict=True):
+        for field in arrow_schema(self.table, self.extras):
+            column = self.table.column(field.name)
             index = found.get_field_index(column.name)
             if index < 0:
                 raise TraceError("this column is missing", path=self.path, column=column.name)
@@ -129,12 +133,13 @@ class ParquetReader:
         """Yield the rows in order, all columns or the named ones."""
         import pyarrow as pa
 
-        names = list(columns) if columns is not None else self.table.names
+        names = list(columns) if columns is not None else [*self.table.names, *self.extras]
         check = RowCheck(self.table, self.meta, self.path)
-        found = self._file.iter_batches(batch_size=BATCH_ROWS, columns=names, use_threads=False)
+        held = held_columns(self.table, self.extras, names)
+        found = self._file.iter_batches(batch_size=BATCH_ROWS, columns=held, use_threads=False)
         try:
             for batch in found:
-                yield check.take({name: batch.column(name) for name in names})
+                yield check.take({name: batch.column(name) for name in held}, names)
         except MemoryError:
             raise
         except (pa.ArrowException, OSError) as error:
@@ -157,8 +162,10 @@ class RowCheck:
         self._totals: dict[str, float] = {}
         """Of each column of bytes, so far."""
 
-    def take(self, columns: Mapping[str, Any]) -> pa.RecordBatch:
-        """Return the next rows, arrays by column name, with the exact types of the table.
+    def take(self, columns: Mapping[str, Any], names: Sequence[str]) -> pa.RecordBatch:
+        """Return the next rows, arrays by column name, as the columns `names` with the exact types of the table.
+
+        A name that is not among the columns is that of an extra one, which gets its default.
 
         Raises:
             TraceError: a null, value or text that its column may not hold.
@@ -167,8 +174,14 @@ class RowCheck:
         import pyarrow as pa
 
         arrays = {name: self._column(array, self._table.column(name)) for name, array in columns.items()}
-        schema = pa.schema([arrow_schema(self._table).field(name) for name in arrays])
-        batch = pa.RecordBatch.from_arrays(list(arrays.values()), schema=schema)
+        known = arrow_schema(self._table, tuple(c.name for c in self._table.extras))
+        schema = pa.schema([known.field(name) for name in names])
+        rows = len(next(iter(arrays.values())))
+        for field in schema:
+            if field.name not in arrays:
+                default = pa.scalar(self._table.column(field.name).default, field.type)
+                arrays[field.name] = pa.repeat(default, rows)
+        batch = pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=schema)
         self.row += batch.num_rows
         return batch
 
@@ -237,6 +250,12 @@ class RowCheck:
 
     def _fault(self, message: str, at: int, column: Column) -> TraceError:
         return TraceError(message, path=self._path, row=self.row + at, column=column.name)
+
+
+def held_columns(table: Table, extras: tuple[str, ...], names: Sequence[str]) -> list[str]:
+    """Return those of the columns `names` that a file of `table` with `extras` has; at least one, for its rows."""
+    absent = {column.name for column in table.extras} - set(extras)
+    return [name for name in names if name not in absent] or table.names[:1]
 
 
 def table_of(meta: Metadata, wanted: Table | None, path: Path) -> Table:

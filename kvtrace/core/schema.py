@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION: Final = 1
-"""Raised when a column changes its name, type or meaning; a reader refuses versions it does not know."""
+SCHEMA_VERSION: Final = 2
+"""Raised when a column comes or changes its name, type or meaning; a reader refuses versions it does not know.
+
+A file has the lowest version that has its columns. Version 2: `node` and `stream`, which a file may lack.
+"""
 
 
 MOST: Final = 1 << 62
@@ -110,6 +113,10 @@ class Column:
     """The smallest number that it may hold; null if any."""
     limit: int | None = None
     """The largest, where it is not that of its unit, such as bytes of many operations."""
+    since: int = 1
+    """The version of the schema that brought it."""
+    default: int | None = None
+    """Of an extra column: what every row of a file without it has."""
 
     @property
     def most(self) -> int:
@@ -125,18 +132,24 @@ class Table:
     name: str
     meaning: str
     columns: tuple[Column, ...]
+    extras: tuple[Column, ...] = ()
+    """Columns that a file has only where they say something; one that lacks them is read with their defaults."""
 
     def column(self, name: str) -> Column:
-        """Return the column called `name`; KeyError if there is none."""
-        for column in self.columns:
+        """Return the column called `name`, extra ones included; KeyError if there is none."""
+        for column in (*self.columns, *self.extras):
             if column.name == name:
                 return column
         raise KeyError(name)
 
     @property
     def names(self) -> list[str]:
-        """The column names, in order."""
+        """The column names, in order, without extra ones."""
         return [column.name for column in self.columns]
+
+    def version(self, extras: tuple[str, ...]) -> int:
+        """Return the lowest version of the schema that has the columns and these extra ones."""
+        return max([c.since for c in self.columns] + [self.column(name).since for name in extras])
 
 
 def _values(enum: type[StrEnum]) -> tuple[str, ...]:
@@ -171,7 +184,12 @@ TRACE: Final = Table("trace", "One row an operation on an object, in the order i
     Column("stage", "int32", "index",
            "operations of one request with the same stage may run together; a stage starts when the one "
            "before it has completed; null for background work", nullable=True),
-    Column("rank", "int16", "index", "tensor-parallel rank or node"),
+    Column("rank", "int16", "index", "tensor-parallel rank"),
+), extras=(
+    Column("node", "int32", "index", "the serving node that does it; absent where there is one", since=2, default=0),
+    Column("stream", "int16", "index",
+           "the stream that a write belongs to, as the preset places data by its lifetime or owner; null where it "
+           "belongs to none; absent where nothing is placed", nullable=True, since=2),
 ))
 
 OBJECTS: Final = Table("objects", "What each object_id of a trace stands for, in order of object_id.", (
@@ -199,6 +217,8 @@ OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace
     Column("engine", "enum", "class", "which path did it; sim: nothing moved, times are a model's; "
            "other: a program that is not ours, imported",
            values=("threads", "uring", "memory", "gpu", "sim", "none", "other", "gds", "s3dlio")),
+), extras=(
+    Column("node", "int32", "index", "the serving node, from the trace; absent where there is one", since=2, default=0),
 ))
 
 SERVED: Final = Table("served", "What storage did for each request of a replay: requests.parquet of a run.", (
@@ -275,8 +295,8 @@ TABLES: Final[dict[str, Table]] = {t.name: t for t in (REQUESTS, TRACE, OBJECTS,
 
 
 @cache
-def arrow_schema(table: Table) -> pa.Schema:
-    """Return the Arrow schema of `table`; closed sets are dictionaries of int8 codes in `values` order."""
+def arrow_schema(table: Table, extras: tuple[str, ...] = ()) -> pa.Schema:
+    """Return the Arrow schema of `table` and its `extras`; closed sets are dictionaries of int8 codes."""
     import pyarrow as pa
 
     types: dict[str, Any] = {
@@ -285,7 +305,8 @@ def arrow_schema(table: Table) -> pa.Schema:
         "list<int64>": pa.list_(pa.int64()),
         "enum": pa.dictionary(pa.int8(), pa.string()),
     }
-    return pa.schema([pa.field(c.name, types[c.type], nullable=c.nullable) for c in table.columns])
+    columns = [*table.columns, *(table.column(name) for name in extras)]
+    return pa.schema([pa.field(c.name, types[c.type], nullable=c.nullable) for c in columns])
 
 
 def enum_array(table: Table, column: str, codes: Any, nulls: Any = None) -> pa.DictionaryArray:
@@ -304,17 +325,19 @@ def enum_code(table: Table, column: str, value: str) -> int:
 def table_json(table: Table) -> dict[str, Any]:
     """Return the generated description of `table`, as `schemas/<name>.json` holds it."""
     columns = []
-    for c in table.columns:
-        entry = {name: getattr(c, name) for name in ("name", "type", "unit", "nullable", "meaning")}
+    for c in (*table.columns, *table.extras):
+        entry: dict[str, Any] = {name: getattr(c, name) for name in ("name", "type", "unit", "nullable", "meaning")}
         if c.values:
             entry["values"] = list(c.values)
         if c.type.startswith("int"):
             entry |= {"least": c.least, "most": c.most}
+        if c in table.extras:
+            entry |= {"since": c.since, "may_be_absent": True, "default": c.default}
         columns.append(entry)
     return {
         "generated_by": "kvtrace/core/schema.py; run `make docs`, do not edit",
         "table": table.name,
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": table.version(tuple(c.name for c in table.extras)),
         "meaning": table.meaning,
         "columns": columns,
     }

@@ -42,9 +42,10 @@ class Encoder(Protocol):
 class Writer:
     """A table being written; rows are gathered into row groups of one size, so bytes never depend on batches."""
 
-    def __init__(self, table: Table, meta: Metadata, encoder: Encoder) -> None:
-        """Write rows of `table` through `encoder`, and `meta` at the end."""
-        self.table, self.meta, self.rows = table, meta, 0
+    def __init__(self, table: Table, meta: Metadata, encoder: Encoder, extras: tuple[str, ...] = ()) -> None:
+        """Write rows of `table` with the columns `extras` through `encoder`, and `meta` at the end."""
+        self.table, self.meta, self.rows = table, msgspec.structs.replace(meta, schema_version=table.version(extras)), 0
+        self._extras = extras
         self._encoder, self._pending, self._pending_rows, self._is_whole = encoder, [], 0, False
 
     _pending: list[pa.RecordBatch]
@@ -55,7 +56,7 @@ class Writer:
         return self.rows - self._pending_rows
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append `batch`, which must have exactly the table's schema."""
+        """Append `batch`, which must have exactly the table's schema, and the extra columns at its end."""
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
         self.rows += batch.num_rows
@@ -71,7 +72,7 @@ class Writer:
 
         from kvtrace.core.schema import arrow_schema
 
-        rows = pa.Table.from_batches(self._pending, arrow_schema(self.table))
+        rows = pa.Table.from_batches(self._pending, arrow_schema(self.table, self._extras))
         start = 0
         while rows.num_rows - start >= ROW_GROUP_ROWS or (whole and start < rows.num_rows):
             self._encoder.write(rows.slice(start, ROW_GROUP_ROWS))
@@ -94,16 +95,21 @@ class Writer:
 
 
 @contextmanager
-def create(path: Path | str, table: Table, meta: Metadata) -> Iterator[Writer]:
-    """Yield a `Writer` of `table` for `path`; the file appears there only if the block ends without an error."""
+def create(path: Path | str, table: Table, meta: Metadata, extras: tuple[str, ...] = ()) -> Iterator[Writer]:
+    """Yield a `Writer` of `table` for `path`; the file appears there only if the block ends without an error.
+
+    The file has those columns of the table's `extras` that are named here, in the table's order.
+    """
     path = Path(path)
     format_ = _format(path)
     with aside(path) as temporary:
         encoder: Encoder = (
-            parquet.ParquetEncoder(temporary, table) if format_ == ".parquet" else csv.CsvEncoder(temporary, table)
+            parquet.ParquetEncoder(temporary, table, extras)
+            if format_ == ".parquet"
+            else csv.CsvEncoder(temporary, table, extras)
         )
         try:
-            writer = Writer(table, meta, encoder)
+            writer = Writer(table, meta, encoder, extras)
             yield writer
             writer.finish()
         finally:
@@ -115,10 +121,12 @@ class Reader(Protocol):
 
     path: Path
     table: Table
+    extras: tuple[str, ...]
+    """The table's extra columns that the file has."""
     meta: Metadata
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order, all columns or the named ones."""
+        """Yield the rows in order, all columns or the named ones; extra ones that the file lacks have their default."""
 
 
 def open_table(path: Path | str, table: Table | None = None) -> Reader:

@@ -3,9 +3,13 @@ from __future__ import annotations
 import json
 from importlib import resources
 
+import pyarrow as pa
 import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, write_hand
+
+from kvtrace.core.schema import TRACE, arrow_schema
+from kvtrace.core.tables import create, open_table
 
 COUNT = "SELECT op, count(*) AS n FROM trace GROUP BY op ORDER BY op"
 
@@ -31,6 +35,21 @@ def test_several_files_and_folders_are_one_view(tmp_path):
     one = "SELECT count(*) AS n FROM trace"
     assert json.loads(sql(a, b, one, "--json").stdout) == [{"n": 20}]
     assert json.loads(sql(tmp_path, one, "--json").stdout) == [{"n": 20}]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv.zst"])
+def test_traces_of_a_fleet_and_of_one_node_are_one_view(tmp_path, suffix):
+    one = write_trace(tmp_path / f"one{suffix}", HAND)
+    fleet = tmp_path / f"fleet{suffix}"
+    reader = open_table(one, TRACE)
+    with create(fleet, TRACE, reader.meta, ("node",)) as out:
+        for batch in reader.batches():
+            nodes = pa.array([3] * batch.num_rows, pa.int32())
+            out.write(pa.RecordBatch.from_arrays([*batch.columns, nodes], schema=arrow_schema(TRACE, ("node",))))
+    by_node = "SELECT node, count(*) AS n, count(stream) AS placed FROM trace GROUP BY node ORDER BY node"
+    for files in ((one, fleet), (fleet, one)):
+        found = json.loads(sql(*files, by_node, "--json").stdout)
+        assert found == [{"node": 0, "n": 10, "placed": 0}, {"node": 3, "n": 10, "placed": 0}]
 
 
 def test_the_table_shows_only_so_many_rows_and_says_so(tmp_path):

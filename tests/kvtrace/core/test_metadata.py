@@ -39,8 +39,9 @@ def test_what_is_encoded_is_decoded():
     [
         (b"", "metadata is damaged"), (b"{", "metadata is damaged"), (b"[1]", "metadata is damaged"),
         (b'{"schema_version": 1}', "metadata is damaged: Object missing required field"),
-        (b"{}", "schema version None, but this program reads version 1"),
-        (b'{"schema_version": 2, "what": "ever"}', "schema version 2, but this program reads version 1"),
+        (b"{}", "schema version None, but this program reads versions 1 to 2"),
+        (b'{"schema_version": 3, "what": "ever"}', "schema version 3, but this program reads versions 1 to 2"),
+        (b'{"schema_version": true}', "schema version True, but this program reads versions 1 to 2"),
     ],
 )  # fmt: skip
 def test_damaged_metadata_is_named(data, message):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -118,10 +117,48 @@ def test_damage_in_the_middle_says_so(tmp_path, suffix):
 
 def test_a_schema_version_we_do_not_know_is_refused(tmp_path):
     path = tmp_path / "t.parquet"
-    with create(path, TRACE, msgspec.structs.replace(trace_meta(), schema_version=99)) as out:
+    with create(path, TRACE, trace_meta()) as out:
         out.write(trace_batch(ROWS))
-    with pytest.raises(TraceError, match="schema version 99, but this program reads version 1"):
+        out.update(schema_version=99)
+    with pytest.raises(TraceError, match="schema version 99, but this program reads versions 1 to 2"):
         open_table(path, TRACE)
+
+
+@pytest.mark.parametrize("suffix", traceio.SUFFIXES)
+@pytest.mark.parametrize("extras", [(), ("node",), ("stream",), ("node", "stream")])
+def test_extra_columns_stand_where_they_say_something(tmp_path, suffix, extras):
+    path = tmp_path / f"t{suffix}"
+    schema = arrow_schema(TRACE, extras)
+    given = {
+        "node": pa.array([7] * len(ROWS), pa.int32()),
+        "stream": pa.array([None, *[3] * (len(ROWS) - 1)], pa.int16()),
+    }
+    rows = trace_batch(ROWS)
+    batch = pa.RecordBatch.from_arrays([*rows.columns, *(given[name] for name in extras)], schema=schema)
+    with create(path, TRACE, trace_meta(), extras) as out:
+        out.write(batch)
+    reader = open_table(path, TRACE)
+    assert reader.extras == extras
+    assert reader.meta.schema_version == (2 if extras else 1)
+    assert pa.Table.from_batches(reader.batches()).equals(pa.Table.from_batches([batch]))
+    # Asked for by name, one that is not there has its default.
+    found = pa.Table.from_batches(open_table(path, TRACE).batches(["stream", "node", "ts_ns"]))
+    assert found.column_names == ["stream", "node", "ts_ns"]
+    assert found["node"].to_pylist() == [7 if "node" in extras else 0] * len(ROWS)
+    assert found["stream"].to_pylist() == (given["stream"].to_pylist() if "stream" in extras else [None] * len(ROWS))
+    alone = pa.Table.from_batches(open_table(path, TRACE).batches(["node"]))
+    assert alone["node"].to_pylist() == found["node"].to_pylist()
+
+
+def test_a_node_that_no_fleet_has_is_refused(tmp_path):
+    path = tmp_path / "t.parquet"
+    rows = trace_batch(ROWS)
+    node = pa.array([-1] * len(ROWS), pa.int32())
+    batch = pa.RecordBatch.from_arrays([*rows.columns, node], schema=arrow_schema(TRACE, ("node",)))
+    with create(path, TRACE, trace_meta(), ("node",)) as out:
+        out.write(batch)
+    with pytest.raises(TraceError, match="node: -1 is out of range"):
+        list(open_table(path, TRACE).batches())
 
 
 def test_another_table_is_refused(tmp_path):

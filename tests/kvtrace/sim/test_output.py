@@ -8,7 +8,7 @@ from simulated import kvtrace
 
 from kvtrace import __version__
 from kvtrace.core.config import sha256
-from kvtrace.core.schema import OBJECTS, REQUESTS, SCHEMA_VERSION, TRACE
+from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE
 from kvtrace.core.tables import objects_path, open_table, read_table
 
 LINES = [
@@ -117,7 +117,7 @@ def test_the_metadata_says_where_it_came_from(tmp_path, monkeypatch, mooncake):
         reader = open_table(tmp_path / name, table)
         meta = reader.meta
         assert (meta.table, meta.program, meta.version) == (table.name, "kvtrace", __version__)
-        assert meta.schema_version == SCHEMA_VERSION
+        assert meta.schema_version == 1
         assert meta.argv == ["kvtrace", *argv]
         assert (meta.seed, meta.preset, meta.clock_unit, meta.is_simulated) == (7, "lmcache-disk", "ns", True)
         assert meta.config_sha256 == sha256(meta.config)
