@@ -80,8 +80,8 @@ class ReplayArguments:
         typer.Option(
             "--endpoint",
             metavar="URL",
-            help="A server of the s3:// target: http://host:9000. Repeatable: requests are spread over all. The default: "
-            "AWS_ENDPOINT_URL, else AWS.",
+            help="A server of the s3:// target: http://host:9000. Repeatable: requests are spread over all. "
+            "The default: AWS_ENDPOINT_URL, else AWS.",
         ),
     ] = None
     balance: Annotated[

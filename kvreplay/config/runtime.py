@@ -10,8 +10,8 @@ from kvreplay.config.memory import ROW_BYTES
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.plan import DELETE, TraceWindow
 from kvreplay.plan.repeat import Repeated
-from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.objects.store import ObjectTier
+from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import StorageTier, Tier
 from kvtrace.core.tables import Reader
 from kvtrace.core.units import NS_PER_S

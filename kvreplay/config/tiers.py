@@ -1,4 +1,4 @@
-"""From the text of `--tier NAME=TARGET` to a tier: memory, a GPU, a model, an object store, or directories, files and devices."""
+"""From the text of `--tier NAME=TARGET` to a tier: memory, a GPU, a model, objects, directories, files or devices."""
 
 from __future__ import annotations
 

@@ -269,6 +269,10 @@ class Workers:
         except OSError as error:
             item.outcome, item.trouble = ERROR, error.strerror or str(error)
         item.done_ns = item.done_ns or monotonic_ns() - self.start_ns
+        row = item.flight.row
+        whole = self._whole_tiers[self._tier_of[row]]
+        if whole is not None and (retries := whole.take_retries()):
+            self._job.record.retries[row] = retries
 
     def _perform(self, step: Step) -> None:
         flight, submission = step.flight, step.submission
@@ -280,12 +284,8 @@ class Workers:
                     return
                 if flight.op == DELETE:
                     tier.delete(object_id)
-                elif (whole := self._whole_tiers[self._tier_of[flight.row]]) is not None:
-                    flight.handle = whole.begin_whole(
-                        flight.op, object_id, flight.start, flight.end, is_split=flight.pieces > 1
-                    )
                 else:
-                    flight.handle = tier.begin(flight.op, object_id)
+                    flight.handle = self._begin(tier, flight, object_id)
                 if step.begins_more:
                     step.begins_more = False
                     self.tell(Opened(flight))
@@ -296,15 +296,24 @@ class Workers:
                 came_ns = self._submitted[flight.row] + self.start_ns
                 step.done_ns = model.wait(flight.op, length, came_ns) - self.start_ns
         if step.ends and flight.handle is not None:
-            handle, flight.handle = flight.handle, None
-            whole = self._whole_tiers[self._tier_of[flight.row]]
-            try:
-                if whole is not None and flight.pieces > 1 and flight.op == WRITE and not flight.is_failed:
-                    # Until now its data was gathered, which is no work of the tier's.
-                    self._submitted[flight.row] = monotonic_ns() - self.start_ns
-                    whole.end_whole(flight.op, handle)
-            finally:
-                tier.end(flight.op, handle)
+            self._end(tier, flight)
+
+    def _begin(self, tier: Tier, flight: Flight, object_id: int) -> Any:
+        whole = self._whole_tiers[self._tier_of[flight.row]]
+        if whole is None:
+            return tier.begin(flight.op, object_id)
+        return whole.begin_whole(flight.op, object_id, flight.start, flight.end, is_split=flight.pieces > 1)
+
+    def _end(self, tier: Tier, flight: Flight) -> None:
+        handle, flight.handle = flight.handle, None
+        whole = self._whole_tiers[self._tier_of[flight.row]]
+        try:
+            if whole is not None and flight.pieces > 1 and flight.op == WRITE and not flight.is_failed:
+                # Until now its data was gathered, which is no work of the tier's.
+                self._submitted[flight.row] = monotonic_ns() - self.start_ns
+                whole.end_whole(flight.op, handle)
+        finally:
+            tier.end(flight.op, handle)
 
     def _move(self, step: Step, submission: Submission, tier: Tier) -> None:
         flight = submission.flight

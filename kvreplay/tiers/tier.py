@@ -241,6 +241,9 @@ class WholeTier(Protocol):
     def end_whole(self, op: int, handle: Any) -> None:
         """Send what the buffers of a split write brought; part of the operation's time, which begins with it."""
 
+    def take_retries(self) -> int:
+        """Return how many requests the calling thread sent again since it last asked."""
+
 
 class ModelledTier(Protocol):
     """A tier where nothing moves, and operations take the time that a model says."""

@@ -51,7 +51,9 @@ class Address:
         if any(c in "*?[]%#" or c.isspace() for c in prefix) or "//" in prefix:
             raise ConfigError(f"{said}: the prefix is letters, digits and / . _ - only")
         if endpoints and scheme != "s3":
-            raise ConfigError(f"{said}: --endpoint is for s3:// targets; {scheme}:// takes its own from the environment")
+            raise ConfigError(
+                f"{said}: --endpoint is for s3:// targets; {scheme}:// takes its own from the environment"
+            )
         return cls(scheme, f"{bucket}/{prefix}", tuple(_checked(url) for url in endpoints))
 
     def roots(self) -> list[str]:

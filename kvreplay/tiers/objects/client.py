@@ -7,6 +7,7 @@ one. Those made here are counted.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import os
 import random
@@ -38,10 +39,6 @@ class Balance(StrEnum):
     LEAST_CONNECTIONS = "least-connections"
 
 
-class Missing(OSError):
-    """The store has no such object, or bucket."""
-
-
 class Client:
     """One prefix of a store; everything but `open` and `close` is called from many threads."""
 
@@ -52,8 +49,11 @@ class Client:
         self._roots, self._balance, self._retries = address.roots(), balance, retries
         self._lock = threading.Lock()
         self._turn, self._in_flight = -1, [0] * len(self._roots)
+        self._is_spread = False
+        """Whether requests go to all endpoints; else to the first."""
         self._loops: list[asyncio.AbstractEventLoop] = []
         self._api: Any = None
+        self._here = threading.local()
 
     def open(self) -> None:
         """Load s3dlio and find credentials; DeviceError, saying what to do, where either is missing."""
@@ -72,28 +72,42 @@ class Client:
         self._api = s3dlio
         self._errors = (RuntimeError, ValueError, s3dlio.ObjectNotFoundError, s3dlio.LengthMismatchError)
 
-    def put(self, key: str, data: memoryview) -> int:
-        """Write a whole object, from where `data` lies; return how often the request was repeated."""
-        return self._ask("put", key, len(data), lambda uri: self._api.put_bytes(uri, data))
+    def begin(self) -> None:
+        """Count from now on, and spread requests: what was asked before was no part of the replay."""
+        self.requests, self._is_spread = Requests(len(self._roots)), True
 
-    def get(self, key: str, into: memoryview) -> int:
-        """Read a whole object of just so many bytes straight to `into`; return how often the request was repeated."""
-        return self._ask("get", key, len(into), lambda uri: self._get_into(uri, into))
+    def end(self) -> None:
+        """Spread requests no more."""
+        self._is_spread = False
 
-    def get_range(self, key: str, offset: int, into: memoryview) -> int:
-        """Read so many bytes from `offset`; return how often the request was repeated."""
+    def take_retries(self) -> int:
+        """Return how often the calling thread has repeated a request since it last asked."""
+        count: int = getattr(self._here, "retries", 0)
+        self._here.retries = 0
+        return count
+
+    def put(self, key: str, data: memoryview) -> None:
+        """Write a whole object, from where `data` lies."""
+        self._ask("put", key, len(data), lambda uri: self._api.put_bytes(uri, data))
+
+    def get(self, key: str, into: memoryview) -> None:
+        """Read a whole object of just so many bytes straight to `into`."""
+        self._ask("get", key, len(into), lambda uri: self._get_into(uri, into))
+
+    def get_range(self, key: str, offset: int, into: memoryview) -> None:
+        """Read so many bytes from `offset`."""
 
         def ask(uri: str) -> None:
             came = memoryview(self._api.get_range(uri, offset, len(into)))
             if len(came) != len(into):
                 raise RuntimeError(f"LengthMismatch: {len(came)} of {len(into)} bytes came from offset {offset}")
-            into[:] = came
+            copy(into, came)
 
-        return self._ask("ranged get", key, len(into), ask)
+        self._ask("ranged get", key, len(into), ask)
 
-    def delete(self, key: str) -> int:
-        """Delete an object; return how often the request was repeated."""
-        return self._ask("delete", key, 0, self._api.delete)
+    def delete(self, key: str) -> None:
+        """Delete an object."""
+        self._ask("delete", key, 0, self._api.delete)
 
     def keys(self) -> list[str]:
         """Return the keys below the prefix, without it."""
@@ -148,11 +162,11 @@ class Client:
         finally:
             self._loops.append(loop)
 
-    def _ask(self, kind: str, key: str, nbytes: int, call: Callable[[str], object]) -> int:
-        """Send a request until it is done; return how often it was repeated.
+    def _ask(self, kind: str, key: str, nbytes: int, call: Callable[[str], object]) -> None:
+        """Send a request until it is done.
 
         Raises:
-            OSError: it was refused or failed too often, or for good; Missing: there is no such thing.
+            OSError: it was refused or failed too often, or for good; FileNotFoundError: no such object, or bucket.
 
         """
         repeats, waited_ns, wait_s = 0, 0, FIRST_WAIT_S
@@ -161,16 +175,17 @@ class Client:
             if text is None:
                 if repeats:
                     self.requests.add_repeated(waited_ns, is_done=True)
-                return repeats
+                return
             answer = answer_of(text)
             if answer is Answer.FINAL or repeats == self._retries:
                 self.requests.add_repeated(waited_ns, is_done=False)
                 tried = f" (asked {repeats + 1} times)" if repeats else ""
                 missing = "NoSuch" in text or "404" in text or "not found" in text
-                raise (Missing if missing else OSError)(errno.ENOENT if missing else errno.EIO, f"{text}{tried}")
+                raise OSError(errno.ENOENT if missing else errno.EIO, f"{text}{tried}")
             since = monotonic_ns()
             sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311 - so that those refused together do not come together
             waited_ns += monotonic_ns() - since
+            self._here.retries = self.take_retries() + 1
             repeats, wait_s = repeats + 1, min(2 * wait_s, LONGEST_WAIT_S)
 
     def _once(self, kind: str, key: str, nbytes: int, call: Callable[[str], object], *, is_repeat: bool) -> str | None:
@@ -191,13 +206,24 @@ class Client:
     def _pick(self) -> int:
         """Return the endpoint of the next request."""
         with self._lock:
-            count = len(self._roots)
+            count = len(self._roots) if self._is_spread else 1
             self._turn = at = (self._turn + 1) % count
             if self._balance is Balance.LEAST_CONNECTIONS:
                 # Of those that have as little to do, the one whose turn it is.
                 self._turn = at = min((self._in_flight[i % count], i) for i in range(at, at + count))[1] % count
             self._in_flight[at] += 1
         return at
+
+
+def copy(into: memoryview, source: memoryview) -> None:
+    """Copy all of `source`, other threads running meanwhile."""
+    ctypes.memmove(_address(into), _address(source), len(source))
+
+
+def _address(buffer: memoryview) -> int:
+    import numpy as np
+
+    return int(np.frombuffer(buffer, dtype=np.uint8).ctypes.data)
 
 
 def seconds(waited_ns: int) -> str:

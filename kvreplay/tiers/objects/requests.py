@@ -77,11 +77,11 @@ class Requests:
     def facts(self) -> dict[str, Any]:
         """Return the counts by kind, and what was done about refusals."""
         return {
-            "requests": self._counts,
+            "requests": {kind: dict(count) for kind, count in self._counts.items()},
             "operations_repeated": self.operations_repeated,
             "waited_ns": self.waited_ns,
         }
 
     def of_endpoint(self, index: int) -> dict[str, int]:
         """Return the counts of one endpoint."""
-        return self._endpoints[index]
+        return dict(self._endpoints[index])

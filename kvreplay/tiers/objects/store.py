@@ -12,7 +12,7 @@ from typing import Any
 
 from kvreplay.plan.plan import READ, WRITE
 from kvreplay.tiers.layout import FileLayout, path_function
-from kvreplay.tiers.objects.client import Client, Missing, seconds
+from kvreplay.tiers.objects.client import Client, copy, seconds
 from kvreplay.tiers.tier import Holding
 from kvtrace.core.app import log
 from kvtrace.core.errors import DeviceError
@@ -92,7 +92,7 @@ class ObjectTier:
                 self._client.delete_all(f"{FOLDER}/")
                 self._found_leftovers = len(ours) - 1
             self._client.put(MARKER, memoryview(_MARKER_TEXT))
-        except Missing as error:
+        except FileNotFoundError as error:
             raise DeviceError(f"{self.target}: {error.strerror}; make the bucket first") from None
         except OSError as error:
             raise DeviceError(f"{self.target}: {error.strerror}") from None
@@ -100,8 +100,9 @@ class ObjectTier:
         blind = self._client.is_seen_by_all(MARKER)
         if blind is not None:
             raise DeviceError(
-                f"--endpoint {blind} does not see what was written through another; name endpoints of one store"
+                f"--endpoint {blind} does not see what was written through the first; name endpoints of one store"
             )
+        self._client.begin()
 
     def reserve(self, object_id: int, end: int) -> None:
         """Check that one PUT takes so much."""
@@ -128,7 +129,7 @@ class ObjectTier:
         if handle.staged is None:
             self._put(handle.object_id, data)
         else:
-            handle.staged[offset - handle.start : offset - handle.start + len(data)] = data
+            copy(handle.staged[offset - handle.start :], data)
 
     def read(self, handle: Exchange, offset: int, into: memoryview) -> int:
         """Get the bytes to `into`; of several buffers' they have come, and are copied only to be checked."""
@@ -137,7 +138,7 @@ class ObjectTier:
             self._fetch(handle.object_id, offset, into[:came])
         elif self._is_verified:
             at = offset - handle.start
-            into[:came] = handle.staged[at : at + came]
+            copy(into, handle.staged[at : at + came])
         return came
 
     def end_whole(self, op: int, handle: Exchange) -> None:
@@ -156,6 +157,10 @@ class ObjectTier:
         if self._lengths.pop(object_id, None) is None:
             raise FileNotFoundError(2, f"object {object_id} is not in tier {self.name}")
         self._client.delete(self._key(object_id))
+
+    def take_retries(self) -> int:
+        """Return how often the calling thread has repeated a request since it last asked."""
+        return self._client.take_retries()
 
     def path(self, object_id: int) -> str:
         """Return the object's URI."""
@@ -178,14 +183,15 @@ class ObjectTier:
         refused, failed = counts.total("refused"), counts.total("failed")
         if not refused + failed:
             return []
+        of = f"refused {refused:,} requests (503 or 429) and failed {failed:,}, of {counts.total('requests'):,}"
+        again = f"{counts.operations_repeated:,} operations went through when asked again"
         return [
-            f"{self.target} refused {refused:,} requests (503 or 429) and failed {failed:,} of {counts.total('requests'):,}"
-            f"; {counts.operations_repeated:,} operations went through when asked again, after waiting "
-            f"{seconds(counts.waited_ns)} together, which is in their latencies"
+            f"{self.target} {of}; {again}, after {seconds(counts.waited_ns)} of waits, which are in their latencies"
         ]
 
     def close(self) -> None:
         """Remove our own objects; what cannot be removed, the next run there removes."""
+        self._client.end()
         if self._is_ours and not self._is_kept:
             try:
                 self._client.delete_all(f"{FOLDER}/")
