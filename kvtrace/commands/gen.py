@@ -47,6 +47,7 @@ def gen(
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.sim import output as trace_output
     from kvtrace.sim.output import describer
+    from kvtrace.trace.costs import monthly_costs
 
     worn = drive.read()
     scenario = prepare(file, stack, users, run, source, turns)
@@ -62,6 +63,8 @@ def gen(
     summary["endurance"] = worn.wear(
         meta.stats or {}, scenario.span_ns(simulation), scenario.preset.tiers[-1].capacity_bytes
     )
+    if costs := monthly_costs(output, scenario.preset.tiers, meta.stats or {}, scenario.span_ns(simulation)):
+        summary["costs"] = costs
     if as_json:
         emit_json(summary)
         return
@@ -114,6 +117,13 @@ def _document(summary: dict[str, Any]) -> Document:
         if tier.get("years_of_life") is not None:
             line += f", {tier['years_of_life']:.3g} years of life"
         worn.append(line + " (this trace's rate, kept up)")
+    worn += [
+        f"{of['name']}: {of['requests_cost_per_month'] + of['storage_cost_per_month']:,.2f} a month: "
+        f"{format_count(of['puts_per_month'])} PUTs and {format_count(of['gets_per_month'])} GETs "
+        f"{of['requests_cost_per_month']:,.2f}, {format_bytes(of['stored_bytes'])} stored at the trace's end "
+        f"{of['storage_cost_per_month']:,.2f} (simulated; at the preset's prices and this trace's rate, kept up)"
+        for of in summary.get("costs", [])
+    ]
     worn += _of_offers(stats)
     worn += _unstored(stats["tiers"])
     headline = (
