@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_replay import drive, plan_of
+from bench_replay import cpu_s, drive, plan_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from stores import BUCKET, KEY, SECRET, SERVERS
@@ -64,10 +64,14 @@ def boto(url: str) -> Boto | None:
         return None
 
 
-def timed(run: Callable[[], Any]) -> float:
-    started = time.monotonic()
+Timed = tuple[float, float]
+"""Seconds that moving the bytes took, and of this process's processor time."""
+
+
+def timed(run: Callable[[], Any]) -> Timed:
+    started, before = time.monotonic(), cpu_s()
     run()
-    return time.monotonic() - started
+    return time.monotonic() - started, cpu_s() - before
 
 
 def compare(url: str, mib: int) -> None:
@@ -78,35 +82,43 @@ def compare(url: str, mib: int) -> None:
     tier = ObjectTier("s3", target, Client(Address.of("", target, [url]), Balance.ROUND_ROBIN, 0))
     tier.open(0)
     engine = choose(EngineName.AUTO, [tier], DEPTH, MIB).engine
+
+    def ours(op: int) -> Timed:
+        driven, _, cpu = drive(engine, tier, plan_of(op, np.arange(count), length, 1))
+        return driven.wall_ns / 1e9, cpu
+
     data = np.random.default_rng(1).bytes(length)
     names = [f"{mib}-{i}" for i in range(count)]
     root = f"s3://{url.removeprefix('http://')}/{BUCKET}"
     theirs, beside = [f"{root}/theirs/{name}" for name in names], boto(url)
-    sides: dict[str, dict[str, Callable[[], Any]]] = {
+    sides: dict[str, dict[str, Callable[[], Timed]]] = {
         "put": {
-            "ours": lambda: drive(engine, tier, plan_of(WRITE, np.arange(count), length, 1)),
-            "s3dlio": lambda: s3dlio.put_many([(uri, data) for uri in theirs], DEPTH),
+            "ours": lambda: ours(WRITE),
+            "s3dlio": lambda: timed(lambda: s3dlio.put_many([(uri, data) for uri in theirs], DEPTH)),
         },
         "get": {
-            "ours": lambda: drive(engine, tier, plan_of(READ, np.arange(count), length, 1)),
-            "s3dlio": lambda: s3dlio.get_many(theirs, DEPTH),
+            "ours": lambda: ours(READ),
+            "s3dlio": lambda: timed(lambda: s3dlio.get_many(theirs, DEPTH)),
         },
     }
     if beside is not None:
-        sides["put"]["boto3"] = lambda: beside.put([(f"boto/{name}", data) for name in names])
-        sides["get"]["boto3"] = lambda: beside.get([f"boto/{name}" for name in names])
+        sides["put"]["boto3"] = lambda: timed(lambda: beside.put([(f"boto/{name}", data) for name in names]))
+        sides["get"]["boto3"] = lambda: timed(lambda: beside.get([f"boto/{name}" for name in names]))
     for op, of_op in sides.items():
         took: dict[str, list[float]] = {side: [] for side in of_op}
+        cpu: dict[str, list[float]] = {side: [] for side in of_op}
         for turn in range(RUNS + 1):
             order = list(of_op) if turn % 2 else list(of_op)[::-1]
             for side in order:
-                seconds = timed(of_op[side])
+                seconds, of_cpu = of_op[side]()
                 # The first is for connections, and for what the server keeps.
                 if turn:
                     took[side].append(seconds)
+                    cpu[side].append(of_cpu)
         rates = {side: count * length / statistics.median(times) / 1e6 for side, times in took.items()}
         ratios = [theirs_s / ours_s for theirs_s, ours_s in zip(took["s3dlio"], took["ours"], strict=True)]
-        shown = ", ".join(f"{side} {rate:,.0f} MB/s" for side, rate in rates.items())
+        ms = {side: statistics.median(times) * 1e3 / (count * mib) for side, times in cpu.items()}
+        shown = ", ".join(f"{side} {rate:,.0f} MB/s ({ms[side]:.2f} ms of CPU a MiB)" for side, rate in rates.items())
         print(f"  {op} {mib} MiB x {count}: {shown}; ours / s3dlio {statistics.median(ratios):.2f}", flush=True)
     tier.close()
 
