@@ -51,9 +51,11 @@ class Boto:
         self.pool = ThreadPoolExecutor(DEPTH)
 
     def put(self, items: list[tuple[str, bytes]]) -> None:
+        """Put objects by their keys."""
         list(self.pool.map(lambda item: self.client.put_object(Bucket=BUCKET, Key=item[0], Body=item[1]), items))
 
     def get(self, keys: list[str]) -> None:
+        """Get objects, and drop them."""
         list(self.pool.map(lambda key: self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read(), keys))
 
 

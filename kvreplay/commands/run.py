@@ -72,7 +72,7 @@ class ReplayArguments:
         typer.Option(
             "--gds",
             help="Move files' data straight to and from GPU 0 by cuFile (kvikio); the run says if it could not go "
-            "direct.",
+            "direct. Untested on hardware.",
         ),
     ] = False
     endpoints: Annotated[
@@ -95,6 +95,28 @@ class ReplayArguments:
         ),
     ] = 2
     fsync: Annotated[str, typer.Option(help="never, or close: fdatasync each written file, within its time.")] = "never"
+    advice: Annotated[
+        str,
+        typer.Option(
+            "--fadvise",
+            help="Of buffered files: none; sequential, when one is opened; or dontneed, which also drops a file's "
+            "pages when it is closed, so that a later read is the drive's.",
+        ),
+    ] = "none"
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            help="The memory of all buffers, which bounds the queue depth if that is not given.  [default for "
+            "checkpoints with --speed: 128MB]"
+        ),
+    ] = None
+    checkpoint_depth: Annotated[
+        int | None,
+        typer.Option(
+            help="At most this many I/Os of one save or restore in flight, as its writer has; other operations go "
+            "before it.  [default: the queue depth; with --speed 4]"
+        ),
+    ] = None
     on_error: Annotated[
         str, typer.Option(help="stop, or continue, when an operation fails; a run that went on ends with exit code 6.")
     ] = "stop"
@@ -104,6 +126,14 @@ class ReplayArguments:
     layout: Annotated[
         str, typer.Option(help="How object files are named: hashed (256 subdirectories), flat, vllm or lmcache.")
     ] = "hashed"
+    is_ignoring_streams: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-streams",
+            help="Do not pass on the streams of a trace's writes. Without it files get write hints (F_SET_RW_HINT), "
+            "writes to a block device name a write stream where the kernel offers some, and the run says which.",
+        ),
+    ] = False
     is_destroying: Annotated[
         bool, typer.Option("--destroy-data", help="Allow a --tier to be a block device: all that is on it is lost.")
     ] = False
@@ -181,6 +211,7 @@ class ReplayArguments:
         known = asdict(self) | {
             "io_bytes": parse_bytes(self.io_bytes),
             "endpoints": tuple(self.endpoints or ()),
+            "pool": None if self.pool is None else parse_bytes(self.pool),
             "criteria": read_criteria(self.criteria),
             "requests": None if self.requests is None else str(self.requests),
         }
@@ -198,9 +229,9 @@ def run(
             metavar="NAME=TARGET",
             help="Where a tier of the trace lies: an empty directory, one file (*.dat), a block device, several of "
             "these with commas between them, s3://BUCKET/PREFIX (s3dlio, kvtrace[s3]; az:// and gs:// go the same way, "
-            "untested), ram, gpu (or gpu:device=1,copy=device), sim (nothing moves; takes the "
-            "time of the trace's service model, else of one that is named, or as sim:bandwidth=50GB,latency=10us says) "
-            "or null (no time). Repeatable; rows of tiers not named are skipped.",
+            "untested), ram, gpu (or gpu:device=1,copy=device; untested on hardware), sim "
+            "(nothing moves; takes the time of the trace's service model, else of one that is named, or as "
+            "sim:bandwidth=50GB,latency=10us says) or null (no time). Repeatable; rows of tiers not named are skipped.",
         ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
@@ -247,7 +278,7 @@ def run(
         return
     with _watching(metrics) as seen:
         finished = replay(config, trace, output, command_line(), is_forced=force, show=progress, watching=seen)
-    _show(finished, f"wrote {output}", as_json=as_json)
+    show(finished, f"wrote {output}", as_json=as_json)
     fail(finished, output)
 
 
@@ -270,7 +301,8 @@ def _watching(metrics: str | None) -> Iterator[Watching]:
         yield both
 
 
-def _show(finished: FinishedRun, said: str, *, as_json: bool) -> None:
+def show(finished: FinishedRun, said: str, *, as_json: bool) -> None:
+    """Print a run, as a document and then `said`, or as JSON."""
     from kvreplay.run.document import run_document
     from kvtrace.core.document.terminal import show_documents
 
@@ -315,23 +347,3 @@ def _run_trials(
         fail(finished, directory)
     if error is not None:
         raise error
-
-
-def recover(
-    run: Annotated[Path, typer.Argument(help="The directory of a run that was killed.")],
-    trace: Annotated[Path | None, typer.Option(help="The trace it replayed, if that lies elsewhere now.")] = None,
-    as_json: RunAsJson = False,
-) -> None:
-    """Make a run, marked partial, of what a killed one had measured.
-
-    While a run goes on it notes every second or few what has ended; of a killed run the last may be missing.
-    Files that it left on its target are removed by the next run there.
-
-    \b
-    Example:
-      kvreplay recover run
-    """
-    from kvreplay.run import recover as recovering
-
-    finished = recovering.recover(run, trace)
-    _show(finished, f"wrote {run}: {finished.error}", as_json=as_json)

@@ -1,4 +1,4 @@
-"""Which piece of which operation goes next, and which data is made next: without clock, threads or I/O, compiled.
+"""Which piece of which operation goes next: without clock, threads or I/O, compiled.
 
 `schedule` is its form for Python and says what it promises. All functions take the address of a `tables.JOB`;
 operations under way are numbers of its flights.
@@ -6,11 +6,11 @@ operations under way are numbers of its flights.
 
 from __future__ import annotations
 
-from kvreplay.engine.ready import advance, bounds, due_of, has_piece, is_over, number_of, offer, resume
+from kvreplay.engine.filling.fills import free_data, use_fill, want_data
+from kvreplay.engine.ready import advance, bounds, due_of, is_over, may_run, number_of, offer, resume
 from kvreplay.engine.tables import (
     NONE,
     answer_at,
-    asked_at,
     bad_at,
     count_of,
     fills_at,
@@ -23,117 +23,10 @@ from kvreplay.engine.tables import (
     job_at,
     lanes_at,
     stack_put,
-    stack_take,
     tokens_at,
 )
 from kvreplay.plan.plan import DELETE
 from kvtrace.core.compiled import holding, inner, int64s
-
-
-@inner
-def fill_due(address: int, now: int) -> int:
-    """Return when the next buffer may be filled; NONE if that depends on what is in flight."""
-    job = job_at(address)
-    if is_over(address):
-        return NONE
-    if count_of(job.hungry):
-        return now if count_of(job.free_slots) else NONE
-    advance(address)
-    if not count_of(job.to_fill):
-        return NONE
-    if job.slots - count_of(job.free_slots) <= job.early:
-        return now
-    if count_of(job.free_slots) > 1:
-        # The other buffers are for rows that are due: none may wait for a future one.
-        return max(now, due_of(address, heap_least(job.to_fill), now))
-    return NONE
-
-
-@inner
-def may_fill(address: int, now: int) -> bool:
-    """Return whether a buffer may be filled now, and one is free for it."""
-    due = fill_due(address, now)
-    return due != NONE and due <= now
-
-
-@inner
-def next_to_fill(address: int) -> int:
-    """Return the operation whose data is made next, where one `may_fill`."""
-    job = job_at(address)
-    return number_of(heap_least(job.hungry if count_of(job.hungry) else job.to_fill))
-
-
-@inner
-def take_fill(address: int, answer: int) -> None:
-    """Take the next buffer to fill, where one `may_fill`; the record ASKED at `answer` says with what."""
-    job = job_at(address)
-    waiting = job.hungry if count_of(job.hungry) else job.to_fill
-    number = number_of(heap_least(waiting))
-    flight = flights_at(job.flights)[number]
-    piece = flight.next_fill
-    count = min(job.pieces_a_fill, flight.pieces - piece)
-    flight.next_fill += count
-    if flight.next_fill == flight.pieces:
-        heap_pop(waiting)
-    slot = stack_take(job.free_slots)
-    int64s(job.held)[slot] = count
-    fill = fills_at(job.fills)[slot]
-    fill.flight, fill.piece, fill.end, fill.at, fill.next = number, piece, piece + count, 0, NONE
-    start, end = flight.first, flight.end
-    if flight.pieces > 1:
-        start = bounds(address, number, piece)[0]
-        end = bounds(address, number, piece + count - 1)[1]
-    asked = asked_at(answer)
-    asked.flight, asked.row, asked.piece, asked.slot = number, flight.row, piece, slot
-    asked.start, asked.end, asked.object_end = start, end, flight.end
-
-
-@inner
-def filled(address: int, slot: int) -> None:
-    """Note that a buffer holds its data."""
-    job = job_at(address)
-    fills = fills_at(job.fills)
-    fill = fills[slot]
-    number, count = fill.flight, fill.end - fill.piece
-    flight = flights_at(job.flights)[number]
-    if flight.first_fill == NONE:
-        flight.first_fill = slot
-    else:
-        fills[flight.last_fill].next = slot
-    flight.last_fill = slot
-    flight.filled_pieces += count
-    if fill.piece == 0:
-        flight.is_reserved = True
-    if flight.is_copied:
-        return
-    if flight.is_lane:
-        job.available += count
-    elif flight.is_started:
-        resume(address, number)
-    elif flight.filled_pieces >= min(flight.pieces, job.early * job.pieces_a_fill):
-        offer(address, number)
-
-
-@inner
-def use_fill(address: int, number: int, length: int) -> None:
-    """Note that the next piece of an operation's data, `length` bytes, goes."""
-    job = job_at(address)
-    flight = flights_at(job.flights)[number]
-    fill = fills_at(job.fills)[flight.first_fill]
-    fill.piece += 1
-    fill.at += length
-    if fill.piece == fill.end:
-        flight.first_fill = fill.next
-
-
-@inner
-def free_data(address: int, slot: int) -> None:
-    """Note that a piece's data is needed no more."""
-    job = job_at(address)
-    held = int64s(job.held)
-    held[slot] -= 1
-    if not held[slot]:
-        stack_put(job.free_slots, slot)
 
 
 @inner
@@ -191,7 +84,9 @@ def start_next(address: int) -> int:
     if flight.needs_data:
         if flight.filled_pieces < flight.pieces:
             job.short_starts += 1
-        if flight.next_fill < flight.pieces:
+        if flight.is_bulk:
+            want_data(address, number)
+        elif flight.next_fill < flight.pieces:
             heap_remove(job.to_fill, entry)
             heap_push(job.hungry, entry)
     return number
@@ -223,7 +118,7 @@ def take(address: int, now: int) -> bool:
         use_fill(address, number, end - start)
     answer.flight, answer.piece, answer.slot, answer.is_first = number, piece, slot, is_first
     answer.start, answer.length, answer.at = start, end - start, at
-    if not is_first and not has_piece(address, number):
+    if not is_first and not may_run(address, number):
         flight.is_running = False
         job.running -= 1
         job.running_first = (job.running_first + 1) % job.flights_size
@@ -249,6 +144,8 @@ def make_lane(address: int, number: int, file: int, base: int) -> None:
     flight.is_lane, flight.is_own = True, flight.next_piece == 0
     flight.file, flight.base, flight.lane_out = file, base, 0
     flight.outstanding += 1
+    if flight.is_bulk:
+        return
     if not flight.needs_data:
         job.available += flight.pieces - flight.next_piece
         return
@@ -266,6 +163,8 @@ def piece_done(address: int, number: int, slot: int) -> bool:
     job = job_at(address)
     flight = flights_at(job.flights)[number]
     flight.outstanding -= 1
+    if flight.is_bulk:
+        resume(address, number)
     return flight.outstanding == 0 and (flight.next_piece >= flight.pieces or job.is_stopped)
 
 

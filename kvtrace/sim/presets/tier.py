@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
-from kvtrace.core.config import check_ranges
 from kvtrace.core.units import parse_bytes, parse_duration_ns
+from kvtrace.sim.fleet.setting import Scope
 from kvtrace.sim.policies.policies import Policy
 
 # With these, what is computed from a preset still fits 64 bits.
@@ -21,6 +20,7 @@ MAX_LATENCY_NS = 10**12
 MIN_POLL_NS = 10**6
 MAX_COUNT = 1_000_000
 MAX_WAITING = 10_000_000
+MAX_STREAMS = 2**15 - 1
 IN_ORDER = (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.TTL)
 """Policies that change nothing when asked what they would give up."""
 
@@ -49,6 +49,25 @@ class Recency(StrEnum):
     for needs all before it. As the request ends, they count as used once more. In tiers that evict by lru."""
     TAIL_FIRST_AT_END = "tail-first-at-end"
     """Likewise, but only as the request ends; until then as head-first."""
+
+
+class Streams(StrEnum):
+    """What tells the writes of a tier apart, so that a drive may keep those together that go together."""
+
+    NONE = "none"
+    """Nothing: writes have no stream."""
+    USER_KIND = "user-kind"
+    """The kind of user: chatbot, coding, document, trace."""
+    QOS = "qos"
+    """The service class."""
+    SESSION = "session"
+    """The conversation: its number, in turn."""
+    PHASE = "phase"
+    """Why it is written: computed, generated, promoted, demoted, there before."""
+    AGE = "age"
+    """How long ago the object was first written to any tier: under 1 s, 10 s, 1 min, 10 min, 1 h, or more."""
+    OBJECT_KIND = "object-kind"
+    """What is written: a chunk or turn, a system prompt, a document, a bucket."""
 
 
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,11 +154,23 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Likewise, for 1,000 reads."""
     price_per_gb_month: float = 0.0
     """Likewise, for a GB (10^9 bytes) that lies there for a month."""
+    scope: Scope = Scope.NODE
+    """In a fleet: who shares it; none is shared by fewer than the tier above it."""
+    streams: Streams = Streams.NONE
+    """What tells its writes apart, for placement on the drive (FDP handles, write hints): the trace's column `stream`.
+    By user-kind, qos and session, a write that serves no request goes with the one that wrote the object last."""
+    stream_count: int = 8
+    """Streams that the drive has; what has a higher number begins again at 0."""
 
     @property
     def capacity_bytes(self) -> int | None:
         """The capacity in bytes; null without a bound."""
         return bytes_of(self.capacity)
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether its writes are told apart."""
+        return self.streams is not Streams.NONE
 
     @property
     def rates_bytes_per_s(self) -> tuple[int, int]:
@@ -187,114 +218,8 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     "store_queue": ("heartbeat",),
     "bucket_objects": ("bucket_bytes", "bucket_key_bytes", "bucket_meta_bytes"),
     "admission": ("admission_count", "admission_decay", "admission_window"),
-    **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss", *PRICES), ()),
+    "streams": ("stream_count",),
+    **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss", "scope"), ()),
+    **dict.fromkeys(PRICES, ()),
 }
 """Knobs that mean nothing while the one they belong to is at its default."""
-
-TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "TierSetting.concurrency": (0, MAX_TOKENS),
-    "TierSetting.request_reads": (0, MAX_TOKENS),
-    "TierSetting.request_writes": (0, MAX_TOKENS),
-    "TierSetting.store_queue": (0, MAX_WAITING),
-    "TierSetting.bucket_objects": (0, MAX_WAITING),
-    "TierSetting.bucket_key_bytes": (0, MAX_COUNT),
-    "TierSetting.bucket_meta_bytes": (0, MAX_COUNT),
-    "TierSetting.admission_count": (1, MAX_COUNT),
-    "TierSetting.admission_window": (1, MAX_COUNT),
-    **{f"TierSetting.{name}": (0, MAX_COUNT) for name in PRICES},
-}
-"""The smallest and largest value of each field that has one, by class and name."""
-
-
-def _check_waiting(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of the knobs of what waits to be stored, and of buckets."""
-    require(tier.heartbeat is None or tier.store_queue > 0, f"{name}: heartbeat needs a store_queue")
-    require(
-        tier.heartbeat is None or 0 < tier.heartbeat_ns <= MAX_TTL_NS,
-        f"{name}.heartbeat(={tier.heartbeat}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(
-        not tier.bucket_objects or tier.heartbeat is not None,
-        f"{name}: bucket_objects needs store_queue and heartbeat",
-    )
-    require(
-        tier.bucket_objects <= tier.store_queue,
-        f"{name}.bucket_objects(={tier.bucket_objects}) never come together in a store_queue of {tier.store_queue}",
-    )
-    require(
-        0 < (bytes_of(tier.bucket_bytes) or 0) <= MAX_CAPACITY_BYTES,
-        f"{name}.bucket_bytes(={tier.bucket_bytes}) must be > 0, and at most {MAX_CAPACITY_BYTES}",
-    )
-    require(
-        not (tier.bucket_objects and tier.admission is Admission.TINYLFU),
-        f"{name}: admission=tinylfu compares objects, and bucket_objects gives up buckets; leave one of the two out",
-    )
-
-
-def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of each knob of `tier`."""
-    capacity, name = tier.capacity_bytes, f"tiers.{tier.name}"
-    require(
-        capacity is None or 0 <= capacity <= MAX_CAPACITY_BYTES,
-        f"{name}.capacity(={capacity}) must be >= 0, and at most {MAX_CAPACITY_BYTES}",
-    )
-    for field in ("high_watermark", "max_object_fraction"):
-        require(0 < getattr(tier, field) <= 1, f"{name}.{field}(={getattr(tier, field)}) must be in (0, 1]")
-    low = tier.low_watermark
-    require(
-        low is None or 0 <= low <= tier.high_watermark,
-        f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={tier.high_watermark})",
-    )
-    require(
-        (tier.policy is Policy.TTL) == (tier.ttl is not None),
-        f"{name}: policy=ttl and a ttl, such as 10m, need each other",
-    )
-    require(
-        tier.ttl is None or 0 < tier.ttl_ns <= MAX_TTL_NS,
-        f"{name}.ttl(={tier.ttl}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(
-        tier.admission_decay is None or 0 < tier.decay_ns <= MAX_TTL_NS,
-        f"{name}.admission_decay(={tier.admission_decay}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(
-        tier.admission is not Admission.TINYLFU or tier.policy in IN_ORDER,
-        f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}",
-    )
-    check_ranges(tier, f"{name}.", TIER_RANGES, require)
-    _check_waiting(tier, name, require)
-    rates = tier.rates_bytes_per_s
-    require(
-        all(rate == 0 or BYTES_PER_US <= rate <= MAX_CAPACITY_BYTES for rate in rates),
-        f"{name}: a bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
-    )
-    require(
-        0 <= tier.latency_ns <= MAX_LATENCY_NS,
-        f"{name}.latency(={tier.latency_ns} ns) must be >= 0, and at most {MAX_LATENCY_NS} ns",
-    )
-    require(
-        any(rates) or not (tier.latency or tier.concurrency),
-        f"{name}: latency and concurrency need a bandwidth beside them",
-    )
-    _check_room(tier, name, require)
-
-
-def _check_room(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of the knobs that say when room is made, and for what."""
-    every, share = tier.evict_every_ns, tier.evict_share
-    require(
-        tier.evict_every is None or MIN_POLL_NS <= every <= MAX_TTL_NS,
-        f"{name}.evict_every(={tier.evict_every}) must be at least 1ms, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(share is None or 0 < share <= 1, f"{name}.evict_share(={share}) must be in (0, 1]")
-    require(share is None or every > 0, f"{name}: evict_share needs evict_every, such as 1s")
-    for field in ("evict_every", "staging"):
-        require(
-            not getattr(tier, field) or tier.policy is Policy.LRU,
-            f"{name}: {field} needs policy=lru, not {tier.policy}",
-        )
-    require(
-        not tier.staging or tier.admission is Admission.ALWAYS,
-        f"{name}: staging needs admission=always: what comes to the tiers below goes through it",
-    )
-    require(tier.staging or not tier.stores_backwards, f"{name}: stores_backwards needs staging=true")
