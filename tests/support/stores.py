@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -43,8 +45,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def found_program(name: str) -> str | None:
+    """Return where a program lies that pip installed beside Python, or another on the path."""
+    return shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+
 def program(name: str) -> str:
-    found = shutil.which(name)
+    found = found_program(name)
     if found is None:
         pytest.skip(f"{name} is not installed (pip install 'kvtrace[dev]')")
     return found
