@@ -22,6 +22,7 @@ from kvreplay.engine.choose import Chosen, check_name, choose
 from kvreplay.engine.job import Driven, IoEngine, Job, Record
 from kvreplay.plan.plan import populate_plan
 from kvreplay.result import tables as results
+from kvreplay.result.checkpoints import checkpoint_figures
 from kvreplay.result.figures import summarize
 from kvreplay.result.journal import journal
 from kvreplay.result.manifest import Measured, Preparation, finished, opening, running, table_metadata
@@ -317,7 +318,8 @@ def write_down(
     output: Path,
 ) -> FinishedRun:
     """Write the tables and run.json of a run to `output`; return the run."""
-    content = finished(setting, begun, measured)
+    checkpoints = checkpoint_figures(setting, record, due_ns, measured.summary.wall_ns)
+    content = finished(setting, begun, measured, checkpoints)
     tables = [
         (OPS_FILE, OPS, results.ops_batches(setting, record, due_ns)),
         (SERVED_FILE, SERVED, [served]),
