@@ -340,7 +340,9 @@ def write_down(
     results.write_run(
         output,
         [
-            results.Output(file, table_metadata(table, setting, content), rows, results.shared_extras(table, setting))
+            results.Output(
+                file, table_metadata(table, setting, content), rows, results.extras_of(table, setting, record)
+            )
             for file, table, rows in tables
         ],
         content,

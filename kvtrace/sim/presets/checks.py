@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Final
 
 from kvtrace.core.config import check_ranges
 from kvtrace.sim.fleet.setting import Scope
@@ -12,15 +13,34 @@ from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
     IN_ORDER,
     MAX_CAPACITY_BYTES,
+    MAX_COUNT,
     MAX_LATENCY_NS,
+    MAX_STREAMS,
+    MAX_TOKENS,
     MAX_TTL_NS,
+    MAX_WAITING,
     MIN_POLL_NS,
-    TIER_RANGES,
+    PRICES,
     Admission,
     Streams,
     TierSetting,
     bytes_of,
 )
+
+TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "TierSetting.concurrency": (0, MAX_TOKENS),
+    "TierSetting.request_reads": (0, MAX_TOKENS),
+    "TierSetting.request_writes": (0, MAX_TOKENS),
+    "TierSetting.store_queue": (0, MAX_WAITING),
+    "TierSetting.bucket_objects": (0, MAX_WAITING),
+    "TierSetting.bucket_key_bytes": (0, MAX_COUNT),
+    "TierSetting.bucket_meta_bytes": (0, MAX_COUNT),
+    "TierSetting.admission_count": (1, MAX_COUNT),
+    "TierSetting.admission_window": (1, MAX_COUNT),
+    **{f"TierSetting.{name}": (0, MAX_COUNT) for name in PRICES},
+    "TierSetting.stream_count": (1, MAX_STREAMS),
+}
+"""The smallest and largest value of each field that has one, by class and name."""
 
 
 def _check_waiting(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
