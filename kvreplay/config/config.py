@@ -46,6 +46,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     queue_depth: int | None = None
     """Null until the tiers are known: see `depth`."""
     io_bytes: int = 1 << 20
+    is_ignoring_streams: bool = False
+    """Whether writes go without the streams that the trace gives them."""
     limit: str | None = None
     runtime: str | None = None
     """How long to run by the clock: the window is repeated, or cut."""

@@ -20,11 +20,13 @@ import numpy as np
 from kvreplay.data.buffers import Arena
 from kvreplay.data.words import Fresh
 from kvreplay.engine import mailbox
+from kvreplay.engine.filling.fills import ONLY_ROOM
 from kvreplay.engine.job import CORRUPT, ERROR, SHORT, Flight, Job
 from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.schedule import Fill, Submission
 from kvreplay.engine.tables import ASKED
 from kvreplay.plan.plan import DELETE
+from kvreplay.tiers.placement.hints import placing
 from kvreplay.tiers.tier import CopiedTier, DeviceTier, RingExtents, Tier, modelled, place
 from kvtrace.core.errors import DeviceError
 
@@ -131,6 +133,9 @@ class Workers:
         self._reads, self._writes = reads.views, writes.views
         self._tier_of, self._object = memoryview(job.plan.tier), memoryview(job.plan.object_id)
         self._version = memoryview(job.plan.version)
+        stream = job.plan.stream
+        self._placing = [None if stream is None else placing(t) for t in job.tiers]
+        self._stream = None if stream is None else memoryview(stream)
         self._models = [modelled(t) for t in job.tiers]
         self._submitted = memoryview(job.record.submitted_ns)
         self._extents, self._copies, self._places = extents, copies, places
@@ -207,7 +212,7 @@ class Workers:
             places, failed = extents.ring_reserve(objects, ends_[:count])
             np.frombuffer(self._places[at], np.int64)[objects] = places
             if failed:
-                of_tier = [f for f in self.mail.wanting_room() if not f.piece and self._tier_of[f.row] == at]
+                of_tier = [f for f in self.mail.wanting_room() if f.room and self._tier_of[f.row] == at]
                 for i, error in failed:
                     self.mail.post(Trouble(of_tier[i], _no_room(error)))
         self.mail.note_room()
@@ -216,7 +221,7 @@ class Workers:
     def _make_room(self, fills: list[Fill]) -> None:
         """Make room for the objects that begin in `fills`; where there is none, mail says so."""
         for fill in fills:
-            if not fill.piece:
+            if fill.room:
                 self._reserve(fill)
 
     def _reserve(self, fill: Fill) -> None:
@@ -237,6 +242,8 @@ class Workers:
         if isinstance(self._job.fill, Fresh):
             mailbox.make_asked(self.mail.address, asked.ctypes.data, len(fills))
         for fill in fills:
+            if fill.room == ONLY_ROOM:
+                continue
             data, row = self._writes[fill.slot][: fill.end - fill.start], fill.row
             if not isinstance(self._job.fill, Fresh):
                 self._job.fill(data, self._object[row], self._version[row], fill.start)
@@ -280,7 +287,7 @@ class Workers:
                 if flight.op == DELETE:
                     tier.delete(object_id)
                 else:
-                    flight.handle = tier.begin(flight.op, object_id)
+                    flight.handle = self._begin(tier, flight, object_id)
                 if step.begins_more:
                     step.begins_more = False
                     self.tell(Opened(flight))
@@ -293,6 +300,13 @@ class Workers:
         if step.ends and flight.handle is not None:
             handle, flight.handle = flight.handle, None
             tier.end(flight.op, handle)
+
+    def _begin(self, tier: Tier, flight: Flight, object_id: int) -> Any:
+        """Begin an operation; a write as part of its stream, if it has one."""
+        placing = self._placing[self._tier_of[flight.row]]
+        if placing is not None and self._stream is not None and self._stream[flight.row] >= 0:
+            return placing.begin_in(self._stream[flight.row], object_id)
+        return tier.begin(flight.op, object_id)
 
     def _move(self, step: Step, submission: Submission, tier: Tier) -> None:
         flight = submission.flight

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvreplay.plan.barriers import ALONE, Barriers, Dense, dense
+from kvreplay.plan.barriers import ALONE, Barriers, dense
 from kvreplay.plan.repeat import Repeated
 from kvreplay.plan.residency import Residency, trace_residency
-from kvtrace.core.compiled import compile_announced, njit
+from kvreplay.plan.versions import versions
+from kvtrace.core.compiled import compile_announced
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE, Phase, enum_code
@@ -26,8 +27,7 @@ MAX_OBJECT_ID = 2**31 - 2
 _ROWS_AT_FIRST = 1 << 20
 """Room that is made if a limit may end the trace at any row."""
 _BULK_PHASES = [enum_code(TRACE, "phase", p) for p in (Phase.SAVE, Phase.RESTORE)]
-_COPY_PHASES = [enum_code(TRACE, "phase", p) for p in (Phase.PROMOTE, Phase.STORE, Phase.DEMOTE)]
-_KEPT = {"op": "int8", "tier": "int8", "phase": "int8", "object_id": "int32", "stage": "int32"}
+_KEPT = {"op": "int8", "tier": "int8", "phase": "int8", "object_id": "int32", "stage": "int32", "stream": "int32"}
 """What is kept narrower than 64 bits while a trace is compiled; its values have been checked to fit."""
 
 
@@ -56,6 +56,8 @@ class Plan:
     barriers: tuple[Barriers, ...]
     alignments: Any
     """int64 a tier: to what its offsets and ends are padded."""
+    stream: Any = None
+    """int32: the stream that a write belongs to, -1 for none; None where the trace places nothing."""
     bulk: Any = None
     """bool a row: whether it saves or restores a checkpoint, which has a depth of its own; None if no row does."""
 
@@ -112,8 +114,8 @@ def compile_window(
     rows_at_first = reader.meta.rows or 0
     if limit != Limit():
         rows_at_first = min(rows_at_first, _ROWS_AT_FIRST if limit.rows is None else limit.rows)
-    taken = _Intake(path, len(reader.meta.tiers), alignments, limit, rows_at_first)
-    for batch in reader.batches(COLUMNS):
+    taken = _Intake(reader, path, alignments, limit, rows_at_first)
+    for batch in reader.batches(taken.names):
         taken.take(batch)
         if check_rows is not None:
             check_rows(taken.taken)
@@ -161,11 +163,12 @@ def _check_named(rows: dict[str, Any], shared: Mapping[int, tuple[Any, int]], pa
 class _Intake:
     """Takes batches of a trace, checks them, and keeps the rows that are to be replayed."""
 
-    def __init__(self, path: Path, tiers: int, alignments: dict[int, int], limit: Limit, rows: int) -> None:
+    def __init__(self, reader: Reader, path: Path, alignments: dict[int, int], limit: Limit, rows: int) -> None:
         import numpy as np
 
+        tiers, self.names = len(reader.meta.tiers), COLUMNS + ("stream",) * ("stream" in reader.extras)
         # As long as they are thought to get: memory that is not touched is not taken.
-        self._columns = {name: np.empty(rows, _KEPT.get(name, np.int64)) for name in ("row", *COLUMNS)}
+        self._columns = {name: np.empty(rows, _KEPT.get(name, np.int64)) for name in ("row", *self.names)}
         self.taken = 0
         self.rows, self.last_ns, self.moved_bytes, self.is_full = 0, 0, 0, False
         self.skipped: dict[int, int] = {}
@@ -180,7 +183,7 @@ class _Intake:
         """Take the rows of `batch` that are to be replayed."""
         import numpy as np
 
-        values = {name: _numbers(batch.column(name)) for name in COLUMNS}
+        values = {name: _numbers(batch.column(name)) for name in self.names}
         self._check(values)
         wanted = self._has_target[values["tier"]]
         count = self._admitted(values, wanted)
@@ -253,7 +256,7 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         # Reads of an object may run together; any other pair on it keeps its order, in whatever tiers they are.
         objects = dense(object_id)
         hazards = Barriers.build(objects.numbers, np.where(op == READ, np.int32(0), np.int32(ALONE)))
-        version = rows["version"] if "version" in rows else _versions(op, tier, objects, rows.get("phase"))
+        version = rows["version"] if "version" in rows else versions(op, tier, objects, rows.get("phase"))
     bulk = np.isin(rows.pop("phase", np.zeros(0)), _BULK_PHASES)
     return Plan(
         row=rows["row"],
@@ -267,6 +270,7 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         unmet=stages.waits() + hazards.waits(),
         barriers=(stages, hazards),
         alignments=np.array(alignments, np.int64),
+        stream=rows.get("stream"),
         bulk=bulk if bulk.any() else None,
     )
 
@@ -284,33 +288,6 @@ def _check_stages(stages: Barriers, stage: Any, request: Any, row: Any, path: Pa
             row=int(row[at]),
             column="stage",
         )
-
-
-def _versions(op: Any, tier: Any, objects: Dense, phase: Any) -> Any:
-    """Return 1, 2, … for the writes of each object in row order, 0 for other rows.
-
-    A demotion, a promotion or a write-through moves what another tier holds: if that tier is replayed and touched the
-    object last, the write has the object's newest version; 0 is what was there before the run.
-    """
-    import numpy as np
-
-    copies = np.zeros(len(op), bool) if phase is None else np.isin(phase, _COPY_PHASES)
-    version = np.zeros(len(op), np.int32)
-    newest, touched = np.zeros(objects.count, np.int32), np.full(objects.count, -1, np.int8)
-    _count_versions(op, tier, objects.numbers, copies, newest, touched, version)
-    return version
-
-
-@njit
-def _count_versions(op: Any, tier: Any, keys: Any, copies: Any, newest: Any, touched: Any, version: Any) -> None:
-    for row in range(len(op)):
-        key = keys[row]
-        if op[row] == WRITE:
-            if not copies[row] or touched[key] < 0 or touched[key] == tier[row]:
-                newest[key] += 1
-            version[row] = newest[key]
-        if op[row] != DELETE:
-            touched[key] = tier[row]
 
 
 def populate_plan(residency: Residency, alignments: dict[int, int], path: Path) -> Plan:

@@ -20,6 +20,7 @@ from kvreplay.tiers import claims, directio
 from kvreplay.tiers.devices import firmware
 from kvreplay.tiers.host import filesystem_facts
 from kvreplay.tiers.layout import MEANINGS, FileLayout, make_directories, path_function
+from kvreplay.tiers.placement import hints
 from kvreplay.tiers.tier import Holding, Region, RingFiles, StorageOptions
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
@@ -33,6 +34,7 @@ class FileTier:
     alignment = directio.ALIGNMENT
     is_simulated = False
     has_ring = True
+    write_streams = 0
 
     def __init__(self, name: str, directory: Path, options: StorageOptions) -> None:
         """Store the tier `name` below `directory`."""
@@ -49,9 +51,14 @@ class FileTier:
         self._scratch_fd = -1
         self._filesystem: dict[str, Any] = {}
         self._firmware: str | None = None
+        self._streams: dict[str, Any] | None = None
 
     def expect(self, holding: Holding) -> None:
         """Do nothing: files grow and go as they are written and deleted."""
+
+    def place(self) -> None:
+        """Let threads do the writes: a ring's requests cannot give a file the hint that stands for its stream."""
+        self.has_ring, self._streams = False, {}
 
     def open(self, peak_bytes: int) -> None:
         """Claim the directory, remove leftovers, check the space, and confirm O_DIRECT."""
@@ -69,6 +76,11 @@ class FileTier:
             )
         if self._options.is_direct:
             self._direct = directio.probe(scratch, self.target)
+        if self._streams is not None:
+            why_not = hints.why_no_hint(str(scratch))
+            self._streams = (
+                hints.facts(None, 0, why_not) if why_not else hints.facts(hints.HINTED, len(hints.LIFETIMES))
+            )
         make_directories(self._options.layout, str(scratch))
         self._path_of = path_function(self._options.layout, str(scratch))
         self._scratch_fd = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -119,6 +131,13 @@ class FileTier:
             os.posix_fadvise(fd, 0, 0, self.opened_advice)
         return fd
 
+    def begin_in(self, stream: int, object_id: int) -> Any:
+        """Open the object's file to be written, and give it the hint that stands for `stream`."""
+        handle = self.begin(_WRITE, object_id)
+        if self._streams and self._streams["applied"]:
+            hints.set_hint(handle.fd if isinstance(handle, _Temporary) else handle, stream)
+        return handle
+
     def write(self, handle: int, offset: int, data: memoryview) -> None:
         """Write all of `data`."""
         directio.write_whole(handle, offset, data)
@@ -152,6 +171,7 @@ class FileTier:
             "alignment_bytes": self.alignment,
             "layout": MEANINGS[self._options.layout],
             "removed_leftover_files": self._claim.found_leftovers if self._claim else None,
+            **({} if self._streams is None else {"streams": self._streams}),
             **self._filesystem,
             "device_firmware": self._firmware,
         }

@@ -28,6 +28,7 @@ FLOW = {
         "checkpoint",
         "sim",
         "curves",
+        "study",
         "trace",
         "commands",
         "",

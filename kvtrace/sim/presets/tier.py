@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
 from kvtrace.core.config import check_ranges
 from kvtrace.core.units import parse_bytes, parse_duration_ns
+from kvtrace.sim.fleet.setting import Scope
 from kvtrace.sim.policies.policies import Policy
 
 # With these, what is computed from a preset still fits 64 bits.
 MAX_CAPACITY_BYTES = 2**61
+UNLIMITED = "unlimited"
 MAX_TOKENS = 2**31 - 1
 BYTES_PER_US = 10**6
 MAX_TTL_NS = 2**61
@@ -21,6 +24,7 @@ MAX_LATENCY_NS = 10**12
 MIN_POLL_NS = 10**6
 MAX_COUNT = 1_000_000
 MAX_WAITING = 10_000_000
+MAX_STREAMS = 2**15 - 1
 IN_ORDER = (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.TTL)
 """Policies that change nothing when asked what they would give up."""
 
@@ -51,12 +55,31 @@ class Recency(StrEnum):
     """Likewise, but only as the request ends; until then as head-first."""
 
 
+class Streams(StrEnum):
+    """What tells the writes of a tier apart, so that a drive may keep those together that go together."""
+
+    NONE = "none"
+    """Nothing: writes have no stream."""
+    USER_KIND = "user-kind"
+    """The kind of user: chatbot, coding, document, trace."""
+    QOS = "qos"
+    """The service class."""
+    SESSION = "session"
+    """The conversation: its number, in turn."""
+    PHASE = "phase"
+    """Why it is written: computed, generated, promoted, demoted, there before."""
+    AGE = "age"
+    """How long ago the object was first written to any tier: under 1 s, 10 s, 1 min, 10 min, 1 h, or more."""
+    OBJECT_KIND = "object-kind"
+    """What is written: a chunk or turn, a system prompt, a document, a bucket."""
+
+
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tier of a preset; without a capacity it has no bound."""
 
     name: str
     capacity: str | int | None = None
-    """Such as `2TiB`; without it the tier has no bound."""
+    """Such as `2TiB`; without it, or if it is `unlimited`, the tier has no bound."""
     high_watermark: float = 1.0
     """How full it gets, as a share of its capacity, before it makes room."""
     low_watermark: float | None = None
@@ -128,11 +151,23 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is made object by object."""
     looks_past_miss: bool = False
     """Each object of a prompt that no faster tier has is looked up here, not only up to the first miss."""
+    scope: Scope = Scope.NODE
+    """In a fleet: who shares it; none is shared by fewer than the tier above it."""
+    streams: Streams = Streams.NONE
+    """What tells its writes apart, for placement on the drive (FDP handles, write hints): the trace's column `stream`.
+    By user-kind, qos and session, a write that serves no request goes with the one that wrote the object last."""
+    stream_count: int = 8
+    """Streams that the drive has; what has a higher number begins again at 0."""
 
     @property
     def capacity_bytes(self) -> int | None:
         """The capacity in bytes; null without a bound."""
-        return bytes_of(self.capacity)
+        return None if self.capacity == UNLIMITED else bytes_of(self.capacity)
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether its writes are told apart."""
+        return self.streams is not Streams.NONE
 
     @property
     def rates_bytes_per_s(self) -> tuple[int, int]:
@@ -174,7 +209,8 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     "store_queue": ("heartbeat",),
     "bucket_objects": ("bucket_bytes", "bucket_key_bytes", "bucket_meta_bytes"),
     "admission": ("admission_count", "admission_decay", "admission_window"),
-    **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss"), ()),
+    "streams": ("stream_count",),
+    **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss", "scope"), ()),
 }
 """Knobs that mean nothing while the one they belong to is at its default."""
 
@@ -188,6 +224,7 @@ TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
     "TierSetting.bucket_meta_bytes": (0, MAX_COUNT),
     "TierSetting.admission_count": (1, MAX_COUNT),
     "TierSetting.admission_window": (1, MAX_COUNT),
+    "TierSetting.stream_count": (1, MAX_STREAMS),
 }
 """The smallest and largest value of each field that has one, by class and name."""
 
@@ -210,6 +247,11 @@ def _check_waiting(tier: TierSetting, name: str, require: Callable[[bool, str], 
     require(
         0 < (bytes_of(tier.bucket_bytes) or 0) <= MAX_CAPACITY_BYTES,
         f"{name}.bucket_bytes(={tier.bucket_bytes}) must be > 0, and at most {MAX_CAPACITY_BYTES}",
+    )
+    require(
+        not tier.bucket_objects or tier.streams not in (Streams.USER_KIND, Streams.QOS, Streams.SESSION),
+        f"{name}.streams={tier.streams}: a bucket holds objects of many requests; streams may be phase, age or "
+        "object-kind there",
     )
     require(
         not (tier.bucket_objects and tier.admission is Admission.TINYLFU),
@@ -284,3 +326,24 @@ def _check_room(tier: TierSetting, name: str, require: Callable[[bool, str], Non
         f"{name}: staging needs admission=always: what comes to the tiers below goes through it",
     )
     require(tier.staging or not tier.stores_backwards, f"{name}: stores_backwards needs staging=true")
+
+
+def check_fleet(tiers: Sequence[TierSetting], require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of `tiers` where there are several nodes."""
+    order = list(Scope)
+    for above, tier in pairwise(tiers):
+        require(
+            order.index(tier.scope) >= order.index(above.scope),
+            f"tiers.{tier.name}.scope(={tier.scope}): tier {above.name} above it is shared by more (scope="
+            f"{above.scope}); order tiers from those of a node to those of the fleet",
+        )
+    for tier in tiers:
+        for knob, is_set in (
+            ("store_queue", tier.store_queue > 0),
+            ("evict_every", tier.evict_every is not None),
+            ("policy=ttl", tier.policy is Policy.TTL),
+            (f"admission={tier.admission}", tier.admission is not Admission.ALWAYS),
+        ):
+            require(
+                not is_set, f"tiers.{tier.name}: {knob} is simulated on one node alone; leave it, or fleet.nodes, out"
+            )
