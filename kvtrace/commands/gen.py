@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvtrace.checkpoint.training import PRESET as CHECKPOINT
+from kvtrace.commands.checkpoint import CheckpointArguments, gen_checkpoints
 from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
 from kvtrace.commands.scenario import (
     DriveArguments,
@@ -19,6 +21,7 @@ from kvtrace.commands.scenario import (
     prepare,
 )
 from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ def gen(
     as_json: AsJson = False,
     source: SourceArguments,
     turns: TurnsOption = None,
+    training: CheckpointArguments,
 ) -> None:
     """Simulate requests over the tiers of a preset and write the I/O as a trace, deletes included.
 
@@ -54,7 +58,16 @@ def gen(
     kvtrace gen --preset lmcache-disk --set tiers.nvme.capacity=500GiB -o small.parquet
     kvtrace gen --set workload.prompt_share=0.2 --set workload.rag_share=0.1 -o shared.parquet
     kvtrace gen --nodes 8 --router prefix --preset vllm-fs --set tiers.nvme.scope=fleet -o fleet.parquet
+    kvtrace gen --preset checkpoint --model llama3.1-70b --ranks 64 --every 10min --duration 1h -o save.parquet
     """
+    if stack.preset == CHECKPOINT:
+        if file is not None or requests_out is not None or turns is not None:
+            raise ConfigError("--preset checkpoint has no requests: leave FILE, --requests-out and --turns out")
+        if said := fleet.settings():
+            raise ConfigError(f"--preset checkpoint has --ranks, and no serving nodes: leave {', '.join(said)} out")
+        gen_checkpoints(output, stack, run, training, (users, source, drive), as_json=as_json)
+        return
+    training.refuse(stack.preset)
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.sim import output as trace_output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _DWPD = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*DWPD\s*,\s*([0-9]+(?:\.[0-9]+)?)\s*y\s*", re.IGNORECASE)
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
 """Defaults where the preset has none."""
+USED_BY_ALL = {"model", "preset", "settings", "duration", "seed"}
+"""Options of the groups below that a preset without a KV cache has a use for, too."""
 
 
 TurnsOption = Annotated[
@@ -189,8 +192,12 @@ def prepare(
     source: SourceArguments,
     turns: str | None,
     gpu: str | None = None,
+    read: Callable[[SourceArguments, Path, int, int | None], Requests] = SourceArguments.read,
 ) -> Scenario:
-    """Return the simulation that was asked for; `gpu` is what computes if neither `stack` nor its settings say."""
+    """Return the simulation that was asked for.
+
+    `gpu` is what computes if neither `stack` nor its settings say; `read` reads the file.
+    """
     from kvtrace.model import serving
     from kvtrace.model.catalogue import find_model
     from kvtrace.model.logged import logged_model
@@ -203,7 +210,7 @@ def prepare(
         raise ConfigError(f"--turns {turns} is for the sessions of a FILE to read; without one, users are synthetic")
     settings, ranks = stack.settings or (), run.tensor_parallel
     preset = load_preset(stack.preset, settings)
-    asked = None if file is None else source.read(file, run.seed, run.max_requests)
+    asked = None if file is None else read(source, file, run.seed, run.max_requests)
     logged = None if asked is None or stack.model else logged_model(asked.origin)
     model = logged[0] if logged else stack.model or preset.load.model or MODEL
     shape = logged[1] if logged and not stack.kv_dtype else find_model(model, stack.kv_dtype)

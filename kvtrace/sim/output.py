@@ -51,10 +51,12 @@ def write(
     describe: Callable[[Table], Metadata],
     requests_path: Path | None = None,
     progress: Callable[[float], None] = lambda _ns: None,
+    watch: Callable[[Flush], None] = lambda _flush: None,
 ) -> Metadata:
     """Run `simulation` into the trace at `path`, its objects table beside it, and its requests if wanted.
 
-    `describe` makes the metadata of each table. Nothing appears under a final name unless all is whole.
+    `describe` makes the metadata of each table; `watch` sees what is written before it is. Nothing appears under a
+    final name unless all is whole.
     """
     requests = simulation.load.requests
     if requests_path is not None and requests_path.absolute() in (path.absolute(), objects_path(path).absolute()):
@@ -73,7 +75,7 @@ def write(
             for batch in own_table.batches(requests, _arrived(simulation.load)):
                 log.write(batch)
 
-        _run(simulation, _encoder(simulation, kind, trace, objects, log, labels), progress)
+        _run(simulation, _encoder(simulation, kind, trace, objects, log, labels, watch), progress)
         if requests is not None and log is not None and (arrivals := simulation.arrivals()) is not None:
             for batch in own_table.batches_as_arrived(requests, *arrivals):
                 log.write(batch)
@@ -100,12 +102,14 @@ def _encoder(
     objects: Writer,
     log: Writer | None,
     labels: StreamLabels | None,
+    watch: Callable[[Flush], None],
 ) -> Callable[[Flush], None]:
     """Return what writes a flush to the tables, and gives its memory back once that is encoded."""
     taken: deque[tuple[int, Flush]] = deque()
 
     def encode(flush: Flush) -> None:
         extras = tuple(name for name in FLEET if name in flush.rows)
+        watch(flush)
         if labels is None:
             trace.write(trace_batch(flush.rows, extras))
         else:
@@ -268,6 +272,7 @@ def _notes(simulation: Simulation) -> list[str]:
             else "storage operations take none, and no tier queues"
         )
     )
+    notes += [metadata.stream_note(tier.name, tier.streams) for tier in preset.tiers if tier.has_streams]
     if any(tier.policy is Policy.TTL for tier in preset.tiers):
         notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")
     kinds = {piece.kind for piece in pieces(simulation.model)}

@@ -50,6 +50,10 @@ class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             return msgspec.UNSET
         return 1 if scope is Scope.NODE else self.rack_nodes
 
+    def instances(self, scope: Scope) -> int:
+        """Return how many there are of a tier of that scope."""
+        return {Scope.NODE: self.nodes, Scope.RACK: -(-self.nodes // self.rack_nodes), Scope.FLEET: 1}[scope]
+
 
 FLEET_RANGES: Final[dict[str, tuple[float, float]]] = {
     "FleetSetting.nodes": (1, MAX_NODES),

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kvtrace.checkpoint.training import PRESET as TRAINING
 from kvtrace.core.config import check_ranges, load_toml, nearest, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
@@ -31,10 +32,8 @@ from kvtrace.users.workload import WORKLOAD_RANGES, LoadDefaults, Workload
 from kvtrace.users.workload import check as check_workload
 
 PRESETS = Path(__file__).parent
-MAX_TIERS = 8
-MAX_NS_PER_TOKEN = 10**9
+MAX_TIERS, MAX_NS_PER_TOKEN, MAX_PAD_BYTES = 8, 10**9, 2**30
 GPU = "h100"
-MAX_PAD_BYTES = 2**30
 
 
 class Entry(StrEnum):
@@ -185,6 +184,8 @@ def load_preset(
     which hold where neither the preset nor `settings` has them.
     """
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
+    if name == TRAINING:
+        raise ConfigError(f"preset {name} is of training, which has no KV cache; only kvtrace gen takes it")
     if not path.is_file():
         known = ", ".join(preset_names())
         raise ConfigError(f"unknown preset {name!r}{nearest(name, preset_names())}; known are {known}, or a .toml file")

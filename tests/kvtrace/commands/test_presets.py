@@ -33,7 +33,12 @@ def test_every_knob_has_a_meaning_and_is_what_set_takes(name):
 @pytest.mark.parametrize("bound", RANGES)
 def test_a_range_that_is_shown_is_held(bound):
     kind, _, field = bound.partition(".")
-    name = {"TierSetting": "tiers.nvme.", "Workload": "workload.", "LoadDefaults": "load."}.get(kind, "") + field
+    name = {
+        "TierSetting": "tiers.nvme.",
+        "Workload": "workload.",
+        "LoadDefaults": "load.",
+        "FleetSetting": "fleet.",
+    }.get(kind, "") + field
     is_list, is_share = field in ("prompt_tokens", "rag_document_tokens"), RANGES[bound] == (0, 1)
     for wrong, side in zip((RANGES[bound][0] - 1, RANGES[bound][1] + 1), ("least", "most"), strict=True):
         said = float(wrong) if is_share else wrong
@@ -46,7 +51,7 @@ def test_a_range_that_is_shown_is_held(bound):
 def test_the_list(monkeypatch, capsys):
     assert kvtrace(monkeypatch, "presets", "--json") == 0
     found = json.loads(capsys.readouterr().out)["presets"]
-    assert [preset["name"] for preset in found] == preset_names()
+    assert [preset["name"] for preset in found] == [*preset_names(), "checkpoint"]
     assert next(p for p in found if p["name"] == "lmcache-disk")["version"] == "0.5.6"
 
 
