@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,10 +60,8 @@ def gen(
     kvtrace gen --preset checkpoint --model llama3.1-70b --ranks 64 --every 10min --duration 1h -o save.parquet
     """
     if stack.preset == CHECKPOINT:
-        if file is not None or requests_out is not None or turns is not None:
-            raise ConfigError("--preset checkpoint has no requests: leave FILE, --requests-out and --turns out")
-        if said := fleet.settings():
-            raise ConfigError(f"--preset checkpoint has --ranks, and no serving nodes: leave {', '.join(said)} out")
+        if file is not None or requests_out is not None or turns is not None or fleet.settings():
+            raise ConfigError("--preset checkpoint has no requests: leave FILE, --nodes, --requests-out, --turns out")
         gen_checkpoints(output, stack, run, training, (users, source, drive), as_json=as_json)
         return
     training.refuse(stack.preset)
@@ -74,8 +71,7 @@ def gen(
     from kvtrace.sim.output import describer
 
     worn = drive.read()
-    stack = replace(stack, settings=[*fleet.settings(), *(stack.settings or ())])
-    scenario = prepare(file, stack, users, run, source, turns)
+    scenario = prepare(file, fleet.over(stack), users, run, source, turns)
     simulation, config = scenario.simulation(), scenario.config
     describe = describer(simulation, config, ["kvtrace", *sys.argv[1:]])
     with compile_announced(), progress("simulating", scenario.span_ns(simulation)) as tick:
@@ -145,6 +141,7 @@ def _document(summary: dict[str, Any]) -> Document:
         worn[-1] += f"; {prefills} prompts waited {format_duration(mean_ns)} for others on average"
     for tier in summary["endurance"]:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
+        line += f" to each of {tier['instances']} on average" if "instances" in tier else ""
         if tier["drive_writes_per_day"] is not None:
             line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
         if tier.get("years_of_life") is not None:
@@ -158,7 +155,7 @@ def _document(summary: dict[str, Any]) -> Document:
         f"seed {summary['seed']}, {format_count(stats['requests'])} requests"
     )
     if fleet := stats.get("fleet"):
-        from kvtrace.commands import fleet_document
+        from kvtrace.core.document import fleet as fleet_document
 
         headline = f"{fleet_document.headline(fleet)}; {headline}"
         tables = [*fleet_document.tables(fleet), *tables]
