@@ -17,6 +17,7 @@ from kvtrace.core.files import read_json, write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.facts import KnownFacts
 from kvtrace.core.run.figures import Mlperf, RequestFigures, Summary
+from kvtrace.core.run.ranks import RanksNote
 from kvtrace.core.run.serving import Serving
 from kvtrace.core.run.verification import Verification
 
@@ -271,6 +272,8 @@ class RunFile(RunBegun, frozen=True, kw_only=True):
     serving: Serving | UnsetType = UNSET
     """Of a serving benchmark that was imported; unset in replays."""
     mlperf: Mlperf | None = None
+    ranks: RanksNote | UnsetType = UNSET
+    """Of several ranks, whose runs lie in folders below; unset in a run of one."""
     summary: Summary
 
 
