@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from kvdistill.profile.sources import distil_source
 from kvtrace.core import tables
 from kvtrace.core.errors import ProbeUnavailable, TraceError
 from kvtrace.core.limit import Limit
+from kvtrace.core.run.programs import argv_of
 from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, arrow_schema
 
@@ -97,8 +97,7 @@ def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: P
 @contextmanager
 def _probe(comm: str, disk: Path, output: Path) -> Iterator[str | None]:
     """Yield null while the probes are attached, or why they are not."""
-    arguments = ["probe", "--comm", comm, "--dev", str(disk), "-o", str(output), "--json"]
-    command = [sys.executable, "-m", "kvreplay.cli", *arguments]
+    command = argv_of("kvreplay", "probe", "--comm", comm, "--dev", str(disk), "-o", str(output), "--json")
     said = output.with_suffix(".log")
     with (
         said.open("wb") as errors,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from kvdistill.check.device import direct_requests, disk_of
 from kvdistill.profile.distil import Distilled
 from kvdistill.queries.window import RowWindow, tier_index
 from kvtrace.core import tables
+from kvtrace.core.run.programs import argv_of
 from kvtrace.core.run.run_file import BLOCKS_FILE, read_run
 from kvtrace.core.schema import TRACE, arrow_schema
 from kvtrace.core.units import NS_PER_S
@@ -38,7 +38,7 @@ def replay_seen(trace: Path, part: Distilled, place: Path, io_bytes: int) -> tup
         return None, "to see what a replay of the trace makes at the device needs root"
     cut, output = place / "part.parquet", place / "replayed"
     write_part(trace, part, cut)
-    command = [sys.executable, "-m", "kvreplay.cli", "run", str(cut), "--tier", f"{tier}={place / 'replayed.dat'}"]
+    command = argv_of("kvreplay", "run", str(cut), "--tier", f"{tier}={place / 'replayed.dat'}")
     command += ["--speed", "1", "--probes", "--io-bytes", str(io_bytes), "-o", str(output)]
     moved = 2 * part.profile.placed.span_bytes + part.profile.read.io_bytes + part.profile.write.io_bytes
     timeout_s = _START_S + part.profile.span_ns / NS_PER_S + moved / _SLOWEST_BYTES_PER_S

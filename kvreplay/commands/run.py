@@ -72,10 +72,32 @@ class ReplayArguments:
         typer.Option(
             "--gds",
             help="Move files' data straight to and from GPU 0 by cuFile (kvikio); the run says if it could not go "
-            "direct.",
+            "direct. Untested on hardware.",
         ),
     ] = False
     fsync: Annotated[str, typer.Option(help="never, or close: fdatasync each written file, within its time.")] = "never"
+    advice: Annotated[
+        str,
+        typer.Option(
+            "--fadvise",
+            help="Of buffered files: none; sequential, when one is opened; or dontneed, which also drops a file's "
+            "pages when it is closed, so that a later read is the drive's.",
+        ),
+    ] = "none"
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            help="The memory of all buffers, which bounds the queue depth if that is not given.  [default for "
+            "checkpoints with --speed: 128MB]"
+        ),
+    ] = None
+    checkpoint_depth: Annotated[
+        int | None,
+        typer.Option(
+            help="At most this many I/Os of one save or restore in flight, as its writer has; other operations go "
+            "before it.  [default: the queue depth; with --speed 4]"
+        ),
+    ] = None
     on_error: Annotated[
         str, typer.Option(help="stop, or continue, when an operation fails; a run that went on ends with exit code 6.")
     ] = "stop"
@@ -85,6 +107,14 @@ class ReplayArguments:
     layout: Annotated[
         str, typer.Option(help="How object files are named: hashed (256 subdirectories), flat, vllm or lmcache.")
     ] = "hashed"
+    is_ignoring_streams: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-streams",
+            help="Do not pass on the streams of a trace's writes. Without it files get write hints (F_SET_RW_HINT), "
+            "writes to a block device name a write stream where the kernel offers some, and the run says which.",
+        ),
+    ] = False
     is_destroying: Annotated[
         bool, typer.Option("--destroy-data", help="Allow a --tier to be a block device: all that is on it is lost.")
     ] = False
@@ -161,6 +191,7 @@ class ReplayArguments:
 
         known = asdict(self) | {
             "io_bytes": parse_bytes(self.io_bytes),
+            "pool": None if self.pool is None else parse_bytes(self.pool),
             "criteria": read_criteria(self.criteria),
             "requests": None if self.requests is None else str(self.requests),
         }
@@ -177,9 +208,9 @@ def run(
             "-t",
             metavar="NAME=TARGET",
             help="Where a tier of the trace lies: an empty directory, one file (*.dat), a block device, several of "
-            "these with commas between them, ram, gpu (or gpu:device=1,copy=device), sim (nothing moves; takes the "
-            "time of the trace's service model, else of one that is named, or as sim:bandwidth=50GB,latency=10us says) "
-            "or null (no time). Repeatable; rows of tiers not named are skipped.",
+            "these with commas between them, ram, gpu (or gpu:device=1,copy=device; untested on hardware), sim "
+            "(nothing moves; takes the time of the trace's service model, else of one that is named, or as "
+            "sim:bandwidth=50GB,latency=10us says) or null (no time). Repeatable; rows of tiers not named are skipped.",
         ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),

@@ -21,6 +21,9 @@ from kvtrace.core.units import format_bytes, parse_duration_ns
 PAGE_BYTES = 4096
 MAX_QUEUE_DEPTH = 1024
 CLOSED_LOOP_DEPTH = 8
+POOL_BYTES = 128_000_000
+"""Of buffers, in an open loop that saves or restores checkpoints."""
+CHECKPOINT_DEPTH = 4
 MAX_SEED = 2**64 - 1
 NAMED = ("ram", "gpu", "sim", "null")
 """Targets that are no path; a directory of such a name is written ./ram."""
@@ -43,6 +46,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     queue_depth: int | None = None
     """Null until the tiers are known: see `depth`."""
     io_bytes: int = 1 << 20
+    is_ignoring_streams: bool = False
+    """Whether writes go without the streams that the trace gives them."""
     limit: str | None = None
     runtime: str | None = None
     """How long to run by the clock: the window is repeated, or cut."""
@@ -50,6 +55,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """For the data; null takes the trace's, or 0."""
     is_buffered: bool = False
     fsync: str = "never"
+    advice: str = "none"
+    """What buffered files are advised of their pages: `none`, `sequential` or `dontneed`."""
+    pool: int | None = None
+    """What all buffers may take, bytes; null: as queue depth and I/O size need, or POOL_BYTES for checkpoints."""
+    checkpoint_depth: int | None = None
+    """I/Os of one save or restore in flight; null: the queue depth in a closed loop, else CHECKPOINT_DEPTH."""
     is_kept: bool = False
     on_error: str = "stop"
     engine: str = EngineName.AUTO.value
@@ -90,6 +101,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return CLOSED_LOOP_DEPTH if self.queue_depth is None else self.queue_depth
 
     @property
+    def bulk_depth(self) -> int | None:
+        """How many I/Os of one save or restore may be in flight; None: as many as of all."""
+        return self.checkpoint_depth or (None if self.speed is None else CHECKPOINT_DEPTH)
+
+    @property
     def runtime_ns(self) -> int | None:
         """How long to run by the clock; null: once through the window. ConfigError for what is no time."""
         if self.runtime is None:
@@ -107,6 +123,8 @@ def check(config: Config) -> pacing.Pacer:
     if config.io_bytes < PAGE_BYTES or config.io_bytes % PAGE_BYTES:
         raise ConfigError(f"--io-bytes {config.io_bytes}: give a multiple of 4096")
     need, available = buffer_bytes(config.depth, config.io_bytes), available_bytes()
+    if config.pool is not None:
+        check_pool(config)
     if available is not None and need > available // 2:
         raise ConfigError(
             f"--queue-depth {config.depth} of --io-bytes {config.io_bytes} takes {format_bytes(need)} "
@@ -115,6 +133,7 @@ def check(config: Config) -> pacing.Pacer:
     check_name(config.engine)
     for option, value, allowed in (
         ("--fsync", config.fsync, ("never", "close")),
+        ("--fadvise", config.advice, ("none", "sequential", "dontneed")),
         ("--on-error", config.on_error, ("stop", "continue")),
         ("--layout", config.layout, tuple(FileLayout)),
         ("--data", config.data, tuple(Maker)),
@@ -134,7 +153,24 @@ def check(config: Config) -> pacing.Pacer:
     return pacing.choose(speed=config.speed, as_fast_as_possible=config.is_as_fast_as_possible)
 
 
+def check_pool(config: Config) -> None:
+    """Raise ConfigError if the buffers of `config` do not fit its pool: at the asked depth, or at any."""
+    depth = config.queue_depth or 1
+    need = buffer_bytes(depth, config.io_bytes)
+    if config.pool is not None and need > config.pool:
+        raise ConfigError(
+            f"--pool {format_bytes(config.pool)}: {depth} I/Os of {format_bytes(config.io_bytes)} in flight, and the "
+            f"data of the next, need {format_bytes(need)}; raise it, or lower --io-bytes or --queue-depth"
+        )
+
+
 def _check_storage(config: Config) -> None:
+    if config.advice != "none" and not config.is_buffered:
+        raise ConfigError(f"--fadvise {config.advice} is of the page cache, which O_DIRECT passes by; add --buffered")
+    if config.advice == "dontneed" and config.fsync != "close":
+        raise ConfigError("--fadvise dontneed drops written pages only once they are on the drive; add --fsync close")
+    if config.checkpoint_depth is not None and not 1 <= config.checkpoint_depth <= MAX_QUEUE_DEPTH:
+        raise ConfigError(f"--checkpoint-depth {config.checkpoint_depth}: give 1 to {MAX_QUEUE_DEPTH}")
     has_storage = not all(named(target) for target in config.tiers.values())
     wanted = {"--precondition writes drives full": config.precondition, "--gds moves files": config.is_gds}
     for said, is_asked in wanted.items():

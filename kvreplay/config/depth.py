@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kvreplay.config.config import MAX_QUEUE_DEPTH, Config
+from kvreplay.config.config import MAX_QUEUE_DEPTH, POOL_BYTES, Config
 from kvreplay.data.buffers import buffer_bytes
 from kvreplay.engine.choose import EngineName
 from kvreplay.tiers.ram import RamTier, available_bytes
@@ -24,12 +24,20 @@ BUFFERS_PART = 4
 ASKED = "--queue-depth"
 
 
-def with_depth(config: Config, tiers: Sequence[Tier | None], peak_bytes: Sequence[int]) -> tuple[Config, str]:
-    """Return `config` with its queue depth settled, and why it is that; `peak_bytes` by tier are what it holds."""
+def with_depth(
+    config: Config, tiers: Sequence[Tier | None], peak_bytes: Sequence[int], *, is_pooled: bool = False
+) -> tuple[Config, str]:
+    """Return `config` with its queue depth settled, and why it is that; `peak_bytes` by tier are what it holds.
+
+    `is_pooled` says that the buffers of an open loop come out of a pool, the default one if none was asked for.
+    """
     if config.queue_depth is not None:
         return config, ASKED
     if config.speed is None:
-        return msgspec.structs.replace(config, queue_depth=config.depth), "the default of a closed loop"
+        why = "the default of a closed loop"
+        if config.pool is not None and buffer_bytes(config.depth, config.io_bytes) > config.pool:
+            return msgspec.structs.replace(config, queue_depth=_in_pool(config.pool, config.io_bytes)), "--pool"
+        return msgspec.structs.replace(config, queue_depth=config.depth), why
     depth, why = MAX_QUEUE_DEPTH, "the most"
     if _takes_threads(config, tiers):
         depth, why = THREADS, "a thread each"
@@ -45,7 +53,18 @@ def with_depth(config: Config, tiers: Sequence[Tier | None], peak_bytes: Sequenc
         else:
             break
         depth //= 2
+    pool = config.pool or (POOL_BYTES if is_pooled else None)
+    if pool is not None and buffer_bytes(depth, config.io_bytes) > pool:
+        depth, why = max(config.depth, _in_pool(pool, config.io_bytes)), "--pool, the memory of buffers"
     return msgspec.structs.replace(config, queue_depth=depth), why
+
+
+def _in_pool(pool: int, io_bytes: int) -> int:
+    """Return the most I/Os in flight whose buffers fit `pool`, at least 1."""
+    depth = 1
+    while depth < MAX_QUEUE_DEPTH and buffer_bytes(depth + 1, io_bytes) <= pool:
+        depth += 1
+    return depth
 
 
 def _takes_threads(config: Config, tiers: Sequence[Tier | None]) -> bool:

@@ -22,6 +22,7 @@ from kvreplay.plan.plan import Plan, TraceWindow, compile_window
 from kvreplay.plan.repeat import Repeated
 from kvreplay.plan.requests import Asked, read_asked
 from kvreplay.tiers.layout import FileLayout
+from kvreplay.tiers.placement.hints import placing
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import Tier
 from kvtrace.core.errors import ConfigError
@@ -46,6 +47,8 @@ class Setting:
     """The trace's requests; None if their table was not named."""
     depth_because: str = ASKED
     """Why no more may be in flight."""
+    unplaced: tuple[str, ...] = ()
+    """Tiers whose writes have streams in the trace, and that take none."""
     rows_once: int = 0
     """Of the window: the rows that --runtime repeats; 0 where it does not."""
 
@@ -108,13 +111,30 @@ def settle(
         raise ConfigError(f"{trace}: nothing to replay: {reason}")
     if not len(window.plan):
         raise ConfigError(_nothing_on(reader.meta, window, config))
+    window, unplaced = _placed(window, tiers, config)
     if config.layout == FileLayout.VLLM:
         config = _whole_files(config, window.plan)
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
-    config, because = with_depth(config, tiers, window.residency.peak_bytes)
+    is_pooled = window.plan.bulk is not None
+    config, because = with_depth(config, tiers, window.residency.peak_bytes, is_pooled=is_pooled)
     check_memory(len(window.plan), buffer_bytes(config.depth, config.io_bytes))
     rows_once = once if config.runtime else 0
-    return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, rows_once)
+    return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, unplaced, rows_once)
+
+
+def _placed(window: TraceWindow, tiers: list[Tier | None], config: Config) -> tuple[TraceWindow, tuple[str, ...]]:
+    """Let the tiers know of which writes have streams; return the window, and the tiers that take none."""
+    stream = window.plan.stream
+    if stream is None or config.is_ignoring_streams:
+        return replace(window, plan=replace(window.plan, stream=None)), ()
+    unplaced = []
+    for index in sorted(set(window.plan.tier[stream >= 0].tolist())):
+        tier = tiers[index]
+        if (taking := placing(tier)) is not None:
+            taking.place()
+        elif tier is not None and not tier.is_simulated:
+            unplaced.append(tier.name)
+    return window, tuple(unplaced)
 
 
 def _whole_files(config: Config, plan: Plan) -> Config:

@@ -49,6 +49,7 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
             how = StorageOptions(
                 is_direct=not config.is_buffered,
                 fsync=config.fsync,
+                advice=config.advice,
                 is_kept=config.is_kept,
                 is_destroying=config.is_destroying,
                 overwritten=config.overwritten,
@@ -78,6 +79,8 @@ def _check_meant(config: Config, tiers: list[Tier | None]) -> None:
     drives = [d for t in tiers if isinstance(t, StorageTier) for d in t.drives]
     if config.is_discarding and not any(isinstance(d, ExtentTier) and d.is_device for d in drives):
         raise ConfigError("--discard is for block devices, and no --tier names one; leave it out")
+    if config.advice != "none" and not all(isinstance(d, FileTier) for d in drives):
+        raise ConfigError(f"--fadvise {config.advice} is for directories of files; name only such, or leave it out")
     if config.layout != FileLayout.HASHED and not any(isinstance(d, FileTier) for d in drives):
         raise ConfigError(f"--layout {config.layout} names files, but no --tier names a directory; leave it out")
 

@@ -62,6 +62,8 @@ class Job:
     stops_on_error: bool = True
     watched: Callable[[Callable[[], int]], None] | None = None
     """Takes what says how many I/Os and copies are in flight, when the job begins; it may be asked by any thread."""
+    bulk_depth: int | None = None
+    """How many I/Os of a save or restore may be in flight; None: as many as there may be at all."""
     check: Callable[[memoryview, int, int], str | None] | None = None
     """Takes what a read brought (buffer, planned row, offset), says what is wrong: outcome CORRUPT; with --verify."""
     start: CommonStart | None = None

@@ -41,6 +41,8 @@ object's own file, that less was moved than should be, whether it was synchroniz
 KIND_BITS = 4
 _LONGEST_CHAIN = 4
 _DATASYNC = 1
+_STREAM_SHIFT = 32
+"""Where in the word with a request's buffer its write stream lies, of Linux 6.16 and later."""
 _OPEN = r.OPENAT | (r.LINK | r.SKIP_SUCCESS) << 8
 _GO_ON = (r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS) << 8
 """Of a request on the open file: what follows is done in any case, so that the file is closed."""
@@ -105,8 +107,19 @@ def _put_next(address: int, number: int) -> bool:
     if flight.is_file:
         _put_file(address, place, opcode, target, buffer)
     else:
+        buffer |= _write_stream(address, flight.row) << _STREAM_SHIFT if flight.needs_data else 0
         _put(address, opcode, flight.file, flight.base + start, target, end - start, data, buffer)
     return True
+
+
+@inner
+def _write_stream(address: int, row: int) -> int:
+    """Return which stream of its device a write's request names, from 1 on; 0: none."""
+    job = job_at(address)
+    if not job.stream or int32s(job.stream)[row] < 0:
+        return 0
+    count = int64s(job.write_streams)[int8s(job.tier)[row]]
+    return 1 + int32s(job.stream)[row] % count if count else 0
 
 
 @inner
@@ -149,12 +162,41 @@ def _put_pieces(address: int) -> int:
     sequence = int64s(lanes.sequence)
     for i in range(lanes.count):
         while (
-            lanes.out < job.depth
-            and lanes.tail - lanes.submitted + _LONGEST_CHAIN <= lanes.sq_mask + 1
-            and has_piece(address, sequence[i])
+            _has_room(address) and has_piece(address, sequence[i]) and not flights_at(job.flights)[sequence[i]].is_bulk
         ):
             job.available -= 1
             if not _put_next(address, sequence[i]):
+                silent += 1
+    return silent + _put_bulk(address) if job.bulk else silent
+
+
+@inner
+def _has_room(address: int) -> bool:
+    """Return whether the depth and the ring have room for a piece."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    return lanes.out < job.depth and lanes.tail - lanes.submitted + _LONGEST_CHAIN <= lanes.sq_mask + 1
+
+
+@inner
+def _put_bulk(address: int) -> int:
+    """Put pieces of bulk operations into what room is left, first of those with the fewest in flight.
+
+    Returns of how many no completion will come.
+    """
+    job = job_at(address)
+    lanes, silent = lanes_at(job.lanes), 0
+    sequence = int64s(lanes.sequence)
+    for level in range(job.bulk_depth):
+        for i in range(lanes.count):
+            flight = flights_at(job.flights)[sequence[i]]
+            if (
+                flight.is_bulk
+                and flight.lane_out <= level
+                and _has_room(address)
+                and has_piece(address, sequence[i])
+                and not _put_next(address, sequence[i])
+            ):
                 silent += 1
     return silent
 

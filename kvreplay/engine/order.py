@@ -6,7 +6,7 @@ operations under way are numbers of its flights.
 
 from __future__ import annotations
 
-from kvreplay.engine.ready import advance, bounds, due_of, has_piece, is_over, number_of, offer, resume
+from kvreplay.engine.ready import advance, bounds, due_of, entry_of, is_over, may_run, number_of, offer, resume
 from kvreplay.engine.tables import (
     NONE,
     answer_at,
@@ -32,21 +32,29 @@ from kvtrace.core.compiled import holding, inner, int64s
 
 @inner
 def fill_due(address: int, now: int) -> int:
-    """Return when the next buffer may be filled; NONE if that depends on what is in flight."""
+    """Return when the next buffer may be filled, and note in `source` of which heap; NONE: what is in flight decides.
+
+    The data of a bulk write comes last, and leaves a quarter of the buffers to others.
+    """
     job = job_at(address)
     if is_over(address):
         return NONE
+    free = count_of(job.free_slots)
     if count_of(job.hungry):
-        return now if count_of(job.free_slots) else NONE
+        job.source = job.hungry
+        return now if free else NONE
     advance(address)
-    if not count_of(job.to_fill):
-        return NONE
-    if job.slots - count_of(job.free_slots) <= job.early:
+    job.source, due = job.to_fill, NONE
+    if count_of(job.to_fill):
+        if job.slots - free <= job.early:
+            return now
+        if free > 1:
+            # The other buffers are for rows that are due: none may wait for a future one.
+            due = max(now, due_of(address, heap_least(job.to_fill), now))
+    if due != now and count_of(job.bulk_hungry) and free > job.slots // 4:
+        job.source = job.bulk_hungry
         return now
-    if count_of(job.free_slots) > 1:
-        # The other buffers are for rows that are due: none may wait for a future one.
-        return max(now, due_of(address, heap_least(job.to_fill), now))
-    return NONE
+    return due
 
 
 @inner
@@ -59,21 +67,26 @@ def may_fill(address: int, now: int) -> bool:
 @inner
 def next_to_fill(address: int) -> int:
     """Return the operation whose data is made next, where one `may_fill`."""
-    job = job_at(address)
-    return number_of(heap_least(job.hungry if count_of(job.hungry) else job.to_fill))
+    return number_of(heap_least(job_at(address).source))
 
 
 @inner
 def take_fill(address: int, answer: int) -> None:
     """Take the next buffer to fill, where one `may_fill`; the record ASKED at `answer` says with what."""
     job = job_at(address)
-    waiting = job.hungry if count_of(job.hungry) else job.to_fill
+    waiting = job.source
     number = number_of(heap_least(waiting))
     flight = flights_at(job.flights)[number]
     piece = flight.next_fill
     count = min(job.pieces_a_fill, flight.pieces - piece)
     flight.next_fill += count
-    if flight.next_fill == flight.pieces:
+    if flight.is_bulk:
+        # Before it is started it has one buffer, so that it can; then as many as keep its part of the queue busy.
+        heap_pop(waiting)
+        flight.is_waiting = False
+        flight.held_fills += 1
+        want_data(address, number)
+    elif flight.next_fill == flight.pieces:
         heap_pop(waiting)
     slot = stack_take(job.free_slots)
     int64s(job.held)[slot] = count
@@ -107,10 +120,11 @@ def filled(address: int, slot: int) -> None:
     if flight.is_copied:
         return
     if flight.is_lane:
-        job.available += count
+        if not flight.is_bulk:
+            job.available += count
     elif flight.is_started:
         resume(address, number)
-    elif flight.filled_pieces >= min(flight.pieces, job.early * job.pieces_a_fill):
+    elif flight.is_bulk or flight.filled_pieces >= min(flight.pieces, job.early * job.pieces_a_fill):
         offer(address, number)
 
 
@@ -134,6 +148,26 @@ def free_data(address: int, slot: int) -> None:
     held[slot] -= 1
     if not held[slot]:
         stack_put(job.free_slots, slot)
+        number = fills_at(job.fills)[slot].flight
+        flight = flights_at(job.flights)[number]
+        if flight.is_bulk:
+            flight.held_fills -= 1
+            want_data(address, number)
+
+
+@inner
+def want_data(address: int, number: int) -> None:
+    """Let a started bulk write have a buffer of data, if it may hold another one and has more to write."""
+    job = job_at(address)
+    flight = flights_at(job.flights)[number]
+    if (
+        flight.is_started
+        and not flight.is_waiting
+        and flight.next_fill < flight.pieces
+        and flight.held_fills < job.bulk_fills
+    ):
+        flight.is_waiting = True
+        heap_push(job.bulk_hungry, entry_of(flight.next_fill, number))
 
 
 @inner
@@ -191,7 +225,9 @@ def start_next(address: int) -> int:
     if flight.needs_data:
         if flight.filled_pieces < flight.pieces:
             job.short_starts += 1
-        if flight.next_fill < flight.pieces:
+        if flight.is_bulk:
+            want_data(address, number)
+        elif flight.next_fill < flight.pieces:
             heap_remove(job.to_fill, entry)
             heap_push(job.hungry, entry)
     return number
@@ -223,7 +259,7 @@ def take(address: int, now: int) -> bool:
         use_fill(address, number, end - start)
     answer.flight, answer.piece, answer.slot, answer.is_first = number, piece, slot, is_first
     answer.start, answer.length, answer.at = start, end - start, at
-    if not is_first and not has_piece(address, number):
+    if not is_first and not may_run(address, number):
         flight.is_running = False
         job.running -= 1
         job.running_first = (job.running_first + 1) % job.flights_size
@@ -249,6 +285,8 @@ def make_lane(address: int, number: int, file: int, base: int) -> None:
     flight.is_lane, flight.is_own = True, flight.next_piece == 0
     flight.file, flight.base, flight.lane_out = file, base, 0
     flight.outstanding += 1
+    if flight.is_bulk:
+        return
     if not flight.needs_data:
         job.available += flight.pieces - flight.next_piece
         return
@@ -266,6 +304,8 @@ def piece_done(address: int, number: int, slot: int) -> bool:
     job = job_at(address)
     flight = flights_at(job.flights)[number]
     flight.outstanding -= 1
+    if flight.is_bulk:
+        resume(address, number)
     return flight.outstanding == 0 and (flight.next_piece >= flight.pieces or job.is_stopped)
 
 

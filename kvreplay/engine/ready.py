@@ -17,6 +17,7 @@ from kvreplay.engine.tables import (
     barriers_at,
     count_of,
     flights_at,
+    heap_item,
     heap_least,
     heap_pop,
     heap_push,
@@ -75,11 +76,19 @@ def has_piece(address: int, number: int) -> bool:
 
 
 @inner
+def may_run(address: int, number: int) -> bool:
+    """Return whether a started operation's next piece may go now: there is one, and a bulk operation's depth allows."""
+    job = job_at(address)
+    flight = flights_at(job.flights)[number]
+    return has_piece(address, number) and (not flight.is_bulk or flight.outstanding < job.bulk_depth)
+
+
+@inner
 def resume(address: int, number: int) -> None:
     """Let an open operation's pieces go, if there are any."""
     job = job_at(address)
     flight = flights_at(job.flights)[number]
-    if flight.is_begun and not flight.is_running and has_piece(address, number):
+    if flight.is_begun and not flight.is_running and may_run(address, number):
         flight.is_running = True
         int64s(job.running_ring)[(job.running_first + job.running) % job.flights_size] = number
         job.running += 1
@@ -116,6 +125,9 @@ def admit(address: int, row: int) -> None:
     flight.first_fill = flight.last_fill = NONE
     flight.is_offered = flight.is_started = flight.is_begun = flight.is_running = False
     flight.is_reserved = flight.is_failed = flight.is_lane = flight.is_copied = flight.is_own = flight.is_file = False
+    flight.is_bulk, flight.is_waiting, flight.held_fills = False, False, 0
+    if job.bulk:
+        flight.is_bulk = flight.pieces > 1 and int8s(job.bulk)[row] != 0
     if flight.needs_data:
         heap_push(job.to_fill, entry_of(row, number))
     else:
@@ -176,11 +188,23 @@ def _release(address: int, row: int, now: int) -> None:
 def is_starved(address: int, now: int) -> bool:
     """Return whether a started or due write lacks data."""
     job = job_at(address)
-    if count_of(job.hungry):
+    if count_of(job.hungry) or _is_bulk_starved(address):
         return True
     if job.in_flight >= job.depth or not count_of(job.to_fill):
         return False
     return due_of(address, heap_least(job.to_fill), now) <= now
+
+
+@inner
+def _is_bulk_starved(address: int) -> bool:
+    """Return whether a started bulk write could have more in flight, but for its data."""
+    job = job_at(address)
+    for i in range(count_of(job.bulk_hungry)):
+        flight = flights_at(job.flights)[number_of(heap_item(job.bulk_hungry, i))]
+        out = flight.lane_out if flight.is_lane else flight.outstanding
+        if flight.first_fill == NONE and out < job.bulk_depth:
+            return True
+    return False
 
 
 @inner
@@ -198,6 +222,7 @@ def _is_blocked(address: int) -> bool:
     """Return whether all rows that are left, if any, wait for what is in flight."""
     job = job_at(address)
     waiting = count_of(job.to_start) + count_of(job.to_fill) + count_of(job.hungry) + count_of(job.ready)
+    waiting += count_of(job.bulk_hungry)
     return waiting + job.available + job.running == 0 and job.completed + job.in_flight < job.rows
 
 

@@ -29,7 +29,7 @@ POLLIN = 1
 WOKEN = 6
 """The user data of a completion that tells that a thread woke us."""
 FSYNC, READ_FIXED, WRITE_FIXED, POLL_ADD, FALLOCATE, OPENAT, CLOSE = 3, 4, 5, 6, 17, 18, 19
-READ, WRITE, UNLINKAT = 22, 23, 36
+READ, WRITE, FADVISE, UNLINKAT = 22, 23, 24, 36
 FIXED_FILE, LINK, HARDLINK, SKIP_SUCCESS = 1 << 0, 1 << 2, 1 << 3, 1 << 6
 """Flags of a request: `SKIP_SUCCESS` posts no completion unless it fails."""
 AT_FDCWD = -100

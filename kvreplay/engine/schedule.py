@@ -19,6 +19,7 @@ from kvreplay.engine import order, ready
 from kvreplay.engine.job import Flight, Job
 from kvreplay.engine.tables import ANSWER, BARRIER, FILL, FLIGHT, MOST_FLIGHTS, NONE, Tables
 from kvreplay.plan.plan import Plan
+from kvreplay.tiers.placement.hints import placing
 
 _SEEN = ["row", "op", "first", "end", "needed_end", "pieces", "has_io", "needs_data"]
 """What Python sees of an operation under way, in the order of `Flight`."""
@@ -75,12 +76,15 @@ class Schedule:
         pieces_a_fill: int = 1,
         early: int | None = None,
         ready_ns: Any = None,
+        write_streams: Sequence[int] = (),
+        bulk_depth: int | None = None,
     ) -> None:
         """Prepare to run `plan`: `due_ns` (int64) a row or None; by tier, whether data `moves` and its padding.
 
         Up to twice `ahead` buffers hold data before their operation is submitted, up to `early` of them (or half) for
         rows not yet due; a buffer holds up to `pieces_a_fill` pieces of one operation. `ready_ns` (int64 a row) takes
-        when the last operation that a row had to wait for completed.
+        when the last operation that a row had to wait for completed. `write_streams` says by tier how many streams a
+        request may name; `bulk_depth` pieces of a bulk row may be in flight.
         """
         self.rows, self.slots, self.depth = len(plan), 2 * ahead + 2, depth
         flights = max(1, min(self.rows, 2 * self.slots + depth + _READY_FLIGHTS, MOST_FLIGHTS))
@@ -92,13 +96,23 @@ class Schedule:
         job.pieces_a_fill, job.slots, job.flights_size = pieces_a_fill, self.slots, flights
         for name in ("op", "tier", "object_id", "offset", "length", "version"):
             setattr(job, name, tables.at(np.ascontiguousarray(getattr(plan, name))))
+        self._streams: Any = plan.stream if plan.stream is not None and any(write_streams) else None
+        self._write_streams = write_streams
+        if self._streams is not None:
+            job.stream = tables.at(np.ascontiguousarray(plan.stream))
+            job.write_streams = tables.at(np.array(write_streams, np.int64))
         job.due = 0 if due_ns is None else tables.at(np.ascontiguousarray(due_ns))
         job.ready_ns = 0 if ready_ns is None else tables.at(ready_ns)
         job.unmet = tables.at(plan.unmet.astype(np.int8))
         job.moves, job.paddings = tables.at(np.array(moves, np.int64)), tables.at(np.array(paddings, np.int64))
         # Memory that is not touched is not taken: of heaps and flights, few places are used at a time.
-        for name, size in (("ready", self.rows), ("to_fill", flights), ("to_start", flights), ("hungry", flights)):
+        for name in ("ready", "to_fill", "to_start", "hungry", "bulk_hungry"):
+            size = self.rows if name == "ready" else flights
             setattr(job, name, tables.numbers(np.empty(size, np.int64), 0))
+        job.bulk = 0 if plan.bulk is None else tables.at(np.ascontiguousarray(plan.bulk))
+        job.bulk_depth = min(depth, bulk_depth or depth)
+        # Twice what is in flight: the next data is made meanwhile.
+        job.bulk_fills = max(2, min(-(-2 * job.bulk_depth // pieces_a_fill), self.slots // 4))
         job.running_ring = tables.at(np.empty(flights, np.int64))
         job.free_flights = tables.numbers(np.arange(flights, dtype=np.int64)[::-1].copy(), flights)
         # The first are taken first, and again as soon as they are free: the others may never be touched.
@@ -132,7 +146,15 @@ class Schedule:
             pieces_a_fill=pieces_a_fill(depth, io_bytes),
             early=early_fills(depth, io_bytes),
             ready_ns=job.record.ready_ns,
+            write_streams=[0 if (of := placing(tier)) is None else of.write_streams for tier in job.tiers],
+            bulk_depth=job.bulk_depth,
         )
+
+    def stream_of(self, row: int, tier: int) -> int:
+        """Return which stream of its drive a write's requests name, from 1 on; 0: none."""
+        if self._streams is None or self._streams[row] < 0 or not self._write_streams[tier]:
+            return 0
+        return 1 + int(self._streams[row]) % self._write_streams[tier]
 
     @property
     def completed(self) -> int:

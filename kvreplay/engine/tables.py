@@ -28,8 +28,11 @@ def record(integers: str, booleans: str = "") -> np.dtype[Any]:
 
 
 JOB = record(
-    # Addresses of columns of the plan; `due` and `ready_ns` are 0 in a closed loop.
-    "op tier object_id offset length version unmet due ready_ns "
+    # Addresses of columns of the plan; `due` and `ready_ns` are 0 in a closed loop, `bulk` where no row is.
+    "op tier object_id offset length version unmet due ready_ns bulk "
+    # Address of int32 a row, the stream of a write (-1: none), and of int64 a tier, how many of them a request may
+    # name; 0 and 0 where nothing is placed.
+    "stream write_streams "
     # Addresses of what is known of each tier: whether data moves, its padding.
     "moves paddings "
     # Addresses of records.
@@ -38,6 +41,9 @@ JOB = record(
     "free_flights free_slots held "
     # Addresses of heaps: rows that wait no more, operations that lack data, may start, or started short of data.
     "ready to_fill to_start hungry "
+    # Address of a heap of started bulk writes that want data, the one of which least is made first; of `source`, the
+    # heap of the next buffer. How much of a bulk operation may be in flight, and how many buffers of data one may hold.
+    "bulk_hungry source bulk_depth bulk_fills "
     # Address of a ring of started operations with pieces that may go; how many they are, and where the first is.
     "running_ring running running_first flights_size "
     # What the engine is given, and how far it has come; `depth` grows with the buffers that are touched.
@@ -59,15 +65,18 @@ FLIGHT = record(
     "first_fill last_fill "
     # As a lane: flags and file of its requests, where the object begins in that file, requests out.
     # Copied: the object's address is `base`, copies are `lane_out`; when the last one yet was done.
-    "file base lane_out copied_ns",
+    "file base lane_out copied_ns "
+    # Buffers of data that a bulk write holds.
+    "held_fills",
     "has_io needs_data is_offered is_started is_begun is_running is_reserved is_failed is_lane is_copied is_own "
-    "is_file",
+    "is_file is_bulk is_waiting",
 )
 """An operation between becoming ready and completing.
 
 A lane is one whose pieces compiled code submits; it is `is_own` if compiled code finishes with it, too, and `is_file`
 if it is all there is to do on an object's own file: `file` is then its place in the ring. The pieces of one that is
-copied go to the threads that copy, and take no place of the queue.
+copied go to the threads that copy, and take no place of the queue. One that `is_bulk` saves or restores a checkpoint;
+it `is_waiting` in the heap of those that want data.
 """
 FILL = record("flight piece end at next")
 """A buffer of data: whose it is, its next piece and the one after its last, where the next begins, the next buffer."""

@@ -20,10 +20,12 @@ from kvreplay.engine.workers import Check
 from kvreplay.plan.plan import DELETE, WRITE
 from kvreplay.tiers.tier import NOWHERE, DeviceTier, RingExtents, Tier, on_ring
 
-_LONGEST_CHAIN = 4
+_LONGEST_CHAIN = 6
 _MODE = 0o600
 _OPENED, _GROWN, _MOVED, _SYNCED, _CLOSED, _UNLINKED = range(loop.WOKEN)
 """What a completion tells: the low bits of a request's user data."""
+_ADVISED = loop.FILE_OVER + 1
+"""The kernel refused advice; it is not told of its success."""
 _KIND_BITS, _KIND_MASK = loop.KIND_BITS, (1 << loop.KIND_BITS) - 1
 _DATASYNC = 1
 _CANNOT_GROW = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV)
@@ -48,8 +50,10 @@ class RingSubmitter(Submitter):
         return tier if isinstance(tier, RingExtents) else None
 
     def _way_of(self, tier: Tier | None) -> int:
-        if on_ring(tier) is not None:
-            return turn.BY_FILE if self._job.check is None else turn.BY_RING
+        files = on_ring(tier)
+        if files is not None:
+            is_plain = self._job.check is None and files.opened_advice is None
+            return turn.BY_FILE if is_plain else turn.BY_RING
         if isinstance(tier, RingExtents):
             return turn.BY_PYTHON if self._job.check is not None or tier.is_synced else turn.BY_EXTENT
         return super()._way_of(tier)
@@ -111,11 +115,13 @@ class RingSubmitter(Submitter):
         flags = files.ring_flags(flight.op)
         if flight.pieces == 1:
             self._ring.put_path(r.OPENAT, r.LINK | r.SKIP_SUCCESS, path, _MODE, flags, data | _OPENED, file=place + 1)
+            self._put_advice(place, files.opened_advice, data)
             if flight.has_io:
                 self._put_move(submission, token, r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS)
             self._put_close(flight, data)
             return
         self._ring.put_path(r.OPENAT, r.LINK, path, _MODE, flags, data | _OPENED, file=place + 1)
+        self._put_advice(place, files.opened_advice, data)
         if flight.op == WRITE:
             # Writes beyond a file's end go one by one; within what is allocated they run together.
             self._ring.put(
@@ -129,6 +135,12 @@ class RingSubmitter(Submitter):
                 data | _GROWN,
             )
         self._put_move(submission, token, r.FIXED_FILE)
+
+    def _put_advice(self, place: int, advice: int | None, data: int) -> None:
+        """Put advice on the pages of the file at `place`; what follows goes in any case."""
+        if advice is not None:
+            how = r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS
+            self._ring.put(r.FADVISE, how, place, 0, 0, 0, advice, data | _ADVISED)
 
     def _put_move(self, submission: Submission, token: int, flags: int) -> None:
         slot = submission.slot
@@ -150,6 +162,7 @@ class RingSubmitter(Submitter):
             0,
             token << _KIND_BITS | _MOVED,
             buffer,
+            0 if slot is None or flight.fd < 0 else self._schedule.stream_of(flight.row, self._tier_of[flight.row]),
         )
 
     def _place(self, submission: Submission) -> None:
@@ -209,6 +222,8 @@ class RingSubmitter(Submitter):
         if flight.op == WRITE and files is not None and files.is_synced:
             # Of one that fails the kernel posts no completion if it is to skip that of success.
             self._ring.put(r.FSYNC, r.FIXED_FILE | r.HARDLINK, flight.handle, 0, 0, 0, _DATASYNC, data | _SYNCED)
+        if files is not None:
+            self._put_advice(flight.handle, files.closing_advice, data)
         self._ring.put(r.CLOSE, 0, 0, 0, 0, 0, 0, data | _CLOSED, file=flight.handle + 1)
 
     def _close(self, submission: Submission, now_ns: int) -> None:

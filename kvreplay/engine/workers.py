@@ -25,6 +25,7 @@ from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.schedule import Fill, Submission
 from kvreplay.engine.tables import ASKED
 from kvreplay.plan.plan import DELETE
+from kvreplay.tiers.placement.hints import placing
 from kvreplay.tiers.tier import CopiedTier, DeviceTier, RingExtents, Tier, modelled, place
 from kvtrace.core.errors import DeviceError
 
@@ -131,6 +132,9 @@ class Workers:
         self._reads, self._writes = reads.views, writes.views
         self._tier_of, self._object = memoryview(job.plan.tier), memoryview(job.plan.object_id)
         self._version = memoryview(job.plan.version)
+        stream = job.plan.stream
+        self._placing = [None if stream is None else placing(t) for t in job.tiers]
+        self._stream = None if stream is None else memoryview(stream)
         self._models = [modelled(t) for t in job.tiers]
         self._submitted = memoryview(job.record.submitted_ns)
         self._extents, self._copies, self._places = extents, copies, places
@@ -280,7 +284,7 @@ class Workers:
                 if flight.op == DELETE:
                     tier.delete(object_id)
                 else:
-                    flight.handle = tier.begin(flight.op, object_id)
+                    flight.handle = self._begin(tier, flight, object_id)
                 if step.begins_more:
                     step.begins_more = False
                     self.tell(Opened(flight))
@@ -293,6 +297,13 @@ class Workers:
         if step.ends and flight.handle is not None:
             handle, flight.handle = flight.handle, None
             tier.end(flight.op, handle)
+
+    def _begin(self, tier: Tier, flight: Flight, object_id: int) -> Any:
+        """Begin an operation; a write as part of its stream, if it has one."""
+        placing = self._placing[self._tier_of[flight.row]]
+        if placing is not None and self._stream is not None and self._stream[flight.row] >= 0:
+            return placing.begin_in(self._stream[flight.row], object_id)
+        return tier.begin(flight.op, object_id)
 
     def _move(self, step: Step, submission: Submission, tier: Tier) -> None:
         flight = submission.flight

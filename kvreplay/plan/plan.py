@@ -25,8 +25,9 @@ COLUMNS = ("ts_ns", "op", "tier", "phase", "object_id", "offset_bytes", "length_
 MAX_OBJECT_ID = 2**31 - 2
 _ROWS_AT_FIRST = 1 << 20
 """Room that is made if a limit may end the trace at any row."""
+_BULK_PHASES = [enum_code(TRACE, "phase", p) for p in (Phase.SAVE, Phase.RESTORE)]
 _COPY_PHASES = [enum_code(TRACE, "phase", p) for p in (Phase.PROMOTE, Phase.STORE, Phase.DEMOTE)]
-_KEPT = {"op": "int8", "tier": "int8", "phase": "int8", "object_id": "int32", "stage": "int32"}
+_KEPT = {"op": "int8", "tier": "int8", "phase": "int8", "object_id": "int32", "stage": "int32", "stream": "int32"}
 """What is kept narrower than 64 bits while a trace is compiled; its values have been checked to fit."""
 
 
@@ -55,6 +56,10 @@ class Plan:
     barriers: tuple[Barriers, ...]
     alignments: Any
     """int64 a tier: to what its offsets and ends are padded."""
+    stream: Any = None
+    """int32: the stream that a write belongs to, -1 for none; None where the trace places nothing."""
+    bulk: Any = None
+    """uint8 a row: 1 if it saves or restores a checkpoint, which has a depth of its own; None if no row does."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -109,8 +114,8 @@ def compile_window(
     rows_at_first = reader.meta.rows or 0
     if limit != Limit():
         rows_at_first = min(rows_at_first, _ROWS_AT_FIRST if limit.rows is None else limit.rows)
-    taken = _Intake(path, len(reader.meta.tiers), alignments, limit, rows_at_first)
-    for batch in reader.batches(COLUMNS):
+    taken = _Intake(reader, path, alignments, limit, rows_at_first)
+    for batch in reader.batches(taken.names):
         taken.take(batch)
         if check_rows is not None:
             check_rows(taken.taken)
@@ -158,11 +163,12 @@ def _check_named(rows: dict[str, Any], shared: Mapping[int, tuple[Any, int]], pa
 class _Intake:
     """Takes batches of a trace, checks them, and keeps the rows that are to be replayed."""
 
-    def __init__(self, path: Path, tiers: int, alignments: dict[int, int], limit: Limit, rows: int) -> None:
+    def __init__(self, reader: Reader, path: Path, alignments: dict[int, int], limit: Limit, rows: int) -> None:
         import numpy as np
 
+        tiers, self.names = len(reader.meta.tiers), COLUMNS + ("stream",) * ("stream" in reader.extras)
         # As long as they are thought to get: memory that is not touched is not taken.
-        self._columns = {name: np.empty(rows, _KEPT.get(name, np.int64)) for name in ("row", *COLUMNS)}
+        self._columns = {name: np.empty(rows, _KEPT.get(name, np.int64)) for name in ("row", *self.names)}
         self.taken = 0
         self.rows, self.last_ns, self.moved_bytes, self.is_full = 0, 0, 0, False
         self.skipped: dict[int, int] = {}
@@ -177,7 +183,7 @@ class _Intake:
         """Take the rows of `batch` that are to be replayed."""
         import numpy as np
 
-        values = {name: _numbers(batch.column(name)) for name in COLUMNS}
+        values = {name: _numbers(batch.column(name)) for name in self.names}
         self._check(values)
         wanted = self._has_target[values["tier"]]
         count = self._admitted(values, wanted)
@@ -250,7 +256,9 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         # Reads of an object may run together; any other pair on it keeps its order, in whatever tiers they are.
         objects = dense(object_id)
         hazards = Barriers.build(objects.numbers, np.where(op == READ, np.int32(0), np.int32(ALONE)))
-        version = rows["version"] if "version" in rows else _versions(op, tier, objects, rows.pop("phase", None))
+        phase = rows.pop("phase", None)
+        version = rows["version"] if "version" in rows else _versions(op, tier, objects, phase)
+    bulk = None if phase is None else np.isin(phase, _BULK_PHASES).view(np.uint8)
     return Plan(
         row=rows["row"],
         ts_ns=rows["ts_ns"],
@@ -263,6 +271,8 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         unmet=stages.waits() + hazards.waits(),
         barriers=(stages, hazards),
         alignments=np.array(alignments, np.int64),
+        stream=rows.get("stream"),
+        bulk=bulk if bulk is not None and bulk.any() else None,
     )
 
 

@@ -201,6 +201,11 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
     notes += [
         f"tier {t.name} by --gds: {facts[t.name]['gds']['note']}" for t in setting.tiers if t and t.engine == "gds"
     ]
+    notes += [
+        f"tier {t.name}: the code for {'cuFile' if t.engine == 'gds' else 'GPUs'} was never tested on hardware"
+        for t in setting.tiers
+        if t and t.engine in ("gpu", "gds")
+    ]
     if summary.skipped_rows:
         skipped = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
         notes.append(f"skipped, because no --tier names them: {skipped}")
@@ -224,6 +229,9 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
         left = f"{summary.warmup.operations:,} operations of the warm-up (--warmup {summary.warmup.asked})"
         rest = "" if summary.warmup.first_measured_row is not None else "; NOTHING was measured after it"
         notes.append(f"no figure counts the {left}{rest}")
+    notes += [
+        f"tier {name}: the trace's streams of writes were NOT passed on: it takes none" for name in setting.unplaced
+    ]
     notes += _storage_notes(begun, {f.tier for f in summary.figures if f.op == Op.DELETE})
     if measured.probed is not None and measured.probed.reason is not None:
         notes.append(f"left out the probes: {measured.probed.reason}")
@@ -263,6 +271,16 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:
         notes.append(
             "preconditioned in vain, perhaps: a target is mounted with discard, so the file's blocks were freed"
         )
+    notes += [
+        f"{facts['target']} (tier {name}): the trace's streams of writes were "
+        + (
+            f"passed on by {streams['applied']}: {streams['numbers']}; what the drive makes of them is not seen"
+            if streams["applied"]
+            else f"NOT passed on: {streams['why_not']}"
+        )
+        for name, facts in begun.drives()
+        if (streams := facts.get("streams")) is not None
+    ]
     devices = [str(drive["device"]) for drive in drives if drive.get("device") is not None]
     return notes + [
         f"several drives lie on one device, {device}: their figures, and what it read and wrote, cannot be told apart"

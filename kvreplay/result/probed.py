@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from kvreplay.tiers.host import device_number
 from kvreplay.tiers.tier import Tier, drives_of
 from kvtrace.core.app import log
 from kvtrace.core.errors import DeviceError, ProbeUnavailable
+from kvtrace.core.run.programs import argv_of
 from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE, ProbesNote
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.tables import open_table
@@ -145,7 +145,7 @@ def _stderr(process: subprocess.Popen[str]) -> IO[str]:
 
 
 def _command(config: Config, tiers: list[Tier | None], directory: Path, *, is_of_all: bool) -> list[str]:
-    command = [sys.executable, "-m", "kvreplay.cli", "probe", "-o", str(directory)]
+    command = argv_of("kvreplay", "probe", "-o", str(directory))
     if not is_of_all:
         command += ["--pid", str(os.getpid())]
     for device in _devices(tiers):

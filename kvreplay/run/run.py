@@ -190,6 +190,7 @@ class _Run:
                 record,
                 self.data.fill,
                 setting.config.on_error == "stop",
+                bulk_depth=setting.config.bulk_depth,
                 check=verifier.check if verifier else None,
                 start=self.together,
             )

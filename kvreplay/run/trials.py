@@ -16,7 +16,6 @@ from kvreplay.result.manifest import status_of
 from kvreplay.result.verdict import reached_of
 from kvreplay.run.run import FinishedRun, replay
 from kvreplay.run.watch import Watching
-from kvreplay.tiers.tier import Tier
 from kvtrace import __version__
 from kvtrace.core import statistics
 from kvtrace.core.errors import ConfigError, KvError
@@ -137,6 +136,79 @@ def _shown(judged: list[RunVerdict | None], at: int) -> str:
     return "-" if rate is None else reached_of(rate)
 
 
+class Trials:
+    """One replay, done several times into trial-1 and on of one folder."""
+
+    def __init__(
+        self,
+        config: Config,
+        trace: Path,
+        output: Path,
+        argv: list[str],
+        count: int,
+        *,
+        is_forced: bool = False,
+        show: Callable[[str, int], Any] | None = None,
+        watching: Watching | None = None,
+    ) -> None:
+        """Plan `count` trials of `config` in `output`; what a replay would refuse leaves no folder behind.
+
+        Raises:
+            ConfigError, TraceError, DeviceError: they cannot be done.
+
+        """
+        if not 1 <= count <= MAX_TRIALS:
+            raise ConfigError(f"--trials {count}: give 1 to {MAX_TRIALS}")
+        check(config)
+        self.asked, self.runs = count, list[RunFile]()
+        self.error: KvError | None = None
+        """Why a trial is partial, or that operations failed."""
+        self._tiers = make_tiers(config, open_table(trace, TRACE).meta, trace, output)
+        self._config, self._trace, self._output, self._argv = config, trace, output, argv
+        self._is_forced, self._show, self._watching = is_forced, show, watching
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the last trial was: no other may follow it."""
+        return bool(self.runs) and self.runs[-1].status == "partial"
+
+    def go_on(self) -> tuple[Path, FinishedRun]:
+        """Do the next trial; return its folder and how it ended."""
+        if not self.runs:
+            tables.make_directory(self._output, TRIALS_FILE)
+            tables.remove_stale(self._output, {_folder(i) for i in range(self.asked)})
+        folder = self._output / _folder(len(self.runs))
+        forced, watching = self._is_forced, self._watching
+        outcome = replay(
+            self._config, self._trace, folder, self._argv, is_forced=forced, show=self._show, watching=watching
+        )
+        self.runs.append(outcome.run)
+        self.error = outcome.error if self.is_cut_short else self.error or outcome.error
+        return folder, outcome
+
+    def write(self) -> TrialSet:
+        """Return what the trials came to, of which there must be one, and write it to trials.json."""
+        found = quantities(self.runs)
+        warnings = disagreements(found)
+        trials = TrialSet(
+            asked=self.asked,
+            runs=[_folder(i) for i in range(len(self.runs))],
+            quantities=found,
+            status="partial" if self.is_cut_short else status_of(self.error),
+            verdict=trials_verdict(self.runs, warnings),
+            verdicts=[r.summary.verdict for r in self.runs],
+            warnings=warnings,
+            simulated_tiers=[t.name for t in self._tiers if t is not None and t.is_simulated],
+        )
+        content = {"program": "kvreplay", "version": __version__, "argv": self._argv} | msgspec.to_builtins(trials)
+        write_json(self._output / TRIALS_FILE, content)
+        return trials
+
+
+def _folder(index: int) -> str:
+    return f"trial-{index + 1}"
+
+
 def run_trials(
     config: Config,
     trace: Path,
@@ -155,51 +227,12 @@ def run_trials(
         what they came to, which `output`/trials.json holds too, and why it is partial or None.
 
     """
-    if not 1 <= count <= MAX_TRIALS:
-        raise ConfigError(f"--trials {count}: give 1 to {MAX_TRIALS}")
     tables.check_output(output, is_forced=is_forced)
-    # What a replay would refuse must not leave a directory behind.
-    check(config)
-    tiers = make_tiers(config, open_table(trace, TRACE).meta, trace, output)
-    done_runs: list[RunFile] = []
-    error: KvError | None = None
-    for number in range(1, count + 1):
-        run = output / f"trial-{number}"
-        if number == 1:
-            tables.make_directory(output, TRIALS_FILE)
-            tables.remove_stale(output, {f"trial-{i + 1}" for i in range(count)})
-        outcome = replay(config, trace, run, argv, is_forced=is_forced, show=show, watching=watching)
-        done_runs.append(outcome.run)
+    trials = Trials(config, trace, output, argv, count, is_forced=is_forced, show=show, watching=watching)
+    for _ in range(count):
+        folder, outcome = trials.go_on()
         if done is not None:
-            done(run, outcome)
-        if outcome.run.status == "partial":
-            error = outcome.error
+            done(folder, outcome)
+        if trials.is_cut_short:
             break
-        error = error or outcome.error
-    return write_trials(output, argv, count, done_runs, tiers, error), error
-
-
-def write_trials(
-    output: Path,
-    argv: list[str],
-    asked: int,
-    runs: Sequence[RunFile],
-    tiers: Sequence[Tier | None],
-    error: KvError | None,
-) -> TrialSet:
-    """Return what the `runs`, in trial-1 of `output` and on, came to, and write it to trials.json there."""
-    found = quantities(runs)
-    warnings = disagreements(found)
-    trials = TrialSet(
-        asked=asked,
-        runs=[f"trial-{i + 1}" for i in range(len(runs))],
-        quantities=found,
-        status="partial" if runs[-1].status == "partial" else status_of(error),
-        verdict=trials_verdict(runs, warnings),
-        verdicts=[r.summary.verdict for r in runs],
-        warnings=warnings,
-        simulated_tiers=[t.name for t in tiers if t is not None and t.is_simulated],
-    )
-    content = {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(trials)
-    write_json(output / TRIALS_FILE, content)
-    return trials
+    return trials.write(), trials.error

@@ -21,6 +21,7 @@ import msgspec
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.devices import claim_device, firmware, logical_block_bytes
 from kvreplay.tiers.host import filesystem_facts
+from kvreplay.tiers.placement import hints
 from kvreplay.tiers.space import Header, Space, decode_header, encode_header
 from kvreplay.tiers.tier import NOWHERE, Holding, Region, StorageOptions, place
 from kvtrace.core.errors import DeviceError
@@ -48,6 +49,7 @@ class ExtentTier:
         self.is_device = path.is_block_device()
         self.is_synced, self.is_discarding = options.fsync == "close", options.is_discarding and self.is_device
         self.alignment = max(directio.ALIGNMENT, logical_block_bytes(path) if self.is_device else 0)
+        self.write_streams, self._is_placed = 0, False
         self.written_first_bytes = 0
         """Laid out before the replay, because it was not written yet; without what was populated."""
         self._holding = Holding([0])
@@ -185,8 +187,31 @@ class ExtentTier:
         starts = self._space.starts(objects)
         return np.where(starts < 0, NOWHERE, place(self._fd, starts))
 
+    def place(self) -> None:
+        """Note how many streams the device offers."""
+        self._is_placed = True
+        if self.is_device and self._options.is_direct:
+            self.write_streams = hints.device_streams(self._path)
+
+    def _placement(self) -> dict[str, Any]:
+        """Return how streams are passed on, or why not."""
+        why_not = None
+        if not self.is_device:
+            why_not = "its objects share one file, which has one hint"
+        elif not self._options.is_direct:
+            why_not = "buffered writes of a device carry none"
+        elif self.engine != "uring":
+            why_not = "only io_uring carries them, and this is --engine threads"
+        elif not self.write_streams:
+            why_not = "the kernel offers no write streams there (queue/max_write_streams: FDP, Linux 6.16 or later)"
+        return hints.facts(None, 0, why_not) if why_not else hints.facts(hints.STREAMED, self.write_streams)
+
     def begin(self, op: int, object_id: int) -> tuple[int, int]:
         """Return the object's extent."""
+        return self.ring_extent(object_id)
+
+    def begin_in(self, stream: int, object_id: int) -> tuple[int, int]:
+        """Return the object's extent: plain calls carry no stream."""
         return self.ring_extent(object_id)
 
     def write(self, handle: tuple[int, int], offset: int, data: memoryview) -> None:
@@ -224,6 +249,7 @@ class ExtentTier:
             "highest_bytes": None if self._space is None else self._space.highest_bytes,
             "written_first_bytes": self.written_first_bytes,
             "deletes": "discard" if self.is_discarding else FREED_ONLY,
+            **({"streams": self._placement()} if self._is_placed else {}),
             **self._found,
         }
 

@@ -20,6 +20,7 @@ from kvreplay.tiers import claims, directio
 from kvreplay.tiers.devices import firmware
 from kvreplay.tiers.host import filesystem_facts
 from kvreplay.tiers.layout import MEANINGS, FileLayout, make_directories, path_function
+from kvreplay.tiers.placement import hints
 from kvreplay.tiers.tier import Holding, Region, RingFiles, StorageOptions
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
@@ -33,12 +34,15 @@ class FileTier:
     alignment = directio.ALIGNMENT
     is_simulated = False
     has_ring = True
+    write_streams = 0
 
     def __init__(self, name: str, directory: Path, options: StorageOptions) -> None:
         """Store the tier `name` below `directory`."""
         self.engine = "threads"
         self.name, self.target, self._options = name, str(directory), options
         self._directory, self.is_synced = directory, options.fsync == "close"
+        self.opened_advice = None if options.advice == "none" else os.POSIX_FADV_SEQUENTIAL
+        self.closing_advice = os.POSIX_FADV_DONTNEED if options.advice == "dontneed" else None
         direct = os.O_DIRECT if options.is_direct else 0
         self._read_flags = os.O_RDONLY | os.O_CLOEXEC | direct
         self._write_flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct
@@ -47,9 +51,14 @@ class FileTier:
         self._scratch_fd = -1
         self._filesystem: dict[str, Any] = {}
         self._firmware: str | None = None
+        self._streams: dict[str, Any] | None = None
 
     def expect(self, holding: Holding) -> None:
         """Do nothing: files grow and go as they are written and deleted."""
+
+    def place(self) -> None:
+        """Let threads do the writes: a ring's requests cannot give a file the hint that stands for its stream."""
+        self.has_ring, self._streams = False, {}
 
     def open(self, peak_bytes: int) -> None:
         """Claim the directory, remove leftovers, check the space, and confirm O_DIRECT."""
@@ -67,6 +76,11 @@ class FileTier:
             )
         if self._options.is_direct:
             self._direct = directio.probe(scratch, self.target)
+        if self._streams is not None:
+            why_not = hints.why_no_hint(str(scratch))
+            self._streams = (
+                hints.facts(None, 0, why_not) if why_not else hints.facts(hints.HINTED, len(hints.LIFETIMES))
+            )
         make_directories(self._options.layout, str(scratch))
         self._path_of = path_function(self._options.layout, str(scratch))
         self._scratch_fd = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -110,7 +124,19 @@ class FileTier:
     def begin(self, op: int, object_id: int) -> int:
         """Open the object's file."""
         flags = self._write_flags if op == _WRITE else self._read_flags
-        return os.open(self.path(object_id), flags, 0o600)
+        return self._advised(os.open(self.path(object_id), flags, 0o600))
+
+    def _advised(self, fd: int) -> int:
+        if self.opened_advice is not None:
+            os.posix_fadvise(fd, 0, 0, self.opened_advice)
+        return fd
+
+    def begin_in(self, stream: int, object_id: int) -> Any:
+        """Open the object's file to be written, and give it the hint that stands for `stream`."""
+        handle = self.begin(_WRITE, object_id)
+        if self._streams and self._streams["applied"]:
+            hints.set_hint(handle.fd if isinstance(handle, _Temporary) else handle, stream)
+        return handle
 
     def write(self, handle: int, offset: int, data: memoryview) -> None:
         """Write all of `data`."""
@@ -125,6 +151,8 @@ class FileTier:
         try:
             if op == _WRITE and self._options.fsync == "close":
                 os.fdatasync(handle)
+            if self.closing_advice is not None:
+                os.posix_fadvise(handle, 0, 0, self.closing_advice)
         finally:
             os.close(handle)
 
@@ -139,9 +167,11 @@ class FileTier:
             "is_direct": self._options.is_direct,
             "direct_io": msgspec.to_builtins(self._direct),
             "fsync": self._options.fsync,
+            "fadvise": self._options.advice,
             "alignment_bytes": self.alignment,
             "layout": MEANINGS[self._options.layout],
             "removed_leftover_files": self._claim.found_leftovers if self._claim else None,
+            **({} if self._streams is None else {"streams": self._streams}),
             **self._filesystem,
             "device_firmware": self._firmware,
         }
@@ -196,7 +226,8 @@ class VllmFiles(FileTier):
         os.access(path, os.F_OK)
         name = f"{path}_{self._suffix()}.tmp"
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - measured
-        return _Temporary(os.open(name, self._write_flags | os.O_EXCL | os.O_TRUNC, 0o600), path, name)
+        fd = self._advised(os.open(name, self._write_flags | os.O_EXCL | os.O_TRUNC, 0o600))
+        return _Temporary(fd, path, name)
 
     def _suffix(self) -> int:
         """Return a number of the calling thread's own."""

@@ -81,10 +81,25 @@ class SeveralDrives:
         """Make room on the object's drive."""
         self._drives[self._of[object_id]].reserve(object_id, end)
 
+    @property
+    def write_streams(self) -> int:
+        """How many streams a request may name on each drive."""
+        return min(int(drive.write_streams) for drive in self._drives)
+
+    def place(self) -> None:
+        """Let each drive know that writes have streams."""
+        for drive in self._drives:
+            drive.place()
+
     def begin(self, op: int, object_id: int) -> tuple[Any, Any]:
         """Begin on the object's drive."""
         drive = self._drives[self._of[object_id]]
         return drive, drive.begin(op, object_id)
+
+    def begin_in(self, stream: int, object_id: int) -> tuple[Any, Any]:
+        """Begin to write on the object's drive, in a stream."""
+        drive = self._drives[self._of[object_id]]
+        return drive, drive.begin_in(stream, object_id)
 
     def write(self, handle: tuple[Any, Any], offset: int, data: memoryview) -> None:
         """Write all of `data`."""
@@ -125,6 +140,16 @@ class SeveralDirectories(SeveralDrives):
     def has_ring(self) -> bool:
         """Whether a ring may do operations on all."""
         return all(drive.has_ring for drive in self._drives)
+
+    @property
+    def opened_advice(self) -> int | None:
+        """What to advise of a file's pages once it is open."""
+        return self._drives[0].opened_advice
+
+    @property
+    def closing_advice(self) -> int | None:
+        """And before it is closed."""
+        return self._drives[0].closing_advice
 
     def path(self, object_id: int) -> str:
         """Return where an object lies."""

@@ -19,6 +19,8 @@ class StorageOptions:
     """O_DIRECT for files; false only for `--buffered`."""
     fsync: str = "never"
     """`never`, or `close`: fdatasync before a written file is closed, within the operation's time."""
+    advice: str = "none"
+    """What buffered files are advised by posix_fadvise: `none`, `sequential` when one is opened, or `dontneed`."""
     is_kept: bool = False
     """Leave files at the end."""
     is_destroying: bool = False
@@ -204,6 +206,10 @@ class RingTier(Protocol):
     """Whether a written file is synchronized before it is closed."""
     has_ring: bool
     """Whether a ring may do its operations; not where they are to be certain calls of the system."""
+    opened_advice: int | None
+    """What to advise of a file's pages once it is open, for posix_fadvise(2); None: nothing."""
+    closing_advice: int | None
+    """And before it is closed."""
 
     def ring_path(self, object_id: int) -> bytes:
         """Return the path of the object's file."""

@@ -16,6 +16,8 @@ from kvtrace.core.units import format_bytes, format_count, format_duration
 if TYPE_CHECKING:
     from kvtrace.core.document.document import Document, ReportTable
 
+_STREAMS_SHOWN = 8
+
 
 @takes_groups
 def gen(
@@ -82,6 +84,14 @@ def _unstored(tiers: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def _in_streams(tier: dict[str, Any]) -> str:
+    """Return what was written to each stream of a tier, those with the most bytes first."""
+    most = sorted(tier["streams"], key=lambda stream: -stream["written_bytes"])
+    parts = [f"{of['stream']} ({of['holds']}) {format_bytes(of['written_bytes'])}" for of in most[:_STREAMS_SHOWN]]
+    rest = f" and {len(most) - _STREAMS_SHOWN} more" if len(most) > _STREAMS_SHOWN else ""
+    return f"{tier['name']}: written by stream: {', '.join(parts) or 'nothing'}{rest}"
+
+
 def _document(summary: dict[str, Any]) -> Document:
     """Return what the simulation counted as a document."""
     from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
@@ -116,6 +126,7 @@ def _document(summary: dict[str, Any]) -> Document:
         worn.append(line + " (this trace's rate, kept up)")
     worn += _of_offers(stats)
     worn += _unstored(stats["tiers"])
+    worn += [_in_streams(tier) for tier in stats["tiers"] if "streams" in tier]
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
         f"seed {summary['seed']}, {format_count(stats['requests'])} requests"

@@ -36,7 +36,8 @@ SECTIONS = {
     "Source": "source block-tokens time-unit tokenizer max-conversations max-input-tokens over-limit conversation-rate "
     "live-conversations cycle-ids cycles jitter time-scale",
     "Arrivals": "turns request-rate arrivals burstiness amplitude day",
-    "Load": "as-fast-as-possible io-bytes engine buffered gds fsync layout queue-depths speeds jobs",
+    "Load": "as-fast-as-possible io-bytes pool checkpoint-depth engine buffered gds fsync fadvise layout queue-depths "
+    "speeds jobs",
     "Limits": "from to busiest whole max-requests max-runtime warmup on-error trials pause capacity",
     "Target": "target destroy-data overwrite-signature discard precondition keep space huge-pages fio-version "
     "log-version bucket host hosts",

@@ -48,6 +48,8 @@ class Phase(StrEnum):
     EVICT = "evict"
     RETRIEVE = "retrieve"
     OTHER = "other"
+    SAVE = "save"
+    RESTORE = "restore"
 
 
 PHASE_MEANINGS: Final[dict[str, str]] = {
@@ -61,6 +63,8 @@ PHASE_MEANINGS: Final[dict[str, str]] = {
     Phase.EVICT: "deleted to make room",
     Phase.RETRIEVE: "document KV read for retrieval-augmented generation",
     Phase.OTHER: "a reason that the imported source gives and this set does not know",
+    Phase.SAVE: "a part of a training checkpoint written",
+    Phase.RESTORE: "a part of a training checkpoint read back, after a failure",
 }
 
 
@@ -195,7 +199,8 @@ TRACE: Final = Table("trace", "One row an operation on an object, in the order i
 OBJECTS: Final = Table("objects", "What each object_id of a trace stands for, in order of object_id.", (
     Column("object_id", "int64", "id", "dense number of the object, from 0"),
     Column("key", "string", "name", "the object's name in a store; unique within a trace, no spaces"),
-    Column("kind", "enum", "class", "what it holds", values=("chunk", "turn", "layer", "document", "other", "prompt")),
+    Column("kind", "enum", "class", "what it holds", values=("chunk", "turn", "layer", "document", "other", "prompt",
+                                                              "checkpoint")),
     Column("size_bytes", "int64", "bytes", "its full size; null if unknown", nullable=True),
 ))
 

@@ -72,26 +72,25 @@ def parse_rate_per_s(text: str) -> float:
 
 def format_bytes(count: float | None) -> str:
     """Return `count` bytes in binary units, three significant digits; null as a dash."""
-    if count is None:
-        return "-"
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if abs(round(value, _decimals(value))) < 1024 or unit == "PiB":  # noqa: PLR2004 - the unit itself
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.{_decimals(value)}f} {unit}"
-        value /= 1024
-    raise AssertionError
+    return _scaled(count, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"), 1024)
 
 
 def format_decimal_bytes(count: float | None) -> str:
     """Return `count` bytes in decimal units, as drives are sold, three significant digits; null as a dash."""
-    if count is None:
+    return _scaled(count, ("B", "kB", "MB", "GB", "TB", "PB"), 1000)
+
+
+def _scaled(value: float | None, units: tuple[str, ...], step: int) -> str:
+    """Return `value` in the first of `units`, each `step` times the one before, in which it is less than `step`."""
+    if value is None:
         return "-"
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
-        if abs(round(value, _decimals(value))) < 1000 or unit == "PB":  # noqa: PLR2004 - the unit itself
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.{_decimals(value)}f} {unit}"
-        value /= 1000
-    raise AssertionError
+    scaled, last = float(value), units[-1]
+    for unit in units:
+        if unit == last or abs(round(scaled, _decimals(scaled))) < step:
+            break
+        scaled /= step
+    # Bytes are whole.
+    return f"{scaled:.{0 if unit == 'B' else _decimals(scaled)}f} {unit}"
 
 
 def format_duration(ns: float | None) -> str:
@@ -109,14 +108,7 @@ def format_duration(ns: float | None) -> str:
 
 def format_rate(bytes_per_s: float | None) -> str:
     """Return a bandwidth in decimal units, as drives are sold; null as a dash."""
-    if bytes_per_s is None:
-        return "-"
-    value = float(bytes_per_s)
-    for unit in ("B/s", "kB/s", "MB/s", "GB/s"):
-        if abs(round(value, _decimals(value))) < 1000 or unit == "GB/s":  # noqa: PLR2004 - the unit itself
-            return f"{value:.{_decimals(value)}f} {unit}"
-        value /= 1000
-    raise AssertionError
+    return _scaled(bytes_per_s, ("B/s", "kB/s", "MB/s", "GB/s"), 1000)
 
 
 def format_rate_of(reached: float, asked: float) -> str:

@@ -27,11 +27,14 @@ from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Entry, as_config
 from kvtrace.sim.setup import Load
 from kvtrace.sim.simulation import Flush, Simulation
+from kvtrace.sim.tiers.streams import StreamLabels
 from kvtrace.users.workload import notes as workload_notes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+STREAMED = ("stream",)
+"""The extra column of a trace whose writes are told apart."""
 _OBJECT_ROWS = 1 << 18
 # Of rows that wait to be encoded, each some 45 bytes: about as many as are encoded at once, a row group, so that
 # neither thread often waits for the other.
@@ -56,7 +59,8 @@ def write(
         raise ConfigError(f"--requests-out {requests_path}: the trace or its objects go there; name another file")
     with ExitStack() as stack:
         # The trace is entered first and so renamed last: when it is there, all is there.
-        trace = stack.enter_context(create(path, TRACE, describe(TRACE)))
+        labels = StreamLabels(simulation) if any(tier.has_streams for tier in simulation.preset.tiers) else None
+        trace = stack.enter_context(create(path, TRACE, describe(TRACE), STREAMED if labels else ()))
         objects = stack.enter_context(create(objects_path(path), OBJECTS, describe(OBJECTS)))
         log = stack.enter_context(create(requests_path, REQUESTS, describe(REQUESTS))) if requests_path else None
         kind = "layer" if simulation.layers > 1 else simulation.preset.entry.value
@@ -66,25 +70,42 @@ def write(
             for batch in own_table.batches(requests, _arrived(simulation.load)):
                 log.write(batch)
 
-        _run(simulation, _encoder(simulation, kind, trace, objects, log), progress)
+        _run(simulation, _encoder(simulation, kind, trace, objects, log, labels), progress)
         if requests is not None and log is not None and (arrivals := simulation.arrivals()) is not None:
             for batch in own_table.batches_as_arrived(requests, *arrivals):
                 log.write(batch)
+        stats = _stats(simulation, labels)
         for writer in (trace, objects, log):
             if writer is not None:
-                writer.update(stats=simulation.stats())
+                writer.update(stats=stats)
                 writer.finish()
     return trace.meta
 
 
+def _stats(simulation: Simulation, labels: StreamLabels | None) -> dict[str, Any]:
+    """Return what was counted, with what each stream holds if there are any."""
+    stats = simulation.stats()
+    if labels is not None:
+        stats["tiers"] = [tier | labels.counts(t) for t, tier in enumerate(stats["tiers"])]
+    return stats
+
+
 def _encoder(
-    simulation: Simulation, kind: str, trace: Writer, objects: Writer, log: Writer | None
+    simulation: Simulation,
+    kind: str,
+    trace: Writer,
+    objects: Writer,
+    log: Writer | None,
+    labels: StreamLabels | None,
 ) -> Callable[[Flush], None]:
     """Return what writes a flush to the tables, and gives its memory back once that is encoded."""
     taken: deque[tuple[int, Flush]] = deque()
 
     def encode(flush: Flush) -> None:
-        trace.write(trace_batch(flush.rows))
+        if labels is None:
+            trace.write(trace_batch(flush.rows))
+        else:
+            trace.write(trace_batch(flush.rows | {"stream": labels.label(flush)}, STREAMED))
         for of_kind, sizes in _runs(kind, flush):
             objects.write(object_batch(objects.rows, of_kind, sizes))
         if log is not None and len(flush.log):
@@ -121,19 +142,22 @@ def _run(simulation: Simulation, encode: Callable[[Flush], None], progress: Call
             future.result()
 
 
-def trace_batch(rows: dict[str, Any]) -> pa.RecordBatch:
+def trace_batch(rows: dict[str, Any], extras: tuple[str, ...] = ()) -> pa.RecordBatch:
     """Return rows of the simulation, arrays by column, as a record batch that shares their memory."""
     import pyarrow as pa
 
     is_background = rows["request_id"] < 0
     columns = {"offset_bytes": np.zeros(len(is_background), np.int64)} | rows
+    schema = arrow_schema(TRACE, extras)
     arrays = []
-    for field in arrow_schema(TRACE):
+    for field in schema:
         if pa.types.is_dictionary(field.type):
             arrays.append(enum_array(TRACE, field.name, columns[field.name]))
+        elif field.name in extras:
+            arrays.append(pa.array(columns[field.name], mask=columns[field.name] < 0 if field.nullable else None))
         else:
             arrays.append(pa.array(columns[field.name], mask=is_background if field.nullable else None))
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(TRACE))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:

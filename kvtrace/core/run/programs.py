@@ -20,6 +20,11 @@ class ProgramError(KvError):
         self.exit_code = exit_code
 
 
+def argv_of(program: str, *arguments: str) -> list[str]:
+    """Return what starts `program` with `arguments` in this interpreter."""
+    return [sys.executable, "-m", f"{program}.cli", *arguments]
+
+
 def run_program(program: str, arguments: Sequence[str], *, is_shown: bool = False) -> None:
     """Run `program` with `arguments`; what it prints is shown only if `is_shown`, its notes are logged.
 
@@ -27,7 +32,7 @@ def run_program(program: str, arguments: Sequence[str], *, is_shown: bool = Fals
         ProgramError: it left with an error.
 
     """
-    argv, command = [sys.executable, "-m", f"{program}.cli", *arguments], shlex.join([program, *arguments])
+    argv, command = argv_of(program, *arguments), shlex.join([program, *arguments])
     sys.stdout.flush()
     with progress(command):
         done = subprocess.run(  # noqa: S603 - our own program

@@ -21,6 +21,7 @@ MAX_LATENCY_NS = 10**12
 MIN_POLL_NS = 10**6
 MAX_COUNT = 1_000_000
 MAX_WAITING = 10_000_000
+MAX_STREAMS = 2**15 - 1
 IN_ORDER = (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.TTL)
 """Policies that change nothing when asked what they would give up."""
 
@@ -49,6 +50,25 @@ class Recency(StrEnum):
     for needs all before it. As the request ends, they count as used once more. In tiers that evict by lru."""
     TAIL_FIRST_AT_END = "tail-first-at-end"
     """Likewise, but only as the request ends; until then as head-first."""
+
+
+class Streams(StrEnum):
+    """What tells the writes of a tier apart, so that a drive may keep those together that go together."""
+
+    NONE = "none"
+    """Nothing: writes have no stream."""
+    USER_KIND = "user-kind"
+    """The kind of user: chatbot, coding, document, trace."""
+    QOS = "qos"
+    """The service class."""
+    SESSION = "session"
+    """The conversation: its number, in turn."""
+    PHASE = "phase"
+    """Why it is written: computed, generated, promoted, demoted, there before."""
+    AGE = "age"
+    """How long ago the object was first written to any tier: under 1 s, 10 s, 1 min, 10 min, 1 h, or more."""
+    OBJECT_KIND = "object-kind"
+    """What is written: a chunk or turn, a system prompt, a document, a bucket."""
 
 
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,11 +148,21 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is made object by object."""
     looks_past_miss: bool = False
     """Each object of a prompt that no faster tier has is looked up here, not only up to the first miss."""
+    streams: Streams = Streams.NONE
+    """What tells its writes apart, for placement on the drive (FDP handles, write hints): the trace's column `stream`.
+    By user-kind, qos and session, a write that serves no request goes with the one that wrote the object last."""
+    stream_count: int = 8
+    """Streams that the drive has; what has a higher number begins again at 0."""
 
     @property
     def capacity_bytes(self) -> int | None:
         """The capacity in bytes; null without a bound."""
         return bytes_of(self.capacity)
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether its writes are told apart."""
+        return self.streams is not Streams.NONE
 
     @property
     def rates_bytes_per_s(self) -> tuple[int, int]:
@@ -174,6 +204,7 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     "store_queue": ("heartbeat",),
     "bucket_objects": ("bucket_bytes", "bucket_key_bytes", "bucket_meta_bytes"),
     "admission": ("admission_count", "admission_decay", "admission_window"),
+    "streams": ("stream_count",),
     **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss"), ()),
 }
 """Knobs that mean nothing while the one they belong to is at its default."""
@@ -188,6 +219,7 @@ TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
     "TierSetting.bucket_meta_bytes": (0, MAX_COUNT),
     "TierSetting.admission_count": (1, MAX_COUNT),
     "TierSetting.admission_window": (1, MAX_COUNT),
+    "TierSetting.stream_count": (1, MAX_STREAMS),
 }
 """The smallest and largest value of each field that has one, by class and name."""
 
@@ -210,6 +242,11 @@ def _check_waiting(tier: TierSetting, name: str, require: Callable[[bool, str], 
     require(
         0 < (bytes_of(tier.bucket_bytes) or 0) <= MAX_CAPACITY_BYTES,
         f"{name}.bucket_bytes(={tier.bucket_bytes}) must be > 0, and at most {MAX_CAPACITY_BYTES}",
+    )
+    require(
+        not tier.bucket_objects or tier.streams not in (Streams.USER_KIND, Streams.QOS, Streams.SESSION),
+        f"{name}.streams={tier.streams}: a bucket holds objects of many requests; streams may be phase, age or "
+        "object-kind there",
     )
     require(
         not (tier.bucket_objects and tier.admission is Admission.TINYLFU),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,9 @@ def held(tier: ExtentTier, obj: int, length: int) -> bytes:
 
 @needs_uring
 @pytest.mark.parametrize("depth", [1, 3, 32])
-@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize(("is_open", "bulk_depth"), [(False, None), (True, None), (False, 2), (True, 2)])
 def test_in_any_mixture_order_is_kept_and_what_lies_there_is_what_was_written_last(
-    space: ExtentTier, tmp_path: Path, depth: int, is_open: bool
+    space: ExtentTier, tmp_path: Path, depth: int, is_open: bool, bulk_depth: int | None
 ) -> None:
     (tmp_path / "d").mkdir()
     files = FileTier("files", tmp_path / "d", StorageOptions(is_direct=False))
@@ -107,8 +108,9 @@ def test_in_any_mixture_order_is_kept_and_what_lies_there_is_what_was_written_la
                 versions[obj] = versions.get(obj, 0) + 1
     ts = sorted(rng.randrange(20_000_000) for _ in rows)
     plan = plan_of(rows, ts)
+    plan = replace(plan, bulk=(plan.length > IO * (bulk_depth or 100)).astype(np.uint8))
     try:
-        driven, record = drive(plan, tiers, depth, plan.ts_ns if is_open else None)
+        driven, record = drive(plan, tiers, depth, plan.ts_ns if is_open else None, bulk_depth=bulk_depth)
     finally:
         files.close()
         memory.close()

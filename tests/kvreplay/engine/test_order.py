@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +43,26 @@ class Simulation:
     """Runs a schedule with a clock of its own; every step is chosen by `rng`."""
 
     def __init__(
-        self, plan: Plan, depth: int, rng: random.Random, *, ahead: int = 2, is_open: bool = False, together: int = 1
+        self,
+        plan: Plan,
+        depth: int,
+        rng: random.Random,
+        *,
+        ahead: int = 2,
+        is_open: bool = False,
+        together: int = 1,
+        bulk_depth: int | None = None,
     ) -> None:
         self.plan, self.rng, self.depth, self.now = plan, rng, depth, 0
         due = plan.ts_ns if is_open else None
-        self.schedule = Schedule(plan, due, [True], [IO], depth=depth, ahead=ahead, io_bytes=IO, pieces_a_fill=together)
+        how: dict[str, Any] = {"depth": depth, "ahead": ahead, "io_bytes": IO, "pieces_a_fill": together}
+        self.schedule = Schedule(plan, due, [True], [IO], **how, bulk_depth=bulk_depth)
         self.fills: list[Any] = []
         self.out: list[Any] = []
         self.submitted: dict[int, int] = {}
         self.completed: dict[int, int] = {}
         self.order: list[int] = []
-        self.most_out = self.most_slots = self.clock = 0
+        self.most_out = self.most_of_bulk = self.clock = 0
 
     def step(self) -> bool:
         actions = [self._take_fill, self._take, self._finish_fill, self._finish]
@@ -73,6 +83,9 @@ class Simulation:
             self.schedule.begun(flight)
         self.out.append(submission)
         self.most_out = max(self.most_out, len({s.flight.row for s in self.out}))
+        if self.plan.bulk is not None and self.plan.bulk[flight.row]:
+            together = sum(s.flight.row == flight.row for s in self.out)
+            self.most_of_bulk = max(self.most_of_bulk, together)
         return True
 
     def _take_fill(self) -> bool:
@@ -132,15 +145,27 @@ def well_formed(rows: list[Any]) -> list[Any]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(rows_strategy, st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32), st.booleans(), st.integers(1, 5))
+@given(
+    rows_strategy,
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(0, 2**32),
+    st.booleans(),
+    st.integers(1, 5),
+    st.none() | st.integers(1, 3),
+)
 def test_every_order_of_events_keeps_stages_and_hazards_and_ends(
-    rows: list[Any], depth: int, ahead: int, seed: int, is_open: bool, together: int
+    rows: list[Any], depth: int, ahead: int, seed: int, is_open: bool, together: int, bulk_depth: int | None
 ) -> None:
     rows = well_formed(rows)
     rng = random.Random(seed)  # noqa: S311 - a test's choices
     ts = sorted(rng.randrange(50) for _ in rows)
-    simulation = Simulation(make_plan(rows, ts), depth, rng, ahead=ahead, is_open=is_open, together=together)
+    plan = make_plan(rows, ts)
+    if bulk_depth is not None:
+        plan = replace(plan, bulk=np.array([rng.random() < 0.5 for _ in rows], np.uint8))
+    simulation = Simulation(plan, depth, rng, ahead=ahead, is_open=is_open, together=together, bulk_depth=bulk_depth)
     simulation.run()
+    assert simulation.most_of_bulk <= (bulk_depth or depth)
     submitted, completed = simulation.submitted, simulation.completed
     assert len(completed) == len(rows)
     for j, (op_j, obj_j, _, request_j, stage_j) in enumerate(rows):
@@ -182,6 +207,19 @@ def test_a_write_longer_than_the_buffers_starts_with_what_they_hold_and_is_count
     simulation.run()
     assert simulation.schedule.fills_in_flight == 1
     assert simulation.completed
+
+
+def test_a_checkpoint_keeps_to_its_depth_and_leaves_places_and_buffers_to_others() -> None:
+    plan = make_plan([(WRITE, 0, 500, -1, -1), (WRITE, 1, 500, -1, -1), (READ, 2, 1, -1, -1), (WRITE, 3, 1, -1, -1)])
+    plan = replace(plan, bulk=np.array([1, 1, 0, 0], np.uint8))
+    simulation = Simulation(plan, 8, random.Random(5), ahead=16, bulk_depth=2)  # noqa: S311 - a test's choices
+    simulation.run()
+    assert simulation.most_of_bulk == 2
+    # The short ones wait for no thousand pieces.
+    assert set(sorted(simulation.completed, key=simulation.completed.__getitem__)[:2]) == {2, 3}
+    simulation = Simulation(plan, 8, random.Random(5), ahead=16)  # noqa: S311 - a test's choices
+    simulation.run()
+    assert simulation.most_of_bulk > 2
 
 
 def test_nothing_goes_before_its_time_and_a_late_row_delays_no_deadline() -> None:

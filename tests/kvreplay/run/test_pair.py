@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from conftest import run_process, write_trace
+
+from kvreplay.config.config import Config
+from kvreplay.run import run, trials
+from kvreplay.run.pair import run_pair
+from kvtrace.core.errors import FailedOperations
 
 ROWS = [(0, "write", 2, "store", 0, 0, 4096, 0, 0, 0), (0, "read", 2, "load", 0, 0, 4096, 1, 0, 0)]
 
@@ -34,6 +40,19 @@ def test_the_sides_take_turns_and_are_compared(places):
     assert found["trials"] == [3, 3]
     assert found["settings"]["tiers.nvme"] == ["one", "two"]
     assert len(json.loads((places / "out/b/trials.json").read_text())["runs"]) == 3
+
+
+def test_what_fails_on_one_side_is_not_said_of_the_other(places, monkeypatch):
+    def replay(config, trace, folder, argv, **options):
+        done = run.replay(config, trace, folder, argv, **options)
+        return replace(done, error=FailedOperations("one read")) if folder.parent.name == "b" else done
+
+    monkeypatch.setattr(trials, "replay", replay)
+    configs = (Config(tiers={"nvme": str(places / "one")}), Config(tiers={"nvme": str(places / "two")}))
+    error = run_pair(configs, places / "t.parquet", places / "out", [], 2, done=lambda *_: None)
+    assert str(error) == "one read"
+    said = [json.loads((places / "out" / side / "trials.json").read_text())["status"] for side in ("a", "b")]
+    assert said == ["complete", "failed operations"]
 
 
 def test_a_drive_is_not_compared_with_itself(places):

@@ -227,6 +227,7 @@ def test_files_by_cufile_hold_what_was_written(tmp_path: Path, engine: str) -> N
     found = outcome.run.tiers["gpu"]["gds"]
     assert (found["is_direct"], found["device"]) == (False, "stand-in")
     assert any("compat mode" in note for note in outcome.run.notes)
+    assert any("never tested on hardware" in note for note in outcome.run.notes)
     assert device.pinned == {}
 
 
