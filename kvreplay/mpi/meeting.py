@@ -6,8 +6,8 @@ from time import monotonic_ns, sleep
 
 import msgspec
 
-from kvreplay.mpi.ranks import Instant, RankLost, Ranks
-from kvtrace.core.errors import KvError
+from kvreplay.mpi.ranks import Instant, Ranks
+from kvtrace.core.errors import KvError, RankLost
 from kvtrace.core.units import NS_PER_S
 
 MARGIN_NS = 20_000_000

@@ -13,8 +13,8 @@ from kvtrace.core.run.verdict import RunVerdict
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration
 
 DEFINITIONS = {
-    "ranks": "counts and bytes of all ranks added up; rates over the time from the first rank's first submission to the "
-    "last one's last completion, by the common clock",
+    "ranks": "counts and bytes of all ranks added up; rates over the time from the first rank's first submission to "
+    "the last one's last completion, by the common clock",
     "percentiles": "nearest rank over the completed operations of all ranks pooled; null with fewer than 1 / (1 - q) "
     f"of them; beyond 10 million from histograms, which add up exactly and are at most {ERROR:.2%} off",
     "device_io": "of ranks that share a device of a host the one that saw most: it is not added up",
@@ -118,13 +118,17 @@ def of(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[
         if part.status == "idle":
             found.append(f"rank {part.rank} was dealt nothing: there are fewer to deal than ranks")
         elif part.status == "lost":
-            kept = "" if part.run is None else "; its figures are those of its journal, whose last seconds may be missing"
+            kept = (
+                "" if part.run is None else "; its figures are those of its journal, whose last seconds may be missing"
+            )
             found.append(f"rank {part.rank} is LOST{kept}")
-    bound = [p for p in parts if p.told is not None and p.run is not None and p.told.cpus < (p.run.host.get("cpus") or 0)]
+    bound = [
+        p for p in parts if p.told is not None and p.run is not None and p.told.cpus < (p.run.host.get("cpus") or 0)
+    ]
     if bound and bound[0].told is not None and bound[0].run is not None:
         found.append(
-            f"{len(bound)} ranks may run on {bound[0].told.cpus} of {bound[0].run.host['cpus']} CPUs only: the launcher "
-            "bound them, which slows a replay of several threads; mpirun --bind-to none does not"
+            f"{len(bound)} ranks may run on {bound[0].told.cpus} of {bound[0].run.host['cpus']} CPUs only: the "
+            "launcher bound them, which slows a replay of several threads; mpirun --bind-to none does not"
         )
     said: dict[str, list[int]] = {}
     for part in parts:

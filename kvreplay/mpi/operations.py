@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -36,6 +36,12 @@ class Pooled:
     edges: list[tuple[Any, Any]] = field(default_factory=list)
     """Submissions and completions, if all are kept."""
 
+    @classmethod
+    def empty(cls, *, is_exact: bool) -> Self:
+        """Return none."""
+        latency, response, lateness, per_mib = (Times(is_exact=is_exact) for _ in range(4))
+        return cls(latency, response, lateness, per_mib)
+
 
 @dataclass(slots=True)
 class Operations:
@@ -47,7 +53,7 @@ class Operations:
     def of(self, tier: str, op: str) -> Pooled:
         """Return the times of one kind."""
         if (tier, op) not in self.by:
-            self.by[tier, op] = Pooled(*(Times(is_exact=self.is_exact) for _ in range(4)))
+            self.by[tier, op] = Pooled.empty(is_exact=self.is_exact)
         return self.by[tier, op]
 
 

@@ -5,7 +5,6 @@ Everything is read from what the ranks wrote, so that it comes out the same afte
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,15 +17,13 @@ from kvreplay.mpi.figures import pooled_figures, pooled_pace
 from kvreplay.mpi.files import RANK_FILE, Ordered, find_told, read_ordered
 from kvreplay.mpi.operations import read_operations
 from kvreplay.mpi.part import PartRun
-from kvreplay.mpi.ranks import RankLost
 from kvreplay.mpi.verdict import pooled_verdict, straggler
 from kvreplay.result.journal import is_unrecovered
 from kvreplay.run.recover import recover
 from kvreplay.run.run import Interrupted
 from kvtrace import __version__
-from kvtrace.core.app import INTERRUPTED
 from kvtrace.core.config import sha256
-from kvtrace.core.errors import DeviceError, FailedOperations, KvError
+from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.ranks import RANK_FOLDER, RanksNote
 from kvtrace.core.run.run_file import DeviceIo, Populated, RunFile, TraceNote, WindowNote, find_run, write_run
@@ -168,7 +165,7 @@ def pooled_error(run: RunFile, output: Path) -> KvError | None:
     kept = f"{reason}; what was measured is kept in {output} (partial)"
     if "rank" not in reason:
         return Interrupted(kept)
-    return RankLost(kept) if not "an error of rank" in reason else DeviceError(kept)
+    return RankLost(kept) if "an error of rank" not in reason else DeviceError(kept)
 
 
 def _trace(order: Ordered, first: RunFile) -> TraceNote:

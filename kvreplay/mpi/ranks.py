@@ -13,15 +13,9 @@ from multiprocessing.connection import Connection
 from time import monotonic_ns
 
 from kvreplay.mpi import wire
-from kvtrace.core.errors import KvError
+from kvtrace.core.errors import RankLost
 
 ORPHANED = "the end of its MPI process, as when the launcher is interrupted or another rank died"
-
-
-class RankLost(KvError):  # noqa: N818 - it says what became of a rank
-    """A rank died or fell silent; what was measured is kept."""
-
-    exit_code = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +40,9 @@ def _speak_to_nobody() -> None:
 class Ranks:
     """A job of one rank, which needs no MPI."""
 
-    rank, count, library = 0, 1, None
+    rank = 0
+    count = 1
+    library: str | None = None
 
     def __init__(self) -> None:
         """Be alone."""
@@ -81,8 +77,8 @@ class Ranks:
     def note_folder(self, path: str) -> None:
         """Say where what is written lies, for whoever sees to it should we die."""
 
-    def close(self, code: int) -> None:
-        """Leave, with this code."""
+    def close(self) -> None:
+        """Say that we leave."""
 
 
 class SeveralRanks(Ranks):
@@ -139,27 +135,34 @@ class SeveralRanks(Ranks):
 
     @property
     def reason(self) -> str | None:
+        """What another rank, or the process beside, said."""
         return self._reason
 
     @property
     def orphaned_ns(self) -> int | None:
+        """When the process beside was gone."""
         return self._orphaned_ns
 
     def exchange(self, data: bytes, *, to_all: bool = True) -> Sequence[bytes | None]:
+        """Let the process beside exchange it."""
         answer = self._ask(wire.Exchange(data, to_all))
         assert isinstance(answer, wire.Reply), "what was asked for"
         return answer.items
 
     def clock(self) -> Instant:
+        """Let the process beside compare the clocks."""
         answer = self._ask(wire.Sync())
         assert isinstance(answer, wire.Clock), "what was asked for"
         return Instant(answer.offset_ns, answer.error_ns, answer.deaf_ns)
 
     def stop(self, reason: str) -> None:
+        """Let the process beside tell the others."""
         self._send(wire.Stop(reason))
 
     def note_folder(self, path: str) -> None:
+        """Tell the process beside."""
         self._send(wire.Folder(path))
 
-    def close(self, code: int) -> None:
-        self._send(wire.Bye(code))
+    def close(self) -> None:
+        """Tell the process beside."""
+        self._send(wire.Bye())

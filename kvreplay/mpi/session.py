@@ -20,12 +20,12 @@ from kvreplay.mpi.deal import Asked, Deal, Part, deal
 from kvreplay.mpi.files import RANK_FILE, RANKS_FILE, Ordered, Told, write_told
 from kvreplay.mpi.meeting import Elsewhere, Meeting
 from kvreplay.mpi.pool import pool, pooled_error
-from kvreplay.mpi.ranks import RankLost, Ranks
+from kvreplay.mpi.ranks import Ranks
 from kvreplay.plan.plan import tier_indices
 from kvreplay.result import tables
 from kvreplay.run.run import FinishedRun, replay
 from kvreplay.run.watch import Watching
-from kvtrace.core.errors import KvError
+from kvtrace.core.errors import KvError, RankLost
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import parse_limit
 from kvtrace.core.run.ranks import RANK_FOLDER
@@ -168,7 +168,11 @@ class Session:
             seed=(seed + rank * _GOLDEN) & MAX_SEED,
             # The part is what the limit left of the trace.
             limit=None,
-            warmup=config.warmup if part.warmup_rows is None else f"{part.warmup_rows}rows" if part.warmup_rows else None,
+            warmup=config.warmup
+            if part.warmup_rows is None
+            else f"{part.warmup_rows}rows"
+            if part.warmup_rows
+            else None,
         )
         try:
             replay(

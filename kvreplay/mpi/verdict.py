@@ -7,8 +7,8 @@ from statistics import median
 
 from kvreplay.mpi.part import PartRun
 from kvreplay.result.cause import judge
-from kvreplay.result.verdict import SLIP_NS, limit_of, reached_of
-from kvreplay.result.pace import percent
+from kvreplay.result.pace import SLIP_NS, percent
+from kvreplay.result.verdict import limit_of, reached_of
 from kvtrace.core.run.figures import Figures, Pace
 from kvtrace.core.run.ranks import Straggler
 from kvtrace.core.run.run_file import DeviceIo, RunFile
@@ -100,7 +100,9 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
     """
     each = [run.summary.judgement.evidence for run in runs if run.summary.judgement is not None]
     walls = [run.summary.wall_ns or 0 for run in runs]
-    in_use_ns = _total([None if e.in_flight_mean is None else e.in_flight_mean * w for e, w in zip(each, walls)])
+    in_use_ns = _total(
+        [None if e.in_flight_mean is None else e.in_flight_mean * w for e, w in zip(each, walls, strict=False)]
+    )
     device_ns = _total([moved.device_ns for name, moved in device_io.items() if name.split(":")[0].split()[0] == tier])
     is_known = all(e.device_time_share is not None for e in each)
     gains = [e.doubling_gain for e in each if e.doubling_gain is not None]

@@ -38,17 +38,15 @@ class Folder(msgspec.Struct, tag=True, frozen=True):
 
 
 class Bye(msgspec.Struct, tag=True, frozen=True):
-    """Replay: I am done, and leave with this code."""
-
-    code: int
+    """Replay: I am done, and leave."""
 
 
 class Ping(msgspec.Struct, tag=True, frozen=True):
-    """MPI: are you there?"""
+    """MPI: say that you are there."""
 
 
 class Pong(msgspec.Struct, tag=True, frozen=True):
-    """Replay: I am."""
+    """Replay: I am there."""
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
@@ -81,8 +79,8 @@ class Lost(msgspec.Struct, tag=True, frozen=True):
 
 FromReplay: TypeAlias = Exchange | Sync | Stop | Folder | Bye | Pong
 FromMpi: TypeAlias = Hello | Reply | Clock | Stop | Lost | Ping
-_from_replay = msgspec.msgpack.Decoder(FromReplay)
-_from_mpi = msgspec.msgpack.Decoder(FromMpi)
+_from_replay: msgspec.msgpack.Decoder[FromReplay] = msgspec.msgpack.Decoder(FromReplay)
+_from_mpi: msgspec.msgpack.Decoder[FromMpi] = msgspec.msgpack.Decoder(FromMpi)
 
 
 def send(line: Connection, message: FromReplay | FromMpi) -> None:

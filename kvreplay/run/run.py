@@ -85,6 +85,10 @@ class FinishedRun:
         return self.run.verification
 
 
+Replaying = Callable[..., FinishedRun]
+"""As `replay`, or what has it done on several ranks."""
+
+
 def replay(
     config: Config,
     trace: Path,

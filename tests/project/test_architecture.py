@@ -41,6 +41,7 @@ FLOW = {
         "result",
         "run",
         "mlperf",
+        "mpi",
         "engines",
         "commands",
         "",

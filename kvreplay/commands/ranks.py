@@ -1,0 +1,74 @@
+"""The options by which a command replays on several ranks, and how it comes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvtrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    # Loaded by the commands alone: --help needs none of it.
+    from kvreplay.mpi.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class RanksArguments:
+    """Whether several ranks replay."""
+
+    is_mpi: Annotated[
+        bool,
+        typer.Option(
+            "--mpi",
+            help="Replay on all ranks that mpirun started, each its part of the trace in a folder rank-0000 … of the "
+            "targets; one result. In a target {rank} and {local} stand for the rank's number, of all and of its host. "
+            "Needs kvtrace[mpi].",
+        ),
+    ] = False
+    deal: Annotated[
+        str | None,
+        typer.Option(
+            help="With --mpi: what of the trace stays on one rank: node, user (a session, where --requests tells, else "
+            "a request) or object.  [default: the first of these that the trace has several of]"
+        ),
+    ] = None
+    rank_timeout: Annotated[
+        str, typer.Option(help="With --mpi: end the run on all ranks if one has not answered for so long.")
+    ] = "30s"
+
+
+@contextmanager
+def session(asked: RanksArguments) -> Iterator[Session | None]:
+    """Yield the ranks' session, if there are ranks; a rank that is not the first does what that one orders, and leaves.
+
+    Raises:
+        ConfigError, ProbeUnavailable: there can be no ranks.
+
+    """
+    if not asked.is_mpi:
+        if asked.deal is not None:
+            raise ConfigError(f"--deal {asked.deal} deals a trace to ranks; add --mpi")
+        yield None
+        return
+    from kvreplay.mpi.deal import parse_deal
+    from kvreplay.mpi.launch import begin
+
+    by = parse_deal(asked.deal)
+    ranks = begin(asked.rank_timeout)
+    try:
+        from kvreplay.mpi.session import Session
+
+        found = Session(ranks, by)
+        if ranks.rank:
+            found.follow()
+            raise typer.Exit
+        try:
+            yield found
+        finally:
+            found.close()
+    finally:
+        ranks.close()
