@@ -36,6 +36,8 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
+from kvtrace.core.document.ranks import ranks_tables
+from kvtrace.core.run.ranks import RanksNote
 from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.run.serving import Serving
 from kvtrace.core.units import format_count, format_duration
@@ -65,7 +67,9 @@ def run_document(report: RunReport) -> Document:
     latency, response = _of(report, "latency"), _of(report, "response")
     times = [*_latencies(report), *(response if is_open else latency)]
     waits = [_times("Lateness", report.lateness), *_of(report, "lateness")] if report.lateness else []
+    ranks = None if run is None or not isinstance(run.ranks, RanksNote) else run.ranks
     chapters = [
+        *([] if ranks is None else [Chapter("Ranks", ranks_tables(ranks))]),
         Chapter("Tiers", [_figures(report), *_hits(run), *rates]),
         Chapter("Latency", [*times, *(table for table, is_in in zip(maps, is_main, strict=True) if is_in)]),
         Chapter("Requests, QoS and criteria", [*request_tables(run), *_throughput(run)]),
@@ -82,7 +86,10 @@ def run_document(report: RunReport) -> Document:
         ),
     ]
     main = {
-        chapter.title for chapter in chapters[: _MAIN + (report.layers is not None) + (report.closeness is not None)]
+        chapter.title
+        for chapter in chapters[
+            : _MAIN + (ranks is not None) + (report.layers is not None) + (report.closeness is not None)
+        ]
     }
     return Document(
         name=report.subject.file if run is None else run.trace.file,

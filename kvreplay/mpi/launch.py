@@ -41,6 +41,8 @@ def begin(timeout: str) -> Ranks:
         ours.close()
         # What the launcher sends to its processes is not for us: the one beside passes on what is.
         os.setsid()
+        # Open MPI has its processes write to a terminal of its own, whose width and colours are nobody's.
+        os.environ.setdefault("TTY_COMPATIBLE", "0")
         return SeveralRanks(theirs)
     theirs.close()
     from kvreplay.mpi.relay import Relay, leave

@@ -10,7 +10,7 @@ from kvreplay.mpi.ranks import Instant, Ranks
 from kvtrace.core.errors import KvError, RankLost
 from kvtrace.core.units import NS_PER_S
 
-MARGIN_NS = 20_000_000
+MARGIN_NS = 100_000_000
 """From the latest rank's soonest start to that of all: for the answer to be back everywhere."""
 _AWAKE_NS = 100_000
 """The last part of the wait is spent awake."""
@@ -100,7 +100,7 @@ class Meeting:
                 # Others may be writing for minutes what will not be needed.
                 self._ranks.stop(f"an error of rank {self._ranks.rank}: {error}")
             self.ready(error)
-        elif not self._is_agreed and not self.is_off:
+        if not self._is_agreed and not self.is_off:
             if error is not None:
                 self._ranks.stop(f"an error of rank {self._ranks.rank}: {error}")
             self.agree(None)

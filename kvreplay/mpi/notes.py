@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from kvreplay.mpi.files import Ordered
 from kvreplay.mpi.part import PartRun
 from kvreplay.mpi.times import ERROR
-from kvtrace.core.run.figures import Figures
-from kvtrace.core.run.ranks import CombinedNote, DealNote, RankNote, StartNote, Straggler
+from kvtrace.core.run.figures import Figures, Summary
+from kvtrace.core.run.ranks import CombinedNote, DealNote, RankNote, StartNote
 from kvtrace.core.run.verdict import RunVerdict
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration
 
@@ -23,7 +23,7 @@ TIGHT_NS = 250_000_000
 """An MPI process that ended so much before the others ended by itself."""
 
 
-def sentence(verdict: RunVerdict, parts: Sequence[PartRun], errors: int, _late: Straggler | None) -> str:
+def sentence(verdict: RunVerdict, parts: Sequence[PartRun], errors: int) -> str:
     """Return the verdict, what failed and who is missing first."""
     gone = [str(part.rank) for part in parts if part.status == "lost"]
     missing = f"rank{'' if len(gone) == 1 else 's'} {', '.join(gone)} of {len(parts)} LOST; " if gone else ""
@@ -114,6 +114,7 @@ def left_out(parts: Sequence[PartRun]) -> int:
 def of(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[str]:
     """Return what a reader of the figures must know: of the deal, of the ranks, and once what several say."""
     found = [] if deal is None else [_dealt(order.count, deal, left_out(parts))]
+    found += _skipped([part.run.summary for part in parts if part.run is not None])
     for part in parts:
         if part.status == "idle":
             found.append(f"rank {part.rank} was dealt nothing: there are fewer to deal than ranks")
@@ -135,14 +136,39 @@ def of(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[
         for note in [] if part.run is None else part.run.notes:
             said.setdefault(note, []).append(part.rank)
     for note, ranks in said.items():
+        if note.startswith("skipped"):
+            # Said once, of all ranks.
+            continue
         who = "" if len(ranks) == len(parts) else f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}: "
         found.append(f"{who}{note}")
     return found
 
 
+def _skipped(summaries: Sequence[Summary]) -> list[str]:
+    """Return what the ranks left out of the trace."""
+    rows = added([summary.skipped_rows for summary in summaries])
+    deletes = sum(summary.absent_deletes for summary in summaries)
+    found = []
+    if rows:
+        named = ", ".join(f"{name} ({count:,} rows)" for name, count in rows.items())
+        found.append(f"skipped, because no --tier names them: {named}")
+    if deletes:
+        found.append(f"skipped {deletes:,} deletes of objects that were never there")
+    return found
+
+
+def added(counts: Sequence[dict[str, int]]) -> dict[str, int]:
+    """Return the counts of all ranks added up, by name."""
+    found: dict[str, int] = {}
+    for each in counts:
+        for name, count in each.items():
+            found[name] = found.get(name, 0) + count
+    return found
+
+
 def _dealt(count: int, deal: DealNote, needless: int) -> str:
     words = {"node": "nodes", "user": "users", "object": "objects"}
-    said = f"{deal.dealt:,} {words[deal.by]} were dealt to {count} ranks ({deal.because})"
+    said = f"{deal.dealt:,} {words[deal.by]} were dealt to {count} rank{'' if count == 1 else 's'} ({deal.because})"
     cut = []
     if deal.shared_objects:
         cut.append(

@@ -87,7 +87,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
     judgement = pooled_verdict(parts, figures, pace, device_io, late)
     errors = sum(run.summary.errors or 0 for run in runs)
     summary = Summary(
-        verdict=notes.sentence(judgement, parts, errors, late),
+        verdict=notes.sentence(judgement, parts, errors),
         judgement=judgement,
         wall_ns=max((run.summary.wall_ns or 0 for run in runs), default=0) or None,
         operations=sum(run.summary.operations or 0 for run in runs),
@@ -96,7 +96,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
         figures=figures,
         pace=pace,
         in_flight_mean=_sum([run.summary.in_flight_mean for run in runs]),
-        skipped_rows=_added([run.summary.skipped_rows for run in runs]),
+        skipped_rows=notes.added([run.summary.skipped_rows for run in runs]),
         absent_deletes=sum(run.summary.absent_deletes for run in runs),
         definitions=first.summary.definitions | notes.DEFINITIONS,
     )
@@ -183,7 +183,7 @@ def _window(order: Ordered, parts: Sequence[PartRun], runs: Sequence[RunFile]) -
         planned_rows=sum(run.window.planned_rows or 0 for run in runs),
         limit=order.config.limit,
         runtime_ns=runs[0].window.runtime_ns,
-        peak_bytes=_added([run.window.peak_bytes or {} for run in runs]),
+        peak_bytes=notes.added([run.window.peak_bytes or {} for run in runs]),
     )
 
 
@@ -202,7 +202,7 @@ def _verification(runs: Sequence[RunFile]) -> Verification | None:
         checked_blocks=sum(each.checked_blocks for each in found),
         unwritten_blocks=sum(each.unwritten_blocks for each in found),
         corrupt_blocks=sum(each.corrupt_blocks for each in found),
-        by_fault=_added([each.by_fault for each in found]),
+        by_fault=notes.added([each.by_fault for each in found]),
         located=[bad for each in found for bad in each.located],
         check_ns=sum(each.check_ns for each in found),
     )
@@ -241,11 +241,3 @@ def _most(values: Sequence[int | None]) -> int | None:
 def _sum(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) and known else None
-
-
-def _added(counts: Sequence[dict[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for each in counts:
-        for name, count in each.items():
-            found[name] = found.get(name, 0) + count
-    return found

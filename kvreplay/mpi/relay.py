@@ -18,7 +18,7 @@ from kvreplay.mpi.clock import answer_pings, send_pings
 _CONTROL = 7
 _BEAT, _STOP, _LOST = b"b", b"s", b"l"
 BEAT_S = 0.5
-_QUICK_S, _QUICK_FOR_S, _SLOW_S = 0.0003, 0.2, 0.01
+_QUICK_S, _QUICK_FOR_S, _SLOW_S = 0.0003, 0.2, 0.005
 """How long to rest between two looks: at first, for how long so, and then."""
 _DEAF_S = 1.0
 """A replay that is silent for less is not worth a word."""

@@ -20,7 +20,9 @@ from kvtrace.core.document.document import (
     columns_of,
     parameters,
 )
+from kvtrace.core.document.ranks import ranks_tables
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
+from kvtrace.core.run.ranks import RanksNote
 from kvtrace.core.run.run_file import Preconditioned, RunFile
 from kvtrace.core.run.verification import Verification
 from kvtrace.core.units import format_bytes, format_count, format_duration
@@ -45,6 +47,7 @@ def run_document(finished: FinishedRun) -> Document:
     notes = [note for note in run.notes if not note.startswith(WARNING)]
     partial = "PARTIAL: " if run.status == "partial" else ""
     tables = [
+        *(ranks_tables(run.ranks) if isinstance(run.ranks, RanksNote) else []),
         _operations("Operations", summary.figures),
         *([_operations("Operations by drive", summary.drives)] if summary.drives else []),
         *([_services("Service time by drive", summary.drives)] if summary.drives else []),
