@@ -20,6 +20,8 @@ class Ordered(msgspec.Struct, frozen=True, kw_only=True):
     """What all ranks were asked to do: the content of ranks.json."""
 
     count: int
+    hosts: list[str]
+    """By rank."""
     library: str | None
     argv: list[str]
     config: Config

@@ -45,9 +45,9 @@ def begin(timeout: str) -> Ranks:
         os.environ.setdefault("TTY_COMPATIBLE", "0")
         return SeveralRanks(theirs)
     theirs.close()
-    from kvreplay.mpi.relay import Relay, leave
+    from kvreplay.mpi.relay import Relay
 
     relay = Relay(ours, pid, timeout_ns / NS_PER_S)
     code = relay.run()
-    leave(relay, code)
+    relay.leave(code)
     raise AssertionError("the process has ended")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kvreplay.mpi.files import Ordered
 from kvreplay.mpi.part import PartRun
+from kvreplay.mpi.ranks import ORPHANED
 from kvreplay.mpi.times import ERROR
 from kvtrace.core.run.figures import Figures, Summary
 from kvtrace.core.run.ranks import CombinedNote, DealNote, RankNote, StartNote
@@ -41,7 +42,7 @@ def of_rank(part: PartRun) -> RankNote:
     return RankNote(
         rank=part.rank,
         folder=part.folder.name,
-        host=None if told is None else told.host,
+        host=part.host,
         cpus=None if told is None else told.cpus,
         status=part.status,
         reason=reason if part.status != "complete" else None,
@@ -183,17 +184,20 @@ def _dealt(count: int, deal: DealNote, needless: int) -> str:
 
 
 def first_gone(parts: Sequence[PartRun]) -> str | None:
-    """Return whose MPI process ended first, of ranks that lost theirs; null if that is not known."""
+    """Return whose MPI process ended first, of ranks that lost theirs; null if that is not known.
+
+    A launcher that ends the others tells them by a signal, or kills them at once: then the time tells.
+    """
     dead = [part.rank for part in parts if part.told is None]
+    orphans = [part for part in parts if part.told is not None and part.told.orphaned_ns is not None]
+    unwarned = [part.rank for part in orphans if part.run is not None and ORPHANED in (part.run.reason or "")]
     if len(dead) == 1:
         return f"the death of rank {dead[0]}"
-    when = sorted(
-        (part.told.orphaned_ns, part.rank)
-        for part in parts
-        if part.told is not None and part.told.orphaned_ns is not None
-    )
-    if not when:
+    if not orphans:
         return None
-    if len(when) == 1 or when[1][0] - when[0][0] > TIGHT_NS:
-        return f"the death of rank {when[0][1]}'s MPI process"
-    return f"the end of the ranks' MPI processes within {format_duration(when[-1][0] - when[0][0])}"
+    if not unwarned:
+        return "SIGTERM"
+    when = sorted((p.told.orphaned_ns or 0, p.rank) for p in orphans if p.told is not None)
+    if len(unwarned) == 1 or len(when) == 1 or when[1][0] - when[0][0] > TIGHT_NS:
+        return f"the death of rank {unwarned[0] if len(unwarned) == 1 else when[0][1]}'s MPI process"
+    return f"the end of all MPI processes within {format_duration(when[-1][0] - when[0][0])}"

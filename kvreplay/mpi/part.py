@@ -19,6 +19,7 @@ class PartRun:
     """The run of one rank, and what it said of itself."""
 
     rank: int
+    host: str
     folder: Path
     run: RunFile | None
     """Null if it left none, or had nothing to replay."""
@@ -34,11 +35,6 @@ class PartRun:
             return "idle" if self.told is not None and self.told.is_idle else "lost"
         # A recovered run is partial, too; who died did not say so.
         return self.run.status if self.told is not None else "lost"
-
-    @property
-    def host(self) -> str:
-        """Where it ran; "?" if that is not known."""
-        return "?" if self.told is None else self.told.host
 
     @property
     def warmup(self) -> Warmup | None:

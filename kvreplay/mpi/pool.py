@@ -49,7 +49,7 @@ def pool(output: Path, *, because: str | None = None, wait_s: float = 0.0) -> Ru
     order = read_ordered(output)
     folders = [output / RANK_FOLDER.format(rank) for rank in range(order.count)]
     _wait_for(folders, wait_s)
-    parts = [_part(rank, folder) for rank, folder in enumerate(folders)]
+    parts = [_part(rank, host, folder) for rank, (host, folder) in enumerate(zip(order.hosts, folders, strict=True))]
     known = [part for part in parts if part.run is not None]
     if not known:
         why = "; ".join(filter(None, [because, *(part.trouble for part in parts)]))
@@ -65,14 +65,14 @@ def _wait_for(folders: Sequence[Path], wait_s: float) -> None:
         time.sleep(_LOOK_S)
 
 
-def _part(rank: int, folder: Path) -> PartRun:
+def _part(rank: int, host: str, folder: Path) -> PartRun:
     trouble = None
     if is_unrecovered(folder):
         try:
             recover(folder)
         except KvError as error:
             trouble = str(error)
-    return PartRun(rank, folder, find_run(folder), find_told(folder), trouble)
+    return PartRun(rank, host, folder, find_run(folder), find_told(folder), trouble)
 
 
 def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFile:

@@ -54,8 +54,13 @@ class Ranks:
         return None
 
     @property
+    def is_lost(self) -> bool:
+        """Whether the others cannot be reached any more."""
+        return False
+
+    @property
     def orphaned_ns(self) -> int | None:
-        """When, by our clock, the others could not be reached any more; null while they can."""
+        """When, by our clock, the process beside was gone; null while it is there."""
         return None
 
     def exchange(self, data: bytes, *, to_all: bool = True) -> Sequence[bytes | None]:  # noqa: ARG002 - for several
@@ -106,7 +111,7 @@ class SeveralRanks(Ranks):
             try:
                 message = wire.from_mpi(self._line)
             except (EOFError, OSError):
-                message = wire.Lost(ORPHANED)
+                message, self._orphaned_ns = wire.Lost(ORPHANED), monotonic_ns()
                 _speak_to_nobody()
             if isinstance(message, wire.Ping):
                 self._send(wire.Pong())
@@ -114,7 +119,7 @@ class SeveralRanks(Ranks):
                 self._reason = self._reason or message.reason
             else:
                 if isinstance(message, wire.Lost):
-                    self._lost, self._orphaned_ns = message.reason, monotonic_ns()
+                    self._lost = message.reason
                     self._reason = self._reason or message.reason
                 self._answers.put(message)
             if self._lost is not None:
@@ -137,6 +142,11 @@ class SeveralRanks(Ranks):
     def reason(self) -> str | None:
         """What another rank, or the process beside, said."""
         return self._reason
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the process beside said so, or is gone."""
+        return self._lost is not None
 
     @property
     def orphaned_ns(self) -> int | None:

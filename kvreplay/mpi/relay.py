@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 from kvreplay.mpi import wire
 from kvreplay.mpi.clock import answer_pings, send_pings
+from kvtrace.core.errors import RankLost
+from kvtrace.core.run.programs import argv_of
 
 _CONTROL = 7
 _BEAT, _STOP, _LOST = b"b", b"s", b"l"
@@ -22,6 +26,8 @@ _QUICK_S, _QUICK_FOR_S, _SLOW_S = 0.0003, 0.2, 0.005
 """How long to rest between two looks: at first, for how long so, and then."""
 _DEAF_S = 1.0
 """A replay that is silent for less is not worth a word."""
+_STOOD_S = 4 * BEAT_S
+"""Between two signs of life of our own: who stood still so long himself heard nobody."""
 _EXCHANGE, _SYNC, _GONE = 0, 1, 2
 """What a rank is about to do with the others."""
 
@@ -46,7 +52,7 @@ class Relay:
         now = time.monotonic()
         self._heard = dict.fromkeys(range(1, self.count) if self.rank == 0 else [0], now)
         self._beat_at, self._ponged = now, now
-        self._deaf_s = 0.0
+        self._deaf_s, self._used = 0.0, 0
         self._code: int | None = None
         """What the replay left with."""
         self._is_gone, self._said_bye = False, False
@@ -122,7 +128,9 @@ class Relay:
                 self._lose(f"the silence of rank {other if self.rank == 0 else 0} while clocks were compared")
             if self.lost is not None:
                 return
-        self._tell(wire.Clock(offset, error, int(self._deaf_s * 1e9)))
+        # From one time that clocks are compared to the next: from when the run begins until it ends.
+        deaf_s, self._deaf_s = self._deaf_s, 0.0
+        self._tell(wire.Clock(offset, error, int(deaf_s * 1e9)))
 
     def _serve_shortly(self) -> bool:
         """Do what is due besides; return whether to go on."""
@@ -154,10 +162,10 @@ class Relay:
             self._hear(said)
         now = time.monotonic()
         if now - self._beat_at >= BEAT_S:
-            # Who stood still itself has heard nobody.
             stood_s, self._beat_at = now - self._beat_at, now
-            for other in self._heard:
-                self._heard[other] += stood_s if stood_s > 2 * BEAT_S else 0.0
+            if stood_s > _STOOD_S:
+                self._ponged += stood_s
+                self._heard = {other: heard + stood_s for other, heard in self._heard.items()}
             self._beat(now)
 
     def _beat(self, now: float) -> None:
@@ -169,6 +177,9 @@ class Relay:
         if self._is_gone:
             return None
         self._tell(wire.Ping())
+        if (used := _cpu_ticks(self._pid)) != self._used:
+            # It may have no time to answer, as while it compiles.
+            self._used, self._ponged = used, now
         deaf_s = now - self._ponged
         if deaf_s > _DEAF_S:
             self._deaf_s = max(self._deaf_s, deaf_s)
@@ -211,7 +222,7 @@ class Relay:
         if not self._said_bye:
             how = signal.Signals(-self._code).name if self._code < 0 else f"code {self._code}"
             self._end_all(f"the death of rank {self.rank} ({how})")
-            self._code = 8
+            self._code = RankLost.exit_code
 
     def _end_all(self, reason: str) -> None:
         """End the run on all ranks: rank 0 tells them."""
@@ -242,10 +253,22 @@ class Relay:
         except OSError:
             self._bury()
 
+    def leave(self, code: int) -> None:
+        """End the process; MPI in good order if all ranks are there for that. Rank 0's code speaks for the run.
 
-def leave(relay: Relay, code: int) -> None:
-    """End the process; MPI in good order if all ranks are there to end it. Only rank 0's code speaks for the run."""
-    if relay.lost is None:
-        relay._mpi.Finalize()  # noqa: SLF001 - its own
-        os._exit(code if relay.rank == 0 else 0)
-    os._exit(code or 8)
+        What rank 0's replay would have put together, had it lived, is put together now.
+        """
+        if self.rank == 0 and self._is_gone and not self._said_bye and self.folder is not None:
+            subprocess.run(argv_of("kvreplay", "recover", self.folder), check=False)  # noqa: S603 - our own program
+        if self.lost is None:
+            self._mpi.Finalize()
+            os._exit(code if self.rank == 0 else 0)
+        os._exit(code or RankLost.exit_code)
+
+
+def _cpu_ticks(pid: int) -> int:
+    """Return what a process has had of processors so far, in the kernel's ticks."""
+    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - twice a second, of the kernel
+        fields = file.read().rpartition(b")")[2].split()
+        return int(fields[11]) + int(fields[12])
+    return 0

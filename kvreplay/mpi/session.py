@@ -33,7 +33,7 @@ from kvtrace.core.run.run_file import RUN_FILE
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table
 
-WAIT_S = 20.0
+WAIT_S = 10.0
 """For the others to write what they have, if they cannot be asked."""
 _GOLDEN = 0x9E3779B97F4A7C15
 """Seeds of ranks lie this far apart: copies of an object on two ranks must not have the same data."""
@@ -64,6 +64,7 @@ class Session:
         open_table(trace, TRACE)
         order = Ordered(
             count=self.ranks.count,
+            hosts=self._hosts,
             library=self.ranks.library,
             argv=argv,
             config=config,
@@ -79,7 +80,7 @@ class Session:
         with suppress(RankLost):
             self.ranks.exchange(msgspec.msgpack.encode(order))
         self._all(order, show, watching)
-        run = pool(output, because=self.ranks.reason, wait_s=WAIT_S if self.ranks.orphaned_ns else 0.0)
+        run = pool(output, because=self.ranks.reason, wait_s=WAIT_S if self.ranks.is_lost else 0.0)
         return FinishedRun(run, pooled_error(run, output))
 
     def follow(self) -> None:

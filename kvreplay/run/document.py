@@ -127,7 +127,7 @@ def _beneath(run: RunFile) -> Iterator[str]:
     for name, moved in run.device_io.items():
         if moved.read_bytes is not None:
             yield (
-                f"device beneath {name} ({_device(run, name)}): {format_bytes(moved.read_bytes)} read, "
+                f"device beneath {name}{_device(run, name)}: {format_bytes(moved.read_bytes)} read, "
                 f"{format_bytes(moved.written_bytes)} written meanwhile, by all programs"
             )
     if run.probes is not None and run.probes.is_measured:
@@ -136,10 +136,10 @@ def _beneath(run: RunFile) -> Iterator[str]:
         yield f"probed: probe.json{kept}; kvdistill report shows where the time went"
 
 
-def _device(run: RunFile, drive: str) -> str | None:
-    """Return the device beneath a tier, or beneath one of the drives of a tier."""
+def _device(run: RunFile, drive: str) -> str:
+    """Return the device beneath a tier, or beneath one of the drives of a tier, in parentheses; empty if not known."""
     found = [facts["device"] for name, facts in run.drives() if drive in (name, f"{name}:{facts['target']}")]
-    return str(found[0]) if found else None
+    return f" ({found[0]})" if found else ""
 
 
 def _verified(found: Verification | None) -> list[str]:
