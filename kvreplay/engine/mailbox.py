@@ -19,18 +19,27 @@ from numba.core import types
 from kvreplay.data.buffers import SHORT_BYTES, SHORT_STOCK
 from kvreplay.data.copies import fence
 from kvreplay.data.words import Fresh, fill_words
-from kvreplay.engine import order
-from kvreplay.engine.ready import is_starved
+from kvreplay.engine.filling import fills
+from kvreplay.engine.ready import must_ask
 from kvreplay.engine.schedule import Fill, Schedule
-from kvreplay.engine.tables import ASKED, MAIL, asked_ring_at, count_of, flights_at, job_at, lanes_at, mail_at
+from kvreplay.engine.tables import (
+    ASKED,
+    BY_OTHERS,
+    HERE,
+    MAIL,
+    asked_ring_at,
+    count_of,
+    flights_at,
+    job_at,
+    lanes_at,
+    mail_at,
+)
 from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s, njit
 
 TOGETHER = 32
 """Buffers that a thread makes at a time, at most."""
 AWAKE, FULL, HUNGRY = range(3)
 """What `asleep` says of the submitting thread: asleep with a full queue, data need not wake it."""
-BY_OTHERS, HERE, HERE_WITH_ROOM = range(3)
-"""Who makes a tier's data, if its buffer is short: threads, or who submits, who may have to make room first."""
 SLICE_BYTES = 64 << 10
 """What is made between two looks at what has completed: some microseconds, by which a time stamp may come late."""
 _FILL_BYTES = 256 << 10
@@ -64,9 +73,9 @@ def _take_here(address: int) -> None:
     job = job_at(address)
     mail = mail_at(job.mail)
     place = mail.here + mail.here_tail % mail.slots * _ASKED_BYTES
-    order.take_fill(address, place)
+    fills.take_fill(address, place)
     asked = asked_ring_at(place)[0]
-    is_roomy = asked.piece or int64s(mail.makers)[int8s(job.tier)[asked.row]] == HERE
+    is_roomy = asked.room == fills.NO_ROOM or int64s(mail.makers)[int8s(job.tier)[asked.row]] == HERE
     if is_roomy and mail.here_roomy == mail.here_tail:
         mail.here_roomy += 1
     mail.here_tail += 1
@@ -83,12 +92,12 @@ def ask(address: int, now: int, is_urgent: bool) -> None:
     mail = mail_at(job.mail)
     tail, used = mail.asked_tail, mail.slots - count_of(job.free_slots)
     most = job.depth + SHORT_STOCK if used <= job.depth + SHORT_STOCK // 3 else 0
-    if is_urgent and is_starved(address, now):
+    if is_urgent and must_ask(address, now):
         most = max(most, used + 1)
-    while order.may_fill(address, now):
-        number = order.next_to_fill(address)
+    while fills.may_fill(address, now):
+        number = fills.next_to_fill(address)
         if not _is_made_here(address, number):
-            order.take_fill(address, mail.asked + tail % mail.slots * _ASKED_BYTES)
+            fills.take_fill(address, mail.asked + tail % mail.slots * _ASKED_BYTES)
             tail += 1
         elif mail.slots - count_of(job.free_slots) < most or _is_long(address, number):
             _take_here(address)
@@ -115,7 +124,7 @@ def objects_wanting_room(address: int, tier: int, objects: int, ends: int) -> in
     ids, bytes_ = int64s(objects), int64s(ends)
     for at in range(mail.here_roomy, mail.here_tail):
         asked = asked_ring_at(mail.here)[at % mail.slots]
-        if asked.piece == 0 and int8s(job.tier)[asked.row] == tier:
+        if asked.room and int8s(job.tier)[asked.row] == tier:
             ids[count], bytes_[count] = int32s(job.object_id)[asked.row], asked.object_end
             count += 1
     return count
@@ -148,7 +157,7 @@ def make(address: int) -> None:
         mail.here_bytes += length
         asked = asked_ring_at(place)[0]
         if mail.here_bytes == asked.end - asked.start:
-            order.filled(address, asked.slot)
+            fills.filled(address, asked.slot)
             mail.here_bytes = 0
             mail.here_head += 1
 
@@ -168,6 +177,8 @@ def make_asked(address: int, asked: int, count: int) -> None:
     """Fill `count` buffers (ASKED, at the address `asked`); for threads that make data."""
     for i in range(count):
         place = asked + i * _ASKED_BYTES
+        if asked_ring_at(place)[0].room == fills.ONLY_ROOM:
+            continue
         _make_part(address, place, 0, asked_ring_at(place)[0].end - asked_ring_at(place)[0].start)
 
 
@@ -184,7 +195,7 @@ def next_asked(address: int, answer: int, most: int, most_bytes: int) -> int:
     while count < most and size < most_bytes and mail.asked_head + count != tail:
         fill, copy = asked[(mail.asked_head + count) % mail.slots], answers[count]
         copy.flight, copy.row, copy.piece, copy.slot = fill.flight, fill.row, fill.piece, fill.slot
-        copy.start, copy.end, copy.object_end = fill.start, fill.end, fill.object_end
+        copy.start, copy.end, copy.object_end, copy.room = fill.start, fill.end, fill.object_end, fill.room
         size += fill.end - fill.start
         count += 1
     mail.asked_head += count
@@ -235,7 +246,7 @@ def take_made(address: int) -> bool:
     if mail.has_mail:
         return False
     while mail.made_head != tail:
-        order.filled(address, ring[mail.made_head % mail.slots])
+        fills.filled(address, ring[mail.made_head % mail.slots])
         mail.made_head += 1
     return True
 
@@ -266,9 +277,8 @@ class Mail:
         self._mail = mail = tables.record(MAIL)
         self._makers_fd = mail.makers_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         mail.asked, mail.made = tables.at(np.zeros(slots, ASKED)), tables.at(np.zeros(slots, np.int64))
-        self._here, makers = np.zeros(slots, ASKED), np.zeros(_MOST_TIERS, np.int64)
-        self._makers = makers
-        mail.here, mail.makers = tables.at(self._here), tables.at(makers)
+        self._here, self._makers = np.zeros(slots, ASKED), np.zeros(_MOST_TIERS, np.int64)
+        mail.here, mail.makers = tables.at(self._here), tables.at(self._makers)
         mail.slots = slots
         tables.job.mail = ctypes.addressof(mail)
         self.asleep_at = ctypes.addressof(mail) + MAIL.fields["asleep"][1]  # type: ignore[index]

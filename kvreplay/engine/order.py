@@ -1,4 +1,4 @@
-"""Which piece of which operation goes next, and which data is made next: without clock, threads or I/O, compiled.
+"""Which piece of which operation goes next: without clock, threads or I/O, compiled.
 
 `schedule` is its form for Python and says what it promises. All functions take the address of a `tables.JOB`;
 operations under way are numbers of its flights.
@@ -6,11 +6,11 @@ operations under way are numbers of its flights.
 
 from __future__ import annotations
 
-from kvreplay.engine.ready import advance, bounds, due_of, entry_of, is_over, may_run, number_of, offer, resume
+from kvreplay.engine.filling.fills import free_data, use_fill, want_data
+from kvreplay.engine.ready import advance, bounds, due_of, is_over, may_run, number_of, offer, resume
 from kvreplay.engine.tables import (
     NONE,
     answer_at,
-    asked_at,
     bad_at,
     count_of,
     fills_at,
@@ -23,151 +23,10 @@ from kvreplay.engine.tables import (
     job_at,
     lanes_at,
     stack_put,
-    stack_take,
     tokens_at,
 )
 from kvreplay.plan.plan import DELETE
 from kvtrace.core.compiled import holding, inner, int64s
-
-
-@inner
-def fill_due(address: int, now: int) -> int:
-    """Return when the next buffer may be filled, and note in `source` of which heap; NONE: what is in flight decides.
-
-    The data of a bulk write comes last, and leaves a quarter of the buffers to others.
-    """
-    job = job_at(address)
-    if is_over(address):
-        return NONE
-    free = count_of(job.free_slots)
-    if count_of(job.hungry):
-        job.source = job.hungry
-        return now if free else NONE
-    advance(address)
-    job.source, due = job.to_fill, NONE
-    if count_of(job.to_fill):
-        if job.slots - free <= job.early:
-            return now
-        if free > 1:
-            # The other buffers are for rows that are due: none may wait for a future one.
-            due = max(now, due_of(address, heap_least(job.to_fill), now))
-    if due != now and count_of(job.bulk_hungry) and free > job.slots // 4:
-        job.source = job.bulk_hungry
-        return now
-    return due
-
-
-@inner
-def may_fill(address: int, now: int) -> bool:
-    """Return whether a buffer may be filled now, and one is free for it."""
-    due = fill_due(address, now)
-    return due != NONE and due <= now
-
-
-@inner
-def next_to_fill(address: int) -> int:
-    """Return the operation whose data is made next, where one `may_fill`."""
-    return number_of(heap_least(job_at(address).source))
-
-
-@inner
-def take_fill(address: int, answer: int) -> None:
-    """Take the next buffer to fill, where one `may_fill`; the record ASKED at `answer` says with what."""
-    job = job_at(address)
-    waiting = job.source
-    number = number_of(heap_least(waiting))
-    flight = flights_at(job.flights)[number]
-    piece = flight.next_fill
-    count = min(job.pieces_a_fill, flight.pieces - piece)
-    flight.next_fill += count
-    if flight.is_bulk:
-        # Before it is started it has one buffer, so that it can; then as many as keep its part of the queue busy.
-        heap_pop(waiting)
-        flight.is_waiting = False
-        flight.held_fills += 1
-        want_data(address, number)
-    elif flight.next_fill == flight.pieces:
-        heap_pop(waiting)
-    slot = stack_take(job.free_slots)
-    int64s(job.held)[slot] = count
-    fill = fills_at(job.fills)[slot]
-    fill.flight, fill.piece, fill.end, fill.at, fill.next = number, piece, piece + count, 0, NONE
-    start, end = flight.first, flight.end
-    if flight.pieces > 1:
-        start = bounds(address, number, piece)[0]
-        end = bounds(address, number, piece + count - 1)[1]
-    asked = asked_at(answer)
-    asked.flight, asked.row, asked.piece, asked.slot = number, flight.row, piece, slot
-    asked.start, asked.end, asked.object_end = start, end, flight.end
-
-
-@inner
-def filled(address: int, slot: int) -> None:
-    """Note that a buffer holds its data."""
-    job = job_at(address)
-    fills = fills_at(job.fills)
-    fill = fills[slot]
-    number, count = fill.flight, fill.end - fill.piece
-    flight = flights_at(job.flights)[number]
-    if flight.first_fill == NONE:
-        flight.first_fill = slot
-    else:
-        fills[flight.last_fill].next = slot
-    flight.last_fill = slot
-    flight.filled_pieces += count
-    if fill.piece == 0:
-        flight.is_reserved = True
-    if flight.is_copied:
-        return
-    if flight.is_lane:
-        if not flight.is_bulk:
-            job.available += count
-    elif flight.is_started:
-        resume(address, number)
-    elif flight.is_bulk or flight.filled_pieces >= min(flight.pieces, job.early * job.pieces_a_fill):
-        offer(address, number)
-
-
-@inner
-def use_fill(address: int, number: int, length: int) -> None:
-    """Note that the next piece of an operation's data, `length` bytes, goes."""
-    job = job_at(address)
-    flight = flights_at(job.flights)[number]
-    fill = fills_at(job.fills)[flight.first_fill]
-    fill.piece += 1
-    fill.at += length
-    if fill.piece == fill.end:
-        flight.first_fill = fill.next
-
-
-@inner
-def free_data(address: int, slot: int) -> None:
-    """Note that a piece's data is needed no more."""
-    job = job_at(address)
-    held = int64s(job.held)
-    held[slot] -= 1
-    if not held[slot]:
-        stack_put(job.free_slots, slot)
-        number = fills_at(job.fills)[slot].flight
-        flight = flights_at(job.flights)[number]
-        if flight.is_bulk:
-            flight.held_fills -= 1
-            want_data(address, number)
-
-
-@inner
-def want_data(address: int, number: int) -> None:
-    """Let a started bulk write have a buffer of data, if it may hold another one and has more to write."""
-    job = job_at(address)
-    flight = flights_at(job.flights)[number]
-    if (
-        flight.is_started
-        and not flight.is_waiting
-        and flight.next_fill < flight.pieces
-        and flight.held_fills < job.bulk_fills
-    ):
-        flight.is_waiting = True
-        heap_push(job.bulk_hungry, entry_of(flight.next_fill, number))
 
 
 @inner

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kvreplay.engine.filling.ahead import look_at_next
 from kvreplay.engine.tables import (
     BARRIER_KINDS,
     FLIGHT_BITS,
@@ -104,8 +105,8 @@ def bounds(address: int, number: int, piece: int) -> tuple[int, int]:
 
 
 @inner
-def admit(address: int, row: int) -> None:
-    """Make a ready row an operation under way, which waits for data or for its turn."""
+def _take_up(address: int, row: int) -> int:
+    """Make a row an operation under way; return its number."""
     job = job_at(address)
     tier, op, offset = int8s(job.tier)[row], int8s(job.op)[row], int64s(job.offset)[row]
     padding = int64s(job.paddings)[tier]
@@ -122,16 +123,78 @@ def admit(address: int, row: int) -> None:
     flight.pieces, flight.has_io = max(1, pieces), pieces > 0
     flight.needs_data = flight.has_io and op == WRITE
     flight.filled_pieces = flight.next_fill = flight.next_piece = flight.outstanding = 0
-    flight.first_fill = flight.last_fill = NONE
+    flight.first_fill = flight.last_fill = flight.first_slot = NONE
     flight.is_offered = flight.is_started = flight.is_begun = flight.is_running = False
     flight.is_reserved = flight.is_failed = flight.is_lane = flight.is_copied = flight.is_own = flight.is_file = False
+    flight.is_unready = flight.lacks_room = flight.has_first = False
     flight.is_bulk, flight.is_waiting, flight.held_fills = False, False, 0
     if job.bulk:
         flight.is_bulk = flight.pieces > 1 and int8s(job.bulk)[row] != 0
-    if flight.needs_data:
-        heap_push(job.to_fill, entry_of(row, number))
+    return number
+
+
+@inner
+def _admit(address: int, row: int) -> None:
+    """Let a ready row be an operation under way, which waits for data or for its turn."""
+    job = job_at(address)
+    number = int32s(job.prepared)[row] - 1
+    if number >= 0:
+        _end_unready(address, number)
     else:
+        number = _take_up(address, row)
+        if flights_at(job.flights)[number].needs_data:
+            heap_push(job.to_fill, entry_of(row, number))
+        else:
+            offer(address, number)
+    look_at_next(address, row)
+
+
+@inner
+def _end_unready(address: int, number: int) -> None:
+    """Let an operation go on whose data was made before its barriers were met, or some of it."""
+    job = job_at(address)
+    flight = flights_at(job.flights)[number]
+    flight.is_unready = False
+    job.prepared_slots -= -(-flight.next_fill // job.pieces_a_fill)
+    if flight.next_fill < flight.pieces:
+        heap_push(job.to_fill, entry_of(flight.row, number))
+    else:
+        note_making(address, number)
+    if flight.lacks_room and flight.has_first:
+        heap_push(job.to_room, entry_of(flight.row, number))
+    offer_filled(address, number)
+
+
+@inner
+def note_making(address: int, number: int) -> None:
+    """Note that all data of an operation is asked for."""
+    job = job_at(address)
+    # What finds no place is not counted as waiting; those that were offered since leave when they come first.
+    if count_of(job.making) < job.flights_size:
+        heap_push(job.making, entry_of(flights_at(job.flights)[number].row, number))
+
+
+@inner
+def offer_filled(address: int, number: int) -> None:
+    """Offer a write that has room and its data, or as much of it as is made before it starts."""
+    job = job_at(address)
+    flight = flights_at(job.flights)[number]
+    is_filled = flight.is_bulk or flight.filled_pieces >= min(flight.pieces, job.early * job.pieces_a_fill)
+    if is_filled and flight.is_reserved and not flight.is_unready:
         offer(address, number)
+
+
+@inner
+def next_to_prepare(address: int) -> int:
+    """Return the operation of the row whose data is made next of those that are not ready."""
+    job = job_at(address)
+    row = heap_least(job.to_prepare)
+    prepared = int32s(job.prepared)
+    if not prepared[row]:
+        number = _take_up(address, row)
+        flights_at(job.flights)[number].is_unready = True
+        prepared[row] = number + 1
+    return prepared[row] - 1
 
 
 @inner
@@ -139,13 +202,13 @@ def advance(address: int) -> None:
     """Make ready rows operations, a bounded number ahead."""
     job = job_at(address)
     while count_of(job.ready) and count_of(job.free_flights):
-        admit(address, heap_pop(job.ready))
+        _admit(address, heap_pop(job.ready))
     unmet, ahead = int8s(job.unmet), 2 * job.slots
     while (
         job.cursor < job.rows and count_of(job.to_start) + count_of(job.to_fill) < ahead and count_of(job.free_flights)
     ):
         if unmet[job.cursor] == 0:
-            admit(address, job.cursor)
+            _admit(address, job.cursor)
         job.cursor += 1
 
 
@@ -185,14 +248,36 @@ def _release(address: int, row: int, now: int) -> None:
 
 
 @inner
-def is_starved(address: int, now: int) -> bool:
-    """Return whether a started or due write lacks data."""
+def must_ask(address: int, now: int) -> bool:
+    """Return whether a started or due write lacks data that is not asked for."""
     job = job_at(address)
     if count_of(job.hungry) or _is_bulk_starved(address):
         return True
     if job.in_flight >= job.depth or not count_of(job.to_fill):
         return False
     return due_of(address, heap_least(job.to_fill), now) <= now
+
+
+@inner
+def is_starved(address: int, now: int) -> bool:
+    """Return whether a started or due write lacks data, asked for or not, or room."""
+    job = job_at(address)
+    if must_ask(address, now):
+        return True
+    return job.in_flight < job.depth and _is_making(address) and due_of(address, heap_least(job.making), now) <= now
+
+
+@inner
+def _is_making(address: int) -> bool:
+    """Return whether there is a write all of whose data is asked for, and not there."""
+    job = job_at(address)
+    while count_of(job.making):
+        entry = heap_least(job.making)
+        flight = flights_at(job.flights)[number_of(entry)]
+        if flight.row == entry >> FLIGHT_BITS and not flight.is_offered:
+            return True
+        heap_pop(job.making)
+    return False
 
 
 @inner
@@ -223,7 +308,9 @@ def _is_blocked(address: int) -> bool:
     job = job_at(address)
     waiting = count_of(job.to_start) + count_of(job.to_fill) + count_of(job.hungry) + count_of(job.ready)
     waiting += count_of(job.bulk_hungry)
-    return waiting + job.available + job.running == 0 and job.completed + job.in_flight < job.rows
+    if waiting + job.available + job.running or _is_making(address):
+        return False
+    return job.completed + job.in_flight < job.rows
 
 
 @inner

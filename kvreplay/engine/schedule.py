@@ -1,9 +1,10 @@
 """Which piece of which operation may be submitted next: a state machine without clock, threads or I/O.
 
 Rows go in trace order as far as their barriers allow. A write is offered only when its data lies in a buffer
-(what `ahead` buffers hold, if it is longer), so that generation is not in an operation's latency. Every buffer that
-holds data belongs to a row whose barriers are met, and one is always left for a write that has started: so
-there is always something that can go on. The machine itself is compiled, in `order`; this is its form for Python.
+(what `ahead` buffers hold, if it is longer), so that generation is not in an operation's latency. Some buffers may
+hold data of rows that are next in a chain, all others belong to rows whose barriers are met, and one is always left
+for a write that has started: so there is always something that can go on. The machine itself is compiled, in `order`;
+this is its form for Python.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ from kvreplay.engine.job import Flight, Job
 from kvreplay.engine.tables import ANSWER, BARRIER, FILL, FLIGHT, MOST_FLIGHTS, NONE, Tables
 from kvreplay.plan.plan import Plan
 from kvreplay.tiers.placement.hints import placing
+from kvreplay.tiers.tier import on_ring
 
 _SEEN = ["row", "op", "first", "end", "needed_end", "pieces", "has_io", "needs_data"]
 """What Python sees of an operation under way, in the order of `Flight`."""
+_PREPARED_PART = 3
+"""Of the buffers for rows that are not due, this part is kept for those next in a chain, if there are any."""
 _READY_FLIGHTS = 1 << 16
 """Rows that waited and wait no more, taken up together; others stay where they were until there is room."""
 
@@ -40,6 +44,8 @@ class Fill(NamedTuple):
     end: int
     object_end: int
     """The one after the last that the operation writes, aligned."""
+    room: int
+    """`fills.NO_ROOM`, or that room for the object is made as well (`WITH_ROOM`), or only that (`ONLY_ROOM`)."""
 
 
 class Submission:
@@ -76,15 +82,17 @@ class Schedule:
         pieces_a_fill: int = 1,
         early: int | None = None,
         ready_ns: Any = None,
+        rooms: Sequence[bool] | None = None,
         write_streams: Sequence[int] = (),
         bulk_depth: int | None = None,
     ) -> None:
         """Prepare to run `plan`: `due_ns` (int64) a row or None; by tier, whether data `moves` and its padding.
 
         Up to twice `ahead` buffers hold data before their operation is submitted, up to `early` of them (or half) for
-        rows not yet due; a buffer holds up to `pieces_a_fill` pieces of one operation. `ready_ns` (int64 a row) takes
-        when the last operation that a row had to wait for completed. `write_streams` says by tier how many streams a
-        request may name; `bulk_depth` pieces of a bulk row may be in flight.
+        rows not due or not ready; a buffer holds up to `pieces_a_fill` pieces of one operation. `ready_ns` (int64 a
+        row) takes when the last operation that a row had to wait for completed. `rooms` says by tier whether objects
+        are given room before they are written: all, unless it is given. `write_streams` says by tier how many streams
+        a request may name; `bulk_depth` pieces of a bulk row may be in flight.
         """
         self.rows, self.slots, self.depth = len(plan), 2 * ahead + 2, depth
         flights = max(1, min(self.rows, 2 * self.slots + depth + _READY_FLIGHTS, MOST_FLIGHTS))
@@ -92,24 +100,17 @@ class Schedule:
         """For compiled code."""
         self._job = job = tables.job
         job.rows, job.depth, job.ahead, job.io_bytes = self.rows, depth, ahead, io_bytes
-        job.early = ahead if early is None else min(early, ahead)
+        both = ahead if early is None else min(early, ahead)
+        has_chains = any(b.continues.any() for b in plan.barriers)
+        job.prepared_most = both // _PREPARED_PART if has_chains else 0
+        job.early, job.early_or_prepared = both - job.prepared_most, both
         job.pieces_a_fill, job.slots, job.flights_size = pieces_a_fill, self.slots, flights
-        for name in ("op", "tier", "object_id", "offset", "length", "version"):
-            setattr(job, name, tables.at(np.ascontiguousarray(getattr(plan, name))))
-        self._streams: Any = plan.stream if plan.stream is not None and any(write_streams) else None
+        self._streams: Any = plan.stream if any(write_streams) else None
         self._write_streams = write_streams
-        if self._streams is not None:
-            job.stream = tables.at(np.ascontiguousarray(plan.stream))
-            job.write_streams = tables.at(np.array(write_streams, np.int64))
-        job.due = 0 if due_ns is None else tables.at(np.ascontiguousarray(due_ns))
-        job.ready_ns = 0 if ready_ns is None else tables.at(ready_ns)
-        job.unmet = tables.at(plan.unmet.astype(np.int8))
+        self._take_rows(plan, due_ns, ready_ns)
         job.moves, job.paddings = tables.at(np.array(moves, np.int64)), tables.at(np.array(paddings, np.int64))
-        # Memory that is not touched is not taken: of heaps and flights, few places are used at a time.
-        for name in ("ready", "to_fill", "to_start", "hungry", "bulk_hungry"):
-            size = self.rows if name == "ready" else flights
-            setattr(job, name, tables.numbers(np.empty(size, np.int64), 0))
-        job.bulk = 0 if plan.bulk is None else tables.at(np.ascontiguousarray(plan.bulk))
+        job.write_streams = 0 if self._streams is None else tables.at(np.array(write_streams, np.int64))
+        job.rooms = tables.at(np.array([True] * len(moves) if rooms is None else rooms, np.int64))
         job.bulk_depth = min(depth, bulk_depth or depth)
         # Twice what is in flight: the next data is made meanwhile.
         job.bulk_fills = max(2, min(-(-2 * job.bulk_depth // pieces_a_fill), self.slots // 4))
@@ -125,12 +126,29 @@ class Schedule:
         answer: Any = np.zeros(1, ANSWER)
         job.answer = tables.at(answer)
         self._answer = memoryview(answer.view(np.int64))
-        barriers = [
-            (b.group, b.members, b.starts, np.diff(b.starts).astype(np.int32), b.continues) for b in plan.barriers
-        ]
-        job.barriers = tables.at(np.array([tuple(map(tables.at, arrays)) for arrays in barriers], BARRIER))
         self._address = tables.address
         self._flights: dict[int, Flight] = {}
+
+    def _take_rows(self, plan: Plan, due_ns: Any, ready_ns: Any) -> None:
+        """Let compiled code see the rows of `plan` and what they wait for, and have heaps for them."""
+        tables, job = self.tables, self._job
+        for name in ("op", "tier", "object_id", "offset", "length", "version"):
+            setattr(job, name, tables.at(np.ascontiguousarray(getattr(plan, name))))
+        for name, column in (("due", due_ns), ("bulk", plan.bulk), ("stream", self._streams)):
+            setattr(job, name, 0 if column is None else tables.at(np.ascontiguousarray(column)))
+        job.ready_ns = 0 if ready_ns is None else tables.at(ready_ns)
+        job.unmet = tables.at(plan.unmet.astype(np.int8))
+        job.prepared = tables.at(np.zeros(self.rows, np.int32))
+        # Memory that is not touched is not taken: of heaps and flights, few places are used at a time.
+        for name in ("ready", "to_prepare"):
+            setattr(job, name, tables.numbers(np.empty(self.rows, np.int64), 0))
+        for name in ("to_fill", "to_start", "hungry", "making", "to_room", "bulk_hungry"):
+            setattr(job, name, tables.numbers(np.empty(job.flights_size, np.int64), 0))
+        barriers = [
+            (b.group, b.members, b.starts, np.diff(b.starts).astype(np.int32), b.continues.copy())
+            for b in plan.barriers
+        ]
+        job.barriers = tables.at(np.array([tuple(map(tables.at, arrays)) for arrays in barriers], BARRIER))
 
     @classmethod
     def of(cls, job: Job, depth: int, io_bytes: int) -> Self:
@@ -146,6 +164,7 @@ class Schedule:
             pieces_a_fill=pieces_a_fill(depth, io_bytes),
             early=early_fills(depth, io_bytes),
             ready_ns=job.record.ready_ns,
+            rooms=[on_ring(tier) is None for tier in job.tiers],
             write_streams=[0 if (of := placing(tier)) is None else of.write_streams for tier in job.tiers],
             bulk_depth=job.bulk_depth,
         )

@@ -13,12 +13,13 @@ from typing import Any
 from kvreplay.data.buffers import growing
 from kvreplay.data.copies import Copiers
 from kvreplay.data.words import Fresh
-from kvreplay.engine import mailbox, turn
+from kvreplay.engine import turn
 from kvreplay.engine.job import CORRUPT, ERROR, OK, Driven, Failure, Flight, IoEngine, Job
 from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.pump import Pump
 from kvreplay.engine.ring import NoRing, Ring
 from kvreplay.engine.schedule import Schedule, Submission
+from kvreplay.engine.tables import BY_OTHERS
 from kvreplay.engine.workers import Check, Died, Opened, Step, Trouble, Workers, no_thread
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import NOWHERE, RingExtents, Tier, copied, has_times
@@ -176,7 +177,7 @@ class Submitter:
 
     def _maker(self, tier: Tier | None) -> int:  # noqa: ARG002 - for those with a ring
         """Return who makes short data of `tier`."""
-        return mailbox.BY_OTHERS
+        return BY_OTHERS
 
     def _needs_workers(self) -> bool:
         return turn.BY_THREAD in self._way

@@ -19,6 +19,8 @@ FLIGHT_BITS = 22
 MOST_FLIGHTS = 1 << FLIGHT_BITS
 """Operations under way at most: in heaps, one is its row, then its number among them."""
 BARRIER_KINDS = 2
+BY_OTHERS, HERE, HERE_WITH_ROOM = range(3)
+"""Who makes a tier's data, if its buffer is short: threads, or who submits, who may have to make room first."""
 
 
 def record(integers: str, booleans: str = "") -> np.dtype[Any]:
@@ -33,14 +35,20 @@ JOB = record(
     # Address of int32 a row, the stream of a write (-1: none), and of int64 a tier, how many of them a request may
     # name; 0 and 0 where nothing is placed.
     "stream write_streams "
-    # Addresses of what is known of each tier: whether data moves, its padding.
-    "moves paddings "
+    # Addresses of what is known of each tier: whether data moves, its padding, whether objects must be given room.
+    "moves paddings rooms "
+    # Address: by row, the operation (its number and 1) whose data is made before it may go, or 0.
+    "prepared "
     # Addresses of records.
     "barriers flights fills answer mail lanes "
     # Addresses of stacks of free numbers, and of how many pieces each buffer of data still serves.
     "free_flights free_slots held "
-    # Addresses of heaps: rows that wait no more, operations that lack data, may start, or started short of data.
-    "ready to_fill to_start hungry "
+    # Addresses of heaps: rows that wait no more, operations that lack data, may start, or started short of data; those
+    # whose data is under way, some of them offered since; rows whose data may be made before they may go; operations
+    # whose data was made so, and that lack room.
+    "ready to_fill to_start hungry making to_prepare to_room "
+    # Buffers that hold, or will, what is prepared so; how many may always, and with those of rows not due.
+    "prepared_slots prepared_most early_or_prepared "
     # Address of a heap of started bulk writes that want data, the one of which least is made first; of `source`, the
     # heap of the next buffer. How much of a bulk operation may be in flight, and how many buffers of data one may hold.
     "bulk_hungry source bulk_depth bulk_fills "
@@ -61,26 +69,27 @@ FLIGHT = record(
     "row op first end needed_end pieces "
     # Pieces whose data is made, asked for, submitted; pieces out (all those of a lane are one).
     "filled_pieces next_fill next_piece outstanding "
-    # Its first and its last buffer of data.
-    "first_fill last_fill "
+    # Its first and its last buffer of data; that of its first piece.
+    "first_fill last_fill first_slot "
     # As a lane: flags and file of its requests, where the object begins in that file, requests out.
     # Copied: the object's address is `base`, copies are `lane_out`; when the last one yet was done.
     "file base lane_out copied_ns "
     # Buffers of data that a bulk write holds.
     "held_fills",
     "has_io needs_data is_offered is_started is_begun is_running is_reserved is_failed is_lane is_copied is_own "
-    "is_file is_bulk is_waiting",
+    "is_file is_bulk is_waiting is_unready lacks_room has_first",
 )
 """An operation between becoming ready and completing.
 
 A lane is one whose pieces compiled code submits; it is `is_own` if compiled code finishes with it, too, and `is_file`
 if it is all there is to do on an object's own file: `file` is then its place in the ring. The pieces of one that is
 copied go to the threads that copy, and take no place of the queue. One that `is_bulk` saves or restores a checkpoint;
-it `is_waiting` in the heap of those that want data.
+it `is_waiting` in the heap of those that want data. One that `is_unready` has its data made before its barriers are
+met, and gets room for its object, which it `lacks_room`, afterwards.
 """
 FILL = record("flight piece end at next")
 """A buffer of data: whose it is, its next piece and the one after its last, where the next begins, the next buffer."""
-ASKED = record("flight row piece slot start end object_end")
+ASKED = record("flight row piece slot start end object_end room")
 """A buffer to be filled: the fields of `schedule.Fill`."""
 ANSWER = record("flight piece slot is_first start length at")
 """What `order.take` answers."""

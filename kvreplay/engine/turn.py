@@ -13,17 +13,10 @@ from numba.core import types
 
 from kvreplay.data import calls, copies
 from kvreplay.engine import mailbox, order
+from kvreplay.engine.filling.fills import fill_due, free_data, use_fill
 from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, HUNGRY
-from kvreplay.engine.order import (
-    fill_due,
-    free_data,
-    make_lane,
-    next_due,
-    next_flight,
-    start_next,
-    use_fill,
-)
+from kvreplay.engine.order import make_lane, next_due, next_flight, start_next
 from kvreplay.engine.ready import bounds, count_waits, done, has_piece, is_starved, number_of
 from kvreplay.engine.tables import NONE, count_of, fills_at, flights_at, heap_least, job_at, lanes_at, mail_at
 from kvreplay.plan.plan import DELETE

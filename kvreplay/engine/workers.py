@@ -20,6 +20,7 @@ import numpy as np
 from kvreplay.data.buffers import Arena
 from kvreplay.data.words import Fresh
 from kvreplay.engine import mailbox
+from kvreplay.engine.filling.fills import ONLY_ROOM
 from kvreplay.engine.job import CORRUPT, ERROR, SHORT, Flight, Job
 from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.schedule import Fill, Submission
@@ -211,7 +212,7 @@ class Workers:
             places, failed = extents.ring_reserve(objects, ends_[:count])
             np.frombuffer(self._places[at], np.int64)[objects] = places
             if failed:
-                of_tier = [f for f in self.mail.wanting_room() if not f.piece and self._tier_of[f.row] == at]
+                of_tier = [f for f in self.mail.wanting_room() if f.room and self._tier_of[f.row] == at]
                 for i, error in failed:
                     self.mail.post(Trouble(of_tier[i], _no_room(error)))
         self.mail.note_room()
@@ -220,7 +221,7 @@ class Workers:
     def _make_room(self, fills: list[Fill]) -> None:
         """Make room for the objects that begin in `fills`; where there is none, mail says so."""
         for fill in fills:
-            if not fill.piece:
+            if fill.room:
                 self._reserve(fill)
 
     def _reserve(self, fill: Fill) -> None:
@@ -241,6 +242,8 @@ class Workers:
         if isinstance(self._job.fill, Fresh):
             mailbox.make_asked(self.mail.address, asked.ctypes.data, len(fills))
         for fill in fills:
+            if fill.room == ONLY_ROOM:
+                continue
             data, row = self._writes[fill.slot][: fill.end - fill.start], fill.row
             if not isinstance(self._job.fill, Fresh):
                 self._job.fill(data, self._object[row], self._version[row], fill.start)

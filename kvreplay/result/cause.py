@@ -12,6 +12,8 @@ from kvtrace.core.run.verdict import Evidence, LimitCause
 
 DOMINANT = 0.5
 """Of what was lost: less is no cause of its own."""
+NOTABLE = 0.1
+"""Of what was lost: more is said beside the cause."""
 BUSY = 0.9
 """Of its time: a device, a thread or threads that were busy for less could have done more."""
 IDLE = 0.5
@@ -40,8 +42,8 @@ def judge(evidence: Evidence, *, is_open: bool, has_reached: bool | None, copies
 
 
 def _open(found: Evidence, *, copies: bool) -> Cause:
-    """Judge an open loop by what most of its response times was; of an end that is in time, by what was ours."""
-    shares = {name: s for name, s in found.response_shares.items() if found.is_end_late or name in OURS}
+    """Judge an open loop by what most of its response times was; if its end is in time, of what came before service."""
+    shares = {name: s for name, s in found.response_shares.items() if found.is_end_late or name != DRIVE}
     total = sum(shares.values())
     if not total:
         return None, "what operations waited for is not known"
@@ -52,6 +54,9 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
     if copies and top in (DRIVE, QUEUE, DEPENDENCIES):
         return _copies(found)
     waited = f"{percent(shares[top] / total)} of the {'response times' if found.is_end_late else 'delays'} was"
+    ours = [f"{name} {percent(s / total)}" for name, s in shares.items() if name in OURS and s >= NOTABLE * total]
+    if top == DEPENDENCIES and ours:
+        waited = f"{', '.join(ours)} and {waited}"
     return _BY_TOP[top](found, waited)
 
 

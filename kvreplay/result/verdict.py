@@ -188,7 +188,8 @@ def _sentence(
     slipped = ""
     if (judged.end_late_ns or 0) > SLIP_NS:
         slipped = f"ended {format_duration(judged.end_late_ns)} late, "
-    return f"FELL BEHIND: {rate.tier}{model} sustained {_of_asked(rate)} asked{held}; {slipped}{late}"
+    ours = f"{percent(judged.late_by_itself_fraction)} beyond what they depend on"
+    return f"FELL BEHIND: {rate.tier}{model} sustained {_of_asked(rate)} asked{held}; {slipped}{late}, {ours}"
 
 
 def limit_of(cause: LimitCause | None, rate: TierRate, limit: str) -> str:

@@ -170,13 +170,12 @@ class _Run:
             chosen = self._choose(setting.config.depth, is_growing=due_ns is not None)
             engine = chosen.engine
             preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
-            lay_out_ns = -monotonic_ns()
+            lay_out_started_ns = monotonic_ns()
             laid_out = lay_out_all(setting, self.data.unstamped, interrupted, self.show)
-            lay_out_ns += monotonic_ns()
+            lay_out_ns = monotonic_ns() - lay_out_started_ns
             populated, stopped = self._populate(engine, interrupted)
-            if stopped is None:
-                for drive, region in laid_out:
-                    drive.note_written(region)
+            for drive, region in laid_out if stopped is None else ():
+                drive.note_written(region)
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             end_probes = stack.enter_context(beside(setting.config, setting.tiers, output))

@@ -10,6 +10,7 @@ from kvtrace.sim.schedule import after_steps, call_followers, depart, join
 from kvtrace.sim.store import store_rest
 from kvtrace.sim.tiers.rows import DECODE as DECODE_PHASE
 from kvtrace.sim.tiers.rows import live_in
+from kvtrace.sim.tiers.slots import member_of, see
 from kvtrace.sim.tiers.tiers import fastest, read, touch
 from kvtrace.users.synthetic import think_ns
 
@@ -32,6 +33,7 @@ def decode(world: World, actor: int) -> int:
             tokens = me.input - me.retrieved_tokens + me.output
             me.new = tokens // knobs.chunk_tokens - me.shared - me.length
         return _until(world, actor, me.output)
+    see(world, me.entry)
     t = fastest(world, me.entry)
     me.served_ns = control.now
     if t == NONE:
@@ -76,6 +78,9 @@ def end(world: World, actor: int) -> int:
     total.decoded_tokens += me.output
     total.decoding_ns += world.control.now - me.decode_start
     depart(world, actor)
+    node = world.fleet.nodes[me.node]
+    node.outstanding -= 1
+    node.active_tokens -= me.input
     if me.new:
         make_objects(world, actor)
     if me.new + me.refused:
@@ -104,4 +109,4 @@ def _use_backwards(world: World, actor: int) -> None:
         for t in range(len(world.tiers)):
             tier = world.tiers[t]
             if live & (1 << t) and tier.on_hit == 0 and tier.is_tail_first_at_end:
-                on_hit(world, t, world.chain[i])
+                on_hit(world, t, member_of(world, t, world.chain[i]))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from kvreplay.engine import mailbox, order, ready, schedule
+from kvreplay.engine.filling import fills
 from kvreplay.engine.schedule import Fill, Submission
 from kvreplay.engine.tables import ASKED, NONE
 from kvtrace.core.compiled import holding
 
 _take = holding(order.take.py_func)
-_fill_due = holding(order.fill_due.py_func)
-_may_fill, _take_fill = holding(order.may_fill.py_func), holding(order.take_fill.py_func)
+_fill_due = holding(fills.fill_due.py_func)
+_may_fill, _take_fill = holding(fills.may_fill.py_func), holding(fills.take_fill.py_func)
 ask, take_made, fall_asleep = (holding(f.py_func) for f in (mailbox.ask, mailbox.take_made, mailbox.fall_asleep))
-_filled, _is_starved = holding(order.filled.py_func), holding(ready.is_starved.py_func)
+_filled, _is_starved = holding(fills.filled.py_func), holding(ready.is_starved.py_func)
 
 
 class Schedule(schedule.Schedule):

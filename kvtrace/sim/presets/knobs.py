@@ -63,7 +63,7 @@ def knobs_of(name: str) -> list[Knob]:
     found = list(_knobs("", preset, Preset))
     for tier in preset.tiers:
         found += _knobs(f"tiers.{tier.name}.", tier, TierSetting)
-    for field in ("workload", "load"):
+    for field in ("workload", "load", "fleet"):
         inner = getattr(preset, field)
         found += _knobs(f"{field}.", inner, type(inner))
     return found

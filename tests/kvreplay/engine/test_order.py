@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedules import Schedule
 
+from kvreplay.engine.filling.ahead import PREPARED_NS
+from kvreplay.engine.filling.fills import NO_ROOM, ONLY_ROOM
 from kvreplay.plan.plan import DELETE, READ, WRITE, Plan, build_plan
 
 IO = 4096
@@ -51,13 +53,16 @@ class Simulation:
         ahead: int = 2,
         is_open: bool = False,
         together: int = 1,
+        needs_room: bool = False,
         bulk_depth: int | None = None,
     ) -> None:
-        self.plan, self.rng, self.depth, self.now = plan, rng, depth, 0
+        self.plan, self.rng, self.depth, self.now, self.needs_room = plan, rng, depth, 0, needs_room
         due = plan.ts_ns if is_open else None
         how: dict[str, Any] = {"depth": depth, "ahead": ahead, "io_bytes": IO, "pieces_a_fill": together}
-        self.schedule = Schedule(plan, due, [True], [IO], **how, bulk_depth=bulk_depth)
+        self.schedule = Schedule(plan, due, [True], [IO], **how, bulk_depth=bulk_depth, rooms=[needs_room])
         self.fills: list[Any] = []
+        self.roomy: set[int] = set()
+        self.prepared = 0
         self.out: list[Any] = []
         self.submitted: dict[int, int] = {}
         self.completed: dict[int, int] = {}
@@ -79,6 +84,7 @@ class Simulation:
         if submission.is_first:
             self.clock += 1
             self.submitted[flight.row] = self.clock
+            assert not (self.needs_room and flight.needs_data) or flight.row in self.roomy
             self.order.append(flight.row)
             self.schedule.begun(flight)
         self.out.append(submission)
@@ -93,6 +99,22 @@ class Simulation:
         if fill is None:
             return False
         self.fills.append(fill)
+        if fill.room:
+            # Only what may go is given room: what it replaces is gone then.
+            assert self._may_go(fill.row)
+            self.roomy.add(fill.row)
+        self.prepared += not self._may_go(fill.row)
+        return True
+
+    def _may_go(self, row: int) -> bool:
+        """Return whether all that a row must wait for has completed."""
+        plan = self.plan
+        for barrier in plan.barriers:
+            group = barrier.group[row]
+            if group > 0 and barrier.continues[group - 1]:
+                before = barrier.members[barrier.starts[group - 1] : barrier.starts[group]]
+                if not all(int(one) in self.completed for one in before):
+                    return False
         return True
 
     def _finish_fill(self) -> bool:
@@ -152,10 +174,18 @@ def well_formed(rows: list[Any]) -> list[Any]:
     st.integers(0, 2**32),
     st.booleans(),
     st.integers(1, 5),
+    st.booleans(),
     st.none() | st.integers(1, 3),
 )
 def test_every_order_of_events_keeps_stages_and_hazards_and_ends(
-    rows: list[Any], depth: int, ahead: int, seed: int, is_open: bool, together: int, bulk_depth: int | None
+    rows: list[Any],
+    depth: int,
+    ahead: int,
+    seed: int,
+    is_open: bool,
+    together: int,
+    needs_room: bool,
+    bulk_depth: int | None,
 ) -> None:
     rows = well_formed(rows)
     rng = random.Random(seed)  # noqa: S311 - a test's choices
@@ -163,7 +193,8 @@ def test_every_order_of_events_keeps_stages_and_hazards_and_ends(
     plan = make_plan(rows, ts)
     if bulk_depth is not None:
         plan = replace(plan, bulk=np.array([rng.random() < 0.5 for _ in rows], np.uint8))
-    simulation = Simulation(plan, depth, rng, ahead=ahead, is_open=is_open, together=together, bulk_depth=bulk_depth)
+    how: dict[str, Any] = {"is_open": is_open, "needs_room": needs_room, "bulk_depth": bulk_depth}
+    simulation = Simulation(plan, depth, rng, ahead=ahead, together=together, **how)
     simulation.run()
     assert simulation.most_of_bulk <= (bulk_depth or depth)
     submitted, completed = simulation.submitted, simulation.completed
@@ -233,6 +264,72 @@ def test_nothing_goes_before_its_time_and_a_late_row_delays_no_deadline() -> Non
     assert schedule.next_due(150) == 200
 
 
+def test_data_of_the_next_stage_is_made_while_the_stage_before_it_runs() -> None:
+    plan = make_plan([(READ, 0, 1, 7, 0), (WRITE, 1, 2, 7, 1), (WRITE, 2, 1, 7, 2)])
+    schedule = Schedule(plan, None, [True], [IO], depth=4, ahead=4, io_bytes=IO, rooms=[True])
+    first = schedule.take(0)
+    assert first is not None
+    early = [fill for _ in range(3) if (fill := schedule.take_fill(0))]
+    # The write after next is not prepared: its turn comes when the one before it may go.
+    assert [(fill.row, fill.piece, fill.room) for fill in early] == [(1, 0, NO_ROOM), (1, 1, NO_ROOM)]
+    for fill in early:
+        schedule.filled(fill)
+    assert schedule.take(0) is None
+    assert schedule.piece_done(first)
+    schedule.done(first.flight, 5)
+    room = schedule.take_fill(5)
+    assert room is not None
+    assert (room.row, room.room, room.start, room.end, room.object_end) == (1, ONLY_ROOM, 0, 0, 2 * IO)
+    assert schedule.take(5) is None
+    assert schedule.is_starved(5)
+    schedule.filled(room)
+    second = schedule.take(5)
+    assert second is not None
+    assert second.flight.row == 1
+    assert schedule.fills_in_flight == 0
+    following = schedule.take_fill(5)
+    assert following is not None
+    assert (following.row, following.room) == (2, NO_ROOM)
+
+
+def test_a_file_needs_no_room_when_its_stage_comes() -> None:
+    plan = make_plan([(READ, 0, 1, 7, 0), (WRITE, 1, 1, 7, 1)])
+    schedule = Schedule(plan, None, [True], [IO], depth=4, ahead=4, io_bytes=IO, rooms=[False])
+    first, fill = schedule.take(0), schedule.take_fill(0)
+    assert first is not None
+    assert fill is not None
+    schedule.filled(fill)
+    assert schedule.piece_done(first)
+    schedule.done(first.flight, 5)
+    second = schedule.take(5)
+    assert second is not None
+    assert second.flight.row == 1
+
+
+def test_what_is_prepared_leaves_buffers_to_what_may_go() -> None:
+    waiting = [(WRITE, 1 + i, 9, 7, 1) for i in range(20)]
+    plan = make_plan([(READ, 0, 1, 7, 0), *waiting, (WRITE, 50, 3, -1, -1)])
+    schedule = Schedule(plan, None, [True], [IO], depth=4, ahead=4, io_bytes=IO)
+    assert schedule.take(0) is not None
+    rows = [fill.row for _ in range(40) if (fill := schedule.take_fill(0))]
+    # Of ten buffers four may hold what waits, one of them in any case; the write that may go has all it needs.
+    assert rows == [21, 21, 21, 1]
+    only = Schedule(make_plan([(READ, 0, 1, 7, 0), *waiting]), None, [True], [IO], depth=4, ahead=4, io_bytes=IO)
+    assert only.take(0) is not None
+    rows = [fill.row for _ in range(40) if (fill := only.take_fill(0))]
+    assert rows == [1, 1, 1, 1]
+
+
+def test_data_far_ahead_of_its_time_is_not_prepared() -> None:
+    later = 10**9
+    plan = make_plan([(READ, 0, 1, 7, 0), (WRITE, 1, 1, 7, 1)], [0, later])
+    schedule = Schedule(plan, plan.ts_ns, [True], [IO], depth=4, ahead=4, io_bytes=IO)
+    assert schedule.take(0) is not None
+    assert schedule.take_fill(0) is None
+    assert schedule.fill_due(0) == later - PREPARED_NS
+    assert schedule.take_fill(later - PREPARED_NS) is not None
+
+
 def test_only_a_row_that_is_due_can_be_starved_of_data() -> None:
     plan = make_plan([(WRITE, 0, 1, -1, -1)], [100])
     schedule = Schedule(plan, plan.ts_ns, [True], [IO], depth=1, ahead=1, io_bytes=IO)
@@ -241,6 +338,8 @@ def test_only_a_row_that_is_due_can_be_starved_of_data() -> None:
     assert schedule.is_starved(100)
     fill = schedule.take_fill(100)
     assert fill is not None
+    # Its data is under way.
+    assert schedule.is_starved(100)
     schedule.filled(fill)
     assert not schedule.is_starved(100)
 

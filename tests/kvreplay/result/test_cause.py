@@ -88,6 +88,17 @@ def test_dependencies_and_data_are_told_by_what_waited() -> None:
     assert closed_loop(in_flight_mean=2.0, starved_share=0.1, blocked_share=0.8)[0] is DEPENDENCIES
 
 
+def test_an_end_in_time_is_judged_by_what_most_delays_were() -> None:
+    mostly = {"dependencies": 0.82, "drive": 0.1, "submission": 0.05, "data": 0.03}
+    cause, reason = open_loop(is_end_late=False, response_shares=mostly, submitter_busy_share=0.01)
+    assert (cause, reason.startswith("91.1 % of the delays was waiting for earlier operations")) == (DEPENDENCIES, True)
+    partly = {"dependencies": 0.5, "drive": 0.1, "submission": 0.01, "data": 0.39}
+    cause, reason = open_loop(is_end_late=False, response_shares=partly)
+    assert (cause, reason.startswith("data 43.3 % and 55.6 % of the delays was waiting")) == (DEPENDENCIES, True)
+    # What is small beside service is what was late all the same.
+    assert open_loop(is_end_late=False, response_shares={"data": 0.07, "drive": 0.9, "submission": 0.03})[0] is DATA
+
+
 def test_what_most_of_it_was_is_not_known_where_nothing_is_half() -> None:
     cause, reason = open_loop(is_end_late=True, response_shares={"queue": 0.4, "drive": 0.3, "data": 0.3})
     assert (cause, reason.startswith("no part of the delays is half of them: data 30.0 %")) == (None, True)

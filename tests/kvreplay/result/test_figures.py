@@ -134,7 +134,9 @@ def test_a_load_that_was_reached_is_held_back_by_nothing() -> None:
     behind = pace(record, DUE // 2, driven=driven(45 * MS, held_ns=20 * MS))
     found = verdict(planned(5), record, DUE // 2, tiers, driven(45 * MS), behind, True, **how)  # type: ignore[arg-type]
     assert found.sentence.startswith("FELL BEHIND: cpu sustained 125 of 250 kB/s asked: ")
-    assert found.sentence.endswith("; ended 20.0 ms late, 80.0 % of operations were late by more than 1 ms")
+    assert found.sentence.endswith(
+        "; ended 20.0 ms late, 80.0 % of operations were late by more than 1 ms, 80.0 % beyond what they depend on"
+    )
     nothing = Record(np.full(1, -1), np.full(1, -1), np.full(1, 3, np.int8), np.zeros(1, np.int64))
     found = verdict(planned(1), nothing, DUE[:1], tiers, None, None, True, **how)  # type: ignore[arg-type]
     assert (found.sentence, found.cause, found.tier) == ("open loop: nothing completed", None, None)

@@ -1,0 +1,1 @@
+"""The data of writes: which is made next, for whom, and how long before."""
