@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvtrace.core.errors import ConfigError
+from kvtrace.core.errors import ConfigError, KvError
 
 if TYPE_CHECKING:
     # Loaded by the commands alone: --help needs none of it.
+    from kvreplay.mpi.alongside import Alongside
+    from kvreplay.mpi.ranks import Ranks
     from kvreplay.mpi.session import Session
 
 
@@ -54,12 +56,10 @@ def session(asked: RanksArguments) -> Iterator[Session | None]:
             raise ConfigError(f"--deal {asked.deal} deals a trace to ranks; add --mpi")
         yield None
         return
-    from kvreplay.mpi.deal import parse_deal
-    from kvreplay.mpi.launch import begin
+    from kvreplay.mpi.dealt.by import parse_deal
 
     by = parse_deal(asked.deal)
-    ranks = begin(asked.rank_timeout)
-    try:
+    with _ranks(asked.rank_timeout) as ranks:
         from kvreplay.mpi.session import Session
 
         found = Session(ranks, by)
@@ -70,5 +70,33 @@ def session(asked: RanksArguments) -> Iterator[Session | None]:
             yield found
         finally:
             found.close()
+
+
+@contextmanager
+def alongside(*, is_mpi: bool, rank_timeout: str) -> Iterator[Alongside | None]:
+    """Yield what brings the ranks together of a command that each of them runs; null if there are none."""
+    if not is_mpi:
+        yield None
+        return
+    with _ranks(rank_timeout) as ranks:
+        from kvreplay.mpi.alongside import Alongside
+
+        try:
+            yield Alongside(ranks)
+        except KvError as error:
+            ranks.stop(f"an error of rank {ranks.rank}: {error}")
+            if ranks.rank:
+                # Rank 0 says it.
+                raise typer.Exit from None
+            raise
+
+
+@contextmanager
+def _ranks(timeout: str) -> Iterator[Ranks]:
+    from kvreplay.mpi.beside.launch import begin
+
+    ranks = begin(timeout)
+    try:
+        yield ranks
     finally:
         ranks.close()

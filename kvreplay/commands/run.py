@@ -199,6 +199,7 @@ class ReplayArguments:
         return Config(tiers=tiers, is_kept=is_kept, **known)
 
 
+# Long: its options, and what --help says of them.
 @takes_groups
 def run(
     trace: TraceFile,
@@ -255,8 +256,7 @@ def run(
         check_memory()  # before numba is loaded, which crashes for want of memory
         from kvreplay.run.run import replay
 
-        config = how.config(targets(tier), is_kept=keep)
-        replaying = replay if several is None else several.replay
+        config, replaying = how.config(targets(tier), is_kept=keep), replay if several is None else several.replay
         with _watching(metrics) as seen:
             if trials is not None:
                 _run_trials(config, trace, output, trials, seen, replaying, is_forced=force, as_json=as_json)

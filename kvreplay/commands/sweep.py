@@ -73,6 +73,7 @@ class SweptArguments:
     engine: Annotated[str, typer.Option(help="auto, threads or uring.")] = "auto"
 
 
+# Long: its options, and what --help says of them.
 @takes_groups
 def sweep(
     trace: TraceFile,

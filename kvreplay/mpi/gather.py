@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvreplay.mpi.files import RANK_FILE, RANKS_FILE
+from kvreplay.mpi.pooled.files import RANK_FILE, RANKS_FILE
 from kvreplay.mpi.ranks import Ranks
 from kvtrace.core.errors import RankLost
 from kvtrace.core.run.ranks import RANK_FOLDER
@@ -24,15 +24,18 @@ class _Piece(msgspec.Struct, frozen=True):
     data: bytes
 
 
-def bring(ranks: Ranks, output: Path) -> None:
-    """Bring the folder of each rank to rank 0, if its `output` does not show it: on another host, most likely."""
+def bring(ranks: Ranks, output: Path, last: str = RANK_FILE) -> None:
+    """Bring the folder of each rank to rank 0, if its `output` does not show it: on another host, most likely.
+
+    A rank writes its file `last` at the end.
+    """
     mine = output / RANK_FOLDER.format(ranks.rank)
     with suppress(RankLost):
-        told = ranks.exchange(_digest(mine))
+        told = ranks.exchange(_digest(mine / last))
         lacking = []
         if ranks.rank == 0:
             there = [output / RANK_FOLDER.format(rank) for rank in range(ranks.count)]
-            lacking = [r for r, digest in enumerate(told) if digest is not None and _digest(there[r]) != digest]
+            lacking = [r for r, digest in enumerate(told) if digest is not None and _digest(there[r] / last) != digest]
         first = ranks.exchange(msgspec.msgpack.encode(lacking))[0]
         wanted: list[int] = msgspec.msgpack.decode(first, type=list[int]) if first else []
         if not wanted:
@@ -49,8 +52,7 @@ def bring(ranks: Ranks, output: Path) -> None:
                     _write(output / RANK_FOLDER.format(rank), msgspec.msgpack.decode(data, type=_Piece))
 
 
-def _digest(folder: Path) -> bytes:
-    path = folder / RANK_FILE
+def _digest(path: Path) -> bytes:
     return hashlib.sha256(path.read_bytes()).digest() if path.is_file() else b"none"
 
 

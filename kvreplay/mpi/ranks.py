@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from time import monotonic_ns
 
-from kvreplay.mpi import wire
+from kvreplay.mpi.beside import wire
 from kvtrace.core.errors import RankLost
 
 ORPHANED = "the end of its MPI process, as when the launcher is interrupted or another rank died"

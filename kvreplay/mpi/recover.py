@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvreplay.mpi.files import RANKS_FILE
-from kvreplay.mpi.pool import pool, pooled_error
+from kvreplay.mpi.pooled.files import RANKS_FILE
+from kvreplay.mpi.pooled.pool import pool, pooled_error
 from kvreplay.run.run import FinishedRun
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import RUN_FILE

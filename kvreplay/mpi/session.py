@@ -16,10 +16,11 @@ import msgspec
 from kvreplay.config.config import MAX_SEED, Config, check
 from kvreplay.config.warmup import parse_warmup
 from kvreplay.mpi import gather, places
-from kvreplay.mpi.deal import Asked, Deal, Part, deal
-from kvreplay.mpi.files import RANK_FILE, RANKS_FILE, Ordered, Told, write_told
+from kvreplay.mpi.dealt.by import Deal
+from kvreplay.mpi.dealt.deal import Asked, Part, deal
 from kvreplay.mpi.meeting import Elsewhere, Meeting
-from kvreplay.mpi.pool import pool, pooled_error
+from kvreplay.mpi.pooled.files import RANK_FILE, RANKS_FILE, Ordered, Told, write_told
+from kvreplay.mpi.pooled.pool import pool, pooled_error
 from kvreplay.mpi.ranks import Ranks
 from kvreplay.plan.plan import tier_indices
 from kvreplay.result import tables

@@ -158,6 +158,7 @@ class _Run:
     watching: Watching | None = None
     together: Together | None = None
 
+    # Long: the steps of a run in their order.
     def perform(self, output: Path) -> FinishedRun:
         setting = self.setting
         plan = setting.window.plan
@@ -180,9 +181,9 @@ class _Run:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             end_probes = stack.enter_context(beside(setting.config, setting.tiers, output))
             verifier = setting.verifier(self.data)
-            known = chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
             if self.together is not None:
                 self.together.ready()
+            known = chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
             prepared = Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns)
             begun = Preparation(*known, prepared)
             before = read_devices(setting)

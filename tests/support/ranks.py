@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pages import MPI_AS_ROOT
+
 from kvreplay.mpi.ranks import Instant, Ranks
 from kvreplay.mpi.session import Session
 
@@ -86,21 +88,11 @@ def mpirun() -> str | None:
     return str(beside) if beside.is_file() else shutil.which("mpirun")
 
 
-def mpi_environment() -> dict[str, str]:
-    """Return an environment in which Open MPI's mpirun starts as root, and more ranks than there are CPUs."""
-    return {
-        **os.environ,
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    }
-
-
 def start_ranks(count: int, *arguments: object, wrapper: Sequence[str] = (), **kwargs: Any) -> subprocess.Popen[str]:
     """Start kvreplay on `count` ranks, each by `wrapper` if that is given."""
     launcher = mpirun()
     assert launcher is not None
     argv = [launcher, "-n", str(count), *wrapper, sys.executable, "-m", "kvreplay.cli", *map(str, arguments)]
     return subprocess.Popen(
-        argv, env=mpi_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs
+        argv, env={**os.environ, **MPI_AS_ROOT}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs
     )

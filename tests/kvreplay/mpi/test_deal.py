@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from conftest import trace_meta, write_trace
 
-from kvreplay.mpi.deal import Asked, Deal, Part, deal, parse_deal
+from kvreplay.mpi.dealt.by import Deal, parse_deal
+from kvreplay.mpi.dealt.deal import Asked, Part, deal
 from kvreplay.plan.plan import compile_window
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit, parse_limit
@@ -141,7 +142,9 @@ def test_sessions_are_users_where_the_requests_table_tells(tmp_path):
 
 
 def test_objects_stay_whole_where_they_are_what_is_dealt_and_requests_are_said_to_be_cut(tmp_path):
-    rows = [row(op, obj, request) for request in range(20) for obj in (request, request + 1) for op in ("write", "read")]
+    rows = [
+        row(op, obj, request) for request in range(20) for obj in (request, request + 1) for op in ("write", "read")
+    ]
     parts = dealt(tmp_path, rows, 3, Deal.OBJECT)
     seen = [{r[4] for r in rows_of(part)} for part in parts]
     assert not seen[0] & seen[1]

@@ -14,11 +14,11 @@ from ranks import Hall, ThreadRanks, on_ranks
 
 from kvreplay.config.config import Config
 from kvreplay.mpi import gather, recover
-from kvreplay.mpi.clock import offset_of
-from kvreplay.mpi.deal import Deal
-from kvreplay.mpi.files import RANKS_FILE
+from kvreplay.mpi.beside.clock import offset_of
+from kvreplay.mpi.dealt.by import Deal
 from kvreplay.mpi.places import target_of
-from kvreplay.mpi.times import ERROR, Times
+from kvreplay.mpi.pooled.files import RANKS_FILE
+from kvreplay.mpi.pooled.times import ERROR, Times
 from kvreplay.result.pace import distribution
 from kvreplay.run.run import FinishedRun
 from kvreplay.run.sweep import sweep

@@ -45,7 +45,7 @@ def begin(timeout: str) -> Ranks:
         os.environ.setdefault("TTY_COMPATIBLE", "0")
         return SeveralRanks(theirs)
     theirs.close()
-    from kvreplay.mpi.relay import Relay
+    from kvreplay.mpi.beside.relay import Relay
 
     relay = Relay(ours, pid, timeout_ns / NS_PER_S)
     code = relay.run()

@@ -12,14 +12,14 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from kvreplay.mpi.owners import OWN_SCHEMA, assign, find_needless
+from kvreplay.mpi.dealt.by import Deal
+from kvreplay.mpi.dealt.owners import OWN_SCHEMA, assign, find_needless
 from kvreplay.plan.plan import DELETE
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
@@ -29,21 +29,6 @@ from kvtrace.core.tables import Reader, create, objects_path, open_table
 
 _COLUMNS = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "request_id", "stage", "node")
 _MOST_IDS = 1 << 31
-
-
-class Deal(StrEnum):
-    """What `--deal` takes: what stays together."""
-
-    NODE = "node"
-    USER = "user"
-    OBJECT = "object"
-
-
-def parse_deal(text: str | None) -> Deal | None:
-    """Return what `--deal` names; ConfigError for what cannot be dealt."""
-    if text is None or text in tuple(Deal):
-        return None if text is None else Deal(text)
-    raise ConfigError(f"--deal {text}: choose {', '.join(Deal)}")
 
 
 _BECAUSE = {

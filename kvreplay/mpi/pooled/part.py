@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from kvreplay.config.warmup import Warmup, parse_warmup
-from kvreplay.mpi.files import Told
+from kvreplay.mpi.pooled.files import Told
 from kvtrace.core.run.run_file import OPS_FILE, RunFile
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import open_table

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from kvreplay.mpi import notes
-from kvreplay.mpi.figures import pooled_figures, pooled_pace
-from kvreplay.mpi.files import RANK_FILE, Ordered, find_told, read_ordered
-from kvreplay.mpi.operations import read_operations
-from kvreplay.mpi.part import PartRun
-from kvreplay.mpi.verdict import pooled_verdict, straggler
+from kvreplay.mpi.pooled import notes
+from kvreplay.mpi.pooled.figures import pooled_figures, pooled_pace
+from kvreplay.mpi.pooled.files import RANK_FILE, Ordered, find_told, read_ordered
+from kvreplay.mpi.pooled.operations import read_operations
+from kvreplay.mpi.pooled.part import PartRun
+from kvreplay.mpi.pooled.verdict import pooled_verdict, straggler
 from kvreplay.result.journal import is_unrecovered
 from kvreplay.run.recover import recover
 from kvreplay.run.run import Interrupted
@@ -75,6 +75,7 @@ def _part(rank: int, host: str, folder: Path) -> PartRun:
     return PartRun(rank, host, folder, find_run(folder), find_told(folder), trouble)
 
 
+# Long: a field a line.
 def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFile:
     runs = [part.run for part in parts if part.run is not None]
     first = runs[0]

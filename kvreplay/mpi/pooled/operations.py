@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from kvreplay.mpi.part import PartRun
-from kvreplay.mpi.times import Times
+from kvreplay.mpi.pooled.part import PartRun
+from kvreplay.mpi.pooled.times import Times
 from kvtrace.core.run.run_file import OPS_FILE, RunFile
 from kvtrace.core.schema import OPS, Op
 from kvtrace.core.tables import open_table

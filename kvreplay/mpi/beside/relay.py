@@ -14,8 +14,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from kvreplay.mpi import wire
-from kvreplay.mpi.clock import answer_pings, send_pings
+from kvreplay.mpi.beside import wire
+from kvreplay.mpi.beside.clock import answer_pings, send_pings
 from kvtrace.core.errors import RankLost
 from kvtrace.core.run.programs import argv_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from kvreplay.mpi.part import PartRun
+from kvreplay.mpi.pooled.part import PartRun
 from kvreplay.result.cause import judge
 from kvreplay.result.pace import SLIP_NS, percent
 from kvreplay.result.verdict import limit_of, reached_of

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvreplay.mpi.operations import Operations, Pooled
-from kvreplay.mpi.part import PartRun
+from kvreplay.mpi.pooled.operations import Operations, Pooled
+from kvreplay.mpi.pooled.part import PartRun
 from kvtrace.core.run.figures import Figures, Pace
 from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.units import NS_PER_S
