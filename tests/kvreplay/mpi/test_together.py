@@ -23,6 +23,7 @@ from kvreplay.result.pace import distribution
 from kvreplay.run.run import FinishedRun
 from kvreplay.run.sweep import sweep
 from kvreplay.run.trials import run_trials
+from kvreplay.tiers.host import is_on_drive
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
 from kvtrace.core.run.ranks import RanksNote
 from kvtrace.core.run.run_file import read_run
@@ -153,6 +154,37 @@ def test_ranks_of_one_host_do_not_share_a_block_device():
     with pytest.raises(ConfigError, match="2 ranks of a would share"):
         target_of("nvme", str(devices[0]), 0, ["a", "b", "a"])
     assert target_of("nvme", str(devices[0]), 1, ["a", "b", "a"]) == str(devices[0])
+
+
+def test_what_all_ranks_moved_is_what_the_kernel_counts_for_their_process(tmp_path):
+    drive = tmp_path / "drive"
+    drive.mkdir()
+    if not is_on_drive(drive):
+        pytest.skip("the temporary directory lies on no block device")
+    length = 1 << 20
+    rows = [(n, op, 2, "load", n % 40, 0, length, n, 0, 0) for n in range(120) for op in ("write", "read")[: 1 + n % 2]]
+    rows += [(120, "read", 2, "load", n, 0, length, 120 + n, 0, 0) for n in range(20)]
+    path = write_trace(tmp_path / "t.parquet", rows)
+    config = Config(tiers={"nvme": str(drive)}, io_bytes=length)
+    # Once before: what is loaded for it is read from the drive, too.
+    on_ranks(COUNT, lambda s: s.replay(config, path, tmp_path / "first", ["kvreplay"]), by=Deal.OBJECT)
+    before = process_io()
+    on_ranks(COUNT, lambda s: s.replay(config, path, tmp_path / "run", ["kvreplay"]), by=Deal.OBJECT)
+    read, written = (after - start for after, start in zip(process_io(), before, strict=True))
+    run = read_run(tmp_path / "run")
+    by = {figures.op: figures for figures in run.summary.figures}
+    assert (by["read"].io_bytes, by["write"].io_bytes) == (80 * length, 120 * length)
+    assert run.populated is not None
+    # Results are all there is besides.
+    assert 80 * length <= read < 88 * length
+    assert 120 * length + run.populated.bytes <= written < 128 * length
+    assert not any(drive.iterdir())
+
+
+def process_io() -> tuple[int, int]:
+    """Return what this process had block devices read and write so far, by the kernel's count."""
+    counts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(counts["read_bytes"]), int(counts["write_bytes"])
 
 
 def test_trials_and_sweeps_are_decided_by_rank_0_and_done_by_all(tmp_path):
