@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.statistics import Endurance
 from kvtrace.core.units import NS_PER_S
-from kvtrace.curves.demand import Endurance, Meter, Rates, SecondRate, TierDemand, tier_demand
+from kvtrace.curves.demand import Meter, Rates, SecondRate, TierDemand, tier_demand
 from kvtrace.curves.optimal import optimal_uses
 from kvtrace.curves.sampling import HASH_VALUES, T95, sample_of
 from kvtrace.model.shape import ModelShape
@@ -132,7 +133,7 @@ class Stack:
     def simulate(self, capacities: Capacities) -> Point:
         """Simulate all of the load."""
         preset = self.at(capacities)
-        simulation = Simulation(preset, self.model, self.load, ranks=self.ranks)
+        simulation = Simulation(preset, self.model, self.load, ranks=self.ranks, is_counted=True)
         meter = Meter(simulation)
         simulation.run(meter)
         stats, span_ns = simulation.stats(), meter.span_ns(self.span_ns(simulation))
@@ -167,9 +168,10 @@ class Stack:
     def simulate_sample(self, capacities: Capacities, sample: Chains, share: float) -> Sampled:
         """Simulate one sample, a `share` of the objects."""
         load = replace(self.load, chains=sample)
-        simulation = Simulation(self.at(capacities, share), self.model, load, ranks=self.ranks, rows=_SAMPLE_ROWS)
+        preset = self.at(capacities, share)
+        simulation = Simulation(preset, self.model, load, ranks=self.ranks, rows=_SAMPLE_ROWS, is_counted=True)
         simulation.run(simulation.give_back)
-        return Sampled(simulation.stats(), _optimal_hits(sample, self._room(self.at(capacities, share))))
+        return Sampled(simulation.stats(), _optimal_hits(sample, self._room(preset)))
 
     def estimate(
         self, capacities: Capacities, found: Sequence[Sampled], share: float, full: Point, unlimited: Sequence[Sampled]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,12 @@ class Sizes:
         if chunk_tokens:
             return tokens // chunk_tokens, np.full(len(tokens), self.chunk_bytes)
         return np.ones_like(tokens), tokens * self.bytes_per_token
+
+
+def merged(sizes: Sizes, preset: Preset) -> Sizes:
+    """Return `sizes` with the objects of all ranks as one, where nothing but their number depends on it."""
+    is_apart = has_times(preset) or any(t.store_queue or t.bucket_objects for t in preset.tiers)
+    return sizes if is_apart or sizes.layers > 1 else replace(sizes, ranks=1)
 
 
 def sizes_of(preset: Preset, model: ModelShape, ranks: int) -> Sizes:

@@ -64,8 +64,20 @@ class Sink(Protocol):
 class Simulation:
     """One hierarchy, one load: `run` streams its rows to a sink; `stats` are the counters afterwards."""
 
-    def __init__(self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS) -> None:
-        """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size."""
+    def __init__(
+        self,
+        preset: Preset,
+        model: ModelShape,
+        load: Load,
+        *,
+        ranks: int = 1,
+        rows: int = ROWS,
+        is_counted: bool = False,
+    ) -> None:
+        """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size.
+
+        Of one that `is_counted`, where that changes no counter, a row stands for the objects of all ranks.
+        """
         self.preset, self.model, self.load = preset, model, load
         if load.requests is not None and preset.workload.shares:
             raise ConfigError(
@@ -74,7 +86,9 @@ class Simulation:
             )
         self._first_tokens: list[Any] = []
         self._spare: deque[dict[str, Any]] = deque()
-        self._sizes = setup.sizes_of(preset, model, ranks)
+        sizes = setup.sizes_of(preset, model, ranks)
+        self._sizes = setup.merged(sizes, preset) if is_counted else sizes
+        self.objects_a_row = sizes.ranks // self._sizes.ranks
         self.library = library_of(
             preset.workload,
             load.users,
