@@ -13,192 +13,33 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from kvreplay.data import calls, copies
+from kvreplay.data import copies
 from kvreplay.data.copies import fence
 from kvreplay.engine import mailbox, order, turn
 from kvreplay.engine import ring as r
-from kvreplay.engine.filling.fills import free_data, use_fill
 from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, FULL, HUNGRY
-from kvreplay.engine.ready import bounds, count_waits, done, has_piece, is_over, is_starved
+from kvreplay.engine.putting.lanes import (
+    FILE_OVER,
+    FILE_SYNCED,
+    FILE_TOLD,
+    KIND_BITS,
+    MOVED_IN_LANE,
+    WOKEN,
+    put,
+    put_pieces,
+)
+from kvreplay.engine.ready import count_waits, done, is_over, is_starved
 from kvreplay.engine.tables import (
-    NONE,
-    fills_at,
     flights_at,
     job_at,
     lanes_at,
     mail_at,
     others_at,
-    stack_take,
-    tokens_at,
 )
-from kvreplay.plan.plan import DELETE, WRITE
-from kvtrace.core.compiled import inner, int8s, int32s, int64s, njit, uint32s
+from kvtrace.core.compiled import inner, int8s, int64s, njit, uint32s
 
-WOKEN, MOVED_IN_LANE, FILE_TOLD, FILE_SYNCED, FILE_OVER = r.WOKEN, 7, 8, 9, 10
-"""What a completion tells, beside the submitter's own kinds: a thread woke us, a piece of a lane has come; of an
-object's own file, that less was moved than should be, whether it was synchronized, that its last request is done."""
-KIND_BITS = 4
-_LONGEST_CHAIN = 4
-_DATASYNC = 1
-_STREAM_SHIFT = 32
-"""Where in the word with a request's buffer its write stream lies, of Linux 6.16 and later."""
-_OPEN = r.OPENAT | (r.LINK | r.SKIP_SUCCESS) << 8
-_GO_ON = (r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS) << 8
-"""Of a request on the open file: what follows is done in any case, so that the file is closed."""
 _syscall: Any = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
-
-
-@inner
-def _put(address: int, opcode: int, file: int, offset: int, target: int, length: int, data: int, buffer: int) -> None:
-    """Put a request; fields as in struct io_uring_sqe."""
-    lanes = lanes_at(job_at(address).lanes)
-    requests, at = int64s(lanes.requests), (lanes.tail & lanes.sq_mask) * 8
-    requests[at] = opcode | file
-    requests[at + 1] = offset
-    requests[at + 2] = target
-    requests[at + 3] = length
-    requests[at + 4] = data
-    requests[at + 5] = buffer
-    requests[at + 6] = 0
-    requests[at + 7] = 0
-    lanes.tail += 1
-
-
-@inner
-def _put_next(address: int, number: int) -> bool:
-    """Put the next piece of a lane; return False if no completion will come: its operation failed, or is done now."""
-    job = job_at(address)
-    lanes, flight = lanes_at(job.lanes), flights_at(job.flights)[number]
-    piece, slot, at = flight.next_piece, flight.first_fill, flight.next_piece
-    if flight.needs_data:
-        fill = fills_at(job.fills)[slot]
-        piece, at = fill.piece, fill.at
-    start, end = bounds(address, number, piece)
-    is_now = flight.is_file and job.depth == 1
-    if flight.next_piece == 0 and not is_now:
-        int64s(lanes.fresh)[lanes.fresh_count] = flight.row
-        lanes.fresh_count += 1
-    flight.next_piece += 1
-    if flight.needs_data:
-        use_fill(address, number, end - start)
-    if flight.is_failed:
-        if flight.needs_data:
-            free_data(address, slot)
-        return False
-    place = stack_take(lanes.free_tokens)
-    token = tokens_at(lanes.tokens)[place]
-    token.flight, token.start, token.length = number, start, end - start
-    buffers, data = int64s(lanes.buffers), place << KIND_BITS | MOVED_IN_LANE
-    if flight.needs_data:
-        token.buffer, token.slot = NONE, slot
-        buffer, target = lanes.fixed_reads + slot, buffers[lanes.first_slot + slot] + at
-        opcode = r.WRITE_FIXED if slot < lanes.fixed_slots else r.WRITE
-    else:
-        buffer = stack_take(lanes.free_reads)
-        token.buffer, token.slot = buffer, NONE
-        target, opcode = buffers[buffer], r.READ_FIXED if buffer < lanes.fixed_reads else r.READ
-    flight.lane_out += 1
-    lanes.out += 1
-    if is_now:
-        order.check_piece(address, place, turn.do_file(address, number, target, start, end - start))
-        order.end_piece(address, place)
-        return False
-    if flight.is_file:
-        _put_file(address, place, opcode, target, buffer)
-    else:
-        buffer |= _write_stream(address, flight.row) << _STREAM_SHIFT if flight.needs_data else 0
-        _put(address, opcode, flight.file, flight.base + start, target, end - start, data, buffer)
-    return True
-
-
-@inner
-def _write_stream(address: int, row: int) -> int:
-    """Return which stream of its device a write's request names, from 1 on; 0: none."""
-    job = job_at(address)
-    if not job.stream or int32s(job.stream)[row] < 0:
-        return 0
-    count = int64s(job.write_streams)[int8s(job.tier)[row]]
-    return 1 + int32s(job.stream)[row] % count if count else 0
-
-
-@inner
-def _put_file(address: int, place: int, opcode: int, target: int, buffer: int) -> None:
-    """Put all of an operation on an object's own file: a chain of requests, whose last one tells when it is done.
-
-    One that fails, or moves less than it should, tells of itself; if the file cannot be opened nothing else is done.
-    """
-    job = job_at(address)
-    lanes, token = lanes_at(job.lanes), tokens_at(lanes_at(job.lanes).tokens)[place]
-    flight = flights_at(job.flights)[token.flight]
-    of_tier = lanes.files + int8s(job.tier)[flight.row] * turn.FILES_BYTES
-    files, name = calls.files_at(of_tier), lanes.paths + (lanes.tail & lanes.sq_mask) * r.PATH_BYTES
-    directory = calls.write_name(of_tier, int32s(job.object_id)[flight.row], name) << 32
-    told, over = place << KIND_BITS | FILE_TOLD, place << KIND_BITS | FILE_OVER
-    if flight.op == DELETE:
-        _put(address, r.UNLINKAT, directory, 0, name, 0, over, 0)
-        return
-    flight.file = stack_take(lanes.free_files)
-    file, index, how = flight.file << 32, flight.file + 1 << 32, files.read_flags
-    if flight.op == WRITE:
-        how = files.write_flags
-    _put(address, _OPEN, directory, 0, name, how << 32 | calls.MODE, over, index)
-    _put(address, opcode | _GO_ON, file, token.start, target, token.length, told, buffer)
-    if flight.op == WRITE and files.is_synced:
-        # Of one that fails the kernel posts no completion if it is to skip that of success.
-        how = r.FSYNC | (r.FIXED_FILE | r.HARDLINK) << 8
-        _put(address, how, file, 0, 0, _DATASYNC << 32, place << KIND_BITS | FILE_SYNCED, 0)
-    _put(address, r.CLOSE, 0, 0, 0, 0, over, index)
-
-
-@inner
-def _put_pieces(address: int) -> int:
-    """Put pieces of the lanes, the oldest lane first, as far as the depth and the ring reach.
-
-    Returns of how many no completion will come.
-    """
-    job = job_at(address)
-    lanes, silent = lanes_at(job.lanes), 0
-    sequence = int64s(lanes.sequence)
-    for i in range(lanes.count):
-        while (
-            _has_room(address) and has_piece(address, sequence[i]) and not flights_at(job.flights)[sequence[i]].is_bulk
-        ):
-            job.available -= 1
-            if not _put_next(address, sequence[i]):
-                silent += 1
-    return silent + _put_bulk(address) if job.bulk else silent
-
-
-@inner
-def _has_room(address: int) -> bool:
-    """Return whether the depth and the ring have room for a piece."""
-    job = job_at(address)
-    lanes = lanes_at(job.lanes)
-    return lanes.out < job.depth and lanes.tail - lanes.submitted + _LONGEST_CHAIN <= lanes.sq_mask + 1
-
-
-@inner
-def _put_bulk(address: int) -> int:
-    """Put pieces of bulk operations into what room is left, first of those with the fewest in flight.
-
-    Returns of how many no completion will come.
-    """
-    job = job_at(address)
-    lanes, silent = lanes_at(job.lanes), 0
-    sequence = int64s(lanes.sequence)
-    for level in range(job.bulk_depth):
-        for i in range(lanes.count):
-            flight = flights_at(job.flights)[sequence[i]]
-            if (
-                flight.is_bulk
-                and flight.lane_out <= level
-                and _has_room(address)
-                and has_piece(address, sequence[i])
-                and not _put_next(address, sequence[i])
-            ):
-                silent += 1
-    return silent
 
 
 @inner
@@ -308,7 +149,7 @@ def _rearm(address: int) -> None:
     """Let the next thread that finds us asleep wake us, too."""
     lanes = lanes_at(job_at(address).lanes)
     turn.eventfd_read(lanes.mail_fd, lanes.clock)
-    _put(address, r.POLL_ADD, lanes.mail_fd << 32, 0, 0, r.POLLIN << 32, WOKEN, 0)
+    put(address, r.POLL_ADD, lanes.mail_fd << 32, 0, 0, r.POLLIN << 32, WOKEN, 0)
 
 
 @inner
@@ -347,7 +188,7 @@ def run(address: int, until: int) -> None:
         is_pythons, silent = not mailbox.take_made(address), 0
         if not job.is_stopped:
             is_pythons = turn.begin(address) or is_pythons
-            silent = _put_pieces(address)
+            silent = put_pieces(address)
             if lanes.copies:
                 turn.put_copies(address)
         now = turn.clock(address)

@@ -106,25 +106,12 @@ class Schedule:
         job.prepared_most = both // _PREPARED_PART if has_chains else 0
         job.early, job.early_or_prepared = both - job.prepared_most, both
         job.pieces_a_fill, job.slots, job.flights_size = pieces_a_fill, self.slots, flights
-        for name in ("op", "tier", "object_id", "offset", "length", "version"):
-            setattr(job, name, tables.at(np.ascontiguousarray(getattr(plan, name))))
-        self._streams: Any = plan.stream if plan.stream is not None and any(write_streams) else None
+        self._streams: Any = plan.stream if any(write_streams) else None
         self._write_streams = write_streams
-        if self._streams is not None:
-            job.stream = tables.at(np.ascontiguousarray(plan.stream))
-            job.write_streams = tables.at(np.array(write_streams, np.int64))
-        job.due = 0 if due_ns is None else tables.at(np.ascontiguousarray(due_ns))
-        job.ready_ns = 0 if ready_ns is None else tables.at(ready_ns)
-        job.unmet = tables.at(plan.unmet.astype(np.int8))
-        job.prepared = tables.at(np.zeros(self.rows, np.int32))
+        self._take_rows(plan, due_ns, ready_ns)
         job.moves, job.paddings = tables.at(np.array(moves, np.int64)), tables.at(np.array(paddings, np.int64))
+        job.write_streams = 0 if self._streams is None else tables.at(np.array(write_streams, np.int64))
         job.rooms = tables.at(np.array([True] * len(moves) if rooms is None else rooms, np.int64))
-        # Memory that is not touched is not taken: of heaps and flights, few places are used at a time.
-        for name in ("ready", "to_prepare"):
-            setattr(job, name, tables.numbers(np.empty(self.rows, np.int64), 0))
-        for name in ("to_fill", "to_start", "hungry", "making", "to_room", "bulk_hungry"):
-            setattr(job, name, tables.numbers(np.empty(flights, np.int64), 0))
-        job.bulk = 0 if plan.bulk is None else tables.at(np.ascontiguousarray(plan.bulk))
         job.bulk_depth = min(depth, bulk_depth or depth)
         # Twice what is in flight: the next data is made meanwhile.
         job.bulk_fills = max(2, min(-(-2 * job.bulk_depth // pieces_a_fill), self.slots // 4))
@@ -140,13 +127,33 @@ class Schedule:
         answer: Any = np.zeros(1, ANSWER)
         job.answer = tables.at(answer)
         self._answer = memoryview(answer.view(np.int64))
+        self._address = tables.address
+        self._flights: dict[int, Flight] = {}
+
+    def _take_rows(self, plan: Plan, due_ns: Any, ready_ns: Any) -> None:
+        """Let compiled code see the rows of `plan` and what they wait for, and have heaps for them."""
+        tables, job = self.tables, self._job
+        for name in ("op", "tier", "object_id", "offset", "length", "version"):
+            setattr(job, name, tables.at(np.ascontiguousarray(getattr(plan, name))))
+        for name, column in (
+            ("due", due_ns),
+            ("bulk", None if plan.bulk is None else plan.bulk.view(np.int8)),
+            ("stream", self._streams),
+        ):
+            setattr(job, name, 0 if column is None else tables.at(np.ascontiguousarray(column)))
+        job.ready_ns = 0 if ready_ns is None else tables.at(ready_ns)
+        job.unmet = tables.at(plan.unmet.astype(np.int8))
+        job.prepared = tables.at(np.zeros(self.rows, np.int32))
+        # Memory that is not touched is not taken: of heaps and flights, few places are used at a time.
+        for name in ("ready", "to_prepare"):
+            setattr(job, name, tables.numbers(np.empty(self.rows, np.int64), 0))
+        for name in ("to_fill", "to_start", "hungry", "making", "to_room", "bulk_hungry"):
+            setattr(job, name, tables.numbers(np.empty(job.flights_size, np.int64), 0))
         barriers = [
             (b.group, b.members, b.starts, np.diff(b.starts).astype(np.int32), b.continues.copy())
             for b in plan.barriers
         ]
         job.barriers = tables.at(np.array([tuple(map(tables.at, arrays)) for arrays in barriers], BARRIER))
-        self._address = tables.address
-        self._flights: dict[int, Flight] = {}
 
     @classmethod
     def of(cls, job: Job, depth: int, io_bytes: int) -> Self:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvreplay.plan.barriers import ALONE, Barriers, Dense, dense
+from kvreplay.plan.barriers import ALONE, Barriers, dense
 from kvreplay.plan.repeat import Repeated
 from kvreplay.plan.residency import Residency, trace_residency
-from kvtrace.core.compiled import compile_announced, njit
+from kvreplay.plan.versions import versions
+from kvtrace.core.compiled import compile_announced
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE, Phase, enum_code
@@ -26,7 +27,6 @@ MAX_OBJECT_ID = 2**31 - 2
 _ROWS_AT_FIRST = 1 << 20
 """Room that is made if a limit may end the trace at any row."""
 _BULK_PHASES = [enum_code(TRACE, "phase", p) for p in (Phase.SAVE, Phase.RESTORE)]
-_COPY_PHASES = [enum_code(TRACE, "phase", p) for p in (Phase.PROMOTE, Phase.STORE, Phase.DEMOTE)]
 _KEPT = {"op": "int8", "tier": "int8", "phase": "int8", "object_id": "int32", "stage": "int32", "stream": "int32"}
 """What is kept narrower than 64 bits while a trace is compiled; its values have been checked to fit."""
 
@@ -59,7 +59,7 @@ class Plan:
     stream: Any = None
     """int32: the stream that a write belongs to, -1 for none; None where the trace places nothing."""
     bulk: Any = None
-    """uint8 a row: 1 if it saves or restores a checkpoint, which has a depth of its own; None if no row does."""
+    """bool a row: whether it saves or restores a checkpoint, which has a depth of its own; None if no row does."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -256,9 +256,8 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         # Reads of an object may run together; any other pair on it keeps its order, in whatever tiers they are.
         objects = dense(object_id)
         hazards = Barriers.build(objects.numbers, np.where(op == READ, np.int32(0), np.int32(ALONE)))
-        phase = rows.pop("phase", None)
-        version = rows["version"] if "version" in rows else _versions(op, tier, objects, phase)
-    bulk = None if phase is None else np.isin(phase, _BULK_PHASES).view(np.uint8)
+        version = rows["version"] if "version" in rows else versions(op, tier, objects, rows.get("phase"))
+    bulk = np.isin(rows.pop("phase", np.zeros(0)), _BULK_PHASES)
     return Plan(
         row=rows["row"],
         ts_ns=rows["ts_ns"],
@@ -272,7 +271,7 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         barriers=(stages, hazards),
         alignments=np.array(alignments, np.int64),
         stream=rows.get("stream"),
-        bulk=bulk if bulk is not None and bulk.any() else None,
+        bulk=bulk if bulk.any() else None,
     )
 
 
@@ -289,33 +288,6 @@ def _check_stages(stages: Barriers, stage: Any, request: Any, row: Any, path: Pa
             row=int(row[at]),
             column="stage",
         )
-
-
-def _versions(op: Any, tier: Any, objects: Dense, phase: Any) -> Any:
-    """Return 1, 2, … for the writes of each object in row order, 0 for other rows.
-
-    A demotion, a promotion or a write-through moves what another tier holds: if that tier is replayed and touched the
-    object last, the write has the object's newest version; 0 is what was there before the run.
-    """
-    import numpy as np
-
-    copies = np.zeros(len(op), bool) if phase is None else np.isin(phase, _COPY_PHASES)
-    version = np.zeros(len(op), np.int32)
-    newest, touched = np.zeros(objects.count, np.int32), np.full(objects.count, -1, np.int8)
-    _count_versions(op, tier, objects.numbers, copies, newest, touched, version)
-    return version
-
-
-@njit
-def _count_versions(op: Any, tier: Any, keys: Any, copies: Any, newest: Any, touched: Any, version: Any) -> None:
-    for row in range(len(op)):
-        key = keys[row]
-        if op[row] == WRITE:
-            if not copies[row] or touched[key] < 0 or touched[key] == tier[row]:
-                newest[key] += 1
-            version[row] = newest[key]
-        if op[row] != DELETE:
-            touched[key] = tier[row]
 
 
 def populate_plan(residency: Residency, alignments: dict[int, int], path: Path) -> Plan:

@@ -22,6 +22,7 @@ from kvreplay.engine.choose import Chosen, check_name, choose
 from kvreplay.engine.job import Driven, IoEngine, Job, Record
 from kvreplay.plan.plan import populate_plan
 from kvreplay.result import tables as results
+from kvreplay.result.checkpoints import checkpoint_figures
 from kvreplay.result.figures import summarize
 from kvreplay.result.journal import journal
 from kvreplay.result.manifest import Measured, Preparation, finished, opening, running, table_metadata
@@ -162,13 +163,12 @@ class _Run:
             chosen = self._choose(setting.config.depth, is_growing=due_ns is not None)
             engine = chosen.engine
             preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
-            lay_out_ns = -monotonic_ns()
+            lay_out_started_ns = monotonic_ns()
             laid_out = lay_out_all(setting, self.data.unstamped, interrupted, self.show)
-            lay_out_ns += monotonic_ns()
+            lay_out_ns = monotonic_ns() - lay_out_started_ns
             populated, stopped = self._populate(engine, interrupted)
-            if stopped is None:
-                for drive, region in laid_out:
-                    drive.note_written(region)
+            for drive, region in laid_out if stopped is None else ():
+                drive.note_written(region)
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             end_probes = stack.enter_context(beside(setting.config, setting.tiers, output))
@@ -318,7 +318,8 @@ def write_down(
     output: Path,
 ) -> FinishedRun:
     """Write the tables and run.json of a run to `output`; return the run."""
-    content = finished(setting, begun, measured)
+    checkpoints = checkpoint_figures(setting, record, due_ns, measured.summary.wall_ns)
+    content = finished(setting, begun, measured, checkpoints)
     tables = [
         (OPS_FILE, OPS, results.ops_batches(setting, record, due_ns)),
         (SERVED_FILE, SERVED, [served]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from kvtrace.core.compiled import inner
 from kvtrace.sim.records import CHAINS, CONVERSATIONS, DECODE_ONLY, LOAD, NONE, PACKED_BITS, World
 from kvtrace.sim.tiers.rows import packed
-from kvtrace.sim.tiers.slots import release, unpin
+from kvtrace.sim.tiers.slots import release, renew, see_all
 from kvtrace.users.synthetic import next_extra, next_turn, pick, pick_distinct
 
 MILLION = 1_000_000
@@ -109,6 +109,8 @@ def arrive(world: World, actor: int, request: int) -> None:
     me.new_tokens = me.input
     me.prompt = NONE
     if knobs.source == CHAINS:
+        if len(world.conversation):
+            me.session = world.conversation[request]
         me.first, me.new = world.offsets[request], 0
         me.length = world.offsets[request + 1] - me.first
         return
@@ -169,7 +171,7 @@ def _make(world: World, size: int, home: int) -> None:
     what = world.slots[slot]
     what.object, what.size, what.home = number, size, home
     what.live, what.held, what.seen = 0, 1, 0
-    unpin(world, slot)
+    renew(world, slot)
     world.contexts[home] = slot
 
 
@@ -197,6 +199,14 @@ def find_objects(world: World, actor: int) -> None:
 
 @inner
 def gather(world: World, actor: int) -> int:
+    """Copy the objects of the actor's request, in order, to `chain`, seen from where it is served; return how many."""
+    n = collect(world, actor)
+    see_all(world, n)
+    return n
+
+
+@inner
+def collect(world: World, actor: int) -> int:
     """Copy the objects of the actor's request, in order, to `chain`; return how many."""
     me, chain, knobs = world.actors[actor], world.chain, world.knobs
     n, at = 0, actor * knobs.top_chunks

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.sim.fleet import report
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Preset
 from kvtrace.sim.presets.tier import Admission, TierSetting
@@ -15,7 +16,7 @@ from kvtrace.sim.records import World
 
 def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
     """Return the counters; `first_tokens`, records.FIRST_TOKEN, are times to the first token, or None."""
-    total, tiers = world.total, world.tiers
+    total, tiers = world.total, report.summed(world)
     lookups, decoded, prefills = (int(total[name]) for name in ("lookups", "decoded_tokens", "prefills"))
     counted = ("hit_bytes", "read_bytes", "written_bytes", "populated_bytes", "deleted_bytes")
     per_tier = [
@@ -25,6 +26,7 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
         | _refused(tier, of)
         | ({"file_lookups": int(of["looked_up"])} if tier.looks_past_miss else {})
         | _waited(tier, of)
+        | ({"scope": str(tier.scope)} if preset.fleet.nodes > 1 else {})
         for tier, of in zip(preset.tiers, tiers, strict=True)
     ]
     return {
@@ -45,6 +47,7 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
         **_offers(preset, total),
         "first_token": None if first_tokens is None else _first_token(first_tokens),
         "tiers": per_tier,
+        **report.stats(preset.fleet, world),
     }
 
 

@@ -1,4 +1,4 @@
-"""Who acts when, as records: events in a heap, the batch's clock, what users ask, and who comes after whom."""
+"""Who acts when, as records: events in a heap, the batch's clock, what users ask, who comes after whom; and rows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ def int64s(names: str) -> np.dtype[Any]:
 EVENT = int64s("when actor")
 """Who acts when: at a time in ns, or at a count of the batch's clock."""
 
-BATCH = int64s("size bytes step_ns steps since_ns due_ns waiting")
+BATCH = int64s("size bytes step_ns steps since_ns due_ns first")
 """The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the
-clock of steps, and the time when it stood there; when the first that waits for the clock is due, and how many wait."""
+clock of steps, and the time when it stood there; when the first that waits for the clock is due, and who that is."""
+
+WAIT = int64s("when left right")
+"""Of an actor that waits for its batch's clock: until which count, and the two heaps of those that wait longer."""
 
 ASKED = int64s("arrival_ns request_id session_id turn input_tokens output_tokens qos kind")
 """A request of a user, as in the requests table."""
@@ -60,3 +63,27 @@ class Following(Structure):
         # What is in order is a heap.
         self.coming["when"][: len(firsts)], self.coming["actor"][: len(firsts)] = arrival_ns[firsts], firsts
         return len(firsts)
+
+
+class RowColumns(Structure):
+    """Trace rows, a table a column; request and stage NONE for background work."""
+
+    ts_ns = table("i8")
+    op = table("i1")
+    tier = table("i1")
+    phase = table("i1")
+    object_id = table("i8")
+    length_bytes = table("i8")
+    request_id = table("i8")
+    stage = table("i4")
+    rank = table("i2")
+
+    def room_for(self, rows: int) -> None:
+        """Make new, empty columns of so many `rows`."""
+        for name, field in self.fields.items():
+            setattr(self, name, np.empty(rows, field.dtype))
+
+    def use(self, columns: dict[str, Any]) -> None:
+        """Write into `columns`, which nobody else needs."""
+        for name, column in columns.items():
+            setattr(self, name, column)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kvtrace.core.compiled import forced, inner
-from kvtrace.sim.ask import find_objects, gather, home_of, make_objects, set_entry
+from kvtrace.sim.ask import collect, find_objects, gather, home_of, make_objects, set_entry
+from kvtrace.sim.fleet.route import account, route
 from kvtrace.sim.records import (
     CHAINS,
     CHUNKED,
@@ -32,28 +33,33 @@ def load(world: World, actor: int) -> int:
     """Read what is cached of the request; return the time until all of it is there."""
     me, knobs, control, total = world.actors[actor], world.knobs, world.control, world.total
     own = me.length
-    me.queued_ns = max(0, control.prefill_busy_ns - control.now)
     if knobs.source == CHAINS:
         find_objects(world, actor)
     else:
         make_objects(world, actor)
-    n = gather(world, actor)
+    n = collect(world, actor)
+    if world.fleet.count > 1:
+        route(world, actor, n)
+    me.queued_ns = max(0, world.fleet.nodes[me.node].prefill_busy_ns - control.now)
     set_entry(world, actor, n)
     total.requests += 1
     total.input_tokens += me.input
     total.output_tokens += me.output
     known = me.retrieved_objects + me.shared + own
-    end, done, hit_tokens = 0, control.now, 0
+    end, done, hit_tokens, looked_up = 0, control.now, 0, 0
     me.reached, me.computed, me.refused, me.offer = 0, 0, 0, 0
     if knobs.mode != PREFILL_ONLY:
         end = _look_up(world, me.retrieved_objects, known)
         me.reached = end
         done, hit_tokens = _read_hits(world, actor, end)
-        _count_lookups(world, actor, n if knobs.is_prefix else known)
+        looked_up = n if knobs.is_prefix else known
+        _count_lookups(world, actor, looked_up)
     # What a prefix match leaves, or a turn adds, is what is computed and stored.
     me.new, me.missed_tokens = n - (end if knobs.is_prefix else known), max(0, me.input - hit_tokens)
     if knobs.mode == DECODE_ONLY:
         me.new, me.missed_tokens = 0, 0
+    if world.fleet.count > 1:
+        account(world, actor, end, looked_up)
     me.step = PROMOTE
     return done - control.now
 
@@ -235,14 +241,15 @@ def is_stepwise(world: World, actor: int) -> bool:
 @inner
 def _compute(world: World, took_ns: int) -> int:
     """Return how long it is until a prompt that takes so long is computed; in turn, the others come before it."""
-    control, total = world.control, world.total
+    control, total, node = world.control, world.total, world.fleet.nodes[world.control.node]
+    node.computing_ns += took_ns
     if took_ns == 0 or not world.knobs.prefill_in_turn:
         return took_ns
-    start = max(control.prefill_busy_ns, control.now)
+    start = max(node.prefill_busy_ns, control.now)
     total.prefills += 1
     total.waiting_ns += start - control.now
-    control.prefill_busy_ns = start + took_ns
-    return control.prefill_busy_ns - control.now
+    node.prefill_busy_ns = start + took_ns
+    return node.prefill_busy_ns - control.now
 
 
 @inner

@@ -10,6 +10,7 @@ from __future__ import annotations
 from kvtrace.core.compiled import inner, njit
 from kvtrace.sim.ask import arrive, ask
 from kvtrace.sim.decode import decode, end
+from kvtrace.sim.fleet.move import move
 from kvtrace.sim.load import load, promote
 from kvtrace.sim.records import (
     ACTORS_FULL,
@@ -31,7 +32,7 @@ from kvtrace.sim.records import (
     UNBOUNDED,
     World,
 )
-from kvtrace.sim.schedule import call_followers, next_arrival_ns, pop, pop_decoding, push, take_arrival
+from kvtrace.sim.schedule import call_followers, first_due, next_arrival_ns, pop, pop_decoding, push, take_arrival
 from kvtrace.sim.store import populate, store
 from kvtrace.sim.tiers.slots import pack
 from kvtrace.sim.tiers.waiting import catch_up
@@ -43,6 +44,7 @@ def run(world: World) -> int:
     control, knobs = world.control, world.knobs
     while control.populated < len(world.items):
         n = world.items[control.populated].objects
+        move(world, control.populating)
         code = _room_for(world, n, n, 0)
         if code != DONE:
             return code
@@ -78,6 +80,8 @@ def _act(world: World, actor: int) -> int:
     """Do the actor's next step; return how long it waits then, WAITS, or NONE if it is done for good."""
     step = world.actors[actor].step
     delay: int = 0
+    if step > LOAD:
+        move(world, world.actors[actor].node)
     if step == ASK:
         delay = ask(world, actor)
     elif step == LOAD:
@@ -99,14 +103,15 @@ def _next_actor(world: World) -> int:
     control, first = world.control, world.heap[0]
     arrival_ns = next_arrival_ns(world)
     due: int = first.when if control.heap_size > 0 else UNBOUNDED
-    is_decoding = world.batch.due_ns < due or (
-        world.batch.due_ns == due < UNBOUNDED and world.decoding[0].actor < first.actor
-    )
+    node = first_due(world)
+    batch = world.fleet.batches[node]
+    is_decoding = batch.due_ns < due or (batch.due_ns == due < UNBOUNDED and batch.first < first.actor)
     if is_decoding:
-        due = world.batch.due_ns
+        due = batch.due_ns
     if due < UNBOUNDED and due <= arrival_ns:
         control.now = due
         if is_decoding:
+            move(world, node)
             return pop_decoding(world)
         control.heap_size -= 1
         return pop(world.heap, control.heap_size + 1)
@@ -152,10 +157,7 @@ def _room_for(world: World, n: int, written: int, made: int) -> int:
     if n > len(world.chain):
         control.need = n
         return CHAIN_FULL
-    if control.free < made:
-        control.need = made
-        return SLOTS_FULL
-    tiers = len(world.tiers)
+    tiers, fleet = len(world.tiers), world.fleet
     if knobs.filtered and (control.next_object + made) * tiers > len(world.frequencies):
         control.need = (control.next_object + made) * tiers
         return FREQUENCIES_FULL
@@ -168,6 +170,13 @@ def _room_for(world: World, n: int, written: int, made: int) -> int:
             displaced_bytes += world.tiers[t].limit - world.tiers[t].low
             displacing += 1
     displaced = min(displaced_bytes // max(1, control.min_size), len(world.slots)) + written + tiers
+    slots = made
+    if fleet.scoped:
+        # Each may be copied by the node and by its rack, which may also take what the node gives up.
+        slots += 2 * (n + tiers) + (displaced if knobs.is_write_back else 0)
+    if control.free < slots:
+        control.need = slots
+        return SLOTS_FULL
     control.need = knobs.ranks * knobs.layers * ((1 + tiers) * n + 3 * displacing * displaced + 8)
     is_room = (
         control.rows + control.need <= len(world.rows.ts_ns)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from kvtrace.core.structures import Structure, number, part, record, table
-from kvtrace.sim.events import ASKED, BATCH, EVENT, Following, int64s
+from kvtrace.sim.events import ASKED, EVENT, WAIT, Following, RowColumns, int64s
+from kvtrace.sim.fleet.nodes import Fleet
 from kvtrace.users.synthetic import USER
 
 UNBOUNDED = 2**62
@@ -78,11 +77,16 @@ QUEUE = int64s("head tail bytes")
 """A list of a tier's slots: the most recent, the least recent, and the bytes of all (not counted for LRU)."""
 
 SLOT = np.dtype(
-    [*int64s("object size home").descr, ("live", "i2"), ("held", "i2"), ("seen", "i1"), ("is_loose", "i1")], align=True
+    [
+        *int64s("object size home").descr,
+        *(("live", "i2"), ("held", "i2"), ("seen", "i1"), ("is_loose", "i1"), ("place", "i2")),
+    ],
+    align=True,
 )
 """A slot: the object it holds, its bytes (all ranks together), where in World.contexts it is named (NONE: nowhere, or
 in World.items), a bit for each tier it is live in, 1 if somebody may still ask for it and 2 << t if it waits for tier t
-(or'd; either way it is not reused), whether it was loaded once and not promoted yet, and if it is in World.loose."""
+(or'd; either way it is not reused), whether it was loaded once and not promoted yet, and if it is in World.loose. Of a
+copy that a node or rack has: `place`, 1 + its number (nodes first), and `home` is the object's own slot."""
 
 LINK = np.dtype([("newer", "i4"), ("older", "i4")])
 """Of a slot in a tier: its neighbours in the list it is in."""
@@ -112,14 +116,14 @@ PIN = int64s("offer until_ns")
 ACTOR = int64s(
     "step request session turn input output new_tokens first context length new stage decoded decode_start history "
     "asked_ns reached missed_tokens entry prompt shared retrieved retrieved_objects retrieved_tokens queued_ns "
-    "served_ns first_step computed refused offer"
+    "served_ns first_step computed refused offer node"
 )
 """A user, or a request in flight. Its objects are, in order, those of `retrieved` items, `shared` ones of the item
 `prompt`, and `length` of its own, of which up to `new` last ones are to be made or stored. Its own ones stand in row
 `context` of World.contexts, or with CHAINS are named by World.chains from place `first` on. `queued_ns` is what was to
 be computed before it when it came, `served_ns` when its last read is done, `first_step` the batch's clock when it
 joined, `computed` its prompt's tokens computed so far, `refused` how many of the objects offered last a tier has not
-taken, `offer` the number of the offer before."""
+taken, `offer` the number of the offer before, `node` where it is served."""
 
 CONVERSATION = int64s("context length tokens remaining")
 """A conversation of a file: row of World.contexts (NONE before it begins and after it ends), how many objects, tokens
@@ -140,11 +144,13 @@ FIRST_TOKEN = int64s("with_cache_ns without_cache_ns")
 
 CONTROL = int64s(
     "pending now arrived heap_size next_request next_session next_object made logged need min_size max_size answered "
-    "populated rows free idle idle_contexts prefill_busy_ns uses loose coming offers offer known is_staged is_refused"
+    "populated rows free idle idle_contexts uses loose coming offers offer known is_staged is_refused node "
+    "populating next_node"
 )
 """Where the loop is: the actor whose step is due, the time, how much is in each buffer and stack, how much `need` asks
-for, the least and largest size of an object, until when prompts are being computed, how many offers there were, what of
-the one being stored was found cached, whether the stage being written has operations, and the offer was refused."""
+for, the least and largest size of an object, how many offers there were, what of the one being stored was found cached,
+whether the stage being written has operations, whether the offer was refused, whose tiers World.tiers are, whose are
+filled before the start, and whose turn it is to serve (round-robin)."""
 
 TOTAL = int64s(
     "requests input_tokens output_tokens lookups lookup_bytes decode_misses unplaced prompt_lookups prompt_hits "
@@ -163,6 +169,8 @@ class Knobs(Structure):
     """A tier forgets with time."""
     endless = number()
     """A bit for each tier that never gives anything up."""
+    whole = number()
+    """The tier that takes offers whole, if any does."""
     filtered = number()
     """A bit for each tier that does not take all that it is offered."""
     queued = number()
@@ -239,37 +247,13 @@ class Knobs(Structure):
     """Objects that a row of World.contexts holds."""
 
 
-class RowColumns(Structure):
-    """Trace rows, a table a column; request and stage NONE for background work."""
-
-    ts_ns = table("i8")
-    op = table("i1")
-    tier = table("i1")
-    phase = table("i1")
-    object_id = table("i8")
-    length_bytes = table("i8")
-    request_id = table("i8")
-    stage = table("i4")
-    rank = table("i2")
-
-    def room_for(self, rows: int) -> None:
-        """Make new, empty columns of so many `rows`."""
-        for name, field in self.fields.items():
-            setattr(self, name, np.empty(rows, field.dtype))
-
-    def use(self, columns: dict[str, Any]) -> None:
-        """Write into `columns`, which nobody else needs."""
-        for name, column in columns.items():
-            setattr(self, name, column)
-
-
 class World(Structure):
     """All state of a simulation."""
 
     knobs = part(Knobs)
     control = record(CONTROL)
     total = record(TOTAL)
-    batch = record(BATCH)
+    fleet = part(Fleet)
     rows = part(RowColumns)
     following = part(Following)
     tiers = table(TIER)
@@ -306,8 +290,8 @@ class World(Structure):
     """[actors]: a stack of unused ones; control.idle of them."""
     heap = table(EVENT)
     """[actors + 1]: who acts when; control.heap_size of them."""
-    decoding = table(EVENT)
-    """[actors + 1]: who waits for the batch's clock; batch.waiting of them."""
+    decoding = table(WAIT)
+    """[actors]: heaps of those that wait for the clock of a batch, one a node."""
     arrival_ns = table("i8")
     """[requests]; empty with users. The rest of the file's columns follow."""
     input_tokens = table("i8")

@@ -105,7 +105,7 @@ def join(world: World, actor: int) -> None:
     """Begin to decode the actor's request with those that do."""
     me = world.actors[actor]
     _change(world, 1, _step_bytes(world, me.input + me.output // 2))
-    me.first_step, me.decode_start = world.batch.steps, world.control.now
+    me.first_step, me.decode_start = batch_of(world).steps, world.control.now
 
 
 @inner
@@ -120,31 +120,86 @@ def depart(world: World, actor: int) -> None:
 @inner
 def after_steps(world: World, actor: int, steps: int) -> int:
     """Let the actor act when so many `steps` are done since it joined; return WAITS, or 0 if they are."""
-    batch = world.batch
+    batch = batch_of(world)
     _advance(world)
     when = world.actors[actor].first_step + steps * PARTS
     if when <= batch.steps:
         return 0
-    push(world.decoding, batch.waiting, when, actor)
-    batch.waiting += 1
+    mine = world.decoding[actor]
+    mine.when, mine.left, mine.right = when, NONE, NONE
+    batch.first = _merge(world, batch.first, actor)
     _set_due(world)
     return WAITS
 
 
 @inner
 def pop_decoding(world: World) -> int:
-    """Take the first that waits for the batch's clock; return its actor."""
-    batch = world.batch
-    actor = pop(world.decoding, batch.waiting)
-    batch.waiting -= 1
+    """Take the first that waits for the clock of the batch at hand; return its actor."""
+    batch = batch_of(world)
+    actor: int = batch.first
+    batch.first = _merge(world, world.decoding[actor].left, world.decoding[actor].right)
     _set_due(world)
     return actor
 
 
 @inner
+def _merge(world: World, one: int, other: int) -> int:
+    """Return the first of two heaps of those that wait, made into one (a skew heap); NONE is an empty one."""
+    heap, root, last = world.decoding, NONE, NONE
+    while one >= 0 and other >= 0:
+        if heap[other].when < heap[one].when or (heap[other].when == heap[one].when and other < one):
+            one, other = other, one
+        if last == NONE:
+            root = one
+        else:
+            heap[last].left = one
+        # What is left to merge becomes its left heap.
+        last, rest = one, heap[one].right
+        heap[one].right = heap[one].left
+        one = rest
+    rest = other if one == NONE else one
+    if last == NONE:
+        root = rest
+    else:
+        heap[last].left = rest
+    return root
+
+
+@forced
+def batch_of(world: World) -> Any:
+    """Return the batch of the node whose tiers are at hand."""
+    return world.fleet.batches[world.control.node]
+
+
+@inner
+def first_due(world: World) -> int:
+    """Return the node in whose batch somebody is due first."""
+    return world.fleet.winners[1] if world.fleet.count > 1 else 0
+
+
+@inner
+def _play(world: World) -> None:
+    """Let the batch at hand, whose first has changed, play the tournament again."""
+    winners, i = world.fleet.winners, (len(world.fleet.winners) // 2 + world.control.node) >> 1
+    while i > 0:
+        one, other = winners[2 * i], winners[2 * i + 1]
+        if other != NONE and _is_earlier(world, other, one):
+            one = other
+        winners[i] = one
+        i >>= 1
+
+
+@inner
+def _is_earlier(world: World, one: int, other: int) -> bool:
+    """Return whether somebody in the batch of node `one` is due before anybody in that of `other`."""
+    mine, yours = world.fleet.batches[one], world.fleet.batches[other]
+    return mine.due_ns < yours.due_ns or (mine.due_ns == yours.due_ns and mine.first < yours.first)
+
+
+@inner
 def _change(world: World, requests: int, step_bytes: int) -> None:
     """Add `requests` to the batch, which take `step_bytes` of each step."""
-    batch, knobs = world.batch, world.knobs
+    batch, knobs = batch_of(world), world.knobs
     _advance(world)
     batch.size += requests
     batch.bytes += step_bytes
@@ -160,7 +215,7 @@ def _change(world: World, requests: int, step_bytes: int) -> None:
 @inner
 def _advance(world: World) -> None:
     """Bring the clock of steps up to now."""
-    batch, now = world.batch, world.control.now
+    batch, now = batch_of(world), world.control.now
     if batch.size > 0:
         passed = now - batch.since_ns
         batch.steps += passed // batch.step_ns * PARTS + passed % batch.step_ns * PARTS // batch.step_ns
@@ -170,14 +225,16 @@ def _advance(world: World) -> None:
 @inner
 def _set_due(world: World) -> None:
     """Note when the first that waits for the clock is due if the batch stays as it is: never if after the end."""
-    batch = world.batch
+    batch = batch_of(world)
     batch.due_ns = UNBOUNDED
-    if batch.waiting > 0:
-        left = max(0, world.decoding[0].when - batch.steps)
+    if batch.first != NONE:
+        left = max(0, world.decoding[batch.first].when - batch.steps)
         if left // PARTS < (world.knobs.until_ns - batch.since_ns) // batch.step_ns + 1:
             due = batch.since_ns + left // PARTS * batch.step_ns - (-(left % PARTS) * batch.step_ns // PARTS)
             if due < world.knobs.until_ns:
                 batch.due_ns = due
+    if world.fleet.count > 1:
+        _play(world)
 
 
 @inner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from kvtrace.requests.requests import Requests
 from kvtrace.requests.turns.waits import Waits
 from kvtrace.sim import empty, records
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
-from kvtrace.sim.events import ASKED, EVENT
+from kvtrace.sim.events import ASKED, EVENT, WAIT
+from kvtrace.sim.fleet.start import set_fleet, spread
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, bytes_of
@@ -65,12 +66,6 @@ class Sizes:
         return np.ones_like(tokens), tokens * self.bytes_per_token
 
 
-def merged(sizes: Sizes, preset: Preset) -> Sizes:
-    """Return `sizes` with the objects of all ranks as one, where nothing but their number depends on it."""
-    is_apart = has_times(preset) or any(t.store_queue or t.bucket_objects for t in preset.tiers)
-    return sizes if is_apart or sizes.layers > 1 else replace(sizes, ranks=1)
-
-
 def sizes_of(preset: Preset, model: ModelShape, ranks: int) -> Sizes:
     """Return the sizes of what `preset` stores of `model` on so many tensor-parallel `ranks`."""
     stored = stored_ranks(model, ranks)
@@ -107,6 +102,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     _set_knobs(world.knobs, preset, model, load, library, sizes)
     _set_tiers(world, preset)
     _set_items(world, preset, library, sizes)
+    set_fleet(world, preset.fleet, [tier.scope for tier in preset.tiers], rows)
     _set_requests(world, load)
     if load.waits is not None:
         world.knobs.follows = True
@@ -117,8 +113,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
         world.contexts = empty.new_contexts(count * WIDTH)
     world.idle, world.idle_contexts = np.arange(count - 1, -1, -1), np.arange(count - 1, -1, -1)
     world.control["idle"] = world.control["idle_contexts"] = count
-    world.heap, world.decoding = np.zeros(count + 1, EVENT), np.zeros(count + 1, EVENT)
-    world.batch["due_ns"] = records.UNBOUNDED
+    world.heap, world.decoding = np.zeros(count + 1, EVENT), np.zeros(count, WAIT)
     world.users, starts = synthetic.make_users(load.users if requests is None else 0, load.seed)
     _schedule(world, starts, load.until_ns)
     world.retrieved = np.zeros(count * world.knobs.top_chunks, np.int64)
@@ -167,6 +162,7 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
     knobs.endless = sum(
         1 << t for t, tier in enumerate(p.tiers) if tier.capacity_bytes is None and tier.policy is not Policy.TTL
     )
+    knobs.whole = next((t for t, tier in enumerate(p.tiers) if tier.whole_offers), 0)
     knobs.filtered = sum(1 << t for t, tier in enumerate(p.tiers) if tier.admission is not Admission.ALWAYS)
     knobs.queued = sum(1 << t for t, tier in enumerate(p.tiers) if tier.store_queue)
     knobs.bucketed = sum(1 << t for t, tier in enumerate(p.tiers) if tier.bucket_objects)
@@ -242,6 +238,7 @@ def set_policies(world: World, policies: Sequence[Policy]) -> None:
     for of, policy in zip(world.tiers, policies, strict=True):
         for name, address in policy.addresses().items():
             of[name] = address
+    spread(world)
 
 
 def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> None:
@@ -275,6 +272,8 @@ def _set_requests(world: World, load: Load) -> None:
         chains = load.chains or chunk_chains(requests, world.knobs.chunk_tokens)
         world.offsets, world.chains = chains.offsets, chains.slots
         world.object_uses = np.bincount(chains.slots, minlength=len(chains.tokens))
+        if world.fleet.count > 1:
+            world.conversation = conversations(requests)[0]
         world.contexts = np.full(len(chains.tokens), NONE, np.int64)
         return
     world.conversation, count = conversations(requests)

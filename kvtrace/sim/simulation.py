@@ -21,7 +21,8 @@ import numpy as np
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import ModelShape
 from kvtrace.sim import counters, empty, loop, records, setup
-from kvtrace.sim.events import EVENT
+from kvtrace.sim.events import EVENT, WAIT
+from kvtrace.sim.fleet import start
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.setup import FOREVER_NS, Load
 from kvtrace.users.workload import library_of
@@ -64,20 +65,8 @@ class Sink(Protocol):
 class Simulation:
     """One hierarchy, one load: `run` streams its rows to a sink; `stats` are the counters afterwards."""
 
-    def __init__(
-        self,
-        preset: Preset,
-        model: ModelShape,
-        load: Load,
-        *,
-        ranks: int = 1,
-        rows: int = ROWS,
-        is_counted: bool = False,
-    ) -> None:
-        """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size.
-
-        Of one that `is_counted`, where that changes no counter, a row stands for the objects of all ranks.
-        """
+    def __init__(self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS) -> None:
+        """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size."""
         self.preset, self.model, self.load = preset, model, load
         if load.requests is not None and preset.workload.shares:
             raise ConfigError(
@@ -86,9 +75,7 @@ class Simulation:
             )
         self._first_tokens: list[Any] = []
         self._spare: deque[dict[str, Any]] = deque()
-        sizes = setup.sizes_of(preset, model, ranks)
-        self._sizes = setup.merged(sizes, preset) if is_counted else sizes
-        self.objects_a_row = sizes.ranks // self._sizes.ranks
+        self._sizes = setup.sizes_of(preset, model, ranks)
         self.library = library_of(
             preset.workload,
             load.users,
@@ -194,6 +181,9 @@ class Simulation:
             columns["offset_bytes"] = now.row_offsets[:rows]
             now.row_offsets = np.zeros(len(now.rows.ts_ns), np.int64)
             now.made_kind = np.zeros(len(now.made_size), np.int8)
+        if now.fleet.count > 1:
+            columns["node"] = now.fleet.row_nodes[:rows]
+            now.fleet.row_nodes = np.empty(len(now.rows.ts_ns), np.int32)
         flush = Flush(columns, sizes, is_other, now.log[:logged].copy(), self.now_ns)
         if self.has_times:
             self._first_tokens.append(now.first_token[: control["answered"]].copy())
@@ -222,6 +212,7 @@ class Simulation:
         now.pins = np.concatenate([now.pins, np.zeros(more if len(now.pins) else 0, records.PIN)])
         links, notes = empty.new_links(more, tiers, has_policies=len(now.notes) > 0)
         now.links, now.notes = np.concatenate([now.links, links]), np.concatenate([now.notes, notes])
+        start.grow_copies(now)
 
     def _grow_actors(self) -> None:
         """Double the requests that may be in flight; the new ones are idle."""
@@ -231,7 +222,8 @@ class Simulation:
         idle[:old] = np.arange(2 * old - 1, old - 1, -1)
         now.idle, now.control["idle"] = idle, old
         now.actors = np.concatenate([now.actors, np.zeros(old, records.ACTOR)])
-        now.heap, now.decoding = (np.concatenate([a, np.zeros(old, EVENT)]) for a in (now.heap, now.decoding))
+        now.heap = np.concatenate([now.heap, np.zeros(old, EVENT)])
+        now.decoding = np.concatenate([now.decoding, np.zeros(old, WAIT)])
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
     def _grow_contexts(self) -> None:

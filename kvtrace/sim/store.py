@@ -12,7 +12,7 @@ from kvtrace.sim.tiers.room import lower_tier, make_room_by_demotion
 from kvtrace.sim.tiers.rows import DECODE as DECODE_PHASE
 from kvtrace.sim.tiers.rows import POPULATE, PREFILL, begin_stage, in_stage
 from kvtrace.sim.tiers.rows import STORE as STORE_PHASE
-from kvtrace.sim.tiers.slots import give_slot
+from kvtrace.sim.tiers.slots import give_slot, see_all
 from kvtrace.sim.tiers.staging import store_staged
 from kvtrace.sim.tiers.tiers import fastest, follow, touch, write
 from kvtrace.sim.tiers.waiting import takes
@@ -20,12 +20,13 @@ from kvtrace.sim.tiers.waiting import takes
 
 @inner
 def populate(world: World) -> None:
-    """Write the next item that is there before the start; after the last, no tier is busy with any of it."""
+    """Write the next item that is there before the start; after a node's last, no tier is busy with any of it."""
     item, control = world.items[world.control.populated], world.control
     n = item.objects
     for i in range(n):
         world.chain[i] = item.first + i
     control.offer = 0
+    see_all(world, n)
     _place(world, 0, n, 0, NONE, POPULATE, POPULATE)
     control.populated += 1
     if control.populated == len(world.items):
@@ -33,6 +34,9 @@ def populate(world: World) -> None:
             tier = world.tiers[t]
             tier.read_busy_ns, tier.write_busy_ns = 0, 0
             tier.populated_bytes = tier.written_bytes
+        control.populating += 1
+        if control.populating < world.fleet.count:
+            control.populated = world.knobs.prompts
 
 
 @inner
@@ -63,6 +67,8 @@ def store(world: World, actor: int) -> int:
         first_token.without_cache_ns = me.queued_ns + me.input * knobs.prefill_ns_per_token
         control.answered += 1
     me.new, me.decoded, me.served_ns, me.first_step = 0, 0, 0, NONE
+    world.fleet.nodes[me.node].prefilling_tokens -= me.missed_tokens
+    world.fleet.nodes[me.node].waiting -= 1
     me.step = DECODE
     return 0
 

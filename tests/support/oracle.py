@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from evictions import POLICIES, Lru
+from fleets import Node, route
 from queues import Queue
 
 from kvtrace.model.shape import Piece, PieceKind
+from kvtrace.sim.fleet.setting import Scope
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import Admission, Recency
@@ -44,6 +46,7 @@ class Plan:
     waits: list[tuple[int, int, bool]] = field(default_factory=list)
     """Plans that it comes after, by how long, and whether that is since they came, not since they were answered."""
     not_before: int = 0
+    session: int = 0
 
 
 class Tier:
@@ -171,24 +174,42 @@ class Batch:
         return self.now + -(-max(0, steps - self.steps) * self.step_ns() // 1024)
 
 
+def nodes_of(preset: Preset) -> list[Node]:
+    """Return the nodes of the fleet: what they share is one and the same tier."""
+    fleet = preset.fleet
+    shared = {t.name: Tier(i, preset) for i, t in enumerate(preset.tiers) if t.scope is Scope.FLEET}
+    racks: dict[tuple[int, str], Tier] = {}
+    nodes = []
+    for number in range(fleet.nodes):
+        tiers = []
+        for i, setting in enumerate(preset.tiers):
+            tier = shared[setting.name] if setting.scope is Scope.FLEET else Tier(i, preset)
+            if setting.scope is Scope.RACK:
+                tier = racks.setdefault((number // fleet.rack_nodes, setting.name), tier)
+            tiers.append(tier)
+        nodes.append(Node(number, tiers, Batch(preset)))
+    return nodes
+
+
 class Oracle:
     def __init__(
         self, preset: Preset, requests: Requests | None, bytes_per_token: int, ranks: int, *, layers: int = 1,
-        pieces: Sequence[Piece] = (), waits: Waits | None = None,
+        pieces: Sequence[Piece] = (), waits: Waits | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
         """`bytes_per_token` is of all `ranks` together; `layers` are groups of layers, each an object."""
         self.preset, self.ranks, self.layers, self.pieces = preset, ranks, layers, pieces
         self.bytes_per_token = bytes_per_token
-        self.tiers = [Tier(i, preset) for i in range(len(preset.tiers))]
+        self.nodes = nodes_of(preset)
+        self.enter(0)
         if preset.tiers[-1].store_queue:
             self.tiers[-1].queue = Queue(self, self.tiers[-1])
         self.rows: list[Row] = []
-        self.now = self.hits = self.lookups = self.computing_until = self.looked = 0
-        self.staging = next((t for t in self.tiers if t.setting.staging), None)
-        self.batch = Batch(preset)
+        self.row_nodes: list[int] = []
+        self.now = self.hits = self.lookups = self.looked = 0
+        self.seed = seed
         self.sizes: dict[int, int] = {}
         self.seen: set[int] = set()
-        self.uses: list[int] = []
+        self.uses_anywhere: list[int] = []
         self.populated: list[list[int]] = []
         self.order: list[int] = []
         self.known: set[int] = set()
@@ -206,6 +227,13 @@ class Oracle:
         for."""
         self.came: list[tuple[int, int]] = []
         """The plans that came, in order, and when."""
+
+    def enter(self, node: int) -> None:
+        """Let `node` act, with its tiers, its batch, and what was used there."""
+        self.node = node
+        here = self.here = self.nodes[node]
+        self.tiers, self.batch, self.uses = here.tiers, here.batch, here.uses
+        self.staging = next((t for t in self.tiers if t.setting.staging), None)
 
     def chunk_bytes(self) -> int:
         parts, page = self.ranks * self.layers, self.preset.pad_bytes
@@ -232,7 +260,12 @@ class Oracle:
             chain = [numbers.setdefault(name, len(numbers)) for name in names]
             self.sizes |= dict.fromkeys(chain, size)
             # A turn's own entry is new, and is not looked for.
-            plans.append(Plan(int(r.arrival_ns[n]), tokens, tokens, int(r.output_tokens[n]), chain, 0))
+            session = n if r.session_id is None or r.session_id[n] < 0 else -1 - int(r.session_id[n])
+            plans.append(Plan(int(r.arrival_ns[n]), tokens, tokens, int(r.output_tokens[n]), chain, 0, session=session))
+        # A conversation's number is its place among those that began.
+        order = list(dict.fromkeys(plan.session for plan in plans))
+        for plan in plans:
+            plan.session = order.index(plan.session)
         return plans
 
     def emit(
@@ -246,11 +279,15 @@ class Oracle:
                 named = self.names.get(key if home is None else home[0], key)
                 number = (named * self.ranks + rank) * self.layers + layer
                 self.offsets.append(0 if home is None else home[1])
+                self.row_nodes.append(self.node)
                 self.rows.append((self.now, op, tier.number, phase, number, each, request, stage, rank))
 
     def use(self, key: int) -> None:
         """Note that `key` was used last."""
-        self.uses = [other for other in self.uses if other != key] + [key]
+        for uses in (self.uses, self.uses_anywhere):
+            if key in uses:
+                uses.remove(key)
+            uses.append(key)
 
     def follow(self, tier: Tier, key: int) -> None:
         """Make `key`, just used in `tier`, less recent than those before it in `order`, if that is so."""
@@ -268,9 +305,9 @@ class Oracle:
         if phase != "demote":
             self.use(key)
         elif self.preset.demotion_keeps_age and type(tier.policy) is Lru:
-            keys = tier.policy.keys
+            keys, uses = tier.policy.keys, self.uses if tier.setting.scope is Scope.NODE else self.uses_anywhere
             place = keys.index(key)
-            while place and self.uses.index(keys[place - 1]) > self.uses.index(key):
+            while place and uses.index(keys[place - 1]) > uses.index(key):
                 place -= 1
             keys.insert(place, keys.pop())
         if tier.ttl_ns is not None:
@@ -491,6 +528,8 @@ class Oracle:
     def request(self, plan: Plan, n: int) -> Iterator[int | tuple[int]]:
         p = self.preset
         mode = p.workload.mode
+        self.enter(route(self, plan, n))
+        self.sent[n] = self.node
         self.order = [*plan.documents, *plan.chain]
         found: list[tuple[int, Tier]] = []
         retrieved: list[tuple[int, Tier]] = []
@@ -508,10 +547,13 @@ class Oracle:
             missed = max(0, plan.tokens - len(found + retrieved) * p.chunk_tokens)
         else:
             missed = max(0, plan.tokens - sum(self.sizes[k] for k, _ in found + retrieved) // self.bytes_per_token)
+        missed = 0 if mode is ServingMode.DECODE_ONLY else missed
+        self.here.find([tier for _, tier in retrieved + found], n, missed)
         if mode is ServingMode.DECODE_ONLY:
             yield 0
         else:
             stage, refused = yield from self.compute(plan, [key for key, _ in found], missed, n, stage)
+            self.here.compute(n)
             yield 0
         stage = yield from self.decode(plan, n, stage)
         if refused:
@@ -531,9 +573,10 @@ class Oracle:
         if p.offer_tokens and not plan.documents:
             steps = [min(p.offer_tokens, missed - at) for at in range(0, missed, p.offer_tokens)] or [0]
         took = wait = missed * p.prefill_ns_per_token
+        self.here.computing += took
         if took and p.prefill_in_turn:
-            self.computing_until = max(self.computing_until, self.now) + took
-            wait = self.computing_until - self.now
+            self.here.computing_until = max(self.here.computing_until, self.now) + took
+            wait = self.here.computing_until - self.now
         yield wait - sum(steps[1:]) * p.prefill_ns_per_token
         order, parts = self.parts(plan, found, steps)
         refused: list[int] = []
@@ -778,29 +821,37 @@ class Oracle:
 
     def run(self) -> list[Row]:
         """Return all rows. What is due comes before what arrives; what is due together goes by place in flight."""
-        for keys in self.populated:
-            self.order = keys
-            whole = next((tier for tier in self.tiers if tier.is_whole), None)
-            size = sum(self.sizes[key] for key in keys if whole and whole.takes(self.sizes[key]))
-            is_taken = whole is None or self.evict_together(whole, size, set(keys))
-            self.store(keys, None, None, "populate", 99 if is_taken else whole.number)
+        for node in range(len(self.nodes)):
+            self.enter(node)
+            for keys in self.populated:
+                self.order = keys
+                whole = next((tier for tier in self.tiers if tier.is_whole), None)
+                new = [key for key in keys if whole and whole.takes(self.sizes[key]) and key not in whole.objects]
+                is_taken = whole is None or self.evict_together(whole, sum(self.sizes[k] for k in new), set(keys))
+                self.store(keys, None, None, "populate", 99 if is_taken else whole.number)
         coming = sorted((plan.arrival, n) for n, plan in enumerate(self.plans) if not plan.waits)
         answered: dict[int, int] = {}
         in_flight: dict[int, int] = {}
         due: list[tuple[int, int, Iterator[int | tuple[int]]]] = []
-        decoding: list[tuple[int, int, Iterator[int | tuple[int]]]] = []
+        self.sent: dict[int, int] = {}
+        numbers: dict[int, int] = {}
         idle = list(range(len(self.plans) - 1, -1, -1))
-        while due or decoding or coming:
-            times = [due[0][:2]] if due else []
+        while due or coming or any(node.decoding for node in self.nodes):
+            times = [(*due[0][:2], due)] if due else []
             starting: list[int] = []
-            if decoding:
-                times.append((self.batch.time_of(decoding[0][0]), decoding[0][1]))
-            if times and (not coming or min(times)[0] <= coming[0][0]):
-                self.now, place = min(times)
-                of = due if due and min(times) == due[0][:2] else decoding
+            times += [
+                (node.batch.time_of(node.decoding[0][0]), node.decoding[0][1], node.decoding)
+                for node in self.nodes
+                if node.decoding
+            ]
+            first = min(times, key=lambda of: of[:2], default=None)
+            if first is not None and (not coming or first[0] <= coming[0][0]):
+                self.now, place, of = first
                 steps = heapq.heappop(of)[2]
+                self.enter(self.sent[numbers[place]])
             else:
                 (self.now, n), place = coming.pop(0), idle.pop()
+                numbers[place] = len(self.came)
                 steps = self.request(self.plans[n], len(self.came))
                 starting = self.plans[n].chain
                 self.came.append((n, self.now))
@@ -811,7 +862,7 @@ class Oracle:
             for wait in steps:
                 if isinstance(wait, tuple):
                     if wait[0]:
-                        heapq.heappush(decoding, (self.batch.steps + wait[0], place, steps))
+                        heapq.heappush(self.here.decoding, (self.batch.steps + wait[0], place, steps))
                         break
                 elif wait:
                     heapq.heappush(due, (self.now + wait, place, steps))
@@ -819,6 +870,7 @@ class Oracle:
                 # What waits to be stored may be stored between the steps of a request.
                 self.catch_up()
             else:
+                self.here.end(numbers[place])
                 idle.append(place)
                 answered[n := in_flight[place]] = self.now
                 coming = self.followers(coming, n, answered)

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 
 def oracle_of(
-    preset: Preset, log: Sequence[tuple[int, ...]], users: int, bytes_per_token: int, ranks: int, layers: int = 1
-) -> Oracle:
+    preset: Preset, log: Sequence[tuple[int, ...]], users: int, bytes_per_token: int, ranks: int, layers: int = 1,
+    seed: int = 0,
+) -> Oracle:  # fmt: skip
     """Return the oracle of what `log` asked, under a workload in which everybody has the same.
 
     That is: no system prompt or one that all have, and no document or one of one chunk, which all retrieve.
     """
-    oracle = Oracle(preset, None, bytes_per_token, ranks, layers=layers)
+    oracle = Oracle(preset, None, bytes_per_token, ranks, layers=layers, seed=seed)
     w, chunk = preset.workload, preset.chunk_tokens
 
     def items(count: int, tokens: int) -> list[list[int]]:
@@ -47,7 +48,9 @@ def oracle_of(
     history: dict[int, int] = {}
     for arrival, _, session, _, tokens, output, *_ in log:
         if is_decode:
-            oracle.plans.append(Plan(arrival, tokens, 0, output, entries[session], len(entries[session])))
+            oracle.plans.append(
+                Plan(arrival, tokens, 0, output, entries[session], len(entries[session]), session=session)
+            )
             continue
         mine = own.setdefault(session, [])
         asked = tokens - retrieved
@@ -63,6 +66,16 @@ def oracle_of(
             oracle.sizes[mine[-1]] = size
         chain = [*prompt, *mine]
         oracle.plans.append(
-            Plan(arrival, tokens, new_tokens, output, chain, known, len(prompt), [k for d in documents for k in d])
+            Plan(
+                arrival,
+                tokens,
+                new_tokens,
+                output,
+                chain,
+                known,
+                len(prompt),
+                [k for d in documents for k in d],
+                session=session,
+            )
         )
     return oracle

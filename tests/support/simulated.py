@@ -33,6 +33,7 @@ TWO_HEADS = ModelShape(
 
 Row = tuple[Any, ...]
 """ts_ns, op, tier, phase, object_id, length_bytes, request_id, stage, rank."""
+COLUMNS = ["ts_ns", "op", "tier", "phase", "object_id", "length_bytes", "request_id", "stage", "rank"]
 
 
 def requests_of(
@@ -91,9 +92,33 @@ def simulate(preset: Preset, load: Load, model: ModelShape = ONE_BYTE, *, ranks:
             sizes.append(object_batch(0, "chunk", flush.object_bytes))
 
     simulation.run(sink)
-    table = pa.Table.from_batches(batches).drop_columns("offset_bytes").to_pydict()
+    table = pa.Table.from_batches(batches).select(COLUMNS).to_pydict()
     object_bytes = [size for batch in sizes for size in batch.column("size_bytes").to_pylist()]
     return simulation, list(zip(*table.values(), strict=True)), logs, object_bytes
+
+
+def simulate_fleet(
+    preset: Preset,
+    load: Load,
+    model: ModelShape = ONE_BYTE,
+    *,
+    ranks: int = 1,
+    rows: int = 4096,
+    with_log: bool = False,
+) -> Any:
+    """Run a simulation of several nodes; return it, its trace rows, the node of each, and, if asked, its requests."""
+    simulation = Simulation(preset, model, load, ranks=ranks, rows=rows)
+    batches, nodes, logs = [], [], []
+
+    def sink(flush: Any) -> None:
+        batches.append(trace_batch(flush.rows))
+        nodes.extend(flush.rows["node"].tolist())
+        logs.extend(tuple(int(v) for v in line) for line in flush.log)
+
+    simulation.run(sink)
+    table = pa.Table.from_batches(batches).select(COLUMNS).to_pydict()
+    found = list(zip(*table.values(), strict=True))
+    return (simulation, found, nodes, logs) if with_log else (simulation, found, nodes)
 
 
 def rows_of(preset: Preset, requests: Requests, model: ModelShape = ONE_BYTE, **options: Any) -> list[Row]:

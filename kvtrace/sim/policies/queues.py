@@ -73,15 +73,24 @@ def _link_behind(world: World, t: int, slot: int, newer: int) -> None:
     front.older = slot
 
 
+@forced
+def _age(world: World, t: int, slot: int) -> int:
+    """Return when `slot` was last used: at its own node in a node's tier, at any in a tier that nodes share."""
+    if world.fleet.racked & (1 << t):
+        slot = world.slots[slot].home
+    age: int = world.ages[slot]
+    return age
+
+
 @inner
 def settle(world: World, t: int, slot: int) -> None:
     """Move `slot`, first in the list of tier `t`, behind those that were used after it, if the tier is LRU."""
     older = link_of(world, t, slot).older
-    if world.tiers[t].on_insert or older == NONE or world.ages[older] < world.ages[slot]:
+    if world.tiers[t].on_insert or older == NONE or _age(world, t, older) < _age(world, t, slot):
         return
     unlink(world, t, slot, 0)
     newer = older
-    while older != NONE and world.ages[older] > world.ages[slot]:
+    while older != NONE and _age(world, t, older) > _age(world, t, slot):
         newer, older = older, link_of(world, t, older).older
     link_of(world, t, slot).newer, link_of(world, t, slot).older = newer, older
     link_of(world, t, newer).older = slot
@@ -125,7 +134,7 @@ class operation:  # noqa: N801 - a decorator
 
 
 @intrinsic
-def _call(_typing: Any, address: Any, world: Any, t: Any, slot: Any, with_: Any) -> Any:
+def call(_typing: Any, address: Any, world: Any, t: Any, slot: Any, with_: Any) -> Any:
     """Call the operation at `address`."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -141,7 +150,7 @@ def on_hit(world: World, t: int, slot: int) -> None:
     """Note that `slot`, which is live in tier `t`, was used."""
     address = world.tiers[t].on_hit
     if address:
-        _call(address, world, t, slot, 0)
+        call(address, world, t, slot, 0)
     elif world.tiers[t].behind:
         unlink(world, t, slot, 0)
         _link_behind(world, t, slot, world.tiers[t].behind - 1)
@@ -156,7 +165,7 @@ def on_insert(world: World, t: int, slot: int, now: int) -> None:
     """Note that `slot` is now live in tier `t`."""
     address = world.tiers[t].on_insert
     if address:
-        _call(address, world, t, slot, now)
+        call(address, world, t, slot, now)
     elif world.tiers[t].behind:
         _link_behind(world, t, slot, world.tiers[t].behind - 1)
         world.tiers[t].behind = 0
@@ -173,7 +182,7 @@ def victim(world: World, t: int, incoming: int) -> int:
     address = world.tiers[t].choose
     slot: int = queue_of(world, t, 0).tail
     if address:
-        slot = _call(address, world, t, incoming, 0)
+        slot = call(address, world, t, incoming, 0)
     return slot
 
 
@@ -182,7 +191,7 @@ def on_remove(world: World, t: int, slot: int, is_evicted: int) -> None:
     """Note that `slot` leaves tier `t`; `is_evicted` if `victim` chose it."""
     address = world.tiers[t].on_remove
     if address:
-        _call(address, world, t, slot, is_evicted)
+        call(address, world, t, slot, is_evicted)
     else:
         unlink(world, t, slot, 0)
 
@@ -193,7 +202,7 @@ def forget(world: World, slot: int) -> None:
     for t in range(len(world.tiers)):
         address = world.tiers[t].forget
         if address:
-            _call(address, world, t, slot, 0)
+            call(address, world, t, slot, 0)
         if len(world.notes):
             note_of(world, t, slot).place = NONE
 

@@ -9,10 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
+from kvtrace.checkpoint.training import PRESET as TRAINING
 from kvtrace.core.config import check_ranges, load_toml, nearest, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.model.serving import BATCH, COMPUTING
+from kvtrace.sim.fleet.setting import FLEET_RANGES, FleetSetting
 from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
     MAX_CAPACITY_BYTES,
@@ -23,16 +25,14 @@ from kvtrace.sim.presets.tier import (
     Recency,
     TierSetting,
     bytes_of,
+    check_fleet,
     check_tier,
 )
 from kvtrace.users.workload import WORKLOAD_RANGES, LoadDefaults, Workload
 from kvtrace.users.workload import check as check_workload
 
-PRESETS = Path(__file__).parent
-MAX_TIERS = 8
-MAX_NS_PER_TOKEN = 10**9
-GPU = "h100"
-MAX_PAD_BYTES = 2**30
+MAX_TIERS, MAX_NS_PER_TOKEN, MAX_PAD_BYTES = 8, 10**9, 2**30
+PRESETS, GPU = Path(__file__).parent, "h100"
 
 
 class Entry(StrEnum):
@@ -141,6 +141,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     decode_bandwidth: str | int | None = None
     """Bytes a second at which a rank reads the batch's KV cache in each step, such as `2.3TB`; without it no time."""
     load: LoadDefaults = LoadDefaults()
+    fleet: FleetSetting = FleetSetting()
     workload: Workload = Workload()
     """What synthetic users share, and whether only prefill or only decode is here."""
 
@@ -162,7 +163,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def tier_list(self) -> list[TierFacts]:
         """Return the tiers as the metadata holds them."""
-        return [TierFacts(t.name, t.capacity_bytes) for t in self.tiers]
+        return [TierFacts(t.name, t.capacity_bytes, self.fleet.instance_nodes(t.scope)) for t in self.tiers]
 
 
 def preset_names() -> list[str]:
@@ -182,10 +183,12 @@ def load_preset(
     which hold where neither the preset nor `settings` has them.
     """
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
+    if name == TRAINING:
+        raise ConfigError(f"preset {name} is of training, which has no KV cache; only kvtrace gen takes it")
     if not path.is_file():
         known = ", ".join(preset_names())
         raise ConfigError(f"unknown preset {name!r}{nearest(name, preset_names())}; known are {known}, or a .toml file")
-    tree = {"workload": {}, "load": {}, **load_toml(path)}
+    tree = {"workload": {}, "load": {}, "fleet": {}, **load_toml(path)}
     tree.pop("basis", None)
     if gpu is not None:
         tree = {key: value for key, value in tree.items() if key not in COMPUTING + BATCH} | {"gpu": gpu}
@@ -211,6 +214,7 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     "Preset.decode_ns_per_token": (0, MAX_NS_PER_TOKEN),
     "Preset.decode_active_ns": (0, MAX_NS_PER_TOKEN),
     "Preset.decode_compute_ns": (0, MAX_NS_PER_TOKEN),
+    **FLEET_RANGES,
     **TIER_RANGES,
     **WORKLOAD_RANGES,
 }
@@ -248,6 +252,8 @@ def _check(preset: Preset, name: str) -> None:
         f"decode_bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
     )
     check_ranges(preset.load, "load.", RANGES, require)
+    check_ranges(preset.fleet, "fleet.", RANGES, require)
+    check_fleet(preset.tiers if preset.fleet.nodes > 1 else (), require)
     chunk_tokens = preset.chunk_tokens if preset.entry is Entry.CHUNK else 0
     check_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated, require=require)
 
@@ -330,6 +336,8 @@ def _check_offers(preset: Preset, require: Callable[[bool, str], None]) -> None:
 def as_config(preset: Preset) -> dict[str, Any]:
     """Return `preset` as plain values, for the metadata; knobs of what is not switched on are left out."""
     tree: dict[str, Any] = msgspec.to_builtins(preset)
+    if preset.fleet.nodes == 1:
+        del tree["fleet"]
     for knob in ("offer_tokens", "offers_hits"):
         if not tree[knob]:
             del tree[knob]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
 from kvtrace.core.config import check_ranges
 from kvtrace.core.units import parse_bytes, parse_duration_ns
+from kvtrace.sim.fleet.setting import Scope
 from kvtrace.sim.policies.policies import Policy
 
 # With these, what is computed from a preset still fits 64 bits.
 MAX_CAPACITY_BYTES = 2**61
+UNLIMITED = "unlimited"
 MAX_TOKENS = 2**31 - 1
 BYTES_PER_US = 10**6
 MAX_TTL_NS = 2**61
@@ -76,7 +79,7 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     capacity: str | int | None = None
-    """Such as `2TiB`; without it the tier has no bound."""
+    """Such as `2TiB`; without it, or if it is `unlimited`, the tier has no bound."""
     high_watermark: float = 1.0
     """How full it gets, as a share of its capacity, before it makes room."""
     low_watermark: float | None = None
@@ -148,6 +151,8 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is made object by object."""
     looks_past_miss: bool = False
     """Each object of a prompt that no faster tier has is looked up here, not only up to the first miss."""
+    scope: Scope = Scope.NODE
+    """In a fleet: who shares it; none is shared by fewer than the tier above it."""
     streams: Streams = Streams.NONE
     """What tells its writes apart, for placement on the drive (FDP handles, write hints): the trace's column `stream`.
     By user-kind, qos and session, a write that serves no request goes with the one that wrote the object last."""
@@ -157,7 +162,7 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def capacity_bytes(self) -> int | None:
         """The capacity in bytes; null without a bound."""
-        return bytes_of(self.capacity)
+        return None if self.capacity == UNLIMITED else bytes_of(self.capacity)
 
     @property
     def has_streams(self) -> bool:
@@ -205,7 +210,7 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     "bucket_objects": ("bucket_bytes", "bucket_key_bytes", "bucket_meta_bytes"),
     "admission": ("admission_count", "admission_decay", "admission_window"),
     "streams": ("stream_count",),
-    **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss"), ()),
+    **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss", "scope"), ()),
 }
 """Knobs that mean nothing while the one they belong to is at its default."""
 
@@ -321,3 +326,24 @@ def _check_room(tier: TierSetting, name: str, require: Callable[[bool, str], Non
         f"{name}: staging needs admission=always: what comes to the tiers below goes through it",
     )
     require(tier.staging or not tier.stores_backwards, f"{name}: stores_backwards needs staging=true")
+
+
+def check_fleet(tiers: Sequence[TierSetting], require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of `tiers` where there are several nodes."""
+    order = list(Scope)
+    for above, tier in pairwise(tiers):
+        require(
+            order.index(tier.scope) >= order.index(above.scope),
+            f"tiers.{tier.name}.scope(={tier.scope}): tier {above.name} above it is shared by more (scope="
+            f"{above.scope}); order tiers from those of a node to those of the fleet",
+        )
+    for tier in tiers:
+        for knob, is_set in (
+            ("store_queue", tier.store_queue > 0),
+            ("evict_every", tier.evict_every is not None),
+            ("policy=ttl", tier.policy is Policy.TTL),
+            (f"admission={tier.admission}", tier.admission is not Admission.ALWAYS),
+        ):
+            require(
+                not is_set, f"tiers.{tier.name}: {knob} is simulated on one node alone; leave it, or fleet.nodes, out"
+            )

@@ -9,6 +9,7 @@ from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.policies.queues import link_of, queue_of
 from kvtrace.sim.records import NONE, World
 from kvtrace.sim.tiers.rows import EVICT
+from kvtrace.sim.tiers.slots import incoming_of, object_of
 from kvtrace.sim.tiers.tiers import drop
 
 
@@ -22,7 +23,7 @@ def takes_offer(world: World, t: int, first: int, n: int, previous: int, now: in
     mine, need = world.control.offers, 0
     for i in range(first, n):
         slot = world.chain[i]
-        pin, what = world.pins[slot], world.slots[slot]
+        pin, what = world.pins[incoming_of(world, t, slot)], world.slots[slot]
         if abs(pin.offer) == mine:  # twice in the prompt
             continue
         pin.offer = mine
@@ -55,7 +56,7 @@ def frees(world: World, t: int, need: int, mine: int, previous: int, now: int) -
     while slot != NONE and tier.used + need > tier.low:
         newer = link_of(world, t, slot).newer
         if not _is_held(world, slot, mine, previous, now):
-            drop(world, t, slot, now, EVICT)
+            drop(world, t, object_of(world, t, slot), now, EVICT)
         slot = newer
     return True
 

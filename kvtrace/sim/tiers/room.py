@@ -8,6 +8,7 @@ from kvtrace.sim.records import NONE, UNBOUNDED, World
 from kvtrace.sim.tiers.admission import admits, has_room
 from kvtrace.sim.tiers.offers import frees
 from kvtrace.sim.tiers.rows import DEMOTE, EVICT
+from kvtrace.sim.tiers.slots import incoming_of, member_of, object_of
 from kvtrace.sim.tiers.tiers import drop, evict, read, write
 
 MILLION = 1_000_000
@@ -26,8 +27,9 @@ def make_room(world: World, t: int, slot: int, now: int) -> bool:
     elif takes_it and not has_room(world, t, size):
         if tier.evict_every_ns > 0:
             return False
+        incoming = incoming_of(world, t, slot)
         while tier.used > 0 and tier.used + size > tier.low:
-            evict(world, t, victim(world, t, slot), now)
+            evict(world, t, victim(world, t, incoming), now)
     return takes_it
 
 
@@ -66,7 +68,7 @@ def make_room_by_demotion(world: World, t: int, slot: int, now: int) -> None:
             depth -= 1
             continue
         if wanted.leaving == NONE:
-            wanted.leaving = victim(world, upper, wanted.slot)
+            wanted.leaving = object_of(world, upper, victim(world, upper, incoming_of(world, upper, wanted.slot)))
             wanted.lower = _demoted_to(world, upper, wanted.leaving, now)
         leaving, lower = wanted.leaving, wanted.lower
         if lower == NONE:
@@ -76,7 +78,7 @@ def make_room_by_demotion(world: World, t: int, slot: int, now: int) -> None:
             read(world, upper, leaving, now, DEMOTE, NONE, NONE)
             write(world, lower, leaving, now, DEMOTE, NONE, NONE)
             if world.knobs.keeps_age:
-                settle(world, lower, leaving)
+                settle(world, lower, member_of(world, lower, leaving))
             drop(world, upper, leaving, now, DEMOTE)
             wanted.leaving = NONE
         else:

@@ -73,6 +73,9 @@ def emit_layer(
         for i in range(first, first + ranks):
             world.row_offsets[i] = world.members[entry].offset
     world.control.rows = first + ranks
+    if world.fleet.count > 1:
+        for i in range(first, first + ranks):
+            world.fleet.row_nodes[i] = world.control.node
     for rank in range(ranks):
         i = first + rank
         rows.ts_ns[i] = now

@@ -7,6 +7,7 @@ from kvtrace.sim.policies.queues import victim
 from kvtrace.sim.records import NONE, World
 from kvtrace.sim.tiers.room import lower_tier
 from kvtrace.sim.tiers.rows import EVICT, begin_stage, in_stage, live_in, size_of
+from kvtrace.sim.tiers.slots import object_of
 from kvtrace.sim.tiers.tiers import drop, follow, touch, trail, write
 from kvtrace.sim.tiers.waiting import takes
 
@@ -22,7 +23,7 @@ def _take(world: World, t: int, slot: int, kept_bytes: int, taken_bytes: int, no
         return False
     if tier.used + taken_bytes + size > tier.limit:
         while tier.used > kept_bytes and tier.used + taken_bytes + size > tier.low:
-            drop(world, t, victim(world, t, slot), now, EVICT)
+            drop(world, t, object_of(world, t, victim(world, t, slot)), now, EVICT)
     # As has_room: an object that it takes may fill an empty tier past its limit.
     return tier.used + taken_bytes + size <= tier.limit or tier.used + taken_bytes == 0
 

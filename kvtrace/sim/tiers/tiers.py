@@ -7,7 +7,7 @@ from kvtrace.sim.policies.queues import on_hit, on_insert, on_remove
 from kvtrace.sim.records import NONE, PACKED_BITS, World
 from kvtrace.sim.tiers.admission import refer
 from kvtrace.sim.tiers.rows import DELETE, DEMOTE, EVICT, PROMOTE, READ, WRITE, emit, is_endless, live_in, packed
-from kvtrace.sim.tiers.slots import loosen, release
+from kvtrace.sim.tiers.slots import loosen, member_of, object_of, own, release
 
 
 @inner
@@ -69,7 +69,9 @@ def serve_write(world: World, t: int, size: int, now: int) -> int:
 def pin(world: World, entry: int, until_ns: int) -> None:
     """Note that the object of `entry` is in flight until then, if any tier asks."""
     if len(world.pins) and entry >= 0:
-        world.pins[entry].until_ns = max(world.pins[entry].until_ns, until_ns)
+        slot = member_of(world, world.knobs.whole, entry)
+        if slot != NONE:
+            world.pins[slot].until_ns = max(world.pins[slot].until_ns, until_ns)
 
 
 @forced
@@ -77,6 +79,10 @@ def _stamp(world: World, slot: int) -> None:
     if world.knobs.keeps_age:
         world.control.uses += 1
         world.ages[slot] = world.control.uses
+        if world.fleet.scoped:
+            copy = world.fleet.copies[slot].node_copy
+            if copy != NONE:
+                world.ages[copy] = world.control.uses
 
 
 @inner
@@ -101,14 +107,15 @@ def trail(world: World, t: int, i: int, first: int, mark: int) -> None:
         or not live_in(world, world.chain[k]) & (1 << t)
     ):
         k -= 1
-    world.tiers[t].behind = 0 if k < first else 1 + world.chain[k]
+    world.tiers[t].behind = 0 if k < first else 1 + member_of(world, t, world.chain[k])
 
 
 @forced
 def touch(world: World, t: int, entry: int) -> None:
     """Note that the object of `entry`, which is live in tier `t`, was used."""
     if not is_endless(world, t):
-        on_hit(world, t, world.members[entry].bucket if world.knobs.bucketed & (1 << t) else entry)
+        slot = world.members[entry].bucket if world.knobs.bucketed & (1 << t) else member_of(world, t, entry)
+        on_hit(world, t, slot)
         if world.knobs.filtered & (1 << t):
             refer(world, t, entry)
     if entry >= 0:
@@ -129,9 +136,12 @@ def read(world: World, t: int, slot: int, now: int, phase: int, request: int, st
 @inner
 def write(world: World, t: int, slot: int, now: int, phase: int, request: int, stage: int) -> None:
     """Write `slot` into tier `t`, which has room."""
-    tier, what = world.tiers[t], world.slots[slot]
+    tier, what, member = world.tiers[t], world.slots[slot], slot
+    if world.fleet.scoped & (1 << t):
+        member = own(world, t, slot)
+        world.slots[member].live |= 1 << t
     if not is_endless(world, t):
-        on_insert(world, t, slot, now)
+        on_insert(world, t, member, now)
     if phase != DEMOTE:
         _stamp(world, slot)
     what.live |= 1 << t
@@ -145,8 +155,12 @@ def write(world: World, t: int, slot: int, now: int, phase: int, request: int, s
 @inner
 def drop(world: World, t: int, slot: int, now: int, phase: int) -> None:
     """Delete `slot` from tier `t`; a slot that lives nowhere and that nobody can ask for becomes free."""
+    member = member_of(world, t, slot)
     if not is_endless(world, t):
-        on_remove(world, t, slot, phase != PROMOTE)
+        on_remove(world, t, member, phase != PROMOTE)
+    if member != slot:
+        world.slots[member].live &= ~(1 << t)
+        loosen(world, member)
     tier, what = world.tiers[t], world.slots[slot]
     what.live &= ~(1 << t)
     tier.used -= what.size
@@ -162,7 +176,7 @@ def drop(world: World, t: int, slot: int, now: int, phase: int) -> None:
 def evict(world: World, t: int, slot: int, now: int) -> None:
     """Delete from tier `t` what its policy gave up: an object, or a bucket with all that is in it."""
     if not world.knobs.bucketed & (1 << t):
-        drop(world, t, slot, now, EVICT)
+        drop(world, t, object_of(world, t, slot), now, EVICT)
         return
     tier, what = world.tiers[t], world.slots[slot]
     on_remove(world, t, slot, 1)

@@ -1,0 +1,89 @@
+"""A fleet before its start: its nodes, the tiers of each, and room for copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kvtrace.sim.events import BATCH
+from kvtrace.sim.fleet.nodes import COPY, NODE
+from kvtrace.sim.fleet.setting import FleetSetting, Scope
+from kvtrace.sim.records import NONE, UNBOUNDED, World
+from kvtrace.sim.tiers.copies import COLUMNS, enter_all
+
+MILLION = 1_000_000
+
+
+def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows: int) -> None:
+    """Make the nodes of `setting`, each with its own of the tiers that `scopes` says; `rows` is the buffers' size."""
+    fleet, count = world.fleet, setting.nodes
+    fleet.count = fleet.entrances = count
+    fleet.rack_nodes = setting.rack_nodes
+    fleet.nodes, fleet.batches = np.zeros(count, NODE), np.zeros(count, BATCH)
+    fleet.nodes["is_up"] = 1
+    fleet.batches["first"], fleet.batches["due_ns"] = NONE, UNBOUNDED
+    if count == 1:
+        return
+    fleet.scoped = sum(1 << t for t, scope in enumerate(scopes) if scope is not Scope.FLEET)
+    fleet.racked = sum(1 << t for t, scope in enumerate(scopes) if scope is Scope.RACK)
+    fleet.router = setting.router.address()
+    weights = (setting.prefill_weight, setting.prefix_weight, setting.load_weight)
+    fleet.prefill_ppm, fleet.prefix_ppm, fleet.load_ppm = (round(MILLION * weight) for weight in weights)
+    fleet.load_threshold = setting.load_threshold
+    fleet.winners = _tournament(count)
+    fleet.runs = np.zeros(2 * count, np.int64)
+    fleet.row_nodes = np.empty(rows, np.int32)
+    fleet.tiers_here, fleet.queues_here = world.tiers.view(np.int64), world.queues.view(np.int64)
+    grow_copies(world)
+
+
+def _tournament(count: int) -> Any:
+    """Return a tournament of `count` batches in which nobody waits: the first node wins."""
+    size = 1 << (count - 1).bit_length()
+    winners = np.full(2 * size, NONE, np.int32)
+    winners[size : size + count] = np.arange(count)
+    for i in range(size - 1, 0, -1):
+        winners[i] = winners[2 * i]
+    return winners
+
+
+def spread(world: World) -> None:
+    """Give each place what the first node has, which is nothing yet."""
+    fleet = world.fleet
+    if fleet.count > 1:
+        racks = -(-fleet.count // fleet.rack_nodes)
+        fleet.tiers = np.tile(fleet.tiers_here, fleet.count + racks)
+        fleet.queues = np.tile(fleet.queues_here, fleet.count + racks)
+
+
+def grow_copies(world: World) -> None:
+    """Make room for as many copies as there are slots."""
+    fleet, slots = world.fleet, len(world.slots)
+    if not fleet.scoped:
+        return
+    more = np.full(slots - len(fleet.copies), NONE, [("all", "i4", (5,))]).view(COPY)
+    fleet.copies = np.concatenate([fleet.copies, more])
+    if 2 * slots > len(fleet.places):
+        fleet.places = np.full(COLUMNS << (2 * slots // COLUMNS).bit_length(), NONE, np.int32)
+        enter_all(world)
+
+
+def all_tiers(world: World) -> tuple[Any, Any]:
+    """Return the tiers of all places, records.TIER, by place and tier, nodes first; and for each if it is one."""
+    fleet, tiers = world.fleet, world.tiers
+    if fleet.count <= 1 or not len(fleet.tiers):
+        return tiers.reshape(1, -1), np.ones((1, len(tiers)), bool)
+    found = fleet.tiers.view(tiers.dtype).reshape(-1, len(tiers)).copy()
+    node = int(world.control["node"])
+    is_one = np.zeros(found.shape, bool)
+    for t in range(len(tiers)):
+        place = fleet.count + node // fleet.rack_nodes if fleet.racked & 1 << t else node
+        if fleet.scoped & 1 << t:
+            is_one[slice(fleet.count, None) if fleet.racked & 1 << t else slice(fleet.count), t] = True
+            found[place, t] = tiers[t]
+        else:
+            is_one[0, t] = True
+            found[0, t] = tiers[t]
+    return found, is_one

@@ -1,0 +1,1 @@
+"""Routers: which node of a fleet serves a request, one router a file."""

@@ -1,0 +1,141 @@
+"""Fleets of 2 to 5 nodes, any router and any scopes, row by row as plain Python says them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import Oracle
+from plans import oracle_of
+from simulated import ONE_BYTE, TWO_HEADS, simulate_fleet
+from test_oracle import SEMANTICS, presets, request_lists, rich_presets, staged_presets, waiting
+from test_oracle import conversations as conversation_lists
+from test_oracle_users import WORKLOADS
+
+from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
+from kvtrace.sim.fleet.setting import FleetSetting, Scope
+from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.presets.preset import Entry, Preset
+from kvtrace.sim.presets.tier import Admission
+from kvtrace.sim.routers.routers import Router
+from kvtrace.sim.simulation import FOREVER_NS, Load
+
+POLICIES = [policy for policy in Policy if policy is not Policy.TTL]
+
+
+@st.composite
+def fleets(draw, preset: Preset, *, policies: bool = False) -> Preset:
+    """Return `preset` for several nodes, its tiers shared as drawn, from those of a node to those of all."""
+    scopes = sorted(
+        draw(st.lists(st.sampled_from(list(Scope)), min_size=len(preset.tiers), max_size=len(preset.tiers))),
+        key=list(Scope).index,
+    )
+    tiers = tuple(
+        msgspec.structs.replace(
+            tier, scope=scope, admission=Admission.ALWAYS, evict_every=None, evict_share=None,
+            **({"policy": draw(st.sampled_from(POLICIES))} if policies else {}),
+        )
+        for tier, scope in zip(preset.tiers, scopes, strict=True)
+    )  # fmt: skip
+    fleet = FleetSetting(
+        nodes=draw(st.integers(2, 5)), router=draw(st.sampled_from(Router)), rack_nodes=draw(st.integers(1, 3)),
+        prefill_weight=draw(st.sampled_from([1.0, 0.5, 4.0])), prefix_weight=draw(st.sampled_from([2.0, 0.0, 0.3])),
+        load_threshold=draw(st.sampled_from([1, 2, 128])),
+    )  # fmt: skip
+    return msgspec.structs.replace(preset, tiers=tiers, fleet=fleet)
+
+
+def check(preset, load, model=ONE_BYTE, ranks=1, rows=4096):
+    """Compare what a fleet does with what plain Python says."""
+    per_rank, stored = bytes_per_token_per_rank(model, ranks), stored_ranks(model, ranks)
+    oracle = Oracle(preset, load.requests, per_rank * stored, stored, waits=load.waits, seed=load.seed)
+    expected = oracle.run()
+    simulation, found, nodes = simulate_fleet(preset, load, model, ranks=ranks, rows=rows)
+    assert found == expected
+    assert nodes == oracle.row_nodes
+    compare_stats(simulation.stats(), oracle)
+    if (arrivals := simulation.arrivals()) is not None:
+        assert list(zip(*map(list, arrivals), strict=True)) == oracle.came
+    return simulation
+
+
+def compare_stats(stats, oracle):
+    """Compare the counters of a fleet with those of the oracle."""
+    fleet = stats["fleet"]
+    assert sum(t["hits"] for t in stats["tiers"]) == oracle.hits == fleet["local_hits"] + fleet["shared_hits"]
+    assert stats["lookups"] == oracle.lookups == sum(fleet["by_node"]["lookups"])
+    assert fleet["by_node"]["requests"] == [node.served for node in oracle.nodes]
+    assert fleet["by_node"]["local_hits"] == [node.local_hits for node in oracle.nodes]
+    assert fleet["by_node"]["shared_hits"] == [node.shared_hits for node in oracle.nodes]
+    assert fleet["by_node"]["computing_ns"] == [node.computing for node in oracle.nodes]
+    for number, tier in enumerate(stats["tiers"]):
+        instances = {id(node.tiers[number]): node.tiers[number] for node in oracle.nodes}.values()
+        live = sum(sum(instance.objects.values()) for instance in instances)
+        assert tier["live_bytes"] == tier["written_bytes"] - tier["deleted_bytes"] == live
+
+
+def in_sessions(draw, requests):
+    """Return the requests, perhaps in conversations."""
+    if draw(st.booleans()):
+        return requests
+    return replace(requests, session_id=np.array(draw(st.lists(
+        st.integers(-1, 3), min_size=len(requests), max_size=len(requests)
+    ))))  # fmt: skip
+
+
+@pytest.mark.parametrize("semantics", SEMANTICS, ids="-".join)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_every_row_of_a_fleet_is_what_plain_python_says(semantics, data):
+    preset = data.draw(fleets(data.draw(presets(semantics))))
+    requests = data.draw(request_lists())
+    if semantics[0] is Entry.CHUNK:  # an oracle's turns follow no others
+        requests = in_sessions(data.draw, requests)
+    model, ranks = data.draw(st.sampled_from([(ONE_BYTE, 1), (TWO_HEADS, 2)]))
+    load = Load(requests=requests, waits=data.draw(waiting(requests)), seed=data.draw(st.integers(0, 3)))
+    check(preset, load, model, ranks)
+    check(preset, load, model, ranks, rows=1)
+
+
+@pytest.mark.parametrize("semantics", SEMANTICS, ids="-".join)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_marks_policies_and_offers_of_a_fleet(semantics, data):
+    rich = data.draw(rich_presets(semantics))
+    has_whole = any(tier.whole_offers for tier in rich.tiers)
+    preset = data.draw(fleets(rich, policies=not has_whole))
+    check(preset, Load(requests=data.draw(request_lists())), TWO_HEADS, 2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_staging_in_a_fleet(data):
+    check(data.draw(fleets(data.draw(staged_presets()))), Load(requests=data.draw(conversation_lists())))
+
+
+@pytest.mark.parametrize("workload", range(len(WORKLOADS)))
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_users_of_a_fleet(workload, data):
+    semantics = data.draw(st.sampled_from(SEMANTICS))
+    preset = data.draw(fleets(data.draw(presets(semantics))))
+    tiers = tuple(
+        msgspec.structs.replace(tier, capacity=data.draw(st.none() | st.integers(0, 200_000))) for tier in preset.tiers
+    )
+    chunk = data.draw(st.sampled_from([256, 1024]))
+    preset = msgspec.structs.replace(
+        preset, tiers=tiers, workload=WORKLOADS[workload], chunk_tokens=chunk if semantics[0] is Entry.CHUNK else 256,
+        decode_read_tokens=data.draw(st.sampled_from([0, 32])),
+    )  # fmt: skip
+    users, seed = data.draw(st.integers(1, 6)), data.draw(st.integers(0, 9))
+    load = Load(users=users, seed=seed, until_ns=FOREVER_NS, max_requests=40)
+    model = msgspec.structs.replace(ONE_BYTE, max_context_tokens=10**7)
+    simulation, rows, nodes, log = simulate_fleet(preset, load, model, rows=1 << 14, with_log=True)
+    oracle = oracle_of(preset, log, users, 1, 1, seed=seed)
+    assert oracle.run() == rows
+    assert nodes == oracle.row_nodes
+    compare_stats(simulation.stats(), oracle)
