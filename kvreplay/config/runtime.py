@@ -10,6 +10,7 @@ from kvreplay.config.memory import ROW_BYTES
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.plan import DELETE, READ, WRITE, Plan, TraceWindow
 from kvreplay.plan.repeat import Repeated
+from kvreplay.tiers.objects.store import ObjectTier
 from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import StorageTier, Tier, modelled
 from kvtrace.core.tables import Reader
@@ -28,7 +29,7 @@ def repeats_of(reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequenc
     plan = window.plan
     # By the models of tiers that take time, each direction one after the other.
     served_ns = max((_served_ns(plan, tier, at) for at, tier in enumerate(tiers)), default=0.0)
-    is_stored = np.array([isinstance(tier, StorageTier) for tier in tiers])[plan.tier]
+    is_stored = np.array([isinstance(tier, StorageTier | ObjectTier) for tier in tiers])[plan.tier]
     moved = int(np.where(is_stored & (plan.op != DELETE), plan.length, 0).sum())
     once_s = max(moved / MOST_BYTES_PER_S, len(plan) / MOST_OPERATIONS_PER_S, served_ns / NS_PER_S)
     available = available_bytes()

@@ -63,6 +63,7 @@ def gen(
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.sim import output as trace_output
     from kvtrace.sim.output import describer
+    from kvtrace.trace.costs import monthly_costs
 
     worn = drive.read()
     stack = replace(stack, settings=[*fleet.settings(), *(stack.settings or ())])
@@ -78,6 +79,8 @@ def gen(
     summary["endurance"] = worn.wear(
         meta.stats or {}, scenario.span_ns(simulation), scenario.preset.tiers[-1].capacity_bytes
     )
+    if costs := monthly_costs(output, scenario.preset.tiers, meta.stats or {}, scenario.span_ns(simulation)):
+        summary["costs"] = costs
     if as_json:
         emit_json(summary)
         return
