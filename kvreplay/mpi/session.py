@@ -24,8 +24,9 @@ from kvreplay.mpi.pooled.pool import pool, pooled_error
 from kvreplay.mpi.ranks import Ranks
 from kvreplay.plan.plan import tier_indices
 from kvreplay.result import tables
-from kvreplay.run.run import FinishedRun, replay
-from kvreplay.run.watch import Watching
+from kvreplay.run.finished import FinishedRun
+from kvreplay.run.run import replay
+from kvreplay.run.watching.watch import Watching
 from kvtrace.core.errors import KvError, RankLost
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import parse_limit

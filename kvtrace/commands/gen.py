@@ -61,13 +61,12 @@ def gen(
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.sim import output as trace_output
-    from kvtrace.sim.output import describer
     from kvtrace.trace.costs import monthly_costs
 
     worn = drive.read()
     scenario = prepare(file, fleet.over(stack), users, run, source, turns)
     simulation, config = scenario.simulation(), scenario.config
-    describe = describer(simulation, config, ["kvtrace", *sys.argv[1:]])
+    describe = trace_output.describer(simulation, config, ["kvtrace", *sys.argv[1:]])
     with compile_announced(), progress("simulating", scenario.span_ns(simulation)) as tick:
         meta = trace_output.write(output, simulation, describe, requests_out, tick)
     for note in meta.notes:

@@ -330,24 +330,3 @@ def enum_array(table: Table, column: str, codes: Any, nulls: Any = None) -> pa.D
 def enum_code(table: Table, column: str, value: str) -> int:
     """Return the code of `value` in the closed set of `column`."""
     return table.column(column).values.index(value)
-
-
-def table_json(table: Table) -> dict[str, Any]:
-    """Return the generated description of `table`, as `schemas/<name>.json` holds it."""
-    columns = []
-    for c in (*table.columns, *table.extras):
-        entry: dict[str, Any] = {name: getattr(c, name) for name in ("name", "type", "unit", "nullable", "meaning")}
-        if c.values:
-            entry["values"] = list(c.values)
-        if c.type.startswith("int"):
-            entry |= {"least": c.least, "most": c.most}
-        if c in table.extras:
-            entry |= {"since": c.since, "may_be_absent": True, "default": c.default}
-        columns.append(entry)
-    return {
-        "generated_by": "kvtrace/core/schema.py; run `make docs`, do not edit",
-        "table": table.name,
-        "schema_version": table.version(tuple(c.name for c in table.extras)),
-        "meaning": table.meaning,
-        "columns": columns,
-    }

@@ -20,7 +20,7 @@ from kvreplay.mpi.places import target_of
 from kvreplay.mpi.pooled.files import RANKS_FILE
 from kvreplay.mpi.pooled.times import ERROR, Times
 from kvreplay.result.pace import distribution
-from kvreplay.run.run import FinishedRun
+from kvreplay.run.finished import FinishedRun
 from kvreplay.run.sweep import sweep
 from kvreplay.run.trials import run_trials
 from kvreplay.tiers.host import is_on_drive
