@@ -328,8 +328,7 @@ def write_down(
     output: Path,
 ) -> FinishedRun:
     """Write the tables and run.json of a run to `output`; return the run."""
-    checkpoints = checkpoint_figures(setting, record, due_ns, measured.summary.wall_ns)
-    content = finished(setting, begun, measured, checkpoints)
+    content = finished(setting, begun, measured, checkpoint_figures(setting, record, due_ns, measured.summary.wall_ns))
     tables = [
         (OPS_FILE, OPS, results.ops_batches(setting, record, due_ns)),
         (SERVED_FILE, SERVED, [served]),
