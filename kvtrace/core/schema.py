@@ -310,8 +310,7 @@ def arrow_schema(table: Table, extras: tuple[str, ...] = ()) -> pa.Schema:
 
     types: dict[str, Any] = {
         **{f"int{bits}": getattr(pa, f"int{bits}")() for bits in (8, 16, 32, 64)},
-        "float64": pa.float64(),
-        "string": pa.string(),
+        **{name: getattr(pa, name)() for name in ("float64", "string")},
         "list<int64>": pa.list_(pa.int64()),
         "enum": pa.dictionary(pa.int8(), pa.string()),
     }
@@ -337,8 +336,7 @@ def table_json(table: Table) -> dict[str, Any]:
     columns = []
     for c in (*table.columns, *table.extras):
         entry: dict[str, Any] = {name: getattr(c, name) for name in ("name", "type", "unit", "nullable", "meaning")}
-        if c.values:
-            entry["values"] = list(c.values)
+        entry |= {"values": list(c.values)} if c.values else {}
         if c.type.startswith("int"):
             entry |= {"least": c.least, "most": c.most}
         if c in table.extras:
