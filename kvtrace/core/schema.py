@@ -322,8 +322,8 @@ def enum_array(table: Table, column: str, codes: Any, nulls: Any = None) -> pa.D
     """Return the dictionary array of int8 `codes` into the closed set of `column`; `nulls` is a boolean mask."""
     import pyarrow as pa
 
-    indices = pa.array(codes, pa.int8(), mask=nulls)
-    return pa.DictionaryArray.from_arrays(indices, pa.array(table.column(column).values, pa.string()))
+    names = pa.array(table.column(column).values, pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8(), mask=nulls), names)
 
 
 def enum_code(table: Table, column: str, value: str) -> int:
@@ -337,8 +337,7 @@ def table_json(table: Table) -> dict[str, Any]:
     for c in (*table.columns, *table.extras):
         entry: dict[str, Any] = {name: getattr(c, name) for name in ("name", "type", "unit", "nullable", "meaning")}
         entry |= {"values": list(c.values)} if c.values else {}
-        if c.type.startswith("int"):
-            entry |= {"least": c.least, "most": c.most}
+        entry |= {"least": c.least, "most": c.most} if c.type.startswith("int") else {}
         if c in table.extras:
             entry |= {"since": c.since, "may_be_absent": True, "default": c.default}
         columns.append(entry)
