@@ -22,6 +22,7 @@ from kvtrace.commands.scenario import (
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 
 
+# Long: its options, and an example of each kind.
 @takes_groups
 def gen(
     file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,

@@ -310,8 +310,7 @@ def arrow_schema(table: Table, extras: tuple[str, ...] = ()) -> pa.Schema:
 
     types: dict[str, Any] = {
         **{f"int{bits}": getattr(pa, f"int{bits}")() for bits in (8, 16, 32, 64)},
-        "float64": pa.float64(),
-        "string": pa.string(),
+        **{name: getattr(pa, name)() for name in ("float64", "string")},
         "list<int64>": pa.list_(pa.int64()),
         "enum": pa.dictionary(pa.int8(), pa.string()),
     }
@@ -323,8 +322,8 @@ def enum_array(table: Table, column: str, codes: Any, nulls: Any = None) -> pa.D
     """Return the dictionary array of int8 `codes` into the closed set of `column`; `nulls` is a boolean mask."""
     import pyarrow as pa
 
-    indices = pa.array(codes, pa.int8(), mask=nulls)
-    return pa.DictionaryArray.from_arrays(indices, pa.array(table.column(column).values, pa.string()))
+    names = pa.array(table.column(column).values, pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8(), mask=nulls), names)
 
 
 def enum_code(table: Table, column: str, value: str) -> int:
