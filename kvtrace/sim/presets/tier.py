@@ -109,6 +109,10 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What stands before each object in a bucket."""
     bucket_meta_bytes: int = 0
     """Bytes, for each object, of a file that is written beside each bucket; 0 writes none."""
+    bucket_gc: float | None = None
+    """The policy chooses objects, which stay in their bucket, dead. A bucket of which a smaller share than this, by
+    bytes, still lives is collected: what lives is read, the bucket deleted, and what was read written as a new one.
+    Without it the policy chooses buckets, which go whole."""
     evict_every: str | None = None
     """It makes room only so often, such as `1s`, and only if it is then filled to its high watermark: by evict_share,
     or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing more. With
@@ -218,6 +222,7 @@ PRICES: Final = ("put_price_per_1000", "get_price_per_1000", "price_per_gb_month
 SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     "store_queue": ("heartbeat",),
     "bucket_objects": ("bucket_bytes", "bucket_key_bytes", "bucket_meta_bytes"),
+    "bucket_gc": (),
     "admission": ("admission_count", "admission_decay", "admission_window"),
     "streams": ("stream_count",),
     **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss", "scope"), ()),

@@ -1,4 +1,4 @@
-"""What must hold of the knobs of a preset's tiers, each by itself and beside the others of its tier."""
+"""What must hold of the knobs of tiers, each by itself and among nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from kvtrace.core.config import check_ranges
-from kvtrace.sim.fleet.setting import Scope
+from kvtrace.sim.fleet.setting import FLEET_RANGES, FleetSetting, Scope
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
@@ -61,6 +61,14 @@ def _check_waiting(tier: TierSetting, name: str, require: Callable[[bool, str], 
     require(
         0 < (bytes_of(tier.bucket_bytes) or 0) <= MAX_CAPACITY_BYTES,
         f"{name}.bucket_bytes(={tier.bucket_bytes}) must be > 0, and at most {MAX_CAPACITY_BYTES}",
+    )
+    require(
+        tier.bucket_gc is None or (tier.bucket_objects > 0 and 0 < tier.bucket_gc < 1),
+        f"{name}.bucket_gc(={tier.bucket_gc}) must be > 0 and < 1, and needs bucket_objects",
+    )
+    require(
+        tier.bucket_gc is None or tier.policy in (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.CLOCK, Policy.SIEVE),
+        f"{name}: bucket_gc goes with policy lru, lfu, fifo, clock or sieve, not {tier.policy}",
     )
     require(
         not tier.bucket_objects or tier.streams not in (Streams.USER_KIND, Streams.QOS, Streams.SESSION),
@@ -142,8 +150,11 @@ def _check_room(tier: TierSetting, name: str, require: Callable[[bool, str], Non
     require(tier.staging or not tier.stores_backwards, f"{name}: stores_backwards needs staging=true")
 
 
-def check_fleet(tiers: Sequence[TierSetting], require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of `tiers` where there are several nodes."""
+def check_fleet(fleet: FleetSetting, tiers: Sequence[TierSetting], require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of `fleet`, and of `tiers` where there are several nodes."""
+    check_ranges(fleet, "fleet.", FLEET_RANGES, require)
+    if fleet.nodes == 1:
+        return
     order = list(Scope)
     for above, tier in pairwise(tiers):
         require(
@@ -152,12 +163,7 @@ def check_fleet(tiers: Sequence[TierSetting], require: Callable[[bool, str], Non
             f"{above.scope}); order tiers from those of a node to those of the fleet",
         )
     for tier in tiers:
-        for knob, is_set in (
-            ("store_queue", tier.store_queue > 0),
-            ("evict_every", tier.evict_every is not None),
-            ("policy=ttl", tier.policy is Policy.TTL),
-            (f"admission={tier.admission}", tier.admission is not Admission.ALWAYS),
-        ):
-            require(
-                not is_set, f"tiers.{tier.name}: {knob} is simulated on one node alone; leave it, or fleet.nodes, out"
-            )
+        set_ = {"store_queue": tier.store_queue, "evict_every": tier.evict_every, "policy=ttl": tier.ttl}
+        set_ |= {f"admission={tier.admission}": tier.admission is not Admission.ALWAYS}
+        for knob in (knob for knob, value in set_.items() if value):
+            require(False, f"tiers.{tier.name}: {knob} is simulated on one node alone; leave it, or fleet.nodes, out")
