@@ -19,6 +19,7 @@ import msgspec
 
 from kvdistill.profile import profile
 from kvdistill.queries.sql import named_queries
+from kvtrace.core.contract.study import STUDY
 from kvtrace.core.schema import PHASE_MEANINGS, SCHEMA_VERSION, TABLES, Table, table_json
 from kvtrace.sim.presets.knobs import knobs_of, listing
 
@@ -41,7 +42,7 @@ def schema_page() -> str:
         "capacities, source, notes, the counters of the simulation or run, the clock unit (ns) and the row count.\n"
     )
     parts = [intro]
-    parts += [table_page(table) for table in TABLES.values()]
+    parts += [table_page(table) for table in (*TABLES.values(), STUDY)]
     phases = "\n".join(f"| `{phase}` | {meaning} |" for phase, meaning in PHASE_MEANINGS.items())
     parts.append(profile_page())
     parts.append(f"## Phases\n\n| phase | meaning |\n|---|---|\n{phases}\n")
@@ -164,7 +165,9 @@ def help_of(program: str, *command: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Return every generated file and its text."""
-    texts = {Path(f"schemas/{t.name}.json"): json.dumps(table_json(t), indent=2) + "\n" for t in TABLES.values()}
+    texts = {
+        Path(f"schemas/{t.name}.json"): json.dumps(table_json(t), indent=2) + "\n" for t in (*TABLES.values(), STUDY)
+    }
     texts[Path("schemas/profile.json")] = json.dumps(profile_schema(), indent=2) + "\n"
     texts[Path("schemas/README.md")] = schema_page()
     texts[Path("docs/reference/commands.md")] = cli_page()

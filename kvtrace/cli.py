@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvtrace.commands.admission import admission
-from kvtrace.commands.convert import convert, import_
+from kvtrace.commands.convert import convert, import_, merge
 from kvtrace.commands.curves import mrc, sim
 from kvtrace.commands.gen import gen
 from kvtrace.commands.inspect import info, validate
@@ -11,6 +11,7 @@ from kvtrace.commands.models import models
 from kvtrace.commands.presets import presets
 from kvtrace.commands.record import record
 from kvtrace.commands.size import size
+from kvtrace.commands.study import study
 from kvtrace.core.app import add_command, make_app, run
 
 app = make_app(
@@ -18,7 +19,22 @@ app = make_app(
     "Simulate an LLM's KV-cache over GPU, CPU and storage tiers, and write the I/O as a trace.",
     "\b\nFirst steps:\n  kvtrace gen --users 32 --duration 60s --seed 42 -o t.parquet\n  kvtrace info t.parquet",
 )
-for command in (gen, size, info, validate, sim, mrc, admission, models, presets, import_, record, convert):
+for command in (
+    gen,
+    size,
+    study,
+    info,
+    validate,
+    sim,
+    mrc,
+    admission,
+    models,
+    presets,
+    import_,
+    record,
+    convert,
+    merge,
+):
     add_command(app, command)
 
 

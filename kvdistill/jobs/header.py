@@ -9,7 +9,7 @@ from kvdistill.formats.iolog import ABSOLUTE, LogSummary
 from kvdistill.jobs.fio_program import HANGS_IN_IO_URING, MULTIPLIES_RATE_IOPS, REAPS_WHILE_WAITING, FioVersion
 from kvdistill.profile.profile import Profile, SourceKind
 from kvtrace import __version__
-from kvtrace.core.metadata import computing_notes
+from kvtrace.core.metadata import computing_notes, stream_notes
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
 _WIDTH = 108
@@ -78,6 +78,12 @@ def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
         lines.append(
             f"{format_count(profile.delete_ops)} deletes are not issued: they only free space for later writes "
             "(fio's log has no delete)"
+        )
+    if stream_notes(profile.origin.notes, profile.tier):
+        lines.append(
+            "the stream of each write (kvreplay passes it on): fio's write_hint is one for a whole file, and with "
+            "direct=1 Linux refuses it (EINVAL, 6.18); its fdp=1 with fdp_pli is for ioengine=io_uring_cmd on an NVMe "
+            "character device, from fio 3.34 on"
         )
     if profile.empty_ops:
         lines.append(f"{format_count(profile.empty_ops)} operations of no bytes are left out")

@@ -23,6 +23,7 @@ from kvdistill.report.tables import (
     wear_table,
 )
 from kvdistill.report.trace_document import origin
+from kvtrace.core.document import checkpoints
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -57,6 +58,9 @@ def run_document(report: RunReport) -> Document:
     """Return the document of `report`: what was found, on what, six figures, what to doubt; details last and folded."""
     run = report.run
     verdict = "Run, without its summary" if run is None else run.summary.verdict
+    saved = None if run is None else run.checkpoints
+    if saved is not None:
+        verdict = f"{checkpoints.sentence(saved)}; {verdict}"
     if run is not None and run.status == "partial":
         verdict = f"PARTIAL: {verdict}"
     notes = [_NO_SUMMARY, *report.subject.notes] if run is None else _notes(run)
@@ -70,6 +74,7 @@ def run_document(report: RunReport) -> Document:
     ranks = None if run is None or not isinstance(run.ranks, RanksNote) else run.ranks
     chapters = [
         *([] if ranks is None else [Chapter("Ranks", ranks_tables(ranks))]),
+        *([] if saved is None else [checkpoints.chapter(saved)]),
         Chapter("Tiers", [_figures(report), *_hits(run), *rates]),
         Chapter("Latency", [*times, *(table for table, is_in in zip(maps, is_main, strict=True) if is_in)]),
         Chapter("Requests, QoS and criteria", [*request_tables(run), *_throughput(run)]),
@@ -85,12 +90,8 @@ def run_document(report: RunReport) -> Document:
             "What was run, and on what", [*_targets(run), parameters("Run", Sheet.PARAMETERS, _known(_facts(report)))]
         ),
     ]
-    main = {
-        chapter.title
-        for chapter in chapters[
-            : _MAIN + (ranks is not None) + (report.layers is not None) + (report.closeness is not None)
-        ]
-    }
+    more = sum(extra is not None for extra in (ranks, saved, report.layers, report.closeness))
+    main = {chapter.title for chapter in chapters[: _MAIN + more]}
     return Document(
         name=report.subject.file if run is None else run.trace.file,
         headline=verdict,

@@ -82,7 +82,7 @@ def start_next(address: int) -> int:
     flight.is_started = True
     job.in_flight += 1
     if flight.needs_data:
-        if flight.filled_pieces < flight.pieces:
+        if flight.filled_pieces < flight.pieces and not flight.is_bulk:
             job.short_starts += 1
         if flight.is_bulk:
             want_data(address, number)

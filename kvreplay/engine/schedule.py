@@ -69,6 +69,7 @@ class Submission:
 class Schedule:
     """The order in which the rows of a plan go to the tiers."""
 
+    # Long: it fills one table field by field.
     def __init__(
         self,
         plan: Plan,
@@ -134,7 +135,11 @@ class Schedule:
         tables, job = self.tables, self._job
         for name in ("op", "tier", "object_id", "offset", "length", "version"):
             setattr(job, name, tables.at(np.ascontiguousarray(getattr(plan, name))))
-        for name, column in (("due", due_ns), ("bulk", plan.bulk), ("stream", self._streams)):
+        for name, column in (
+            ("due", due_ns),
+            ("bulk", None if plan.bulk is None else plan.bulk.view(np.int8)),
+            ("stream", self._streams),
+        ):
             setattr(job, name, 0 if column is None else tables.at(np.ascontiguousarray(column)))
         job.ready_ns = 0 if ready_ns is None else tables.at(ready_ns)
         job.unmet = tables.at(plan.unmet.astype(np.int8))

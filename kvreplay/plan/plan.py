@@ -59,7 +59,7 @@ class Plan:
     stream: Any = None
     """int32: the stream that a write belongs to, -1 for none; None where the trace places nothing."""
     bulk: Any = None
-    """uint8 a row: 1 if it saves or restores a checkpoint, which has a depth of its own; None if no row does."""
+    """bool a row: whether it saves or restores a checkpoint, which has a depth of its own; None if no row does."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -256,9 +256,8 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         # Reads of an object may run together; any other pair on it keeps its order, in whatever tiers they are.
         objects = dense(object_id)
         hazards = Barriers.build(objects.numbers, np.where(op == READ, np.int32(0), np.int32(ALONE)))
-        phase = rows.pop("phase", None)
-        version = rows["version"] if "version" in rows else versions(op, tier, objects, phase)
-    bulk = None if phase is None else np.isin(phase, _BULK_PHASES).view(np.uint8)
+        version = rows["version"] if "version" in rows else versions(op, tier, objects, rows.get("phase"))
+    bulk = np.isin(rows.pop("phase", np.zeros(0)), _BULK_PHASES)
     return Plan(
         row=rows["row"],
         ts_ns=rows["ts_ns"],
@@ -272,7 +271,7 @@ def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
         barriers=(stages, hazards),
         alignments=np.array(alignments, np.int64),
         stream=rows.get("stream"),
-        bulk=bulk if bulk is not None and bulk.any() else None,
+        bulk=bulk if bulk.any() else None,
     )
 
 

@@ -20,6 +20,7 @@ from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import FailedOperations, KvError
 from kvtrace.core.metadata import Metadata, describe
+from kvtrace.core.run.checkpoints import CheckpointFigures
 from kvtrace.core.run.figures import RequestFigures, Summary
 from kvtrace.core.run.run_file import (
     DeviceIo,
@@ -110,7 +111,9 @@ def running(setting: Setting, begun: Preparation) -> PartialRunFile:
     return PartialRunFile(**known, running=Running(str(setting.trace.resolve())))
 
 
-def finished(setting: Setting, begun: RunBegun, measured: Measured) -> RunFile:
+def finished(
+    setting: Setting, begun: RunBegun, measured: Measured, checkpoints: CheckpointFigures | None = None
+) -> RunFile:
     """Return the content of run.json: what was known before the run, and its results."""
     error, known = measured.error, _fields(begun)
     known["status"] = status_of(error)
@@ -127,6 +130,7 @@ def finished(setting: Setting, begun: RunBegun, measured: Measured) -> RunFile:
         notes=[*_notes(setting, begun, measured), *measured.trouble],
         requests=measured.requests,
         mlperf=mlperf(setting, measured.summary, setting.config.criteria, measured.requests),
+        checkpoints=checkpoints,
         summary=measured.summary,
     )
 

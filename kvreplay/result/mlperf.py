@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kvreplay.config.criteria import Criteria, Targets
 from kvreplay.config.setting import Setting
 from kvreplay.engine.job import NOT_DONE, Record
+from kvreplay.result.checkpoints import users_requests
 from kvreplay.result.pace import distribution
 from kvreplay.result.requests import TTFT_DEFINITION, not_modelled, response_ns
 from kvtrace.core.run.figures import (
@@ -154,6 +155,7 @@ def request_figures(
     import numpy as np
 
     counts = _is_measured(setting, record, due_ns, served)
+    counts &= users_requests(setting, served.column("request_id").to_numpy())
     storage, first = (_values(served, name)[counts] for name in ("storage_ns", "first_token_ns"))
     storage = np.where(_values(served, "unfinished")[counts] == 0, storage, NOT_DONE)
     reason = not_modelled(setting.reader.meta, setting.asked)

@@ -10,6 +10,7 @@ from kvreplay.result.traffic import WARNING
 from kvreplay.run.discover import Discovery
 from kvreplay.run.run import FinishedRun
 from kvreplay.run.trials import TrialSet
+from kvtrace.core.document import checkpoints
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -48,6 +49,7 @@ def run_document(finished: FinishedRun) -> Document:
     partial = "PARTIAL: " if run.status == "partial" else ""
     tables = [
         *(ranks_tables(run.ranks) if isinstance(run.ranks, RanksNote) else []),
+        *([] if run.checkpoints is None else checkpoints.tables(run.checkpoints)),
         _operations("Operations", summary.figures),
         *([_operations("Operations by drive", summary.drives)] if summary.drives else []),
         *([_services("Service time by drive", summary.drives)] if summary.drives else []),
@@ -61,11 +63,15 @@ def run_document(finished: FinishedRun) -> Document:
     ]
     return Document(
         name="",
-        headline=f"{partial}{summary.verdict}; {_totals(summary)}{_checked(run.verification)}",
+        headline=f"{partial}{_answer(run)}{summary.verdict}; {_totals(summary)}{_checked(run.verification)}",
         chapters=[Chapter("", tables, list(_after(run)))],
         notes=[_window(finished), *_before(run), *notes, *_beneath(run), *_verified(run.verification)],
         warnings=[note for note in run.notes if note.startswith(WARNING)],
     )
+
+
+def _answer(run: RunFile) -> str:
+    return "" if run.checkpoints is None else f"{checkpoints.sentence(run.checkpoints)}; "
 
 
 def _totals(summary: Summary) -> str:

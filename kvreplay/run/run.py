@@ -22,6 +22,7 @@ from kvreplay.engine.choose import Chosen, check_name, choose
 from kvreplay.engine.job import Driven, IoEngine, Job, Record
 from kvreplay.plan.plan import populate_plan
 from kvreplay.result import tables as results
+from kvreplay.result.checkpoints import checkpoint_figures
 from kvreplay.result.figures import summarize
 from kvreplay.result.journal import journal
 from kvreplay.result.manifest import Measured, Preparation, finished, opening, running, table_metadata
@@ -32,7 +33,7 @@ from kvreplay.result.tables import series_batch
 from kvreplay.result.traffic import traffic_warnings
 from kvreplay.run.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_devices, read_smart
 from kvreplay.run.runtime import RUNTIME, cut, until, with_repeats
-from kvreplay.run.together import Together, ended_by
+from kvreplay.run.together import Together, ended_by, meet
 from kvreplay.run.watch import Watch, Watching
 from kvreplay.tiers.tier import DeviceTier, Tier
 from kvtrace.core.app import INTERRUPTED, noted_signals
@@ -181,8 +182,7 @@ class _Run:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             end_probes = stack.enter_context(beside(setting.config, setting.tiers, output))
             verifier = setting.verifier(self.data)
-            if self.together is not None:
-                self.together.ready()
+            meet(self.together)
             known = chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
             prepared = Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns)
             begun = Preparation(*known, prepared)
@@ -329,7 +329,8 @@ def write_down(
     output: Path,
 ) -> FinishedRun:
     """Write the tables and run.json of a run to `output`; return the run."""
-    content = finished(setting, begun, measured)
+    checkpoints = checkpoint_figures(setting, record, due_ns, measured.summary.wall_ns)
+    content = finished(setting, begun, measured, checkpoints)
     tables = [
         (OPS_FILE, OPS, results.ops_batches(setting, record, due_ns)),
         (SERVED_FILE, SERVED, [served]),

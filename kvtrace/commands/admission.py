@@ -50,6 +50,7 @@ def admission(
 
     worn = drive.read()
     scenario = prepare(file, stack, users, run, source, turns)
+    scenario.refuse_fleet("kvtrace admission")
     *faster, tier = scenario.preset.tiers
     if not faster:
         raise ConfigError(f"--preset {stack.preset} has one tier, so that no slower one could refuse anything")

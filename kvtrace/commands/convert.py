@@ -1,4 +1,4 @@
-"""Convert tables: any source to a requests table, Parquet to CSV and back, MLPerf traces both ways."""
+"""Convert tables: any source to a requests table, Parquet to CSV and back, MLPerf traces both ways; merge traces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OBJECTS, TRACE
 from kvtrace.core.tables import create, objects_path, open_table
-from kvtrace.core.units import printable
+from kvtrace.core.units import parse_duration_ns, printable
 
 
 @takes_groups
@@ -96,3 +96,73 @@ def _convert_native(source: Path, target: Path, tick: Callable[[float], None]) -
         for batch in reader.batches():
             out.write(batch)
             tick(float(out.rows))
+
+
+def merge(
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Two traces or more.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The merged trace: *.parquet or *.csv.zst.")],
+    shift: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=TIME", help="Let a trace, by its file's name, begin later: checkpoint=30s."),
+    ] = None,
+    requests: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE", help="The requests table of a trace; merged into --requests-out."),
+    ] = None,
+    requests_out: Annotated[Path | None, typer.Option(help="Write the requests tables as one here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lay traces over each other in time: tiers are matched by name, objects, requests and sessions stay apart.
+
+    Each trace is called by its file's name without the suffix. What a checkpoint does to users' p99 is then one replay.
+
+    \b
+    kvtrace merge kv.parquet checkpoint.parquet -o mixed.parquet
+    kvtrace merge kv.parquet checkpoint.parquet --shift checkpoint=30s -o mixed.parquet
+    kvtrace merge a.parquet b.parquet --requests a=a-requests.parquet --requests-out r.parquet -o ab.parquet
+    """
+    from kvtrace.trace import merge as merging
+
+    if len(traces) < 2:  # noqa: PLR2004 - one alone is merged with nothing
+        raise ConfigError("name two traces or more to merge")
+    names = {path: path.name.removesuffix(".csv.zst").removesuffix(".parquet") for path in traces}
+    if len(set(names.values())) != len(traces) or any(set(name) & set(" =") for name in names.values()):
+        said = ", ".join(names[path] for path in traces)
+        raise ConfigError(f"traces are called by their files' names, which must differ, without spaces or =: {said}")
+    later = _by_name(shift, "--shift", "30s", set(names.values()))
+    tables = _by_name(requests, "--requests", "requests.parquet", set(names.values()))
+    if (requests_out is None) != (not tables):
+        raise ConfigError("--requests and --requests-out belong together; give both or neither")
+    inputs = [
+        merging.Input(
+            name,
+            path,
+            parse_duration_ns(later[name]) if name in later else 0,
+            Path(tables[name]) if name in tables else None,
+        )
+        for path, name in names.items()
+    ]
+    written = [output, objects_path(output), *([] if requests_out is None else [requests_out])]
+    read = [*traces, *map(objects_path, traces), *map(Path, tables.values())]
+    for path in written:
+        if any(path.exists() and other.exists() and path.samefile(other) for other in read):
+            raise ConfigError(f"{path} is an input; name another output")
+    with progress("merging", sum(open_table(path, TRACE).meta.rows or 0 for path in traces)) as tick:
+        meta = merging.merge(inputs, output, ["kvtrace", *sys.argv[1:]], requests_out, tick)
+    if as_json:
+        emit_json({"file": str(output), "rows": meta.rows, "merged": meta.config["merged"]})
+        return
+    tiers = ", ".join(tier.name for tier in meta.tiers)
+    typer.echo(printable(f"{output}: {meta.rows:,} rows of {', '.join(names.values())}, on {tiers}"))
+
+
+def _by_name(options: list[str] | None, flag: str, example: str, names: set[str]) -> dict[str, str]:
+    """Return what NAME=VALUE options say, by name; ConfigError for one that is of no trace."""
+    found: dict[str, str] = {}
+    for option in options or []:
+        name, equals, value = option.partition("=")
+        if name not in names or not equals or not value or name in found:
+            known = ", ".join(sorted(names))
+            raise ConfigError(f"{flag} {option}: write NAME={example} once for a trace, which are {known}")
+        found[name] = value
+    return found

@@ -5,6 +5,7 @@ A group is a dataclass whose fields are options; a command under `takes_groups` 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -28,12 +29,22 @@ MaxRequests = Annotated[int | None, typer.Option(min=1, max=10**12, help="Stop a
 KvDtype = Annotated[str | None, typer.Option(help="Element type of the cache, such as fp8.")]
 TensorParallel = Annotated[int, typer.Option("--tp", min=1, max=1024, help="Tensor-parallel ranks.")]
 
+_SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
+
 E = TypeVar("E", bound=StrEnum)
 
 
 def percent(ratio: float | None) -> str | None:
     """Return `ratio` as per cent, None if it is unknown."""
     return None if ratio is None else f"{100 * ratio:.1f} %"
+
+
+def parse_share(text: str, flag: str) -> float:
+    """Return the share that `text` says, 80% or 0.8, of any size; ConfigError, naming `flag`, if it says none."""
+    match = _SHARE.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{flag} {text}: write a share such as 80% or 0.8")
+    return float(match[1]) / (100 if match[2] else 1)
 
 
 def member(kind: type[E], text: str, flag: str) -> E:
@@ -80,13 +91,23 @@ class SourceArguments:
     cycle_ids: Annotated[str, typer.Option(help="Later cycles ask for the same blocks, or for distinct ones.")] = (
         "distinct"
     )
+    scale: Annotated[
+        int, typer.Option(help="So many copies of the requests over each other, with blocks and sessions of their own.")
+    ] = 1
+    scale_common: Annotated[
+        str,
+        typer.Option(help="But the most used prefixes are the same in all: this share of references, such as 20%."),
+    ] = "0"
+    scale_shift: Annotated[
+        str | None, typer.Option(help="Each copy begins later, at a time drawn evenly up to this.  [default: 1m]")
+    ] = None
     jitter: Annotated[str, typer.Option(help="Spread times over ticks so long, as 3s for Mooncake.")] = "0"
     max_input_tokens: Annotated[int | None, typer.Option(help="Limit prompts to so many tokens.")] = None
     over_limit: Annotated[str, typer.Option(help="Drop prompts over the limit, or clip them.")] = "drop"
 
     def read(self, path: Path, seed: int, max_requests: int | None = None) -> Requests:
         """Return the requests of `path`, at most `max_requests`; all that is drawn comes from `seed`."""
-        from kvtrace.requests.shaping import CycleIds, OverLimit, Reshaping
+        from kvtrace.requests.shaping import SCALE_SHIFT_NS, CycleIds, OverLimit, Reshaping
 
         kind = self.source
         if kind is None:
@@ -100,6 +121,9 @@ class SourceArguments:
             cycles=self.cycles,
             cycle_ids=member(CycleIds, self.cycle_ids, "--cycle-ids"),
             max_requests=max_requests,
+            scale=self.scale,
+            scale_common=parse_share(self.scale_common, "--scale-common"),
+            scale_shift_ns=SCALE_SHIFT_NS if self.scale_shift is None else parse_duration_ns(self.scale_shift),
         )
         options = SourceOptions(
             time_unit=self.time_unit,

@@ -28,8 +28,7 @@ def presets(
     import msgspec
 
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.sim.presets.knobs import knobs_of, listing, load_basis
-    from kvtrace.sim.presets.preset import load_preset
+    from kvtrace.sim.presets.knobs import description_of, knobs_of, listing, load_basis
 
     if preset is None:
         found = listing()
@@ -38,7 +37,7 @@ def presets(
         else:
             show_documents([_list(found)])
         return
-    knobs, facts = knobs_of(preset), {"name": preset, "description": load_preset(preset).description}
+    knobs, facts = knobs_of(preset), {"name": preset, "description": description_of(preset)}
     facts |= {"basis": msgspec.to_builtins(load_basis(preset))}
     if as_json:
         emit_json({**facts, "knobs": [msgspec.to_builtins(knob) for knob in knobs]})

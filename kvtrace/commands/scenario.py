@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _DWPD = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*DWPD\s*,\s*([0-9]+(?:\.[0-9]+)?)\s*y\s*", re.IGNORECASE)
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
 """Defaults where the preset has none."""
+USED_BY_ALL = {"model", "preset", "settings", "duration", "seed"}
+"""Options of the groups below that a preset without a KV cache has a use for, too."""
 
 
 TurnsOption = Annotated[
@@ -66,6 +69,34 @@ class RunArguments:
     max_requests: MaxRequests = None
     seed: Seed = 42
     tensor_parallel: TensorParallel = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FleetArguments:
+    """Nodes that serve side by side; None for what was not given."""
+
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Serving nodes, each with tiers of its own.  [default: the preset's, or 1]"),
+    ] = None
+    router: Annotated[
+        str | None,
+        typer.Option(
+            help="Which node serves a request: random, round-robin, least-outstanding, session, prefix, prefix-score."
+            "  [default: the preset's, or round-robin]"
+        ),
+    ] = None
+    rack_nodes: Annotated[
+        int | None, typer.Option(min=1, help="Nodes that share each tier of scope=rack.  [default: the preset's, or 8]")
+    ] = None
+
+    def settings(self) -> list[str]:
+        """Return what was given as settings of the preset."""
+        from kvtrace.sim.routers.routers import Router
+
+        router = None if self.router is None else member(Router, self.router, "--router")
+        given = {"nodes": self.nodes, "router": router, "rack_nodes": self.rack_nodes}
+        return [f"fleet.{name}={value}" for name, value in given.items() if value is not None]
 
 
 EnduranceOption = Annotated[
@@ -133,6 +164,11 @@ class Scenario:
 
         return Simulation(self.preset, self.model, self.load, ranks=self.ranks)
 
+    def refuse_fleet(self, command: str) -> None:
+        """Raise ConfigError if there are several nodes: `command` looks at one."""
+        if (nodes := self.preset.fleet.nodes) > 1:
+            raise ConfigError(f"fleet.nodes={nodes}: {command} is of one node; simulate a fleet with kvtrace gen")
+
     def span_ns(self, simulation: Simulation) -> int | None:
         """Return over how long requests arrive, as far as it is known so far: to the last one, or to the end."""
         requests, most = self.load.requests, self.config["max_requests"]
@@ -156,8 +192,12 @@ def prepare(
     source: SourceArguments,
     turns: str | None,
     gpu: str | None = None,
+    read: Callable[[SourceArguments, Path, int, int | None], Requests] = SourceArguments.read,
 ) -> Scenario:
-    """Return the simulation that was asked for; `gpu` is what computes if neither `stack` nor its settings say."""
+    """Return the simulation that was asked for.
+
+    `gpu` is what computes if neither `stack` nor its settings say; `read` reads the file.
+    """
     from kvtrace.model import serving
     from kvtrace.model.catalogue import find_model
     from kvtrace.model.logged import logged_model
@@ -170,7 +210,7 @@ def prepare(
         raise ConfigError(f"--turns {turns} is for the sessions of a FILE to read; without one, users are synthetic")
     settings, ranks = stack.settings or (), run.tensor_parallel
     preset = load_preset(stack.preset, settings)
-    asked = None if file is None else source.read(file, run.seed, run.max_requests)
+    asked = None if file is None else read(source, file, run.seed, run.max_requests)
     logged = None if asked is None or stack.model else logged_model(asked.origin)
     model = logged[0] if logged else stack.model or preset.load.model or MODEL
     shape = logged[1] if logged and not stack.kv_dtype else find_model(model, stack.kv_dtype)

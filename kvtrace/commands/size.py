@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,15 +10,21 @@ import typer
 
 from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
 from kvtrace.commands.scenario import RunArguments, StackArguments, TurnsOption, parse_endurance, prepare
+from kvtrace.commands.targets import (
+    TargetHit,
+    TargetTtft,
+    check_page,
+    parse_target,
+    price_of_byte,
+    write_page,
+)
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import parse_bytes, parse_duration_ns
+from kvtrace.core.units import parse_bytes
 
 if TYPE_CHECKING:
     from kvtrace.curves.sizing import Target
 
-_PRICE = re.compile(r"\s*(\w+)\s*=\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([A-Za-z]+)\s*")
-_SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
 MAX_POINTS = 1000
 
 
@@ -27,12 +32,8 @@ MAX_POINTS = 1000
 @takes_groups
 def size(
     file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
-    target_hit: Annotated[
-        str | None, typer.Option(help="Share of look-ups that hit in any tier, such as 80% or 0.8.")
-    ] = None,
-    target_ttft: Annotated[
-        str | None, typer.Option(help="Modelled time to first token, such as p99=2s; p50, p95, p99, p99.9 or p99.99.")
-    ] = None,
+    target_hit: TargetHit = None,
+    target_ttft: TargetTtft = None,
     dram: Annotated[
         str | None, typer.Option(help="DRAM capacities, with commas, such as 0,256GiB,1TiB.  [default: 2, by the load]")
     ] = None,
@@ -71,7 +72,7 @@ def size(
     kvtrace size conversation.jsonl --preset vllm-fs --target-hit 30% --dram 512GiB --nvme 1TiB,2TiB --html size.html
     kvtrace size --users 100 --preset lmcache-disk --target-ttft p99=2s --endurance 1DWPD,5y
     """
-    from kvtrace.commands.size_document import document, first_line
+    from kvtrace.commands.documents.sizes import document, first_line
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.curves.points import Stack
@@ -79,13 +80,16 @@ def size(
 
     if sample is not None and not 0 < sample <= 1:
         raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")
-    target, worn = _target(target_hit, target_ttft), parse_endurance(endurance)
+    target, worn = parse_target(target_hit, target_ttft), parse_endurance(endurance)
+    if target is None:
+        raise ConfigError("say what is to be reached: --target-hit 80%, or --target-ttft p99=2s")
     said = {"dram": dram, "nvme": nvme}
     axes = {role: _capacities(text, f"--{role}") for role, text in said.items() if text is not None}
     if page is not None:
-        _check_page(page)
+        check_page(page, "--html")
     is_ordered = file is not None and target.first_token is None
     scenario = prepare(file, stack, users, run, source, turns, gpu="instant" if is_ordered else None)
+    scenario.refuse_fleet("kvtrace size")
     wanted = Stack(scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns, worn)
     question = Question(target, axes, _prices(price or [], list(wanted.roles)), sample)
     _check_times(target, wanted.preset)
@@ -106,39 +110,11 @@ def size(
     result |= {"target": asdict(target), **asdict(found)}
     shown = document(found, wanted, facts, target)
     if page is not None:
-        _write_page(page, shown, file)
+        write_page(page, replace(shown, name=f"Size for {file.name if file else 'synthetic users'}"))
     if as_json:
         emit_json(result)
         return
     show_documents([shown])
-
-
-def _target(hit: str | None, ttft: str | None) -> Target:
-    from kvtrace.core.statistics import QUANTILES
-    from kvtrace.curves.sizing import Target
-
-    if hit is None and ttft is None:
-        raise ConfigError("say what is to be reached: --target-hit 80%, or --target-ttft p99=2s")
-    share = None
-    if hit is not None:
-        match = _SHARE.fullmatch(hit)
-        if match is None:
-            raise ConfigError(f"--target-hit {hit}: write a share such as 80% or 0.8")
-        share = float(match[1]) / (100 if match[2] else 1)
-        if not 0 < share <= 1:
-            hint = f"; {match[1]} % is written {match[1]}%" if 1 < share <= 100 and not match[2] else ""  # noqa: PLR2004
-            raise ConfigError(f"--target-hit {hit}: must be > 0, and at most 100%, which is 1{hint}")
-    if ttft is None:
-        return Target(share)
-    quantile, is_said, limit = (part.strip() for part in ttft.partition("="))
-    name = quantile.replace(".", "_")
-    if not is_said or name not in QUANTILES:
-        known = ", ".join(known.replace("_", ".") for known in QUANTILES)
-        raise ConfigError(f"--target-ttft {ttft}: write for example p99=2s; percentiles are {known}")
-    limit_ns = parse_duration_ns(limit)
-    if not limit_ns:
-        raise ConfigError(f"--target-ttft {ttft}: must be > 0")
-    return Target(share, (f"{name}_ns", limit_ns))
 
 
 def _check_times(target: Target, preset: Any) -> None:
@@ -170,38 +146,10 @@ def _prices(texts: list[str], roles: list[str]) -> dict[str, float] | None:
     """Return the price of a byte by role; None if none is said."""
     found: dict[str, float] = {}
     for text in texts:
-        match = _PRICE.fullmatch(text)
-        if match is None:
-            raise ConfigError(f"--price {text}: write for example dram=4/GiB or nvme=0.1/GiB")
-        role, number, unit = match.groups()
-        if role not in roles:
+        role, equals, price = (part.strip() for part in text.partition("="))
+        if role not in roles and equals:
             raise ConfigError(f"--price {text}: the preset has no tier {role}; say the price of {' and '.join(roles)}")
-        found[role] = float(number) / parse_bytes(f"1{unit}")
+        found[role] = price_of_byte(price, f"--price {text}", "dram=4/GiB or nvme=0.1/GiB")
     if found and (missing := next((role for role in roles if role not in found), None)):
         raise ConfigError(f"--price: say that of {missing} too, such as --price {missing}=0.1/GiB")
     return found or None
-
-
-def _check_page(page: Path) -> None:
-    """Raise unless a page can be drawn, before the work that it is to show."""
-    from importlib.util import find_spec
-
-    from kvtrace.core.errors import ProbeUnavailable
-
-    if page.suffix != ".html":
-        raise ConfigError(f"--html {page}: name it *.html")
-    for library in ("matplotlib", "bokeh"):
-        if find_spec(library) is None:
-            raise ProbeUnavailable(f"--html needs {library}: pip install 'kvtrace[plot]'")
-
-
-def _write_page(page: Path, shown: Any, file: Path | None) -> None:
-    import sys
-    from dataclasses import replace
-
-    from kvtrace import __version__
-    from kvtrace.core.document.html import html_page
-    from kvtrace.core.files import write_text
-
-    named = replace(shown, name=f"Size for {file.name if file else 'synthetic users'}")
-    write_text(page, html_page([named], f"Made by kvtrace {__version__}: kvtrace {' '.join(sys.argv[1:])}"))

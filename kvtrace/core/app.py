@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import is_dataclass
 from functools import wraps
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import typer
 from typer.core import TyperCommand
@@ -23,6 +23,11 @@ from kvtrace import __version__
 from kvtrace.core.errors import DeviceError, KvError, OutOfMemory
 from kvtrace.core.units import printable
 
+T = TypeVar("T")
+
+# typer's root of usage errors has no public name.
+UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
+"""What the command line refuses."""
 INTERRUPTED = 130
 TERMINATED = 143
 _GARBAGE_OBJECTS = 100_000
@@ -34,7 +39,7 @@ PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
 
 SECTIONS = {
     "Source": "source block-tokens time-unit tokenizer max-conversations max-input-tokens over-limit conversation-rate "
-    "live-conversations cycle-ids cycles jitter time-scale",
+    "live-conversations cycle-ids cycles jitter time-scale scale scale-common scale-shift",
     "Arrivals": "turns request-rate arrivals burstiness amplitude day",
     "Load": "as-fast-as-possible io-bytes pool checkpoint-depth engine buffered gds fsync fadvise layout queue-depths "
     "speeds jobs",
@@ -44,6 +49,7 @@ SECTIONS = {
     "Data": "data dedup-ratio compress-ratio",
     "Checks": "verify criteria requests read-p99 dry-run break-rules check check-seconds check-bytes check-null",
     "Probes": "probes histograms-only",
+    "Training": "ranks every mtbf",
     "Output": "requests-out drive-size plot csv markdown html force",
 }
 """Under which heading `--help` lists an option of a command that has many; the common ones are in none."""
@@ -103,7 +109,7 @@ def make_app(program: str, summary: str, epilog: str) -> typer.Typer:
     return app
 
 
-def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
+def takes_groups(command: Callable[..., T]) -> Callable[..., T]:
     """Let `command` take its options in groups: an argument whose type is a dataclass stands for that class's fields.
 
     Each field is `Annotated[type, typer.Option(...)]`, with its default. `--help` lists the fields in the place of the
@@ -128,9 +134,9 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter)
 
     @wraps(command)
-    def run_command(**values: Any) -> None:
+    def run_command(**values: Any) -> T:
         made = {name: group(**{field: values.pop(field) for field in own}) for name, (group, own) in groups.items()}
-        command(**values, **made)
+        return command(**values, **made)
 
     keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     run_command.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
@@ -140,8 +146,6 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 def run(app: typer.Typer, program: str) -> NoReturn:
     """Run `app` and leave with its exit code; every error a user can cause is one line on stderr."""
-    # typer's root of usage errors has no public name.
-    usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
     PROGRAM.set(program)
     signal.signal(signal.SIGTERM, _terminated)
     # Python looks for garbage whenever it has made 700 more objects: 0.1 s and more of a start that loads numba.
@@ -150,7 +154,7 @@ def run(app: typer.Typer, program: str) -> NoReturn:
         code = app(standalone_mode=False, prog_name=program)
     except KvError as error:
         _fail(program, str(error), error.exit_code)
-    except usage_error as error:
+    except UsageError as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else program
         message = error.format_message()
@@ -191,6 +195,12 @@ def _fail_by_system(program: str, error: MemoryError | OSError | RuntimeError) -
 def _terminated(_signal: int, _frame: object) -> NoReturn:
     # As an exception, so that temporary files go on the way out.
     sys.exit(TERMINATED)
+
+
+def leave_at_once(code: int) -> NoReturn:
+    """End the process without the interpreter's own end, in which a library might wait for others that are gone."""
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def _fail(program: str, message: str, code: int) -> NoReturn:

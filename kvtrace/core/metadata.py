@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -26,6 +26,13 @@ class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     capacity_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """In a fleet, of each instance of it."""
+    instance_nodes: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType = msgspec.UNSET
+    """How many nodes of a fleet, in order, share one instance of it; absent where there is but one."""
+
+    def instance_of(self, node: int) -> int:
+        """Return which instance of it `node` uses, from 0."""
+        return 0 if self.instance_nodes is msgspec.UNSET else node // self.instance_nodes
 
 
 class _TierStats(msgspec.Struct):
@@ -127,9 +134,37 @@ def computing_notes(notes: list[str]) -> list[str]:
     return [note for note in notes if note.startswith("computing")]
 
 
+def stream_note(tier: str, streams: str) -> str:
+    """Return the note of a trace that says what tells the writes of `tier` apart."""
+    return f"streams: writes to {tier} are told apart by {streams} (column stream)"
+
+
+def stream_notes(notes: list[str], tier: str) -> list[str]:
+    """Return that of a trace's `notes` which says so of `tier`, if there is one."""
+    return [note for note in notes if note.startswith(f"streams: writes to {tier} are ")]
+
+
 def encode(meta: Metadata) -> bytes:
     """Return `meta` as JSON, in one stable form."""
     return msgspec.json.encode(meta, order="deterministic")
+
+
+class _Names(msgspec.Struct):
+    knobs: dict[str, Literal["int64", "float64", "string"]] = {}
+
+
+def study_names(meta: Metadata, path: object) -> dict[str, dict[str, str]]:
+    """Return what stands for the stars in the columns of the study that `meta` describes, as study_table takes it.
+
+    Raises:
+        TraceError: it does not say so.
+
+    """
+    try:
+        knobs = dict[str, str](msgspec.convert(meta.config, _Names).knobs)
+    except msgspec.ValidationError as error:
+        raise TraceError(f"its kvtrace metadata is damaged: {error}", path=path) from None
+    return {"knob": knobs, "tier": {tier.name: "" for tier in meta.tiers}}
 
 
 class _Version(msgspec.Struct):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.core import metadata
+from kvtrace.core.contract.study import STUDY, study_table
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import MOST, OPS, TABLES, TRACE, Column, Table, arrow_schema
@@ -195,6 +196,11 @@ class RowCheck:
         if column.type.startswith("int"):
             self._check_range(array, column)
             return array
+        if column.type == "float64":
+            if not pc.all(pc.is_finite(array)).as_py() and array.null_count < len(array):
+                at = pc.index(pc.is_finite(array), pa.scalar(value=False)).as_py()
+                raise self._fault(f"{array[at]} is no number", at, column)
+            return array
         try:
             # Arrow takes text as it stands in the file; whether it is UTF-8 is only looked at here.
             array.validate(full=True)
@@ -260,10 +266,11 @@ def held_columns(table: Table, extras: tuple[str, ...], names: Sequence[str]) ->
 
 def table_of(meta: Metadata, wanted: Table | None, path: Path) -> Table:
     """Return the table that `meta` describes; TraceError if it is none of ours, or not the `wanted` one."""
-    if meta.table not in TABLES or (wanted is not None and meta.table != wanted.name):
-        names = wanted.name if wanted is not None else ", ".join(TABLES)
+    known = TABLES | {STUDY.name: STUDY}
+    if meta.table not in known or (wanted is not None and meta.table != wanted.name):
+        names = wanted.name if wanted is not None else ", ".join(known)
         raise TraceError(f"holds the table {meta.table!r}, where {names!r} is wanted", path=path)
-    return TABLES[meta.table]
+    return study_table(metadata.study_names(meta, path)) if meta.table == STUDY.name else known[meta.table]
 
 
 def _first_line(error: Exception) -> str:

@@ -172,7 +172,8 @@ def read_table(path: Path | str, table: Table) -> pa.Table:
 
     from kvtrace.core.schema import arrow_schema
 
-    return pa.Table.from_batches(open_table(path, table).batches(), arrow_schema(table))
+    reader = open_table(path, table)
+    return pa.Table.from_batches(reader.batches(), arrow_schema(reader.table))
 
 
 def objects_path(trace: Path | str) -> Path:

@@ -68,9 +68,16 @@ class TierDemand:
     populated_bytes: int
     rates: Rates
     drive_writes_per_day: float | None
-    """What is written a day at this rate over the capacity; null without a bound, or if the tier is no drive."""
+    """What is written a day at this rate over the drive's size; null if that is not known, or the tier is no drive."""
     life_years: float | None
     """At the endurance that was stated; null without one, if nothing is written, or if the tier is no drive."""
+    instances: int = 1
+    """How many of it there are in a fleet: figures are of all of them together, but for the capacity and the wear."""
+
+    @property
+    def total_bytes(self) -> int | None:
+        """The capacity of all instances together; null without a bound."""
+        return None if self.capacity_bytes is None else self.capacity_bytes * self.instances
 
 
 class Meter:
@@ -85,12 +92,16 @@ class Meter:
 
     def __call__(self, flush: Flush) -> None:
         """Count the rows, and give their memory back."""
+        self.count(flush)
+        self._simulation.give_back(flush)
+
+    def count(self, flush: Flush) -> None:
+        """Count the rows."""
         rows = flush.rows
         if len(rows["ts_ns"]):
             self._room_for(int(rows["ts_ns"].max()) // NS_PER_S + 1)
             columns = (rows[name] for name in ("ts_ns", "op", "tier", "phase", "length_bytes"))
             _count(*columns, self._counts.reshape(-1), self._tiers)
-        self._simulation.give_back(flush)
 
     def _room_for(self, seconds: int) -> None:
         self._seconds = max(self._seconds, seconds)
@@ -122,11 +133,24 @@ def _rate(by_second: Any, span_s: float) -> SecondRate | None:
 
 
 def tier_demand(
-    stats: dict[str, Any], capacity_bytes: int | None, rates: Rates, endurance: Endurance | None, *, is_drive: bool
+    stats: dict[str, Any],
+    capacity_bytes: int | None,
+    rates: Rates,
+    endurance: Endurance | None,
+    *,
+    is_drive: bool,
+    drive_bytes: int | None = None,
+    instances: int = 1,
 ) -> TierDemand:
-    """Return the demand on a tier with the counters `stats`, at `rates`; what is no drive does not wear."""
+    """Return the demand on a tier with the counters `stats`, at `rates`; what is no drive does not wear.
+
+    The drive is as large as the tier, unless its size is said; each instance of the tier has one.
+    """
+    worn_bytes = drive_bytes or capacity_bytes
     is_worn = is_drive and rates.write_bytes_per_s is not None
-    per_day = rates.write_bytes_per_s.mean * SECONDS_PER_DAY if is_worn and rates.write_bytes_per_s else None
+    per_day = None
+    if is_worn and rates.write_bytes_per_s:
+        per_day = rates.write_bytes_per_s.mean * SECONDS_PER_DAY / instances
     counted = ("hits", "hit_ratio", "read_bytes", "written_bytes", "deleted_bytes")
     return TierDemand(
         stats["name"],
@@ -134,8 +158,9 @@ def tier_demand(
         **{name: stats[name] for name in counted},
         populated_bytes=stats["populated_bytes"],
         rates=rates,
-        drive_writes_per_day=per_day / capacity_bytes if per_day is not None and capacity_bytes else None,
-        life_years=None if per_day is None or endurance is None else endurance.life_years(capacity_bytes, per_day),
+        drive_writes_per_day=per_day / worn_bytes if per_day is not None and worn_bytes else None,
+        life_years=None if per_day is None or endurance is None else endurance.life_years(worn_bytes, per_day),
+        instances=instances,
     )
 
 

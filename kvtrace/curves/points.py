@@ -14,6 +14,7 @@ from kvtrace.core.units import NS_PER_S
 from kvtrace.curves.demand import Endurance, Meter, Rates, SecondRate, TierDemand, tier_demand
 from kvtrace.curves.optimal import optimal_uses
 from kvtrace.curves.sampling import HASH_VALUES, T95, sample_of
+from kvtrace.curves.simulated import Worn, simulated
 from kvtrace.model.shape import ModelShape
 from kvtrace.sim.chains import Chains, chunk_chains
 from kvtrace.sim.policies.policies import Policy
@@ -135,27 +136,17 @@ class Stack:
         simulation = Simulation(preset, self.model, self.load, ranks=self.ranks)
         meter = Meter(simulation)
         simulation.run(meter)
-        stats, span_ns = simulation.stats(), meter.span_ns(self.span_ns(simulation))
-        hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
-        is_chunk = self.preset.entry is Entry.CHUNK
-        saved = sum(of["hit_bytes"] for of in stats["tiers"]) // simulation.bytes_per_token
+        found = simulated(
+            simulation, meter, self.span_ns(simulation), Worn(self.roles.get("nvme"), None, self.endurance)
+        )
+        shared = ("lookups", "saved_tokens", "input_tokens", "span_ns", "tiers", "first_token")
         return Point(
             capacities,
             sampling_rate=1.0,
-            lookups=lookups,
-            hit_ratio=hits / lookups if lookups else 0.0,
+            hit_ratio=found.hit_ratio or 0.0,
             hit_ratio_error=0.0,
-            saved_tokens=hits * self.preset.chunk_tokens if is_chunk else saved,
-            input_tokens=stats["input_tokens"],
-            span_ns=span_ns,
-            tiers=[
-                tier_demand(of, tier.capacity_bytes, rates, self.endurance, is_drive=self._is_drive(t))
-                for t, (of, tier, rates) in enumerate(
-                    zip(stats["tiers"], preset.tiers, meter.rates(span_ns), strict=True)
-                )
-            ],
-            first_token=stats["first_token"],
-            live_bytes=max(stats["tiers"][t]["live_bytes"] for t in self.roles.values()),
+            live_bytes=max(found.live_bytes[t] for t in self.roles.values()),
+            **{name: getattr(found, name) for name in shared},
         )
 
     def sample(self, rate: float, seed: int) -> Chains:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from kvtrace.core.config import load_toml, to_struct
@@ -17,6 +18,7 @@ _TABLE = Path(__file__).with_name("models.toml")
 _TUNED = {"instruct", "chat", "it", "hf", "base"}
 
 
+@cache
 def load_models() -> dict[str, ModelShape]:
     """Return every model we ship, by name."""
     models = {name: to_struct(tree, ModelShape, f"models.toml: {name}") for name, tree in load_toml(_TABLE).items()}

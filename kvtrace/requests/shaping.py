@@ -12,8 +12,10 @@ import numpy as np
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_duration
 from kvtrace.requests.requests import MAX_BLOCK_ID, MAX_NS, NONE, Ints, Requests, dense
+from kvtrace.requests.scale.superpose import superpose
 
 _MAX_REQUESTS = 2**31 - 1
+SCALE_SHIFT_NS = 60 * NS_PER_S
 
 
 class CycleIds(StrEnum):
@@ -32,7 +34,7 @@ class OverLimit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reshaping:
-    """How to transform a source, in this order: limit prompts, jitter, scale times, repeat, cut."""
+    """How to transform a source, in this order: limit prompts, jitter, scale times, repeat, superpose, cut."""
 
     max_input_tokens: int | None = None
     over_limit: OverLimit = OverLimit.DROP
@@ -42,18 +44,31 @@ class Reshaping:
     """Times are multiplied by this: 0.5 is twice as fast."""
     cycles: int = 1
     cycle_ids: CycleIds = CycleIds.DISTINCT
+    scale: int = 1
+    """So many copies over each other, with blocks and sessions of their own."""
+    scale_common: float = 0.0
+    """But for the most used prefixes, which make up at most this share of all references to blocks."""
+    scale_shift_ns: int = SCALE_SHIFT_NS
+    """Each copy but the first comes later, by up to so much."""
     max_requests: int | None = None
 
     def __post_init__(self) -> None:
         """Raise ConfigError for values out of range."""
         if not 1e-6 <= self.time_scale <= 1e6:  # noqa: PLR2004 - a million times faster or slower
             raise ConfigError(f"time scale(={self.time_scale:g}) must be from 0.000001 to 1000000")
-        for name in ("cycles", "max_requests", "max_input_tokens"):
+        for name in ("cycles", "scale", "max_requests", "max_input_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name.replace('_', ' ')}(={value}) must be > 0")
-        if self.jitter_ns < 0:
-            raise ConfigError(f"jitter(={self.jitter_ns} ns) must be >= 0")
+        for name in ("jitter_ns", "scale_shift_ns"):
+            if getattr(self, name) < 0:
+                raise ConfigError(
+                    f"{name.removesuffix('_ns').replace('_', ' ')}(={getattr(self, name)} ns) must be >= 0"
+                )
+        if not 0 <= self.scale_common <= 1:
+            raise ConfigError(f"scale common(={self.scale_common:g}) must be from 0 to 1")
+        if self.scale == 1 and (self.scale_common or self.scale_shift_ns != SCALE_SHIFT_NS):
+            raise ConfigError("scale common and scale shift are of the copies that --scale makes: give it, such as 64")
 
     def as_config(self) -> dict[str, Any]:
         """Return the fields that are not at their defaults."""
@@ -64,7 +79,7 @@ class Reshaping:
 
 
 def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> Requests:
-    """Return `requests` transformed as `wanted`, with a note for each change; `rng` draws the jitter."""
+    """Return `requests` transformed as `wanted`, with a note for each change; `rng` draws jitter and shifts."""
     if wanted.max_input_tokens is not None:
         requests = _limit(requests, wanted.max_input_tokens, wanted.over_limit)
     if wanted.jitter_ns:
@@ -72,7 +87,10 @@ def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> 
     if wanted.time_scale != 1:
         requests = _scale(requests, wanted.time_scale)
     if wanted.cycles > 1:
-        requests = _repeat(requests, wanted.cycles, wanted.cycle_ids, wanted.max_requests)
+        limit = wanted.max_requests if wanted.scale == 1 else None
+        requests = _repeat(requests, wanted.cycles, wanted.cycle_ids, limit)
+    if wanted.scale > 1:
+        requests = superpose(requests, wanted.scale, wanted.scale_common, wanted.scale_shift_ns, rng)
     if wanted.max_requests is not None and wanted.max_requests < len(requests):
         kept = np.arange(wanted.max_requests)
         requests = _noted(take(requests, kept), f"cut after {wanted.max_requests} requests")

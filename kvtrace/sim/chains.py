@@ -33,7 +33,7 @@ class Chains:
 
 def block_chains(requests: Requests) -> Chains:
     """Return the source's own blocks as objects, the partial last one included."""
-    numbers = _Numbers(len(requests.block_ids))
+    numbers = Numbers(len(requests.block_ids))
     for start in range(0, len(requests.block_ids), _BATCH):
         numbers.add(requests.block_ids[start : start + _BATCH])
     return numbers.chains(requests.block_offsets, requests.block_tokens)
@@ -53,7 +53,7 @@ def chunk_chains(requests: Requests, chunk_tokens: int) -> Chains:
     counts = tokens // chunk_tokens
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
     owner = None if requests.block_tokens else conversations(requests)[0]
-    numbers = _Numbers(int(offsets[-1]))
+    numbers = Numbers(int(offsets[-1]))
     for first, end in _groups(offsets):
         of = counts[first:end]
         place = np.arange(offsets[end] - offsets[first]) - np.repeat(offsets[first:end] - offsets[first], of)
@@ -98,12 +98,12 @@ def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
     if requests.session_id is None:
         return np.arange(count), count
     names = np.where(requests.session_id == NONE, -1 - np.arange(count), requests.session_id)
-    numbers = _Numbers(count)
+    numbers = Numbers(count)
     numbers.add(names)
     return numbers.found.astype(np.int64), numbers.count
 
 
-class _Numbers:
+class Numbers:
     """Gives names, int64, numbers from 0 by first appearance: 4 bytes a name, and 12 to 24 more a distinct one."""
 
     def __init__(self, room: int) -> None:
@@ -121,6 +121,12 @@ class _Numbers:
             names = names[done:]
             if len(names):
                 self._grow()
+
+    def of(self, names: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the numbers of `names`."""
+        self.found, self._done = np.empty(len(names), dtype=np.int32), 0
+        self.add(names)
+        return self.found
 
     def _grow(self) -> None:
         if 2 * len(self._names) > MAX_OBJECTS:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from kvtrace.core.compiled import inner
 from kvtrace.sim.ask import gather, leave, make_objects
-from kvtrace.sim.policies.queues import on_hit
+from kvtrace.sim.policies.queues import link_of, on_hit, queue_of
 from kvtrace.sim.records import ASK, DECODE_ONLY, END, NONE, PREFILL_ONLY, USERS, World
 from kvtrace.sim.schedule import after_steps, call_followers, depart, join
 from kvtrace.sim.store import store_rest
 from kvtrace.sim.tiers.rows import DECODE as DECODE_PHASE
-from kvtrace.sim.tiers.rows import live_in
+from kvtrace.sim.tiers.rows import is_endless, live_in
 from kvtrace.sim.tiers.slots import member_of, see
 from kvtrace.sim.tiers.tiers import fastest, read, touch
 from kvtrace.users.synthetic import think_ns
@@ -103,10 +103,23 @@ def end(world: World, actor: int) -> int:
 @inner
 def _use_backwards(world: World, actor: int) -> None:
     """Make the request's first objects the most recent ones of each tier that evicts by LRU and does so."""
-    n = gather(world, actor)
-    for i in range(n - 1, -1, -1):
-        live = live_in(world, world.chain[i]) & ~world.knobs.endless
-        for t in range(len(world.tiers)):
-            tier = world.tiers[t]
-            if live & (1 << t) and tier.on_hit == 0 and tier.is_tail_first_at_end:
-                on_hit(world, t, member_of(world, t, world.chain[i]))
+    n, chain = gather(world, actor), world.chain
+    for t in range(len(world.tiers)):
+        tier = world.tiers[t]
+        is_kept = tier.is_tail_first_at_end and tier.on_hit == 0 and not is_endless(world, t)
+        if is_kept and not _are_first(world, t, n):
+            for i in range(n - 1, -1, -1):
+                if live_in(world, chain[i]) & (1 << t):
+                    on_hit(world, t, member_of(world, t, chain[i]))
+
+
+@inner
+def _are_first(world: World, t: int, n: int) -> bool:
+    """Return whether those of `chain[:n]` that tier `t` has are its most recent ones already, in that order."""
+    slot = queue_of(world, t, 0).head
+    for i in range(n):
+        if live_in(world, world.chain[i]) & (1 << t):
+            if member_of(world, t, world.chain[i]) != slot:
+                return False
+            slot = link_of(world, t, slot).older
+    return True

@@ -33,6 +33,8 @@ from kvtrace.users.workload import notes as workload_notes
 if TYPE_CHECKING:
     import pyarrow as pa
 
+FLEET = ("node",)
+"""The extra column of a trace of several nodes."""
 STREAMED = ("stream",)
 """The extra column of a trace whose writes are told apart."""
 _OBJECT_ROWS = 1 << 18
@@ -49,10 +51,12 @@ def write(
     describe: Callable[[Table], Metadata],
     requests_path: Path | None = None,
     progress: Callable[[float], None] = lambda _ns: None,
+    watch: Callable[[Flush], None] = lambda _flush: None,
 ) -> Metadata:
     """Run `simulation` into the trace at `path`, its objects table beside it, and its requests if wanted.
 
-    `describe` makes the metadata of each table. Nothing appears under a final name unless all is whole.
+    `describe` makes the metadata of each table; `watch` sees what is written before it is. Nothing appears under a
+    final name unless all is whole.
     """
     requests = simulation.load.requests
     if requests_path is not None and requests_path.absolute() in (path.absolute(), objects_path(path).absolute()):
@@ -60,7 +64,8 @@ def write(
     with ExitStack() as stack:
         # The trace is entered first and so renamed last: when it is there, all is there.
         labels = StreamLabels(simulation) if any(tier.has_streams for tier in simulation.preset.tiers) else None
-        trace = stack.enter_context(create(path, TRACE, describe(TRACE), STREAMED if labels else ()))
+        extras = (FLEET if simulation.preset.fleet.nodes > 1 else ()) + (STREAMED if labels else ())
+        trace = stack.enter_context(create(path, TRACE, describe(TRACE), extras))
         objects = stack.enter_context(create(objects_path(path), OBJECTS, describe(OBJECTS)))
         log = stack.enter_context(create(requests_path, REQUESTS, describe(REQUESTS))) if requests_path else None
         kind = "layer" if simulation.layers > 1 else simulation.preset.entry.value
@@ -70,7 +75,7 @@ def write(
             for batch in own_table.batches(requests, _arrived(simulation.load)):
                 log.write(batch)
 
-        _run(simulation, _encoder(simulation, kind, trace, objects, log, labels), progress)
+        _run(simulation, _encoder(simulation, kind, trace, objects, log, labels, watch), progress)
         if requests is not None and log is not None and (arrivals := simulation.arrivals()) is not None:
             for batch in own_table.batches_as_arrived(requests, *arrivals):
                 log.write(batch)
@@ -97,15 +102,18 @@ def _encoder(
     objects: Writer,
     log: Writer | None,
     labels: StreamLabels | None,
+    watch: Callable[[Flush], None],
 ) -> Callable[[Flush], None]:
     """Return what writes a flush to the tables, and gives its memory back once that is encoded."""
     taken: deque[tuple[int, Flush]] = deque()
 
     def encode(flush: Flush) -> None:
+        watch(flush)
+        extras = tuple(name for name in FLEET if name in flush.rows)
         if labels is None:
-            trace.write(trace_batch(flush.rows))
+            trace.write(trace_batch(flush.rows, extras))
         else:
-            trace.write(trace_batch(flush.rows | {"stream": labels.label(flush)}, STREAMED))
+            trace.write(trace_batch(flush.rows | {"stream": labels.label(flush)}, extras + STREAMED))
         for of_kind, sizes in _runs(kind, flush):
             objects.write(object_batch(objects.rows, of_kind, sizes))
         if log is not None and len(flush.log):
@@ -264,6 +272,7 @@ def _notes(simulation: Simulation) -> list[str]:
             else "storage operations take none, and no tier queues"
         )
     )
+    notes += [metadata.stream_note(tier.name, tier.streams) for tier in preset.tiers if tier.has_streams]
     if any(tier.policy is Policy.TTL for tier in preset.tiers):
         notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")
     kinds = {piece.kind for piece in pieces(simulation.model)}

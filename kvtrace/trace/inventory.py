@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from kvtrace.core.document.document import (
@@ -92,6 +93,7 @@ def _tier(ledger: Ledger, counts: Any, t: int, stats: dict[str, Any] | None) -> 
     return {
         "name": tier.name,
         "capacity_bytes": tier.capacity_bytes,
+        **({} if tier.instance_nodes is UNSET else {"instance_nodes": tier.instance_nodes}),
         "peak_live_bytes": int(ledger.peak_bytes[t]),
         "live_bytes_at_end": int(ledger.live_bytes[t]),
         "is_upper_bound": not has_deletes,
@@ -119,9 +121,7 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
     rows = [
         {
             **tier,
-            "capacity_bytes": Cell("unbounded", Unit.TEXT)
-            if tier["capacity_bytes"] is None
-            else tier["capacity_bytes"],
+            "capacity_bytes": _capacity(tier),
             "peak_live_bytes": _peak(tier),
         }
         for tier in found["tiers"]
@@ -133,6 +133,16 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
         ReportTable("tiers (hit ratio: counted by the simulation)", Sheet.SUMMARY, tiers, select(rows, tiers)),
     ]
     return Document(name, headline, [Chapter("", tables, [bound] if is_bound else [])], meta.notes)
+
+
+def _capacity(tier: dict[str, Any]) -> Any:
+    """Return what a tier may hold; in a fleet, what each instance of it may."""
+    capacity, nodes = tier["capacity_bytes"], tier.get("instance_nodes")
+    if capacity is None:
+        return Cell("unbounded", Unit.TEXT)
+    if nodes is None:
+        return capacity
+    return Cell(f"{format_bytes(capacity)} {'a node' if nodes == 1 else f'for {nodes} nodes'}", Unit.TEXT)
 
 
 def _peak(tier: dict[str, Any]) -> Any:

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import UNSET
 
 from kvtrace.core.compiled import njit
 from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.schema import MOST, TRACE, Op, enum_code
 from kvtrace.core.units import INT64_MAX
+from kvtrace.sim.chains import Numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,12 +70,17 @@ class Ledger:
     is_strict: bool = True
     rows: int = 0
     live_bytes: NDArray[np.int64] = field(init=False)
+    """Of each tier, all its instances together; so are the peaks."""
     peak_bytes: NDArray[np.int64] = field(init=False)
     objects: int = 0
     requests: int = 0
     extents: NDArray[np.int64] = field(init=False)
     """The bytes that each object had in any tier, at its largest."""
     _sizes: NDArray[np.int64] = field(init=False)
+    _instances: NDArray[np.int64] = field(init=False)
+    """Live bytes of each instance of a tier; of one node alone, of each tier."""
+    _places: _Places | None = None
+    """In a trace of several nodes: which of them has which tiers of its own."""
     _stages: NDArray[np.int32] = field(init=False)
     _state: NDArray[np.int64] = field(init=False)
 
@@ -81,7 +88,10 @@ class Ledger:
         """Start with nothing live."""
         n = len(self.tiers)
         self.live_bytes, self.peak_bytes = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
-        self._sizes = np.zeros((n, 1024), dtype=np.int64)
+        if any(tier.instance_nodes is not UNSET for tier in self.tiers):
+            self._places = _Places(self.tiers)
+        self._sizes = np.zeros((n if self._places is None else 1, 1024), dtype=np.int64)
+        self._instances = np.zeros(n, dtype=np.int64)
         self.extents = np.zeros(1024, dtype=np.int64)
         self._stages = np.full(1024, -1, dtype=np.int32)
         # last time, last row, and the "before" value of a fault
@@ -94,15 +104,20 @@ class Ledger:
         top_request = int(columns["request_id"].max(initial=-1))
         self.objects = max(self.objects, top_object + 1)
         self.requests = max(self.requests, top_request + 1)
-        self._sizes = _grown(self._sizes, self.objects, 0)
+        line, cell, instance = columns["tier"], columns["object_id"], columns["tier"]
+        if self._places is not None:
+            instance, cell = self._places.of(batch, columns)
+            line = np.zeros(len(cell), np.int64)
+            self._instances = _grown(self._instances, self._places.instances, 0)
+        self._sizes = _grown(self._sizes, int(cell.max(initial=-1)) + 1, 0)
         self.extents = _grown(self.extents, self.objects, 0)
         self._stages = _grown(self._stages, min(self.requests, self.total_rows + DENSE_SLACK), -1)
         capacity = np.array(
             [INT64_MAX if t.capacity_bytes is None else t.capacity_bytes for t in self.tiers], dtype=np.int64
         )
         code, at = _enter(
-            *(columns[name] for name in _NAMES), capacity, self._sizes, self.extents, self._stages,
-            self.live_bytes, self.peak_bytes, self._state, self.is_strict,
+            *(columns[name] for name in _NAMES), line, cell, instance, capacity, self._sizes, self.extents,
+            self._stages, self._instances, self.live_bytes, self.peak_bytes, self._state, self.is_strict,
         )  # fmt: skip
         fault = None if code == OK else self._fault(code, at, columns)
         self.rows += batch.num_rows
@@ -119,6 +134,30 @@ class Ledger:
         return Fault(self.rows + at, column, message)
 
 
+class _Places:
+    """Numbers the instances of tiers in a trace of several nodes, and what each object is in each of them."""
+
+    def __init__(self, tiers: list[TierFacts]) -> None:
+        unset = 2**31
+        self._shared = np.array([unset if t.instance_nodes is UNSET else t.instance_nodes for t in tiers], np.int64)
+        self._instances, self._cells = Numbers(0), Numbers(0)
+
+    @property
+    def instances(self) -> int:
+        """How many there are so far."""
+        return self._instances.count
+
+    def of(self, batch: pa.RecordBatch, columns: dict[str, Any]) -> tuple[Any, Any]:
+        """Return the instance that each row of `batch` is of, and the number of its object there."""
+        tier = columns["tier"].astype(np.int64)
+        node = np.zeros(len(tier), np.int64)
+        if "node" in batch.schema.names:
+            node = batch.column("node").to_numpy().astype(np.int64)
+        instance = self._instances.of((node // self._shared[tier]) * (len(self._shared) + 1) + tier)
+        return instance, self._cells.of((instance.astype(np.int64) << _OBJECT_BITS) + columns["object_id"])
+
+
+_OBJECT_BITS = 38
 _NAMES = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
 
 
@@ -145,13 +184,15 @@ def _grown(array: Any, wanted: int, fill: int) -> Any:
 @njit
 def _enter(
     ts_ns: Any, op: Any, tier: Any, object_id: Any, offset: Any, length: Any, request: Any, stage: Any,
-    capacity: Any, sizes: Any, extents: Any, stages: Any, live: Any, peak: Any, state: Any, is_strict: bool,
+    line: Any, cell: Any, instance: Any, capacity: Any, sizes: Any, extents: Any, stages: Any, instances: Any,
+    live: Any, peak: Any, state: Any, is_strict: bool,
 ) -> tuple[int, int]:  # fmt: skip
     for i in range(len(ts_ns)):
         t, o = tier[i], object_id[i]
+        at, place = line[i], cell[i]
         if request[i] < -1 or request[i] >= len(stages):
             return REQUEST_NOT_DENSE, i
-        held = sizes[t, o]
+        held = sizes[at, place]
         if is_strict:
             code = _check(ts_ns[i], op[i], held, offset[i], length[i], request[i], stage[i], stages, state)
             if code != OK:
@@ -159,19 +200,21 @@ def _enter(
         state[0] = ts_ns[i]
         if op[i] == _WRITE:
             grown = max(held, offset[i] + length[i]) - held
-            sizes[t, o] = held + grown
+            sizes[at, place] = held + grown
             extents[o] = max(extents[o], held + grown)
             live[t] += grown
+            instances[instance[i]] += grown
             if live[t] > MOST:
                 state[2] = live[t]
                 return OVERFLOW, i
             peak[t] = max(peak[t], live[t])
-            if is_strict and live[t] > capacity[t]:
-                state[2] = live[t]
+            if is_strict and instances[instance[i]] > capacity[t]:
+                state[2] = instances[instance[i]]
                 return OVER_CAPACITY, i
         elif op[i] != _READ:
-            sizes[t, o] = 0
+            sizes[at, place] = 0
             live[t] -= held
+            instances[instance[i]] -= held
     return OK, 0
 
 

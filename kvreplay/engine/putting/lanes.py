@@ -145,7 +145,13 @@ def put_pieces(address: int) -> int:
             job.available -= 1
             if not _put_next(address, sequence[i]):
                 silent += 1
-    return silent + _put_bulk(address) if job.bulk else silent
+    # What is left of the places is for bulk operations.
+    number = _next_bulk(address)
+    while number != NONE and _has_room(address):
+        if not _put_next(address, number):
+            silent += 1
+        number = _next_bulk(address)
+    return silent
 
 
 @inner
@@ -157,23 +163,15 @@ def _has_room(address: int) -> bool:
 
 
 @inner
-def _put_bulk(address: int) -> int:
-    """Put pieces of bulk operations into what room is left, first of those with the fewest in flight.
-
-    Returns of how many no completion will come.
-    """
+def _next_bulk(address: int) -> int:
+    """Return the bulk lane whose next piece may go, and of which the fewest are in flight; NONE if there is none."""
     job = job_at(address)
-    lanes, silent = lanes_at(job.lanes), 0
-    sequence = int64s(lanes.sequence)
-    for level in range(job.bulk_depth):
-        for i in range(lanes.count):
-            flight = flights_at(job.flights)[sequence[i]]
-            if (
-                flight.is_bulk
-                and flight.lane_out <= level
-                and _has_room(address)
-                and has_piece(address, sequence[i])
-                and not _put_next(address, sequence[i])
-            ):
-                silent += 1
-    return silent
+    if not job.bulk:
+        return NONE
+    lanes = lanes_at(job.lanes)
+    sequence, found, fewest = int64s(lanes.sequence), NONE, job.bulk_depth
+    for i in range(lanes.count):
+        flight = flights_at(job.flights)[sequence[i]]
+        if flight.is_bulk and flight.lane_out < fewest and has_piece(address, sequence[i]):
+            found, fewest = sequence[i], flight.lane_out
+    return found

@@ -64,12 +64,16 @@ def _fill(axes: Any, picture: Picture) -> None:
     for line in picture.lines:
         marker = {"marker": ".", "markersize": 3} if picture.has_points else {}
         style = {"color": _INKS[line.colour], "linestyle": _DASHES[line.colour], "linewidth": 1.4}
+        if not line.is_joined:
+            style["linestyle"] = "none"
         axes.plot(line.x, line.y, label=line.label, **style, **marker)
     for boxes in picture.boxes:
         corners = zip(boxes.left, boxes.right, boxes.bottom, boxes.top, strict=True)
         drawn = [[(left, low), (right, low), (right, high), (left, high)] for left, right, low, high in corners]
         colours = [(_INKS[boxes.colour], alpha) for alpha in boxes.alpha]
         axes.add_collection(PolyCollection(drawn, facecolors=colours, edgecolors="none", label=boxes.label))
+        for ((left, low), _, (right, high), _), text in zip(drawn, boxes.texts or [], strict=False):
+            axes.text((left + right) / 2, (low + high) / 2, text, color=INK, fontsize=7, ha="center", va="center")
     axes.autoscale_view()
     for x, label in picture.marks:
         axes.axvline(x, color=INK, linewidth=1, linestyle="--", label=label)

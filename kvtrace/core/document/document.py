@@ -76,6 +76,10 @@ class Series:
     """Of cells: 0 … 1, how dark."""
     colour: int | None = None
     """Its place among the colours: series that belong together share one; null: each has its own."""
+    texts: list[str] | None = None
+    """What each point is, or what stands in each cell of a map."""
+    is_joined: bool = True
+    """Whether a line goes through its points."""
 
 
 class ChartShape(StrEnum):
@@ -92,6 +96,12 @@ class ChartShape(StrEnum):
     LOLLIPOPS = "lollipops"
     LOAD = "load"
     """Lines with a point for each load that was tried."""
+    POINTS = "points"
+    """Points, and lines through some of them."""
+    MAP = "map"
+    """Cells one wide and one high over two closed sets, each with its value: the darker, the larger."""
+    RANGES = "ranges"
+    """For each of a closed set, from where to where a figure goes: x is the start, weight the end, y the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +127,9 @@ class Chart:
     y_start: float = 0.0
     y_end: float = 0.0
     """Where the other axis begins and ends, for the same reason."""
+    x_names: tuple[str, ...] = ()
+    y_names: tuple[str, ...] = ()
+    """What stands at 0, 1, … of an axis that is a closed set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import re
 from importlib import resources
 from typing import Any
 
-from kvtrace.core.document.picture import Picture, PlotAxis
+from kvtrace.core.document.picture import Picture, PlotAxis, PlotBoxes
 from kvtrace.core.errors import ProbeUnavailable
 
 HEIGHT_PIXELS = 300
@@ -119,13 +119,17 @@ def _lines(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
         columns: dict[str, list[Any]] = {"x": line.x, "y": line.y}
         if picture.x.ticks:
             columns["q"] = [f"{100 * (1 - 1 / at):.6g}" for at in line.x]
+        if line.texts is not None:
+            columns["text"] = line.texts
         source = ColumnDataSource(data=columns)
         style = {"line_color": _COLOURS[line.colour], "line_dash": _DASHES[line.colour], "line_width": 2}
-        parts = [plot.line("x", "y", source=source, name=line.label, **style)]
+        parts = [plot.line("x", "y", source=source, name=line.label, **style)] if line.is_joined else []
         if picture.has_points:
-            parts.append(plot.scatter("x", "y", source=source, size=4, color=_COLOURS[line.colour]))
+            size = 4 if line.is_joined else 7
+            parts.append(plot.scatter("x", "y", source=source, size=size, color=_COLOURS[line.colour], name=line.label))
         x = "@q" if picture.x.ticks else "@x{%.5g}"
-        _hover(plot, parts[0], [(picture.x, x), (picture.y, "@y{%.5g}")], ("@x", "@y"))
+        told = [] if line.texts is None else [("", "@text")]
+        _hover(plot, parts[0], [(picture.x, x), (picture.y, "@y{%.5g}")], ("@x", "@y"), told)
         found.append((line.label, parts))
     return found
 
@@ -136,22 +140,44 @@ def _boxes(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
     found = []
     for boxes in picture.boxes:
         sides = {name: getattr(boxes, name) for name in ("left", "right", "bottom", "top")}
-        source = ColumnDataSource(data={**sides, "alpha": boxes.alpha})
+        columns: dict[str, list[Any]] = {**sides, "alpha": boxes.alpha}
+        source = ColumnDataSource(data=columns if boxes.texts is None else columns | {"text": boxes.texts})
         part = plot.quad(
             **{name: name for name in sides}, source=source, fill_alpha="alpha", line_color=None,
             fill_color=_COLOURS[boxes.colour], name=boxes.label,
         )  # fmt: skip
         y = "@top{%.5g}" if not any(boxes.bottom) else "@bottom{%.5g} … @top{%.5g}"
-        shown = [(picture.x, "@left{%.5g} … @right{%.5g}"), (picture.y, y)]
-        _hover(plot, part, shown, ("@left", "@right", "@bottom", "@top"))
+        shown = [(picture.x, "@left{%.5g} … @right{%.5g}")] + ([] if picture.y.ticks else [(picture.y, y)])
+        _hover(plot, part, shown if boxes.texts is None else [], ("@left", "@right", "@bottom", "@top"), _told(boxes))
+        _write_in(plot, boxes)
         found.append((boxes.label, [part]))
     return found
 
 
-def _hover(plot: Any, part: Any, shown: list[tuple[PlotAxis, str]], numbers: tuple[str, ...]) -> None:
+def _told(boxes: PlotBoxes) -> list[tuple[str, str]]:
+    return [] if boxes.texts is None else [("", "@text")]
+
+
+def _write_in(plot: Any, boxes: PlotBoxes) -> None:
+    """Write into each box what stands there, as labels, which take their colour from the page."""
+    from bokeh.models.annotations import Label
+
+    centred: dict[str, Any] = {"text_align": "center", "text_baseline": "middle", "text_font_size": "11px"}
+    corners = zip(boxes.left, boxes.right, boxes.bottom, boxes.top, boxes.texts or [], strict=False)
+    for left, right, bottom, top, text in corners:
+        plot.add_layout(Label(x=(left + right) / 2, y=(bottom + top) / 2, text=text, **centred))
+
+
+def _hover(
+    plot: Any,
+    part: Any,
+    shown: list[tuple[PlotAxis, str]],
+    numbers: tuple[str, ...],
+    more: list[tuple[str, str]] | None = None,
+) -> None:
     from bokeh.models import HoverTool
 
-    told = [(axis.title, f"{value} {axis.unit}".rstrip()) for axis, value in shown]
+    told = [*(more or []), *((axis.title, f"{value} {axis.unit}".rstrip()) for axis, value in shown)]
     kinds: Any = dict.fromkeys(numbers, "printf")
     tool = HoverTool(renderers=[part], tooltips=[("", "$name"), *told], formatters=kinds, visible=False)
     plot.add_tools(tool)

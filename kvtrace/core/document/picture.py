@@ -54,6 +54,9 @@ class PlotLine:
     colour: str
     x: list[float]
     y: list[float]
+    texts: list[str] | None = None
+    """What each point is."""
+    is_joined: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class PlotBoxes:
     bottom: list[float]
     top: list[float]
     alpha: list[float]
+    texts: list[str] | None = None
+    """What stands in each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,10 @@ def picture_of(chart: Chart) -> Picture:
         return _bars(chart)
     if chart.shape in (ChartShape.CELLS, ChartShape.GRID):
         return _cells(chart)
+    if chart.shape is ChartShape.MAP:
+        return _map(chart)
+    if chart.shape is ChartShape.RANGES:
+        return _ranges(chart)
     return _lines(chart)
 
 
@@ -107,14 +116,14 @@ def _lines(chart: Chart) -> Picture:
         chart.y_title or _TITLES.get(chart.y_unit, ""),
         y_unit,
         is_log=has_log_y,
-        low=None if has_log_y else 0,
+        low=None if has_log_y or chart.shape is ChartShape.POINTS else 0,
         high=chart.y_end / y_scale if chart.y_end else 100.0 if chart.shape is ChartShape.CURVE else None,
     )
     if is_tail:
         x, x_scale = _tail_axis(xs), 1.0
     else:
         has_log_x = (chart.shape is ChartShape.CURVE and min(xs, default=0) > 0) or (
-            chart.shape is ChartShape.LOAD and _is_wide(xs, _WIDE_LOADS)
+            chart.shape in (ChartShape.LOAD, ChartShape.POINTS) and _is_wide(xs, _WIDE_LOADS)
         )
         x_scale, unit = _scale(chart.x_unit, [*xs, chart.x_end], is_log=has_log_x)
         ends = (0.0, chart.x_end / x_scale) if chart.x_end else (None, None)
@@ -125,7 +134,10 @@ def _lines(chart: Chart) -> Picture:
         if is_steps:
             at, heights = _stairs(at, heights, chart.x_step)
         lines.append(
-            PlotLine(series.label, colour, _round(v / x_scale for v in at), _round(v / y_scale for v in heights))
+            PlotLine(
+                *(series.label, colour, _round(v / x_scale for v in at), _round(v / y_scale for v in heights)),
+                *(series.texts, series.is_joined),
+            )
         )
     marks = tuple((at / x_scale, label) for at, label in chart.marks)
     return Picture(chart.title, x, y, lines, marks=marks, has_points=not is_steps)
@@ -182,6 +194,41 @@ def _cells(chart: Chart) -> Picture:
     x = PlotAxis(chart.x_title or "time", x_unit, low=0.0 if chart.x_end else min(boxes.left), high=x_end / x_scale)
     y = PlotAxis(chart.y_title or _TITLES.get(chart.y_unit, ""), y_unit, not is_grid, (), low, high)
     return Picture(chart.title, x, y, boxes=[boxes])
+
+
+def _map(chart: Chart) -> Picture:
+    ((series, colour),) = _coloured(chart)
+    boxes = PlotBoxes(
+        *(series.label, colour),
+        left=list(series.x),
+        right=[x + 1 for x in series.x],
+        bottom=list(series.y),
+        top=[y + 1 for y in series.y],
+        alpha=[round(0.05 + 0.5 * weight, 3) for weight in series.weight or []],
+        texts=series.texts,
+    )
+    axes = (_named_axis(chart.x_title, chart.x_names), _named_axis(chart.y_title, chart.y_names))
+    return Picture(chart.title, *axes, boxes=[boxes])
+
+
+def _named_axis(title: str, names: Sequence[str]) -> PlotAxis:
+    """Return the axis of a closed set, the first of which lies from 0 to 1."""
+    ticks = tuple((at + 0.5, name) for at, name in enumerate(names))
+    return PlotAxis(title, "", ticks=ticks, low=0.0, high=float(len(names)))
+
+
+def _ranges(chart: Chart) -> Picture:
+    ((series, colour),) = _coloured(chart)
+    ends = series.weight or []
+    scale, unit = _scale(chart.x_unit, [*series.x, *ends], is_log=False)
+    boxes = PlotBoxes(
+        *(series.label, colour, _round(x / scale for x in series.x), _round(x / scale for x in ends)),
+        bottom=[y + 0.2 for y in series.y],
+        top=[y + 0.8 for y in series.y],
+        alpha=[0.8] * len(series.x),
+    )
+    x = PlotAxis(chart.x_title, unit)
+    return Picture(chart.title, x, _named_axis(chart.y_title, chart.y_names), boxes=[boxes])
 
 
 def _scale(unit: Unit, values: Sequence[float], *, is_log: bool) -> tuple[float, str]:

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import read_json, write_json
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.run.checkpoints import CheckpointFigures
 from kvtrace.core.run.facts import KnownFacts
 from kvtrace.core.run.figures import Mlperf, RequestFigures, Summary
 from kvtrace.core.run.ranks import RanksNote
@@ -274,6 +275,8 @@ class RunFile(RunBegun, frozen=True, kw_only=True):
     mlperf: Mlperf | None = None
     ranks: RanksNote | UnsetType = UNSET
     """Of several ranks, whose runs lie in folders below; unset in a run of one."""
+    checkpoints: CheckpointFigures | None = None
+    """Null where nothing saved or restored one."""
     summary: Summary
 
 

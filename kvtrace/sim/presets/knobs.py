@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from kvtrace.checkpoint import training
 from kvtrace.core.config import load_toml, to_struct
 from kvtrace.sim.presets.preset import PRESETS, RANGES, Preset, load_preset, preset_names
 from kvtrace.sim.presets.tier import TierSetting
@@ -48,8 +49,18 @@ class Knob:
     meaning: str
 
 
+_TRAINING = Basis(
+    engine="mixed-precision training",
+    version="Adam",
+    read="MLPerf Storage's checkpointing rules (Rules.md, table 2); sizes are held against it in docs/validation.md",
+    executed="nothing: a trainer's files differ in number and name, not in their bytes",
+)
+
+
 def load_basis(name: str) -> Basis | None:
     """Return what the preset called `name`, one of ours, is based on; None if it does not say."""
+    if name == training.PRESET:
+        return _TRAINING
     tree = load_toml(PRESETS / f"{name}.toml").get("basis")
     return None if tree is None else to_struct(tree, Basis, f"preset {name}: basis")
 
@@ -59,6 +70,8 @@ def knobs_of(name: str) -> list[Knob]:
 
     ConfigError if there is no such preset.
     """
+    if name == training.PRESET:
+        return list(_knobs("", training.Training(), training.Training))
     preset = load_preset(name)
     found = list(_knobs("", preset, Preset))
     for tier in preset.tiers:
@@ -108,9 +121,14 @@ def _meanings(kind: type) -> dict[str, str]:
     return found
 
 
+def description_of(name: str) -> str:
+    """Return what the preset called `name` is; ConfigError if there is none."""
+    return training.DESCRIPTION if name == training.PRESET else load_preset(name).description
+
+
 def listing() -> list[dict[str, Any]]:
-    """Return every preset we ship: name, description, and what it is based on."""
+    """Return every preset we ship: name, description, and what it is based on; that of training comes last."""
     return [
-        {"name": name, "description": load_preset(name).description, **msgspec.to_builtins(load_basis(name))}
-        for name in preset_names()
+        {"name": name, "description": description_of(name), **msgspec.to_builtins(load_basis(name))}
+        for name in (*preset_names(), training.PRESET)
     ]

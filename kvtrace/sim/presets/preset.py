@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kvtrace.checkpoint.training import PRESET as TRAINING
 from kvtrace.core.config import check_ranges, load_toml, nearest, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
@@ -30,10 +31,8 @@ from kvtrace.sim.presets.tier import (
 from kvtrace.users.workload import WORKLOAD_RANGES, LoadDefaults, Workload
 from kvtrace.users.workload import check as check_workload
 
-PRESETS = Path(__file__).parent
-MAX_TIERS, MAX_NS_PER_TOKEN = 8, 10**9
-GPU = "h100"
-MAX_PAD_BYTES = 2**30
+MAX_TIERS, MAX_NS_PER_TOKEN, MAX_PAD_BYTES = 8, 10**9, 2**30
+PRESETS, GPU = Path(__file__).parent, "h100"
 
 
 class Entry(StrEnum):
@@ -143,7 +142,6 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Bytes a second at which a rank reads the batch's KV cache in each step, such as `2.3TB`; without it no time."""
     load: LoadDefaults = LoadDefaults()
     fleet: FleetSetting = FleetSetting()
-    """How many nodes serve side by side, and which of them serves a request."""
     workload: Workload = Workload()
     """What synthetic users share, and whether only prefill or only decode is here."""
 
@@ -165,7 +163,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def tier_list(self) -> list[TierFacts]:
         """Return the tiers as the metadata holds them."""
-        return [TierFacts(t.name, t.capacity_bytes) for t in self.tiers]
+        return [TierFacts(t.name, t.capacity_bytes, self.fleet.instance_nodes(t.scope)) for t in self.tiers]
 
 
 def preset_names() -> list[str]:
@@ -185,6 +183,8 @@ def load_preset(
     which hold where neither the preset nor `settings` has them.
     """
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
+    if name == TRAINING:
+        raise ConfigError(f"preset {name} is of training, which has no KV cache; only kvtrace gen takes it")
     if not path.is_file():
         known = ", ".join(preset_names())
         raise ConfigError(f"unknown preset {name!r}{nearest(name, preset_names())}; known are {known}, or a .toml file")

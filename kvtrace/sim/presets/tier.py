@@ -16,6 +16,7 @@ from kvtrace.sim.policies.policies import Policy
 
 # With these, what is computed from a preset still fits 64 bits.
 MAX_CAPACITY_BYTES = 2**61
+UNLIMITED = "unlimited"
 MAX_TOKENS = 2**31 - 1
 BYTES_PER_US = 10**6
 MAX_TTL_NS = 2**61
@@ -78,7 +79,7 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     capacity: str | int | None = None
-    """Such as `2TiB`; without it the tier has no bound."""
+    """Such as `2TiB`; without it, or if it is `unlimited`, the tier has no bound."""
     high_watermark: float = 1.0
     """How full it gets, as a share of its capacity, before it makes room."""
     low_watermark: float | None = None
@@ -161,7 +162,7 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def capacity_bytes(self) -> int | None:
         """The capacity in bytes; null without a bound."""
-        return bytes_of(self.capacity)
+        return None if self.capacity == UNLIMITED else bytes_of(self.capacity)
 
     @property
     def has_streams(self) -> bool:

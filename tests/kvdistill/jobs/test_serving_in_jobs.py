@@ -36,3 +36,15 @@ def test_jobs_say_how_long_computing_took(tmp_path, trace, command, files):
 def test_reports_say_how_long_computing_took(tmp_path, trace):
     run_cli("kvdistill", "report", trace, "-o", tmp_path / "r.md")
     assert MODELLED in said_in((tmp_path / "r.md").read_text())
+
+
+def test_jobs_say_that_they_carry_no_streams(tmp_path):
+    options = ["--preset", "lmcache-disk", "--model", "tiny-1b", "--users", 2, "--duration", "5s", "--gpu", "instant"]
+    small = ["--set", "tiers.gpu.capacity=0", "--set", "tiers.cpu.capacity=64MiB"]
+    for streams in ("none", "phase"):
+        trace, out = tmp_path / f"{streams}.parquet", tmp_path / streams
+        run_cli("kvtrace", "gen", *options, *small, "--set", f"tiers.nvme.streams={streams}", "-o", trace)
+        run_cli("kvdistill", "fio", trace, "--tier", "nvme", "-o", out, "--mode", "replay", "--mode", "stat")
+        for name in ("replay.fio", "stat.fio"):
+            said = said_in((out / name).read_text())
+            assert ("the stream of each write (kvreplay passes it on)" in said) == (streams == "phase")

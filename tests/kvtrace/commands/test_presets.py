@@ -46,7 +46,7 @@ def test_a_range_that_is_shown_is_held(bound):
 def test_the_list(monkeypatch, capsys):
     assert kvtrace(monkeypatch, "presets", "--json") == 0
     found = json.loads(capsys.readouterr().out)["presets"]
-    assert [preset["name"] for preset in found] == preset_names()
+    assert [preset["name"] for preset in found] == [*preset_names(), "checkpoint"]
     assert next(p for p in found if p["name"] == "lmcache-disk")["version"] == "0.5.6"
 
 

@@ -64,6 +64,7 @@ def check(preset, load, model=ONE_BYTE, ranks=1, rows=4096):
 
 
 def compare_stats(stats, oracle):
+    """Compare the counters of a fleet with those of the oracle."""
     fleet = stats["fleet"]
     assert sum(t["hits"] for t in stats["tiers"]) == oracle.hits == fleet["local_hits"] + fleet["shared_hits"]
     assert stats["lookups"] == oracle.lookups == sum(fleet["by_node"]["lookups"])

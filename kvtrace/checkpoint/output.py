@@ -1,0 +1,196 @@
+"""Write the checkpoints of a training run as a trace and its objects table.
+
+A checkpoint is a request: stage by stage its marker is read, all ranks move their parts, the marker is written, and
+what is no longer kept is deleted. So each save waits for the one before it, in whatever order rows are submitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvtrace.checkpoint.training import DESCRIPTION, MARKER_BYTES, PRESET, Course, EventKind, Training, WrittenBy
+from kvtrace.core import metadata
+from kvtrace.core.metadata import Metadata, TierFacts
+from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, Table, arrow_schema, enum_array, enum_code
+from kvtrace.core.tables import create, objects_path
+from kvtrace.core.units import format_count, format_decimal_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_READ, _WRITE, _DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
+_SAVE, _RESTORE, _EVICT = (enum_code(TRACE, "phase", p) for p in (Phase.SAVE, Phase.RESTORE, Phase.EVICT))
+_MARKER = 0
+"""The object that names the newest checkpoint, as trainers keep one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A training run whose checkpoints are to be written down."""
+
+    training: Training
+    course: Course
+    shards: dict[str, list[int]]
+    """Bytes by writer, of each part."""
+    model: dict[str, Any]
+    """What the metadata says of the model."""
+    until_ns: int
+    seed: int
+
+    @property
+    def sizes(self) -> Any:
+        """int64: the objects of one checkpoint, part by part."""
+        return np.concatenate([np.array(sizes, np.int64) for sizes in self.shards.values()])
+
+    def stats(self) -> dict[str, Any]:
+        """Return what the run saves, restores and loses."""
+        saves = sum(event.kind is EventKind.SAVE for event in self.course.events)
+        restores = len(self.course.events) - saves
+        size = int(self.sizes.sum())
+        return {
+            "saves": saves,
+            "restores": restores,
+            "failures": self.course.failures,
+            "lost_ns": self.course.lost_ns,
+            "checkpoint_bytes": size,
+            "checkpoint_objects": len(self.sizes),
+            "written_bytes": saves * size,
+            "read_bytes": restores * size,
+        }
+
+
+def write(path: Path, job: Saving, argv: list[str], progress: Callable[[float], None]) -> Metadata:
+    """Write the trace of `job` to `path`, and its objects table beside it; return the trace's metadata."""
+    is_several = job.training.ranks > job.training.ranks_per_node
+    extras = ("node",) if is_several else ()
+    with ExitStack() as stack:
+        # Renamed last: when the trace is there, all is there.
+        trace = stack.enter_context(create(path, TRACE, _describe(TRACE, job, argv), extras))
+        objects = stack.enter_context(create(objects_path(path), OBJECTS, _describe(OBJECTS, job, argv)))
+        objects.write(_object_batch([_MARKER], ["checkpoint/latest"], [MARKER_BYTES]))
+        for at, rows in enumerate(_rows(job)):
+            trace.write(_batch(rows, job.training, extras))
+            event = job.course.events[at]
+            if event.kind is EventKind.SAVE:
+                first = 1 + event.checkpoint * len(job.sizes)
+                ids = np.arange(first, first + len(job.sizes))
+                objects.write(_object_batch(ids, _keys(job, event.checkpoint), job.sizes))
+            progress(float(event.at_ns))
+        for writer in (trace, objects):
+            writer.update(stats={"checkpoint": job.stats()})
+            writer.finish()
+    return trace.meta
+
+
+def _rows(job: Saving) -> Iterator[dict[str, Any]]:
+    """Yield the rows of each event, arrays by column."""
+    sizes = job.sizes
+    ranks = np.concatenate([np.arange(len(shard)) for shard in job.shards.values()])
+    for number, event in enumerate(job.course.events):
+        is_save = event.kind is EventKind.SAVE
+        phase = _SAVE if is_save else _RESTORE
+        steps: list[tuple[int, int, Any, Any, Any]] = []
+        """Op, phase, objects, bytes and ranks, a stage each."""
+        if number:
+            steps.append((_READ, phase, [_MARKER], [MARKER_BYTES], [0]))
+        objects = 1 + event.checkpoint * len(sizes) + np.arange(len(sizes))
+        steps.append((_WRITE if is_save else _READ, phase, objects, sizes, ranks))
+        if is_save:
+            steps.append((_WRITE, phase, [_MARKER], [MARKER_BYTES], [0]))
+            if 0 < job.training.keep <= event.checkpoint:
+                steps.append((_DELETE, _EVICT, objects - job.training.keep * len(sizes), sizes, ranks))
+        lengths = [len(step[2]) for step in steps]
+        count = sum(lengths)
+        yield {
+            "ts_ns": np.full(count, event.at_ns),
+            "op": np.repeat([step[0] for step in steps], lengths).astype(np.int8),
+            "tier": np.zeros(count, np.int8),
+            "phase": np.repeat([step[1] for step in steps], lengths).astype(np.int8),
+            "object_id": np.concatenate([step[2] for step in steps]).astype(np.int64),
+            "offset_bytes": np.zeros(count, np.int64),
+            "length_bytes": np.concatenate([step[3] for step in steps]).astype(np.int64),
+            "request_id": np.full(count, number),
+            "stage": np.repeat(np.arange(len(steps), dtype=np.int32), lengths),
+            "rank": np.concatenate([step[4] for step in steps]).astype(np.int16),
+        }
+
+
+def _batch(rows: dict[str, Any], training: Training, extras: tuple[str, ...]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    if "node" in extras:
+        rows["node"] = rows["rank"].astype(np.int32) // training.ranks_per_node
+    schema = arrow_schema(TRACE, extras)
+    arrays = [
+        enum_array(TRACE, field.name, rows[field.name])
+        if pa.types.is_dictionary(field.type)
+        else pa.array(rows[field.name], field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _keys(job: Saving, checkpoint: int) -> list[str]:
+    return [
+        f"checkpoint/{checkpoint:06d}/{part}-{rank:05d}-of-{len(shard):05d}"
+        for part, shard in job.shards.items()
+        for rank in range(len(shard))
+    ]
+
+
+def _object_batch(ids: Any, keys: list[str], sizes: Any) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    kind = np.full(len(keys), enum_code(OBJECTS, "kind", "checkpoint"), np.int8)
+    arrays = [pa.array(ids, pa.int64()), pa.array(keys), enum_array(OBJECTS, "kind", kind), pa.array(sizes, pa.int64())]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS))
+
+
+def _describe(table: Table, job: Saving, argv: list[str]) -> Metadata:
+    import msgspec
+
+    config = {
+        "preset": PRESET,
+        "model": job.model["name"],
+        "seed": job.seed,
+        "duration_ns": job.until_ns,
+        "training": msgspec.to_builtins(job.training),
+    }
+    return metadata.describe(
+        table,
+        "kvtrace",
+        argv,
+        config,
+        seed=job.seed,
+        preset=PRESET,
+        model=job.model,
+        tiers=[TierFacts(job.training.tier)],
+        source={"kind": PRESET, "ranks": job.training.ranks},
+        notes=list(notes(job)),
+        is_simulated=True,
+    )
+
+
+def notes(job: Saving) -> Iterator[str]:
+    """Yield what is assumed."""
+    training = job.training
+    size, ranks = int(job.sizes.sum()), format_count(training.ranks)
+    yield (
+        f"{DESCRIPTION}; a checkpoint is {format_decimal_bytes(size)}: {format_count(job.model['parameters'])} "
+        f"parameters of {training.weight_bytes:g} bytes, and {training.optimizer_bytes:g} of the optimizer"
+    )
+    if training.placement is WrittenBy.RANK0:
+        yield f"rank 0 writes and reads all for {ranks} ranks; what it sends the others is no storage"
+    else:
+        yield f"{ranks} ranks write and read equal parts, all at once"
+    yield (
+        "times are virtual: a save or restore is due at one moment; how long it takes, and training waits for it, is "
+        "for a replay to measure"
+    )
+    yield f"rank 0 reads a marker of {MARKER_BYTES} bytes before a save or restore, and writes it after a save: assumed"

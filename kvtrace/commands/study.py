@@ -1,0 +1,291 @@
+"""Many configurations beside each other: which is best, which is cheap enough, and what each knob does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.main
+
+from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
+from kvtrace.commands.scenario import DriveArguments, RunArguments, StackArguments, TurnsOption, prepare
+from kvtrace.commands.targets import TargetHit, TargetTtft, check_page, parse_target, price_of_byte, write_page
+from kvtrace.core.app import UsageError, add_command, emit_json, log, make_app, progress, takes_groups
+from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
+
+if TYPE_CHECKING:
+    from kvtrace.curves.simulated import Simulated
+    from kvtrace.requests.requests import Requests
+    from kvtrace.study.answer import Findings
+    from kvtrace.study.configuration import Study
+    from kvtrace.study.runner import Result, Task
+
+TABLE, PAGE, TRACES = "results.parquet", "study.html", "traces"
+
+
+# Long: two thirds are its options and its help.
+def study(
+    file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="What is to be simulated.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help=f"A folder for {TABLE}, {PAGE}, and what is kept to go on with.")
+    ] = Path("study"),
+    target_hit: TargetHit = None,
+    target_ttft: TargetTtft = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Processes that simulate.  [default: a core each]")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Simulate on the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786.")
+    ] = None,
+    with_traces: Annotated[
+        bool, typer.Option("--with-traces", help=f"Also write each configuration's trace, below {TRACES}/.")
+    ] = False,
+    only_list: Annotated[bool, typer.Option("--list", help="Print the configurations, and simulate none.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate many configurations, each once, and say which is best, which is cheap enough, and what each knob does.
+
+    STUDY.TOML has options of gen and knobs: under [base] what all have, under [grid] lists of values (every combination
+    is simulated), or one [[configuration]] after another; under [price] what tiers cost, such as nvme = "0.1/GiB".
+    What is done is kept: the same command goes on where it stopped, and a larger study simulates only what is new.
+
+    \b
+    kvtrace study study.toml -o study/
+    kvtrace study study.toml --list
+    kvtrace study study.toml --target-hit 60% --workers 16
+    kvtrace study study.toml --scheduler tcp://10.0.0.1:8786 --json
+    """
+    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.study import table
+    from kvtrace.study.answer import findings
+    from kvtrace.study.configuration import lines, read_study
+    from kvtrace.study.document import document
+
+    target = parse_target(target_hit, target_ttft)
+    options = frozenset(_options())
+    wanted = read_study(
+        file, options, StackArguments().preset, lambda tier, text: price_of_byte(text, f"{file}: {tier}")
+    )
+    _check_arguments(wanted)
+    if only_list:
+        listed = lines(wanted, list(wanted.axes))
+        if as_json:
+            emit_json({"configurations": [one.knobs for one in wanted.configurations]})
+        else:
+            typer.echo("\n".join([f"{len(listed)} configurations", *listed]))
+        return
+    with _noted_interrupt(output, len(wanted.configurations)) as results:
+        _simulate_all(wanted, output, results, workers, scheduler, with_traces=with_traces)
+    rows = table.rows_of(wanted, results)
+    found = findings(wanted, rows, target)
+    table.write(output / TABLE, wanted, rows, ["kvtrace", "study", str(file)])
+    if not found.candidates:
+        error = found.failed[0].found if found.failed else None
+        why = getattr(error, "error", "no request looks anything up")
+        raise ConfigError(f"{file}: none of {len(rows)} configurations came to anything, the first: {why}")
+    _write_page(output / PAGE, found, file.name)
+    if as_json:
+        emit_json(_as_json(found, output))
+        return
+    show_documents([document(found, "", is_page=False)])
+
+
+def _options() -> Iterator[str]:
+    """Yield the options of a simulation, without their dashes."""
+    for parameter in _command().params:
+        if parameter.param_type_name == "option":
+            yield from (name.removeprefix("--") for name in parameter.opts if name.startswith("--"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One simulation, as its command line says it."""
+
+    file: Path | None
+    stack: StackArguments
+    users: UserArguments
+    run: RunArguments
+    drive: DriveArguments
+    source: SourceArguments
+    turns: str | None
+
+
+@takes_groups
+def _gen(
+    file: Annotated[Path | None, typer.Argument()] = None,
+    *,
+    stack: StackArguments,
+    users: UserArguments,
+    run: RunArguments,
+    drive: DriveArguments,
+    source: SourceArguments,
+    turns: TurnsOption = None,
+) -> Any:
+    """Take what `gen` takes, but for its outputs."""
+    return _Asked(file, stack, users, run, drive, source, turns)
+
+
+@cache
+def _command() -> Any:
+    app = make_app("kvtrace", "", "")
+    add_command(app, _gen, "gen")
+    return typer.main.get_command(app).commands["gen"]  # type: ignore[attr-defined]
+
+
+def _asked(argv: tuple[str, ...]) -> _Asked:
+    """Return what `argv` asks for; ConfigError if `gen` would not take it."""
+    try:
+        # Not by calling the command, which would make a number of Ctrl-C.
+        with _command().make_context("gen", list(argv)) as context:
+            found: _Asked = _command().invoke(context)
+    except UsageError as error:
+        raise ConfigError(error.format_message()) from None
+    return found
+
+
+def _check_arguments(wanted: Study) -> None:
+    """Raise ConfigError at the first configuration that no `gen` would take, before any is simulated."""
+    for one in wanted.configurations:
+        try:
+            _asked(one.argv).drive.read()
+        except KvError as error:
+            raise ConfigError(f"{wanted.path}: configuration {one.number}: {error}") from None
+
+
+def simulate(task: Task) -> Simulated:
+    """Simulate what `task` asks for, as `gen` does, and count."""
+    from kvtrace.curves.demand import Meter
+    from kvtrace.curves.simulated import Worn, simulated
+    from kvtrace.sim import output as trace_output
+
+    with chdir(task.folder):
+        asked = _asked(task.argv)
+        worn = asked.drive.read()
+        read = partial(_read, task.file_sha256)
+        scenario = prepare(asked.file, asked.stack, asked.users, asked.run, asked.source, asked.turns, read=read)
+        simulation = scenario.simulation()
+        meter = Meter(simulation)
+        if task.trace is None:
+            simulation.run(meter)
+        else:
+            describe = trace_output.describer(simulation, scenario.config, ["kvtrace", "gen", *task.argv])
+            trace_output.write(Path(task.trace), simulation, describe, watch=meter.count)
+    tier = len(scenario.preset.tiers) - 1 if len(scenario.preset.tiers) > 1 else None
+    return simulated(simulation, meter, scenario.span_ns(simulation), Worn(tier, worn.size_bytes, worn.endurance))
+
+
+@lru_cache(maxsize=2)
+def _read(sha256: str | None, source: SourceArguments, path: Path, seed: int, max_requests: int | None) -> Requests:
+    """Return the requests of a file with that hash, which one configuration after another asks for."""
+    from kvtrace.study.kept import files_sha256
+
+    if sha256 != files_sha256(path):
+        raise ConfigError(f"{path} is not what it was, or not the same on this worker as where the study was started")
+    return source.read(path, seed, max_requests)
+
+
+def _simulate_all(
+    wanted: Study, output: Path, results: dict[int, Result], workers: int | None, scheduler: str | None, *,
+    with_traces: bool,
+) -> None:  # fmt: skip
+    """Fill `results`, by configuration: what was kept, then what is simulated now, as it is ready."""
+    from kvtrace.core.compiled import compile_announced
+    from kvtrace.study.configuration import FILE
+    from kvtrace.study.kept import Results, files_sha256, key_of
+    from kvtrace.study.runner import INSTALL, Failed, Task, by_dask, has_dask, in_turn
+
+    kept = Results(output)
+    traces = output.absolute() / TRACES
+    if with_traces:
+        traces.mkdir(exist_ok=True)
+    numbers: dict[str, list[int]] = {}
+    tasks = []
+    for one in wanted.configurations:
+        key = key_of(one)
+        numbers.setdefault(key, []).append(one.number)
+        trace = traces / f"{one.number}.parquet" if with_traces else None
+        if len(numbers[key]) == 1 and ((trace and not trace.exists()) or not kept.has(key)):
+            file = one.knobs.get(FILE)
+            sha256 = None if file is None else files_sha256(Path(str(file)))
+            tasks.append(Task(key, one.argv, str(Path.cwd()), sha256, str(trace) if trace else None))
+    left = {task.key for task in tasks}
+    for key in numbers.keys() - left:
+        _put(results, numbers[key], kept.load(key))
+    if done := len(results):
+        log(f"note: {done} of {len(wanted.configurations)} configurations were simulated before")
+    count = min(workers or os.cpu_count() or 1, len(tasks))
+    if scheduler is None and count > 1 and not has_dask():
+        if workers is not None:
+            raise ProbeUnavailable(f"--workers {workers} needs Dask: {INSTALL}")
+        log(f"note: one process simulates; with Dask ({INSTALL}) all {os.cpu_count()} cores do")
+        count = 1
+    is_here = scheduler is None and count <= 1
+    made = in_turn(tasks, simulate) if is_here else by_dask(tasks, simulate, count, scheduler)
+    with compile_announced(), progress("simulating", len(tasks)) as tick:
+        for at, (task, found) in enumerate(made, 1):
+            if not isinstance(found, Failed):
+                kept.store(task.key, found)
+            _put(results, numbers[task.key], found)
+            tick(at)
+
+
+def _put(results: dict[int, Result], numbers: list[int], found: Result | None) -> None:
+    if found is not None:
+        results.update(dict.fromkeys(numbers, found))
+
+
+@contextmanager
+def _noted_interrupt(output: Path, count: int) -> Iterator[dict[int, Result]]:
+    """Yield where results go; say how many are kept if the block is interrupted."""
+    results: dict[int, Result] = {}
+    try:
+        yield results
+    except (KeyboardInterrupt, SystemExit):
+        log(f"{len(results)} of {count} configurations are kept in {output}; the same command goes on with the others")
+        raise
+
+
+def _write_page(page: Path, found: Findings, name: str) -> None:
+    from kvtrace.study.document import document
+
+    try:
+        check_page(page, "the page")
+    except ProbeUnavailable as error:
+        log(f"note: no {page.name}: {error}")
+        return
+    write_page(page, document(found, name, is_page=True))
+
+
+def _as_json(found: Findings, output: Path) -> dict[str, Any]:
+    from kvtrace.study.answer import first_line, front, sensitivities
+    from kvtrace.study.runner import Failed
+
+    def candidate(of: Any) -> dict[str, Any] | None:
+        names = ("knobs", "hit_ratio", "first_token_p99_ns", "recomputed_tokens", "cost")
+        return None if of is None else {name: getattr(of, name) for name in names}
+
+    return {
+        "answer": first_line(found),
+        "basis": "simulated",
+        "table": str(output / TABLE),
+        "configurations": len(found.study.configurations),
+        "failed": len(found.failed),
+        "cost": "price" if found.study.price else "capacity_bytes",
+        "target": None if found.target is None else asdict(found.target),
+        "best": candidate(found.best),
+        "cheapest": candidate(found.cheapest),
+        "not_exceeded": [candidate(of) for of in front(found.candidates, lambda of: of.hit_ratio)],
+        "sensitivity": [asdict(of) | {"swing": of.swing} for of in sensitivities(found.study, found.rows)],
+        "rows": [
+            {"configuration": row.configuration.number, "knobs": row.configuration.knobs}
+            | ({"error": row.found.error} if isinstance(row.found, Failed) else {"error": None, **asdict(row.found)})
+            | {"price": row.price}
+            for row in found.rows
+        ],
+    }

@@ -1,0 +1,1 @@
+"""Tables that one program writes for people: the results of a study."""

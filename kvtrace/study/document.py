@@ -1,0 +1,270 @@
+"""A study as a document: the answer, the best configurations, what they cost, what each knob does, and all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from statistics import fmean
+from typing import Any, Final
+
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Chart,
+    ChartShape,
+    Document,
+    Highlight,
+    ReportColumn,
+    ReportTable,
+    Series,
+    Sheet,
+    Unit,
+    columns_of,
+)
+from kvtrace.core.units import format_count
+from kvtrace.study.answer import Candidate, Findings, Sensitivity, first_line, front, sensitivities
+from kvtrace.study.configuration import SEED, as_text
+from kvtrace.study.runner import Failed
+from kvtrace.study.table import StudyRow, tier_figures
+
+MOST_SHOWN = 10
+"""Of the best configurations."""
+_MOST_MAPS, _MOST_CELLS = 6, 400
+_TIER_SPEC: Final = """
+    count: instances; bytes: capacity_bytes = capacity
+    share: hit_ratio = hits
+    bytes_per_s: read_bytes_per_s = read, p99_second_read_bytes_per_s = p99 second,
+        write_bytes_per_s = written, p99_second_write_bytes_per_s = p99 second
+    per_s: reads_per_s = reads/s, p99_second_reads_per_s = p99 second, writes_per_s = writes/s,
+        p99_second_writes_per_s = p99 second
+    number: drive_writes_per_day = drive writes a day, life_years = years of life
+"""
+
+
+def document(found: Findings, name: str, *, is_page: bool) -> Document:
+    """Return what was found; a page also has maps of two knobs, and every configuration."""
+    keys = [key for key in found.study.axes if key != SEED]
+    strongest = sensitivities(found.study, found.rows)
+    chapters = [Chapter("", [_best_table(found, keys)])]
+    if (costs := _cost_table(found, keys)) is not None:
+        chapters.append(Chapter("What a hit costs", [costs]))
+    if strongest:
+        chapters.append(Chapter("What each knob does", [_knobs_table(strongest)], [_HOW_SENSITIVE]))
+    if is_page:
+        if maps := [_map(found, *pair) for pair in _pairs(found, strongest)]:
+            chapters.append(Chapter("Two knobs at a time", maps, ["mean hit ratio over all else that varies"]))
+        chapters.append(Chapter("All configurations", [_all_table(found), *_tier_tables(found)], is_folded=True))
+    best, done, of = found.best, len(found.rows), len(found.study.configurations)
+    notes = [f"{format_count(done)} configurations, each simulated once; all figures are simulated"]
+    warnings = [f"PARTIAL: {done} of {of} configurations are done"] if done < of else []
+    if found.failed:
+        error = next(row.found.error for row in found.failed if isinstance(row.found, Failed))
+        warnings.append(f"{len(found.failed)} of {done} configurations failed, the first with: {error}")
+        chapters.append(Chapter("Failed", [_failed_table(found)]))
+    highlights = [
+        Highlight("best hit ratio", best.hit_ratio, Unit.SHARE, "of look-ups, in any tier"),
+        Highlight("prompt tokens computed again", best.recomputed_tokens, Unit.COUNT, "at the best hit ratio"),
+        *([Highlight(_cost_name(found), best.cost, _cost_unit(found), "of the best")] if best.cost is not None else []),
+    ]
+    return Document(name, first_line(found), chapters, notes, highlights, warnings)
+
+
+_HOW_SENSITIVE = (
+    "a knob's swing: mean hit ratio at its best value less that at its worst, over groups of configurations that are "
+    "equal in all else; at most: the largest difference within one such group"
+)
+
+
+def _cost_name(found: Findings) -> str:
+    return "price" if found.study.price else "capacity"
+
+
+def _cost_unit(found: Findings) -> Unit:
+    return Unit.NUMBER if found.study.price else Unit.BYTES
+
+
+def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[ReportColumn]:
+    has_times = any(of.first_token_p99_ns is not None for of in found.candidates)
+    return [
+        *(ReportColumn(f"knob.{key}", key) for key in keys),
+        *columns_of("share: hit_ratio = hits; count: recomputed_tokens = tokens computed again"),
+        *(columns_of("ns: first_token_p99_ns = first token p99") if has_times else []),
+        *columns_of("bytes_per_s: read = read from storage, written = written to it"),
+        ReportColumn("cost", _cost_name(found), _cost_unit(found)),
+    ]
+
+
+def _candidate_row(of: Candidate, columns: Sequence[ReportColumn]) -> list[Any]:
+    tier = [row.figures.tiers[-1].rates for row in of.rows if row.figures]
+    rates = {
+        "read": [r.read_bytes_per_s.mean for r in tier if r.read_bytes_per_s is not None],
+        "written": [r.write_bytes_per_s.mean for r in tier if r.write_bytes_per_s is not None],
+    }
+    figures: dict[str, Any] = {name: fmean(each) if each else None for name, each in rates.items()}
+    figures |= {c.name: getattr(of, c.name) for c in columns if hasattr(of, c.name)}
+    figures |= {f"knob.{key}": as_text(value) for key, value in of.knobs.items()}
+    return [figures.get(column.name) for column in columns]
+
+
+def _best_table(found: Findings, keys: Sequence[str]) -> ReportTable:
+    columns = _candidate_columns(found, keys)
+    rows = [_candidate_row(of, columns) for of in found.candidates[:MOST_SHOWN]]
+    more = len(found.candidates) - len(rows)
+    note = f"{more} more; results.parquet has all" if more else ""
+    title = "best first" if found.target is None else "those that reach the target by cost, then by hit ratio"
+    return ReportTable(title, Sheet.SUMMARY, columns, rows, note=note, keys=len(keys))
+
+
+def _cost_table(found: Findings, keys: Sequence[str]) -> ReportTable | None:
+    """Return those that nothing of their cost exceeds, with charts; None where costs do not differ."""
+    if len({of.cost for of in found.candidates if of.cost is not None}) < 2:  # noqa: PLR2004 - no axis
+        return None
+
+    def hits(of: Candidate) -> float | None:
+        return of.hit_ratio
+
+    def promptness(of: Candidate) -> float | None:
+        return None if of.first_token_p99_ns is None else -of.first_token_p99_ns
+
+    charts = [_cost_chart(found, keys, hits, "hit ratio", Unit.SHARE)]
+    if any(of.first_token_p99_ns is not None for of in found.candidates):
+        charts.append(_cost_chart(found, keys, promptness, "p99 to the first token", Unit.NS))
+    columns = _candidate_columns(found, keys)
+    rows = [_candidate_row(of, columns) for of in front(found.candidates, hits)]
+    note = f"Configurations that none of the same or a lower {_cost_name(found)} exceeds in hits (Pareto)."
+    return ReportTable("", Sheet.SUMMARY, columns, rows, tuple(charts), note, len(keys))
+
+
+def _cost_chart(
+    found: Findings, keys: Sequence[str], gain: Callable[[Candidate], float | None], name: str, unit: Unit
+) -> Chart:
+    known = [of for of in found.candidates if of.cost is not None and gain(of) is not None]
+    parts = {"configurations": known, "not exceeded": front(found.candidates, gain)}
+    series = [
+        Series(
+            label,
+            [of.cost or 0.0 for of in listed],
+            [abs(gain(of) or 0.0) for of in listed],
+            texts=[", ".join(f"{key}={as_text(of.knobs.get(key))}" for key in keys) for of in listed],
+            is_joined=label != "configurations",
+        )
+        for label, listed in parts.items()
+    ]
+    title = f"{name} against {_cost_name(found)}"
+    cost = _cost_name(found)
+    return Chart(title, ChartShape.POINTS, _cost_unit(found), unit, series, x_title=cost, y_title=name)
+
+
+def _knobs_table(found: Sequence[Sensitivity]) -> ReportTable:
+    columns = columns_of("""
+        text: knob; number: swing = swing (points), most = at most
+        text: best = best at, worst = worst at; count: groups
+    """)
+    rows = [
+        [
+            *(of.key, _points(of.swing), _points(of.most)),
+            *(pick(of.means, key=of.means.__getitem__) if of.means else None for pick in (max, min)),
+            of.groups,
+        ]
+        for of in found
+    ]
+    shown = [of for of in found if of.means][::-1]
+    chart = Chart(
+        "mean hit ratio, from the worst to the best value of each knob",
+        *(ChartShape.RANGES, Unit.SHARE, Unit.TEXT),
+        [Series("hit ratio", [min(of.means.values()) for of in shown], [float(y) for y in range(len(shown))],
+                [max(of.means.values()) for of in shown])],
+        x_title="hit ratio", y_names=tuple(of.key for of in shown),
+    )  # fmt: skip
+    return ReportTable("", Sheet.SUMMARY, columns, rows, (chart,) if shown else ())
+
+
+def _points(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _pairs(found: Findings, strongest: Sequence[Sensitivity]) -> list[tuple[str, str]]:
+    """Return the pairs of knobs that do most, as far as a map of them can be read."""
+    sizes = {key: len(values) for key, values in found.study.axes.items()}
+    pairs = [(a.key, b.key) for a, b in combinations(strongest, 2) if sizes[a.key] * sizes[b.key] <= _MOST_CELLS]
+    return pairs[:_MOST_MAPS]
+
+
+def _map(found: Findings, along: str, up: str) -> ReportTable:
+    """Return the mean hit ratio by the values of two knobs."""
+    xs, ys = ([as_text(value) for value in found.study.axes[key]] for key in (along, up))
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for of in found.candidates:
+        ratios.setdefault((as_text(of.knobs.get(along)), as_text(of.knobs.get(up))), []).append(of.hit_ratio)
+    means = {at: fmean(each) for at, each in ratios.items()}
+    least, most = min(means.values()), max(means.values())
+    cells = [(float(x), float(y), means[a, b]) for x, a in enumerate(xs) for y, b in enumerate(ys) if (a, b) in means]
+    series = Series(
+        "hit ratio",
+        [x for x, _, _ in cells],
+        [y for _, y, _ in cells],
+        [(value - least) / (most - least) if most > least else 0.5 for *_, value in cells],
+        texts=[f"{100 * value:.1f}" for *_, value in cells],
+    )
+    title = f"hit ratio (%) by {along} and {up}"
+    chart = Chart(
+        *(title, ChartShape.MAP, Unit.TEXT, Unit.TEXT, [series]),
+        x_names=tuple(xs), y_names=tuple(ys), x_title=along, y_title=up,
+    )  # fmt: skip
+    columns = [ReportColumn("value", f"{up} \\ {along}"), *(ReportColumn(x, x, Unit.SHARE) for x in xs)]
+    rows = [[y, *(means.get((x, y)) for x in xs)] for y in ys]
+    return ReportTable(title, Sheet.SUMMARY, columns, rows, (chart,))
+
+
+def _all_table(found: Findings) -> ReportTable:
+    keys = list(found.study.axes)
+    columns = [
+        *columns_of("count: configuration"),
+        *(ReportColumn(f"knob.{key}", key) for key in keys),
+        *columns_of("""
+            share: hit_ratio = hits
+            count: requests, input_tokens = prompt tokens, recomputed_tokens = computed again
+            ns: p50 = first token p50, p99 = p99
+            bytes: capacity; number: price
+        """),
+    ]
+    rows = []
+    for row in found.rows:
+        of = row.figures
+        counted = [of.hit_ratio, of.requests, of.input_tokens, of.recomputed_tokens] if of else [None] * 4
+        times = [row.first_token_ns("p50"), row.first_token_ns("p99")]
+        rows.append([row.configuration.number, *_knobs(row, keys), *counted, *times, row.capacity_bytes, row.price])
+    return ReportTable("", Sheet.SUMMARY, columns, rows, keys=1 + len(keys))
+
+
+def _tier_tables(found: Findings) -> list[ReportTable]:
+    """Return for each tier what it must do in each configuration."""
+    names = dict.fromkeys(tier.name for row in found.rows if row.figures for tier in row.figures.tiers)
+    figures = columns_of(_TIER_SPEC)
+    tables = []
+    for name in names:
+        rows = []
+        for row in found.rows:
+            for tier in row.figures.tiers if row.figures else ():
+                if tier.name == name:
+                    of = dict(tier_figures(tier))
+                    cells = [of[column.name] for column in figures]
+                    cells[1] = Cell("unlimited", Unit.TEXT) if cells[1] is None else cells[1]
+                    rows.append([row.configuration.number, *cells])
+        tables.append(ReportTable(name, Sheet.PERFORMANCE, [*columns_of("count: configuration"), *figures], rows))
+    return tables
+
+
+def _failed_table(found: Findings) -> ReportTable:
+    keys = list(found.study.axes)
+    columns = [*columns_of("count: configuration"), *(ReportColumn(f"knob.{key}", key) for key in keys)]
+    rows = [
+        [row.configuration.number, *_knobs(row, keys), row.found.error]
+        for row in found.failed
+        if isinstance(row.found, Failed)
+    ]
+    return ReportTable("", Sheet.SUMMARY, [*columns, ReportColumn("error", "error")], rows, keys=1 + len(keys))
+
+
+def _knobs(row: StudyRow, keys: Sequence[str]) -> list[str]:
+    return [as_text(row.configuration.knobs.get(key)) for key in keys]

@@ -1,0 +1,301 @@
+"""Lay traces over each other in time: their rows in one order, tiers matched by name, all else kept apart.
+
+Objects, requests and sessions of each get numbers of their own, so that no operation of one waits for another's. Rows
+are merged batch by batch, in bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvtrace.core import metadata
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.metadata import Metadata, TierFacts
+from kvtrace.core.schema import MOST, OBJECTS, REQUESTS, TRACE, Table, arrow_schema
+from kvtrace.core.tables import Reader, create, objects_path, open_table
+from kvtrace.core.units import format_duration
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH_ROWS = 1 << 17
+_TIMES = {"trace": "ts_ns", "requests": "arrival_ns"}
+_MOST_OBJECTS = 2**31 - 2
+"""A replay numbers them in 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A trace that is to be merged with others."""
+
+    name: str
+    """Of its objects' keys in the merged trace."""
+    path: Path
+    shift_ns: int = 0
+    requests: Path | None = None
+    """Its requests table."""
+
+
+@dataclass(slots=True)
+class _Source:
+    """A trace's tables, and what is added to its numbers."""
+
+    given: Input
+    trace: Reader
+    objects: Reader | None
+    requests: Reader | None
+    tiers: Any = None
+    """int8: the merged tier of each of its own."""
+    first: dict[str, int] = field(default_factory=dict)
+    """What is added, by column."""
+    count: dict[str, int] = field(default_factory=dict)
+    """How many numbers it uses, by column."""
+
+    def moved(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows with the numbers and times that they have in the merged table."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        arrays = []
+        for name, array in zip(batch.schema.names, batch.columns, strict=True):
+            added = self.first.get(name, 0)
+            if name == "tier":
+                moved: Any = pa.array(self.tiers[array.to_numpy()])
+            elif name == "key":
+                moved = pc.binary_join_element_wise(self.given.name, array, "/")
+            elif name == "block_ids" and added:
+                lists = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+                values = pc.add(lists.flatten(), added)
+                lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+                ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+                moved = pa.ListArray.from_arrays(pa.array(ends), values, mask=lists.is_null())
+            else:
+                moved = pc.add(array, pa.scalar(added, array.type)) if added else array
+            arrays.append(moved)
+        return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+def merge(
+    inputs: Sequence[Input],
+    output: Path,
+    argv: list[str],
+    requests_output: Path | None = None,
+    progress: Callable[[float], None] = lambda _rows: None,
+) -> Metadata:
+    """Write the traces of `inputs` as one to `output`, its objects table beside it and their requests if wanted.
+
+    Rows of equal time are in the order of `inputs`, as far as they are read together.
+
+    Raises:
+        ConfigError: names, tiers or outputs that do not go together.
+
+    """
+    sources = [_open(given) for given in inputs]
+    tiers = _match_tiers(sources)
+    _number(sources)
+    describe = _describer(sources, tiers, argv)
+    lacking = [s.given.name for s in sources if s.objects is None]
+    extras = tuple(c.name for c in TRACE.extras if any(c.name in s.trace.extras for s in sources))
+    with ExitStack() as stack:
+        trace = stack.enter_context(create(output, TRACE, describe(TRACE), extras))
+        if not lacking:
+            objects = stack.enter_context(create(objects_path(output), OBJECTS, describe(OBJECTS)))
+            for source in sources:
+                assert source.objects is not None, "none lacks it"
+                for batch in source.objects.batches():
+                    objects.write(source.moved(batch))
+        if requests_output is not None:
+            asked = [(s, s.requests) for s in sources if s.requests is not None]
+            requests = stack.enter_context(create(requests_output, REQUESTS, describe(REQUESTS)))
+            for batch in _in_order(asked, REQUESTS, ()):
+                requests.write(batch)
+        for batch in _in_order([(s, s.trace) for s in sources], TRACE, extras):
+            trace.write(batch)
+            progress(float(trace.rows))
+        if lacking:
+            trace.update(notes=[*trace.meta.notes, f"no objects table: {', '.join(lacking)} has none"])
+        trace.finish()
+    return trace.meta
+
+
+def _open(given: Input) -> _Source:
+    beside = objects_path(given.path)
+    trace = open_table(given.path, TRACE)
+    objects = open_table(beside, OBJECTS) if beside.is_file() else None
+    asked = None if given.requests is None else open_table(given.requests, REQUESTS)
+    if asked is not None and asked.meta.config_sha256 != trace.meta.config_sha256:
+        raise ConfigError(f"--requests {given.name}={given.requests}: of another simulation than {given.path}")
+    return _Source(given, trace, objects, asked)
+
+
+def _match_tiers(sources: list[_Source]) -> list[TierFacts]:
+    """Return the tiers of all, each after those that any of the traces has before it; note which each one's are."""
+    before: dict[str, set[str]] = {}
+    for source in sources:
+        own = [tier.name for tier in source.trace.meta.tiers]
+        for at, name in enumerate(own):
+            before.setdefault(name, set()).update(own[:at])
+    names: list[str] = []
+    while len(names) < len(before):
+        found = next((name for name, of in before.items() if name not in names and of <= set(names)), None)
+        if found is None:
+            orders = "; ".join(", ".join(t.name for t in source.trace.meta.tiers) for source in sources)
+            raise ConfigError(f"the traces have their tiers in orders that contradict each other: {orders}")
+        names.append(found)
+    bounds: dict[str, list[int | None]] = {name: [] for name in names}
+    for source in sources:
+        source.tiers = np.array([names.index(t.name) for t in source.trace.meta.tiers], np.int8)
+        for tier in source.trace.meta.tiers:
+            bounds[tier.name].append(tier.capacity_bytes)
+    # Each keeps to its own part; together they hold no more than all of them.
+    return [TierFacts(n, None if None in of else sum(b for b in of if b is not None)) for n, of in bounds.items()]
+
+
+def _number(sources: list[_Source]) -> None:
+    """Settle what is added to the numbers of each trace, so that no two share one."""
+    added = dict.fromkeys(("object_id", "request_id", "session_id", "block_ids"), 0)
+    for source in sources:
+        count = dict.fromkeys(added, 0)
+        for reader in (source.trace, source.objects, source.requests):
+            for name in [] if reader is None else [n for n in added if n in reader.table.names]:
+                assert reader is not None, "it has columns"
+                for batch in reader.batches([name]):
+                    values = batch.column(0).flatten() if name == "block_ids" else batch.column(0)
+                    count[name] = max(count[name], _most(values) + 1)
+        source.count = count
+        source.first = {**added, "ts_ns": source.given.shift_ns, "arrival_ns": source.given.shift_ns}
+        for name in added:
+            added[name] += count[name]
+    if added["object_id"] > _MOST_OBJECTS:
+        raise ConfigError(f"{added['object_id']:,} objects together are more than a replay can number")
+
+
+def _most(values: Any) -> int:
+    import pyarrow.compute as pc
+
+    found = pc.max(values).as_py()
+    return -1 if found is None else int(found)
+
+
+def _in_order(readers: list[tuple[_Source, Reader]], table: Table, extras: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of all readers by time; each one's keep their order."""
+    import pyarrow as pa
+
+    time, columns = _TIMES[table.name], [*table.names, *extras]
+    heads = [_Head(source, reader, columns, time) for source, reader in readers]
+    while heads := [head for head in heads if head.advance()]:
+        # All up to here are known: no later batch begins before it.
+        until = min(int(head.times[-1]) for head in heads)
+        parts = [part for head in heads if (part := head.take(until)).num_rows]
+        rows = pa.Table.from_batches(parts, arrow_schema(table, extras))
+        order = np.argsort(np.concatenate([part.column(time).to_numpy() for part in parts]), kind="stable")
+        yield from rows.take(order).combine_chunks().to_batches()
+
+
+class _Head:
+    """What is read of one table and not written yet."""
+
+    def __init__(self, source: _Source, reader: Reader, columns: list[str], time: str) -> None:
+        self._source, self._reader, self._time = source, reader, time
+        self._batches = reader.batches(columns)
+        self._rest: pa.RecordBatch | None = None
+        self._last_ns, self._row = 0, 0
+        self.times: Any = np.zeros(0, np.int64)
+
+    def advance(self) -> bool:
+        """Read on if nothing is left of the last batch; return whether there is something."""
+        while self._rest is None or not self._rest.num_rows:
+            batch = next(self._batches, None)
+            if batch is None:
+                return False
+            self._check(batch)
+            self._rest = self._source.moved(batch)
+            self._row += batch.num_rows
+            self.times = self._rest.column(self._time).to_numpy()
+        return True
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        times = batch.column(self._time).to_numpy()
+        late = np.append(self._last_ns, times[:-1]) > times
+        if late.any():
+            row = self._row + int(np.argmax(late))
+            raise TraceError("earlier than the row before it", path=self._reader.path, row=row, column=self._time)
+        if len(times):
+            self._last_ns = int(times[-1])
+            if self._last_ns + self._source.given.shift_ns > MOST:
+                raise ConfigError(f"--shift {self._source.given.name}: its times would not fit a trace")
+
+    def take(self, until_ns: int) -> pa.RecordBatch:
+        """Return the rows up to `until_ns`, that time included."""
+        assert self._rest is not None, "it has advanced"
+        count = int(np.searchsorted(self.times, until_ns, side="right"))
+        taken, self._rest = self._rest.slice(0, count), self._rest.slice(count)
+        self.times = self.times[count:]
+        return taken
+
+
+def _describer(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) -> Callable[[Table], Metadata]:
+    """Return the function that makes the metadata of each table.
+
+    What is said of one simulation (its model, configuration and counters) is that of the only trace of a KV cache.
+    """
+    metas = [source.trace.meta for source in sources]
+    caches = [meta for meta in metas if "hierarchy" in meta.config]
+    main = caches[0] if len(caches) == 1 else None
+    merged = [
+        {
+            "name": source.given.name,
+            "shift_ns": source.given.shift_ns,
+            "preset": meta.preset,
+            "seed": meta.seed,
+            "config_sha256": meta.config_sha256,
+            "first_object_id": source.first["object_id"],
+            "first_request_id": source.first["request_id"],
+            "objects": source.count["object_id"],
+            "requests": source.count["request_id"],
+        }
+        for source, meta in zip(sources, metas, strict=True)
+    ]
+    # Readers look among the notes for those on computing, by how they begin.
+    notes = list(main.notes) if main else []
+    others = [source for source in sources if source.trace.meta is not main]
+    notes += [f"{source.given.name}: {note}" for source in others for note in source.trace.meta.notes]
+    shifted = [s.given for s in sources if s.given.shift_ns]
+    notes += [f"{given.name} begins {format_duration(given.shift_ns)} later" for given in shifted]
+
+    def make(table: Table) -> Metadata:
+        return metadata.describe(
+            table,
+            "kvtrace",
+            argv,
+            {**(main.config if main else {}), "merged": merged},
+            seed=(main or metas[0]).seed,
+            preset="+".join(meta.preset or "?" for meta in metas)[:255],
+            model=main.model if main else None,
+            tiers=tiers,
+            source=main.source if main else {"kind": "merged"},
+            notes=notes,
+            stats=_stats(metas, main, tiers),
+            is_simulated=all(meta.is_simulated for meta in metas),
+        )
+
+    return make
+
+
+def _stats(metas: list[Metadata], main: Metadata | None, tiers: list[TierFacts]) -> dict[str, Any] | None:
+    """Return the counters of the only KV cache, its tiers in the order of all, and of the only training run."""
+    found: dict[str, Any] = dict(main.stats or {}) if main is not None else {}
+    if counted := found.get("tiers"):
+        # What is live at the end is more than it counted.
+        by_name = {tier.get("name"): {**tier, "live_bytes": None} for tier in counted}
+        found["tiers"] = [by_name.get(tier.name, {"name": tier.name}) for tier in tiers]
+    training = [meta.stats["checkpoint"] for meta in metas if meta.stats and "checkpoint" in meta.stats]
+    if len(training) == 1:
+        found["checkpoint"] = training[0]
+    return found or None

@@ -1,0 +1,100 @@
+"""The answer of a study, from results made by hand: the best, the cheapest, Pareto's front, what a knob does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvtrace.curves.demand import Rates, SecondRate, TierDemand
+from kvtrace.curves.simulated import Simulated
+from kvtrace.curves.sizing import Target
+from kvtrace.study.answer import findings, first_line, front, sensitivities
+from kvtrace.study.configuration import Configuration, Study
+from kvtrace.study.document import document
+from kvtrace.study.runner import Failed
+from kvtrace.study.table import rows_of
+
+GIB = 2**30
+
+
+def result(hit_ratio, capacity_bytes, p99_ns=None):
+    rates = Rates(*[SecondRate(1.0, 2.0)] * 4)
+    tier = TierDemand("nvme", capacity_bytes, 10, hit_ratio, 1, 2, 3, 0, rates, 0.5, None)
+    times = {f"{name}_ns": p99_ns for name in ("p50", "p95", "p99", "p99_9", "p99_99")}
+    first_token = None if p99_ns is None else {"requests": 9, "with_cache": times, "without_cache": times}
+    return Simulated(9, 100, hit_ratio, 40, 100, 7, 10**9, [tier], first_token, [5])
+
+
+def study(rows, price=None):
+    """Return the study of (knobs, result)s, and its rows."""
+    found = Study(Path("s.toml"), [Configuration(n, knobs, ()) for n, (knobs, _) in enumerate(rows)], price or {})
+    return found, rows_of(found, {n: of for n, (_, of) in enumerate(rows) if of is not None})
+
+
+def test_the_best_and_the_cheapest_that_is_good_enough():
+    made = study(
+        [
+            ({"a": 1}, result(0.5, 1 * GIB)),
+            ({"a": 2}, result(0.62, 4 * GIB)),
+            ({"a": 3}, result(0.61, 2 * GIB)),
+            ({"a": 4}, result(0.62, 3 * GIB)),
+        ],
+        price={"nvme": 10 / GIB},
+    )
+    assert first_line(findings(*made, Target(0.6))) == (
+        "best hit ratio 62.0 % at a=4, price 30; cheapest for 60 %: a=3 (61.0 %, price 20)"
+    )
+    assert first_line(findings(*made, Target(0.7))).endswith("; for 70 %: none reaches it")
+    assert [of.number for of in findings(*made, Target(0.6)).candidates] == [2, 3, 1, 0]
+    assert [of.number for of in findings(*made, None).candidates] == [1, 3, 2, 0]
+
+
+def test_without_prices_the_smallest():
+    made = study([({"a": 1}, result(0.7, None)), ({"a": 2}, result(0.65, 2 * GIB))])
+    assert first_line(findings(*made, Target(0.6))) == (
+        "best hit ratio 70.0 % at a=1; smallest for 60 %: a=2 (65.0 %, 2.00 GiB in all tiers)"
+    )
+    assert first_line(findings(*made, Target(0.7))).endswith("for 70 %: what reaches it has a tier without a bound")
+
+
+def test_a_time_to_the_first_token():
+    made = study([({"a": 1}, result(0.7, 4 * GIB, 10**9)), ({"a": 2}, result(0.6, 2 * GIB, 3 * 10**9))])
+    line = first_line(findings(*made, Target(None, ("p99_ns", 2 * 10**9))))
+    assert line.endswith("smallest for p99 2.00 s to the first token: a=1 (70.0 %, 4.00 GiB in all tiers)")
+
+
+def test_seeds_are_averaged():
+    rows = [({"a": a, "seed": s}, result(ratio, GIB)) for a, s, ratio in ((1, 1, 0.2), (1, 2, 0.6), (2, 1, 0.5))]
+    line = first_line(findings(*study(rows), None))
+    assert line == "best hit ratio 50.0 % at a=2, 1.00 GiB in all tiers"
+    rows[2] = ({"a": 2, "seed": 1}, result(0.3, GIB))
+    assert "best hit ratio 40.0 % (20.0 to 60.0 over 2 seeds) at a=1" in first_line(findings(*study(rows), None))
+
+
+def test_paretos_front():
+    points = [(1, 0.2), (2, 0.5), (2, 0.4), (3, 0.5), (4, 0.9), (5, 0.8)]
+    made = findings(*study([({"a": n}, result(y, x * GIB)) for n, (x, y) in enumerate(points)]), None)
+    assert [of.number for of in front(made.candidates, lambda of: of.hit_ratio)] == [0, 1, 4]
+
+
+def test_what_a_knob_does_is_counted_where_all_else_is_equal():
+    rows = [({"a": a, "b": b}, result(ratio, GIB)) for a, b, ratio in (
+        (1, "x", 0.1), (1, "y", 0.2), (2, "x", 0.5), (2, "y", 0.4), (3, "x", 0.9))]  # fmt: skip
+    rows.append(({"a": 3, "b": "y"}, Failed("no room")))
+    a, b = sensitivities(*study(rows))
+    # With b=y there is no result for a=3, so that only b=x says what a does.
+    assert (a.key, a.means, a.groups) == ("a", {"1": 0.1, "2": 0.5, "3": 0.9}, 1)
+    assert a.swing == a.most == pytest.approx(0.8)
+    # a=1 and a=2 have both; means of x are 0.3, of y 0.3.
+    assert (b.groups, b.swing, b.most) == (2, pytest.approx(0), pytest.approx(0.1))
+
+
+def test_failures_and_what_is_not_done_are_said_first():
+    rows = [({"a": 1}, result(0.5, GIB)), ({"a": 2}, Failed("no room")), ({"a": 3}, None)]
+    shown = document(findings(*study(rows), None), "s.toml", is_page=True)
+    assert shown.warnings == [
+        "PARTIAL: 2 of 3 configurations are done",
+        "1 of 2 configurations failed, the first with: no room",
+    ]
+    assert shown.chapters[-1].tables[0].rows == [[1, "2", "no room"]]

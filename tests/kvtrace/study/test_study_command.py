@@ -1,0 +1,174 @@
+"""`kvtrace study`: each row is what gen counts, what is done is kept, a failure is a row, and the page shows it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import duckdb
+import pytest
+from conftest import run_cli
+from study_workers import BEGIN, SMALL, study_file
+
+from kvtrace.core.contract.study import STUDY
+from kvtrace.core.tables import open_table, read_table
+
+MIB = 2**20
+
+
+def study(path, out, *options, **kwargs):
+    return run_cli("kvtrace", "study", path, "-o", out, "--workers", "1", *options, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Return a study that is over: its folder, and its results as JSON."""
+    folder = tmp_path_factory.mktemp("study")
+    made = study(study_file(folder), folder / "out", "--json", "--target-hit", "5%")
+    return folder, json.loads(made.stdout)
+
+
+def test_each_row_is_what_gen_counts(done, tmp_path):
+    folder, found = done
+    rows = read_table(folder / "out" / "results.parquet", STUDY).to_pylist()
+    assert len(rows) == len(found["rows"]) == 12
+    assert len({row["hit_ratio"] for row in rows}) > 3
+    for row in rows[::5]:
+        made = run_cli(*row["command"].split(), "-o", tmp_path / "t.parquet", "--json")
+        stats = json.loads(made.stdout)["stats"]
+        assert row["hit_ratio"] == pytest.approx(sum(tier["hits"] for tier in stats["tiers"]) / stats["lookups"])
+        for tier in stats["tiers"]:
+            for name in ("hit_ratio", "read_bytes", "written_bytes"):
+                assert row[f"tier.{tier['name']}.{name}"] == tier[name]
+        assert row["first_token_p50_ns"] == stats["first_token"]["with_cache"]["p50_ns"]
+        assert row["recomputed_tokens"] == stats["input_tokens"] - 256 * sum(t["hits"] for t in stats["tiers"])
+        assert row["error"] is None
+
+
+def test_the_table_has_knobs_prices_and_units(done):
+    folder, _ = done
+    path = folder / "out" / "results.parquet"
+    row = read_table(path, STUDY).to_pylist()[4]
+    assert (row["knob.seed"], row["knob.tiers.nvme.policy"], row["knob.tiers.nvme.capacity"]) == (1, "fifo", "256MiB")
+    assert (row["price"], row["tier.nvme.capacity_bytes"], row["capacity_bytes"]) == (0.25, 256 * MIB, 384 * MIB)
+    # Of three seconds no 99th can be told.
+    assert row["tier.nvme.p99_second_read_bytes_per_s"] is None
+    assert row["tier.nvme.write_bytes_per_s"] == row["tier.nvme.written_bytes"] / 3
+    meta = open_table(path).meta
+    assert (meta.table, meta.rows, meta.is_simulated) == ("study", 12, True)
+    assert [tier.name for tier in meta.tiers] == ["gpu", "cpu", "nvme"]
+    assert duckdb.read_parquet(str(path)).filter('"knob.seed" = 2').shape[0] == 6
+
+
+def test_the_first_line_is_the_answer(done):
+    folder, found = done
+    shown = study(folder / "study.toml", folder / "out", "--target-hit", "5%").stdout.splitlines()
+    assert shown[0] == found["answer"]
+    best = max(found["rows"], key=lambda row: row["hit_ratio"])
+    assert f"tiers.nvme.capacity={best['knobs']['tiers.nvme.capacity']}" in shown[0].partition(";")[0]
+    assert "; cheapest for 5 %: tiers.nvme." in shown[0]
+    assert found["basis"] == "simulated"
+
+
+def test_what_is_done_is_not_simulated_again(done, monkeypatch):
+    folder, _ = done
+    before = (folder / "out" / "results.parquet").read_bytes()
+    monkeypatch.setattr("kvtrace.commands.study.simulate", None)
+    again = study(folder / "study.toml", folder / "out")
+    assert "12 of 12 configurations were simulated before" in again.stderr
+    assert (folder / "out" / "results.parquet").read_bytes() == before
+
+
+def test_a_study_grows_and_an_edited_file_of_requests_counts(tmp_path, monkeypatch):
+    requests = tmp_path / "r.jsonl"
+    line = '{{"timestamp": {0}, "input_length": 1024, "output_length": 8, "hash_ids": [{1}, {2}]}}\n'
+    requests.write_text("".join(line.format(1000 * n, n % 3, 10 + n % 3) for n in range(9)))
+    made = []
+    from kvtrace.commands import study as command
+
+    whole = command.simulate
+    monkeypatch.setattr(command, "simulate", lambda task: (made.append(task.argv), whole(task))[1])
+    text = f'[base]\nfile = "{requests}"\nsource = "mooncake"\npreset = "lmcache-disk"\nmodel = "tiny-1b"\n[grid]\n'
+    study(study_file(tmp_path, text + "chunk_tokens = [256]"), tmp_path / "out")
+    study(study_file(tmp_path, text + "chunk_tokens = [256, 512]"), tmp_path / "out")
+    assert [argv[-1] for argv in made] == ["chunk_tokens=256", "chunk_tokens=512"]
+    with requests.open("a") as out:
+        out.write(line.format(60_000, 7, 8))
+    study(study_file(tmp_path, text + "chunk_tokens = [256, 512]"), tmp_path / "out")
+    assert len(made) == 4
+
+
+def test_a_failed_configuration_is_a_row(tmp_path):
+    path = study_file(tmp_path, BEGIN + '[grid]\ntiers.nvme.policy = ["lru", "newest", "fifo"]')
+    found = json.loads(study(path, tmp_path / "out", "--json").stdout)
+    rows = read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()
+    assert found["failed"] == 1
+    assert [row["error"] is None for row in rows] == [True, False, True]
+    assert "policy" in rows[1]["error"]
+    assert rows[1]["hit_ratio"] is None
+    shown = study(path, tmp_path / "out").stdout
+    assert "1 of 3 configurations failed, the first with: " in shown
+
+
+def test_if_all_fail_so_does_the_study(tmp_path):
+    path = study_file(tmp_path, BEGIN + '[grid]\ntiers.nvme.policy = ["newest", "oldest"]')
+    done = study(path, tmp_path / "out", check=False)
+    assert done.returncode == 2
+    assert "none of 2 configurations came to anything, the first: preset lmcache-disk: " in done.stderr
+
+
+def test_the_list_simulates_nothing(tmp_path):
+    shown = run_cli("kvtrace", "study", study_file(tmp_path), "--list", "-o", tmp_path / "out").stdout.splitlines()
+    assert shown[0] == "12 configurations"
+    assert shown[1] == "0: seed=1, tiers.nvme.policy=lru, tiers.nvme.capacity=64MiB"
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_gen_would_refuse_is_refused_before_anything_is_simulated(tmp_path):
+    path = study_file(tmp_path, BEGIN + "[grid]\ntp = [1, 0]")
+    done = study(path, tmp_path / "out", check=False)
+    assert done.returncode == 2
+    assert f"{path}: configuration 1: Invalid value for '--tp'" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_traces_are_written_if_asked_for(tmp_path):
+    text = BEGIN + "[grid]\nseed = [1, 2]"
+    study(study_file(tmp_path, text), tmp_path / "out", "--with-traces")
+    run_cli("kvtrace", "gen", "--preset", "lmcache-disk", "--model", "tiny-1b", "--users", "2", "--duration", "3s",
+            "--seed", "2", "--set", "tiers.gpu.capacity=64MiB", "--set", "tiers.cpu.capacity=64MiB",
+            "-o", tmp_path / "t.parquet")  # fmt: skip
+    assert (tmp_path / "out" / "traces" / "1.parquet").read_bytes() == (tmp_path / "t.parquet").read_bytes()
+
+
+def test_the_page(done):
+    pytest.importorskip("matplotlib")
+    folder, found = done
+    study(folder / "study.toml", folder / "out", "--target-hit", "5%")
+    page = (folder / "out" / "study.html").read_text()
+    assert f'<p class="headline">{found["answer"]}</p>' in page
+    for chart in ("hit ratio against price", "mean hit ratio, from the worst to the best value of each knob"):
+        assert f'aria-label="{chart}"' in page
+    assert 'aria-label="hit ratio (%) by ' in page
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path):
+    text = SMALL.replace("seed = [1, 2]", f"seed = {list(range(200))}")
+    path, out = study_file(tmp_path, text), tmp_path / "out"
+    argv = [sys.executable, "-m", "kvtrace.cli", "study", str(path), "-o", str(out), "--workers", "1"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and len(list((out / "simulated").glob("*.json"))) < 3:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    kept = len(list((out / "simulated").glob("*.json")))
+    assert 3 <= kept < 1200
+    assert f"{kept} of 1200 configurations are kept" in said
+    assert not (out / "results.parquet").exists()
+    # A smaller study of the same takes what is there.
+    again = study(study_file(tmp_path, SMALL.replace("seed = [1, 2]", "seed = [0]")), out)
+    assert "configurations were simulated before" in again.stderr

@@ -1,0 +1,54 @@
+"""Simulations as a study's workers find them, which also go wrong; importable by processes of Dask's."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from kvtrace.commands.study import simulate
+from kvtrace.curves.simulated import Simulated
+from kvtrace.study.runner import Task
+
+BEGIN = """
+[base]
+preset = "lmcache-disk"
+model = "tiny-1b"
+users = 2
+duration = "3s"
+tiers.gpu.capacity = "64MiB"
+tiers.cpu.capacity = "64MiB"
+"""
+SMALL = f"""{BEGIN}
+[grid]
+seed = [1, 2]
+tiers.nvme.policy = ["lru", "fifo"]
+tiers.nvme.capacity = ["64MiB", "256MiB", "1GiB"]
+
+[price]
+nvme = "1/GiB"
+"""
+"""A study of twelve."""
+
+
+def study_file(folder: Path, text: str = SMALL) -> Path:
+    """Write a study below `folder`; return its path."""
+    path = folder / "study.toml"
+    path.write_text(text)
+    return path
+
+
+def dies_once(task: Task) -> Simulated:
+    """Simulate; but the worker that has the middle of the first axis first is killed, as by want of memory."""
+    marker = Path(os.environ["KVTRACE_TEST_MARKER"])
+    if "seed 2" in " ".join(task.argv).replace("--", "") and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return simulate(task)
+
+
+def dies(task: Task) -> Simulated:
+    """Simulate; but with fifo the worker dies, each time."""
+    if "tiers.nvme.policy=fifo" in task.argv:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return simulate(task)
