@@ -76,6 +76,25 @@ class ReplayArguments:
             "direct. Untested on hardware.",
         ),
     ] = False
+    endpoints: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--endpoint",
+            metavar="URL",
+            help="A server of the s3:// target: http://host:9000. Repeatable: requests are spread over all. "
+            "The default: AWS_ENDPOINT_URL, else AWS.",
+        ),
+    ] = None
+    balance: Annotated[
+        str, typer.Option(help="How requests are spread over endpoints: round-robin or least-connections.")
+    ] = "round-robin"
+    retries: Annotated[
+        int,
+        typer.Option(
+            help="Send a request again that an object store refuses (503) or fails, up to so often; counted in "
+            "run.json, and in the operation's latency."
+        ),
+    ] = 2
     fsync: Annotated[str, typer.Option(help="never, or close: fdatasync each written file, within its time.")] = "never"
     advice: Annotated[
         str,
@@ -192,6 +211,7 @@ class ReplayArguments:
 
         known = asdict(self) | {
             "io_bytes": parse_bytes(self.io_bytes),
+            "endpoints": tuple(self.endpoints or ()),
             "pool": None if self.pool is None else parse_bytes(self.pool),
             "criteria": read_criteria(self.criteria),
             "requests": None if self.requests is None else str(self.requests),
@@ -210,7 +230,8 @@ def run(
             "-t",
             metavar="NAME=TARGET",
             help="Where a tier of the trace lies: an empty directory, one file (*.dat), a block device, several of "
-            "these with commas between them, ram, gpu (or gpu:device=1,copy=device; untested on hardware), sim "
+            "these with commas between them, s3://BUCKET/PREFIX (s3dlio, kvtrace[s3]; az:// and gs:// go the same way, "
+            "untested), ram, gpu (or gpu:device=1,copy=device; untested on hardware), sim "
             "(nothing moves; takes the time of the trace's service model, else of one that is named, or as "
             "sim:bandwidth=50GB,latency=10us says) or null (no time). Repeatable; rows of tiers not named are skipped.",
         ),
