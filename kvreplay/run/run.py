@@ -34,7 +34,7 @@ from kvreplay.run.finished import FinishedRun, Interrupted, summary_of, write_do
 from kvreplay.run.prepare import device_io, open_tiers, precondition_all, read_devices, read_smart
 from kvreplay.run.runtime import RUNTIME, cut, until
 from kvreplay.run.space.lay_out import LaidOut, is_laid_out, lay_out_all
-from kvreplay.run.together import Together, ended_by
+from kvreplay.run.together import Together, ended_by, meet
 from kvreplay.run.watching.watch import Watch, Watching
 from kvreplay.tiers.tier import DeviceTier, Tier
 from kvtrace.core.app import noted_signals
@@ -145,8 +145,7 @@ class _Run:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             end_probes = stack.enter_context(beside(setting.config, setting.tiers, output))
             verifier = setting.verifier(self.data)
-            if self.together is not None:
-                self.together.ready()
+            meet(self.together)
             known = chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
             prepared = Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns)
             begun = Preparation(*known, prepared)
