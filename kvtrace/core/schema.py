@@ -222,9 +222,12 @@ OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace
     Column("outcome", "enum", "class", "how it ended", values=_values(Outcome)),
     Column("engine", "enum", "class", "which path did it; sim: nothing moved, times are a model's; "
            "other: a program that is not ours, imported",
-           values=("threads", "uring", "memory", "gpu", "sim", "none", "other", "gds")),
+           values=("threads", "uring", "memory", "gpu", "sim", "none", "other", "gds", "s3dlio")),
 ), extras=(
     Column("node", "int32", "index", "the serving node, from the trace; absent where there is one", since=2, default=0),
+    Column("retries", "int32", "count",
+           "requests of it that the store refused or failed and that were sent again; absent where none were",
+           since=2, default=0),
 ))
 
 SERVED: Final = Table("served", "What storage did for each request of a replay: requests.parquet of a run.", (

@@ -18,6 +18,7 @@ from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.checkpoints import CheckpointFigures
 from kvtrace.core.run.facts import KnownFacts
 from kvtrace.core.run.figures import Mlperf, RequestFigures, Summary
+from kvtrace.core.run.ranks import RanksNote
 from kvtrace.core.run.serving import Serving
 from kvtrace.core.run.verification import Verification
 
@@ -116,13 +117,14 @@ class Populated(msgspec.Struct, frozen=True):
     objects: int
     bytes: int
     wall_ns: int
+    """Without what is on preallocated files and devices, which is written as they are laid out."""
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """How long it took until the first operation that is measured could be submitted."""
 
     lay_out_ns: int
-    """Writing what is unwritten of preallocated files and devices, and is not populated."""
+    """One pass over preallocated files and devices: what is populated there, and all else that was unwritten."""
     total_ns: int
     """From before the trace was read: with preconditioning, laying out and populating."""
 
@@ -274,6 +276,8 @@ class RunFile(RunBegun, frozen=True, kw_only=True):
     mlperf: Mlperf | None = None
     checkpoints: CheckpointFigures | None = None
     """Null where nothing saved or restored one."""
+    ranks: RanksNote | UnsetType = UNSET
+    """Of several ranks, whose runs lie in folders below; unset in a run of one."""
     summary: Summary
 
 

@@ -15,13 +15,12 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.model.serving import BATCH, COMPUTING
 from kvtrace.sim.fleet.setting import FLEET_RANGES, FleetSetting
-from kvtrace.sim.presets.checks import check_fleet, check_tier
+from kvtrace.sim.presets.checks import TIER_RANGES, check_fleet, check_tier
 from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
     MAX_CAPACITY_BYTES,
     MAX_TOKENS,
     SWITCHED,
-    TIER_RANGES,
     Admission,
     Recency,
     TierSetting,
@@ -249,8 +248,7 @@ def _check(preset: Preset, name: str) -> None:
         f"decode_bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
     )
     check_ranges(preset.load, "load.", RANGES, require)
-    check_ranges(preset.fleet, "fleet.", RANGES, require)
-    check_fleet(preset.tiers if preset.fleet.nodes > 1 else (), require)
+    check_fleet(preset.fleet, preset.tiers, require)
     chunk_tokens = preset.chunk_tokens if preset.entry is Entry.CHUNK else 0
     check_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated, require=require)
 
