@@ -72,17 +72,19 @@ def writes_per_day(
     """Return for each tier that was written the bytes a day at this rate; null without a time span.
 
     `capacity_writes_per_day` is in the capacity that the trace gave the tier: drive writes per day of such a drive.
-    `years_of_life` are those of a drive of that `endurance`; without that, of one of the tier's capacity
-    that endures `_USUAL`, if a drive may be so small.
+    `years_of_life` are those of a drive of that `endurance`; without that, of one of the tier's capacity that endures
+    `_USUAL`, if a drive may be so small. Of a tier that each node of a fleet has its own of, it is all these drives
+    together.
     """
-    capacities = {tier.name: tier.capacity_bytes for tier in meta.tiers}
+    tiers = {tier.name: tier for tier in meta.tiers}
     rows = []
     for tier, count in written.items():
         # Whole numbers first: a rate of a day has more digits than it is worth, but no rounding on the way.
         daily = count * _NS_PER_DAY / span_ns if span_ns else None
-        capacity = capacities.get(tier)
+        capacity, drives = (None, 1) if tier not in tiers else (tiers[tier].capacity_bytes, meta.instances(tiers[tier]))
         is_drive = capacity is not None and capacity >= LEAST_DRIVE_BYTES
         life = (_USUAL if endurance is None and is_drive else endurance or Endurance()).rated_bytes(capacity)
+        life, capacity = life and life * drives, capacity and capacity * drives
         rows.append(
             {
                 "tier": tier,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -66,8 +65,7 @@ def gen(
     from kvtrace.trace.costs import monthly_costs
 
     worn = drive.read()
-    stack = replace(stack, settings=[*fleet.settings(), *(stack.settings or ())])
-    scenario = prepare(file, stack, users, run, source, turns)
+    scenario = prepare(file, fleet.over(stack), users, run, source, turns)
     simulation, config = scenario.simulation(), scenario.config
     describe = describer(simulation, config, ["kvtrace", *sys.argv[1:]])
     with compile_announced(), progress("simulating", scenario.span_ns(simulation)) as tick:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.commands.documents import fleet
+from kvtrace.core.document import fleet
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, table_of
 from kvtrace.core.units import format_bytes, format_count, format_duration
 from kvtrace.model.serving import in_words
@@ -58,6 +58,7 @@ def generated(summary: dict[str, Any]) -> Document:
         worn[-1] += f"; {prefills} prompts waited {format_duration(mean_ns)} for others on average"
     for tier in summary["endurance"]:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
+        line += f" to each of {tier['instances']} on average" if "instances" in tier else ""
         if tier["drive_writes_per_day"] is not None:
             line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
         if tier.get("years_of_life") is not None:

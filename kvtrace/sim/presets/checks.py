@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from kvtrace.core.config import check_ranges
-from kvtrace.sim.fleet.setting import Scope
+from kvtrace.sim.fleet.setting import FLEET_RANGES, FleetSetting, Scope
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
@@ -150,8 +150,11 @@ def _check_room(tier: TierSetting, name: str, require: Callable[[bool, str], Non
     require(tier.staging or not tier.stores_backwards, f"{name}: stores_backwards needs staging=true")
 
 
-def check_fleet(tiers: Sequence[TierSetting], require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of `tiers` where there are several nodes."""
+def check_fleet(fleet: FleetSetting, tiers: Sequence[TierSetting], require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of `fleet`, and of `tiers` where there are several nodes."""
+    check_ranges(fleet, "fleet.", FLEET_RANGES, require)
+    if fleet.nodes == 1:
+        return
     order = list(Scope)
     for above, tier in pairwise(tiers):
         require(
@@ -160,12 +163,7 @@ def check_fleet(tiers: Sequence[TierSetting], require: Callable[[bool, str], Non
             f"{above.scope}); order tiers from those of a node to those of the fleet",
         )
     for tier in tiers:
-        for knob, is_set in (
-            ("store_queue", tier.store_queue > 0),
-            ("evict_every", tier.evict_every is not None),
-            ("policy=ttl", tier.policy is Policy.TTL),
-            (f"admission={tier.admission}", tier.admission is not Admission.ALWAYS),
-        ):
-            require(
-                not is_set, f"tiers.{tier.name}: {knob} is simulated on one node alone; leave it, or fleet.nodes, out"
-            )
+        set_ = {"store_queue": tier.store_queue, "evict_every": tier.evict_every, "policy=ttl": tier.ttl}
+        set_ |= {f"admission={tier.admission}": tier.admission is not Admission.ALWAYS}
+        for knob in (knob for knob, value in set_.items() if value):
+            require(False, f"tiers.{tier.name}: {knob} is simulated on one node alone; leave it, or fleet.nodes, out")

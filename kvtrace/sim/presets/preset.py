@@ -248,8 +248,7 @@ def _check(preset: Preset, name: str) -> None:
         f"decode_bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
     )
     check_ranges(preset.load, "load.", RANGES, require)
-    check_ranges(preset.fleet, "fleet.", RANGES, require)
-    check_fleet(preset.tiers if preset.fleet.nodes > 1 else (), require)
+    check_fleet(preset.fleet, preset.tiers, require)
     chunk_tokens = preset.chunk_tokens if preset.entry is Entry.CHUNK else 0
     check_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated, require=require)
 

@@ -65,7 +65,7 @@ def test_objects_in_many_buffers_fill_the_queue_as_well(tmp_path, store):
 
 
 def test_refusals_are_counted_and_the_operations_that_were_asked_again_named(tmp_path, store):
-    """The first PUTs of seven objects are refused: they are done when asked for again, and the rows have the retries."""
+    """The first PUTs of seven objects are refused: they are done when asked for again, and rows have the retries."""
     twice = [0, 2, 2, 1, 2, 0, 1, 1, 1]
     left = {f"{obj:016x}.kv": times for obj, times in enumerate(twice)}
 
