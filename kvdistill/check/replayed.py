@@ -10,12 +10,14 @@ import os
 import subprocess
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from kvdistill.check.device import direct_requests, disk_of
 from kvdistill.profile.distil import Distilled
-from kvdistill.queries.window import RowWindow, tier_index
+from kvdistill.queries.window import RowWindow, place_of
 from kvtrace.core import tables
+from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.programs import argv_of
 from kvtrace.core.run.run_file import BLOCKS_FILE, read_run
 from kvtrace.core.schema import TRACE, arrow_schema
@@ -31,7 +33,7 @@ def replay_seen(trace: Path, part: Distilled, place: Path, io_bytes: int) -> tup
 
     Returns what the device saw, and how the replay went; or null, and why there is nothing to compare with.
     """
-    disk, tier = disk_of(place), part.profile.tier
+    disk, tier = disk_of(place), part.profile.tier.rpartition("@")[0] or part.profile.tier
     if disk is None:
         return None, "no block device lies beneath the target"
     if os.geteuid() != 0:
@@ -60,10 +62,12 @@ def write_part(trace: Path, part: Distilled, target: Path) -> None:
     import pyarrow.compute as pc
 
     reader = tables.open_table(trace, TRACE)
-    tier, window, first = tier_index(reader.meta, part.profile.tier), RowWindow(part.limit), None
-    with tables.create(target, TRACE, reader.meta) as out:
+    place, window, first = place_of(reader.meta, part.profile.tier), RowWindow(part.limit), None
+    # What one node has is a trace of one node.
+    tiers = [TierFacts(tier.name, tier.capacity_bytes) for tier in reader.meta.tiers]
+    with tables.create(target, TRACE, msgspec.structs.replace(reader.meta, tiers=tiers)) as out:
         for batch in reader.batches():
-            rows = batch.filter(pc.equal(batch.column("tier"), tier))
+            rows = batch.filter(pa.array(place.holds(batch)))
             looked_at = {name: rows.column(name).to_numpy() for name in ("ts_ns", "length_bytes")}
             op = rows.column("op").indices.to_numpy()
             kept = window.take({**looked_at, "op": op, "at": np.arange(rows.num_rows)})

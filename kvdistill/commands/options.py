@@ -15,7 +15,10 @@ SOURCE = typer.Argument(
 Source = Annotated[Path, SOURCE]
 Tier = Annotated[
     str | None,
-    typer.Option("--tier", help="The tier, or the disk, to take I/O from; needed where there are several."),
+    typer.Option(
+        "--tier",
+        help="The tier, or the disk, to take I/O from; needed where there are several. Of a fleet: nvme@3, node 3's.",
+    ),
 ]
 Limited = Annotated[
     str | None, typer.Option("--limit", help="Take only so many rows (10000), so much time (60s) or bytes (8GiB).")

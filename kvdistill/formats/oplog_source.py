@@ -12,7 +12,7 @@ import numpy as np
 
 from kvdistill.queries.database import connect, named
 from kvdistill.queries.views import register
-from kvdistill.queries.window import RowWindow, found_window, tier_index, tier_rows
+from kvdistill.queries.window import RowWindow, found_window, place_of, tier_rows
 from kvtrace.core.errors import TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata
@@ -61,8 +61,8 @@ def operations(path: Path, tier: str, limit: Limit, scratch: Path) -> Operations
     reader = open_table(file)
     if reader.table not in (TRACE, OPS):
         raise TraceError(f"holds the table {reader.table.name}; an op log is written from a trace or a run", path=file)
-    index = tier_index(reader.meta, tier)
-    limit = found_window(limit, lambda: tier_rows(reader, index, Limit(), ())) if reader.table is TRACE else limit
+    place = place_of(reader.meta, tier)
+    limit = found_window(limit, lambda: tier_rows(reader, place, Limit(), ())) if reader.table is TRACE else limit
     known_ns = (reader.meta.source or {}).get("first_unix_ns")
     if reader.table is TRACE:
         return Operations(
@@ -71,7 +71,7 @@ def operations(path: Path, tier: str, limit: Limit, scratch: Path) -> Operations
             objects_path(file),
             known_ns or 0,
             is_measured=False,
-            parts=lambda: tier_rows(reader, index, limit, COLUMNS),
+            parts=lambda: tier_rows(reader, place, limit, COLUMNS),
         )
     ordered = scratch / "oplog.parquet"
     with connect(scratch) as db:
@@ -81,7 +81,7 @@ def operations(path: Path, tier: str, limit: Limit, scratch: Path) -> Operations
             raise TraceError(
                 f"{most} is no dense number from 0, in a file of {rows} rows", path=file, column="object_id"
             )
-        _write(db.sql(named("oplog_ops"), params={"tier": index}), ordered)
+        _write(db.sql(named("oplog_ops"), params={"tier": place.tier}), ordered)
     limit = found_window(limit, lambda: _measured(ordered, Limit()))
     # A run has no names of its own; an imported one lies beside the trace that has.
     objects = objects_path(file.with_name("trace.parquet"))

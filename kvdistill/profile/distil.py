@@ -28,7 +28,7 @@ from kvdistill.profile.profile import (
     SourceKind,
 )
 from kvdistill.queries.database import connect, literal, query, query_table
-from kvdistill.queries.window import found_window, tier_index, tier_rows
+from kvdistill.queries.window import found_window, place_of, tier_rows
 from kvtrace.core import tables
 from kvtrace.core.errors import TraceError
 from kvtrace.core.limit import Limit
@@ -72,11 +72,11 @@ def distil(trace: Path, tier: str, limit: Limit, scratch: Path) -> Distilled:
 
     """
     reader = tables.open_table(trace, TRACE)
-    index = tier_index(reader.meta, tier)
-    limit = found_window(limit, lambda: tier_rows(reader, index, Limit(), ()))
+    place = place_of(reader.meta, tier)
+    limit = found_window(limit, lambda: tier_rows(reader, place, Limit(), ()))
 
     def rows() -> Iterator[dict[str, Any]]:
-        return tier_rows(reader, index, limit, _COLUMNS)
+        return tier_rows(reader, place, limit, _COLUMNS)
 
     ios = scratch / "ios.parquet"
     placement, arrivals = place_objects(rows, ios, trace, tier)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit
@@ -17,30 +18,66 @@ from kvtrace.core.tables import Reader
 _DELETE = enum_code(TRACE, "op", "delete")
 
 
-def tier_index(meta: Metadata, name: str) -> int:
-    """Return the index of the tier called `name`; ConfigError with the tiers there are if there is none."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A tier of a trace by its index; of a fleet's, where nodes have it apart, that of some nodes."""
+
+    tier: int
+    nodes: range | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What `holds` looks at."""
+        return ("tier",) if self.nodes is None else ("tier", "node")
+
+    def holds(self, batch: Any) -> Any:
+        """Return which rows of `batch` are of it."""
+        is_here = batch.column("tier").to_numpy() == self.tier
+        if self.nodes is not None:
+            node = batch.column("node").to_numpy()
+            is_here &= (node >= self.nodes.start) & (node < self.nodes.stop)
+        return is_here
+
+
+def place_of(meta: Metadata, name: str) -> Place:
+    """Return the tier called `name`, or, as `nvme@3`, the one that node 3 of a fleet uses.
+
+    ConfigError with the tiers there are if there is none, or if `name` does not say of which node.
+    """
     names = [tier.name for tier in meta.tiers]
-    if name not in names:
+    tier, at, node = (name, "", "") if name in names else name.rpartition("@")
+    if tier not in names or (at and not node.isdecimal()):
         raise ConfigError(f"no tier {name!r} in this trace; it has {', '.join(names) or 'none'}")
-    return names.index(name)
+    index, each = names.index(tier), meta.tiers[names.index(tier)].instance_nodes
+    if each is UNSET:
+        if at:
+            raise ConfigError(f"tier {tier!r} of this trace is one for all: take {tier}, not {name}")
+        return Place(index)
+    nodes = int((meta.fleet or {}).get("nodes", 1 << 31))
+    if not at or int(node) >= nodes:
+        raise ConfigError(
+            f"of tier {tier!r} there are {meta.instances(meta.tiers[index])}: say of which node, as {tier}@0"
+        )
+    first = int(node) // each * each
+    return Place(index, range(first, first + each))
 
 
-def tier_rows(reader: Reader, tier: int, limit: Limit, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of `tier` within `limit`, in order, as numpy arrays by column name.
+def tier_rows(reader: Reader, place: Place, limit: Limit, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of `place` within `limit`, in order, as numpy arrays by column name.
 
     `op` is its code in the contract; nulls of `request_id` and `stage` are -1. TraceError if time goes back.
     """
-    wanted = ["ts_ns", "op", "tier", "length_bytes", *columns]
+    wanted = ["ts_ns", "op", "length_bytes", *columns]
     names = [name for name in TRACE.names if name in wanted]
     window, last, row = RowWindow(limit), None, 0
-    for batch in reader.batches(names):
-        ts = batch.column(names.index("ts_ns")).to_numpy()
-        keep = np.flatnonzero(batch.column(names.index("tier")).to_numpy() == tier)
+    for batch in reader.batches([*names, *place.columns]):
+        ts = batch.column("ts_ns").to_numpy()
+        keep = np.flatnonzero(place.holds(batch))
         _check_order(ts, last, row)
         last, row = (ts[-1] if len(ts) else last), row + len(ts)
         if not len(keep):
             continue
-        part = window.take({name: _numpy(batch.column(i))[keep] for i, name in enumerate(names) if name != "tier"})
+        part = window.take({name: _numpy(batch.column(name))[keep] for name in names})
         if part is not None:
             yield part
         if window.is_over:

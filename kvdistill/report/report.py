@@ -72,6 +72,8 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     writes_per_day: list[dict[str, Any]]
     first_token: dict[str, int | None] | None = None
     """Modelled, by percentile; null if the trace models no computing."""
+    fleet: dict[str, Any] | None = None
+    """What the simulation counted of several nodes; null of one alone."""
 
 
 def report(path: Path, buckets: int = BUCKETS, life_bytes: int | None = None) -> Report:
@@ -122,6 +124,10 @@ def _folder_report(path: Path, buckets: int, life_bytes: int | None) -> Report:
 def _trace_report(path: Path, meta: Metadata, buckets: int, life_bytes: int | None) -> TraceReport:
     names = [tier.name for tier in meta.tiers]
     walked = trace_locality(tables.open_table(path, TRACE), len(names), path)
+    # What nodes have apart is not one place: how far apart accesses are, and what is live, is of each by itself.
+    is_one = [tier.instance_nodes is msgspec.UNSET for tier in meta.tiers]
+    live = [of if one else None for of, one in zip(walked.live, is_one, strict=True)]
+    reuse = [of if one else None for of, one in zip(walked.reuse, is_one, strict=True)]
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
         register(db, [path], Path(scratch))
         span = query(db, "trace_span")[0]
@@ -140,9 +146,10 @@ def _trace_report(path: Path, meta: Metadata, buckets: int, life_bytes: int | No
             subject=subject_of(path, meta),
             span_ns=span_ns,
             requests=span["requests"],
-            tiers=_tiers(meta, walked.live),
+            tiers=_tiers(meta, live),
             hit_ratio=hit_ratio(meta),
-            reuse=reuse_rows(names, walked.reuse),
+            reuse=reuse_rows(names, reuse),
+            fleet=meta.fleet,
             operations=operations,
             sizes=summarize(sizes),
             size_bins=bins(sizes),

@@ -74,17 +74,19 @@ def writes_per_day(
 
     `capacity_writes_per_day` is in the capacity that the trace gave the tier: drive writes per day of such a drive.
     `years_of_life` are those of a drive that may be written `life_bytes`; without that, of one of the tier's capacity
-    that endures `_WRITES_PER_DAY` for `_YEARS`, if a drive may be so small.
+    that endures `_WRITES_PER_DAY` for `_YEARS`, if a drive may be so small. Of a tier that each node of a fleet has
+    its own of, it is all these drives together.
     """
-    capacities = {tier.name: tier.capacity_bytes for tier in meta.tiers}
+    tiers = {tier.name: tier for tier in meta.tiers}
     rows = []
     for tier, count in written.items():
         # Whole numbers first: a rate of a day has more digits than it is worth, but no rounding on the way.
         daily = count * _NS_PER_DAY / span_ns if span_ns else None
-        capacity = capacities.get(tier)
+        capacity, drives = (None, 1) if tier not in tiers else (tiers[tier].capacity_bytes, meta.instances(tiers[tier]))
         is_drive = capacity is not None and capacity >= LEAST_DRIVE_BYTES
         assumed = capacity * _WRITES_PER_DAY * _YEARS * _DAYS_PER_YEAR if capacity is not None and is_drive else None
         life = life_bytes or assumed
+        life, capacity = life and life * drives, capacity and capacity * drives
         rows.append(
             {
                 "tier": tier,

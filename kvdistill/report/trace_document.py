@@ -18,6 +18,8 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
+from kvtrace.core.document.fleet import headline as fleet_headline
+from kvtrace.core.document.fleet import tables as fleet_tables
 from kvtrace.core.units import format_count
 
 _NOT_MEASURED = "not measured: a trace says what is to be done, and holds no times of a device"
@@ -38,6 +40,7 @@ def trace_document(report: TraceReport) -> Document:
         notes=notes,
         highlights=_highlights(report),
         chapters=[
+            *([Chapter("Fleet", fleet_tables(report.fleet))] if report.fleet else []),
             Chapter("Tiers and operations", [_tiers(report), _operations(report)]),
             Chapter("Over time", rate_tables(report.over_time, report.bucket_ns, "By the trace's own clock.")),
             Chapter("Wear", [wear_table(report.writes_per_day, "Writes to flash inside the drive are more.")]),
@@ -59,7 +62,8 @@ def trace_document(report: TraceReport) -> Document:
 def _headline(report: TraceReport) -> str:
     made = "simulated" if report.subject.is_simulated else "of real I/O"
     rows = format_count(report.subject.rows)
-    return f"Trace, {made}: {rows} operations for {format_count(report.requests)} requests"
+    headline = f"Trace, {made}: {rows} operations for {format_count(report.requests)} requests"
+    return f"{headline}; {fleet_headline(report.fleet)}" if report.fleet else headline
 
 
 def _highlights(report: TraceReport) -> list[Highlight]:
@@ -107,6 +111,8 @@ def _tiers(report: TraceReport) -> ReportTable:
         share: hit_ratio = hit ratio
     """
     note = "Hits are those of the simulation that made the trace, over all its lookups."
+    if report.fleet:
+        note += " Of a tier that nodes have apart, capacity is that of one, and what is live is not told here."
     total = {"name": "in total", **dict.fromkeys(("capacity_bytes", "peak_live_bytes", "end_live_bytes"))}
     total |= {"hits": sum(tier["hits"] or 0 for tier in report.tiers), "hit_ratio": report.hit_ratio}
     rows = [*report.tiers, *([total] if report.hit_ratio is not None else [])]

@@ -75,6 +75,25 @@ class ReplayArguments:
             "direct. Untested on hardware.",
         ),
     ] = False
+    endpoints: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--endpoint",
+            metavar="URL",
+            help="A server of the s3:// target: http://host:9000. Repeatable: requests are spread over all. "
+            "The default: AWS_ENDPOINT_URL, else AWS.",
+        ),
+    ] = None
+    balance: Annotated[
+        str, typer.Option(help="How requests are spread over endpoints: round-robin or least-connections.")
+    ] = "round-robin"
+    retries: Annotated[
+        int,
+        typer.Option(
+            help="Send a request again that an object store refuses (503) or fails, up to so often; counted in "
+            "run.json, and in the operation's latency."
+        ),
+    ] = 2
     fsync: Annotated[str, typer.Option(help="never, or close: fdatasync each written file, within its time.")] = "never"
     advice: Annotated[
         str,
@@ -191,6 +210,7 @@ class ReplayArguments:
 
         known = asdict(self) | {
             "io_bytes": parse_bytes(self.io_bytes),
+            "endpoints": tuple(self.endpoints or ()),
             "pool": None if self.pool is None else parse_bytes(self.pool),
             "criteria": read_criteria(self.criteria),
             "requests": None if self.requests is None else str(self.requests),
@@ -208,7 +228,8 @@ def run(
             "-t",
             metavar="NAME=TARGET",
             help="Where a tier of the trace lies: an empty directory, one file (*.dat), a block device, several of "
-            "these with commas between them, ram, gpu (or gpu:device=1,copy=device; untested on hardware), sim "
+            "these with commas between them, s3://BUCKET/PREFIX (s3dlio, kvtrace[s3]; az:// and gs:// go the same way, "
+            "untested), ram, gpu (or gpu:device=1,copy=device; untested on hardware), sim "
             "(nothing moves; takes the time of the trace's service model, else of one that is named, or as "
             "sim:bandwidth=50GB,latency=10us says) or null (no time). Repeatable; rows of tiers not named are skipped.",
         ),
@@ -257,7 +278,7 @@ def run(
         return
     with _watching(metrics) as seen:
         finished = replay(config, trace, output, command_line(), is_forced=force, show=progress, watching=seen)
-    _show(finished, f"wrote {output}", as_json=as_json)
+    show(finished, f"wrote {output}", as_json=as_json)
     fail(finished, output)
 
 
@@ -280,7 +301,8 @@ def _watching(metrics: str | None) -> Iterator[Watching]:
         yield both
 
 
-def _show(finished: FinishedRun, said: str, *, as_json: bool) -> None:
+def show(finished: FinishedRun, said: str, *, as_json: bool) -> None:
+    """Print a run, as a document and then `said`, or as JSON."""
     from kvreplay.run.document import run_document
     from kvtrace.core.document.terminal import show_documents
 
@@ -325,23 +347,3 @@ def _run_trials(
         fail(finished, directory)
     if error is not None:
         raise error
-
-
-def recover(
-    run: Annotated[Path, typer.Argument(help="The directory of a run that was killed.")],
-    trace: Annotated[Path | None, typer.Option(help="The trace it replayed, if that lies elsewhere now.")] = None,
-    as_json: RunAsJson = False,
-) -> None:
-    """Make a run, marked partial, of what a killed one had measured.
-
-    While a run goes on it notes every second or few what has ended; of a killed run the last may be missing.
-    Files that it left on its target are removed by the next run there.
-
-    \b
-    Example:
-      kvreplay recover run
-    """
-    from kvreplay.run import recover as recovering
-
-    finished = recovering.recover(run, trace)
-    _show(finished, f"wrote {run}: {finished.error}", as_json=as_json)

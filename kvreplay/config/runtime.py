@@ -10,6 +10,7 @@ from kvreplay.config.memory import ROW_BYTES
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.plan import DELETE, TraceWindow
 from kvreplay.plan.repeat import Repeated
+from kvreplay.tiers.objects.store import ObjectTier
 from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import StorageTier, Tier
 from kvtrace.core.tables import Reader
@@ -26,7 +27,7 @@ def repeats_of(reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequenc
     if pacer.speed is not None:
         return int(runtime_ns * pacer.speed) // Repeated(reader, window.rows, 1).period_ns + 1
     plan = window.plan
-    is_stored = np.array([isinstance(tier, StorageTier) for tier in tiers])[plan.tier]
+    is_stored = np.array([isinstance(tier, StorageTier | ObjectTier) for tier in tiers])[plan.tier]
     moved = int(np.where(is_stored & (plan.op != DELETE), plan.length, 0).sum())
     once_s = max(moved / MOST_BYTES_PER_S, len(plan) / MOST_OPERATIONS_PER_S)
     available = available_bytes()

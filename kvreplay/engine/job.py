@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -28,6 +28,8 @@ class Record:
     outcome: Any
     ready_ns: Any
     """When the last operation it had to wait for completed; None in a closed loop."""
+    retries: dict[int, int] = field(default_factory=dict)
+    """By row: the requests that an object store refused or failed and that were sent again, where any were."""
 
     @classmethod
     def empty(cls, rows: int, *, is_open_loop: bool) -> Record:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -63,10 +62,10 @@ def gen(
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.sim import output as trace_output
     from kvtrace.sim.output import describer
+    from kvtrace.trace.costs import monthly_costs
 
     worn = drive.read()
-    stack = replace(stack, settings=[*fleet.settings(), *(stack.settings or ())])
-    scenario = prepare(file, stack, users, run, source, turns)
+    scenario = prepare(file, fleet.over(stack), users, run, source, turns)
     simulation, config = scenario.simulation(), scenario.config
     describe = describer(simulation, config, ["kvtrace", *sys.argv[1:]])
     with compile_announced(), progress("simulating", scenario.span_ns(simulation)) as tick:
@@ -78,6 +77,8 @@ def gen(
     summary["endurance"] = worn.wear(
         meta.stats or {}, scenario.span_ns(simulation), scenario.preset.tiers[-1].capacity_bytes
     )
+    if costs := monthly_costs(output, scenario.preset.tiers, meta.stats or {}, scenario.span_ns(simulation)):
+        summary["costs"] = costs
     if as_json:
         emit_json(summary)
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,6 +97,10 @@ class FleetArguments:
         router = None if self.router is None else member(Router, self.router, "--router")
         given = {"nodes": self.nodes, "router": router, "rack_nodes": self.rack_nodes}
         return [f"fleet.{name}={value}" for name, value in given.items() if value is not None]
+
+    def over(self, stack: StackArguments) -> StackArguments:
+        """Return `stack` with these settings before its own."""
+        return replace(stack, settings=[*self.settings(), *(stack.settings or ())])
 
 
 EnduranceOption = Annotated[

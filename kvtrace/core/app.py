@@ -44,8 +44,8 @@ SECTIONS = {
     "Load": "as-fast-as-possible io-bytes pool checkpoint-depth engine buffered gds fsync fadvise layout queue-depths "
     "speeds jobs",
     "Limits": "from to busiest whole max-requests max-runtime warmup on-error trials pause capacity",
-    "Target": "target destroy-data overwrite-signature discard precondition keep space huge-pages fio-version "
-    "log-version bucket host hosts",
+    "Target": "target destroy-data overwrite-signature discard precondition keep space huge-pages fio-version endpoint "
+    "balance retries log-version bucket host hosts",
     "Data": "data dedup-ratio compress-ratio",
     "Checks": "verify criteria requests read-p99 dry-run break-rules check check-seconds check-bytes check-null",
     "Probes": "probes histograms-only",

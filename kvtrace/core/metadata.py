@@ -44,8 +44,41 @@ class _TierStats(msgspec.Struct):
     live_bytes: Count | None = None
 
 
+class _Imbalance(msgspec.Struct):
+    requests: float | None
+    computing_ns: float | None
+
+
+class _ByNode(msgspec.Struct):
+    requests: list[Count]
+    computed_tokens: list[Count]
+    computing_ns: list[Count]
+    lookups: list[Count]
+    local_hits: list[Count]
+    shared_hits: list[Count]
+
+    def __post_init__(self) -> None:
+        if len({len(getattr(self, name)) for name in self.__struct_fields__}) > 1:
+            raise ValueError("by_node has lists of several lengths")
+
+
+class _FleetStats(msgspec.Struct):
+    """What a simulation counted of a fleet."""
+
+    nodes: Annotated[int, msgspec.Meta(ge=1)]
+    router: str
+    hit_ratio: float | None
+    local_hit_ratio: float | None
+    shared_hit_ratio: float | None
+    computed_tokens: Count
+    duplicate_bytes: Count
+    imbalance: _Imbalance
+    by_node: _ByNode
+
+
 class _Stats(msgspec.Struct):
     tiers: list[_TierStats] | None = None
+    fleet: _FleetStats | None = None
 
 
 class _Source(msgspec.Struct):
@@ -93,6 +126,18 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     is_simulated: bool = False
     rows: Count | None = None
     """The number of rows; null until the table is finished."""
+
+    @property
+    def fleet(self) -> dict[str, Any] | None:
+        """What was counted of several nodes; null of one alone."""
+        found: dict[str, Any] | None = (self.stats or {}).get("fleet")
+        return found
+
+    def instances(self, tier: TierFacts) -> int:
+        """Return how many there are of `tier`."""
+        if self.fleet is None or tier.instance_nodes is msgspec.UNSET:
+            return 1
+        return -(-int(self.fleet["nodes"]) // tier.instance_nodes)
 
     def __post_init__(self) -> None:
         """Refuse what others could not work with, wherever it is read: a ValueError, or msgspec's own.

@@ -19,7 +19,6 @@ SCHEMA_VERSION: Final = 2
 A file has the lowest version that has its columns. Version 2: `node` and `stream`, which a file may lack.
 """
 
-
 MOST: Final = 1 << 62
 """No number of the tables is larger."""
 MOST_BYTES: Final = 1 << 50
@@ -50,6 +49,7 @@ class Phase(StrEnum):
     OTHER = "other"
     SAVE = "save"
     RESTORE = "restore"
+    COLLECT = "collect"
 
 
 PHASE_MEANINGS: Final[dict[str, str]] = {
@@ -65,6 +65,7 @@ PHASE_MEANINGS: Final[dict[str, str]] = {
     Phase.OTHER: "a reason that the imported source gives and this set does not know",
     Phase.SAVE: "a part of a training checkpoint written",
     Phase.RESTORE: "a part of a training checkpoint read back, after a failure",
+    Phase.COLLECT: "what lives of a bucket, read and written again so that the rest of it can be freed",
 }
 
 
@@ -221,9 +222,12 @@ OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace
     Column("outcome", "enum", "class", "how it ended", values=_values(Outcome)),
     Column("engine", "enum", "class", "which path did it; sim: nothing moved, times are a model's; "
            "other: a program that is not ours, imported",
-           values=("threads", "uring", "memory", "gpu", "sim", "none", "other", "gds")),
+           values=("threads", "uring", "memory", "gpu", "sim", "none", "other", "gds", "s3dlio")),
 ), extras=(
     Column("node", "int32", "index", "the serving node, from the trace; absent where there is one", since=2, default=0),
+    Column("retries", "int32", "count",
+           "requests of it that the store refused or failed and that were sent again; absent where none were",
+           since=2, default=0),
 ))
 
 SERVED: Final = Table("served", "What storage did for each request of a replay: requests.parquet of a run.", (

@@ -209,6 +209,7 @@ def parse_drive_size(text: str | None) -> int | None:
 def endurance(stats: dict[str, Any], span_ns: int | None, size_bytes: int | None) -> list[dict[str, Any]]:
     """Return, for the slowest tier, what it writes a day at the simulated rate; drive writes per day of `size_bytes`.
 
+    Of a tier that each node of a fleet, or each rack, has its own of, it is the mean of these.
     What was written before the start is not of that rate. Empty if the span is zero or unknown, or if there is only
     one tier: then no storage is simulated.
     """
@@ -216,11 +217,13 @@ def endurance(stats: dict[str, Any], span_ns: int | None, size_bytes: int | None
     if not span_ns or len(tiers) < 2:  # noqa: PLR2004 - a memory tier and a storage tier
         return []
     last = tiers[-1]
-    per_day = (last["written_bytes"] - last["populated_bytes"]) * SECONDS_PER_DAY * NS_PER_S // span_ns
+    instances = last.get("instances", 1)
+    per_day = (last["written_bytes"] - last["populated_bytes"]) * SECONDS_PER_DAY * NS_PER_S // span_ns // instances
     return [
         {
             "name": last["name"],
             "written_bytes_per_day": per_day,
             "drive_writes_per_day": per_day / size_bytes if size_bytes else None,
+            **({"instances": instances} if instances > 1 else {}),
         }
     ]

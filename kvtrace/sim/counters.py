@@ -26,7 +26,8 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
         | _refused(tier, of)
         | ({"file_lookups": int(of["looked_up"])} if tier.looks_past_miss else {})
         | _waited(tier, of)
-        | ({"scope": str(tier.scope)} if preset.fleet.nodes > 1 else {})
+        | ({} if tier.bucket_gc is None else {"collected_bytes": int(of["collected_bytes"])})
+        | report.share(preset.fleet, tier.scope)
         for tier, of in zip(preset.tiers, tiers, strict=True)
     ]
     return {

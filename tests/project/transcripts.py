@@ -26,7 +26,7 @@ from schedules import Schedule
 from kvdistill.cli import main as kvdistill
 from kvreplay.cli import main as kvreplay
 from kvreplay.plan.pacing import choose
-from kvreplay.plan.plan import compile_window, populate_plan
+from kvreplay.plan.plan import ROW_COLUMNS, compile_window, populate_plan
 from kvtrace import __version__
 from kvtrace.cli import main as kvtrace
 from kvtrace.core.limit import parse_limit
@@ -45,7 +45,7 @@ SYNTHETIC = ["--users", "32", "--duration", "60s", "--seed", "42"]
 REQUESTS = ["first.jsonl", "--source", "mooncake", "--seed", "42"]
 TIGHT = ["--users", "4", "--duration", "8s", "--seed", "42", "--model", "tiny-1b"]
 CAPACITIES = {"gpu": "600MiB", "cpu": "1GiB", "nvme": "2GiB"}
-LACKING = {"llm-d-fs": "cpu", "vllm-disk": "cpu", "vllm-offload-cpu": "nvme"}
+LACKING = {"llm-d-fs": "cpu", "vllm-disk": "cpu", "vllm-obj": "nvme", "vllm-offload-cpu": "nvme"}
 SHORTER = {
     "synthetic": {
         "lmcache-layerwise": ["--model", "tiny-1b", "--duration", "20s"],
@@ -53,12 +53,14 @@ SHORTER = {
         "sglang-hicache": ["--duration", "20s"],
         "vllm-disk": ["--duration", "10s"],
         "vllm-fs": ["--duration", "10s"],
+        "vllm-obj": ["--duration", "10s"],
         "vllm-offload-cpu": ["--duration", "10s"],
     },
     "mooncake": {
         "lmcache-layerwise": ["--max-requests", "500"],
         "vllm-disk": ["--max-requests", "1000"],
         "vllm-fs": ["--max-requests", "1000"],
+        "vllm-obj": ["--max-requests", "1000"],
         "vllm-offload-cpu": ["--max-requests", "1000"],
     },
 }
@@ -189,7 +191,7 @@ class Beheaded:
 
     def __init__(self, reader: Any, rows: int) -> None:
         """Pass over so many `rows` of `reader`."""
-        self.meta, self._reader, self._rows = reader.meta, reader, rows
+        self.meta, self.extras, self._reader, self._rows = reader.meta, reader.extras, reader, rows
 
     def batches(self, columns: Any) -> Iterator[Any]:
         """Yield the rest."""
@@ -226,13 +228,8 @@ def array_hash(array: Any) -> str:
 
 def plan_hashes(plan: Any) -> dict[str, Any]:
     """Return the hashes of every array of `plan`."""
-    names = ("row", "ts_ns", "op", "tier", "object_id", "offset", "length", "version", "unmet", "alignments")
-    found = {name: array_hash(getattr(plan, name)) for name in names}
+    found = {name: array_hash(getattr(plan, name)) for name in (*ROW_COLUMNS, "alignments")}
     found["start"] = array_hash(plan.start(np.arange(len(plan))))
-    for at, barriers in enumerate(plan.barriers):
-        for name in ("group", "members", "starts", "continues"):
-            found[f"barriers {at} {name}"] = array_hash(getattr(barriers, name))
-        found[f"barriers {at} waits"] = array_hash(barriers.waits())
     return found
 
 

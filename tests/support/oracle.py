@@ -102,7 +102,8 @@ class Tier:
             self.counts = {other: count // 2 for other, count in self.counts.items()}
 
     def hit(self, key: int, size: int) -> None:
-        self.policy.hit(self.queue.home[key][0] if self.queue is not None and key in self.queue.home else key)
+        is_whole = self.queue is not None and key in self.queue.home and self.setting.bucket_gc is None
+        self.policy.hit(self.queue.home[key][0] if is_whole else key)
         self.refer(key, size)
 
     def admits(self, key: int, size: int, now: int) -> bool:
@@ -321,7 +322,9 @@ class Oracle:
         self.emit("delete", tier, phase, key)
 
     def evict(self, tier: Tier, key: int) -> None:
-        if tier.queue is not None and key in tier.queue.buckets:
+        if tier.queue is not None and tier.setting.bucket_gc is not None:
+            tier.queue.give_up(key)
+        elif tier.queue is not None and key in tier.queue.buckets:
             tier.queue.delete_bucket(key)
         else:
             self.delete(tier, "evict", key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.commands.documents import fleet
+from kvtrace.core.document import fleet
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, table_of
 from kvtrace.core.units import format_bytes, format_count, format_duration
 from kvtrace.model.serving import in_words
@@ -58,13 +58,21 @@ def generated(summary: dict[str, Any]) -> Document:
         worn[-1] += f"; {prefills} prompts waited {format_duration(mean_ns)} for others on average"
     for tier in summary["endurance"]:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
+        line += f" to each of {tier['instances']} on average" if "instances" in tier else ""
         if tier["drive_writes_per_day"] is not None:
             line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
         if tier.get("years_of_life") is not None:
             line += f", {tier['years_of_life']:.3g} years of life"
         worn.append(line + " (this trace's rate, kept up)")
+    worn += [_cost(tier) for tier in summary.get("costs", [])]
     worn += _of_offers(stats)
     worn += _unstored(stats["tiers"])
+    worn += [
+        f"{tier['name']}: {format_bytes(tier['collected_bytes'])} were written again to collect buckets: written "
+        f"{tier['written_bytes'] / (tier['written_bytes'] - tier['collected_bytes']):.3g} times what was stored"
+        for tier in stats["tiers"]
+        if tier.get("collected_bytes")
+    ]
     worn += [_in_streams(tier) for tier in stats["tiers"] if "streams" in tier]
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
@@ -74,6 +82,17 @@ def generated(summary: dict[str, Any]) -> Document:
         headline = f"{fleet.headline(of_fleet)}; {headline}"
         tables = [*fleet.tables(of_fleet), *tables]
     return Document(summary["file"], headline, [Chapter("", tables, worn)])
+
+
+def _cost(tier: dict[str, Any]) -> str:
+    """Return what a month of a tier with prices costs."""
+    requests, storage = tier["requests_cost_per_month"], tier["storage_cost_per_month"]
+    puts, gets = (format_count(tier[f"{kind}_per_month"]) for kind in ("puts", "gets"))
+    return (
+        f"{tier['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs {requests:,.2f}, "
+        f"{format_bytes(tier['stored_bytes'])} stored at the trace's end {storage:,.2f} (simulated; at the preset's "
+        "prices and this trace's rate, kept up)"
+    )
 
 
 def _of_offers(stats: dict[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.sim.fleet.setting import FleetSetting
+from kvtrace.sim.fleet.setting import FleetSetting, Scope
 from kvtrace.sim.fleet.start import all_tiers
 from kvtrace.sim.records import World
 
@@ -51,6 +51,11 @@ def stats(setting: FleetSetting, world: World) -> dict[str, Any]:
             "by_node": {name: nodes[name].tolist() for name in BY_NODE},
         }
     }
+
+
+def share(setting: FleetSetting, scope: Scope) -> dict[str, Any]:
+    """Return who shares a tier of `scope`, and how many of it there are; nothing of one node alone."""
+    return {} if setting.nodes == 1 else {"scope": str(scope), "instances": setting.instances(scope)}
 
 
 def _imbalance(values: Any) -> float | None:

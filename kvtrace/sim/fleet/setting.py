@@ -44,15 +44,15 @@ class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     load_threshold: int = 128
     """With router prefix-score: waiting requests from which on the load counts as full."""
 
-    def instances(self, scope: Scope) -> int:
-        """Return how many there are of a tier of that scope."""
-        return {Scope.NODE: self.nodes, Scope.RACK: -(-self.nodes // self.rack_nodes), Scope.FLEET: 1}[scope]
-
     def instance_nodes(self, scope: Scope) -> int | msgspec.UnsetType:
         """Return how many nodes, in order, share a tier of `scope`; unset for all, and with one node."""
         if self.nodes == 1 or scope is Scope.FLEET:
             return msgspec.UNSET
         return 1 if scope is Scope.NODE else self.rack_nodes
+
+    def instances(self, scope: Scope) -> int:
+        """Return how many there are of a tier of that scope."""
+        return {Scope.NODE: self.nodes, Scope.RACK: -(-self.nodes // self.rack_nodes), Scope.FLEET: 1}[scope]
 
 
 FLEET_RANGES: Final[dict[str, tuple[float, float]]] = {

@@ -15,18 +15,16 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.model.serving import BATCH, COMPUTING
 from kvtrace.sim.fleet.setting import FLEET_RANGES, FleetSetting
+from kvtrace.sim.presets.checks import TIER_RANGES, check_fleet, check_tier
 from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
     MAX_CAPACITY_BYTES,
     MAX_TOKENS,
     SWITCHED,
-    TIER_RANGES,
     Admission,
     Recency,
     TierSetting,
     bytes_of,
-    check_fleet,
-    check_tier,
 )
 from kvtrace.users.workload import WORKLOAD_RANGES, LoadDefaults, Workload
 from kvtrace.users.workload import check as check_workload
@@ -62,8 +60,7 @@ class Placement(StrEnum):
     WRITE_THROUGH = "write-through"
     """Into every tier at once; each tier deletes by itself."""
     WRITE_BACK = "write-back"
-    """Into the fastest tier that takes it; what it displaces moves down unless the tier below has it already, and
-    off the end. A KV object never changes once written, so write-on-evict is the same."""
+    """Into the fastest tier that takes it; what it displaces moves down unless that below has it, or off the end."""
 
 
 class Promotion(StrEnum):
@@ -132,8 +129,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """One prompt is computed at a time, first come, first served; not all at once, each as if it were alone."""
     decode_ns_per_token: int = 0
     """Time of a decode step, which makes a token for each request of the batch; with a GPU to read all weights once,
-    and the next three add what the batch takes. Where this is said and not they, a step takes so long, whatever the
-    batch."""
+    and the next three add what the batch takes. Where this is said alone, a step takes so long, whatever the batch."""
     decode_active_ns: int = 0
     """Of a mixture of experts: time to read what one token uses; a small batch reads no more. 0 is all."""
     decode_compute_ns: int = 0
@@ -252,8 +248,7 @@ def _check(preset: Preset, name: str) -> None:
         f"decode_bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
     )
     check_ranges(preset.load, "load.", RANGES, require)
-    check_ranges(preset.fleet, "fleet.", RANGES, require)
-    check_fleet(preset.tiers if preset.fleet.nodes > 1 else (), require)
+    check_fleet(preset.fleet, preset.tiers, require)
     chunk_tokens = preset.chunk_tokens if preset.entry is Entry.CHUNK else 0
     check_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated, require=require)
 

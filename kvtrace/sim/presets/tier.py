@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from enum import StrEnum
-from itertools import pairwise
 from typing import Final
 
 import msgspec
 
-from kvtrace.core.config import check_ranges
 from kvtrace.core.units import parse_bytes, parse_duration_ns
 from kvtrace.sim.fleet.setting import Scope
 from kvtrace.sim.policies.policies import Policy
@@ -112,6 +109,10 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What stands before each object in a bucket."""
     bucket_meta_bytes: int = 0
     """Bytes, for each object, of a file that is written beside each bucket; 0 writes none."""
+    bucket_gc: float | None = None
+    """The policy chooses objects, which stay in their bucket, dead. A bucket of which a smaller share than this, by
+    bytes, still lives is collected: what lives is read, the bucket deleted, and what was read written as a new one.
+    Without it the policy chooses buckets, which go whole."""
     evict_every: str | None = None
     """It makes room only so often, such as `1s`, and only if it is then filled to its high watermark: by evict_share,
     or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing more. With
@@ -151,6 +152,13 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is made object by object."""
     looks_past_miss: bool = False
     """Each object of a prompt that no faster tier has is looked up here, not only up to the first miss."""
+    put_price_per_1000: float = 0.0
+    """What an object store asks for 1,000 writes, in any currency; deletes are free there. With a price `kvtrace gen`
+    prints what a month costs."""
+    get_price_per_1000: float = 0.0
+    """Likewise, for 1,000 reads."""
+    price_per_gb_month: float = 0.0
+    """Likewise, for a GB (10^9 bytes) that lies there for a month."""
     scope: Scope = Scope.NODE
     """In a fleet: who shares it; none is shared by fewer than the tier above it."""
     streams: Streams = Streams.NONE
@@ -195,6 +203,11 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parse_duration_ns(self.evict_every) if self.evict_every is not None else 0
 
     @property
+    def has_price(self) -> bool:
+        """Whether what it stores and is asked costs something."""
+        return any(getattr(self, name) for name in PRICES)
+
+    @property
     def latency_ns(self) -> int:
         """The latency of one operation, ns."""
         return parse_duration_ns(self.latency) if self.latency else 0
@@ -205,145 +218,14 @@ def bytes_of(value: str | int | None) -> int | None:
     return parse_bytes(value) if isinstance(value, str) else value
 
 
+PRICES: Final = ("put_price_per_1000", "get_price_per_1000", "price_per_gb_month")
 SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     "store_queue": ("heartbeat",),
     "bucket_objects": ("bucket_bytes", "bucket_key_bytes", "bucket_meta_bytes"),
+    "bucket_gc": (),
     "admission": ("admission_count", "admission_decay", "admission_window"),
     "streams": ("stream_count",),
     **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss", "scope"), ()),
+    **dict.fromkeys(PRICES, ()),
 }
 """Knobs that mean nothing while the one they belong to is at its default."""
-
-TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "TierSetting.concurrency": (0, MAX_TOKENS),
-    "TierSetting.request_reads": (0, MAX_TOKENS),
-    "TierSetting.request_writes": (0, MAX_TOKENS),
-    "TierSetting.store_queue": (0, MAX_WAITING),
-    "TierSetting.bucket_objects": (0, MAX_WAITING),
-    "TierSetting.bucket_key_bytes": (0, MAX_COUNT),
-    "TierSetting.bucket_meta_bytes": (0, MAX_COUNT),
-    "TierSetting.admission_count": (1, MAX_COUNT),
-    "TierSetting.admission_window": (1, MAX_COUNT),
-    "TierSetting.stream_count": (1, MAX_STREAMS),
-}
-"""The smallest and largest value of each field that has one, by class and name."""
-
-
-def _check_waiting(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of the knobs of what waits to be stored, and of buckets."""
-    require(tier.heartbeat is None or tier.store_queue > 0, f"{name}: heartbeat needs a store_queue")
-    require(
-        tier.heartbeat is None or 0 < tier.heartbeat_ns <= MAX_TTL_NS,
-        f"{name}.heartbeat(={tier.heartbeat}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(
-        not tier.bucket_objects or tier.heartbeat is not None,
-        f"{name}: bucket_objects needs store_queue and heartbeat",
-    )
-    require(
-        tier.bucket_objects <= tier.store_queue,
-        f"{name}.bucket_objects(={tier.bucket_objects}) never come together in a store_queue of {tier.store_queue}",
-    )
-    require(
-        0 < (bytes_of(tier.bucket_bytes) or 0) <= MAX_CAPACITY_BYTES,
-        f"{name}.bucket_bytes(={tier.bucket_bytes}) must be > 0, and at most {MAX_CAPACITY_BYTES}",
-    )
-    require(
-        not tier.bucket_objects or tier.streams not in (Streams.USER_KIND, Streams.QOS, Streams.SESSION),
-        f"{name}.streams={tier.streams}: a bucket holds objects of many requests; streams may be phase, age or "
-        "object-kind there",
-    )
-    require(
-        not (tier.bucket_objects and tier.admission is Admission.TINYLFU),
-        f"{name}: admission=tinylfu compares objects, and bucket_objects gives up buckets; leave one of the two out",
-    )
-
-
-def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of each knob of `tier`."""
-    capacity, name = tier.capacity_bytes, f"tiers.{tier.name}"
-    require(
-        capacity is None or 0 <= capacity <= MAX_CAPACITY_BYTES,
-        f"{name}.capacity(={capacity}) must be >= 0, and at most {MAX_CAPACITY_BYTES}",
-    )
-    for field in ("high_watermark", "max_object_fraction"):
-        require(0 < getattr(tier, field) <= 1, f"{name}.{field}(={getattr(tier, field)}) must be in (0, 1]")
-    low = tier.low_watermark
-    require(
-        low is None or 0 <= low <= tier.high_watermark,
-        f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={tier.high_watermark})",
-    )
-    require(
-        (tier.policy is Policy.TTL) == (tier.ttl is not None),
-        f"{name}: policy=ttl and a ttl, such as 10m, need each other",
-    )
-    require(
-        tier.ttl is None or 0 < tier.ttl_ns <= MAX_TTL_NS,
-        f"{name}.ttl(={tier.ttl}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(
-        tier.admission_decay is None or 0 < tier.decay_ns <= MAX_TTL_NS,
-        f"{name}.admission_decay(={tier.admission_decay}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(
-        tier.admission is not Admission.TINYLFU or tier.policy in IN_ORDER,
-        f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}",
-    )
-    check_ranges(tier, f"{name}.", TIER_RANGES, require)
-    _check_waiting(tier, name, require)
-    rates = tier.rates_bytes_per_s
-    require(
-        all(rate == 0 or BYTES_PER_US <= rate <= MAX_CAPACITY_BYTES for rate in rates),
-        f"{name}: a bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
-    )
-    require(
-        0 <= tier.latency_ns <= MAX_LATENCY_NS,
-        f"{name}.latency(={tier.latency_ns} ns) must be >= 0, and at most {MAX_LATENCY_NS} ns",
-    )
-    require(
-        any(rates) or not (tier.latency or tier.concurrency),
-        f"{name}: latency and concurrency need a bandwidth beside them",
-    )
-    _check_room(tier, name, require)
-
-
-def _check_room(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of the knobs that say when room is made, and for what."""
-    every, share = tier.evict_every_ns, tier.evict_share
-    require(
-        tier.evict_every is None or MIN_POLL_NS <= every <= MAX_TTL_NS,
-        f"{name}.evict_every(={tier.evict_every}) must be at least 1ms, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(share is None or 0 < share <= 1, f"{name}.evict_share(={share}) must be in (0, 1]")
-    require(share is None or every > 0, f"{name}: evict_share needs evict_every, such as 1s")
-    for field in ("evict_every", "staging"):
-        require(
-            not getattr(tier, field) or tier.policy is Policy.LRU,
-            f"{name}: {field} needs policy=lru, not {tier.policy}",
-        )
-    require(
-        not tier.staging or tier.admission is Admission.ALWAYS,
-        f"{name}: staging needs admission=always: what comes to the tiers below goes through it",
-    )
-    require(tier.staging or not tier.stores_backwards, f"{name}: stores_backwards needs staging=true")
-
-
-def check_fleet(tiers: Sequence[TierSetting], require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of `tiers` where there are several nodes."""
-    order = list(Scope)
-    for above, tier in pairwise(tiers):
-        require(
-            order.index(tier.scope) >= order.index(above.scope),
-            f"tiers.{tier.name}.scope(={tier.scope}): tier {above.name} above it is shared by more (scope="
-            f"{above.scope}); order tiers from those of a node to those of the fleet",
-        )
-    for tier in tiers:
-        for knob, is_set in (
-            ("store_queue", tier.store_queue > 0),
-            ("evict_every", tier.evict_every is not None),
-            ("policy=ttl", tier.policy is Policy.TTL),
-            (f"admission={tier.admission}", tier.admission is not Admission.ALWAYS),
-        ):
-            require(
-                not is_set, f"tiers.{tier.name}: {knob} is simulated on one node alone; leave it, or fleet.nodes, out"
-            )

@@ -33,8 +33,14 @@ def test_every_knob_has_a_meaning_and_is_what_set_takes(name):
 @pytest.mark.parametrize("bound", RANGES)
 def test_a_range_that_is_shown_is_held(bound):
     kind, _, field = bound.partition(".")
-    name = {"TierSetting": "tiers.nvme.", "Workload": "workload.", "LoadDefaults": "load."}.get(kind, "") + field
-    is_list, is_share = field in ("prompt_tokens", "rag_document_tokens"), RANGES[bound] == (0, 1)
+    name = {
+        "TierSetting": "tiers.nvme.",
+        "Workload": "workload.",
+        "LoadDefaults": "load.",
+        "FleetSetting": "fleet.",
+    }.get(kind, "") + field
+    is_list = field in ("prompt_tokens", "rag_document_tokens")
+    is_share = RANGES[bound] == (0, 1) or field.endswith("_weight")
     for wrong, side in zip((RANGES[bound][0] - 1, RANGES[bound][1] + 1), ("least", "most"), strict=True):
         said = float(wrong) if is_share else wrong
         with pytest.raises(ConfigError, match=rf"{field}\(={said}\) must be >= {RANGES[bound][0]}, and at most"):
