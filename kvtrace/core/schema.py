@@ -256,8 +256,7 @@ SERVED: Final = Table("served", "What storage did for each request of a replay: 
 SERIES: Final = Table("series", "What a replay did in each second, one row a second, tier, drive and op.", (
     Column("second", "int64", "s", "whole seconds from the start of the run; seconds without an end have no row"),
     Column("tier", "int8", "index", "index into the tier list of the metadata"),
-    Column("drive", "int16", "index", "index into the tier's drives in run.json; null where it has one",
-           nullable=True),
+    Column("drive", "int16", "index", "index into the tier's drives in run.json; null where it has one", nullable=True),
     Column("op", "enum", "class", "what was done", values=_values(Op)),
     Column("operations", "int64", "count", "operations that completed in it; null if unknown", nullable=True),
     Column("errors", "int64", "count", "operations submitted in it that failed; null if unknown", nullable=True),
@@ -309,9 +308,7 @@ def arrow_schema(table: Table, extras: tuple[str, ...] = ()) -> pa.Schema:
     import pyarrow as pa
 
     types: dict[str, Any] = {
-        **{f"int{bits}": getattr(pa, f"int{bits}")() for bits in (8, 16, 32, 64)},
-        "float64": pa.float64(),
-        "string": pa.string(),
+        **{name: getattr(pa, name)() for name in ("int8", "int16", "int32", "int64", "float64", "string")},
         "list<int64>": pa.list_(pa.int64()),
         "enum": pa.dictionary(pa.int8(), pa.string()),
     }
