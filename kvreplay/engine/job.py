@@ -39,6 +39,16 @@ class Record:
         return cls(submitted, completed, np.full(rows, SKIPPED, np.int8), ready)
 
 
+class CommonStart(Protocol):
+    """When a job begins whose clock is not its own: together with those of other processes."""
+
+    def agree(self, soonest_ns: int) -> int:
+        """Return the instant (monotonic clock) that counts as 0, at `soonest_ns` at the soonest."""
+
+    def wait(self, *, is_open_loop: bool) -> None:
+        """Return at that instant, at once in an open loop, whose operations have their own times."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """What an engine is to do: the rows of a plan on their tiers, into a record."""
@@ -58,6 +68,8 @@ class Job:
     """How many I/Os of a save or restore may be in flight; None: as many as there may be at all."""
     check: Callable[[memoryview, int, int], str | None] | None = None
     """Takes what a read brought (buffer, planned row, offset), says what is wrong: outcome CORRUPT; with --verify."""
+    start: CommonStart | None = None
+    """Null: as soon as its threads run."""
 
 
 @dataclass(slots=True, eq=False)

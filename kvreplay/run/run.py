@@ -36,6 +36,7 @@ from kvreplay.result.traffic import traffic_warnings
 from kvreplay.run.lay_out import LaidOut, is_laid_out, lay_out_all
 from kvreplay.run.prepare import device_io, open_tiers, precondition_all, read_devices, read_smart
 from kvreplay.run.runtime import RUNTIME, cut, until, with_repeats
+from kvreplay.run.together import Together, ended_by
 from kvreplay.run.watch import Watch, Watching
 from kvreplay.tiers.tier import DeviceTier, Tier
 from kvtrace.core.app import INTERRUPTED, noted_signals
@@ -88,6 +89,10 @@ class FinishedRun:
         return self.run.verification
 
 
+Replaying = Callable[..., FinishedRun]
+"""As `replay`, or what has it done on several ranks."""
+
+
 def replay(
     config: Config,
     trace: Path,
@@ -98,11 +103,13 @@ def replay(
     show: Callable[[str, int], Any] | None = None,
     tiers: list[Tier | None] | None = None,
     watching: Watching | None = None,
+    together: Together | None = None,
 ) -> FinishedRun:
     """Replay `trace` as `config` says and write the run to `output`.
 
     `show(label, rows)` gives a context manager that yields a function taking the rows done; `tiers`, in the
-    trace's order, replace the configured ones; `watching` shows the measured part while it goes on, in its place.
+    trace's order, replace the configured ones; `watching` shows the measured part while it goes on, in its place;
+    `together` makes it start and end with other replays.
 
     Raises:
         ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the outcome.
@@ -119,7 +126,7 @@ def replay(
         is_stamped=config.is_verified,
         maker=Maker(config.data),
     )
-    return _Run(setting, show or _no_show, data, started_ns, watching).perform(output)
+    return _Run(setting, show or _no_show, data, started_ns, watching, together).perform(output)
 
 
 @contextmanager
@@ -153,7 +160,9 @@ class _Run:
     started_ns: int
     """On the monotonic clock."""
     watching: Watching | None = None
+    together: Together | None = None
 
+    # Long: the steps of a run in their order.
     def perform(self, output: Path) -> FinishedRun:
         setting = self.setting
         plan = setting.window.plan
@@ -161,7 +170,7 @@ class _Run:
         check_warmup(setting.warmup, setting.config.warmup, setting.window.rows, plan, due_ns)
         record = Record.empty(len(plan), is_open_loop=due_ns is not None)
         with ExitStack() as stack:
-            interrupted = stack.enter_context(noted_signals())
+            interrupted = ended_by(stack.enter_context(noted_signals()), self.together)
             open_tiers(setting, stack)
             chosen = self._choose(setting.config.depth, is_growing=due_ns is not None)
             engine = chosen.engine
@@ -176,6 +185,8 @@ class _Run:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             end_probes = stack.enter_context(beside(setting.config, setting.tiers, output))
             verifier = setting.verifier(self.data)
+            if self.together is not None:
+                self.together.ready()
             known = chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
             prepared = Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns)
             begun = Preparation(*known, prepared)
@@ -189,6 +200,7 @@ class _Run:
                 setting.config.on_error == "stop",
                 bulk_depth=setting.config.bulk_depth,
                 check=verifier.check if verifier else None,
+                start=self.together,
             )
             watch = None if self.watching is None else Watch(setting, record, due_ns)
             results.make_directory(output, RUN_FILE)
