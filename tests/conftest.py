@@ -87,6 +87,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # One after the other: probes slow each other, and two may not look for a free loop device at once.
             if "bpf" in item.keywords or {"loop", "partition"} & set(getattr(item, "fixturenames", ())):
                 item.add_marker(pytest.mark.xdist_group("the machine"))
+            if "store_server" in getattr(item, "fixturenames", ()):
+                # Servers that start once.
+                item.add_marker(pytest.mark.xdist_group("object stores"))
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:

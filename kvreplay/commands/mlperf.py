@@ -250,8 +250,8 @@ def _run(
     from kvreplay.mlperf.document import result_document
     from kvreplay.mlperf.submit import submit
     from kvreplay.result.tables import make_directory
-    from kvreplay.run.live import live
     from kvreplay.run.run import replay
+    from kvreplay.run.watching.live import live
     from kvtrace.core.document.terminal import show_documents
 
     results: list[MlperfResult] = []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     # Loaded by the commands alone: --help needs none of it.
     from kvreplay.mpi.alongside import Alongside
     from kvreplay.mpi.ranks import Ranks
-    from kvreplay.mpi.session import Session
+    from kvreplay.mpi.session import RankSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class RanksArguments:
 
 
 @contextmanager
-def session(asked: RanksArguments) -> Iterator[Session | None]:
+def session(asked: RanksArguments) -> Iterator[RankSession | None]:
     """Yield the ranks' session, if there are ranks; a rank that is not the first does what that one orders, and leaves.
 
     Raises:
@@ -60,9 +60,9 @@ def session(asked: RanksArguments) -> Iterator[Session | None]:
 
     by = parse_deal(asked.deal)
     with _ranks(asked.rank_timeout) as ranks:
-        from kvreplay.mpi.session import Session
+        from kvreplay.mpi.session import RankSession
 
-        found = Session(ranks, by)
+        found = RankSession(ranks, by)
         if ranks.rank:
             found.follow()
             raise typer.Exit

@@ -28,6 +28,8 @@ def target_of(name: str, target: str, rank: int, hosts: Sequence[str]) -> str:
     local = hosts[:rank].count(hosts[rank])
     if RANK in target or LOCAL in target:
         return target.replace(RANK, str(rank)).replace(LOCAL, str(local))
+    if "://" in target:
+        return f"{target.rstrip('/')}/{RANK_FOLDER.format(rank)}"
     found = []
     for path in paths_of(target):
         if path.is_block_device():
@@ -57,7 +59,7 @@ def _folder(path: Path, rank: int) -> Path:
 def leave(targets: Sequence[str]) -> None:
     """Remove the folders of a rank that are empty."""
     for target in targets:
-        if named(target) is None:
+        if named(target) is None and "://" not in target:
             for path in paths_of(target):
                 if path.name.startswith(RANK_FOLDER.format(0)[:5]) and path.is_dir() and not any(path.iterdir()):
                     path.rmdir()

@@ -17,15 +17,16 @@ from kvreplay.config.config import MAX_SEED, Config, check
 from kvreplay.config.warmup import parse_warmup
 from kvreplay.mpi import gather, places
 from kvreplay.mpi.dealt.by import Deal
-from kvreplay.mpi.dealt.deal import Asked, Part, deal
+from kvreplay.mpi.dealt.deal import DealAsked, Part, deal
 from kvreplay.mpi.meeting import Elsewhere, Meeting
-from kvreplay.mpi.pooled.files import RANK_FILE, RANKS_FILE, Ordered, Told, write_told
+from kvreplay.mpi.pooled.files import RANK_FILE, RANKS_FILE, Ordered, RankReport, write_told
 from kvreplay.mpi.pooled.pool import pool, pooled_error
 from kvreplay.mpi.ranks import Ranks
 from kvreplay.plan.plan import tier_indices
 from kvreplay.result import tables
-from kvreplay.run.run import FinishedRun, replay
-from kvreplay.run.watch import Watching
+from kvreplay.run.finished import FinishedRun
+from kvreplay.run.run import replay
+from kvreplay.run.watching.watch import Watching
 from kvtrace.core.errors import KvError, RankLost
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import parse_limit
@@ -40,7 +41,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 """Seeds of ranks lie this far apart: copies of an object on two ranks must not have the same data."""
 
 
-class Session:
+class RankSession:
     """The ranks of one command."""
 
     def __init__(self, ranks: Ranks, by: Deal | None = None) -> None:
@@ -138,7 +139,7 @@ class Session:
         trace, config = Path(order.trace), order.config
         meta = open_table(trace, TRACE).meta
         warmup = parse_warmup(config.warmup)
-        asked = Asked(
+        asked = DealAsked(
             by=None if order.deal is None else Deal(order.deal),
             ranks=order.count,
             limit=parse_limit(config.limit),
@@ -191,13 +192,13 @@ class Session:
             if not config.is_kept:
                 places.leave(list(targets.values()))
 
-    def _told(self, part: Part | None, meeting: Meeting, error: KvError | None) -> Told:
+    def _told(self, part: Part | None, meeting: Meeting, error: KvError | None) -> RankReport:
         """Return what we say of ourselves at the end."""
         before = after = meeting.before
         with suppress(RankLost):
             after = self.ranks.clock()
         orphaned = self.ranks.orphaned_ns
-        return Told(
+        return RankReport(
             rank=self.ranks.rank,
             host=self.ranks.host,
             cpus=len(os.sched_getaffinity(0)),

@@ -8,7 +8,7 @@ from kvreplay.data.verify import describe
 from kvreplay.result.pace import percent
 from kvreplay.result.traffic import WARNING
 from kvreplay.run.discover import Discovery
-from kvreplay.run.run import FinishedRun
+from kvreplay.run.finished import FinishedRun
 from kvreplay.run.trials import TrialSet
 from kvtrace.core.document import checkpoints
 from kvtrace.core.document.document import (

@@ -14,7 +14,8 @@ import msgspec
 from kvreplay.config.config import Config, check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
-from kvreplay.run.run import Replaying, replay
+from kvreplay.run.finished import Replaying
+from kvreplay.run.run import replay
 from kvreplay.run.search import (
     TRIALS,
     decided,

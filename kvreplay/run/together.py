@@ -29,3 +29,9 @@ def ended_by(interrupted: Callable[[], str | None], together: Together | None) -
     if together is None:
         return interrupted
     return lambda: interrupted() or together.reason
+
+
+def meet(together: Together | None) -> None:
+    """Return when all are prepared; errors as of `Together.ready`."""
+    if together is not None:
+        together.ready()

@@ -14,8 +14,9 @@ from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.result.manifest import status_of
 from kvreplay.result.verdict import reached_of
-from kvreplay.run.run import FinishedRun, Replaying, replay
-from kvreplay.run.watch import Watching
+from kvreplay.run.finished import FinishedRun, Replaying
+from kvreplay.run.run import replay
+from kvreplay.run.watching.watch import Watching
 from kvtrace import __version__
 from kvtrace.core import statistics
 from kvtrace.core.errors import ConfigError, KvError

@@ -197,6 +197,12 @@ def _terminated(_signal: int, _frame: object) -> NoReturn:
     sys.exit(TERMINATED)
 
 
+def leave_at_once(code: int) -> NoReturn:
+    """End the process without the interpreter's own end, in which a library might wait for others that are gone."""
+    sys.stdout.flush()
+    os._exit(code)
+
+
 def _fail(program: str, message: str, code: int) -> NoReturn:
     line = printable(" ".join(message.split()))
     typer.echo(f"{program}: error: {line}", err=True)

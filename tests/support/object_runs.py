@@ -39,6 +39,11 @@ def row(op: str, obj: int, length: int, offset: int = 0) -> Row:
     return (0, op, 0, "load", obj, offset, length, None, None, 0)
 
 
+def lines_of(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return what a command said on stderr, but for the note that it compiles."""
+    return [line for line in done.stderr.splitlines() if not line.startswith("compiling:")]
+
+
 def object_run(
     folder: Path, rows: list[Row], *options: object, urls: tuple[str, ...] = (), target: str = f"{BUCKET}/runs/a",
     env: dict[str, str] | None = None,

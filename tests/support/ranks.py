@@ -15,7 +15,7 @@ from typing import Any
 from pages import MPI_AS_ROOT
 
 from kvreplay.mpi.ranks import Instant, Ranks
-from kvreplay.mpi.session import Session
+from kvreplay.mpi.session import RankSession
 
 
 class Hall:
@@ -57,13 +57,13 @@ class ThreadRanks(Ranks):
         self._hall.reasons.append(reason)
 
 
-def on_ranks(count: int, command: Callable[[Session], Any], *, by: Any = None, hall: Hall | None = None) -> Any:
+def on_ranks(count: int, command: Callable[[RankSession], Any], *, by: Any = None, hall: Hall | None = None) -> Any:
     """Run `command` with the session of rank 0 of `count` ranks, and return what it returns."""
     hall = hall or Hall(count)
     threads = [threading.Thread(target=_follow, args=(hall, rank, by), daemon=True) for rank in range(1, count)]
     for thread in threads:
         thread.start()
-    session = Session(ThreadRanks(hall, 0), by)
+    session = RankSession(ThreadRanks(hall, 0), by)
     try:
         return command(session)
     finally:
@@ -73,7 +73,7 @@ def on_ranks(count: int, command: Callable[[Session], Any], *, by: Any = None, h
 
 
 def _follow(hall: Hall, rank: int, by: Any) -> None:
-    Session(ThreadRanks(hall, rank), by).follow()
+    RankSession(ThreadRanks(hall, rank), by).follow()
 
 
 def mpi_reason() -> str | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from kvreplay.mpi.beside import wire
 from kvreplay.mpi.beside.clock import answer_pings, send_pings
+from kvtrace.core.app import leave_at_once
 from kvtrace.core.errors import RankLost
 from kvtrace.core.run.programs import argv_of
 
@@ -262,8 +263,8 @@ class Relay:
             subprocess.run(argv_of("kvreplay", "recover", self.folder), check=False)  # noqa: S603 - our own program
         if self.lost is None:
             self._mpi.Finalize()
-            os._exit(code if self.rank == 0 else 0)
-        os._exit(code or RankLost.exit_code)
+            leave_at_once(code if self.rank == 0 else 0)
+        leave_at_once(code or RankLost.exit_code)
 
 
 def _cpu_ticks(pid: int) -> int:

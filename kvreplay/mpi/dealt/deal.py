@@ -53,7 +53,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DealAsked:
     """How a trace is to be dealt."""
 
     by: Deal | None
@@ -66,7 +66,7 @@ class Asked:
     warmup_rows: int | None = None
 
 
-def deal(trace: Path, asked: Asked, rank: int, path: Path) -> Part:
+def deal(trace: Path, asked: DealAsked, rank: int, path: Path) -> Part:
     """Write the part of `rank` to `path` as a trace of its own, with the objects table beside it.
 
     All ranks come to the same parts, each by itself.
@@ -135,7 +135,7 @@ def _sessions(path: Path | None) -> dict[int, int] | None:
 class _Pass:
     """One pass over the rows that the limit admits: which rank each is dealt to."""
 
-    def __init__(self, reader: Reader, by: Deal, asked: Asked, sessions: dict[int, int] | None) -> None:
+    def __init__(self, reader: Reader, by: Deal, asked: DealAsked, sessions: dict[int, int] | None) -> None:
         self._reader, self._by, self._asked, self._sessions = reader, by, asked, sessions
         self._dealt: dict[tuple[int, int], int] = {}
         """Rank by what is dealt: a node, or whether a user is a session, and its number."""
@@ -245,7 +245,7 @@ def _numbers(array: Any) -> Any:
 
 
 def _needless(
-    reader: Reader, by: Deal, asked: Asked, sessions: dict[int, int] | None, first: _Pass, rank: int
+    reader: Reader, by: Deal, asked: DealAsked, sessions: dict[int, int] | None, first: _Pass, rank: int
 ) -> Sequence[int]:
     """Return the rows of `rank` that would delete what it reads later, because another rank wrote it since."""
     shared = np.flatnonzero(first.own["is_shared"])

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvreplay.mpi.pooled.operations import Operations, Pooled
+from kvreplay.mpi.pooled.operations import Pooled, RankOperations
 from kvreplay.mpi.pooled.part import PartRun
 from kvtrace.core.run.figures import Figures, Pace
 from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.units import NS_PER_S
 
 
-def pooled_figures(parts: Sequence[PartRun], found: Operations) -> list[Figures]:
+def pooled_figures(parts: Sequence[PartRun], found: RankOperations) -> list[Figures]:
     """Return the figures of each tier and kind of operation, in the order of the ranks' own."""
     of: dict[tuple[str, str], list[Figures]] = {}
     for part in parts:
@@ -67,7 +67,7 @@ def _most_at_once(times: Pooled) -> int | None:
     return int((np.arange(1, len(submitted) + 1) - ended).max())
 
 
-def pooled_pace(runs: Sequence[RunFile], found: Operations) -> Pace | None:
+def pooled_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
     """Return whether all ranks kept pace; null in a closed loop."""
     paces = [(run.summary.pace, run.summary.operations or 0) for run in runs]
     known = [(pace, count) for pace, count in paces if pace is not None]

@@ -34,7 +34,7 @@ class Ordered(msgspec.Struct, frozen=True, kw_only=True):
     """What the trace is dealt by; null: as the trace suggests."""
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank says of itself when it is done: the content of rank.json."""
 
     rank: int
@@ -63,12 +63,12 @@ def read_ordered(folder: Path) -> Ordered:
     return read_json(folder / RANKS_FILE, Ordered, misfit="not of this version of kvreplay: {}")
 
 
-def find_told(folder: Path) -> Told | None:
+def find_told(folder: Path) -> RankReport | None:
     """Return what the rank in `folder` said of itself at its end; null if it did not come to that."""
-    return read_json(folder / RANK_FILE, Told) if (folder / RANK_FILE).is_file() else None
+    return read_json(folder / RANK_FILE, RankReport) if (folder / RANK_FILE).is_file() else None
 
 
-def write_told(folder: Path, told: Told) -> None:
+def write_told(folder: Path, told: RankReport) -> None:
     """Write what a rank says of itself into its folder."""
     folder.mkdir(exist_ok=True)
     write_json(folder / RANK_FILE, told)

@@ -44,7 +44,7 @@ class Pooled:
 
 
 @dataclass(slots=True)
-class Operations:
+class RankOperations:
     """Those of all ranks, by tier and kind; ("", "") are all."""
 
     is_exact: bool
@@ -57,13 +57,13 @@ class Operations:
         return self.by[tier, op]
 
 
-def read_operations(parts: Sequence[PartRun], first: RunFile, *, is_exact: bool) -> Operations:
+def read_operations(parts: Sequence[PartRun], first: RunFile, *, is_exact: bool) -> RankOperations:
     """Return the times of the operations that the ranks' warm-ups leave in; tiers as in the run `first`.
 
     Their times count from when all began, so that they can be laid side by side.
     """
     names = [tier.name for tier in first.trace.metadata.tiers]
-    found = Operations(is_exact)
+    found = RankOperations(is_exact)
     for part in parts:
         if part.run is None or not (part.folder / OPS_FILE).is_file():
             continue
@@ -86,7 +86,7 @@ def _numbers(array: Any) -> Any:
 
 
 def _take(
-    found: Operations,
+    found: RankOperations,
     rows: dict[str, Any],
     part: PartRun,
     timed: set[tuple[str, str]],

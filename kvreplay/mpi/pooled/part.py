@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from kvreplay.config.warmup import Warmup, parse_warmup
-from kvreplay.mpi.pooled.files import Told
+from kvreplay.mpi.pooled.files import RankReport
 from kvtrace.core.run.run_file import OPS_FILE, RunFile
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import open_table
@@ -23,7 +23,7 @@ class PartRun:
     folder: Path
     run: RunFile | None
     """Null if it left none, or had nothing to replay."""
-    told: Told | None
+    told: RankReport | None
     """Null if it did not come to its end."""
     trouble: str | None = None
     """Why what it left cannot be read."""

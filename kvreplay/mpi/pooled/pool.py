@@ -19,8 +19,8 @@ from kvreplay.mpi.pooled.operations import read_operations
 from kvreplay.mpi.pooled.part import PartRun
 from kvreplay.mpi.pooled.verdict import pooled_verdict, straggler
 from kvreplay.result.journal import is_unrecovered
+from kvreplay.run.finished import Interrupted
 from kvreplay.run.recover import recover
-from kvreplay.run.run import Interrupted
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost

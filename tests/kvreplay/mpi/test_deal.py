@@ -10,7 +10,7 @@ import pytest
 from conftest import trace_meta, write_trace
 
 from kvreplay.mpi.dealt.by import Deal, parse_deal
-from kvreplay.mpi.dealt.deal import Asked, Part, deal
+from kvreplay.mpi.dealt.deal import DealAsked, Part, deal
 from kvreplay.plan.plan import compile_window
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit, parse_limit
@@ -26,7 +26,7 @@ def row(op: str, obj: int, request: int | None = None, *, tier: int = 2, ts: int
 
 def dealt(tmp_path: Path, rows: list[Row], ranks: int, by: Deal | None = None, **asked: Any) -> list[Part]:
     trace = write_trace(tmp_path / "t.parquet", rows)
-    how = Asked(by, ranks, asked.pop("limit", Limit()), frozenset({0, 1, 2}), **asked)
+    how = DealAsked(by, ranks, asked.pop("limit", Limit()), frozenset({0, 1, 2}), **asked)
     return [deal(trace, how, rank, tmp_path / f"rank-{rank:04d}.parquet") for rank in range(ranks)]
 
 
@@ -135,7 +135,7 @@ def test_sessions_are_users_where_the_requests_table_tells(tmp_path):
     with create(tmp_path / "r.parquet", REQUESTS, trace_meta(REQUESTS)) as out:
         out.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
     first, second = dealt(tmp_path, rows, 2, Deal.USER, requests=tmp_path / "r.parquet")
-    # Session 7, session 8, then request 3 by itself.
+    # RankSession 7, session 8, then request 3 by itself.
     assert [r[7] for r in rows_of(first)] == [0, 2, 3, 5]
     assert [r[7] for r in rows_of(second)] == [1, 4]
     assert first.note.dealt == 3
@@ -175,7 +175,7 @@ def test_nodes_are_dealt_by_themselves_where_there_are_several(tmp_path):
         batch = table.combine_chunks().to_batches()[0]
         arrays = [*batch.columns, nodes]
         out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(TRACE, ("node",))))
-    asked = Asked(None, 2, Limit(), frozenset({2}))
+    asked = DealAsked(None, 2, Limit(), frozenset({2}))
     parts = [deal(trace, asked, rank, tmp_path / f"rank-{rank}.parquet") for rank in range(2)]
     assert parts[0].note.by == "node"
     assert parts[0].note.dealt == 3

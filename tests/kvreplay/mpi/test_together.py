@@ -20,7 +20,7 @@ from kvreplay.mpi.places import target_of
 from kvreplay.mpi.pooled.files import RANKS_FILE
 from kvreplay.mpi.pooled.times import ERROR, Times
 from kvreplay.result.pace import distribution
-from kvreplay.run.run import FinishedRun
+from kvreplay.run.finished import FinishedRun
 from kvreplay.run.sweep import sweep
 from kvreplay.run.trials import run_trials
 from kvreplay.tiers.host import is_on_drive
@@ -137,6 +137,7 @@ def test_a_rank_has_a_folder_a_file_or_a_device_of_its_own(tmp_path):
     assert target_of("nvme", str(drive), 2, hosts) == str(drive / "rank-0002")
     assert (drive / "rank-0002").is_dir()
     assert target_of("nvme", f"{drive}/f.dat", 1, hosts) == f"{drive}/f.rank-0001.dat"
+    assert target_of("s3", "s3://bucket/prefix/", 1, hosts) == "s3://bucket/prefix/rank-0001"
     assert target_of("nvme", "/dev/nvme{local}n1", 2, hosts) == "/dev/nvme1n1"
     assert target_of("nvme", f"{drive}/{{rank}}", 2, hosts) == f"{drive}/2"
     with pytest.raises(DeviceError, match="is a system path"):

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from object_runs import environment, object_run, row
+from object_runs import environment, lines_of, object_run, row
 from stores import BUCKET, KEY, SECRET, Stub, free_port, stub
 
 from kvreplay.tiers.objects import client
@@ -65,7 +65,7 @@ def test_objects_in_many_buffers_fill_the_queue_as_well(tmp_path, store):
 
 
 def test_refusals_are_counted_and_the_operations_that_were_asked_again_named(tmp_path, store):
-    """The first PUTs of seven objects are refused: they are done when asked for again, and rows have the retries."""
+    """The first PUTs of seven objects are refused: they go when asked again, and the rows have the retries."""
     twice = [0, 2, 2, 1, 2, 0, 1, 1, 1]
     left = {f"{obj:016x}.kv": times for obj, times in enumerate(twice)}
 
@@ -147,7 +147,7 @@ def test_a_store_that_does_not_answer_is_one_line(tmp_path):
     done = object_run(tmp_path, [row("write", 0, 100)], urls=(f"http://127.0.0.1:{free_port()}",))
     assert done.returncode == 4
     assert "not listening" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert len(lines_of(done)) == 1
 
 
 def test_an_object_that_grows_is_refused(tmp_path, store):

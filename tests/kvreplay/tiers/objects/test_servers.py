@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
-from object_runs import MIB, environment, in_store, object_run, row
+from object_runs import MIB, environment, in_store, lines_of, object_run, row
 from stores import BUCKET, KEY, SECRET, SERVERS
 
 from kvtrace.core.schema import OPS
@@ -20,10 +20,15 @@ s3dlio = pytest.importorskip("s3dlio", reason="s3dlio is not installed (pip inst
 
 
 @pytest.fixture(scope="module", params=SERVERS)
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def store_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as store:
         in_store(store.url, f"s3dlio.create_bucket('s3://{BUCKET}')")
         yield store.url
+
+
+@pytest.fixture
+def url(store_server: str) -> str:
+    return store_server
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +109,7 @@ def test_a_prefix_of_others_is_refused_and_left_alone(tmp_path, url):
         refused = object_run(tmp_path, [row("write", 0, 100)], urls=(url,), target=f"{BUCKET}/{prefix}")
         assert refused.returncode == 4
         assert f"s3://{BUCKET}/{prefix} is not empty" in refused.stderr
-        assert len(refused.stderr.splitlines()) == 1
+        assert len(lines_of(refused)) == 1
     done = object_run(tmp_path, [row("write", 0, 100)], "--destroy-data", urls=(url,), target=f"{BUCKET}/others/a")
     assert done.returncode == 0, done.stderr
     assert keys(url, "others") == ["others/a/model.bin"]
@@ -122,7 +127,7 @@ def test_a_bucket_that_is_not_there_is_one_line(tmp_path, url):
     refused = object_run(tmp_path, [row("write", 0, 100)], urls=(url,), target="no-such-bucket/a")
     assert refused.returncode == 4
     assert "make the bucket first" in refused.stderr
-    assert len(refused.stderr.splitlines()) == 1
+    assert len(lines_of(refused)) == 1
 
 
 def test_no_secret_is_in_anything_that_is_written_or_said(tmp_path, url):
