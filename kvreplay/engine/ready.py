@@ -1,21 +1,14 @@
-"""Which rows are ready: their barriers are met, and they become operations under way ("flights"); compiled.
+"""Which rows are ready: they wait for no other, and become operations under way ("flights"); compiled.
 
 And what those wait for that do not go.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
-from kvreplay.engine.filling.ahead import look_at_next
 from kvreplay.engine.tables import (
-    BARRIER_KINDS,
     FLIGHT_BITS,
     MOST_FLIGHTS,
     NONE,
-    barriers_at,
     count_of,
     flights_at,
     heap_item,
@@ -27,8 +20,12 @@ from kvreplay.engine.tables import (
     stack_put,
     stack_take,
 )
+from kvreplay.engine.waiting.groups import enter, leave
 from kvreplay.plan.plan import DELETE, WRITE
 from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s
+
+_LOOK_ROWS = 256
+"""Rows that are looked at before anything else is: some microseconds, by which a time stamp may come late."""
 
 
 @inner
@@ -146,12 +143,11 @@ def _admit(address: int, row: int) -> None:
             heap_push(job.to_fill, entry_of(row, number))
         else:
             offer(address, number)
-    look_at_next(address, row)
 
 
 @inner
 def _end_unready(address: int, number: int) -> None:
-    """Let an operation go on whose data was made before its barriers were met, or some of it."""
+    """Let an operation go on whose data was made while it still waited, or some of it."""
     job = job_at(address)
     flight = flights_at(job.flights)[number]
     flight.is_unready = False
@@ -203,13 +199,12 @@ def advance(address: int) -> None:
     job = job_at(address)
     while count_of(job.ready) and count_of(job.free_flights):
         _admit(address, heap_pop(job.ready))
-    unmet, ahead = int8s(job.unmet), 2 * job.slots
-    while (
-        job.cursor < job.rows and count_of(job.to_start) + count_of(job.to_fill) < ahead and count_of(job.free_flights)
-    ):
-        if unmet[job.cursor] == 0:
+    ahead, last = 2 * job.slots, min(job.rows, job.cursor + _LOOK_ROWS)
+    while job.cursor < last and count_of(job.to_start) + count_of(job.to_fill) < ahead and count_of(job.free_flights):
+        if enter(address, job.cursor):
             _admit(address, job.cursor)
         job.cursor += 1
+    job.is_looking = job.cursor == last < job.rows
 
 
 @holding
@@ -220,31 +215,7 @@ def done(address: int, number: int, now: int) -> None:
     job.in_flight -= 1
     job.completed += 1
     stack_put(job.free_flights, number)
-    for kind in range(BARRIER_KINDS):
-        barrier: Any = barriers_at(job.barriers)[kind]
-        group = int32s(barrier.group)[row]
-        if group < 0:
-            continue
-        remaining = int32s(barrier.remaining)
-        remaining[group] -= 1
-        if remaining[group] == 0 and int8s(barrier.continues)[group]:
-            starts, members = int32s(barrier.starts), int32s(barrier.members)
-            for i in range(starts[group + 1], starts[group + 2]):
-                _release(address, np.int64(members[i]), now)
-
-
-@inner
-def _release(address: int, row: int, now: int) -> None:
-    """Note that a row has to wait for one group less."""
-    job = job_at(address)
-    unmet = int8s(job.unmet)
-    unmet[row] -= 1
-    if unmet[row] == 0:
-        if job.ready_ns:
-            int64s(job.ready_ns)[row] = now
-        # Rows that the cursor has not reached are found when it gets there.
-        if row < job.cursor:
-            heap_push(job.ready, row)
+    leave(address, row, now)
 
 
 @inner

@@ -1,8 +1,8 @@
 """Which piece of which operation may be submitted next: a state machine without clock, threads or I/O.
 
-Rows go in trace order as far as their barriers allow. A write is offered only when its data lies in a buffer
+Rows go in trace order as far as their chains allow. A write is offered only when its data lies in a buffer
 (what `ahead` buffers hold, if it is longer), so that generation is not in an operation's latency. Some buffers may
-hold data of rows that are next in a chain, all others belong to rows whose barriers are met, and one is always left
+hold data of rows that are next in a chain, all others belong to rows that wait for no other, and one is always left
 for a write that has started: so there is always something that can go on. The machine itself is compiled, in `order`;
 this is its form for Python.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from kvreplay.data.buffers import early_fills, fills_ahead, pieces_a_fill
 from kvreplay.engine import order, ready
 from kvreplay.engine.job import Flight, Job
-from kvreplay.engine.tables import ANSWER, BARRIER, FILL, FLIGHT, MOST_FLIGHTS, NONE, Tables
+from kvreplay.engine.tables import ANSWER, CHAIN, FILL, FLIGHT, GROUP, MOST_FLIGHTS, NONE, Tables
 from kvreplay.plan.plan import Plan
 from kvreplay.tiers.placement.hints import placing
 from kvreplay.tiers.tier import on_ring
@@ -102,13 +102,14 @@ class Schedule:
         self._job = job = tables.job
         job.rows, job.depth, job.ahead, job.io_bytes = self.rows, depth, ahead, io_bytes
         both = ahead if early is None else min(early, ahead)
-        has_chains = any(b.continues.any() for b in plan.barriers)
+        links = [np.ascontiguousarray(of_kind) for of_kind in (plan.stage_links, plan.object_links)]
+        has_chains = any((of_kind > 0).any() for of_kind in links)
         job.prepared_most = both // _PREPARED_PART if has_chains else 0
         job.early, job.early_or_prepared = both - job.prepared_most, both
         job.pieces_a_fill, job.slots, job.flights_size = pieces_a_fill, self.slots, flights
         self._streams: Any = plan.stream if any(write_streams) else None
         self._write_streams = write_streams
-        self._take_rows(plan, due_ns, ready_ns)
+        self._take_rows(plan, links, due_ns, ready_ns)
         job.moves, job.paddings = tables.at(np.array(moves, np.int64)), tables.at(np.array(paddings, np.int64))
         job.write_streams = 0 if self._streams is None else tables.at(np.array(write_streams, np.int64))
         job.rooms = tables.at(np.array([True] * len(moves) if rooms is None else rooms, np.int64))
@@ -130,7 +131,7 @@ class Schedule:
         self._address = tables.address
         self._flights: dict[int, Flight] = {}
 
-    def _take_rows(self, plan: Plan, due_ns: Any, ready_ns: Any) -> None:
+    def _take_rows(self, plan: Plan, links: Sequence[Any], due_ns: Any, ready_ns: Any) -> None:
         """Let compiled code see the rows of `plan` and what they wait for, and have heaps for them."""
         tables, job = self.tables, self._job
         for name in ("op", "tier", "object_id", "offset", "length", "version"):
@@ -142,18 +143,16 @@ class Schedule:
         ):
             setattr(job, name, 0 if column is None else tables.at(np.ascontiguousarray(column)))
         job.ready_ns = 0 if ready_ns is None else tables.at(ready_ns)
-        job.unmet = tables.at(plan.unmet.astype(np.int8))
+        job.unmet = tables.at(np.empty(self.rows, np.int8))
         job.prepared = tables.at(np.zeros(self.rows, np.int32))
         # Memory that is not touched is not taken: of heaps and flights, few places are used at a time.
         for name in ("ready", "to_prepare"):
             setattr(job, name, tables.numbers(np.empty(self.rows, np.int64), 0))
         for name in ("to_fill", "to_start", "hungry", "making", "to_room", "bulk_hungry"):
             setattr(job, name, tables.numbers(np.empty(job.flights_size, np.int64), 0))
-        barriers = [
-            (b.group, b.members, b.starts, np.diff(b.starts).astype(np.int32), b.continues.copy())
-            for b in plan.barriers
-        ]
-        job.barriers = tables.at(np.array([tuple(map(tables.at, arrays)) for arrays in barriers], BARRIER))
+        chains = [(of_kind, np.empty(self.rows, np.int32), np.empty(self.rows, np.int32)) for of_kind in links]
+        job.chains = tables.at(np.array([tuple(map(tables.at, arrays)) for arrays in chains], CHAIN))
+        job.groups, job.free_group = tables.at(np.empty(len(chains) * self.rows, GROUP)), NONE
 
     @classmethod
     def of(cls, job: Job, depth: int, io_bytes: int) -> Self:

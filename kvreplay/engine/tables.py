@@ -18,7 +18,7 @@ NONE = -1
 FLIGHT_BITS = 22
 MOST_FLIGHTS = 1 << FLIGHT_BITS
 """Operations under way at most: in heaps, one is its row, then its number among them."""
-BARRIER_KINDS = 2
+CHAIN_KINDS = 2
 BY_OTHERS, HERE, HERE_WITH_ROOM = range(3)
 """Who makes a tier's data, if its buffer is short: threads, or who submits, who may have to make room first."""
 
@@ -31,7 +31,9 @@ def record(integers: str, booleans: str = "") -> np.dtype[Any]:
 
 JOB = record(
     # Addresses of columns of the plan; `due` and `ready_ns` are 0 in a closed loop, `bulk` where no row is.
-    "op tier object_id offset length version unmet due ready_ns bulk "
+    "op tier object_id offset length version due ready_ns bulk "
+    # Address of how many groups each row waits for that the cursor has passed.
+    "unmet "
     # Address of int32 a row, the stream of a write (-1: none), and of int64 a tier, how many of them a request may
     # name; 0 and 0 where nothing is placed.
     "stream write_streams "
@@ -40,7 +42,9 @@ JOB = record(
     # Address: by row, the operation (its number and 1) whose data is made before it may go, or 0.
     "prepared "
     # Addresses of records.
-    "barriers flights fills answer mail lanes "
+    "chains groups flights fills answer mail lanes "
+    # Groups that were ever in use, and the first of those that are free again.
+    "groups_used free_group "
     # Addresses of stacks of free numbers, and of how many pieces each buffer of data still serves.
     "free_flights free_slots held "
     # Addresses of heaps: rows that wait no more, operations that lack data, may start, or started short of data; those
@@ -58,13 +62,24 @@ JOB = record(
     "rows depth ahead early io_bytes pieces_a_fill slots cursor completed in_flight short_starts "
     # Pieces of lanes that may go.
     "available",
-    "is_stopped",
+    # Whether all rows that were looked at wait, and there are others.
+    "is_stopped is_looking",
 )
 """What `order` works on."""
 LIST = record("count items least")
 """A stack or a heap of numbers: how many there are, the address of the first; in a stack, the fewest there were yet."""
-BARRIER = record("group members starts remaining continues")
-"""One kind of barrier: the addresses of a plan's `Barriers`, and of how many of each group have not completed."""
+CHAIN = record("links groups waiting")
+"""One kind of chain: the addresses of a plan's links, of each row's group, and of the next row that waits with it."""
+GROUP = np.dtype(
+    [("left", "i4"), ("waiting", "i4"), ("follower", "i4"), ("state", "i4"), ("opened_ns", "i8"), ("done_ns", "i8")]
+)
+"""Rows of a chain that may run together: how many have not completed; the first that waits for it to be opened, and
+the group after it, or NONE; when it was opened by the one before it, and when all that had come had completed.
+
+Of those that are free, `follower` is the next one.
+"""
+CLOSED, NEXT, OPEN = range(3)
+"""States of a group: NEXT is one whose predecessor is open."""
 FLIGHT = record(
     "row op first end needed_end pieces "
     # Pieces whose data is made, asked for, submitted; pieces out (all those of a lane are one).
@@ -84,8 +99,8 @@ FLIGHT = record(
 A lane is one whose pieces compiled code submits; it is `is_own` if compiled code finishes with it, too, and `is_file`
 if it is all there is to do on an object's own file: `file` is then its place in the ring. The pieces of one that is
 copied go to the threads that copy, and take no place of the queue. One that `is_bulk` saves or restores a checkpoint;
-it `is_waiting` in the heap of those that want data. One that `is_unready` has its data made before its barriers are
-met, and gets room for its object, which it `lacks_room`, afterwards.
+it `is_waiting` in the heap of those that want data. One that `is_unready` has its data made while it still
+waits, and gets room for its object, which it `lacks_room`, afterwards.
 """
 FILL = record("flight piece end at next")
 """A buffer of data: whose it is, its next piece and the one after its last, where the next begins, the next buffer."""
@@ -148,7 +163,7 @@ BAD = record("flight start length result")
 
 job_at, lanes_at, mail_at, answer_at, list_at = (record_at(kind) for kind in (JOB, LANES, MAIL, ANSWER, LIST))
 asked_at = record_at(ASKED)
-flights_at, fills_at, barriers_at = (array_at(kind) for kind in (FLIGHT, FILL, BARRIER))
+flights_at, fills_at, chains_at, groups_at = (array_at(kind) for kind in (FLIGHT, FILL, CHAIN, GROUP))
 asked_ring_at, tokens_at, others_at, bad_at = (array_at(kind) for kind in (ASKED, TOKEN, OTHER, BAD))
 
 

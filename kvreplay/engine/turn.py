@@ -244,6 +244,8 @@ def rest_of(address: int, now: int, until: int) -> int:
         due = fill_due(address, now)
         if due != NONE:
             rest = min(rest, due - now)
+        if job.is_looking:
+            return 0
     return max(0, rest)
 
 
@@ -280,6 +282,8 @@ def next_turn(address: int, until: int) -> int:
         for due in (next_due(address, now), fill_due(address, now)):
             if due != NONE:
                 until = min(until, due)
+        if job.is_looking:
+            return now
     return until
 
 

@@ -6,29 +6,36 @@ A planned row takes about 60 bytes, 80 in an open loop, and 95 for a moment whil
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvreplay.plan.barriers import ALONE, Barriers, dense
+import numpy as np
+
+from kvreplay.plan.ahead import ahead
+from kvreplay.plan.chains import ALONE, chain, dense, first_fall
+from kvreplay.plan.intake import Intake, keep
 from kvreplay.plan.repeat import Repeated
 from kvreplay.plan.residency import Residency, trace_residency
-from kvreplay.plan.versions import versions
+from kvreplay.plan.versions import among, versions
 from kvtrace.core.compiled import compile_announced
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit
-from kvtrace.core.schema import TRACE, Phase, enum_code
+from kvtrace.core.schema import Phase
 from kvtrace.core.tables import Reader
 
 READ, WRITE, DELETE = 0, 1, 2
 """The codes of `op`, in the order of the contract's closed set."""
-COLUMNS = ("ts_ns", "op", "tier", "phase", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
-MAX_OBJECT_ID = 2**31 - 2
 _ROWS_AT_FIRST = 1 << 20
 """Room that is made if a limit may end the trace at any row."""
-_BULK_PHASES = [enum_code(TRACE, "phase", p) for p in (Phase.SAVE, Phase.RESTORE)]
-_KEPT = {"op": "int8", "tier": "int8", "phase": "int8", "object_id": "int32", "stage": "int32", "stream": "int32"}
-"""What is kept narrower than 64 bits while a trace is compiled; its values have been checked to fit."""
+ROW_COLUMNS = (
+    "row", "ts_ns", "op", "tier", "object_id", "offset", "length", "version", "stage_links", "object_links",
+)  # fmt: skip
+"""What a plan holds of each row."""
+_IS_BULK = among(Phase.SAVE, Phase.RESTORE)
+_LABELS = np.array([0, ALONE, ALONE], np.int8)
+"""Of an object's rows, by operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +58,10 @@ class Plan:
     """int64: bytes of the object."""
     version: Any
     """int32: which content a write gives the object: a new one, unless it copies from another replayed tier."""
-    unmet: Any
-    """uint8: how many barriers it waits for."""
-    barriers: tuple[Barriers, ...]
+    stage_links: Any
+    """int32: where the row before it in its request's chain of stages stands, as `chains` says."""
+    object_links: Any
+    """int32: the same in its object's, whatever the tiers: reads may run together, any other pair keeps its order."""
     alignments: Any
     """int64 a tier: to what its offsets and ends are padded."""
     stream: Any = None
@@ -67,9 +75,7 @@ class Plan:
     @property
     def nbytes(self) -> int:
         """The bytes that the arrays take."""
-        names = ["row", "ts_ns", "op", "tier", "object_id", "offset", "length", "version", "unmet"]
-        parts = [a for b in self.barriers for a in (b.group, b.members, b.starts, b.continues)]
-        return sum(int(a.nbytes) for a in (*(getattr(self, name) for name in names), *parts))
+        return sum(int(getattr(self, name).nbytes) for name in ROW_COLUMNS)
 
     def start(self, rows: Any) -> Any:
         """Return int64 for each of `rows`: the first byte asked of the tier, aligned downwards."""
@@ -114,13 +120,14 @@ def compile_window(
     rows_at_first = reader.meta.rows or 0
     if limit != Limit():
         rows_at_first = min(rows_at_first, _ROWS_AT_FIRST if limit.rows is None else limit.rows)
-    taken = _Intake(reader, path, alignments, limit, rows_at_first)
-    for batch in reader.batches(taken.names):
-        taken.take(batch)
-        if check_rows is not None:
-            check_rows(taken.taken)
-        if taken.is_full:
-            break
+    taken = Intake(reader, path, alignments, limit, rows_at_first)
+    with compile_announced(), closing(ahead(reader.batches(taken.names))) as batches:
+        for batch in batches:
+            taken.take(batch)
+            if check_rows is not None:
+                check_rows(taken.taken)
+            if taken.is_full:
+                break
     rows = taken.columns()
     _check_named(rows, shared or {}, path)
     padding = [alignments.get(i, 1) for i in range(len(reader.meta.tiers))]
@@ -139,15 +146,12 @@ def compile_window(
         )
     absent = int(residency.absent_delete.sum())
     if absent:
-        kept = ~residency.absent_delete
-        rows = {name: rows.pop(name)[kept] for name in list(rows)}
+        rows = keep(rows, ~residency.absent_delete)
     plan = build_plan(rows, padding, path)
     return TraceWindow(plan, residency, taken.rows, not taken.is_full, taken.last_ns, taken.skipped, absent)
 
 
 def _check_named(rows: dict[str, Any], shared: Mapping[int, tuple[Any, int]], path: Path) -> None:
-    import numpy as np
-
     for tier, (drive_of, _) in shared.items():
         unnamed = (rows["tier"] == tier) & (rows["object_id"] >= len(drive_of))
         if unnamed.any():
@@ -160,128 +164,42 @@ def _check_named(rows: dict[str, Any], shared: Mapping[int, tuple[Any, int]], pa
             )
 
 
-class _Intake:
-    """Takes batches of a trace, checks them, and keeps the rows that are to be replayed."""
-
-    def __init__(self, reader: Reader, path: Path, alignments: dict[int, int], limit: Limit, rows: int) -> None:
-        import numpy as np
-
-        tiers, self.names = len(reader.meta.tiers), COLUMNS + ("stream",) * ("stream" in reader.extras)
-        # As long as they are thought to get: memory that is not touched is not taken.
-        self._columns = {name: np.empty(rows, _KEPT.get(name, np.int64)) for name in ("row", *self.names)}
-        self.taken = 0
-        self.rows, self.last_ns, self.moved_bytes, self.is_full = 0, 0, 0, False
-        self.skipped: dict[int, int] = {}
-        self._path, self._tiers, self._limit = path, tiers, limit
-        self._has_target = np.array([i in alignments for i in range(tiers)], dtype=bool)
-
-    def columns(self) -> dict[str, Any]:
-        """Return the rows that were taken, as numpy columns with nulls as -1; once."""
-        return {name: self._columns.pop(name)[: self.taken] for name in list(self._columns)}
-
-    def take(self, batch: Any) -> None:
-        """Take the rows of `batch` that are to be replayed."""
-        import numpy as np
-
-        values = {name: _numbers(batch.column(name)) for name in self.names}
-        self._check(values)
-        wanted = self._has_target[values["tier"]]
-        count = self._admitted(values, wanted)
-        values["row"] = np.arange(self.rows, self.rows + len(wanted), dtype=np.int64)
-        if count:
-            self.last_ns = int(values["ts_ns"][count - 1])
-        for tier, rows in enumerate(np.bincount(values["tier"][:count][~wanted[:count]], minlength=self._tiers)):
-            if rows:
-                self.skipped[tier] = self.skipped.get(tier, 0) + int(rows)
-        self.rows += count
-        self.is_full = self.is_full or count < len(wanted)
-        kept = np.flatnonzero(wanted[:count])
-        start, self.taken = self.taken, self.taken + len(kept)
-        for name, values_ in values.items():
-            if self.taken > len(self._columns[name]):
-                more = np.empty(max(len(kept), len(self._columns[name])), self._columns[name].dtype)
-                self._columns[name] = np.concatenate([self._columns[name], more])
-            self._columns[name][start : self.taken] = values_[kept]
-
-    def _admitted(self, values: dict[str, Any], wanted: Any) -> int:
-        import numpy as np
-
-        count, limit = len(wanted), self._limit
-        if limit.rows is not None:
-            count = min(count, limit.rows - self.rows)
-        elif limit.span_ns is not None:
-            count = int(np.searchsorted(values["ts_ns"], limit.span_ns))
-        elif limit.moved_bytes is not None:
-            moved = np.where(wanted & (values["op"] != DELETE), values["length_bytes"], 0)
-            total = self.moved_bytes + np.cumsum(moved)
-            count = int(np.searchsorted(total, limit.moved_bytes, side="right"))
-            self.moved_bytes = int(total[-1]) if len(total) else self.moved_bytes
-        return count
-
-    def _check(self, values: dict[str, Any]) -> None:
-        import numpy as np
-
-        def fault(bad: Any, column: str, message: str) -> None:
-            if bad.any():
-                at = int(np.argmax(bad))
-                raise TraceError(f"{values[column][at]}: {message}", path=self._path, row=self.rows + at, column=column)
-
-        fault(values["object_id"] > MAX_OBJECT_ID, "object_id", f"an object id is at most {MAX_OBJECT_ID}")
-        late = np.append(self.last_ns, values["ts_ns"][:-1]) > values["ts_ns"]
-        fault(late, "ts_ns", "earlier than the row before it; run kvtrace validate on this trace")
-
-
-def _numbers(array: Any) -> Any:
-    import numpy as np
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(array.type):
-        array = array.indices
-    return array.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-
-
 def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
     """Return the plan of `rows` (numpy columns, nulls as -1), with what each must wait for.
 
     `version` among them is taken as it is; without `phase`, no write is a copy.
     """
-    import numpy as np
-
-    op, object_id = rows["op"].astype(np.int8), rows["object_id"]
-    tier, stage, request = rows["tier"].astype(np.int8), rows.pop("stage"), rows.pop("request_id")
+    op, object_id = rows["op"].astype(np.int8, copy=False), rows["object_id"].astype(np.int32, copy=False)
+    tier, stage, request = rows["tier"].astype(np.int8, copy=False), rows.pop("stage"), rows.pop("request_id")
     with compile_announced():
-        stages = Barriers.build(np.where(stage < 0, -1, request), stage)
+        requests = dense(np.where(stage < 0, -1, request))
+        stages = chain(requests.numbers, stage, count=requests.count)
         _check_stages(stages, stage, request, rows["row"], path)
-        del stage, request
-        # Reads of an object may run together; any other pair on it keeps its order, in whatever tiers they are.
+        del stage, request, requests
         objects = dense(object_id)
-        hazards = Barriers.build(objects.numbers, np.where(op == READ, np.int32(0), np.int32(ALONE)))
+        hazards = chain(objects.numbers, _LABELS[op], count=objects.count)
         version = rows["version"] if "version" in rows else versions(op, tier, objects, rows.get("phase"))
-    bulk = np.isin(rows.pop("phase", np.zeros(0)), _BULK_PHASES)
+    bulk = _IS_BULK[rows.pop("phase", np.zeros(0, np.int8))]
     return Plan(
         row=rows["row"],
         ts_ns=rows["ts_ns"],
         op=op,
         tier=tier,
-        object_id=object_id.astype(np.int32),
+        object_id=object_id,
         offset=rows["offset_bytes"],
         length=rows["length_bytes"],
-        version=version.astype(np.int32),
-        unmet=stages.waits() + hazards.waits(),
-        barriers=(stages, hazards),
+        version=version.astype(np.int32, copy=False),
+        stage_links=stages,
+        object_links=hazards,
         alignments=np.array(alignments, np.int64),
         stream=rows.get("stream"),
         bulk=bulk if bulk.any() else None,
     )
 
 
-def _check_stages(stages: Barriers, stage: Any, request: Any, row: Any, path: Path) -> None:
-    import numpy as np
-
-    first = stages.members[stages.starts[:-1]]
-    falls = np.append((stage[first[:-1]] > stage[first[1:]]) & (stages.continues[:-1] == 1), False)
-    if falls.any():
-        at = int(first[int(np.argmax(falls)) + 1])
+def _check_stages(links: Any, stage: Any, request: Any, row: Any, path: Path) -> None:
+    at = first_fall(links, stage)
+    if at is not None:
         raise TraceError(
             f"{stage[at]}: request {request[at]} was in a later stage before; run kvtrace validate on this trace",
             path=path,
@@ -290,24 +208,23 @@ def _check_stages(stages: Barriers, stage: Any, request: Any, row: Any, path: Pa
         )
 
 
-def populate_plan(residency: Residency, alignments: dict[int, int], path: Path) -> Plan:
-    """Return a plan that writes what the replayed window reads but never wrote.
+def populate_plan(residency: Residency, alignments: dict[int, int], path: Path, wanted: Any = slice(None)) -> Plan:
+    """Return a plan that writes what the replayed window reads but never wrote, or those `wanted` (bool) of it.
 
     Its version is 0 in every tier, which only a copy of it has in the window.
     """
-    import numpy as np
-
-    count = len(residency.populate_object)
+    objects = residency.populate_object[wanted]
+    count = len(objects)
     zeros, none = np.zeros(count, np.int64), np.full(count, -1, np.int64)
-    tier = residency.populate_tier.astype(np.int64)
+    tier = residency.populate_tier[wanted].astype(np.int64)
     rows = {
         "row": np.arange(count, dtype=np.int64),
         "ts_ns": zeros,
         "op": np.full(count, WRITE, np.int64),
         "tier": tier,
-        "object_id": residency.populate_object,
+        "object_id": objects,
         "offset_bytes": zeros,
-        "length_bytes": residency.populate_bytes,
+        "length_bytes": residency.populate_bytes[wanted],
         "request_id": none,
         "stage": none,
         "version": zeros,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvreplay.plan.intake import keep
 from kvreplay.plan.residency import DELETE_CODE, trace_residency
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import Table
@@ -93,7 +94,7 @@ class Repeated:
                 # The last that is done with it in a repeat.
                 needed.remove(key)
                 kept[row :: first.stop] = op[row] != DELETE_CODE
-        return rows if kept.all() else {name: rows.pop(name)[kept] for name in list(rows)}
+        return rows if kept.all() else keep(rows, kept)
 
 
 def _first(reader: Reader, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kvreplay.plan.barriers import dense
+from kvreplay.plan.chains import dense
 from kvtrace.core.compiled import compile_announced, njit
 from kvtrace.core.schema import TRACE, enum_code
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvreplay.plan.barriers import Dense
+import numpy as np
+
+from kvreplay.plan.chains import Dense
 from kvtrace.core.compiled import njit
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
 
 WRITE, DELETE = enum_code(TRACE, "op", Op.WRITE), enum_code(TRACE, "op", Op.DELETE)
-_COPY_PHASES = [enum_code(TRACE, "phase", p) for p in (Phase.PROMOTE, Phase.STORE, Phase.DEMOTE)]
+
+
+def among(*phases: Phase) -> Any:
+    """Return bool a phase's code: whether it is one of `phases`."""
+    return np.isin(np.arange(len(Phase)), [enum_code(TRACE, "phase", phase) for phase in phases])
+
+
+_COPIES = among(Phase.PROMOTE, Phase.STORE, Phase.DEMOTE)
+"""By phase: whether a write of it copies what another tier holds."""
 
 
 def versions(op: Any, tier: Any, objects: Dense, phase: Any) -> Any:
@@ -18,9 +28,7 @@ def versions(op: Any, tier: Any, objects: Dense, phase: Any) -> Any:
     A demotion, a promotion or a write-through moves what another tier holds: if that tier is replayed and touched the
     object last, the write has the object's newest version; 0 is what was there before the run.
     """
-    import numpy as np
-
-    copies = np.zeros(len(op), bool) if phase is None else np.isin(phase, _COPY_PHASES)
+    copies = np.zeros(len(op), bool) if phase is None else _COPIES[phase]
     version = np.zeros(len(op), np.int32)
     newest, touched = np.zeros(objects.count, np.int32), np.full(objects.count, -1, np.int8)
     _count_versions(op, tier, objects.numbers, copies, newest, touched, version)

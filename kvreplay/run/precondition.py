@@ -176,30 +176,3 @@ class BulkWriter:
         if done != len(block):
             raise OSError(5, "the device takes no more bytes")
         return done
-
-
-def lay_out(
-    fd: int,
-    parts: Sequence[tuple[int, int]],
-    threads: int,
-    fill: Fill,
-    stream: int,
-    *,
-    interrupted: Callable[[], str | None],
-    progress: Callable[[float], None],
-) -> int:
-    """Write `parts` (start, length) once, in their order; return how much was written; OSError if the drive refuses."""
-    done = 0
-    blocks = (
-        (at, min(LAY_OUT_BYTES, start + length - at))
-        for start, length in parts
-        for at in range(start, start + length, LAY_OUT_BYTES)
-    )
-    for more in BulkWriter(fd, threads, fill, stream, interrupted).write(blocks, LAY_OUT_BYTES, 0):
-        done += more
-        progress(done)
-    os.fdatasync(fd)
-    return done
-
-
-LAY_OUT_BYTES = 1 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,11 @@ from kvreplay.config.setting import Setting
 from kvreplay.data.buffers import buffer_bytes, write_slots
 from kvreplay.data.shaping import Fill
 from kvreplay.plan.plan import DELETE
-from kvreplay.run.precondition import lay_out, precondition
+from kvreplay.run.precondition import precondition
 from kvreplay.tiers.devices import smart
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import DeviceCounters, device_counters
-from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import Holding, PlannedTier, Region, StorageTier, Tier, drives_of
-from kvtrace.core.errors import DeviceError
+from kvreplay.tiers.tier import Holding, PlannedTier, StorageTier, Tier, drives_of
 from kvtrace.core.run.run_file import DeviceIo, Preconditioned, Smart
 
 Show = Callable[[str, int], Any]
@@ -105,57 +103,6 @@ def precondition_all(setting: Setting, fill: Fill, interrupted: Interrupted, sho
             drive.note_written(region)
         done.append(found)
     return done
-
-
-def lay_out_all(setting: Setting, fill: Fill, interrupted: Interrupted, show: Show) -> list[tuple[ExtentTier, Region]]:
-    """Write the unwritten parts of preallocated files and devices, but for what will be populated.
-
-    Reads of unwritten blocks would not reach the drive. Returns the drives whose space is written whole as soon as
-    all is populated, and what of it was not.
-
-    Raises:
-        DeviceError: a drive refuses.
-
-    """
-    whole = []
-    for stream, (drive, objects) in enumerate(_populated_drives(setting)):
-        region = drive.unwritten
-        if not region.length:
-            continue
-        parts = drive.unwritten_besides(objects)
-        total = sum(length for _, length in parts)
-        try:
-            with show(f"laying out {drive.name}", total) as progress:
-                # Other data than preconditioning writes.
-                done = lay_out(
-                    region.fd,
-                    parts,
-                    setting.config.depth,
-                    fill,
-                    1000 + stream,
-                    interrupted=interrupted,
-                    progress=progress,
-                )
-        except OSError as error:
-            raise DeviceError(f"{drive.target}: cannot be laid out: {error.strerror or error}") from None
-        drive.written_first_bytes += done
-        if done == total:
-            whole.append((drive, region))
-    return whole
-
-
-def _populated_drives(setting: Setting) -> Iterator[tuple[ExtentTier, Iterator[tuple[int, int]]]]:
-    """Yield each preallocated file or device, and what is written there before the replay: object, bytes."""
-    residency = setting.window.residency
-    for index, tier in enumerate(setting.tiers):
-        if not isinstance(tier, StorageTier):
-            continue
-        here = residency.populate_tier == index
-        objects, lengths = residency.populate_object[here], residency.populate_bytes[here]
-        for at, drive in enumerate(tier.drives):
-            if isinstance(drive, ExtentTier):
-                there = tier.drive_of[objects] == at if isinstance(tier, SeveralDrives) else slice(None)
-                yield drive, zip(objects[there].tolist(), lengths[there].tolist(), strict=True)
 
 
 def read_smart(setting: Setting) -> dict[str, Smart]:

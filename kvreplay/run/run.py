@@ -13,13 +13,15 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, check
 from kvreplay.config.setting import Setting, settle
 from kvreplay.config.warmup import check_warmup
 from kvreplay.data.generate import DataSource, Maker
 from kvreplay.data.verify import named
 from kvreplay.engine.choose import Chosen, check_name, choose
-from kvreplay.engine.job import Driven, IoEngine, Job, Record
+from kvreplay.engine.job import NOT_DONE, Driven, IoEngine, Job, Record
 from kvreplay.plan.plan import populate_plan
 from kvreplay.result import tables as results
 from kvreplay.result.checkpoints import checkpoint_figures
@@ -31,7 +33,8 @@ from kvreplay.result.probed import beside
 from kvreplay.result.requests import served_batch
 from kvreplay.result.tables import series_batch
 from kvreplay.result.traffic import traffic_warnings
-from kvreplay.run.prepare import device_io, lay_out_all, open_tiers, precondition_all, read_devices, read_smart
+from kvreplay.run.lay_out import LaidOut, is_laid_out, lay_out_all
+from kvreplay.run.prepare import device_io, open_tiers, precondition_all, read_devices, read_smart
 from kvreplay.run.runtime import RUNTIME, cut, until, with_repeats
 from kvreplay.run.watch import Watch, Watching
 from kvreplay.tiers.tier import DeviceTier, Tier
@@ -164,11 +167,11 @@ class _Run:
             engine = chosen.engine
             preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
             lay_out_started_ns = monotonic_ns()
-            laid_out = lay_out_all(setting, self.data.unstamped, interrupted, self.show)
+            laid_out = lay_out_all(setting, self.data, interrupted, self.show)
             lay_out_ns = monotonic_ns() - lay_out_started_ns
-            populated, stopped = self._populate(engine, interrupted)
-            for drive, region in laid_out if stopped is None else ():
-                drive.note_written(region)
+            populated, stopped = self._populate(engine, interrupted, laid_out)
+            if stopped is None:
+                laid_out.note_whole()
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             end_probes = stack.enter_context(beside(setting.config, setting.tiers, output))
@@ -237,23 +240,30 @@ class _Run:
         with self.watching(watch), _quiet_interpreter():
             return engine.drive(replace(job, watched=begin), interrupted, note)
 
-    def _populate(self, engine: IoEngine, interrupted: Callable[[], str | None]) -> tuple[Populated, Driven | None]:
-        """Write the objects that the window reads but never writes; return them, and how it was cut short or None."""
+    def _populate(
+        self, engine: IoEngine, interrupted: Callable[[], str | None], laid_out: LaidOut
+    ) -> tuple[Populated, Driven | None]:
+        """Write the objects that the window reads but never writes; return them, and how it was cut short or None.
+
+        Those that were `laid_out` lie there already.
+        """
         setting = self.setting
         residency, tiers = setting.window.residency, setting.tiers
-        moves = [t is not None and not t.is_simulated for t in tiers]
-        if not any(moves[tier] for tier in set(residency.populate_tier.tolist())):
-            return Populated(0, 0, 0), None
-        plan = populate_plan(residency, {i: t.alignment for i, t in enumerate(tiers) if t is not None}, setting.trace)
+        wanted = [t is not None and not (t.is_simulated or is_laid_out(t)) for t in tiers]
+        there = np.array(wanted)[residency.populate_tier]
+        if not there.any():
+            return Populated(laid_out.objects, laid_out.bytes, 0), None
+        alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
+        plan = populate_plan(residency, alignments, setting.trace, there)
         record = Record.empty(len(plan), is_open_loop=False)
         if engine.depth > CLOSED_LOOP_DEPTH and setting.pacer.speed is not None and not _has_gpu(tiers):
             # An open loop's limit is far more than populating needs: its buffers would all be touched.
             engine = self._choose(CLOSED_LOOP_DEPTH).engine
         driven = self._drive(engine, Job(plan, None, tiers, record, self.data.fill), interrupted, "populating")
-        written = [i for i, t in enumerate(plan.tier.tolist()) if moves[t] and record.completed_ns[i] >= 0]
-        populated = Populated(len(written), int(plan.length[written].sum()), driven.wall_ns)
+        done = np.flatnonzero(record.completed_ns != NOT_DONE)
+        objects, moved = laid_out.objects + len(done), laid_out.bytes + int(plan.length[done].sum())
         is_whole = driven.failure is None and driven.completed == len(plan)
-        return populated, None if is_whole else driven
+        return Populated(objects, moved, driven.wall_ns), None if is_whole else driven
 
     def _error(
         self, driven: Driven, summary: Summary, rows: int, *, is_populating: bool, output: Path

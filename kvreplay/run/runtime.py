@@ -12,13 +12,12 @@ from msgspec.structs import replace as replace_fields
 
 from kvreplay.config.setting import Setting
 from kvreplay.engine.job import NOT_DONE, Record
-from kvreplay.plan.plan import Plan
+from kvreplay.plan.plan import ROW_COLUMNS, Plan
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.units import format_duration
 
 RUNTIME = "--runtime"
 """What ended a run that was to end."""
-_COLUMNS = ("row", "ts_ns", "op", "tier", "object_id", "offset", "length", "version", "unmet")
 
 
 def until(interrupted: Callable[[], str | None], runtime_ns: int | None) -> Callable[[], str | None]:
@@ -46,7 +45,7 @@ def cut(setting: Setting, record: Record, due_ns: Any) -> tuple[Setting, Record,
     count = _reached(record) or int(np.searchsorted(plan.row, setting.rows_once))
     if not setting.rows_once or due_ns is not None or count == len(plan):
         return setting, record, due_ns
-    shorter: Plan = replace(plan, **{name: getattr(plan, name)[:count] for name in _COLUMNS})
+    shorter: Plan = replace(plan, **{name: getattr(plan, name)[:count] for name in ROW_COLUMNS})
     window = replace(setting.window, plan=shorter, rows=int(plan.row[count - 1]) + 1)
     kept = Record(record.submitted_ns[:count], record.completed_ns[:count], record.outcome[:count], None)
     return replace(setting, window=window), kept, due_ns

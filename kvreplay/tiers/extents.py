@@ -11,8 +11,8 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -131,27 +131,6 @@ class ExtentTier:
         start = max(self.alignment, self._filled_bytes)
         return Region(self._fd, start, max(0, self._used_bytes - start))
 
-    def unwritten_besides(self, objects: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return start and length of each part of `unwritten` where none of `objects` (id, bytes) will lie.
-
-        They are given their extents now, as far as there is room. The parts go by their starts.
-        """
-        import numpy as np
-
-        taken = []
-        with suppress(OSError):
-            # Where there is no room the write itself will say so.
-            for object_id, length in objects:
-                self.reserve(object_id, length)
-                start = self.ring_extent(object_id)[1]
-                taken.append((start, start + -(-length // self.alignment) * self.alignment))
-        first, end = self.unwritten.start, self.unwritten.start + self.unwritten.length
-        spans: Any = np.array(sorted(taken), np.int64).reshape(-1, 2)
-        starts, ends = np.append(first, spans[:, 1]), np.append(spans[:, 0], end)
-        starts, ends = np.maximum(starts, first), np.minimum(ends, end)
-        found = np.flatnonzero(ends > starts)
-        return list(zip(starts[found].tolist(), (ends - starts)[found].tolist(), strict=True))
-
     def note_written(self, done: Region) -> None:
         """Note that `done` has been written; it counts if it adjoins what was."""
         if done.length and done.start <= max(self.alignment, self._filled_bytes) and not self.is_discarding:
@@ -205,6 +184,11 @@ class ExtentTier:
         elif not self.write_streams:
             why_not = "the kernel offers no write streams there (queue/max_write_streams: FDP, Linux 6.16 or later)"
         return hints.facts(None, 0, why_not) if why_not else hints.facts(hints.STREAMED, self.write_streams)
+
+    def starts(self, objects: Any) -> Any:
+        """Return int64: where each of `objects`, which have their extents, begins."""
+        assert self._space is not None, "the tier is open"
+        return self._space.starts(int(objects.max()) + 1)[objects] if len(objects) else objects
 
     def begin(self, op: int, object_id: int) -> tuple[int, int]:
         """Return the object's extent."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.checkpoint.training import DESCRIPTION, MARKER_BYTES, PRESET, Course, EventKind, Placement, Training
+from kvtrace.checkpoint.training import DESCRIPTION, MARKER_BYTES, PRESET, Course, EventKind, Training, WrittenBy
 from kvtrace.core import metadata
 from kvtrace.core.metadata import Metadata, TierFacts
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, Table, arrow_schema, enum_array, enum_code
@@ -31,7 +31,7 @@ _MARKER = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Saving:
     """A training run whose checkpoints are to be written down."""
 
     training: Training
@@ -65,7 +65,7 @@ class Job:
         }
 
 
-def write(path: Path, job: Job, argv: list[str], progress: Callable[[float], None]) -> Metadata:
+def write(path: Path, job: Saving, argv: list[str], progress: Callable[[float], None]) -> Metadata:
     """Write the trace of `job` to `path`, and its objects table beside it; return the trace's metadata."""
     is_several = job.training.ranks > job.training.ranks_per_node
     extras = ("node",) if is_several else ()
@@ -88,7 +88,7 @@ def write(path: Path, job: Job, argv: list[str], progress: Callable[[float], Non
     return trace.meta
 
 
-def _rows(job: Job) -> Iterator[dict[str, Any]]:
+def _rows(job: Saving) -> Iterator[dict[str, Any]]:
     """Yield the rows of each event, arrays by column."""
     sizes = job.sizes
     ranks = np.concatenate([np.arange(len(shard)) for shard in job.shards.values()])
@@ -136,7 +136,7 @@ def _batch(rows: dict[str, Any], training: Training, extras: tuple[str, ...]) ->
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _keys(job: Job, checkpoint: int) -> list[str]:
+def _keys(job: Saving, checkpoint: int) -> list[str]:
     return [
         f"checkpoint/{checkpoint:06d}/{part}-{rank:05d}-of-{len(shard):05d}"
         for part, shard in job.shards.items()
@@ -152,7 +152,7 @@ def _object_batch(ids: Any, keys: list[str], sizes: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS))
 
 
-def _describe(table: Table, job: Job, argv: list[str]) -> Metadata:
+def _describe(table: Table, job: Saving, argv: list[str]) -> Metadata:
     import msgspec
 
     config = {
@@ -177,7 +177,7 @@ def _describe(table: Table, job: Job, argv: list[str]) -> Metadata:
     )
 
 
-def notes(job: Job) -> Iterator[str]:
+def notes(job: Saving) -> Iterator[str]:
     """Yield what is assumed."""
     training = job.training
     size, ranks = int(job.sizes.sum()), format_count(training.ranks)
@@ -185,7 +185,7 @@ def notes(job: Job) -> Iterator[str]:
         f"{DESCRIPTION}; a checkpoint is {format_decimal_bytes(size)}: {format_count(job.model['parameters'])} "
         f"parameters of {training.weight_bytes:g} bytes, and {training.optimizer_bytes:g} of the optimizer"
     )
-    if training.placement is Placement.RANK0:
+    if training.placement is WrittenBy.RANK0:
         yield f"rank 0 writes and reads all for {ranks} ranks; what it sends the others is no storage"
     else:
         yield f"{ranks} ranks write and read equal parts, all at once"

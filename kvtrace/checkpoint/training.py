@@ -22,7 +22,7 @@ _MOST_PARAMETERS = 10**14
 _MOST_EVENTS = 1_000_000
 
 
-class Placement(StrEnum):
+class WrittenBy(StrEnum):
     """Who writes a checkpoint."""
 
     SHARDED = "sharded"
@@ -44,7 +44,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """From a failure to the restore: the job is scheduled and started again."""
     keep: int = 2
     """Checkpoints kept; the oldest is deleted when a newer one is whole. 0: all."""
-    placement: Placement = Placement.SHARDED
+    placement: WrittenBy = WrittenBy.SHARDED
     """Who writes and reads."""
     weight_bytes: float = 2.0
     """Bytes a parameter of the weights: 2 in bf16."""
@@ -132,7 +132,7 @@ def shard_bytes(training: Training, parameters: int) -> dict[str, list[int]]:
 
     The parts of a part differ by a byte at most, and add up to all of it.
     """
-    writers = training.ranks if training.placement is Placement.SHARDED else 1
+    writers = training.ranks if training.placement is WrittenBy.SHARDED else 1
     found = {}
     for part, each in (("weights", training.weight_bytes), ("optimizer", training.optimizer_bytes)):
         total = round(parameters * each)

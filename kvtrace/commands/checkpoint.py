@@ -16,7 +16,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
-    from kvtrace.checkpoint.output import Job
+    from kvtrace.checkpoint.output import Saving
 
 MODEL, DURATION = "llama3.1-8b", "1h"
 
@@ -48,6 +48,12 @@ class CheckpointArguments:
         """Raise ConfigError for an option that was given although `preset` has no training."""
         for name, value in self.given().items():
             raise ConfigError(f"{flag_of(name)} {value} is of --preset checkpoint; {preset} has no training")
+
+
+def refuse_requests(*given: object) -> None:
+    """Raise ConfigError if anything is `given` that has to do with requests: training has none."""
+    if any(value is not None for value in given):
+        raise ConfigError("--preset checkpoint has no requests: leave FILE, --requests-out and --turns out")
 
 
 def gen_checkpoints(
@@ -87,8 +93,8 @@ def gen_checkpoints(
         show_documents([document(summary)])
 
 
-def _job(stack: StackArguments, run: RunArguments, given: CheckpointArguments) -> Job:
-    from kvtrace.checkpoint.output import Job
+def _job(stack: StackArguments, run: RunArguments, given: CheckpointArguments) -> Saving:
+    from kvtrace.checkpoint.output import Saving
     from kvtrace.checkpoint.training import load_training, run_course, shard_bytes
     from kvtrace.model.catalogue import find_model
 
@@ -106,4 +112,4 @@ def _job(stack: StackArguments, run: RunArguments, given: CheckpointArguments) -
             "the start, or nothing survives so long; make it longer, or --every shorter"
         )
     model = {"name": name, "source": shape.source, "parameters": parameters}
-    return Job(training, course, shard_bytes(training, parameters), model, until_ns, run.seed)
+    return Saving(training, course, shard_bytes(training, parameters), model, until_ns, run.seed)

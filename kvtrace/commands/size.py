@@ -72,7 +72,7 @@ def size(
     kvtrace size conversation.jsonl --preset vllm-fs --target-hit 30% --dram 512GiB --nvme 1TiB,2TiB --html size.html
     kvtrace size --users 100 --preset lmcache-disk --target-ttft p99=2s --endurance 1DWPD,5y
     """
-    from kvtrace.commands.size_document import document, first_line
+    from kvtrace.commands.documents.sizes import document, first_line
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.curves.points import Stack

@@ -19,7 +19,6 @@ SCHEMA_VERSION: Final = 2
 A file has the lowest version that has its columns. Version 2: `node` and `stream`, which a file may lack.
 """
 
-
 MOST: Final = 1 << 62
 """No number of the tables is larger."""
 MOST_BYTES: Final = 1 << 50
@@ -50,6 +49,7 @@ class Phase(StrEnum):
     OTHER = "other"
     SAVE = "save"
     RESTORE = "restore"
+    COLLECT = "collect"
 
 
 PHASE_MEANINGS: Final[dict[str, str]] = {
@@ -65,6 +65,7 @@ PHASE_MEANINGS: Final[dict[str, str]] = {
     Phase.OTHER: "a reason that the imported source gives and this set does not know",
     Phase.SAVE: "a part of a training checkpoint written",
     Phase.RESTORE: "a part of a training checkpoint read back, after a failure",
+    Phase.COLLECT: "what lives of a bucket, read and written again so that the rest of it can be freed",
 }
 
 

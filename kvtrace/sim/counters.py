@@ -26,6 +26,7 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
         | _refused(tier, of)
         | ({"file_lookups": int(of["looked_up"])} if tier.looks_past_miss else {})
         | _waited(tier, of)
+        | ({} if tier.bucket_gc is None else {"collected_bytes": int(of["collected_bytes"])})
         | report.share(preset.fleet, tier.scope)
         for tier, of in zip(preset.tiers, tiers, strict=True)
     ]

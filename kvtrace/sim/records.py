@@ -60,6 +60,9 @@ TIER = np.dtype(
         *int64s("dropped dropped_bytes lost lost_bytes").descr,
         # Objects and bytes of a bucket (0: none), what each object adds to it and to its file beside; how many live.
         *int64s("bucket_objects bucket_bytes bucket_key_bytes bucket_meta_bytes buckets").descr,
+        # Below which share of live bytes a bucket is collected (0: it goes whole), and the bytes written for that.
+        ("collect_share", "f8"),
+        ("collected_bytes", "i8"),
         # When it makes room, if only at times: each so many ns (0: whenever it must), the last of these times, the
         # bytes from which on it does, by what share of them (in millionths; 0: down to `low`), and to which bytes it is
         # going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards.
@@ -99,9 +102,9 @@ it has."""
 OFFER = int64s("slot since")
 """What waits to be stored, and since when."""
 
-MEMBER = int64s("bucket offset older")
-"""Of a slot in a bucket: the bucket's slot, where in it it begins, and the member before it; of a bucket's slot: how
-many bytes it has, of all ranks and layers, and its last member."""
+MEMBER = int64s("bucket offset older newer")
+"""Of a slot in a bucket: the bucket's slot, where in it it begins, and the members before and after it; of a bucket's
+slot: of all ranks and layers, how many bytes live in it (if it may be collected) and it has, and its last member."""
 
 SEEN = np.dtype([("count", "i4"), ("since", "i4")])
 """How often an object was offered to a tier, or used there: its count, and how often counts had decayed when it was."""

@@ -123,7 +123,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     world.row_offsets = np.zeros(rows if world.knobs.bucketed else 0, np.int64)
     world.log = np.empty(rows if requests is None else 0, ASKED)
     world.first_token = np.empty(rows if has_times(preset) else 0, records.FIRST_TOKEN)
-    room = max(ROOM, *(tier.bucket_objects for tier in preset.tiers))
+    room = max(ROOM, *(2 * tier.bucket_objects for tier in preset.tiers))
     world.chain, world.where = np.empty(room, np.int64), np.empty(room, np.int8)
     world.wanted = np.empty(len(preset.tiers) + 1, records.WANTED)
     control = world.control
@@ -212,6 +212,7 @@ def _set_tiers(world: World, preset: Preset) -> None:
     for of, tier in zip(world.tiers, preset.tiers, strict=True):
         of["heartbeat_ns"], of["bucket_objects"] = tier.heartbeat_ns, tier.bucket_objects
         of["bucket_bytes"] = bytes_of(tier.bucket_bytes)
+        of["collect_share"] = tier.bucket_gc or 0
         of["bucket_key_bytes"], of["bucket_meta_bytes"] = tier.bucket_key_bytes, tier.bucket_meta_bytes
         of["admission"], of["admission_count"] = list(Admission).index(tier.admission), tier.admission_count
         of["decay_ns"] = tier.decay_ns

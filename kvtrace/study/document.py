@@ -89,21 +89,40 @@ def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[ReportColum
         *(ReportColumn(f"knob.{key}", key) for key in keys),
         *columns_of("share: hit_ratio = hits; count: recomputed_tokens = tokens computed again"),
         *(columns_of("ns: first_token_p99_ns = first token p99") if has_times else []),
-        *columns_of("bytes_per_s: read = read from storage, written = written to it"),
+        *columns_of("""
+            bytes_per_s: read = read from storage, read_p99 = p99 second,
+                written = written to it, written_p99 = p99 second
+        """),
+        *(columns_of("number: drive_writes_per_day = drive writes a day") if _wears(found) else []),
         ReportColumn("cost", _cost_name(found), _cost_unit(found)),
     ]
 
 
 def _candidate_row(of: Candidate, columns: Sequence[ReportColumn]) -> list[Any]:
-    tier = [row.figures.tiers[-1].rates for row in of.rows if row.figures]
-    rates = {
-        "read": [r.read_bytes_per_s.mean for r in tier if r.read_bytes_per_s is not None],
-        "written": [r.write_bytes_per_s.mean for r in tier if r.write_bytes_per_s is not None],
+    storage = [row.figures.tiers[-1] for row in of.rows if row.figures]
+    reads = [rate for tier in storage if (rate := tier.rates.read_bytes_per_s) is not None]
+    writes = [rate for tier in storage if (rate := tier.rates.write_bytes_per_s) is not None]
+    figures: dict[str, Any] = {
+        "read": _mean([rate.mean for rate in reads]),
+        "read_p99": _mean([rate.p99_second for rate in reads]),
+        "written": _mean([rate.mean for rate in writes]),
+        "written_p99": _mean([rate.p99_second for rate in writes]),
+        "drive_writes_per_day": _mean([tier.drive_writes_per_day for tier in storage]),
     }
-    figures: dict[str, Any] = {name: fmean(each) if each else None for name, each in rates.items()}
     figures |= {c.name: getattr(of, c.name) for c in columns if hasattr(of, c.name)}
     figures |= {f"knob.{key}": as_text(value) for key, value in of.knobs.items()}
     return [figures.get(column.name) for column in columns]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean over the seeds; null where one does not tell."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def _wears(found: Findings) -> bool:
+    rows = [row.figures for row in found.rows if row.figures]
+    return any(of.tiers[-1].drive_writes_per_day is not None for of in rows)
 
 
 def _best_table(found: Findings, keys: Sequence[str]) -> ReportTable:

@@ -115,7 +115,7 @@ def _result(future: Any) -> Result:
 @contextmanager
 def _client(workers: int, scheduler: str | None) -> Iterator[Client]:
     import dask
-    from distributed import Client, LocalCluster
+    from distributed import Client
 
     settings = {
         "distributed.scheduler.allowed-failures": MOST_DEATHS - 1,
@@ -138,14 +138,22 @@ def _client(workers: int, scheduler: str | None) -> Iterator[Client]:
                 yield client
             return
         try:
-            cluster = LocalCluster(
-                n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0,
-                silence_logs=logging.CRITICAL, local_directory=None,
-            )  # fmt: skip
+            cluster = local_cluster(workers)
         except (OSError, RuntimeError) as error:
             raise DeviceError(f"no workers could be started: {error}; --workers 1 needs none") from None
         with cluster, Client(cluster) as client:
             yield client
+
+
+def local_cluster(workers: int, **options: Any) -> Any:
+    """Start a cluster of so many processes on this machine, which nobody elsewhere can reach; a context manager."""
+    from distributed import LocalCluster
+
+    return LocalCluster(
+        n_workers=workers, threads_per_worker=1, memory_limit=0, silence_logs=logging.CRITICAL, host="127.0.0.1",
+        # No dashboard, and where one would be any port that is free.
+        dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False}, **options,
+    )  # fmt: skip
 
 
 def _check_versions(client: Client, scheduler: str) -> None:

@@ -26,7 +26,7 @@ from schedules import Schedule
 from kvdistill.cli import main as kvdistill
 from kvreplay.cli import main as kvreplay
 from kvreplay.plan.pacing import choose
-from kvreplay.plan.plan import compile_window, populate_plan
+from kvreplay.plan.plan import ROW_COLUMNS, compile_window, populate_plan
 from kvtrace import __version__
 from kvtrace.cli import main as kvtrace
 from kvtrace.core.limit import parse_limit
@@ -189,7 +189,7 @@ class Beheaded:
 
     def __init__(self, reader: Any, rows: int) -> None:
         """Pass over so many `rows` of `reader`."""
-        self.meta, self._reader, self._rows = reader.meta, reader, rows
+        self.meta, self.extras, self._reader, self._rows = reader.meta, reader.extras, reader, rows
 
     def batches(self, columns: Any) -> Iterator[Any]:
         """Yield the rest."""
@@ -226,13 +226,8 @@ def array_hash(array: Any) -> str:
 
 def plan_hashes(plan: Any) -> dict[str, Any]:
     """Return the hashes of every array of `plan`."""
-    names = ("row", "ts_ns", "op", "tier", "object_id", "offset", "length", "version", "unmet", "alignments")
-    found = {name: array_hash(getattr(plan, name)) for name in names}
+    found = {name: array_hash(getattr(plan, name)) for name in (*ROW_COLUMNS, "alignments")}
     found["start"] = array_hash(plan.start(np.arange(len(plan))))
-    for at, barriers in enumerate(plan.barriers):
-        for name in ("group", "members", "starts", "continues"):
-            found[f"barriers {at} {name}"] = array_hash(getattr(barriers, name))
-        found[f"barriers {at} waits"] = array_hash(barriers.waits())
     return found
 
 

@@ -20,7 +20,7 @@ class Queue:
         self.dropped: list[int] = []
         self.lost: list[int] = []
         self.beat: int | None = None
-        self.busy = self.made = 0
+        self.busy = self.made = self.collected = 0
         self.home: dict[int, tuple[int, int]] = {}
         """Of a key in a bucket: the bucket, and where it begins."""
         self.buckets: dict[int, tuple[list[int], int, int]] = {}
@@ -94,11 +94,21 @@ class Queue:
             self.dropped += [oracle.sizes[key] for key in keys]
             return
         self.made += 1
+        if setting.bucket_gc is None:
+            self.tier.policy.insert(bucket, size + meta)
+            if self.tier.ttl_ns is not None:
+                self.tier.expires[bucket] = oracle.now + self.tier.ttl_ns
+        self.place(bucket, keys, "store")
+        for key in keys if setting.bucket_gc is not None else ():
+            self.tier.policy.insert(key, oracle.sizes[key])
+
+    def place(self, bucket: int, keys: list[int], phase: str) -> None:
+        """Write `keys` as a bucket, which gets the next number."""
+        oracle, setting, parts = self.oracle, self.setting, self.parts
+        size = sum(oracle.sizes[key] + parts * setting.bucket_key_bytes for key in keys)
+        meta = parts * setting.bucket_meta_bytes * len(keys)
         oracle.names[bucket] = oracle.numbered
         oracle.numbered += 2 if meta else 1
-        self.tier.policy.insert(bucket, size + meta)
-        if self.tier.ttl_ns is not None:
-            self.tier.expires[bucket] = oracle.now + self.tier.ttl_ns
         self.buckets[bucket] = keys, size, meta
         at = 0
         for key in keys:
@@ -106,7 +116,26 @@ class Queue:
             self.home[key] = bucket, at
             self.tier.objects[key] = oracle.sizes[key]
             at += oracle.sizes[key] // parts
-        self.emit_both("write", "store", bucket)
+        self.emit_both("write", phase, bucket)
+
+    def give_up(self, key: int) -> None:
+        """Let `key` be dead in its bucket; write what lives of that again if it is too little."""
+        oracle, bucket = self.oracle, self.home[key][0]
+        keys, size, _ = self.buckets[bucket]
+        self.tier.policy.remove(key, is_evicted=True)
+        del self.tier.objects[key], self.home[key]
+        keys.remove(key)
+        live = sum(oracle.sizes[other] + self.parts * self.setting.bucket_key_bytes for other in keys)
+        if live >= self.setting.bucket_gc * size:
+            return
+        for other in keys:
+            oracle.emit("read", self.tier, "collect", other)
+        self.emit_both("delete", "evict", bucket)
+        del self.buckets[bucket]
+        if keys:
+            self.place(-(10**9) - len(oracle.rows), keys, "collect")
+            new = next(reversed(self.buckets.values()))
+            self.collected += new[1] + new[2]
 
     def delete_bucket(self, bucket: int) -> None:
         self.tier.policy.remove(bucket, is_evicted=True)

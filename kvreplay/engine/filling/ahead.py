@@ -6,16 +6,10 @@ what may go never lacks one. All functions take the address of a `tables.JOB`.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from kvreplay.data.buffers import SHORT_BYTES
 from kvreplay.engine.tables import (
-    BARRIER_KINDS,
     BY_OTHERS,
     NONE,
-    barriers_at,
     count_of,
     heap_least,
     heap_pop,
@@ -28,24 +22,26 @@ from kvtrace.core.compiled import inner, int8s, int32s, int64s
 
 PREPARED_NS = 100_000_000
 """So long before it is due, the data of a row that is next in a chain may be made."""
-_CONTINUES, _LOOKED_AT = 1, 2
-"""Of a group of barriers that another follows: whether we looked at that one."""
 
 
 @inner
-def look_at_next(address: int, row: int) -> None:
-    """Note the writes of the groups that come after those of a row: their data may be made meanwhile."""
+def prepare_all(address: int, row: int, waiting: int) -> None:
+    """Note the writes of a group that comes next in a chain: their data may be made meanwhile.
+
+    `row` is the first that waits in it, `waiting` the address of the one after each.
+    """
     job = job_at(address)
-    for kind in range(BARRIER_KINDS):
-        barrier: Any = barriers_at(job.barriers)[kind]
-        group = int32s(barrier.group)[row]
-        if group < 0 or int8s(barrier.continues)[group] != _CONTINUES:
-            continue
-        int8s(barrier.continues)[group] = _LOOKED_AT
-        starts, members = int32s(barrier.starts), int32s(barrier.members)
-        for i in range(starts[group + 1], starts[group + 2]):
-            if _is_worth_preparing(address, members[i]):
-                heap_push(job.to_prepare, np.int64(members[i]))
+    while row != NONE:
+        if int8s(job.unmet)[row] == 1:
+            prepare_if_worth(address, row)
+        row = int32s(waiting)[row]
+
+
+@inner
+def prepare_if_worth(address: int, row: int) -> None:
+    """Note a row that waits only for what may go now, if it is a write."""
+    if _is_worth_preparing(address, row):
+        heap_push(job_at(address).to_prepare, row)
 
 
 @inner
@@ -56,8 +52,7 @@ def _is_worth_preparing(address: int, row: int) -> bool:
     is_bulk = job.bulk and int8s(job.bulk)[row]
     if int8s(job.op)[row] != WRITE or is_bulk or not int64s(job.moves)[tier] or int64s(job.length)[row] <= 0:
         return False
-    # As another kind of barrier's next it may be there already.
-    return int8s(job.unmet)[row] == 1 and not (job.mail and _is_short(address, row, tier))
+    return not (job.mail and _is_short(address, row, tier))
 
 
 @inner

@@ -116,13 +116,14 @@ class Populated(msgspec.Struct, frozen=True):
     objects: int
     bytes: int
     wall_ns: int
+    """Without what is on preallocated files and devices, which is written as they are laid out."""
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """How long it took until the first operation that is measured could be submitted."""
 
     lay_out_ns: int
-    """Writing what is unwritten of preallocated files and devices, and is not populated."""
+    """One pass over preallocated files and devices: what is populated there, and all else that was unwritten."""
     total_ns: int
     """From before the trace was read: with preconditioning, laying out and populating."""
 

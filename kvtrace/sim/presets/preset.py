@@ -15,8 +15,10 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.model.serving import BATCH, COMPUTING
 from kvtrace.sim.fleet.setting import FLEET_RANGES, FleetSetting
+from kvtrace.sim.presets.checks import check_fleet, check_tier
 from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
+    LINK,
     MAX_CAPACITY_BYTES,
     MAX_TOKENS,
     SWITCHED,
@@ -25,15 +27,12 @@ from kvtrace.sim.presets.tier import (
     Recency,
     TierSetting,
     bytes_of,
-    check_fleet,
-    check_tier,
 )
 from kvtrace.users.workload import WORKLOAD_RANGES, LoadDefaults, Workload
 from kvtrace.users.workload import check as check_workload
 
-PRESETS = Path(__file__).parent
 MAX_TIERS, MAX_NS_PER_TOKEN, MAX_PAD_BYTES = 8, 10**9, 2**30
-GPU = "h100"
+PRESETS, GPU = Path(__file__).parent, "h100"
 
 
 class Entry(StrEnum):
@@ -63,8 +62,7 @@ class Placement(StrEnum):
     WRITE_THROUGH = "write-through"
     """Into every tier at once; each tier deletes by itself."""
     WRITE_BACK = "write-back"
-    """Into the fastest tier that takes it; what it displaces moves down unless the tier below has it already, and
-    off the end. A KV object never changes once written, so write-on-evict is the same."""
+    """Into the fastest tier that takes it; what it displaces moves down unless that below has it, or off the end."""
 
 
 class Promotion(StrEnum):
@@ -133,8 +131,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """One prompt is computed at a time, first come, first served; not all at once, each as if it were alone."""
     decode_ns_per_token: int = 0
     """Time of a decode step, which makes a token for each request of the batch; with a GPU to read all weights once,
-    and the next three add what the batch takes. Where this is said and not they, a step takes so long, whatever the
-    batch."""
+    and the next three add what the batch takes. Where this is said alone, a step takes so long, whatever the batch."""
     decode_active_ns: int = 0
     """Of a mixture of experts: time to read what one token uses; a small batch reads no more. 0 is all."""
     decode_compute_ns: int = 0
@@ -164,7 +161,8 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def tier_list(self) -> list[TierFacts]:
         """Return the tiers as the metadata holds them."""
-        return [TierFacts(t.name, t.capacity_bytes, self.fleet.instance_nodes(t.scope)) for t in self.tiers]
+        found = [TierFacts(t.name, t.capacity_bytes, self.fleet.instance_nodes(t.scope)) for t in self.tiers]
+        return [*found, TierFacts(LINK)] if self.fleet.is_disaggregated else found
 
 
 def preset_names() -> list[str]:

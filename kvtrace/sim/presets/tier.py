@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from enum import StrEnum
-from itertools import pairwise
 from typing import Final
 
 import msgspec
 
-from kvtrace.core.config import check_ranges
 from kvtrace.core.units import parse_bytes, parse_duration_ns
-from kvtrace.sim.fleet.setting import FLEET_RANGES, FleetSetting, Scope
+from kvtrace.sim.fleet.setting import Scope
 from kvtrace.sim.policies.policies import Policy
 
 # With these, what is computed from a preset still fits 64 bits.
@@ -24,6 +21,8 @@ MAX_LATENCY_NS = 10**12
 MIN_POLL_NS = 10**6
 MAX_COUNT = 1_000_000
 MAX_WAITING = 10_000_000
+LINK = "link"
+"""The tier, after all others, that transfers between the nodes of a fleet are rows of."""
 MAX_STREAMS = 2**15 - 1
 IN_ORDER = (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.TTL)
 """Policies that change nothing when asked what they would give up."""
@@ -112,6 +111,10 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What stands before each object in a bucket."""
     bucket_meta_bytes: int = 0
     """Bytes, for each object, of a file that is written beside each bucket; 0 writes none."""
+    bucket_gc: float | None = None
+    """The policy chooses objects, which stay in their bucket, dead. A bucket of which a smaller share than this, by
+    bytes, still lives is collected: what lives is read, the bucket deleted, and what was read written as a new one.
+    Without it the policy chooses buckets, which go whole."""
     evict_every: str | None = None
     """It makes room only so often, such as `1s`, and only if it is then filled to its high watermark: by evict_share,
     or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing more. With
@@ -208,6 +211,7 @@ def bytes_of(value: str | int | None) -> int | None:
 SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     "store_queue": ("heartbeat",),
     "bucket_objects": ("bucket_bytes", "bucket_key_bytes", "bucket_meta_bytes"),
+    "bucket_gc": (),
     "admission": ("admission_count", "admission_decay", "admission_window"),
     "streams": ("stream_count",),
     **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss", "scope"), ()),
@@ -227,121 +231,3 @@ TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
     "TierSetting.stream_count": (1, MAX_STREAMS),
 }
 """The smallest and largest value of each field that has one, by class and name."""
-
-
-def _check_waiting(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of the knobs of what waits to be stored, and of buckets."""
-    require(tier.heartbeat is None or tier.store_queue > 0, f"{name}: heartbeat needs a store_queue")
-    require(
-        tier.heartbeat is None or 0 < tier.heartbeat_ns <= MAX_TTL_NS,
-        f"{name}.heartbeat(={tier.heartbeat}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(
-        not tier.bucket_objects or tier.heartbeat is not None,
-        f"{name}: bucket_objects needs store_queue and heartbeat",
-    )
-    require(
-        tier.bucket_objects <= tier.store_queue,
-        f"{name}.bucket_objects(={tier.bucket_objects}) never come together in a store_queue of {tier.store_queue}",
-    )
-    require(
-        0 < (bytes_of(tier.bucket_bytes) or 0) <= MAX_CAPACITY_BYTES,
-        f"{name}.bucket_bytes(={tier.bucket_bytes}) must be > 0, and at most {MAX_CAPACITY_BYTES}",
-    )
-    require(
-        not tier.bucket_objects or tier.streams not in (Streams.USER_KIND, Streams.QOS, Streams.SESSION),
-        f"{name}.streams={tier.streams}: a bucket holds objects of many requests; streams may be phase, age or "
-        "object-kind there",
-    )
-    require(
-        not (tier.bucket_objects and tier.admission is Admission.TINYLFU),
-        f"{name}: admission=tinylfu compares objects, and bucket_objects gives up buckets; leave one of the two out",
-    )
-
-
-def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of each knob of `tier`."""
-    capacity, name = tier.capacity_bytes, f"tiers.{tier.name}"
-    require(
-        capacity is None or 0 <= capacity <= MAX_CAPACITY_BYTES,
-        f"{name}.capacity(={capacity}) must be >= 0, and at most {MAX_CAPACITY_BYTES}",
-    )
-    for field in ("high_watermark", "max_object_fraction"):
-        require(0 < getattr(tier, field) <= 1, f"{name}.{field}(={getattr(tier, field)}) must be in (0, 1]")
-    low = tier.low_watermark
-    require(
-        low is None or 0 <= low <= tier.high_watermark,
-        f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={tier.high_watermark})",
-    )
-    require(
-        (tier.policy is Policy.TTL) == (tier.ttl is not None),
-        f"{name}: policy=ttl and a ttl, such as 10m, need each other",
-    )
-    require(
-        tier.ttl is None or 0 < tier.ttl_ns <= MAX_TTL_NS,
-        f"{name}.ttl(={tier.ttl}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(
-        tier.admission_decay is None or 0 < tier.decay_ns <= MAX_TTL_NS,
-        f"{name}.admission_decay(={tier.admission_decay}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(
-        tier.admission is not Admission.TINYLFU or tier.policy in IN_ORDER,
-        f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}",
-    )
-    check_ranges(tier, f"{name}.", TIER_RANGES, require)
-    _check_waiting(tier, name, require)
-    rates = tier.rates_bytes_per_s
-    require(
-        all(rate == 0 or BYTES_PER_US <= rate <= MAX_CAPACITY_BYTES for rate in rates),
-        f"{name}: a bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
-    )
-    require(
-        0 <= tier.latency_ns <= MAX_LATENCY_NS,
-        f"{name}.latency(={tier.latency_ns} ns) must be >= 0, and at most {MAX_LATENCY_NS} ns",
-    )
-    require(
-        any(rates) or not (tier.latency or tier.concurrency),
-        f"{name}: latency and concurrency need a bandwidth beside them",
-    )
-    _check_room(tier, name, require)
-
-
-def _check_room(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of the knobs that say when room is made, and for what."""
-    every, share = tier.evict_every_ns, tier.evict_share
-    require(
-        tier.evict_every is None or MIN_POLL_NS <= every <= MAX_TTL_NS,
-        f"{name}.evict_every(={tier.evict_every}) must be at least 1ms, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(share is None or 0 < share <= 1, f"{name}.evict_share(={share}) must be in (0, 1]")
-    require(share is None or every > 0, f"{name}: evict_share needs evict_every, such as 1s")
-    for field in ("evict_every", "staging"):
-        require(
-            not getattr(tier, field) or tier.policy is Policy.LRU,
-            f"{name}: {field} needs policy=lru, not {tier.policy}",
-        )
-    require(
-        not tier.staging or tier.admission is Admission.ALWAYS,
-        f"{name}: staging needs admission=always: what comes to the tiers below goes through it",
-    )
-    require(tier.staging or not tier.stores_backwards, f"{name}: stores_backwards needs staging=true")
-
-
-def check_fleet(fleet: FleetSetting, tiers: Sequence[TierSetting], require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of `fleet`, and of `tiers` where there are several nodes."""
-    check_ranges(fleet, "fleet.", FLEET_RANGES, require)
-    if fleet.nodes == 1:
-        return
-    order = list(Scope)
-    for above, tier in pairwise(tiers):
-        require(
-            order.index(tier.scope) >= order.index(above.scope),
-            f"tiers.{tier.name}.scope(={tier.scope}): tier {above.name} above it is shared by more (scope="
-            f"{above.scope}); order tiers from those of a node to those of the fleet",
-        )
-    for tier in tiers:
-        set_ = {"store_queue": tier.store_queue, "evict_every": tier.evict_every, "policy=ttl": tier.ttl}
-        set_ |= {f"admission={tier.admission}": tier.admission is not Admission.ALWAYS}
-        for knob in (knob for knob, value in set_.items() if value):
-            require(False, f"tiers.{tier.name}: {knob} is simulated on one node alone; leave it, or fleet.nodes, out")

@@ -6,10 +6,11 @@ from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.policies.queues import first_expiry, queue_of, settle, victim
 from kvtrace.sim.records import NONE, UNBOUNDED, World
 from kvtrace.sim.tiers.admission import admits, has_room
+from kvtrace.sim.tiers.garbage import evict
 from kvtrace.sim.tiers.offers import frees
 from kvtrace.sim.tiers.rows import DEMOTE, EVICT
 from kvtrace.sim.tiers.slots import incoming_of, member_of, object_of
-from kvtrace.sim.tiers.tiers import drop, evict, read, write
+from kvtrace.sim.tiers.tiers import drop, read, write
 
 MILLION = 1_000_000
 

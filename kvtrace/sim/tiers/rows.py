@@ -7,11 +7,11 @@ from kvtrace.core.schema import TRACE, Op, Phase, enum_code
 from kvtrace.sim.records import PACKED_BITS, World
 
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
-LOAD, PROMOTE, PREFILL, STORE, DECODE, DEMOTE, EVICT, POPULATE, RETRIEVE = (
+LOAD, PROMOTE, PREFILL, STORE, DECODE, DEMOTE, EVICT, POPULATE, RETRIEVE, COLLECT = (
     enum_code(TRACE, "phase", phase)
     for phase in (
         *(Phase.LOAD, Phase.PROMOTE, Phase.PREFILL, Phase.STORE, Phase.DECODE, Phase.DEMOTE, Phase.EVICT),
-        *(Phase.POPULATE, Phase.RETRIEVE),
+        *(Phase.POPULATE, Phase.RETRIEVE, Phase.COLLECT),
     )
 )
 

@@ -27,6 +27,7 @@ _PHASES: Final = {
     "promoted": (Phase.PROMOTE,),
     "demoted": (Phase.DEMOTE,),
     "there before": (Phase.POPULATE,),
+    "collected": (Phase.COLLECT,),
 }
 _KINDS: Final = ("chunk or turn", "prompt", "document", "bucket")
 CLASSES: Final[dict[Streams, tuple[str, ...]]] = {

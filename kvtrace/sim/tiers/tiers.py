@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.policies.queues import on_hit, on_insert, on_remove
-from kvtrace.sim.records import NONE, PACKED_BITS, World
+from kvtrace.sim.records import NONE, World
 from kvtrace.sim.tiers.admission import refer
-from kvtrace.sim.tiers.rows import DELETE, DEMOTE, EVICT, PROMOTE, READ, WRITE, emit, is_endless, live_in, packed
-from kvtrace.sim.tiers.slots import loosen, member_of, object_of, own, release
+from kvtrace.sim.tiers.rows import DELETE, DEMOTE, PROMOTE, READ, WRITE, emit, is_endless, live_in
+from kvtrace.sim.tiers.slots import loosen, member_of, own, release
 
 
 @inner
@@ -114,7 +114,9 @@ def trail(world: World, t: int, i: int, first: int, mark: int) -> None:
 def touch(world: World, t: int, entry: int) -> None:
     """Note that the object of `entry`, which is live in tier `t`, was used."""
     if not is_endless(world, t):
-        slot = world.members[entry].bucket if world.knobs.bucketed & (1 << t) else member_of(world, t, entry)
+        slot = member_of(world, t, entry)
+        if world.knobs.bucketed & (1 << t) and world.tiers[t].collect_share == 0:
+            slot = world.members[entry].bucket
         on_hit(world, t, slot)
         if world.knobs.filtered & (1 << t):
             refer(world, t, entry)
@@ -170,31 +172,6 @@ def drop(world: World, t: int, slot: int, now: int, phase: int) -> None:
         loosen(world, slot)
     else:
         release(world, slot)
-
-
-@inner
-def evict(world: World, t: int, slot: int, now: int) -> None:
-    """Delete from tier `t` what its policy gave up: an object, or a bucket with all that is in it."""
-    if not world.knobs.bucketed & (1 << t):
-        drop(world, t, object_of(world, t, slot), now, EVICT)
-        return
-    tier, what = world.tiers[t], world.slots[slot]
-    on_remove(world, t, slot, 1)
-    data, member = world.members[slot].offset, world.members[slot].older
-    while member != NONE:
-        older = world.members[member].older
-        world.slots[member].live &= ~(1 << t)
-        release(world, member)
-        member = older
-    tier.used -= what.size
-    tier.buckets -= 1
-    tier.deleted_bytes += what.size
-    emit(world, now, DELETE, t, EVICT, slot, data, NONE, NONE)
-    if what.size > data:
-        meta = packed((what.object + 1) << PACKED_BITS)
-        emit(world, now, DELETE, t, EVICT, meta, what.size - data, NONE, NONE)
-    what.held, what.live = 0, 0
-    release(world, slot)
 
 
 @forced

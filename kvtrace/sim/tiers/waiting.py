@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvtrace.core.compiled import inner
 from kvtrace.sim.records import DONE, NONE, ROWS_FULL, SLOTS_FULL, UNBOUNDED, World
 from kvtrace.sim.tiers.admission import admits
-from kvtrace.sim.tiers.buckets import write_bucket
+from kvtrace.sim.tiers.buckets import bytes_beside, collect_for, write_bucket
 from kvtrace.sim.tiers.room import expire, make_room, poll
 from kvtrace.sim.tiers.rows import POPULATE, STORE
 from kvtrace.sim.tiers.slots import release
@@ -62,6 +62,8 @@ def catch_up(world: World, now: int) -> int:
         if when > now:
             return DONE
         code = _room(world, t)
+        if code == DONE and world.tiers[t].collect_share > 0:
+            code = collect_for(world, t, _next_bucket(world, t), when)
         if code != DONE:
             return code
         if world.tiers[t].bucket_objects:
@@ -146,6 +148,18 @@ def _store_bucket(world: World, t: int, now: int) -> None:
         tier.dropped += count
         for i in range(count):
             tier.dropped_bytes += world.slots[world.chain[i]].size
+
+
+@inner
+def _next_bucket(world: World, t: int) -> int:
+    """Return the bytes of the bucket that tier `t` stores next, with the file beside it; 0 if there is none yet."""
+    tier = world.tiers[t]
+    size: int = 0
+    for n in range(_bucketful(world, t)):
+        what = world.slots[world.offers[tier.queue_first + (tier.queue_head + n) % tier.queue_limit].slot]
+        if what.live & (1 << (t - 1)):
+            size += what.size + bytes_beside(world, t)
+    return size
 
 
 @inner

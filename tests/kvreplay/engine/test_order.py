@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from chains import before_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedules import Schedule
@@ -62,6 +63,7 @@ class Simulation:
         self.schedule = Schedule(plan, due, [True], [IO], **how, bulk_depth=bulk_depth, rooms=[needs_room])
         self.fills: list[Any] = []
         self.roomy: set[int] = set()
+        self.before = before_of(plan)
         self.prepared = 0
         self.out: list[Any] = []
         self.submitted: dict[int, int] = {}
@@ -108,14 +110,7 @@ class Simulation:
 
     def _may_go(self, row: int) -> bool:
         """Return whether all that a row must wait for has completed."""
-        plan = self.plan
-        for barrier in plan.barriers:
-            group = barrier.group[row]
-            if group > 0 and barrier.continues[group - 1]:
-                before = barrier.members[barrier.starts[group - 1] : barrier.starts[group]]
-                if not all(int(one) in self.completed for one in before):
-                    return False
-        return True
+        return all(one in self.completed for one in self.before[row])
 
     def _finish_fill(self) -> bool:
         if not self.fills:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from chains import chains_of, unmet_of
 from conftest import write_trace
 
 from kvreplay.plan.plan import TraceWindow, compile_window
@@ -48,7 +49,7 @@ def test_a_stage_waits_for_the_nearest_stage_that_is_replayed(tmp_path: Path) ->
     ]
     plan = compiled(tmp_path, rows, {NVME: 4096}).plan
     assert plan.row.tolist() == [0, 2, 3]
-    assert plan.unmet.tolist() == [0, 1, 0]
+    assert unmet_of(plan) == [0, 1, 0]
 
 
 def test_a_demotion_keeps_its_order_across_tiers_and_reads_of_an_object_share_a_group(tmp_path: Path) -> None:
@@ -60,10 +61,8 @@ def test_a_demotion_keeps_its_order_across_tiers_and_reads_of_an_object_share_a_
         row("delete", CPU, 5),
     ]
     plan = compiled(tmp_path, rows, {CPU: 1, NVME: 4096}).plan
-    hazards = plan.barriers[1]
-    assert hazards.group.tolist() == [0, 1, 1, 2, 3]
-    assert np.diff(hazards.starts).tolist() == [1, 2, 1, 1]
-    assert plan.unmet.tolist() == [0, 1, 1, 1, 1]
+    assert chains_of(plan.object_links.tolist()) == [[[0], [1, 2], [3], [4]]]
+    assert unmet_of(plan) == [0, 1, 1, 1, 1]
 
 
 def test_versions_number_the_writes_of_an_object_over_all_tiers(tmp_path: Path) -> None:
@@ -179,10 +178,10 @@ def test_limits_know_their_unit() -> None:
     assert parse_limit(None) == Limit()
 
 
-def test_a_planned_row_and_what_is_measured_of_it_stay_under_85_bytes(tmp_path: Path) -> None:
+def test_a_planned_row_and_what_is_measured_of_it_stay_under_70_bytes(tmp_path: Path) -> None:
     rows = [row("read" if i % 3 else "write", NVME, i % 50, request=i // 4, stage=i % 4) for i in range(1000)]
     plan = compiled(tmp_path, rows, {NVME: 4096}).plan
     measured = 8 + 8 + 1
     assert len(plan) == 1000
-    assert plan.nbytes / len(plan) + measured <= 85
+    assert plan.nbytes / len(plan) + measured <= 70
     assert plan.row.dtype == np.int64

@@ -6,10 +6,11 @@ from collections import defaultdict
 from typing import Any
 
 import numpy as np
+from chains import chains_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreplay.plan.barriers import ALONE, Barriers, dense
+from kvreplay.plan.chains import ALONE, chain, dense
 from kvreplay.plan.plan import DELETE, READ, WRITE
 from kvreplay.plan.residency import trace_residency
 
@@ -152,28 +153,22 @@ def test_neighbours_share_a_group_if_their_label_is_one_and_a_chain_holds_a_key(
     rows: list[tuple[int, int]], is_sparse: bool
 ) -> None:
     key, label = np.array(rows, np.int64).reshape(-1, 2).T.copy()
-    found = Barriers.build(np.where(key > 0, key * (SPARSE if is_sparse else 1), key), label)
+    keys = dense(np.where(key > 0, key * (SPARSE if is_sparse else 1), key))
+    found = chain(keys.numbers, label, count=keys.count)
     chains: dict[int, list[int]] = defaultdict(list)
     for row, (k, _) in enumerate(rows):
         if k >= 0:
             chains[k].append(row)
-    groups: list[list[int]] = []
-    continues: list[int] = []
-    for k in sorted(chains):
+    expected: list[list[list[int]]] = []
+    for members in chains.values():
         parts: list[list[int]] = []
-        for row in chains[k]:
+        for row in members:
             if parts and rows[row][1] == rows[parts[-1][-1]][1] != ALONE:
                 parts[-1].append(row)
             else:
                 parts.append([row])
-        groups += parts
-        continues += [1] * (len(parts) - 1) + [0]
-    assert [found.members[a:b].tolist() for a, b in zip(found.starts[:-1], found.starts[1:], strict=True)] == groups
-    assert found.continues.tolist() == continues
-    of_row = {row: at for at, group in enumerate(groups) for row in group}
-    assert found.group.tolist() == [of_row.get(row, -1) for row in range(len(rows))]
-    waits = {row for at, group in enumerate(groups) if at and continues[at - 1] for row in group}
-    assert found.waits().tolist() == [int(row in waits) for row in range(len(rows))]
+        expected.append(parts)
+    assert chains_of(found.tolist()) == expected
 
 
 def test_sparse_numbers_become_their_rank_and_negative_ones_stay() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace import cli
-from kvtrace.checkpoint.training import EventKind, Placement, Training, load_training, run_course, shard_bytes
+from kvtrace.checkpoint.training import EventKind, Training, WrittenBy, load_training, run_course, shard_bytes
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OBJECTS, TRACE
 from kvtrace.core.tables import objects_path, open_table, read_table
@@ -39,11 +39,11 @@ def test_sizes_are_those_of_mlperf_storage(model, published, within):
     assert sum(map(sum, shards.values())) == pytest.approx(published, rel=within)
 
 
-@pytest.mark.parametrize("placement", Placement)
+@pytest.mark.parametrize("placement", WrittenBy)
 def test_parts_add_up_and_differ_by_a_byte(placement):
     shards = shard_bytes(Training(ranks=7, placement=placement), 1_000_003)
     assert {part: sum(sizes) for part, sizes in shards.items()} == {"weights": 2_000_006, "optimizer": 12_000_036}
-    assert {len(sizes) for sizes in shards.values()} == {7 if placement is Placement.SHARDED else 1}
+    assert {len(sizes) for sizes in shards.values()} == {7 if placement is WrittenBy.SHARDED else 1}
     assert all(max(sizes) - min(sizes) <= 1 for sizes in shards.values())
 
 

@@ -111,6 +111,46 @@ def test_buckets_end_where_bytes_do():
     assert [row[5] for row in rows if row[1] == "write" and row[2] == 1] == [8, 8]
 
 
+COLLECTED = {"store_queue": 9, "heartbeat": "10ns", "bucket_objects": 2, "bucket_gc": 0.6}
+
+
+def test_what_lives_of_a_bucket_is_written_again_to_free_the_rest():
+    # Two buckets of two blocks of 4 bytes; a third makes room at 30.
+    preset = queued(None, 16, **COLLECTED)
+    requests = asked((0, [1, 2]), (11, [3, 4]), (22, [5, 6]), (31, [6]))
+    simulation, rows, _, _ = simulate(preset, Load(requests=requests))
+    assert [(row[0], text) for row, text in zip(rows, brief(rows), strict=True) if row[2] == 1] == [
+        (10, "write 1 store 2 8"),
+        (20, "write 1 store 5 8"),
+        # Block 1 is dead: of its bucket 4 of 8 bytes live, less than 0.6. Block 2 is written again, as object 8.
+        (30, "read 1 collect 2 4"),
+        (30, "delete 1 evict 2 8"),
+        (30, "write 1 collect 8 4"),
+        # That is not enough; then nothing lives in that bucket, either.
+        (30, "delete 1 evict 8 4"),
+        (30, "write 1 store 9 8"),
+    ]
+    stats = simulation.stats()["tiers"][1]
+    assert (stats["collected_bytes"], stats["written_bytes"], stats["live_bytes"]) == (4, 28, 16)
+    # At half, 4 of 8 bytes are enough to stay: the bucket goes when both are dead, and nothing is written again.
+    preset = queued(None, 16, **COLLECTED | {"bucket_gc": 0.5})
+    simulation, rows, _, _ = simulate(preset, Load(requests=requests))
+    assert [text for row, text in zip(rows, brief(rows), strict=True) if row[2] == 1][2:] == [
+        "delete 1 evict 2 8", "write 1 store 8 8",
+    ]  # fmt: skip
+    assert simulation.stats()["tiers"][1]["collected_bytes"] == 0
+
+
+def test_objects_that_were_used_outlive_those_beside_them():
+    preset = queued(8, 16, **COLLECTED)
+    # Block 1 is read from the disk at 23, and so block 2 is given up first.
+    requests = asked((0, [1, 2]), (11, [3, 4]), (23, [1]), (24, [5, 6]), (31, [7]))
+    _, rows, _, _ = simulate(preset, Load(requests=requests))
+    disk = [text for row, text in zip(rows, brief(rows), strict=True) if row[2] == 1 and row[0] >= 23]
+    assert disk[0] == "read 1 load 2 4 2/0"
+    assert disk[1:4] == ["read 1 collect 2 4", "delete 1 evict 2 8", "write 1 collect 8 4"]
+
+
 QUEUES = [
     {"store_queue": 2},
     {"store_queue": 3, "write_bandwidth": "1GB"},
@@ -120,6 +160,9 @@ QUEUES = [
     {"store_queue": 50, "heartbeat": "1ns", "bucket_objects": 1},
     {"store_queue": 50, "heartbeat": "5ns", "bucket_objects": 3, "bucket_key_bytes": 2, "bucket_meta_bytes": 1},
     {"store_queue": 5, "heartbeat": "9ns", "bucket_objects": 4, "bucket_bytes": 40, "bucket_meta_bytes": 3},
+    {"store_queue": 50, "heartbeat": "3ns", "bucket_objects": 3, "bucket_gc": 0.7},
+    {"store_queue": 50, "heartbeat": "3ns", "bucket_objects": 4, "bucket_key_bytes": 1, "bucket_gc": 0.4},
+    {"store_queue": 9, "heartbeat": "2ns", "bucket_objects": 2, "bucket_meta_bytes": 1, "bucket_gc": 0.99},
 ]
 THROUGH = [semantics for semantics in SEMANTICS if semantics[2] is Placement.WRITE_THROUGH]
 
@@ -128,7 +171,9 @@ THROUGH = [semantics for semantics in SEMANTICS if semantics[2] is Placement.WRI
 def queued_presets(draw, semantics):
     preset = draw(presets(semantics).filter(lambda preset: len(preset.tiers) > 1))
     knobs = draw(st.sampled_from(QUEUES))
-    policy = draw(st.sampled_from([Policy.LRU, Policy.LRU, Policy.FIFO, Policy.TTL, Policy.SIEVE]))
+    policy = draw(st.sampled_from([Policy.LRU, Policy.LRU, Policy.FIFO, Policy.TTL, Policy.SIEVE, Policy.LFU]))
+    if "bucket_gc" in knobs and policy is Policy.TTL:
+        policy = Policy.CLOCK
     more = {"policy": policy, "ttl": "15ns" if policy is Policy.TTL else None}
     if draw(st.booleans()) and preset.tiers[-1].capacity is not None:
         more["low_watermark"] = 0.5
@@ -151,6 +196,13 @@ def test_every_row_is_what_plain_python_says(semantics, data):
     counts = simulation.stats()["tiers"][-1]
     assert oracle.tiers[-1].queue.counts().items() <= counts.items()
     assert sum(t["hits"] for t in simulation.stats()["tiers"]) == oracle.hits
+    if "collected_bytes" in counts:
+        assert counts["collected_bytes"] == oracle.tiers[-1].queue.collected
+        # What is written again for what it frees: at most 1 / (1 - threshold) times what was stored is written.
+        if not preset.tiers[-1].bucket_meta_bytes:
+            assert counts["written_bytes"] * (1 - preset.tiers[-1].bucket_gc) <= (
+                counts["written_bytes"] - counts["collected_bytes"]
+            )
     # Objects are numbered as they are made, those that hold no KV by themselves among them.
     assert all(sizes[row[4]] == row[5] for row in rows if row[1] == "delete" or (row[1] == "write" and row[2] == 0))
     for room in (1, 40):
@@ -179,6 +231,7 @@ def test_every_row_is_what_plain_python_says(semantics, data):
             [*(f"tiers.nvme.{k}" for k in ("store_queue=9", "heartbeat=1s", "bucket_objects=5")), "recency=tail-first"],
             "bucket_objects needs recency=head-first",
         ),
+        (["tiers.nvme.bucket_gc=0.5"], "bucket_gc.*needs bucket_objects"),
         (["tiers.nvme.bucket_bytes=0"], "bucket_bytes"),
         (["tiers.nvme.store_queue=9", "tiers.nvme.request_writes=1"], "request_writes is of a request's own writes"),
         (

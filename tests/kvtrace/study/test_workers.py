@@ -11,6 +11,7 @@ from study_workers import BEGIN, SMALL, study_file
 
 from kvtrace.core.contract.study import STUDY
 from kvtrace.core.tables import read_table
+from kvtrace.study.runner import local_cluster
 
 pytest.importorskip("distributed")
 # Dask's own, as it is closed.
@@ -59,10 +60,7 @@ def test_what_kills_each_worker_is_given_up_and_is_a_row(tmp_path, monkeypatch):
 
 
 def test_a_cluster_that_is_there_already(tmp_path):
-    from distributed import LocalCluster
-
-    here = {"processes": False, "protocol": "tcp://", "dashboard_address": None}
-    with LocalCluster(n_workers=1, threads_per_worker=1, **here) as cluster:
+    with local_cluster(1, processes=False, protocol="tcp://") as cluster:
         run_cli(
             "kvtrace", "study", study_file(tmp_path), "-o", tmp_path / "a", "--scheduler", cluster.scheduler_address
         )

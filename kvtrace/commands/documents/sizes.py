@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kvtrace.commands.gen import first_token_table
+from kvtrace.commands.documents.generated import first_token_table
 from kvtrace.commands.options import percent
 from kvtrace.core.document.document import (
     Cell,

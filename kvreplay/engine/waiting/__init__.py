@@ -1,0 +1,1 @@
+"""Which rows wait for which, compiled."""
