@@ -146,7 +146,8 @@ def _room(world: World, actor: int) -> int:
         if knobs.source != CHAINS and me.length + me.new > knobs.context_width:
             control.need = me.length + me.new
             return CONTEXTS_FULL
-    writes_all = knobs.promotion or knobs.staging or knobs.offers_hits or me.refused
+    is_sent = world.fleet.entrances < world.fleet.count
+    writes_all = knobs.promotion or knobs.staging or knobs.offers_hits or me.refused or is_sent
     return _room_for(world, n, n if writes_all else shared + me.new, made)
 
 
