@@ -52,7 +52,9 @@ def small_command_s(*options: str) -> float:
     """Run a study of four tiny simulations; return its seconds."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "study.toml"
-        path.write_text('[base]\npreset = "lmcache-disk"\nmodel = "tiny-1b"\nduration = "10s"\n[grid]\nseed = [1, 2, 3, 4]\n')
+        path.write_text(
+            '[base]\npreset = "lmcache-disk"\nmodel = "tiny-1b"\nduration = "10s"\n[grid]\nseed = [1, 2, 3, 4]\n'
+        )
         argv = [sys.executable, "-m", "kvtrace.cli", "study", str(path), "-o", f"{name}/out", *options]
         start = time.perf_counter()
         subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

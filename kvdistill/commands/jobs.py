@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 Output = Annotated[
     Path, typer.Option("-o", "--output", help="The folder for the files; made if missing.", show_default=False)
 ]
+BesideRun = Annotated[
+    Path | None,
+    typer.Option(
+        "--run", help="Also compare the job with what this run of kvreplay did on the tier: mix, sizes and rate."
+    ),
+]
 MaxRuntime = Annotated[str, typer.Option("--max-runtime", help="The longest the random job runs.")]
 
 
@@ -34,6 +40,7 @@ def warp(
     end: To = None,
     busiest: Busiest = None,
     max_runtime: MaxRuntime = "300s",
+    run: BesideRun = None,
     json: Json = False,
 ) -> None:
     """Write a mixed benchmark for MinIO's warp: operation mix, exact object sizes, rate, objects at random.
@@ -43,10 +50,11 @@ def warp(
 
     \b
     kvdistill warp conv.parquet --tier nvme -o jobs --host 10.0.0.1:9000
+    kvdistill warp conv.parquet --tier s3 -o jobs --run run
     warp run jobs/mixed.yml
     """
     from kvdistill.jobs.make import write_warp
-    from kvdistill.jobs.warp import WarpOptions
+    from kvdistill.jobs.warp import JOB, WarpOptions
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.limit import parse_window
     from kvtrace.core.metadata import without_outputs
@@ -57,7 +65,7 @@ def warp(
         written = write_warp(
             source, tier, output, options, parse_window(limit, begin, end, busiest), has_csv=has_csv, argv=argv
         )
-    _show(written, output, json=json)
+    _show(written, output, JOB, run, json=json)
 
 
 def sai3(
@@ -73,6 +81,7 @@ def sai3(
     end: To = None,
     busiest: Busiest = None,
     max_runtime: MaxRuntime = "300s",
+    run: BesideRun = None,
     json: Json = False,
 ) -> None:
     """Write an op log that sai3-bench replays on the trace's times, and a random workload for it.
@@ -86,7 +95,7 @@ def sai3(
     sai3-bench replay --op-log jobs/oplog-1-of-4.tsv.zst
     """
     from kvdistill.jobs.make import write_sai3
-    from kvdistill.jobs.sai3 import Sai3Options
+    from kvdistill.jobs.sai3 import WORKLOAD, Sai3Options
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.limit import parse_window
     from kvtrace.core.metadata import without_outputs
@@ -97,7 +106,7 @@ def sai3(
         written = write_sai3(
             source, tier, output, options, parse_window(limit, begin, end, busiest), hosts=hosts, argv=argv
         )
-    _show(written, output, json=json)
+    _show(written, output, WORKLOAD, run, json=json)
 
 
 def _runtime_ns(text: str) -> int:
@@ -109,14 +118,18 @@ def _runtime_ns(text: str) -> int:
     return value
 
 
-def _show(written: StoreJobs, folder: Path, *, json: bool) -> None:
-    """Print the result; what the format cannot express goes to stderr."""
+def _show(written: StoreJobs, folder: Path, job: str, run: Path | None, *, json: bool) -> None:
+    """Print the result, `job` beside `run` if that is named; what the format cannot express goes to stderr."""
+    from msgspec import to_builtins
+
+    from kvdistill.check.store_jobs import beside_run
     from kvdistill.report.jobs_document import written_document
     from kvtrace.core.document.terminal import show_documents
 
+    beside = None if run is None else beside_run(folder / job, run, written.profile.tier)
     for line in (*written.lost, *(written.log.lost if written.log else [])):
         log(f"lost: {line}")
     if json:
-        emit_json(written)
+        emit_json(written if beside is None else to_builtins(written) | {"beside_run": to_builtins(beside)})
     else:
-        show_documents([written_document(written, folder)])
+        show_documents([written_document(written, folder, beside)])

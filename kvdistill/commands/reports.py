@@ -45,8 +45,8 @@ def report(
         str | None,
         typer.Option(
             "--endurance",
-            help="What the drive may be written, such as 14PB (its TBW), for its years of life; else one write of the "
-            "tier's capacity a day for 5 years.",
+            help="What the drive may be written, for its years of life: 1DWPD,5y (the default), or in all, such as "
+            "14PB (its TBW).",
         ),
     ] = None,
     json: Json = False,
@@ -69,15 +69,15 @@ def report(
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.document.text import csv_lines
     from kvtrace.core.document.text import markdown as as_markdown
-    from kvtrace.core.units import parse_bytes
+    from kvtrace.core.statistics import parse_endurance
 
     if json + markdown + csv > 1:
         raise ConfigError("choose one of --json, --markdown and --csv")
     outputs = output or []
     check_names(outputs)
-    life_bytes = None if endurance is None else parse_bytes(endurance)
+    worn = parse_endurance(endurance)
     with compile_announced():
-        results, documents, plain = read_reports(paths, buckets, life_bytes)
+        results, documents, plain = read_reports(paths, buckets, worn)
     for path in outputs:
         write_report(documents, path, plain)
         log(f"wrote {path}")

@@ -9,6 +9,7 @@ from typing import Any
 from kvdistill.check.check import Closeness
 from kvdistill.check.closeness import StreamFigures, Verdict
 from kvdistill.check.fio_jobs import Jobs
+from kvdistill.check.store_jobs import StoreCloseness
 from kvdistill.jobs.make import StoreJobs
 from kvdistill.profile.profile import Profile
 from kvdistill.report.report import JobsReport
@@ -48,8 +49,8 @@ def jobs_document(report: JobsReport) -> Document:
     )
 
 
-def written_document(written: Jobs | StoreJobs, folder: Path) -> Document:
-    """Return the document of jobs that were just written to `folder`."""
+def written_document(written: Jobs | StoreJobs, folder: Path, beside: StoreCloseness | None = None) -> Document:
+    """Return the document of jobs that were just written to `folder`; a store's may be compared with a replay."""
     # Numbered logs are one.
     files = dict.fromkeys(_NUMBER.sub(".*.iolog", name) for name in written.files)
     chapters = [_profile_chapter(written.profile)]
@@ -63,7 +64,34 @@ def written_document(written: Jobs | StoreJobs, folder: Path) -> Document:
         columns = [ReportColumn("operation", ""), ReportColumn("operations", "operations", Unit.COUNT)]
         rows: list[list[Any]] = [[name, count] for name, count in counts.items()]
         chapters.append(Chapter("Op log", [ReportTable("", Sheet.SUMMARY, columns, rows)]))
+    if beside is not None:
+        chapters.append(_beside_chapter(beside))
     return Document("", f"Written to {folder}: {', '.join(files)}", chapters)
+
+
+def _beside_chapter(beside: StoreCloseness) -> Chapter:
+    """Return a store's job beside a replay, a figure a row."""
+    names = {
+        "get_share": ("GETs", Unit.SHARE),
+        "put_share": ("PUTs", Unit.SHARE),
+        "delete_share": ("DELETEs", Unit.SHARE),
+        "get_mean_bytes": ("mean size of a GET", Unit.BYTES),
+        "put_mean_bytes": ("mean size of a PUT", Unit.BYTES),
+        "ops_per_s": ("operations a second", Unit.PER_S),
+    }
+    columns = [ReportColumn(name, name, Unit.NUMBER) for name in ("job", "replay")]
+    rows: list[list[Any]] = [
+        [said, *(Cell(value, unit) for value in (getattr(beside.job, name), getattr(beside.replay, name)))]
+        for name, (said, unit) in names.items()
+    ]
+    counts = f"the replay did {beside.gets:,} GETs, {beside.puts:,} PUTs and {beside.deletes:,} DELETEs"
+    notes = [f"{counts} that went well ({beside.run})"]
+    for op, value in (("GETs", beside.get_size_variation), ("PUTs", beside.put_size_variation)):
+        if value is not None:
+            notes.append(f"{value:.1%} of {op} have another size in the job (total variation distance)")
+    return Chapter(
+        "Job beside the replay", [ReportTable("", Sheet.SUMMARY, [ReportColumn("figure", ""), *columns], rows)], notes
+    )
 
 
 def profile_document(profile: Profile) -> Document:

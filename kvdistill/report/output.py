@@ -23,6 +23,7 @@ from kvtrace.core.document.workbook import PlainSheet
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 from kvtrace.core.run.run_file import OPS_FILE
+from kvtrace.core.statistics import Endurance
 
 SUFFIXES = (".html", ".md", ".csv", ".xlsx")
 
@@ -41,7 +42,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 
 
 def read_reports(
-    paths: Sequence[Path], buckets: int, life_bytes: int | None = None
+    paths: Sequence[Path], buckets: int, endurance: Endurance | None = None
 ) -> tuple[list[Report], list[Document], list[PlainSheet]]:
     """Return the reports of `paths`, trials one by one, their documents, and MLPerf's sheets of the runs among them.
 
@@ -49,7 +50,7 @@ def read_reports(
 
     Raises what `report` raises.
     """
-    sides = _read(paths, buckets, life_bytes)
+    sides = _read(paths, buckets, endurance)
     every = [found for side in sides for found in side.reports]
     names = [
         side.name if trial == path else f"{side.name}/{trial.name}"
@@ -70,9 +71,9 @@ def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
     return compared, comparison_document(compared, sides)
 
 
-def _read(paths: Sequence[Path], buckets: int, life_bytes: int | None) -> list[ReportedTrials]:
+def _read(paths: Sequence[Path], buckets: int, endurance: Endurance | None) -> list[ReportedTrials]:
     return [
-        ReportedTrials(name, [report(trial, buckets, life_bytes) for trial in trials_of(path)])
+        ReportedTrials(name, [report(trial, buckets, endurance) for trial in trials_of(path)])
         for name, path in zip(names_of(paths), paths, strict=True)
     ]
 

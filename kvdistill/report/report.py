@@ -23,6 +23,7 @@ from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.run_file import OPS_FILE, PROBE_FILE, RunFile, find_run, refuse_cut_off
 from kvtrace.core.run.sweep_file import LoadSweep, find_sweep
 from kvtrace.core.schema import TRACE
+from kvtrace.core.statistics import Endurance
 
 __all__ = ["BUCKETS", "JobsReport", "ProbeReport", "Report", "RunReport", "SweepReport", "TraceReport", "report"]
 
@@ -76,10 +77,10 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the simulation counted of several nodes; null of one alone."""
 
 
-def report(path: Path, buckets: int = BUCKETS, life_bytes: int | None = None) -> Report:
+def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = None) -> Report:
     """Return the report of the trace, or the folder of a run, a probe, checked jobs or an import, at `path`.
 
-    Time is in `buckets` equal stretches; `life_bytes` is what a drive may be written until it is worn out.
+    Time is in `buckets` equal stretches; `endurance` is what a drive may be written.
 
     Raises:
         ConfigError: the folder holds nothing to report.
@@ -87,20 +88,20 @@ def report(path: Path, buckets: int = BUCKETS, life_bytes: int | None = None) ->
 
     """
     if path.is_dir():
-        return _folder_report(path, buckets, life_bytes)
+        return _folder_report(path, buckets, endurance)
     try:
         reader = tables.open_table(path, TRACE)
     except TraceError as error:
         if "holds the table 'ops'" in str(error):
-            return run_report(path, buckets, life_bytes)
+            return run_report(path, buckets, endurance)
         raise
-    return _trace_report(path, reader.meta, buckets, life_bytes)
+    return _trace_report(path, reader.meta, buckets, endurance)
 
 
-def _folder_report(path: Path, buckets: int, life_bytes: int | None) -> Report:
+def _folder_report(path: Path, buckets: int, endurance: Endurance | None) -> Report:
     refuse_cut_off(path)
     if (path / OPS_FILE).is_file():
-        return run_report(path / OPS_FILE, buckets, life_bytes)
+        return run_report(path / OPS_FILE, buckets, endurance)
     run = find_run(path)
     if run is not None:
         return summary_report(run)
@@ -114,14 +115,14 @@ def _folder_report(path: Path, buckets: int, life_bytes: int | None) -> Report:
     if closeness is not None:
         return JobsReport(name=path.resolve().name, closeness=closeness, profile=read_json(path / PROFILE))
     if (path / TRACE_FILE).is_file():
-        return report(path / TRACE_FILE, buckets, life_bytes)
+        return report(path / TRACE_FILE, buckets, endurance)
     raise ConfigError(
         f"{path}: no run of kvreplay in this folder ({OPS_FILE} is missing), no {PROBE_FILE}, {CLOSENESS} or "
         f"{TRACE_FILE}"
     )
 
 
-def _trace_report(path: Path, meta: Metadata, buckets: int, life_bytes: int | None) -> TraceReport:
+def _trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance | None) -> TraceReport:
     names = [tier.name for tier in meta.tiers]
     walked = trace_locality(tables.open_table(path, TRACE), len(names), path)
     # What nodes have apart is not one place: how far apart accesses are, and what is live, is of each by itself.
@@ -155,7 +156,7 @@ def _trace_report(path: Path, meta: Metadata, buckets: int, life_bytes: int | No
             size_bins=bins(sizes),
             bucket_ns=bucket_ns if span_ns else None,
             over_time=named_tiers(over_time, names),
-            writes_per_day=writes_per_day(_written(operations), span_ns, meta, life_bytes),
+            writes_per_day=writes_per_day(_written(operations), span_ns, meta, endurance),
             first_token=_first_token(meta),
         )
 

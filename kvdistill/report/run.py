@@ -20,6 +20,7 @@ from kvdistill.report.subject import Subject, subject_of, writes_per_day
 from kvtrace.core import tables
 from kvtrace.core.run.run_file import RunFile, find_run
 from kvtrace.core.schema import OPS
+from kvtrace.core.statistics import Endurance
 
 CLOSENESS = "closeness.json"
 PARTS = [100, 200, *range(500, 9501, 500), 9700, 9800, 9900, 9950, 9990, 9999, 10_000]
@@ -63,7 +64,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """How close jobs distilled from this come, if `kvdistill fio --check` ran here; null otherwise."""
 
 
-def run_report(ops: Path, buckets: int, life_bytes: int | None = None) -> RunReport:
+def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> RunReport:
     """Return the report of the run whose table is `ops`, with run.json beside it if there is one."""
     meta = tables.open_table(ops, OPS).meta
     names = [tier.name for tier in meta.tiers]
@@ -95,7 +96,7 @@ def run_report(ops: Path, buckets: int, life_bytes: int | None = None) -> RunRep
             over_time=named_tiers(over_time, names),
             heat=named_tiers(heat, names),
             writes_per_day=writes_per_day(
-                {f["tier"]: f["io_bytes"] for f in counted if _wears(f)}, span_ns, meta, life_bytes
+                {f["tier"]: f["io_bytes"] for f in counted if _wears(f)}, span_ns, meta, endurance
             ),
             reuse=reuse_rows(names, run_reuse(tables.open_table(ops, OPS), len(names))),
             probe=probe_report(ops.parent, buckets),

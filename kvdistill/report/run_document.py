@@ -37,6 +37,8 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
+from kvtrace.core.document.ranks import ranks_tables
+from kvtrace.core.run.ranks import RanksNote
 from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.run.serving import Serving
 from kvtrace.core.units import format_count, format_duration
@@ -69,7 +71,9 @@ def run_document(report: RunReport) -> Document:
     latency, response = _of(report, "latency"), _of(report, "response")
     times = [*_latencies(report), *(response if is_open else latency)]
     waits = [_times("Lateness", report.lateness), *_of(report, "lateness")] if report.lateness else []
+    ranks = None if run is None or not isinstance(run.ranks, RanksNote) else run.ranks
     chapters = [
+        *([] if ranks is None else [Chapter("Ranks", ranks_tables(ranks))]),
         *([] if saved is None else [checkpoints.chapter(saved)]),
         Chapter("Tiers", [_figures(report), *_hits(run), *rates]),
         Chapter("Latency", [*times, *(table for table, is_in in zip(maps, is_main, strict=True) if is_in)]),
@@ -86,7 +90,7 @@ def run_document(report: RunReport) -> Document:
             "What was run, and on what", [*_targets(run), parameters("Run", Sheet.PARAMETERS, _known(_facts(report)))]
         ),
     ]
-    more = sum(extra is not None for extra in (saved, report.layers, report.closeness))
+    more = sum(extra is not None for extra in (ranks, saved, report.layers, report.closeness))
     main = {chapter.title for chapter in chapters[: _MAIN + more]}
     return Document(
         name=report.subject.file if run is None else run.trace.file,

@@ -8,14 +8,13 @@ from typing import Any
 import msgspec
 
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.statistics import SECONDS_PER_DAY
+from kvtrace.core.statistics import DAYS_PER_YEAR, SECONDS_PER_DAY, Endurance
 from kvtrace.core.units import NS_PER_S
 
 _NS_PER_DAY = SECONDS_PER_DAY * NS_PER_S
 LEAST_DRIVE_BYTES = 100 * 10**9
 """No drive for a server is smaller: of a tier with less capacity no writes of the whole drive are told."""
-_DAYS_PER_YEAR = 365
-_YEARS, _WRITES_PER_DAY = 5, 1
+_USUAL = Endurance(writes_per_day=1, years=5)
 """What a drive for mixed reading is sold to endure: a write of all of it a day, for so many years."""
 
 
@@ -68,14 +67,14 @@ def hit_ratio(meta: Metadata) -> float | None:
 
 
 def writes_per_day(
-    written: dict[str, int], span_ns: int | None, meta: Metadata, life_bytes: int | None
+    written: dict[str, int], span_ns: int | None, meta: Metadata, endurance: Endurance | None
 ) -> list[dict[str, Any]]:
     """Return for each tier that was written the bytes a day at this rate; null without a time span.
 
     `capacity_writes_per_day` is in the capacity that the trace gave the tier: drive writes per day of such a drive.
-    `years_of_life` are those of a drive that may be written `life_bytes`; without that, of one of the tier's capacity
-    that endures `_WRITES_PER_DAY` for `_YEARS`, if a drive may be so small. Of a tier that each node of a fleet has
-    its own of, it is all these drives together.
+    `years_of_life` are those of a drive of that `endurance`; without that, of one of the tier's capacity that endures
+    `_USUAL`, if a drive may be so small. Of a tier that each node of a fleet has its own of, it is all these drives
+    together.
     """
     tiers = {tier.name: tier for tier in meta.tiers}
     rows = []
@@ -84,8 +83,7 @@ def writes_per_day(
         daily = count * _NS_PER_DAY / span_ns if span_ns else None
         capacity, drives = (None, 1) if tier not in tiers else (tiers[tier].capacity_bytes, meta.instances(tiers[tier]))
         is_drive = capacity is not None and capacity >= LEAST_DRIVE_BYTES
-        assumed = capacity * _WRITES_PER_DAY * _YEARS * _DAYS_PER_YEAR if capacity is not None and is_drive else None
-        life = life_bytes or assumed
+        life = (_USUAL if endurance is None and is_drive else endurance or Endurance()).rated_bytes(capacity)
         life, capacity = life and life * drives, capacity and capacity * drives
         rows.append(
             {
@@ -96,7 +94,7 @@ def writes_per_day(
                 "capacity_bytes": capacity,
                 "capacity_writes_per_day": daily / capacity if daily is not None and capacity else None,
                 "endurance_bytes": life,
-                "years_of_life": life / daily / _DAYS_PER_YEAR if life and daily else None,
+                "years_of_life": life / daily / DAYS_PER_YEAR if life and daily else None,
             }
         )
     return rows

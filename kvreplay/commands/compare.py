@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from kvreplay.commands.arguments import ReplayArguments
 from kvreplay.commands.options import RunAsJson, TraceFile, command_line, targets
-from kvreplay.commands.run import ReplayArguments, fail
+from kvreplay.commands.run import fail
 from kvtrace.core.app import log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 
@@ -49,8 +50,8 @@ def compare(
 
     # Before numba is loaded, which crashes for want of memory.
     check_memory()
+    from kvreplay.run.finished import FinishedRun
     from kvreplay.run.pair import SIDES, run_pair
-    from kvreplay.run.run import FinishedRun
     from kvtrace.core.run.programs import run_program
 
     first = targets(tier)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvreplay.commands.options import command_line, targets
+from kvreplay.commands.ranks import alongside
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError, KvError
+from kvtrace.core.run.ranks import RANK_FOLDER
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from kvreplay.mlperf.options import LockedOption
     from kvreplay.mlperf.result import MlperfResult
     from kvreplay.mlperf.rules import Rule
+    from kvreplay.mpi.alongside import Alongside
 
 COMBINE = "combine"
 _TICK_S = 0.2
@@ -47,6 +50,17 @@ class ClientArguments:
     """How this client replays, which the rules leave open."""
 
     rank: Annotated[int, typer.Option(min=0, help="Of several clients: which this is. It has its own requests.")] = 0
+    is_mpi: Annotated[
+        bool,
+        typer.Option(
+            "--mpi",
+            help="A client on each rank that mpirun started, in a folder rank-0000 … of the target; their trials begin "
+            "together and their results are combined. Needs kvtrace[mpi].",
+        ),
+    ] = False
+    rank_timeout: Annotated[
+        str, typer.Option(help="With --mpi: end the run on all ranks if one has not answered for so long.")
+    ] = "30s"
     queue_depth: Annotated[
         int | None, typer.Option(help="At most this many I/Os of 1 MiB in flight. The default: the option's users.")
     ] = None
@@ -112,10 +126,36 @@ def mlperf(
       kvreplay mlperf v3-8b --tier nvme=/mnt/array/rank-0 --rank 0 -o rank-0
       kvreplay mlperf v3-8b --tier nvme=/mnt/array/rank-1 --rank 1 -o rank-1
       kvreplay mlperf combine rank-0 rank-1 -o together
+    Example, the same by MPI, on four hosts:
+      mpirun -n 4 --host a,b,c,d kvreplay mlperf v3-8b --mpi --tier nvme=/mnt/array -o together
     """
     if names[0] == COMBINE:
         _combine([Path(name) for name in names[1:]], output, is_forced=force, as_json=as_json)
         return
+    with alongside(is_mpi=client.is_mpi, rank_timeout=client.rank_timeout) as ranks:
+        _measure(names, targets(tier), output, locked, client, _How(dry_run, break_rules, force, as_json), ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """How a command goes about it."""
+
+    is_dry: bool
+    is_breaking_rules: bool
+    is_forced: bool
+    as_json: bool
+
+
+def _measure(
+    names: list[str],
+    tiers: dict[str, str],
+    output: Path,
+    locked: LockedArguments,
+    client: ClientArguments,
+    how: _How,
+    ranks: Alongside | None,
+) -> None:
+    """Run the options `names`; with `ranks` as one of several clients, of which rank 0 combines the results."""
     from kvreplay.config.memory import check_memory
 
     check_memory()
@@ -129,18 +169,30 @@ def mlperf(
     for name in names:
         if name in SHORT:
             log(f"{name} is {SHORT[name]} ({resolve([name])[0].said}); {ALL} names all options")
-    attempts = [_attempt(option, targets(tier), output, len(options), locked, client) for option in options]
+    folder, sharing = output, 1
+    if ranks is not None and ranks.ranks.count > 1:
+        from kvreplay.mpi.clients import own_client
+
+        tiers, folder, sharing = own_client(ranks, tiers, output, is_forced=how.is_forced)
+        client = replace(client, rank=ranks.ranks.rank)
+    attempts = [_attempt(option, tiers, folder, len(options), locked, client, sharing) for option in options]
     planned = [(attempt, rules_of(attempt)) for attempt in attempts]
-    if dry_run:
-        if as_json:
+    if how.is_dry:
+        if how.as_json:
             emit_json([{"option": a.option.name, "space": a.space, "rules": rules} for a, rules in planned])
         else:
             show_documents([plan_document(attempt, rules) for attempt, rules in planned])
         return
-    check_output(output, is_forced=force)
+    check_output(folder, is_forced=how.is_forced)
     for _, rules in planned:
-        refuse_broken(rules, is_allowed=break_rules)
-    _run(planned, output, as_json=as_json)
+        refuse_broken(rules, is_allowed=how.is_breaking_rules)
+    _run(planned, folder, ranks, as_json=how.as_json)
+    if folder != output and ranks is not None:
+        from kvreplay.mpi.clients import bring_results
+
+        if bring_results(ranks, tiers, output):
+            folders = [output / RANK_FOLDER.format(rank) for rank in range(ranks.ranks.count)]
+            _combine(folders, output, is_forced=True, as_json=how.as_json)
 
 
 def _attempt(
@@ -150,8 +202,14 @@ def _attempt(
     options: int,
     locked: LockedArguments,
     client: ClientArguments,
+    sharing: int = 1,
 ) -> Attempt:
-    """Return `option` as the arguments ask for it; ConfigError for what cannot be."""
+    """Return `option` as the arguments ask for it, with the room of one of `sharing` clients of a filesystem.
+
+    Raises:
+        ConfigError: it cannot be.
+
+    """
     from kvreplay.config.config import Config, check
     from kvreplay.mlperf.attempt import STORAGE, Attempt, place_of, targets_of
 
@@ -166,6 +224,7 @@ def _attempt(
     )
     check(config)
     place = place_of(tiers[STORAGE], output)
+    place = replace(place, free_bytes=place.free_bytes // sharing)
     capacity = None if locked.capacity is None else parse_bytes(locked.capacity)
     room = place.free_bytes if place.size_bytes is None else place.size_bytes
     attempt = Attempt(
@@ -185,11 +244,14 @@ def _attempt(
     return attempt
 
 
-def _run(planned: Sequence[tuple[Attempt, list[Rule]]], output: Path, *, as_json: bool) -> None:
+def _run(
+    planned: Sequence[tuple[Attempt, list[Rule]]], output: Path, ranks: Alongside | None, *, as_json: bool
+) -> None:
     from kvreplay.mlperf.document import result_document
     from kvreplay.mlperf.submit import submit
     from kvreplay.result.tables import make_directory
-    from kvreplay.run.live import live
+    from kvreplay.run.run import replay
+    from kvreplay.run.watching.live import live
     from kvtrace.core.document.terminal import show_documents
 
     results: list[MlperfResult] = []
@@ -204,11 +266,23 @@ def _run(planned: Sequence[tuple[Attempt, list[Rule]]], output: Path, *, as_json
         for rule in rules:
             log(f"{rule.rule} ({rule.reference}): {rule.kept}: {rule.detail}")
         folder = output / option.name if len(planned) > 1 else output
-        found, error = submit(attempt, rules, folder, command_line(), show=progress, watching=live)
+        is_first = ranks is None or ranks.ranks.rank == 0
+        found, error = submit(
+            attempt,
+            rules,
+            folder,
+            command_line(),
+            show=progress if is_first else None,
+            watching=live if is_first else None,
+            replaying=replay if ranks is None else ranks.replay,
+        )
         results.append(found)
         if error is not None:
             break
-    if as_json:
+    if ranks is not None and ranks.ranks.count > 1:
+        # What is combined is shown.
+        pass
+    elif as_json:
         emit_json(results if len(planned) > 1 else results[0])
     else:
         show_documents([result_document(found) for found in results])

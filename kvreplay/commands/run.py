@@ -1,201 +1,25 @@
-"""Replay a trace, once or several times, or recover what a killed replay had measured."""
+"""Replay a trace, once or several times."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreplay.commands.options import Buffered, RunAsJson, Seed, TraceFile, command_line, targets
+from kvreplay.commands.arguments import ReplayArguments
+from kvreplay.commands.options import RunAsJson, TraceFile, command_line, targets
+from kvreplay.commands.ranks import RanksArguments, session
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import DeviceError
-from kvtrace.core.units import parse_bytes
 
 if TYPE_CHECKING:
     # Loaded by the commands alone: --help needs none of it.
     from kvreplay.config.config import Config
-    from kvreplay.run.run import FinishedRun
-    from kvreplay.run.watch import Watch, Watching
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayArguments:
-    """How to replay; fields that are named as those of Config are what they say there."""
-
-    is_as_fast_as_possible: Annotated[
-        bool,
-        typer.Option(
-            "--as-fast-as-possible", help="Closed loop: trace times are ignored. The default without --speed."
-        ),
-    ] = False
-    speed: Annotated[
-        float | None,
-        typer.Option(help="Open loop: submit at trace times divided by this factor; 1 is the trace's own speed."),
-    ] = None
-    queue_depth: Annotated[
-        int | None,
-        typer.Option(
-            help="At most this many I/Os, and operations, in flight. The default: 8 in a closed loop; with --speed as "
-            "memory allows, up to 1024 (128 where an I/O takes a thread)."
-        ),
-    ] = None
-    io_bytes: Annotated[
-        str,
-        typer.Option(
-            help="Longer objects are split into I/Os of this size. "
-            "Buffers take three times the queue depth, but at least 66, of it; those for writes 256 KiB or more each."
-        ),
-    ] = "1MiB"
-    engine: Annotated[
-        str,
-        typer.Option(help="auto, threads or uring (io_uring); auto takes uring for files where the kernel allows it."),
-    ] = "auto"
-    limit: Annotated[
-        str | None,
-        typer.Option(help="Replay the trace's start only: 10000 rows, 30s of trace time, or 2GiB read and written."),
-    ] = None
-    runtime: Annotated[
-        str | None,
-        typer.Option(
-            help="Run so long by the clock: 300s. The trace is repeated on the same objects, or cut. Its requests are "
-            "new ones in each repeat, and an open loop's times go on; what it deletes and reads first is kept."
-        ),
-    ] = None
-    seed: Seed = None
-    is_buffered: Buffered = False
-    is_gds: Annotated[
-        bool,
-        typer.Option(
-            "--gds",
-            help="Move files' data straight to and from GPU 0 by cuFile (kvikio); the run says if it could not go "
-            "direct. Untested on hardware.",
-        ),
-    ] = False
-    fsync: Annotated[str, typer.Option(help="never, or close: fdatasync each written file, within its time.")] = "never"
-    advice: Annotated[
-        str,
-        typer.Option(
-            "--fadvise",
-            help="Of buffered files: none; sequential, when one is opened; or dontneed, which also drops a file's "
-            "pages when it is closed, so that a later read is the drive's.",
-        ),
-    ] = "none"
-    pool: Annotated[
-        str | None,
-        typer.Option(
-            help="The memory of all buffers, which bounds the queue depth if that is not given.  [default for "
-            "checkpoints with --speed: 128MB]"
-        ),
-    ] = None
-    checkpoint_depth: Annotated[
-        int | None,
-        typer.Option(
-            help="At most this many I/Os of one save or restore in flight, as its writer has; other operations go "
-            "before it.  [default: the queue depth; with --speed 4]"
-        ),
-    ] = None
-    on_error: Annotated[
-        str, typer.Option(help="stop, or continue, when an operation fails; a run that went on ends with exit code 6.")
-    ] = "stop"
-    warmup: Annotated[
-        str | None, typer.Option(help="Leave the run's start out of its figures: 30s of the run, or 1000 rows.")
-    ] = None
-    layout: Annotated[
-        str, typer.Option(help="How object files are named: hashed (256 subdirectories), flat, vllm or lmcache.")
-    ] = "hashed"
-    is_ignoring_streams: Annotated[
-        bool,
-        typer.Option(
-            "--ignore-streams",
-            help="Do not pass on the streams of a trace's writes. Without it files get write hints (F_SET_RW_HINT), "
-            "writes to a block device name a write stream where the kernel offers some, and the run says which.",
-        ),
-    ] = False
-    is_destroying: Annotated[
-        bool, typer.Option("--destroy-data", help="Allow a --tier to be a block device: all that is on it is lost.")
-    ] = False
-    overwritten: Annotated[
-        str | None,
-        typer.Option(
-            "--overwrite-signature",
-            help="With --destroy-data: what a block device may hold and lose, by the names that its refusal gives: "
-            "ext4, or LVM2_member,dos.",
-        ),
-    ] = None
-    is_discarding: Annotated[
-        bool,
-        typer.Option("--discard", help="Deletes discard (trim) on block devices; without it they only free the space."),
-    ] = False
-    precondition: Annotated[
-        str | None,
-        typer.Option(
-            help="First write the drives full (a directory up to the trace's peak): twice, sequentially, then at "
-            "random places; or steady, until random writes keep their bandwidth."
-        ),
-    ] = None
-    requests: Annotated[
-        Path | None,
-        typer.Option(
-            help="The trace's requests table (kvtrace gen --requests-out): adds classes of service and, where the "
-            "trace models computing, the time to the first token."
-        ),
-    ] = None
-    criteria: Annotated[
-        Path | None,
-        typer.Option(
-            help="Thresholds of the health criteria, in a TOML file: storage_read_p95, storage_write_p95, cpu_p95, "
-            "hit_rate, storage_bandwidth, and tables qos_interactive, qos_responsive, qos_batch of p95, p99, p99_9, "
-            "p99_99. MLPerf's if not given."
-        ),
-    ] = None
-    is_verified: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Stamp each 4 KiB block written and check each one read; every wrong one is listed. Slows reads down.",
-        ),
-    ] = False
-    data: Annotated[
-        str,
-        typer.Option(
-            help="What makes the data of writes: compiled (ours, the fastest at every size) or dgen-py (the library "
-            "that other tools use). Both give each write data of its own."
-        ),
-    ] = "compiled"
-    dedup_ratio: Annotated[
-        float, typer.Option(help="4 KiB blocks written for each distinct one; 1: no 512 bytes occur twice.")
-    ] = 1.0
-    compress_ratio: Annotated[
-        float, typer.Option(help="By which zstd shrinks each 4 KiB block written; 1: not at all.")
-    ] = 1.0
-    is_probed: Annotated[
-        bool,
-        typer.Option(
-            "--probes",
-            help="Also probe our calls and the block requests beneath, as kvreplay probe does: probe.json and "
-            "blocks.parquet in the run. Needs root and libbpf; goes on without if they are missing.",
-        ),
-    ] = False
-    is_histograms_only: Annotated[
-        bool, typer.Option("--histograms-only", help="With --probes: write no blocks.parquet, one row a request.")
-    ] = False
-
-    def config(self, tiers: dict[str, str], *, is_kept: bool) -> Config:
-        """Return the configuration with the targets `tiers`."""
-        from kvreplay.config.config import Config
-        from kvreplay.config.criteria import read_criteria
-
-        known = asdict(self) | {
-            "io_bytes": parse_bytes(self.io_bytes),
-            "pool": None if self.pool is None else parse_bytes(self.pool),
-            "criteria": read_criteria(self.criteria),
-            "requests": None if self.requests is None else str(self.requests),
-        }
-        return Config(tiers=tiers, is_kept=is_kept, **known)
+    from kvreplay.run.finished import FinishedRun, Replaying
+    from kvreplay.run.watching.watch import Watch, Watching
 
 
 @takes_groups
@@ -208,7 +32,8 @@ def run(
             "-t",
             metavar="NAME=TARGET",
             help="Where a tier of the trace lies: an empty directory, one file (*.dat), a block device, several of "
-            "these with commas between them, ram, gpu (or gpu:device=1,copy=device; untested on hardware), sim "
+            "these with commas between them, s3://BUCKET/PREFIX (s3dlio, kvtrace[s3]; az:// and gs:// go the same way, "
+            "untested), ram, gpu (or gpu:device=1,copy=device; untested on hardware), sim "
             "(nothing moves; takes the time of the trace's service model, else of one that is named, or as "
             "sim:bandwidth=50GB,latency=10us says) or null (no time). Repeatable; rows of tiers not named are skipped.",
         ),
@@ -216,6 +41,7 @@ def run(
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
     *,
     how: ReplayArguments,
+    ranks: RanksArguments,
     metrics: Annotated[
         str | None,
         typer.Option(
@@ -244,28 +70,30 @@ def run(
       kvreplay run conv.parquet --tier nvme=/mnt/scratch --tier cpu=ram --queue-depth 16 -o run
     Example, the first minute at the trace's own times:
       kvreplay run conv.parquet --tier nvme=/mnt/scratch --speed 1 --limit 60s -o run
+    Example, on four hosts that start together, each its part:
+      mpirun -n 4 --host a,b,c,d kvreplay run conv.parquet --mpi --tier nvme=/mnt/scratch -o run
     """
-    from kvreplay.config.memory import check_memory
+    with session(ranks) as several:
+        from kvreplay.config.memory import check_memory
 
-    check_memory()  # before numba is loaded, which crashes for want of memory
-    from kvreplay.run.run import replay
+        check_memory()  # before numba is loaded, which crashes for want of memory
+        from kvreplay.run.run import replay
 
-    config = how.config(targets(tier), is_kept=keep)
-    if trials is not None:
-        with _watching(metrics) as watching:
-            _run_trials(config, trace, output, trials, watching, is_forced=force, as_json=as_json)
-        return
-    with _watching(metrics) as seen:
-        finished = replay(config, trace, output, command_line(), is_forced=force, show=progress, watching=seen)
-    _show(finished, f"wrote {output}", as_json=as_json)
+        config, replaying = how.config(targets(tier), is_kept=keep), replay if several is None else several.replay
+        with _watching(metrics) as seen:
+            if trials is not None:
+                _run_trials(config, trace, output, trials, seen, replaying, is_forced=force, as_json=as_json)
+                return
+            finished = replaying(config, trace, output, command_line(), is_forced=force, show=progress, watching=seen)
+    show_run(finished, f"wrote {output}", as_json=as_json)
     fail(finished, output)
 
 
 @contextmanager
 def _watching(metrics: str | None) -> Iterator[Watching]:
     """Yield what shows a run while it goes on: on stderr, and at the address `metrics` if that is given."""
-    from kvreplay.run.live import live
-    from kvreplay.run.metrics import serving
+    from kvreplay.run.watching.live import live
+    from kvreplay.run.watching.metrics import serving
 
     if metrics is None:
         yield live
@@ -280,7 +108,8 @@ def _watching(metrics: str | None) -> Iterator[Watching]:
         yield both
 
 
-def _show(finished: FinishedRun, said: str, *, as_json: bool) -> None:
+def show_run(finished: FinishedRun, said: str, *, as_json: bool) -> None:
+    """Show the figures of a run, or its run.json, and what was `said` of where it lies."""
     from kvreplay.run.document import run_document
     from kvtrace.core.document.terminal import show_documents
 
@@ -303,7 +132,15 @@ def fail(finished: FinishedRun, output: Path) -> None:
 
 
 def _run_trials(
-    config: Config, trace: Path, output: Path, count: int, watching: Watching, *, is_forced: bool, as_json: bool
+    config: Config,
+    trace: Path,
+    output: Path,
+    count: int,
+    watching: Watching,
+    replaying: Replaying,
+    *,
+    is_forced: bool,
+    as_json: bool,
 ) -> None:
     from kvreplay.run.document import trials_document
     from kvreplay.run.trials import run_trials
@@ -315,7 +152,16 @@ def _run_trials(
 
     runs: list[tuple[FinishedRun, Path]] = []
     found, error = run_trials(
-        config, trace, output, command_line(), count, is_forced=is_forced, show=progress, done=done, watching=watching
+        config,
+        trace,
+        output,
+        command_line(),
+        count,
+        is_forced=is_forced,
+        show=progress,
+        done=done,
+        watching=watching,
+        replaying=replaying,
     )
     if as_json:
         emit_json(found)
@@ -325,23 +171,3 @@ def _run_trials(
         fail(finished, directory)
     if error is not None:
         raise error
-
-
-def recover(
-    run: Annotated[Path, typer.Argument(help="The directory of a run that was killed.")],
-    trace: Annotated[Path | None, typer.Option(help="The trace it replayed, if that lies elsewhere now.")] = None,
-    as_json: RunAsJson = False,
-) -> None:
-    """Make a run, marked partial, of what a killed one had measured.
-
-    While a run goes on it notes every second or few what has ended; of a killed run the last may be missing.
-    Files that it left on its target are removed by the next run there.
-
-    \b
-    Example:
-      kvreplay recover run
-    """
-    from kvreplay.run import recover as recovering
-
-    finished = recovering.recover(run, trace)
-    _show(finished, f"wrote {run}: {finished.error}", as_json=as_json)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvreplay.commands.options import Buffered, Seed, TraceFile, command_line, targets
+from kvreplay.commands.ranks import RanksArguments, session
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_bytes, parse_duration_ns
@@ -72,6 +73,7 @@ class SweptArguments:
     engine: Annotated[str, typer.Option(help="auto, threads or uring.")] = "auto"
 
 
+# Long: its options, and what --help says of them.
 @takes_groups
 def sweep(
     trace: TraceFile,
@@ -83,6 +85,7 @@ def sweep(
     load: LoadArguments,
     plot_to: Annotated[Path | None, typer.Option("--plot", help="Draw it: *.svg, *.png or *.pdf.")] = None,
     same: SweptArguments,
+    ranks: RanksArguments,
     force: Annotated[
         bool, typer.Option("--force", help="Write into a directory that is not empty; replaces runs there.")
     ] = False,
@@ -96,37 +99,40 @@ def sweep(
       kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --speeds 1,2,4,8,16 -o sweep
       kvreplay sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o sweep
     """
-    from kvreplay.config.memory import check_memory
+    with session(ranks) as several:
+        from kvreplay.config.memory import check_memory
 
-    check_memory()
-    from kvreplay.config.config import Config
-    from kvreplay.run import sweep as sweeping
-    from kvtrace.core.document.plots import check_plot
-    from kvtrace.core.document.sweep import sweep_document
-    from kvtrace.core.document.terminal import show_documents
+        check_memory()
+        from kvreplay.config.config import Config
+        from kvreplay.run import sweep as sweeping
+        from kvreplay.run.run import replay
+        from kvtrace.core.document.plots import check_plot
+        from kvtrace.core.document.sweep import sweep_document
+        from kvtrace.core.document.terminal import show_documents
 
-    axis, values = load.axis()
-    if plot_to is not None:
-        check_plot(plot_to)
-    config = Config(tiers=targets(tier), **asdict(same) | {"io_bytes": parse_bytes(same.io_bytes)})
-    found, error = sweeping.sweep(
-        config,
-        trace,
-        output,
-        command_line(),
-        axis,
-        values,
-        is_forced=force,
-        show=progress,
-        read_p99_target_ns=None if load.read_p99 is None else parse_duration_ns(load.read_p99),
-        done=lambda point: log(f"{point.run}: {point.verdict}"),
-    )
-    if plot_to is not None and found.points:
-        sweeping.plot(found, plot_to, f"{trace.name}, kvreplay sweep")
-        log(f"wrote {plot_to}")
-    if as_json:
-        emit_json(found)
-    else:
-        show_documents([sweep_document(found)])
-    if error is not None:
-        raise error
+        axis, values = load.axis()
+        if plot_to is not None:
+            check_plot(plot_to)
+        config = Config(tiers=targets(tier), **asdict(same) | {"io_bytes": parse_bytes(same.io_bytes)})
+        found, error = sweeping.sweep(
+            config,
+            trace,
+            output,
+            command_line(),
+            axis,
+            values,
+            is_forced=force,
+            show=progress,
+            read_p99_target_ns=None if load.read_p99 is None else parse_duration_ns(load.read_p99),
+            done=lambda point: log(f"{point.run}: {point.verdict}"),
+            replaying=replay if several is None else several.replay,
+        )
+        if plot_to is not None and found.points:
+            sweeping.plot(found, plot_to, f"{trace.name}, kvreplay sweep")
+            log(f"wrote {plot_to}")
+        if as_json:
+            emit_json(found)
+        else:
+            show_documents([sweep_document(found)])
+        if error is not None:
+            raise error

@@ -14,6 +14,8 @@ from kvreplay.data.shaping import check_ratios
 from kvreplay.engine.choose import EngineName, check_name
 from kvreplay.plan import pacing
 from kvreplay.tiers.layout import FileLayout
+from kvreplay.tiers.objects.address import is_object_store
+from kvreplay.tiers.objects.client import Balance
 from kvreplay.tiers.ram import available_bytes
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, parse_duration_ns
@@ -25,6 +27,7 @@ POOL_BYTES = 128_000_000
 """Of buffers, in an open loop that saves or restores checkpoints."""
 CHECKPOINT_DEPTH = 4
 MAX_SEED = 2**64 - 1
+MAX_RETRIES = 20
 NAMED = ("ram", "gpu", "sim", "null")
 """Targets that are no path; a directory of such a name is written ./ram."""
 
@@ -62,6 +65,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_depth: int | None = None
     """I/Os of one save or restore in flight; null: the queue depth in a closed loop, else CHECKPOINT_DEPTH."""
     is_kept: bool = False
+    endpoints: tuple[str, ...] = ()
+    """URLs that serve the object store; none: where the environment says."""
+    balance: str = Balance.ROUND_ROBIN.value
+    """How requests are spread over them."""
+    retries: int = 2
+    """How often a request is repeated that an object store refuses or fails."""
     on_error: str = "stop"
     engine: str = EngineName.AUTO.value
     is_verified: bool = False
@@ -137,6 +146,7 @@ def check(config: Config) -> pacing.Pacer:
         ("--on-error", config.on_error, ("stop", "continue")),
         ("--layout", config.layout, tuple(FileLayout)),
         ("--data", config.data, tuple(Maker)),
+        ("--balance", config.balance, tuple(Balance)),
     ):
         if value not in allowed:
             raise ConfigError(f"{option} {value}: choose {' or '.join(allowed)}")
@@ -171,7 +181,11 @@ def _check_storage(config: Config) -> None:
         raise ConfigError("--fadvise dontneed drops written pages only once they are on the drive; add --fsync close")
     if config.checkpoint_depth is not None and not 1 <= config.checkpoint_depth <= MAX_QUEUE_DEPTH:
         raise ConfigError(f"--checkpoint-depth {config.checkpoint_depth}: give 1 to {MAX_QUEUE_DEPTH}")
-    has_storage = not all(named(target) for target in config.tiers.values())
+    has_storage = not all(named(target) or is_object_store(target) for target in config.tiers.values())
+    if config.endpoints and not any(map(is_object_store, config.tiers.values())):
+        raise ConfigError("--endpoint is for object stores, and no --tier names one (s3://BUCKET/PREFIX); leave it out")
+    if not 0 <= config.retries <= MAX_RETRIES:
+        raise ConfigError(f"--retries {config.retries}: give 0 to {MAX_RETRIES}")
     wanted = {"--precondition writes drives full": config.precondition, "--gds moves files": config.is_gds}
     for said, is_asked in wanted.items():
         if is_asked and not has_storage:

@@ -1,4 +1,4 @@
-"""From the text of `--tier NAME=TARGET` to a tier: memory, a GPU, a model, or directories, files and devices."""
+"""From the text of `--tier NAME=TARGET` to a tier: memory, a GPU, a model, objects, directories, files or devices."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from kvreplay.tiers.gds import GdsTier
 from kvreplay.tiers.gpu import GpuTier, gpu_options
 from kvreplay.tiers.layout import FileLayout
 from kvreplay.tiers.modelled import SimulatedTier, service_of
+from kvreplay.tiers.objects.address import Address, is_object_store
+from kvreplay.tiers.objects.client import Balance, Client
+from kvreplay.tiers.objects.store import ObjectTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.sharded import MAX_DRIVES, SeveralDirectories, SeveralSpaces, drive_by_key
 from kvreplay.tiers.tier import StorageOptions, StorageTier, Tier
@@ -42,6 +45,8 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
             tiers[index] = SimulatedTier(name)
         elif kind == "sim":
             tiers[index] = SimulatedTier(name, service_of(name, options, meta, f"--tier {name}={target}"))
+        elif is_object_store(target):
+            tiers[index] = _object_tier(config, name, target)
         else:
             for path in paths_of(target):
                 _check_apart(name, target, path.resolve(), taken, output)
@@ -60,6 +65,18 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
             tiers[index] = _by_gds(config, tier, f"--tier {name}={target}") if config.is_gds else tier
     _check_meant(config, tiers)
     return tiers
+
+
+def _object_tier(config: Config, name: str, target: str) -> ObjectTier:
+    address = Address.of(f"--tier {name}={target}", target, config.endpoints)
+    return ObjectTier(
+        name,
+        f"{address.scheme}://{address.path}",
+        Client(address, Balance(config.balance), config.retries),
+        is_verified=config.is_verified,
+        is_kept=config.is_kept,
+        is_shared=config.is_destroying,
+    )
 
 
 def _by_gds(config: Config, tier: StorageTier, said: str) -> Tier:

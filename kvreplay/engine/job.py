@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -28,6 +28,8 @@ class Record:
     outcome: Any
     ready_ns: Any
     """When the last operation it had to wait for completed; None in a closed loop."""
+    retries: dict[int, int] = field(default_factory=dict)
+    """By row: the requests that an object store refused or failed and that were sent again, where any were."""
 
     @classmethod
     def empty(cls, rows: int, *, is_open_loop: bool) -> Record:
@@ -35,6 +37,16 @@ class Record:
         ready = np.zeros(rows, np.int64) if is_open_loop else None
         submitted, completed = np.full((2, rows), NOT_DONE, np.int64)
         return cls(submitted, completed, np.full(rows, SKIPPED, np.int8), ready)
+
+
+class CommonStart(Protocol):
+    """When a job begins whose clock is not its own: together with those of other processes."""
+
+    def agree(self, soonest_ns: int) -> int:
+        """Return the instant (monotonic clock) that counts as 0, at `soonest_ns` at the soonest."""
+
+    def wait(self, *, is_open_loop: bool) -> None:
+        """Return at that instant, at once in an open loop, whose operations have their own times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,8 @@ class Job:
     """How many I/Os of a save or restore may be in flight; None: as many as there may be at all."""
     check: Callable[[memoryview, int, int], str | None] | None = None
     """Takes what a read brought (buffer, planned row, offset), says what is wrong: outcome CORRUPT; with --verify."""
+    start: CommonStart | None = None
+    """Null: as soon as its threads run."""
 
 
 @dataclass(slots=True, eq=False)

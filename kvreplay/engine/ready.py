@@ -222,7 +222,7 @@ def done(address: int, number: int, now: int) -> None:
 def must_ask(address: int, now: int) -> bool:
     """Return whether a started or due write lacks data that is not asked for."""
     job = job_at(address)
-    if count_of(job.hungry) or _is_bulk_starved(address):
+    if count_of(job.hungry):
         return True
     if job.in_flight >= job.depth or not count_of(job.to_fill):
         return False
@@ -232,6 +232,12 @@ def must_ask(address: int, now: int) -> bool:
 @inner
 def is_starved(address: int, now: int) -> bool:
     """Return whether a started or due write lacks data, asked for or not, or room."""
+    return _lacks_data(address, now) or _is_bulk_starved(address)
+
+
+@inner
+def _lacks_data(address: int, now: int) -> bool:
+    """Return the same of writes that are not bulk, which wait for no data of those."""
     job = job_at(address)
     if must_ask(address, now):
         return True
@@ -309,4 +315,4 @@ def count_waits(address: int, now: int) -> None:
         lanes.lacking_ns += passed
     # While it is less only because buffers are still being touched, it is no limit that anybody set.
     lanes.is_held = is_full and job.depth >= lanes.first_slot and _is_held(address, now)
-    lanes.is_lacking = not lanes.is_held and is_starved(address, now)
+    lanes.is_lacking = not lanes.is_held and _lacks_data(address, now)

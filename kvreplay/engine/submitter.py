@@ -85,11 +85,14 @@ class Submitter:
             # With one I/O in flight a thread would only hand it on.
             self._start_threads(self._depth if self._depth > 1 and self._needs_workers() else 0)
             self._start_copiers()
-            self._start_ns = workers.start_ns = monotonic_ns() + self._lead_ns
+            soonest_ns, start = monotonic_ns() + self._lead_ns, self._job.start
+            self._start_ns = workers.start_ns = soonest_ns if start is None else start.agree(soonest_ns)
             self._pump.start_clock(self._start_ns)
             self._ring.arm(self._mail.fd)
             if self._job.watched is not None:
                 self._job.watched(lambda: int(self._pump.lanes.out) + self._pump.copying)
+            if start is not None:
+                start.wait(is_open_loop=self._job.due_ns is not None)
             while True:
                 now = self._now()
                 if reason is None and (reason := interrupted()):

@@ -25,9 +25,9 @@ from kvreplay.engine.job import CORRUPT, ERROR, SHORT, Flight, Job
 from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.schedule import Fill, Submission
 from kvreplay.engine.tables import ASKED
-from kvreplay.plan.plan import DELETE
+from kvreplay.plan.plan import DELETE, WRITE
 from kvreplay.tiers.placement.hints import placing
-from kvreplay.tiers.tier import CopiedTier, DeviceTier, RingExtents, Tier, modelled, place
+from kvreplay.tiers.tier import CopiedTier, DeviceTier, RingExtents, Tier, WholeTier, modelled, place
 from kvtrace.core.errors import DeviceError
 
 _MAX_GENERATORS = 4
@@ -141,6 +141,7 @@ class Workers:
         self._extents, self._copies, self._places = extents, copies, places
         # Whether a tier has a form takes longer to find out than to make 4 KiB of data.
         self._device_tiers = [t if isinstance(t, DeviceTier) else None for t in job.tiers]
+        self._whole_tiers = [t if isinstance(t, WholeTier) else None for t in job.tiers]
         self._steps: SimpleQueue[Step | Check | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -275,6 +276,10 @@ class Workers:
         except OSError as error:
             item.outcome, item.trouble = ERROR, error.strerror or str(error)
         item.done_ns = item.done_ns or monotonic_ns() - self.start_ns
+        row = item.flight.row
+        whole = self._whole_tiers[self._tier_of[row]]
+        if whole is not None and (retries := whole.take_retries()):
+            self._job.record.retries[row] = retries
 
     def _perform(self, step: Step) -> None:
         flight, submission = step.flight, step.submission
@@ -298,11 +303,24 @@ class Workers:
                 came_ns = self._submitted[flight.row] + self.start_ns
                 step.done_ns = model.wait(flight.op, length, came_ns) - self.start_ns
         if step.ends and flight.handle is not None:
-            handle, flight.handle = flight.handle, None
+            self._end(tier, flight)
+
+    def _end(self, tier: Tier, flight: Flight) -> None:
+        handle, flight.handle = flight.handle, None
+        whole = self._whole_tiers[self._tier_of[flight.row]]
+        try:
+            if whole is not None and flight.pieces > 1 and flight.op == WRITE and not flight.is_failed:
+                # Until now its data was gathered, which is no work of the tier's.
+                self._submitted[flight.row] = monotonic_ns() - self.start_ns
+                whole.end_whole(flight.op, handle)
+        finally:
             tier.end(flight.op, handle)
 
     def _begin(self, tier: Tier, flight: Flight, object_id: int) -> Any:
         """Begin an operation; a write as part of its stream, if it has one."""
+        whole = self._whole_tiers[self._tier_of[flight.row]]
+        if whole is not None:
+            return whole.begin_whole(flight.op, object_id, flight.start, flight.end, is_split=flight.pieces > 1)
         placing = self._placing[self._tier_of[flight.row]]
         if placing is not None and self._stream is not None and self._stream[flight.row] >= 0:
             return placing.begin_in(self._stream[flight.row], object_id)

@@ -27,8 +27,8 @@ from kvreplay.result.manifest import Measured, finished, table_metadata
 from kvreplay.result.mlperf import request_figures
 from kvreplay.result.probed import Probed, beside
 from kvreplay.result.requests import served_batch
+from kvreplay.run.finished import FinishedRun, Interrupted, summary_of
 from kvreplay.run.prepare import device_io
-from kvreplay.run.run import FinishedRun, Interrupted, summary_of
 from kvreplay.tiers.devices import firmware, smart
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters, filesystem_facts, host_facts

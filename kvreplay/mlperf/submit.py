@@ -14,9 +14,10 @@ from kvreplay.mlperf.result import MLPERF_FILE, TRIALS_FOLDER, Client, MlperfRes
 from kvreplay.mlperf.rules import Rule
 from kvreplay.mlperf.served import Served, served_of
 from kvreplay.result import tables
-from kvreplay.run.run import FinishedRun
+from kvreplay.run.finished import FinishedRun, Replaying
+from kvreplay.run.run import replay
 from kvreplay.run.trials import run_trials
-from kvreplay.run.watch import Watching
+from kvreplay.run.watching.watch import Watching
 from kvtrace.core.app import log
 from kvtrace.core.errors import KvError, ProbeUnavailable
 from kvtrace.core.files import write_json
@@ -35,6 +36,7 @@ def submit(
     *,
     show: Callable[[str, int], Any] | None = None,
     watching: Watching | None = None,
+    replaying: Replaying = replay,
 ) -> tuple[MlperfResult, KvError | None]:
     """Run `attempt` into `output`, which may hold an earlier one.
 
@@ -56,7 +58,16 @@ def submit(
 
     folder = output / TRIALS_FOLDER
     _, error = run_trials(
-        config, output / TRACE, folder, argv, attempt.trials, is_forced=True, show=show, done=done, watching=watching
+        config,
+        output / TRACE,
+        folder,
+        argv,
+        attempt.trials,
+        is_forced=True,
+        show=show,
+        done=done,
+        watching=watching,
+        replaying=replaying,
     )
     result = _result(attempt, rules, argv, runs)
     write_result(result, runs, output)

@@ -142,7 +142,7 @@ def ops_batches(setting: Setting, record: Record, due_ns: Any) -> Iterator[pa.Re
         first, last = np.searchsorted(plan.row, [at, at + batch.num_rows])
         part = slice(int(first), int(last))
         measured = _measured(plan, record, due_ns, tiers, part)
-        yield _ops_batch(batch, at, measured, plan.row[part] - at, engines)
+        yield _with_retries(_ops_batch(batch, at, measured, plan.row[part] - at, engines), record, plan, part, at)
         at += batch.num_rows
         if at >= rows:
             return
@@ -191,6 +191,26 @@ def _ops_batch(batch: pa.RecordBatch, at: int, measured: dict[str, Any], places:
     return pa.RecordBatch.from_arrays([columns[n] for n in names], schema=arrow_schema(OPS, extras))
 
 
+def extras_of(table: Table, setting: Setting, record: Record) -> tuple[str, ...]:
+    """Return the extra columns of a run's table: the trace's, and of operations their retries where there were any."""
+    return shared_extras(table, setting) + ((_RETRIES,) if table is OPS and record.retries else ())
+
+
+def _with_retries(batch: pa.RecordBatch, record: Record, plan: Plan, part: slice, at: int) -> pa.RecordBatch:
+    """Return `batch`, the rows from `at` and planned as `part`, with their retries if any operation had some."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not record.retries:
+        return batch
+    retries = np.zeros(batch.num_rows, np.int32)
+    for planned, count in record.retries.items():
+        if part.start <= planned < part.stop:
+            retries[plan.row[planned] - at] = count
+    return batch.append_column(arrow_schema(OPS, (_RETRIES,)).field(_RETRIES), pa.array(retries))
+
+
+_RETRIES = "retries"
 _P99_NEEDS = 100
 _OPS = 3
 

@@ -17,6 +17,7 @@ from kvreplay.plan.plan import READ, WRITE
 from kvreplay.result.figures import io_bytes
 from kvreplay.tiers.devices import is_of_root
 from kvreplay.tiers.host import device_number
+from kvreplay.tiers.objects.store import ObjectTier
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import StorageTier
 from kvtrace.core.run.run_file import DeviceIo
@@ -64,10 +65,14 @@ class Traffic:
 
 
 def traffic_warnings(setting: Setting, record: Record, moved: dict[str, DeviceIo]) -> list[str]:
-    """Return the warnings of all devices; none for buffered I/O, which the page cache answers rightly."""
+    """Return the warnings of all devices; none for buffered I/O, which the page cache answers rightly.
+
+    And what object stores refused or failed.
+    """
+    refused = [WARNING + text for t in setting.tiers if isinstance(t, ObjectTier) for text in t.warnings()]
     if setting.config.is_buffered:
-        return []
-    return [text for device in _by_device(setting, record, moved).values() for text in device.warnings()]
+        return refused
+    return refused + [text for device in _by_device(setting, record, moved).values() for text in device.warnings()]
 
 
 def _by_device(setting: Setting, record: Record, moved: dict[str, DeviceIo]) -> dict[int, Traffic]:

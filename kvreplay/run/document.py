@@ -8,7 +8,7 @@ from kvreplay.data.verify import describe
 from kvreplay.result.pace import percent
 from kvreplay.result.traffic import WARNING
 from kvreplay.run.discover import Discovery
-from kvreplay.run.run import FinishedRun
+from kvreplay.run.finished import FinishedRun
 from kvreplay.run.trials import TrialSet
 from kvtrace.core.document import checkpoints
 from kvtrace.core.document.document import (
@@ -21,7 +21,9 @@ from kvtrace.core.document.document import (
     columns_of,
     parameters,
 )
+from kvtrace.core.document.ranks import ranks_tables
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
+from kvtrace.core.run.ranks import RanksNote
 from kvtrace.core.run.run_file import Preconditioned, RunFile
 from kvtrace.core.run.verification import Verification
 from kvtrace.core.units import format_bytes, format_count, format_duration
@@ -46,6 +48,7 @@ def run_document(finished: FinishedRun) -> Document:
     notes = [note for note in run.notes if not note.startswith(WARNING)]
     partial = "PARTIAL: " if run.status == "partial" else ""
     tables = [
+        *(ranks_tables(run.ranks) if isinstance(run.ranks, RanksNote) else []),
         *([] if run.checkpoints is None else checkpoints.tables(run.checkpoints)),
         _operations("Operations", summary.figures),
         *([_operations("Operations by drive", summary.drives)] if summary.drives else []),
@@ -130,7 +133,7 @@ def _beneath(run: RunFile) -> Iterator[str]:
     for name, moved in run.device_io.items():
         if moved.read_bytes is not None:
             yield (
-                f"device beneath {name} ({_device(run, name)}): {format_bytes(moved.read_bytes)} read, "
+                f"device beneath {name}{_device(run, name)}: {format_bytes(moved.read_bytes)} read, "
                 f"{format_bytes(moved.written_bytes)} written meanwhile, by all programs"
             )
     if run.probes is not None and run.probes.is_measured:
@@ -139,10 +142,10 @@ def _beneath(run: RunFile) -> Iterator[str]:
         yield f"probed: probe.json{kept}; kvdistill report shows where the time went"
 
 
-def _device(run: RunFile, drive: str) -> str | None:
-    """Return the device beneath a tier, or beneath one of the drives of a tier."""
+def _device(run: RunFile, drive: str) -> str:
+    """Return the device beneath a tier, or beneath one of the drives of a tier, in parentheses; empty if not known."""
     found = [facts["device"] for name, facts in run.drives() if drive in (name, f"{name}:{facts['target']}")]
-    return str(found[0]) if found else None
+    return f" ({found[0]})" if found else ""
 
 
 def _verified(found: Verification | None) -> list[str]:

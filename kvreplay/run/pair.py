@@ -9,7 +9,7 @@ from typing import Any
 
 from kvreplay.config.config import Config
 from kvreplay.result import tables
-from kvreplay.run.run import FinishedRun
+from kvreplay.run.finished import FinishedRun
 from kvreplay.run.trials import Trials
 from kvtrace.core.errors import KvError
 from kvtrace.core.run.run_file import TRIALS_FILE

@@ -14,7 +14,7 @@ from kvreplay.result.journal import read_record, unrecovered
 from kvreplay.result.manifest import Measured, window_note
 from kvreplay.result.mlperf import request_figures
 from kvreplay.result.requests import served_batch
-from kvreplay.run.run import FinishedRun, Interrupted, summary_of, write_down
+from kvreplay.run.finished import FinishedRun, Interrupted, summary_of, write_down
 from kvreplay.run.runtime import cut
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, DeviceIo, PartialRunFile

@@ -24,68 +24,33 @@ from kvreplay.engine.choose import Chosen, check_name, choose
 from kvreplay.engine.job import NOT_DONE, Driven, IoEngine, Job, Record
 from kvreplay.plan.plan import populate_plan
 from kvreplay.result import tables as results
-from kvreplay.result.checkpoints import checkpoint_figures
-from kvreplay.result.figures import summarize
 from kvreplay.result.journal import journal
-from kvreplay.result.manifest import Measured, Preparation, finished, opening, running, table_metadata
+from kvreplay.result.manifest import Measured, Preparation, opening, running
 from kvreplay.result.mlperf import request_figures
 from kvreplay.result.probed import beside
 from kvreplay.result.requests import served_batch
-from kvreplay.result.tables import series_batch
 from kvreplay.result.traffic import traffic_warnings
+from kvreplay.run.finished import FinishedRun, Interrupted, summary_of, write_down
 from kvreplay.run.lay_out import LaidOut, is_laid_out, lay_out_all
 from kvreplay.run.prepare import device_io, open_tiers, precondition_all, read_devices, read_smart
-from kvreplay.run.runtime import RUNTIME, cut, until, with_repeats
-from kvreplay.run.watch import Watch, Watching
+from kvreplay.run.runtime import RUNTIME, cut, until
+from kvreplay.run.together import Together, ended_by, meet
+from kvreplay.run.watching.watch import Watch, Watching
 from kvreplay.tiers.tier import DeviceTier, Tier
-from kvtrace.core.app import INTERRUPTED, noted_signals
+from kvtrace.core.app import noted_signals
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import (
-    BLOCKS_FILE,
-    OPS_FILE,
     RUN_FILE,
-    SERIES_FILE,
-    SERVED_FILE,
-    DeviceIo,
     Populated,
     Prepared,
-    RunBegun,
-    RunFile,
 )
-from kvtrace.core.run.verification import Verification
-from kvtrace.core.schema import BLOCKS, OPS, SERIES, SERVED
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 SWITCH_INTERVAL_S = 5e-5
 """How long one Python thread may hold the others up; the default, 5 ms, is longer than an I/O takes."""
-
-
-class Interrupted(KvError):  # noqa: N818 - the user's wish, not a fault
-    """The user asked to stop; what was measured is kept."""
-
-    exit_code = INTERRUPTED
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedRun:
-    """A finished run, whole or partial."""
-
-    run: RunFile
-    error: KvError | None
-    """Why it is partial, or that operations failed; None if it is whole and all went well."""
-
-    @property
-    def summary(self) -> Summary:
-        """Its figures."""
-        return self.run.summary
-
-    @property
-    def verification(self) -> Verification | None:
-        """What the checks found; None unless asked to check."""
-        return self.run.verification
 
 
 def replay(
@@ -98,11 +63,13 @@ def replay(
     show: Callable[[str, int], Any] | None = None,
     tiers: list[Tier | None] | None = None,
     watching: Watching | None = None,
+    together: Together | None = None,
 ) -> FinishedRun:
     """Replay `trace` as `config` says and write the run to `output`.
 
     `show(label, rows)` gives a context manager that yields a function taking the rows done; `tiers`, in the
-    trace's order, replace the configured ones; `watching` shows the measured part while it goes on, in its place.
+    trace's order, replace the configured ones; `watching` shows the measured part while it goes on, in its place;
+    `together` makes it start and end with other replays.
 
     Raises:
         ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the outcome.
@@ -119,7 +86,7 @@ def replay(
         is_stamped=config.is_verified,
         maker=Maker(config.data),
     )
-    return _Run(setting, show or _no_show, data, started_ns, watching).perform(output)
+    return _Run(setting, show or _no_show, data, started_ns, watching, together).perform(output)
 
 
 @contextmanager
@@ -153,7 +120,9 @@ class _Run:
     started_ns: int
     """On the monotonic clock."""
     watching: Watching | None = None
+    together: Together | None = None
 
+    # Long: the steps of a run in their order.
     def perform(self, output: Path) -> FinishedRun:
         setting = self.setting
         plan = setting.window.plan
@@ -161,7 +130,7 @@ class _Run:
         check_warmup(setting.warmup, setting.config.warmup, setting.window.rows, plan, due_ns)
         record = Record.empty(len(plan), is_open_loop=due_ns is not None)
         with ExitStack() as stack:
-            interrupted = stack.enter_context(noted_signals())
+            interrupted = ended_by(stack.enter_context(noted_signals()), self.together)
             open_tiers(setting, stack)
             chosen = self._choose(setting.config.depth, is_growing=due_ns is not None)
             engine = chosen.engine
@@ -176,6 +145,7 @@ class _Run:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             end_probes = stack.enter_context(beside(setting.config, setting.tiers, output))
             verifier = setting.verifier(self.data)
+            meet(self.together)
             known = chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
             prepared = Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns)
             begun = Preparation(*known, prepared)
@@ -189,6 +159,7 @@ class _Run:
                 setting.config.on_error == "stop",
                 bulk_depth=setting.config.bulk_depth,
                 check=verifier.check if verifier else None,
+                start=self.together,
             )
             watch = None if self.watching is None else Watch(setting, record, due_ns)
             results.make_directory(output, RUN_FILE)
@@ -287,63 +258,3 @@ class _Run:
 
 def _has_gpu(tiers: list[Tier | None]) -> bool:
     return any(isinstance(t, DeviceTier) for t in tiers)
-
-
-def summary_of(
-    setting: Setting,
-    record: Record,
-    due_ns: Any,
-    driven: Driven | None,
-    wall_ns: int | None = None,
-    moved: dict[str, DeviceIo] | None = None,
-) -> Summary:
-    """Return the summary of `record`; `driven`, `wall_ns` and `moved` are as in `summarize`."""
-    names = [t.name for t in setting.reader.meta.tiers]
-    found = summarize(
-        setting.window.plan,
-        record,
-        due_ns,
-        setting.tiers,
-        driven,
-        queue_depth=setting.config.depth,
-        io_bytes=setting.config.io_bytes,
-        depth_because=setting.depth_because,
-        moved=moved,
-        skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
-        absent_deletes=setting.window.absent_deletes,
-        warmup=setting.warmup,
-        asked=setting.config.warmup,
-        wall_ns=wall_ns,
-    )
-    return with_repeats(found, setting, record)
-
-
-def write_down(
-    setting: Setting,
-    begun: RunBegun,
-    measured: Measured,
-    record: Record,
-    due_ns: Any,
-    served: pa.RecordBatch,
-    output: Path,
-) -> FinishedRun:
-    """Write the tables and run.json of a run to `output`; return the run."""
-    checkpoints = checkpoint_figures(setting, record, due_ns, measured.summary.wall_ns)
-    content = finished(setting, begun, measured, checkpoints)
-    tables = [
-        (OPS_FILE, OPS, results.ops_batches(setting, record, due_ns)),
-        (SERVED_FILE, SERVED, [served]),
-        (SERIES_FILE, SERIES, [series_batch(setting.window.plan, record, setting.tiers)]),
-    ]
-    if measured.probed is not None and measured.probed.has_events:
-        tables.append((BLOCKS_FILE, BLOCKS, measured.probed.blocks()))
-    results.write_run(
-        output,
-        [
-            results.Output(file, table_metadata(table, setting, content), rows, results.shared_extras(table, setting))
-            for file, table, rows in tables
-        ],
-        content,
-        measured.probed,
-    )
-    return FinishedRun(content, measured.error)

@@ -47,7 +47,9 @@ def cut(setting: Setting, record: Record, due_ns: Any) -> tuple[Setting, Record,
         return setting, record, due_ns
     shorter: Plan = replace(plan, **{name: getattr(plan, name)[:count] for name in ROW_COLUMNS})
     window = replace(setting.window, plan=shorter, rows=int(plan.row[count - 1]) + 1)
-    kept = Record(record.submitted_ns[:count], record.completed_ns[:count], record.outcome[:count], None)
+    kept = Record(
+        record.submitted_ns[:count], record.completed_ns[:count], record.outcome[:count], None, record.retries
+    )
     return replace(setting, window=window), kept, due_ns
 
 

@@ -14,6 +14,7 @@ import msgspec
 from kvreplay.config.config import Config, check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
+from kvreplay.run.finished import Replaying
 from kvreplay.run.run import replay
 from kvreplay.run.search import (
     TRIALS,
@@ -75,6 +76,7 @@ def sweep(
     is_forced: bool = False,
     show: Callable[[str, int], Any] | None = None,
     done: Callable[[SweepPoint], None] | None = None,
+    replaying: Replaying = replay,
 ) -> tuple[LoadSweep, KvError | None]:
     """Replay at each of `values`, rising, until saturated, an open loop as `search` says; keep the runs in `output`.
 
@@ -101,7 +103,7 @@ def sweep(
             trace = output / f"{_name(axis, value)}.parquet"
             if not of_value:
                 generate(meta, int(value), trace)
-        outcome = replay(_at(config, axis, value), trace, output / name, argv, is_forced=is_forced, show=show)
+        outcome = replaying(_at(config, axis, value), trace, output / name, argv, is_forced=is_forced, show=show)
         error = outcome.error
         if error is not None:
             break

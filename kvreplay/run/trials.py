@@ -14,8 +14,9 @@ from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.result.manifest import status_of
 from kvreplay.result.verdict import reached_of
-from kvreplay.run.run import FinishedRun, replay
-from kvreplay.run.watch import Watching
+from kvreplay.run.finished import FinishedRun, Replaying
+from kvreplay.run.run import replay
+from kvreplay.run.watching.watch import Watching
 from kvtrace import __version__
 from kvtrace.core import statistics
 from kvtrace.core.errors import ConfigError, KvError
@@ -150,6 +151,7 @@ class Trials:
         is_forced: bool = False,
         show: Callable[[str, int], Any] | None = None,
         watching: Watching | None = None,
+        replaying: Replaying = replay,
     ) -> None:
         """Plan `count` trials of `config` in `output`; what a replay would refuse leaves no folder behind.
 
@@ -166,6 +168,7 @@ class Trials:
         self._tiers = make_tiers(config, open_table(trace, TRACE).meta, trace, output)
         self._config, self._trace, self._output, self._argv = config, trace, output, argv
         self._is_forced, self._show, self._watching = is_forced, show, watching
+        self._replay = replaying
 
     @property
     def is_cut_short(self) -> bool:
@@ -179,7 +182,7 @@ class Trials:
             tables.remove_stale(self._output, {_folder(i) for i in range(self.asked)})
         folder = self._output / _folder(len(self.runs))
         forced, watching = self._is_forced, self._watching
-        outcome = replay(
+        outcome = self._replay(
             self._config, self._trace, folder, self._argv, is_forced=forced, show=self._show, watching=watching
         )
         self.runs.append(outcome.run)
@@ -220,6 +223,7 @@ def run_trials(
     show: Callable[[str, int], Any] | None = None,
     done: Callable[[Path, FinishedRun], None] | None = None,
     watching: Watching | None = None,
+    replaying: Replaying = replay,
 ) -> tuple[TrialSet, KvError | None]:
     """Replay `count` times into `output`/trial-1 and on; stop at the first trial that is cut short.
 
@@ -228,7 +232,9 @@ def run_trials(
 
     """
     tables.check_output(output, is_forced=is_forced)
-    trials = Trials(config, trace, output, argv, count, is_forced=is_forced, show=show, watching=watching)
+    trials = Trials(
+        config, trace, output, argv, count, is_forced=is_forced, show=show, watching=watching, replaying=replaying
+    )
     for _ in range(count):
         folder, outcome = trials.go_on()
         if done is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ _SYSTEM_PATHS = {
 }
 _MEMORY_FILES = "/dev/shm/"  # noqa: S108 - a directory below it is no device
 _NOT_DATA = frozenset({"lost+found", SCRATCH})
+_OF_RANKS = re.compile(r"rank-\d{4,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,16 @@ class Claim:
     """Files of an earlier, killed or kept run that were removed."""
 
 
-def check_target(path: Path) -> Path:
-    """Return `path` resolved if a replay may write there; DeviceError, saying what would do, if not."""
+def check_shared(path: Path) -> Path:
+    """Return `path` resolved if ranks may each make a directory of their own there; errors as of `check_target`."""
+    return check_target(path, _OF_RANKS)
+
+
+def check_target(path: Path, ours: re.Pattern[str] | None = None) -> Path:
+    """Return `path` resolved if a replay may write there; DeviceError, saying what would do, if not.
+
+    Names that fit `ours` may be there.
+    """
     if not path.exists():
         raise DeviceError(f"{path}: no such directory; make an empty one first (mkdir {path})")
     resolved = path.resolve()
@@ -56,7 +66,8 @@ def check_target(path: Path) -> Path:
         raise DeviceError(f"{path} is not a directory; name an empty directory, ram or null")
     if str(resolved) in _SYSTEM_PATHS or resolved == Path.home() or _is_system(resolved):
         raise DeviceError(f"{path} is a system path; name an empty directory made for the replay")
-    foreign = sorted(set(os.listdir(resolved)) - _NOT_DATA)  # noqa: PTH208 - names, not paths
+    there = set(os.listdir(resolved)) - _NOT_DATA  # noqa: PTH208 - names, not paths
+    foreign = sorted(name for name in there if ours is None or not ours.fullmatch(name))
     if foreign:
         raise DeviceError(
             f"{path} is not empty ({foreign[0]}{' and more' if len(foreign) > 1 else ''}) and not ours; "

@@ -237,6 +237,20 @@ class DeviceTier(Protocol):
         """Copy generated data to where its write starts from, such as the GPU; not measured."""
 
 
+@runtime_checkable
+class WholeTier(Protocol):
+    """A tier whose operations each are one request, however many buffers their data takes."""
+
+    def begin_whole(self, op: int, object_id: int, start: int, end: int, *, is_split: bool) -> Any:
+        """Do what `begin` does for bytes `start` to `end`; `is_split`: their data takes several buffers."""
+
+    def end_whole(self, op: int, handle: Any) -> None:
+        """Send what the buffers of a split write brought; part of the operation's time, which begins with it."""
+
+    def take_retries(self) -> int:
+        """Return how many requests the calling thread sent again since it last asked."""
+
+
 class ModelledTier(Protocol):
     """A tier where nothing moves, and operations take the time that a model says."""
 

@@ -22,6 +22,7 @@ from kvtrace.commands.scenario import (
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 
 
+# Long: its options, and an example of each kind.
 @takes_groups
 def gen(
     file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
@@ -61,12 +62,12 @@ def gen(
     from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.sim import output as trace_output
-    from kvtrace.sim.output import describer
+    from kvtrace.trace.costs import monthly_costs
 
     worn = drive.read()
     scenario = prepare(file, fleet.over(stack), users, run, source, turns)
     simulation, config = scenario.simulation(), scenario.config
-    describe = describer(simulation, config, ["kvtrace", *sys.argv[1:]])
+    describe = trace_output.describer(simulation, config, ["kvtrace", *sys.argv[1:]])
     with compile_announced(), progress("simulating", scenario.span_ns(simulation)) as tick:
         meta = trace_output.write(output, simulation, describe, requests_out, tick)
     for note in meta.notes:
@@ -76,6 +77,8 @@ def gen(
     summary["endurance"] = worn.wear(
         meta.stats or {}, scenario.span_ns(simulation), scenario.preset.tiers[-1].capacity_bytes
     )
+    if costs := monthly_costs(output, scenario.preset.tiers, meta.stats or {}, scenario.span_ns(simulation)):
+        summary["costs"] = costs
     if as_json:
         emit_json(summary)
         return

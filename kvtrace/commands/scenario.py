@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,16 +11,15 @@ import typer
 
 from kvtrace.commands.options import KvDtype, MaxRequests, Seed, SourceArguments, TensorParallel, UserArguments, member
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import parse_bytes, parse_duration_ns
+from kvtrace.core.statistics import Endurance, parse_endurance
+from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
-    from kvtrace.curves.demand import Endurance
     from kvtrace.model.shape import ModelShape
     from kvtrace.requests.requests import Requests
     from kvtrace.sim.presets.preset import Preset
     from kvtrace.sim.simulation import Load, Simulation
 
-_DWPD = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*DWPD\s*,\s*([0-9]+(?:\.[0-9]+)?)\s*y\s*", re.IGNORECASE)
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
 """Defaults where the preset has none."""
 USED_BY_ALL = {"model", "preset", "settings", "duration", "seed"}
@@ -305,24 +303,3 @@ def _overlapping(
             decode_ns_per_token=decode_ns_per_token,
             max_requests=run.max_requests,
         )
-
-
-def parse_endurance(text: str | None) -> Endurance | None:
-    """Return what `--endurance` says; ConfigError if it is not well said."""
-    from kvtrace.curves.demand import Endurance
-
-    if text is None:
-        return None
-    if match := _DWPD.fullmatch(text):
-        writes, years = float(match[1]), float(match[2])
-        found = Endurance(writes_per_day=writes, years=years)
-        is_some = writes > 0 and years > 0
-    else:
-        try:
-            found = Endurance(total_bytes=parse_bytes(text))
-        except ConfigError as error:
-            raise ConfigError(f"--endurance {text}: write 1DWPD,5y, or bytes in all, such as 14PB ({error})") from None
-        is_some = bool(found.total_bytes)
-    if not is_some:
-        raise ConfigError(f"--endurance {text}: must be > 0")
-    return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
-from kvtrace.commands.scenario import RunArguments, StackArguments, TurnsOption, parse_endurance, prepare
+from kvtrace.commands.scenario import RunArguments, StackArguments, TurnsOption, prepare
 from kvtrace.commands.targets import (
     TargetHit,
     TargetTtft,
@@ -20,6 +20,7 @@ from kvtrace.commands.targets import (
 )
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.units import parse_bytes
 
 if TYPE_CHECKING:

@@ -44,8 +44,8 @@ SECTIONS = {
     "Load": "as-fast-as-possible io-bytes pool checkpoint-depth engine buffered gds fsync fadvise layout queue-depths "
     "speeds jobs",
     "Limits": "from to busiest whole max-requests max-runtime warmup on-error trials pause capacity",
-    "Target": "target destroy-data overwrite-signature discard precondition keep space huge-pages fio-version "
-    "log-version bucket host hosts",
+    "Target": "target destroy-data overwrite-signature discard precondition keep space huge-pages fio-version endpoint "
+    "balance retries log-version bucket host hosts",
     "Data": "data dedup-ratio compress-ratio",
     "Checks": "verify criteria requests read-p99 dry-run break-rules check check-seconds check-bytes check-null",
     "Probes": "probes histograms-only",
@@ -195,6 +195,12 @@ def _fail_by_system(program: str, error: MemoryError | OSError | RuntimeError) -
 def _terminated(_signal: int, _frame: object) -> NoReturn:
     # As an exception, so that temporary files go on the way out.
     sys.exit(TERMINATED)
+
+
+def leave_at_once(code: int) -> NoReturn:
+    """End the process without the interpreter's own end, in which a library might wait for others that are gone."""
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def _fail(program: str, message: str, code: int) -> NoReturn:

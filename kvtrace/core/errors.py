@@ -6,7 +6,8 @@
     ├── DeviceError        4  a target, filesystem or output that refuses, or is unsafe
     ├── ProbeUnavailable   5  an optional part that this machine lacks, and how to get it
     ├── FailedOperations   6  a replay that went on to its end (--on-error continue) although operations failed
-    └── OutOfMemory        7  too little memory, on the machine or by a limit on the process
+    ├── OutOfMemory        7  too little memory, on the machine or by a limit on the process
+    └── RankLost           8  a rank of a run with --mpi that died or fell silent; what was measured is kept
 
 `app.run` catches them once and prints one line. `ValueError` stays for programmers' mistakes.
 """
@@ -64,3 +65,9 @@ class FailedOperations(KvError):  # noqa: N818 - it names a result, which is kep
     """A replay reached its end, but some of its operations failed; its figures are of the others."""
 
     exit_code = 6
+
+
+class RankLost(KvError):  # noqa: N818 - it says what became of a rank
+    """A rank of a run of several died or fell silent; what was measured is kept."""
+
+    exit_code = 8

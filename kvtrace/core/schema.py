@@ -222,9 +222,10 @@ OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace
     Column("outcome", "enum", "class", "how it ended", values=_values(Outcome)),
     Column("engine", "enum", "class", "which path did it; sim: nothing moved, times are a model's; "
            "other: a program that is not ours, imported",
-           values=("threads", "uring", "memory", "gpu", "sim", "none", "other", "gds")),
+           values=("threads", "uring", "memory", "gpu", "sim", "none", "other", "gds", "s3dlio")),
 ), extras=(
     Column("node", "int32", "index", "the serving node, from the trace; absent where there is one", since=2, default=0),
+    Column("retries", "int32", "count", "its requests that were sent again; absent if none were", since=2, default=0),
 ))
 
 SERVED: Final = Table("served", "What storage did for each request of a replay: requests.parquet of a run.", (
@@ -307,8 +308,7 @@ def arrow_schema(table: Table, extras: tuple[str, ...] = ()) -> pa.Schema:
 
     types: dict[str, Any] = {
         **{f"int{bits}": getattr(pa, f"int{bits}")() for bits in (8, 16, 32, 64)},
-        "float64": pa.float64(),
-        "string": pa.string(),
+        **{name: getattr(pa, name)() for name in ("float64", "string")},
         "list<int64>": pa.list_(pa.int64()),
         "enum": pa.dictionary(pa.int8(), pa.string()),
     }
@@ -320,31 +320,10 @@ def enum_array(table: Table, column: str, codes: Any, nulls: Any = None) -> pa.D
     """Return the dictionary array of int8 `codes` into the closed set of `column`; `nulls` is a boolean mask."""
     import pyarrow as pa
 
-    indices = pa.array(codes, pa.int8(), mask=nulls)
-    return pa.DictionaryArray.from_arrays(indices, pa.array(table.column(column).values, pa.string()))
+    names = pa.array(table.column(column).values, pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8(), mask=nulls), names)
 
 
 def enum_code(table: Table, column: str, value: str) -> int:
     """Return the code of `value` in the closed set of `column`."""
     return table.column(column).values.index(value)
-
-
-def table_json(table: Table) -> dict[str, Any]:
-    """Return the generated description of `table`, as `schemas/<name>.json` holds it."""
-    columns = []
-    for c in (*table.columns, *table.extras):
-        entry: dict[str, Any] = {name: getattr(c, name) for name in ("name", "type", "unit", "nullable", "meaning")}
-        if c.values:
-            entry["values"] = list(c.values)
-        if c.type.startswith("int"):
-            entry |= {"least": c.least, "most": c.most}
-        if c in table.extras:
-            entry |= {"since": c.since, "may_be_absent": True, "default": c.default}
-        columns.append(entry)
-    return {
-        "generated_by": "kvtrace/core/schema.py; run `make docs`, do not edit",
-        "table": table.name,
-        "schema_version": table.version(tuple(c.name for c in table.extras)),
-        "meaning": table.meaning,
-        "columns": columns,
-    }

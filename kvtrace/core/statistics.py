@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Any, Final
@@ -227,3 +229,48 @@ def endurance(stats: dict[str, Any], span_ns: int | None, size_bytes: int | None
             **({"instances": instances} if instances > 1 else {}),
         }
     ]
+
+
+DAYS_PER_YEAR: Final = 365
+_DWPD = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*DWPD\s*,\s*([0-9]+(?:\.[0-9]+)?)\s*y\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Endurance:
+    """What a drive may be written in its life: so many of its own size a day over `years`, or `total_bytes`."""
+
+    writes_per_day: float | None = None
+    years: float | None = None
+    total_bytes: int | None = None
+
+    def rated_bytes(self, capacity_bytes: int | None) -> float | None:
+        """Return what a drive so large may be written; null if its size is not known, and counts."""
+        if self.total_bytes is not None or not self.writes_per_day or not self.years or capacity_bytes is None:
+            return self.total_bytes
+        return self.writes_per_day * self.years * DAYS_PER_YEAR * capacity_bytes
+
+    def life_years(self, capacity_bytes: int | None, written_bytes_per_day: float) -> float | None:
+        """Return how long a drive lasts that is written so much; null if nothing is, or its size is not known."""
+        rated = self.rated_bytes(capacity_bytes)
+        if rated is None or not written_bytes_per_day:
+            return None
+        return rated / (written_bytes_per_day * DAYS_PER_YEAR)
+
+
+def parse_endurance(text: str | None) -> Endurance | None:
+    """Return what `--endurance` says; ConfigError if it is not well said."""
+    if text is None:
+        return None
+    if match := _DWPD.fullmatch(text):
+        writes, years = float(match[1]), float(match[2])
+        found = Endurance(writes_per_day=writes, years=years)
+        is_some = writes > 0 and years > 0
+    else:
+        try:
+            found = Endurance(total_bytes=parse_bytes(text))
+        except ConfigError as error:
+            raise ConfigError(f"--endurance {text}: write 1DWPD,5y, or bytes in all, such as 14PB ({error})") from None
+        is_some = bool(found.total_bytes)
+    if not is_some:
+        raise ConfigError(f"--endurance {text}: must be > 0")
+    return found

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from kvtrace.core.compiled import njit
-from kvtrace.core.statistics import SECONDS_PER_DAY, nearest_rank
+from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance, nearest_rank
 from kvtrace.core.units import NS_PER_S
 from kvtrace.sim.simulation import Flush, Simulation
 from kvtrace.sim.tiers.rows import POPULATE, READ, WRITE
 
-_DAYS_PER_YEAR = 365
 _P99 = 9900
 
 
@@ -24,24 +23,6 @@ class SecondRate:
     mean: float
     p99_second: float | None
     """Null where fewer than a hundred seconds, or samples of the objects, do not tell."""
-
-
-@dataclass(frozen=True, slots=True)
-class Endurance:
-    """What a drive may be written in its life: so many of its own size a day over `years`, or `total_bytes`."""
-
-    writes_per_day: float | None = None
-    years: float | None = None
-    total_bytes: int | None = None
-
-    def life_years(self, capacity_bytes: int | None, written_bytes_per_day: float) -> float | None:
-        """Return how long a drive lasts that is written so much; null if nothing is, or its size is not known."""
-        rated: float | None = self.total_bytes
-        if rated is None and self.writes_per_day and self.years and capacity_bytes is not None:
-            rated = self.writes_per_day * self.years * _DAYS_PER_YEAR * capacity_bytes
-        if rated is None or not written_bytes_per_day:
-            return None
-        return rated / (written_bytes_per_day * _DAYS_PER_YEAR)
 
 
 @dataclass(frozen=True, slots=True)

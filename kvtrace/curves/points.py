@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.statistics import Endurance
 from kvtrace.core.units import NS_PER_S
-from kvtrace.curves.demand import Endurance, Meter, Rates, SecondRate, TierDemand, tier_demand
+from kvtrace.curves.demand import Meter, Rates, SecondRate, TierDemand, tier_demand
 from kvtrace.curves.optimal import optimal_uses
 from kvtrace.curves.sampling import HASH_VALUES, T95, sample_of
 from kvtrace.curves.simulated import Worn, simulated

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kvtrace.curves.demand import Endurance, Meter, TierDemand, tier_demand
+from kvtrace.core.statistics import Endurance
+from kvtrace.curves.demand import Meter, TierDemand, tier_demand
 from kvtrace.sim.presets.preset import Entry
 from kvtrace.sim.simulation import Simulation
 

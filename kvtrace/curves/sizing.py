@@ -89,6 +89,10 @@ def answer(stack: Stack, question: Question, done: Callable[[int, int], None] = 
         run.pool.shutdown(wait=False, cancel_futures=True)
 
 
+_Started = tuple[Future[Any], Future[Any]] | None
+"""A simulation in full and its optimum; None for a point that was simulated so."""
+
+
 class _Run:
     """The simulations of one question, several at a time: compiled code needs no interpreter."""
 
@@ -121,12 +125,14 @@ class _Run:
         return [self._priced(of) for of in points]
 
     def _simulated(self, grid: Sequence[Capacities]) -> list[Point]:
-        started = [self._start(self.stack.simulate, of) for of in grid]
-        best = [self._start(self.stack.optimum, of) for of in grid]
-        return [
-            replace(self._result(point), optimal_hit_ratio=self._result(optimum))
-            for point, optimum in zip(started, best, strict=True)
-        ]
+        started = [self._start_point(of) for of in grid]
+        return [self._of_full(*of) for of in started]
+
+    def _start_point(self, capacities: Capacities) -> tuple[Future[Any], Future[Any]]:
+        return self._start(self.stack.simulate, capacities), self._start(self.stack.optimum, capacities)
+
+    def _of_full(self, point: Future[Any], optimum: Future[Any]) -> Point:
+        return replace(self._result(point), optimal_hit_ratio=self._result(optimum))
 
     def _between(self, points: Sequence[Point], axes: dict[str, list[int | None]]) -> list[Capacities]:
         """Return points between what seems the answer and its smaller neighbour, along an axis of our choice."""
@@ -193,17 +199,20 @@ class _Run:
 
     def _choose(self, points: Sequence[Point]) -> Point | None:
         """Return the first point, in order of preference, that meets the target when it is simulated in full."""
-        for point in sorted(points, key=_preference):
-            if not self._may_meet(point):
-                continue
-            full = point if point.sampling_rate == 1 else self._priced(self._in_full(point.capacities))
+        left = [of for of in sorted(points, key=_preference) if self._may_meet(of)]
+        started: list[_Started] = []
+        for at, point in enumerate(left):
+            # Where the estimate may be wrong, the next one is simulated beside it.
+            is_sure = self.question.target.is_met(point, -point.hit_ratio_error)
+            started += [
+                None if later.sampling_rate == 1 else self._start_point(later.capacities)
+                for later in left[len(started) : at + (1 if is_sure else 2)]
+            ]
+            begun = started[at]
+            full = point if begun is None else self._priced(self._of_full(*begun))
             if self.question.target.is_met(full):
                 return full
         return None
-
-    def _in_full(self, capacities: Capacities) -> Point:
-        (point,) = self._simulated([capacities])
-        return point
 
     def _priced(self, point: Point) -> Point:
         price, sizes = self.question.price, point.capacities

@@ -43,6 +43,7 @@ FLOW = {
         "result",
         "run",
         "mlperf",
+        "mpi",
         "engines",
         "commands",
         "",

@@ -45,7 +45,7 @@ SYNTHETIC = ["--users", "32", "--duration", "60s", "--seed", "42"]
 REQUESTS = ["first.jsonl", "--source", "mooncake", "--seed", "42"]
 TIGHT = ["--users", "4", "--duration", "8s", "--seed", "42", "--model", "tiny-1b"]
 CAPACITIES = {"gpu": "600MiB", "cpu": "1GiB", "nvme": "2GiB"}
-LACKING = {"llm-d-fs": "cpu", "vllm-disk": "cpu", "vllm-offload-cpu": "nvme"}
+LACKING = {"llm-d-fs": "cpu", "vllm-disk": "cpu", "vllm-obj": "nvme", "vllm-offload-cpu": "nvme"}
 SHORTER = {
     "synthetic": {
         "lmcache-layerwise": ["--model", "tiny-1b", "--duration", "20s"],
@@ -53,12 +53,14 @@ SHORTER = {
         "sglang-hicache": ["--duration", "20s"],
         "vllm-disk": ["--duration", "10s"],
         "vllm-fs": ["--duration", "10s"],
+        "vllm-obj": ["--duration", "10s"],
         "vllm-offload-cpu": ["--duration", "10s"],
     },
     "mooncake": {
         "lmcache-layerwise": ["--max-requests", "500"],
         "vllm-disk": ["--max-requests", "1000"],
         "vllm-fs": ["--max-requests", "1000"],
+        "vllm-obj": ["--max-requests", "1000"],
         "vllm-offload-cpu": ["--max-requests", "1000"],
     },
 }

@@ -14,6 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+MPI_AS_ROOT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+"""Open MPI's mpirun asks this of who is root, and for more ranks than there are CPUs."""
 _BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -52,7 +58,7 @@ def steps_of(text: str) -> list[Step]:
 
 def run(line: str, cwd: Path) -> str:
     """Run a command line as a reader does, with our programs on the path; return what it printed."""
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "100"}
+    env = {**MPI_AS_ROOT, **os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "100"}
     done = subprocess.run(  # noqa: S602 - as a reader does
         line, shell=True, cwd=cwd, env=env, capture_output=True, text=True, check=False
     )

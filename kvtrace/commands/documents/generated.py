@@ -64,6 +64,7 @@ def generated(summary: dict[str, Any]) -> Document:
         if tier.get("years_of_life") is not None:
             line += f", {tier['years_of_life']:.3g} years of life"
         worn.append(line + " (this trace's rate, kept up)")
+    worn += [_cost(tier) for tier in summary.get("costs", [])]
     worn += _of_offers(stats)
     worn += _unstored(stats["tiers"])
     worn += [
@@ -81,6 +82,17 @@ def generated(summary: dict[str, Any]) -> Document:
         headline = f"{fleet.headline(of_fleet)}; {headline}"
         tables = [*fleet.tables(of_fleet), *tables]
     return Document(summary["file"], headline, [Chapter("", tables, worn)])
+
+
+def _cost(tier: dict[str, Any]) -> str:
+    """Return what a month of a tier with prices costs."""
+    requests, storage = tier["requests_cost_per_month"], tier["storage_cost_per_month"]
+    puts, gets = (format_count(tier[f"{kind}_per_month"]) for kind in ("puts", "gets"))
+    return (
+        f"{tier['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs {requests:,.2f}, "
+        f"{format_bytes(tier['stored_bytes'])} stored at the trace's end {storage:,.2f} (simulated; at the preset's "
+        "prices and this trace's rate, kept up)"
+    )
 
 
 def _of_offers(stats: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from kvtrace.core.document.document import Chapter, ReportTable, Sheet, table_of
-from kvtrace.core.run.checkpoints import CheckpointFigures
+from kvtrace.core.run.checkpoints import Beside, CheckpointFigures
 from kvtrace.core.units import format_count, format_duration, format_rate
 
 _TIMES = "ns: {way}_p50_ns = p50 {way}, {way}_p95_ns = p95 {way}, {way}_p99_ns = p99 {way}, {way}_max_ns = max {way}"
@@ -26,11 +26,19 @@ def sentence(found: CheckpointFigures) -> str:
             took.append(f"{what} in {each}, at {format_rate(kind.bandwidth_bytes_per_s)}")
     if not answers:
         return "; ".join(took) or "no checkpoint was saved or restored whole"
-    # Users wait for reads, and for those of the slowest tier most.
-    beside, (name, during, without) = max(answers, key=lambda answer: (answer[0].op == "read", answer[1][1]))
-    times = f", {during / without:.3g} times as long" if without else ""
-    what = f"{name} {beside.measure} of {beside.tier} {beside.op}s"
-    return f"during checkpoints {what} was {format_duration(during)}, {format_duration(without)} otherwise{times}"
+    # What is told best; of that, users wait for reads, and for those of the slowest tier most.
+    beside, (name, during, without) = max(answers, key=_weight)
+    counts = f"{format_count(beside.during.count)} and {format_count(beside.without.count)} operations"
+    times = f": {during / without:.3g} times as long" if without else ""
+    return (
+        f"during checkpoints {name} {beside.measure} of {beside.tier} {beside.op}s was {format_duration(during)}, "
+        f"otherwise {format_duration(without)}{times} ({counts})"
+    )
+
+
+def _weight(answer: tuple[Beside, tuple[str, int, int]]) -> tuple[int, bool, int]:
+    beside, (name, during, _) = answer
+    return ("p50", "p95", "p99").index(name), beside.op == "read", during
 
 
 def chapter(found: CheckpointFigures) -> Chapter:

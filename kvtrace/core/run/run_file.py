@@ -18,6 +18,7 @@ from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.checkpoints import CheckpointFigures
 from kvtrace.core.run.facts import KnownFacts
 from kvtrace.core.run.figures import Mlperf, RequestFigures, Summary
+from kvtrace.core.run.ranks import RanksNote
 from kvtrace.core.run.serving import Serving
 from kvtrace.core.run.verification import Verification
 
@@ -275,6 +276,8 @@ class RunFile(RunBegun, frozen=True, kw_only=True):
     mlperf: Mlperf | None = None
     checkpoints: CheckpointFigures | None = None
     """Null where nothing saved or restored one."""
+    ranks: RanksNote | UnsetType = UNSET
+    """Of several ranks, whose runs lie in folders below; unset in a run of one."""
     summary: Summary
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Final
 
 from kvtrace.core.config import check_ranges
 from kvtrace.sim.fleet.setting import FLEET_RANGES, FleetSetting, Scope
@@ -13,15 +14,34 @@ from kvtrace.sim.presets.tier import (
     IN_ORDER,
     LINK,
     MAX_CAPACITY_BYTES,
+    MAX_COUNT,
     MAX_LATENCY_NS,
+    MAX_STREAMS,
+    MAX_TOKENS,
     MAX_TTL_NS,
+    MAX_WAITING,
     MIN_POLL_NS,
-    TIER_RANGES,
+    PRICES,
     Admission,
     Streams,
     TierSetting,
     bytes_of,
 )
+
+TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "TierSetting.concurrency": (0, MAX_TOKENS),
+    "TierSetting.request_reads": (0, MAX_TOKENS),
+    "TierSetting.request_writes": (0, MAX_TOKENS),
+    "TierSetting.store_queue": (0, MAX_WAITING),
+    "TierSetting.bucket_objects": (0, MAX_WAITING),
+    "TierSetting.bucket_key_bytes": (0, MAX_COUNT),
+    "TierSetting.bucket_meta_bytes": (0, MAX_COUNT),
+    "TierSetting.admission_count": (1, MAX_COUNT),
+    "TierSetting.admission_window": (1, MAX_COUNT),
+    **{f"TierSetting.{name}": (0, MAX_COUNT) for name in PRICES},
+    "TierSetting.stream_count": (1, MAX_STREAMS),
+}
+"""The smallest and largest value of each field that has one, by class and name."""
 
 
 def _check_waiting(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
@@ -153,12 +173,7 @@ def check_fleet(fleet: FleetSetting, tiers: Sequence[TierSetting], require: Call
             f"{above.scope}); order tiers from those of a node to those of the fleet",
         )
     for tier in tiers:
-        for knob, is_set in (
-            ("store_queue", tier.store_queue > 0),
-            ("evict_every", tier.evict_every is not None),
-            ("policy=ttl", tier.policy is Policy.TTL),
-            (f"admission={tier.admission}", tier.admission is not Admission.ALWAYS),
-        ):
-            require(
-                not is_set, f"tiers.{tier.name}: {knob} is simulated on one node alone; leave it, or fleet.nodes, out"
-            )
+        set_ = {"store_queue": tier.store_queue, "evict_every": tier.evict_every, "policy=ttl": tier.ttl}
+        set_ |= {f"admission={tier.admission}": tier.admission is not Admission.ALWAYS}
+        for knob in (knob for knob, value in set_.items() if value):
+            require(False, f"tiers.{tier.name}: {knob} is simulated on one node alone; leave it, or fleet.nodes, out")

@@ -15,14 +15,13 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.model.serving import BATCH, COMPUTING
 from kvtrace.sim.fleet.setting import FLEET_RANGES, FleetSetting
-from kvtrace.sim.presets.checks import check_fleet, check_tier
+from kvtrace.sim.presets.checks import TIER_RANGES, check_fleet, check_tier
 from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
     LINK,
     MAX_CAPACITY_BYTES,
     MAX_TOKENS,
     SWITCHED,
-    TIER_RANGES,
     Admission,
     Recency,
     TierSetting,

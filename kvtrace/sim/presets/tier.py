@@ -154,6 +154,13 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is made object by object."""
     looks_past_miss: bool = False
     """Each object of a prompt that no faster tier has is looked up here, not only up to the first miss."""
+    put_price_per_1000: float = 0.0
+    """What an object store asks for 1,000 writes, in any currency; deletes are free there. With a price `kvtrace gen`
+    prints what a month costs."""
+    get_price_per_1000: float = 0.0
+    """Likewise, for 1,000 reads."""
+    price_per_gb_month: float = 0.0
+    """Likewise, for a GB (10^9 bytes) that lies there for a month."""
     scope: Scope = Scope.NODE
     """In a fleet: who shares it; none is shared by fewer than the tier above it."""
     streams: Streams = Streams.NONE
@@ -198,6 +205,11 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parse_duration_ns(self.evict_every) if self.evict_every is not None else 0
 
     @property
+    def has_price(self) -> bool:
+        """Whether what it stores and is asked costs something."""
+        return any(getattr(self, name) for name in PRICES)
+
+    @property
     def latency_ns(self) -> int:
         """The latency of one operation, ns."""
         return parse_duration_ns(self.latency) if self.latency else 0
@@ -208,6 +220,7 @@ def bytes_of(value: str | int | None) -> int | None:
     return parse_bytes(value) if isinstance(value, str) else value
 
 
+PRICES: Final = ("put_price_per_1000", "get_price_per_1000", "price_per_gb_month")
 SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     "store_queue": ("heartbeat",),
     "bucket_objects": ("bucket_bytes", "bucket_key_bytes", "bucket_meta_bytes"),
@@ -215,19 +228,6 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     "admission": ("admission_count", "admission_decay", "admission_window"),
     "streams": ("stream_count",),
     **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss", "scope"), ()),
+    **dict.fromkeys(PRICES, ()),
 }
 """Knobs that mean nothing while the one they belong to is at its default."""
-
-TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "TierSetting.concurrency": (0, MAX_TOKENS),
-    "TierSetting.request_reads": (0, MAX_TOKENS),
-    "TierSetting.request_writes": (0, MAX_TOKENS),
-    "TierSetting.store_queue": (0, MAX_WAITING),
-    "TierSetting.bucket_objects": (0, MAX_WAITING),
-    "TierSetting.bucket_key_bytes": (0, MAX_COUNT),
-    "TierSetting.bucket_meta_bytes": (0, MAX_COUNT),
-    "TierSetting.admission_count": (1, MAX_COUNT),
-    "TierSetting.admission_window": (1, MAX_COUNT),
-    "TierSetting.stream_count": (1, MAX_STREAMS),
-}
-"""The smallest and largest value of each field that has one, by class and name."""

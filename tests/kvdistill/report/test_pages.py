@@ -26,6 +26,7 @@ from kvtrace.core.document.document import (
 from kvtrace.core.document.html import html_page
 from kvtrace.core.document.live import log_ticks
 from kvtrace.core.document.picture import picture_of
+from kvtrace.core.statistics import Endurance, parse_endurance
 
 _SCRIPTS = re.compile(r"<script>.*?</script>", re.DOTALL)
 MIB = 1 << 20
@@ -140,10 +141,15 @@ def test_the_life_of_a_drive_is_in_years_where_one_is_known(tmp_path):
             "--set", "tiers.nvme.capacity=1GiB")  # fmt: skip
     row = report(trace).writes_per_day[-1]
     assert (row["tier"], row["endurance_bytes"], row["years_of_life"]) == ("nvme", None, None)
-    worn = report(trace, life_bytes=7 * 10**15).writes_per_day[-1]
+    worn = report(trace, endurance=Endurance(total_bytes=7 * 10**15)).writes_per_day[-1]
     assert worn["years_of_life"] == pytest.approx(7e15 / worn["written_bytes_per_day"] / 365)
     shown = run_cli("kvdistill", "report", trace, "--markdown", "--endurance", "7PB").stdout
     assert "7.00 PB" in shown
+    # As gen and size take it; of the size that the tier has.
+    rated = report(trace, endurance=parse_endurance("2DWPD,3y")).writes_per_day[-1]
+    assert rated["endurance_bytes"] == 2 * 3 * 365 * 2**30
+    usual = run_cli("kvdistill", "report", trace, "--markdown", "--endurance", "2dwpd, 3y").stdout
+    assert "2.35 TB" in usual
     assert "cannot tell what a day brings" in shown
     assert "writes a day | endurance" in shown
 

@@ -17,7 +17,8 @@ from kvreplay.data.expect import expect
 from kvreplay.data.shaping import check_ratios
 from kvreplay.data.verify import Stamper, checksums
 from kvreplay.plan.plan import compile_window
-from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.finished import FinishedRun
+from kvreplay.run.run import replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError

@@ -18,10 +18,10 @@ from conftest import write_trace
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
 from kvreplay.engine.job import ERROR, OK, Record
-from kvreplay.run.live import line_of, table_of
-from kvreplay.run.metrics import COUNTERS, GAUGES, RESPONSE, parse_address, serving
 from kvreplay.run.run import replay
-from kvreplay.run.watch import BOUNDS_NS, Watch
+from kvreplay.run.watching.live import line_of, table_of
+from kvreplay.run.watching.metrics import COUNTERS, GAUGES, RESPONSE, parse_address, serving
+from kvreplay.run.watching.watch import BOUNDS_NS, Watch
 from kvtrace.core.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from waiting import wait_for
 
 from kvreplay.config.config import Config
 from kvreplay.engine import ring
-from kvreplay.run.run import FinishedRun, Interrupted, replay
+from kvreplay.run.finished import FinishedRun, Interrupted
+from kvreplay.run.run import replay
 from kvreplay.tiers.claims import MARKER, SCRATCH
 from kvreplay.tiers.host import is_on_drive
 from kvreplay.tiers.ram import RamTier

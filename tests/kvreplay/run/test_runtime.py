@@ -63,6 +63,17 @@ def planned(tmp_path: Path, **config: Any) -> Any:
     return settle(Config(tiers={"nvme": str(tmp_path / "d")}, **config), trace, tmp_path / "run", [])
 
 
+def test_a_closed_loop_on_a_model_is_planned_for_no_more_than_the_model_takes(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", ROWS)
+    rows = {}
+    for target in ("sim:bandwidth=1MB,latency=10us", "sim:bandwidth=50GB,latency=10ms,concurrency=1", "null"):
+        config = Config(tiers={"nvme": target}, runtime="1s")
+        rows[target] = settle(config, trace, tmp_path / "run", []).window.rows // len(ROWS)
+    # Two reads, and two writes beside them, of 4 KiB each a repeat: 8.192 ms, or two latencies.
+    assert list(rows.values())[:2] == [123, 51]
+    assert rows["null"] > 100_000
+
+
 def test_an_open_loop_is_repeated_up_to_the_time_and_cut_there(tmp_path: Path) -> None:
     setting = planned(tmp_path, speed=1.0, runtime="25ms")
     plan = setting.window.plan

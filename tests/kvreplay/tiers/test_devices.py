@@ -14,7 +14,8 @@ from conftest import write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.engine import ring
-from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.finished import FinishedRun
+from kvreplay.run.run import replay
 from kvreplay.tiers import devices
 from kvreplay.tiers.devices import BlockDevice, examine, refusal, signatures
 from kvreplay.tiers.host import mounts

@@ -19,7 +19,8 @@ from conftest import write_trace
 from kvreplay.config.config import Config
 from kvreplay.engine import ring
 from kvreplay.plan.residency import trace_residency
-from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.finished import FinishedRun
+from kvreplay.run.run import replay
 from kvreplay.tiers import directio
 from kvreplay.tiers.extents import SPARE_SHARE, ExtentTier
 from kvreplay.tiers.space import Header, Space, decode_header, encode_header, read_header

@@ -14,7 +14,8 @@ from conftest import gpu_reason, run_cli, write_trace
 
 from kvreplay.config.config import Config, check
 from kvreplay.engine import ring
-from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.finished import FinishedRun
+from kvreplay.run.run import replay
 from kvreplay.tiers.device import Copy, CudaDevice
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.gds import GdsTier, Kvikio, Way

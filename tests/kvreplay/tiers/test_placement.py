@@ -14,7 +14,8 @@ from conftest import trace_batch, trace_meta, write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.engine import ring
-from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.finished import FinishedRun
+from kvreplay.run.run import replay
 from kvreplay.tiers.claims import MARKER, SCRATCH
 from kvreplay.tiers.placement import hints
 from kvtrace.core.schema import OPS, TRACE, arrow_schema

@@ -10,7 +10,8 @@ from conftest import write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.engine import ring
-from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.finished import FinishedRun
+from kvreplay.run.run import replay
 from kvreplay.tiers.claims import MARKER, SCRATCH, claim, release
 from kvreplay.tiers.layout import FileLayout, mixed, path_function
 from kvreplay.tiers.sharded import drive_by_key

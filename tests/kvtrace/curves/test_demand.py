@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from simulated import ONE_BYTE, preset_of, requests_of
 
-from kvtrace.curves.demand import Endurance, Meter
+from kvtrace.core.statistics import Endurance
+from kvtrace.curves.demand import Meter
 from kvtrace.sim.simulation import Load, Simulation
 
 S = 10**9

@@ -94,7 +94,7 @@ def test_a_prefix_in_a_shared_tier_is_no_nodes_own():
 
 def test_prefix_score_adds_up_shares():
     prompt = list(range(10))
-    # At 50 node 0 has all of the prompt: 2 and 0.5 for its load, against 0.5. At 60 nobody has any: node 1 served less.
+    # At 50 node 0 has all of the prompt: 2 and 0.5 for its load, against 0.5. At 60 nobody has any of it.
     rows = [(0, 40, 0, prompt), (50, 40, 0, prompt), (60, 40, 0, list(range(20, 30)))]
     assert nodes_of(fleet_of(Router.PREFIX_SCORE, Scope.NODE), rows) == [{0}, {0}, {1}]
     # At 50 node 0 has half of it: 0.2 + 0.5 against 0.5. At 60 that one waits there until 90: 0.4 + 0 against 0.5.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kvreplay.run.watch import Look, Watch
+from kvreplay.run.watching.watch import Look, Watch
 from kvtrace.core.app import log
 from kvtrace.core.units import format_duration, format_rate
 

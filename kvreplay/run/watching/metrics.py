@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kvreplay.run.watch import BOUNDS_NS, Watch
+from kvreplay.run.watching.watch import BOUNDS_NS, Watch
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.units import NS_PER_S
 

@@ -1,0 +1,311 @@
+"""The trace dealt to ranks, so that what depends on each other stays on one of them, and each part as a trace file.
+
+Nodes, users or objects are dealt like cards, in the order in which the trace shows them. Background work on an object
+goes to the rank that wrote it last. Where ranks touch the same object, each has its own copy, written before the run;
+a delete of such an object is left out if its rank goes on to read what another wrote since. All that is counted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from kvreplay.mpi.dealt.by import Deal
+from kvreplay.mpi.dealt.owners import OWN_SCHEMA, assign, find_needless
+from kvreplay.plan.plan import DELETE
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.limit import Limit
+from kvtrace.core.run.ranks import DealNote
+from kvtrace.core.schema import REQUESTS, TRACE
+from kvtrace.core.tables import Reader, create, objects_path, open_table
+
+_COLUMNS = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "request_id", "stage", "node")
+_MOST_IDS = 1 << 31
+
+
+_BECAUSE = {
+    Deal.NODE: "the trace has several nodes",
+    Deal.USER: "the trace has requests, and one node",
+    Deal.OBJECT: "the trace has neither nodes nor requests",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of a trace that one rank replays."""
+
+    path: Path
+    note: DealNote
+    planned: int
+    """Rows of this rank on tiers that have a target."""
+    warmup_rows: int | None
+    """Those of its rows that a warm-up of the whole trace's first rows leaves out; null without one."""
+    is_whole: bool
+    """Whether the ranks together replay the whole trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class DealAsked:
+    """How a trace is to be dealt."""
+
+    by: Deal | None
+    ranks: int
+    limit: Limit
+    tiers: frozenset[int]
+    """Those with a target, whose bytes count for a limit of bytes."""
+    requests: Path | None = None
+    """The requests table, whose sessions are the users."""
+    warmup_rows: int | None = None
+
+
+def deal(trace: Path, asked: DealAsked, rank: int, path: Path) -> Part:
+    """Write the part of `rank` to `path` as a trace of its own, with the objects table beside it.
+
+    All ranks come to the same parts, each by itself.
+
+    Raises:
+        ConfigError: the trace cannot be dealt so. TraceError: it is damaged.
+
+    """
+    reader = open_table(trace, TRACE)
+    by, because = _by(reader, asked.by)
+    sessions = _sessions(asked.requests) if by is Deal.USER else None
+    first = _Pass(reader, by, asked, sessions)
+    parts = [np.zeros(0, bool)]
+    planned = warmup_rows = 0
+    for rows, ranks in first.batches():
+        parts.append(ranks == rank)
+        planned += int((parts[-1] & np.isin(rows["tier"], list(asked.tiers))).sum())
+        warmup_rows += int(parts[-1][: max(0, (asked.warmup_rows or 0) - first.rows)].sum())
+    mine = np.concatenate(parts)
+    needless = _needless(reader, by, asked, sessions, first, rank)
+    mine[needless] = False
+    note = first.note(because, len(needless))
+    _write(reader, path, mine, note, rank, first)
+    _bring_objects(trace, path)
+    return Part(
+        path,
+        note,
+        planned,
+        None if asked.warmup_rows is None else warmup_rows,
+        not first.is_cut,
+    )
+
+
+def _by(reader: Reader, asked: Deal | None) -> tuple[Deal, str]:
+    """Return what the trace is dealt by, and why."""
+    nodes = set()
+    has_requests = False
+    names = ("node", "request_id") if "node" in reader.extras else ("request_id",)
+    for batch in reader.batches(names):
+        if "node" in names:
+            nodes |= set(np.unique(batch.column("node").to_numpy()).tolist())
+        has_requests = has_requests or batch.column("request_id").null_count < batch.num_rows
+        if has_requests and (len(nodes) > 1 or "node" not in names):
+            break
+    found = Deal.NODE if len(nodes) > 1 else Deal.USER if has_requests else Deal.OBJECT
+    if asked is None:
+        return found, _BECAUSE[found]
+    if asked is Deal.NODE and len(nodes) <= 1:
+        raise ConfigError(f"--deal node: {reader.path} has one node; deal it by user or object")
+    if asked is Deal.USER and not has_requests:
+        raise ConfigError(f"--deal user: {reader.path} has no requests; deal it by object")
+    return asked, "--deal"
+
+
+def _sessions(path: Path | None) -> dict[int, int] | None:
+    """Return the session of each request, where the requests table says it; those without are users of their own."""
+    if path is None:
+        return None
+    found: dict[int, int] = {}
+    for batch in open_table(path, REQUESTS).batches(("request_id", "session_id")):
+        pairs = zip(batch.column("request_id").to_pylist(), batch.column("session_id").to_pylist(), strict=True)
+        found |= {request: session for request, session in pairs if session is not None}
+    return found
+
+
+class _Pass:
+    """One pass over the rows that the limit admits: which rank each is dealt to."""
+
+    def __init__(self, reader: Reader, by: Deal, asked: DealAsked, sessions: dict[int, int] | None) -> None:
+        self._reader, self._by, self._asked, self._sessions = reader, by, asked, sessions
+        self._dealt: dict[tuple[int, int], int] = {}
+        """Rank by what is dealt: a node, or whether a user is a session, and its number."""
+        self.own = np.zeros(0, OWN_SCHEMA)
+        """By object."""
+        self._of_request = np.zeros(0, np.int16)
+        """By request: the rank + 1; -1 if several."""
+        self.counts = np.zeros(2, np.int64)
+        """Rows on objects that another rank touched first, and their bytes."""
+        self.rows_of, self.bytes_of = np.zeros(asked.ranks, np.int64), np.zeros(asked.ranks, np.int64)
+        self.rows, self.last_ns, self.is_cut = 0, 0, False
+        self._moved = 0
+
+    def batches(self) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Yield the columns of the rows, nulls as -1, and int16 the rank of each."""
+        for batch in self._reader.batches(_COLUMNS):
+            rows = {name: _numbers(batch.column(name)) for name in _COLUMNS}
+            count = self._admitted(rows)
+            if count < batch.num_rows:
+                self.is_cut = True
+                rows = {name: values[:count] for name, values in rows.items()}
+            if count:
+                yield rows, self._ranks(rows)
+                self.rows, self.last_ns = self.rows + count, int(rows["ts_ns"][-1])
+            if self.is_cut:
+                return
+
+    def _admitted(self, rows: dict[str, Any]) -> int:
+        limit, count = self._asked.limit, len(rows["ts_ns"])
+        if limit.rows is not None:
+            return min(count, limit.rows - self.rows)
+        if limit.span_ns is not None:
+            return int(np.searchsorted(rows["ts_ns"], limit.span_ns))
+        if limit.moved_bytes is not None:
+            wanted = np.isin(rows["tier"], list(self._asked.tiers)) & (rows["op"] != DELETE)
+            total = self._moved + np.cumsum(np.where(wanted, rows["length_bytes"], 0))
+            self._moved = int(total[-1]) if count else self._moved
+            return int(np.searchsorted(total, limit.moved_bytes, side="right"))
+        return count
+
+    def _ranks(self, rows: dict[str, Any]) -> Any:
+        objects, requests = rows["object_id"], rows["request_id"]
+        if self._by is Deal.NODE:
+            wanted = self._hands(rows["node"], None)
+        elif self._by is Deal.USER:
+            wanted = np.where(requests < 0, -1, self._hands(requests, self._sessions))
+        else:
+            wanted = np.full(len(objects), -2)
+        self.own = _grown(self.own, int(objects.max()) + 1, "object_id")
+        self._of_request = _grown(self._of_request, int(requests.max()) + 1, "request_id")
+        ranks = np.empty(len(objects), np.int16)
+        stages = np.where(rows["stage"] < 0, -1, requests)
+        assign(
+            wanted.astype(np.int16), rows["op"], objects, stages, rows["length_bytes"],
+            self._asked.ranks, self.own, self._of_request, self.counts, ranks,
+        )  # fmt: skip
+        self.rows_of += np.bincount(ranks, minlength=self._asked.ranks)
+        moved = np.where(rows["op"] == DELETE, 0, rows["length_bytes"])
+        self.bytes_of += np.bincount(ranks, moved, minlength=self._asked.ranks).astype(np.int64)
+        return ranks
+
+    def _hands(self, keys: Any, sessions: dict[int, int] | None) -> Any:
+        """Return the rank of each of `keys`; those not seen before are dealt to one rank after the other."""
+        found, firsts, places = np.unique(keys, return_index=True, return_inverse=True)
+        ranks = np.zeros(len(found), np.int64)
+        for at in np.argsort(firsts, kind="stable").tolist():
+            key = int(found[at])
+            if key >= 0:
+                session = None if sessions is None else sessions.get(key)
+                user = (0, key) if session is None else (1, session)
+                ranks[at] = self._dealt.setdefault(user, len(self._dealt) % self._asked.ranks)
+        return ranks[places]
+
+    def note(self, because: str, needless: int) -> DealNote:
+        """Return what came of it; `needless` deletes of this rank were left out."""
+        return DealNote(
+            by=self._by,
+            because=because,
+            dealt=len(self._dealt) if self._by is not Deal.OBJECT else int((self.own["first"] != 0).sum()),
+            rows=self.rows_of.tolist(),
+            bytes=self.bytes_of.tolist(),
+            shared_objects=int((self.own["is_shared"] != 0).sum()),
+            shared_rows=int(self.counts[0]),
+            shared_bytes=int(self.counts[1]),
+            split_requests=int((self._of_request == -1).sum()),
+            deletes_left_out=needless,
+        )
+
+
+def _grown(array: Any, length: int, column: str) -> Any:
+    """Return `array` with room for `length`; pages that are not touched take no memory."""
+    if length > _MOST_IDS:
+        raise ConfigError(f"{column} {length - 1}: too large to deal; kvtrace numbers them from 0")
+    if length <= len(array):
+        return array
+    more = np.zeros(max(length, 2 * len(array)), array.dtype)
+    more[: len(array)] = array
+    return more
+
+
+def _numbers(array: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(array.type):
+        array = array.indices
+    return array.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+
+
+def _needless(
+    reader: Reader, by: Deal, asked: DealAsked, sessions: dict[int, int] | None, first: _Pass, rank: int
+) -> Sequence[int]:
+    """Return the rows of `rank` that would delete what it reads later, because another rank wrote it since."""
+    shared = np.flatnonzero(first.own["is_shared"])
+    if not len(shared):
+        return []
+    tiers = len(reader.meta.tiers)
+    place = np.full(len(first.own), -1, np.int32)
+    place[shared] = np.arange(len(shared))
+    deleted = np.full(len(shared) * tiers, -1, np.int64)
+    written = np.zeros(len(deleted), np.int64)
+    is_elsewhere = np.zeros(len(deleted), bool)
+    again, found = _Pass(reader, by, asked, sessions), []
+    for rows, ranks in again.batches():
+        lost = np.empty(len(ranks), np.int64)
+        count = find_needless(
+            rows["op"], rows["tier"], rows["object_id"], rows["offset_bytes"], rows["length_bytes"],
+            ranks, rank, again.rows, tiers, place, deleted, written, is_elsewhere, lost,
+        )  # fmt: skip
+        found += lost[:count].tolist()
+    return found
+
+
+def _write(reader: Reader, path: Path, mine: Any, note: DealNote, rank: int, whole: _Pass) -> None:
+    meta = reader.meta
+    share = {
+        "file": reader.path.name,
+        "rank": rank,
+        "ranks": len(note.rows),
+        "dealt_by": note.by,
+        "rows": whole.rows,
+        # Repeats of all parts must begin together.
+        "period_ns": whole.last_ns + max(1, whole.last_ns // max(1, whole.rows - 1)),
+    }
+    meta = msgspec.structs.replace(
+        meta,
+        source=(meta.source or {}) | {"part": share},
+        # They count the whole trace.
+        stats=None,
+        notes=[*meta.notes, f"part {rank} of {len(note.rows)} of {reader.path.name}, dealt by {note.by}"],
+        rows=None,
+    )
+    at = 0
+    path.unlink(missing_ok=True)
+    with create(path, TRACE, meta, reader.extras) as out:
+        for batch in reader.batches():
+            kept = np.flatnonzero(mine[at : at + batch.num_rows])
+            if len(kept):
+                out.write(batch.take(kept))
+            at += batch.num_rows
+            if at >= len(mine):
+                break
+
+
+def _bring_objects(trace: Path, path: Path) -> None:
+    """Put the objects table of `trace` beside its part at `path`: objects keep their numbers."""
+    theirs, ours = objects_path(trace), objects_path(path)
+    with suppress(FileNotFoundError):
+        ours.unlink()
+    if theirs.is_file():
+        try:
+            os.link(theirs, ours)
+        except OSError:
+            shutil.copyfile(theirs, ours)

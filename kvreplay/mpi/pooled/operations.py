@@ -1,0 +1,140 @@
+"""The times of all ranks' operations, from their ops.parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from kvreplay.mpi.pooled.part import PartRun
+from kvreplay.mpi.pooled.times import Times
+from kvtrace.core.run.run_file import OPS_FILE, RunFile
+from kvtrace.core.schema import OPS, Op
+from kvtrace.core.tables import open_table
+
+_COLUMNS = ("row", "op", "tier", "scheduled_ns", "submitted_ns", "completed_ns", "bytes", "outcome")
+_MIB = 1 << 20
+_OK = 0
+_NAMES = tuple(op.value for op in Op)
+
+
+@dataclass(slots=True)
+class Pooled:
+    """The times of one kind of operation on one tier, or of all."""
+
+    latency: Times
+    response: Times
+    lateness: Times
+    per_mib: Times
+    first_ns: int | None = None
+    """Since all began: its first submission, of those that completed."""
+    last_ns: int | None = None
+    sent: int = 0
+    service_ns: int = 0
+    edges: list[tuple[Any, Any]] = field(default_factory=list)
+    """Submissions and completions, if all are kept."""
+
+    @classmethod
+    def empty(cls, *, is_exact: bool) -> Self:
+        """Return none."""
+        latency, response, lateness, per_mib = (Times(is_exact=is_exact) for _ in range(4))
+        return cls(latency, response, lateness, per_mib)
+
+
+@dataclass(slots=True)
+class RankOperations:
+    """Those of all ranks, by tier and kind; ("", "") are all."""
+
+    is_exact: bool
+    by: dict[tuple[str, str], Pooled] = field(default_factory=dict)
+
+    def of(self, tier: str, op: str) -> Pooled:
+        """Return the times of one kind."""
+        if (tier, op) not in self.by:
+            self.by[tier, op] = Pooled.empty(is_exact=self.is_exact)
+        return self.by[tier, op]
+
+
+def read_operations(parts: Sequence[PartRun], first: RunFile, *, is_exact: bool) -> RankOperations:
+    """Return the times of the operations that the ranks' warm-ups leave in; tiers as in the run `first`.
+
+    Their times count from when all began, so that they can be laid side by side.
+    """
+    names = [tier.name for tier in first.trace.metadata.tiers]
+    found = RankOperations(is_exact)
+    for part in parts:
+        if part.run is None or not (part.folder / OPS_FILE).is_file():
+            continue
+        late_ns = 0 if part.told is None or part.told.start_ns is None else part.told.start_ns - _start_ns(parts)
+        timed = {(f.tier, f.op) for f in part.run.summary.figures if f.latency.count}
+        for batch in open_table(part.folder / OPS_FILE, OPS).batches(_COLUMNS):
+            columns = {name: _numbers(batch.column(name)) for name in _COLUMNS}
+            _take(found, columns, part, timed, names, late_ns)
+    return found
+
+
+def _start_ns(parts: Sequence[PartRun]) -> int:
+    return min((p.told.start_ns for p in parts if p.told is not None and p.told.start_ns is not None), default=0)
+
+
+def _numbers(array: Any) -> Any:
+    if hasattr(array, "indices"):
+        array = array.indices
+    return array.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+
+
+def _take(
+    found: RankOperations,
+    rows: dict[str, Any],
+    part: PartRun,
+    timed: set[tuple[str, str]],
+    names: Sequence[str],
+    late_ns: int,
+) -> None:
+    is_open = bool((rows["scheduled_ns"] >= 0).any())
+    sent = (rows["submitted_ns"] >= 0) & _is_measured(part, rows, is_open=is_open)
+    _add(found.of("", ""), rows, np.flatnonzero(sent), late_ns, is_open=is_open, is_timed=True, is_kept=False)
+    for code in np.unique(rows["tier"] * len(_NAMES) + rows["op"]).tolist():
+        tier, op = names[code // len(_NAMES)], _NAMES[code % len(_NAMES)]
+        here = np.flatnonzero(sent & (rows["tier"] * len(_NAMES) + rows["op"] == code))
+        if len(here):
+            is_timed = (tier, op) in timed
+            _add(found.of(tier, op), rows, here, late_ns, is_open=is_open, is_timed=is_timed, is_kept=found.is_exact)
+
+
+def _is_measured(part: PartRun, rows: dict[str, Any], *, is_open: bool) -> Any:
+    warmup = part.warmup
+    if warmup is None:
+        return True
+    if warmup.rows is not None:
+        return rows["row"] >= warmup.rows
+    return rows["scheduled_ns" if is_open else "submitted_ns"] >= (warmup.time_ns or 0)
+
+
+def _add(
+    into: Pooled, rows: dict[str, Any], here: Any, late_ns: int, *, is_open: bool, is_timed: bool, is_kept: bool
+) -> None:
+    good = here[(rows["outcome"][here] == _OK) & (rows["completed_ns"][here] >= 0)]
+    submitted, completed = rows["submitted_ns"][good], rows["completed_ns"][good]
+    into.sent += len(here)
+    if is_open:
+        into.lateness.add(rows["submitted_ns"][here] - rows["scheduled_ns"][here])
+    if not len(good):
+        return
+    low, high = int(submitted.min()) + late_ns, int(completed.max()) + late_ns
+    into.first_ns = low if into.first_ns is None else min(into.first_ns, low)
+    into.last_ns = high if into.last_ns is None else max(into.last_ns, high)
+    if not is_timed:
+        return
+    latency = completed - submitted
+    into.service_ns += int(latency.sum())
+    into.latency.add(latency)
+    if is_open:
+        into.response.add(completed - rows["scheduled_ns"][good])
+    moved = rows["bytes"][good]
+    has_bytes = moved > 0
+    into.per_mib.add((latency[has_bytes] * (_MIB / moved[has_bytes])).astype(np.int64))
+    if is_kept:
+        into.edges.append((submitted + late_ns, completed + late_ns))

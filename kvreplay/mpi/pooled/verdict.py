@@ -1,0 +1,222 @@
+"""What all ranks together were asked and reached, what held them back, and which of them held up the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from kvreplay.mpi.pooled.part import PartRun
+from kvreplay.result.cause import judge
+from kvreplay.result.pace import SLIP_NS, percent
+from kvreplay.result.verdict import limit_of, reached_of
+from kvtrace.core.run.figures import Figures, Pace
+from kvtrace.core.run.ranks import Straggler
+from kvtrace.core.run.run_file import DeviceIo, RunFile
+from kvtrace.core.run.verdict import Evidence, LimitCause, RunVerdict, TierRate
+from kvtrace.core.units import NS_PER_S, format_duration, format_rate, format_rate_of
+
+BEHIND_SHARE, BEHIND_NS = 0.05, 50_000_000
+"""Of the median rank's time, and in all: who ends later by less holds nobody up."""
+MORE = 1.2
+"""Times what the median rank has, or takes."""
+
+
+def pooled_verdict(
+    parts: Sequence[PartRun],
+    figures: Sequence[Figures],
+    pace: Pace | None,
+    device_io: dict[str, DeviceIo],
+    late: Straggler | None,
+) -> RunVerdict:
+    """Return the verdict of all ranks; `late` is the one that held them up."""
+    runs = [part.run for part in parts if part.run is not None]
+    tier = _slowest(figures)
+    rates = [_rate(name, figures, runs) for name in dict.fromkeys(f.tier for f in figures)]
+    rate = next((each for each in rates if each.tier == tier), None)
+    evidence = _evidence(runs, device_io, tier)
+    cause: LimitCause | None = None
+    reason: str | None = "nothing completed"
+    if rate is not None:
+        of_tier = [f for f in figures if f.tier == tier]
+        cause, reason = judge(
+            evidence,
+            is_open=pace is not None,
+            has_reached=None if pace is None else pace.kept_pace,
+            copies=any(f.engine in ("memory", "gpu") for f in of_tier),
+            does_io=any(f.latency.count for f in of_tier),
+        )
+    return RunVerdict(
+        sentence=_sentence(rate, pace, cause, reason, evidence.queue_depth, len(runs), late),
+        has_reached=None if pace is None else pace.kept_pace,
+        tier=tier,
+        cause=cause,
+        reason=reason,
+        tiers=rates,
+        evidence=evidence,
+    )
+
+
+def _slowest(figures: Sequence[Figures]) -> str | None:
+    """Return the tier whose operations took the most time, what is no simulation first."""
+    spent: dict[tuple[bool, str], float] = {}
+    for f in figures:
+        key = not f.is_simulated, f.tier
+        spent[key] = spent.get(key, 0.0) + (f.latency.mean_ns or 0.0) * f.latency.count
+    return max(spent, key=lambda key: (key[0], spent[key]))[1] if spent else None
+
+
+def _rate(tier: str, figures: Sequence[Figures], runs: Sequence[RunFile]) -> TierRate:
+    """Return what a tier was asked and reached on all ranks, over the time that they took together."""
+    told = [r for run in runs if run.summary.judgement is not None for r in run.summary.judgement.tiers]
+    known = [r for r in told if r.tier == tier]
+    of_tier = [f for f in figures if f.tier == tier]
+    is_open = any(r.end_late_ns is not None for r in known)
+    span = _span(of_tier, runs, tier)
+    moved = sum(f.bytes or 0 for f in of_tier if f.op != "delete")
+    operations = sum(f.operations or 0 for f in of_tier)
+    reached = [r.reached_bytes_per_s for r in known], [r.reached_operations_per_s for r in known]
+    return TierRate(
+        tier=tier,
+        is_simulated=of_tier[0].is_simulated,
+        asked_bytes_per_s=_total([r.asked_bytes_per_s for r in known]),
+        reached_bytes_per_s=_total(reached[0]) if is_open else (moved * NS_PER_S / span if span and moved else None),
+        asked_operations_per_s=_total([r.asked_operations_per_s for r in known]),
+        reached_operations_per_s=_total(reached[1]) if is_open else (operations * NS_PER_S / span if span else None),
+        end_late_ns=max((r.end_late_ns or 0 for r in known), default=0) if is_open else None,
+    )
+
+
+def _span(of_tier: Sequence[Figures], runs: Sequence[RunFile], tier: str) -> int | None:
+    """Return how long a tier was at work on all ranks: reads and writes overlap, so the longest of them at least."""
+    spans = [f.span_ns for f in of_tier if f.span_ns]
+    walls = [run.summary.wall_ns or 0 for run in runs if any(f.tier == tier for f in run.summary.figures)]
+    return max([*spans, *walls], default=0) or None
+
+
+def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str | None) -> Evidence:
+    """Return the ranks' evidence together: what is counted added up, shares of time on average.
+
+    Ranks on one device saw all that it did, each; here it counts once.
+    """
+    each = [run.summary.judgement.evidence for run in runs if run.summary.judgement is not None]
+    walls = [run.summary.wall_ns or 0 for run in runs]
+    in_use_ns = _total(
+        [None if e.in_flight_mean is None else e.in_flight_mean * w for e, w in zip(each, walls, strict=False)]
+    )
+    device_ns = _total([moved.device_ns for name, moved in device_io.items() if name.split(":")[0].split()[0] == tier])
+    is_known = all(e.device_time_share is not None for e in each)
+    gains = [e.doubling_gain for e in each if e.doubling_gain is not None]
+    slowdowns = [e.slowdown for e in each if e.slowdown is not None]
+    names = sorted({name for e in each for name in e.response_shares})
+    busy = [e.device_busy_share for e in each if e.device_busy_share is not None]
+    ended_late = [e.is_end_late for e in each if e.is_end_late is not None]
+    return Evidence(
+        queue_depth=sum(e.queue_depth for e in each),
+        in_flight_mean=_total([e.in_flight_mean for e in each]),
+        held_share=_mean([e.held_share for e in each]),
+        starved_share=_mean([e.starved_share for e in each]),
+        blocked_share=_mean([e.blocked_share for e in each]),
+        submitter_busy_share=_mean([e.submitter_busy_share for e in each]),
+        copy_busy_share=_mean([e.copy_busy_share for e in each]),
+        device_busy_share=max(busy) if busy else None,
+        device_time_share=device_ns / in_use_ns if is_known and device_ns is not None and in_use_ns else None,
+        doubling_gain=median(gains) if len(gains) == len(each) and gains else None,
+        slowdown=median(slowdowns) if len(slowdowns) == len(each) and slowdowns else None,
+        is_end_late=any(ended_late) if ended_late else None,
+        response_shares={n: sum(e.response_shares.get(n, 0) for e in each) / len(each) for n in names},
+    )
+
+
+def _sentence(
+    rate: TierRate | None,
+    pace: Pace | None,
+    cause: LimitCause | None,
+    reason: str | None,
+    depth: int,
+    count: int,
+    late: Straggler | None,
+) -> str:
+    who = f"{count} rank{'' if count == 1 else 's'}"
+    if rate is None:
+        return f"{who}: nothing completed"
+    model = " (SIMULATED)" if rate.is_simulated else ""
+    held = "" if reason is None else f": {limit_of(cause, rate, f'{depth} (all ranks)')} ({reason})"
+    behind = "" if late is None else f"; rank {late.rank} ended {format_duration(late.behind_ns)} later: {late.reason}"
+    if pace is None:
+        return f"{who}: {rate.tier}{model} reached {reached_of(rate)} at queue depth {depth} in all{held}{behind}"
+    said = f"{percent(pace.late_fraction)} of operations were late by more than 1 ms"
+    asked = _asked(rate)
+    if pace.kept_pace:
+        return f"{who}: {rate.tier}{model} reached the {asked} asked and all kept pace: {said}"
+    slipped = f"ended {format_duration(pace.end_late_ns)} late, " if (pace.end_late_ns or 0) > SLIP_NS else ""
+    part = asked
+    if rate.asked_bytes_per_s is not None and rate.reached_bytes_per_s is not None:
+        part = format_rate_of(rate.reached_bytes_per_s, rate.asked_bytes_per_s)
+    return f"{who} FELL BEHIND: {rate.tier}{model} sustained {part} asked{held}; {slipped}{said}{behind}"
+
+
+def _asked(rate: TierRate) -> str:
+    if rate.asked_bytes_per_s is not None:
+        return format_rate(rate.asked_bytes_per_s)
+    return "load" if rate.asked_operations_per_s is None else f"{rate.asked_operations_per_s:,.0f} op/s"
+
+
+def straggler(parts: Sequence[PartRun]) -> Straggler | None:
+    """Return the rank that ended last if it held up the others, and why; null if it did not."""
+    ended = [(part.run.summary.wall_ns or 0, part) for part in parts if part.run is not None]
+    if len(ended) < 2:  # noqa: PLR2004 - one has no other
+        return None
+    longest, last = max(ended, key=lambda one: one[0])
+    others = [part for _, part in ended if part is not last]
+    usual = median(wall for wall, part in ended if part is not last)
+    behind = int(longest - usual)
+    if behind < max(BEHIND_NS, BEHIND_SHARE * usual):
+        return None
+    return Straggler(rank=last.rank, behind_ns=behind, reason=_why(last, others, behind))
+
+
+def _why(last: PartRun, others: Sequence[PartRun], behind_ns: int) -> str:
+    """Return why a rank ended last, by what differs most from the others."""
+    still_ns = 0 if last.told is None else last.told.stood_still_ns or 0
+    if still_ns >= behind_ns / 2:
+        return f"its process stood still for {format_duration(still_ns)}, stopped or without a processor"
+    for what, mine, usual in (
+        ("bytes", last.bytes, median(part.bytes for part in others)),
+        ("operations", last.operations, median(part.operations for part in others)),
+    ):
+        if usual and mine > MORE * usual:
+            return f"it was dealt {mine / usual:.2g} times the {what} of the median rank"
+    slow = [(mine / usual, said) for said, mine, usual in _times(last, others) if usual]
+    if slow and max(slow)[0] > MORE:
+        times, said = max(slow)
+        return f"its {said} took {times:.2g} times as long as the median rank's, on average"
+    late_ns = 0 if last.told is None else last.told.begun_late_ns or 0
+    if late_ns >= behind_ns / 2:
+        return f"it began {format_duration(late_ns)} late"
+    return "why is not known: its share, its service times and its start are those of the others"
+
+
+def _times(last: PartRun, others: Sequence[PartRun]) -> list[tuple[str, float, float]]:
+    """Return the mean service time of each kind of operation: what it is, the last rank's, the median of the others."""
+    found = []
+    for f in [] if last.run is None else last.run.summary.figures:
+        same = [
+            g.latency.mean_ns
+            for part in others
+            if part.run is not None
+            for g in part.run.summary.figures
+            if (g.tier, g.op) == (f.tier, f.op) and g.latency.mean_ns is not None
+        ]
+        if f.latency.mean_ns is not None and same:
+            found.append((f"{f.op}s on {f.tier}", f.latency.mean_ns, median(same)))
+    return found
+
+
+def _total(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    total = _total(values)
+    return None if total is None else total / len(values)

@@ -1,0 +1,245 @@
+"""Object stores on loopback: two real servers, and one that counts and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+KEY, SECRET = "AKIDKVREPLAYTEST", "a-secret/that+no=file-may-hold"
+BUCKET = "kvt-test"
+_STARTS_S = 60
+
+
+@dataclass(frozen=True)
+class Store:
+    """A server of a store."""
+
+    url: str
+    folder: Path | None
+    """Where it keeps objects as files by their keys; None where it does not."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def found_program(name: str) -> str | None:
+    """Return where a program lies that pip installed beside Python, or another on the path."""
+    return shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+
+def program(name: str) -> str:
+    found = found_program(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed (pip install 'kvtrace[dev]')")
+    return found
+
+
+@contextmanager
+def started(command: list[str], url: str, log: Path) -> Iterator[None]:
+    """Run a server until the end of the block; it answers when the block begins."""
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as server:
+        try:
+            until = time.monotonic() + _STARTS_S
+            while not answers(url):
+                assert server.poll() is None, log.read_text()[-2000:]
+                assert time.monotonic() < until, log.read_text()[-2000:]
+                time.sleep(0.1)
+            yield
+        finally:
+            # What it holds is a test's alone; asked to end, it would take its time.
+            server.kill()
+
+
+def answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=5)  # noqa: S310 - our own server's
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def rclone(folder: Path) -> Iterator[Store]:
+    """`rclone serve s3` on a directory; buckets are its subdirectories."""
+    data = folder / "data"
+    (data / BUCKET).mkdir(parents=True)
+    url = f"http://127.0.0.1:{free_port()}"
+    address = urlsplit(url).netloc
+    command = [program("rclone"), "serve", "s3", "--addr", address, "--auth-key", f"{KEY},{SECRET}", str(data)]
+    with started([*command, "--config", "/dev/null"], url, folder / "log"):
+        yield Store(url, data)
+
+
+@contextmanager
+def seaweedfs(folder: Path) -> Iterator[Store]:
+    """SeaweedFS: master, volume, filer and S3 gateway in one process."""
+    identity = {"credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": ["Admin", "Read", "Write", "List"]}
+    config = folder / "s3.json"
+    config.write_text(json.dumps({"identities": [{"name": "test", **identity}]}))
+    s3, master, volume, filer = (free_port() for _ in range(4))
+    url = f"http://127.0.0.1:{s3}"
+    (folder / "data").mkdir()
+    options = [
+        *(f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", f"-s3.config={config}"),
+        *(f"-s3.port={s3}", f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}"),
+        *(f"-master.port.grpc={free_port()}", f"-volume.port.grpc={free_port()}", f"-filer.port.grpc={free_port()}"),
+        *(
+            f"-s3.port.grpc={free_port()}",
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            "-volume.max=100",
+            "-master.volumeSizeLimitMB=64",
+            "-master.telemetry=false",
+        ),
+    ]
+    with started([program("weed"), "server", *options], url, folder / "log"):
+        yield Store(url, None)
+
+
+SERVERS: dict[str, Callable[[Path], Iterator[Store]]] = {"rclone": rclone, "seaweedfs": seaweedfs}
+
+
+class Stub:
+    """A store in memory that counts requests, holds them until as many are in flight, and answers as it is told."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.counts: Counter[str] = Counter()
+        self.most_in_flight = 0
+        self.answer: Callable[[str, str], int | None] = lambda _method, _key: None
+        """Takes method and key, says the status of a refusal; None: the request is done."""
+        self.wanted = 0
+        """Objects' requests are answered when so many are in flight, or a second later; 0: at once."""
+        self._in_flight = 0
+        self._changed = threading.Condition()
+        stub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_PUT(self) -> None:
+                stub.serve(self, "PUT")
+
+            def do_GET(self) -> None:
+                stub.serve(self, "GET")
+
+            def do_HEAD(self) -> None:
+                stub.serve(self, "HEAD")
+
+            def do_POST(self) -> None:
+                stub.serve(self, "POST")
+
+            def do_DELETE(self) -> None:
+                stub.serve(self, "DELETE")
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def serve(self, request: BaseHTTPRequestHandler, method: str) -> None:
+        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        key = unquote(urlsplit(request.path).path)
+        query = urlsplit(request.path).query
+        is_object = key.endswith(".kv") and method in ("PUT", "GET")
+        with self._changed:
+            self.counts[method] += 1
+            if is_object:
+                self._in_flight += 1
+                self.most_in_flight = max(self.most_in_flight, self._in_flight)
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self.most_in_flight >= self.wanted, timeout=1)
+        try:
+            status, answer = self._answer(method, key, query, body, request.headers.get("Range"))
+        finally:
+            if is_object:
+                with self._changed:
+                    self._in_flight -= 1
+        request.send_response(status)
+        request.send_header("Content-Length", str(len(answer)))
+        request.send_header("ETag", '"0"')
+        request.send_header("Last-Modified", "Sun, 22 Nov 2026 00:00:00 GMT")
+        request.end_headers()
+        if method != "HEAD":
+            request.wfile.write(answer)
+
+    def _answer(  # noqa: PLR0911 - an answer a kind of request
+        self, method: str, key: str, query: str, body: bytes, ranged: str | None
+    ) -> tuple[int, bytes]:
+        refusal = self.answer(method, key)
+        if refusal is not None:
+            code = {503: "SlowDown", 500: "InternalError", 403: "AccessDenied"}[refusal]
+            return refusal, f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+        if method == "PUT":
+            self.objects[key] = body
+            return 200, b""
+        if method == "DELETE":
+            self.objects.pop(key, None)
+            return 204, b""
+        if method == "POST":
+            bucket = key.strip("/")
+            for name in body.decode().split("<Key>")[1:]:
+                self.objects.pop(f"/{bucket}/{name.split('</Key>')[0]}", None)
+            return 200, b"<?xml version='1.0'?><DeleteResult></DeleteResult>"
+        if "list-type" in query:
+            return 200, self._listing(key.strip("/"), query)
+        found = self.objects.get(key)
+        if found is None:
+            return 404, b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code><Message>no</Message></Error>"
+        if ranged is None:
+            return 200, found
+        first, last = ranged.removeprefix("bytes=").split("-")
+        return 206, found[int(first) : int(last) + 1]
+
+    def _listing(self, bucket: str, query: str) -> bytes:
+        prefix = unquote(dict(part.partition("=")[::2] for part in query.split("&")).get("prefix", ""))
+        keys = [key.removeprefix(f"/{bucket}/") for key in sorted(self.objects)]
+        found = "".join(
+            f"<Contents><Key>{key}</Key><Size>1</Size><LastModified>2026-11-22T00:00:00.000Z</LastModified></Contents>"
+            for key in keys if key.startswith(prefix)
+        )  # fmt: skip
+        return (
+            f"<?xml version='1.0'?><ListBucketResult><Name>{bucket}</Name><IsTruncated>false</IsTruncated>{found}"
+            "</ListBucketResult>"
+        ).encode()
+
+
+@contextmanager
+def stub() -> Iterator[Stub]:
+    """A store in memory, which counts."""
+    made = Stub()
+    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.server.shutdown()
+        made.server.server_close()
+        thread.join()
