@@ -88,12 +88,24 @@ class FleetArguments:
         int | None, typer.Option(min=1, help="Nodes that share each tier of scope=rack.  [default: the preset's, or 8]")
     ] = None
 
+    prefill_nodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="So many nodes only compute prompts, and send their KV cache to the others, over a link."
+        ),
+    ] = None
+
     def settings(self) -> list[str]:
         """Return what was given as settings of the preset."""
         from kvtrace.sim.routers.routers import Router
 
         router = None if self.router is None else member(Router, self.router, "--router")
-        given = {"nodes": self.nodes, "router": router, "rack_nodes": self.rack_nodes}
+        given = {
+            "nodes": self.nodes,
+            "router": router,
+            "rack_nodes": self.rack_nodes,
+            "prefill_nodes": self.prefill_nodes,
+        }
         return [f"fleet.{name}={value}" for name, value in given.items() if value is not None]
 
     def over(self, stack: StackArguments) -> StackArguments:

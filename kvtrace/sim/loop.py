@@ -146,7 +146,8 @@ def _room(world: World, actor: int) -> int:
         if knobs.source != CHAINS and me.length + me.new > knobs.context_width:
             control.need = me.length + me.new
             return CONTEXTS_FULL
-    writes_all = knobs.promotion or knobs.staging or knobs.offers_hits or me.refused
+    is_sent = world.fleet.entrances < world.fleet.count
+    writes_all = knobs.promotion or knobs.staging or knobs.offers_hits or me.refused or is_sent
     return _room_for(world, n, n if writes_all else shared + me.new, made)
 
 
@@ -174,10 +175,15 @@ def _room_for(world: World, n: int, written: int, made: int) -> int:
     if fleet.scoped:
         # Each may be copied by the node and by its rack, which may also take what the node gives up.
         slots += 2 * (n + tiers) + (displaced if knobs.is_write_back else 0)
+        if fleet.entrances < fleet.count:
+            slots += 2 * (n + tiers) + displaced
     if control.free < slots:
         control.need = slots
         return SLOTS_FULL
     control.need = knobs.ranks * knobs.layers * ((1 + tiers) * n + 3 * displacing * displaced + 8)
+    if fleet.entrances < fleet.count:
+        # The link's rows, and what they displace at the node that takes them.
+        control.need = 2 * control.need + 4 * knobs.ranks * knobs.layers * n
     is_room = (
         control.rows + control.need <= len(world.rows.ts_ns)
         and control.made + made <= len(world.made_size)

@@ -108,8 +108,8 @@ def _encoder(
     taken: deque[tuple[int, Flush]] = deque()
 
     def encode(flush: Flush) -> None:
-        extras = tuple(name for name in FLEET if name in flush.rows)
         watch(flush)
+        extras = tuple(name for name in FLEET if name in flush.rows)
         if labels is None:
             trace.write(trace_batch(flush.rows, extras))
         else:

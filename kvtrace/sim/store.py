@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvtrace.core.compiled import inner
 from kvtrace.sim.ask import gather, home_of
+from kvtrace.sim.fleet.transfer import hand_over
 from kvtrace.sim.load import is_stepwise
 from kvtrace.sim.records import DECODE, DECODE_ONLY, NONE, PREFILL_ONLY, UNBOUNDED, World
 from kvtrace.sim.tiers.admission import admits
@@ -69,6 +70,8 @@ def store(world: World, actor: int) -> int:
     me.new, me.decoded, me.served_ns, me.first_step = 0, 0, 0, NONE
     world.fleet.nodes[me.node].prefilling_tokens -= me.missed_tokens
     world.fleet.nodes[me.node].waiting -= 1
+    if world.fleet.entrances < world.fleet.count:
+        me.served_ns = control.now + hand_over(world, actor)
     me.step = DECODE
     return 0
 

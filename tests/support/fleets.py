@@ -20,7 +20,6 @@ class Node:
         self.decoding: list[tuple[int, int, Any]] = []
         self.uses: list[int] = []
         self.computing_until = self.computing = self.served = self.local_hits = self.shared_hits = 0
-        self.is_up = True
         self.prompts: dict[int, int] = {}
         """Of each request that has not ended: the tokens of its prompt."""
         self.waiting: dict[int, int] = {}
@@ -68,14 +67,14 @@ def found_tokens(oracle: Oracle, node: Node, plan: Plan) -> int:
 def route(oracle: Oracle, plan: Plan, n: int) -> int:
     """Return the node that serves request `n`, and note that it does."""
     fleet = oracle.preset.fleet
-    nodes = [node for node in oracle.nodes if node.is_up]
+    nodes = oracle.nodes[: fleet.prefill_nodes or len(oracle.nodes)]
     if len(oracle.nodes) == 1:
         node = nodes[0]
     elif fleet.router is Router.RANDOM:
         node = nodes[draw(oracle.seed, -(2**40), n, 0, len(nodes) - 1)]
     elif fleet.router is Router.ROUND_ROBIN:
         turn = getattr(oracle, "turn", 0)
-        node = min(nodes, key=lambda node: (node.number - turn) % len(oracle.nodes))
+        node = min(nodes, key=lambda node: (node.number - turn) % len(nodes))
         oracle.turn = node.number + 1
     elif fleet.router is Router.LEAST_OUTSTANDING:
         node = min(nodes, key=lambda node: (len(node.prompts), node.served, node.number))

@@ -557,7 +557,10 @@ class Oracle:
         else:
             stage, refused = yield from self.compute(plan, [key for key, _ in found], missed, n, stage)
             self.here.compute(n)
+            stage = self.hand_over(plan, n, stage)
             yield 0
+        if mode is ServingMode.DECODE_ONLY:
+            stage = self.hand_over(plan, n, stage)
         stage = yield from self.decode(plan, n, stage)
         if refused:
             self.order = [*plan.documents, *plan.chain]
@@ -566,6 +569,42 @@ class Oracle:
             for tier in self.tiers:
                 if tier.recency is not Recency.HEAD_FIRST and key in tier.objects and type(tier.policy) is Lru:
                     tier.policy.hit(key)
+
+    def hand_over(self, plan: Plan, n: int, stage: int) -> int:
+        """Send what the node that decodes lacks of the prompt to it, over the link; return the stage that follows."""
+        if not self.preset.fleet.is_disaggregated:
+            return stage
+        sender = self.here
+        taker = min(
+            self.nodes[self.preset.fleet.prefill_nodes :],
+            key=lambda node: (len(node.prompts), node.served, node.number),
+        )
+        taker.prompts[n] = sender.prompts.pop(n)
+        taker.served += 1
+        sender.waiting.pop(n, None)
+        self.sent[n] = taker.number
+        link = Tier.__new__(Tier)
+        link.number, link.queue = len(self.tiers), None
+        self.order = [*plan.documents, *plan.chain]
+        sent = [key for key in dict.fromkeys(self.order) if key not in taker.tiers[0].objects]
+        for key in sent:
+            self.emit("write", link, "store", key, n, stage)
+        self.enter(taker.number)
+        for key in sent:
+            self.emit("read", link, "load", key, n, stage + 1)
+        for key in sent:
+            self.emit("delete", link, "evict", key)
+        top, is_any = self.tiers[0], False
+        for key in sent:
+            if not top.takes(self.sizes[key]):
+                continue
+            if self.preset.placement is Placement.WRITE_BACK:
+                self.demote_for(top, key)
+            if key not in top.objects and self.evict_for(top, key):
+                self.write(top, "promote", key, n, stage + 2)
+                self.follow(top, key)
+                is_any = True
+        return stage + 2 + is_any if sent else stage
 
     def compute(
         self, plan: Plan, found: list[int], missed: int, n: int, stage: int

@@ -35,6 +35,7 @@ def tables(fleet: dict[str, Any]) -> list[ReportTable]:
         "hits in shared tiers": Cell(fleet["shared_hit_ratio"], Unit.SHARE),
         "prompt tokens computed": Cell(fleet["computed_tokens"], Unit.COUNT),
         "held by more than one node, beside the first (at end)": Cell(fleet["duplicate_bytes"], Unit.BYTES),
+        **({"sent over the link": Cell(fleet["link_bytes"], Unit.BYTES)} if "link_bytes" in fleet else {}),
         "requests, busiest node over the mean": Cell(imbalance["requests"], Unit.RATIO),
         "computing, busiest node over the mean": Cell(imbalance["computing_ns"], Unit.RATIO),
     }

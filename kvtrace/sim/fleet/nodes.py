@@ -14,10 +14,10 @@ from kvtrace.sim.events import BATCH, int64s
 
 NODE = int64s(
     "is_up outstanding waiting prefilling_tokens active_tokens prefill_busy_ns requests input_tokens computed_tokens "
-    "computing_ns lookups local_hits shared_hits"
+    "computing_ns lookups local_hits shared_hits link_busy_ns sent_bytes"
 )
 """A node: requests that were sent to it and have not ended, how many of them are not computed yet, their tokens that
-are yet to be, and those of their prompts; until when it computes; and what it has done so far."""
+are yet to be, and those of their prompts; until when it computes; what it has done so far; until when it sends."""
 
 COPY = np.dtype([(name, "i4") for name in ("node_copy", "rack_copy", "first", "newer", "older")])
 """Of an object's slot: its copies in the node that acts and in its rack, and the first of all its copies; of a copy:
@@ -35,7 +35,9 @@ class Fleet(Structure):
     racked = number()
     """A bit for each tier of which every rack has one."""
     entrances = number()
-    """How many nodes, the first ones, requests are sent to."""
+    """How many nodes, the first ones, requests are sent to; where these are not all, the others decode."""
+    link_bytes_per_us = number()
+    """At which a node sends to another; 0 takes no time."""
     router = number()
     """The address of its operation; and what it counts, in millionths."""
     prefill_ppm = number()

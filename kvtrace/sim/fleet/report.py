@@ -47,6 +47,7 @@ def stats(setting: FleetSetting, world: World) -> dict[str, Any]:
             "hit_ratio": (total["local_hits"] + total["shared_hits"]) / lookups if lookups else None,
             "computed_tokens": total["computed_tokens"],
             "duplicate_bytes": _duplicates(world),
+            **({"link_bytes": int(nodes["sent_bytes"].sum())} if setting.is_disaggregated else {}),
             "imbalance": {name: _imbalance(nodes[name]) for name in ("requests", "computing_ns")},
             "by_node": {name: nodes[name].tolist() for name in BY_NODE},
         }

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from kvtrace.core.units import parse_bytes
 from kvtrace.sim.routers.routers import Router
 
 MAX_NODES = 16_000
@@ -34,6 +35,11 @@ class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Which node serves a request."""
     rack_nodes: int = 8
     """How many nodes, in order, make a rack and share each tier of scope `rack`."""
+    prefill_nodes: int = 0
+    """How many nodes, the first ones, only compute prompts: the others only generate, each request on the one with the
+    fewest. What that lacks of the prompt goes there over a tier `link`, and into its fastest tier. 0: all do both."""
+    link_bandwidth: str | int | None = None
+    """With prefill_nodes: bytes a second that a node sends, such as `50GB`; without it that takes no time."""
     prefill_weight: float = 1.0
     """With router prefix: what a token to compute counts beside one of a prompt that is served (Dynamo's
     prefill_load_scale)."""
@@ -44,19 +50,30 @@ class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     load_threshold: int = 128
     """With router prefix-score: waiting requests from which on the load counts as full."""
 
+    def instances(self, scope: Scope) -> int:
+        """Return how many there are of a tier of that scope."""
+        return {Scope.NODE: self.nodes, Scope.RACK: -(-self.nodes // self.rack_nodes), Scope.FLEET: 1}[scope]
+
+    @property
+    def is_disaggregated(self) -> bool:
+        """Whether some nodes compute prompts and others generate."""
+        return 0 < self.prefill_nodes < self.nodes
+
+    @property
+    def link_bytes_per_s(self) -> int:
+        """`link_bandwidth` in bytes; 0 without."""
+        return (parse_bytes(self.link_bandwidth) if isinstance(self.link_bandwidth, str) else self.link_bandwidth) or 0
+
     def instance_nodes(self, scope: Scope) -> int | msgspec.UnsetType:
         """Return how many nodes, in order, share a tier of `scope`; unset for all, and with one node."""
         if self.nodes == 1 or scope is Scope.FLEET:
             return msgspec.UNSET
         return 1 if scope is Scope.NODE else self.rack_nodes
 
-    def instances(self, scope: Scope) -> int:
-        """Return how many there are of a tier of that scope."""
-        return {Scope.NODE: self.nodes, Scope.RACK: -(-self.nodes // self.rack_nodes), Scope.FLEET: 1}[scope]
-
 
 FLEET_RANGES: Final[dict[str, tuple[float, float]]] = {
     "FleetSetting.nodes": (1, MAX_NODES),
+    "FleetSetting.prefill_nodes": (0, MAX_NODES),
     "FleetSetting.rack_nodes": (1, MAX_NODES),
     "FleetSetting.prefill_weight": (0, MAX_WEIGHT),
     "FleetSetting.prefix_weight": (0, MAX_WEIGHT),

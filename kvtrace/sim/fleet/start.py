@@ -19,7 +19,8 @@ MILLION = 1_000_000
 def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows: int) -> None:
     """Make the nodes of `setting`, each with its own of the tiers that `scopes` says; `rows` is the buffers' size."""
     fleet, count = world.fleet, setting.nodes
-    fleet.count = fleet.entrances = count
+    fleet.count, fleet.entrances = count, setting.prefill_nodes if setting.is_disaggregated else count
+    fleet.link_bytes_per_us = setting.link_bytes_per_s // 10**6
     fleet.rack_nodes = setting.rack_nodes
     fleet.nodes, fleet.batches = np.zeros(count, NODE), np.zeros(count, BATCH)
     fleet.nodes["is_up"] = 1

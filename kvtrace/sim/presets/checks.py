@@ -12,6 +12,7 @@ from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
     IN_ORDER,
+    LINK,
     MAX_CAPACITY_BYTES,
     MAX_COUNT,
     MAX_LATENCY_NS,
@@ -155,6 +156,15 @@ def check_fleet(fleet: FleetSetting, tiers: Sequence[TierSetting], require: Call
     check_ranges(fleet, "fleet.", FLEET_RANGES, require)
     if fleet.nodes == 1:
         return
+    require(
+        fleet.prefill_nodes < fleet.nodes,
+        f"fleet.prefill_nodes(={fleet.prefill_nodes}) of fleet.nodes(={fleet.nodes}): at least one must generate",
+    )
+    require(
+        fleet.link_bytes_per_s == 0 or BYTES_PER_US <= fleet.link_bytes_per_s <= MAX_CAPACITY_BYTES,
+        f"fleet.link_bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
+    )
+    require(not fleet.prefill_nodes or all(t.name != LINK for t in tiers), f"no tier may be called {LINK}")
     order = list(Scope)
     for above, tier in pairwise(tiers):
         require(

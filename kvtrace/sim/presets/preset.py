@@ -18,6 +18,7 @@ from kvtrace.sim.fleet.setting import FLEET_RANGES, FleetSetting
 from kvtrace.sim.presets.checks import TIER_RANGES, check_fleet, check_tier
 from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
+    LINK,
     MAX_CAPACITY_BYTES,
     MAX_TOKENS,
     SWITCHED,
@@ -159,7 +160,8 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def tier_list(self) -> list[TierFacts]:
         """Return the tiers as the metadata holds them."""
-        return [TierFacts(t.name, t.capacity_bytes, self.fleet.instance_nodes(t.scope)) for t in self.tiers]
+        found = [TierFacts(t.name, t.capacity_bytes, self.fleet.instance_nodes(t.scope)) for t in self.tiers]
+        return [*found, TierFacts(LINK)] if self.fleet.is_disaggregated else found
 
 
 def preset_names() -> list[str]:

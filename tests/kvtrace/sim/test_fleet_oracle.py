@@ -41,8 +41,10 @@ def fleets(draw, preset: Preset, *, policies: bool = False) -> Preset:
         )
         for tier, scope in zip(preset.tiers, scopes, strict=True)
     )  # fmt: skip
+    nodes = draw(st.integers(2, 5))
     fleet = FleetSetting(
-        nodes=draw(st.integers(2, 5)), router=draw(st.sampled_from(Router)), rack_nodes=draw(st.integers(1, 3)),
+        nodes=nodes, prefill_nodes=draw(st.sampled_from([0, 0, 1, nodes - 1])),
+        router=draw(st.sampled_from(Router)), rack_nodes=draw(st.integers(1, 3)),
         prefill_weight=draw(st.sampled_from([1.0, 0.5, 4.0])), prefix_weight=draw(st.sampled_from([2.0, 0.0, 0.3])),
         load_threshold=draw(st.sampled_from([1, 2, 128])),
     )  # fmt: skip
@@ -67,6 +69,8 @@ def compare_stats(stats, oracle):
     """Compare the counters of a fleet with those of the oracle."""
     fleet = stats["fleet"]
     assert sum(t["hits"] for t in stats["tiers"]) == oracle.hits == fleet["local_hits"] + fleet["shared_hits"]
+    if "link_bytes" in fleet:
+        assert fleet["link_bytes"] == sum(row[5] for row in oracle.rows if row[1:3] == ("read", len(stats["tiers"])))
     assert stats["lookups"] == oracle.lookups == sum(fleet["by_node"]["lookups"])
     assert fleet["by_node"]["requests"] == [node.served for node in oracle.nodes]
     assert fleet["by_node"]["local_hits"] == [node.local_hits for node in oracle.nodes]

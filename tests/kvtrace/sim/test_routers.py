@@ -130,6 +130,48 @@ def test_two_nodes_with_a_shared_tier_by_hand():
     assert fleet["computed_tokens"] == 8
 
 
+def test_a_pool_computes_and_sends_what_the_other_lacks_by_hand():
+    requests = requests_of([(0, 8, 0, [0, 1]), (100, 8, 0, [0, 1]), (200, 12, 0, [0, 1, 2])])
+    preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, prefill_nodes=1)
+    simulation, rows, nodes = simulate_fleet(preset, Load(requests=requests))
+    assert [t.name for t in preset.tier_list()] == ["tier0", "link"]
+    assert list(zip(nodes, brief(rows), strict=True)) == [
+        (0, "write 0 prefill 0 4 0/0"),
+        (0, "write 0 prefill 1 4 0/0"),
+        (0, "write 1 store 0 4 0/1"),
+        (0, "write 1 store 1 4 0/1"),
+        (1, "read 1 load 0 4 0/2"),
+        (1, "read 1 load 1 4 0/2"),
+        (1, "delete 1 evict 0 4"),
+        (1, "delete 1 evict 1 4"),
+        (1, "write 0 promote 0 4 0/3"),
+        (1, "write 0 promote 1 4 0/3"),
+        # Both have all of it: nothing is sent.
+        (0, "read 0 load 0 4 1/0"),
+        (0, "read 0 load 1 4 1/0"),
+        (0, "read 0 load 0 4 2/0"),
+        (0, "read 0 load 1 4 2/0"),
+        (0, "write 0 prefill 2 4 2/1"),
+        (0, "write 1 store 2 4 2/2"),
+        (1, "read 1 load 2 4 2/3"),
+        (1, "delete 1 evict 2 4"),
+        (1, "write 0 promote 2 4 2/4"),
+    ]
+    fleet = simulation.stats()["fleet"]
+    assert fleet["link_bytes"] == 12
+    assert fleet["by_node"]["requests"] == [3, 3]
+
+
+def test_a_node_sends_one_prompt_after_the_other():
+    # 1 MB/s is a byte a microsecond: 8 bytes take 8 us, and the second prompt waits for the first.
+    requests = requests_of([(0, 8, 1, [0, 1]), (1000, 8, 1, [2, 3])])
+    preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, prefill_nodes=1, link_bandwidth="1MB")
+    preset = msgspec.structs.replace(preset, decode_ns_per_token=5)
+    simulation, _, _ = simulate_fleet(preset, Load(requests=requests))
+    # Computed at 8, sent at 8,008; computed at 1,008, sent at 16,008; a token later it ends.
+    assert simulation.now_ns == 16_013
+
+
 def test_racks_share_what_other_racks_do_not():
     requests = requests_of([(10 * i, 4, 0, [0]) for i in range(4)])
     preset = fleet_of(Router.ROUND_ROBIN, Scope.RACK, nodes=4, rack_nodes=2)
@@ -170,6 +212,8 @@ def test_memory_follows_what_is_live():
         (["fleet.nodes=2", "tiers.gpu.scope=fleet"], "tiers.cpu.scope(=node): tier gpu above it is shared by more"),
         (["fleet.nodes=2", "tiers.nvme.admission=tinylfu", "tiers.nvme.capacity=1GiB"], "is simulated on one node"),
         (["fleet.router=prefx"], "Invalid enum value 'prefx'"),
+        (["fleet.nodes=2", "fleet.prefill_nodes=2"], "at least one must generate"),
+        (["fleet.nodes=2", "fleet.prefill_nodes=1", "fleet.link_bandwidth=5"], "must be at least 1MB"),
     ],
 )
 def test_what_a_fleet_refuses(settings, message):
