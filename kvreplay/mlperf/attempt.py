@@ -20,7 +20,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UnderTest:
     """The storage under test, and where results go."""
 
     target: str
@@ -40,7 +40,7 @@ class Attempt:
     option: LockedOption
     config: Config
     """Of its replays."""
-    place: Place
+    place: UnderTest
     trials: int
     runtime_ns: int
     pause_ns: int
@@ -88,7 +88,7 @@ def targets_of(tiers: dict[str, str], option: LockedOption) -> dict[str, str]:
     return {STORAGE: target} | ({MEMORY: "ram"} if option.cpu_gib else {})
 
 
-def place_of(target: str, output: Path) -> Place:
+def place_of(target: str, output: Path) -> UnderTest:
     """Return what is known of the storage `target` and of where `output` will lie; DeviceError if that is nowhere."""
     free, sizes, filesystems = {}, [], set()
     try:
@@ -106,7 +106,7 @@ def place_of(target: str, output: Path) -> Place:
     except OSError as error:
         raise DeviceError(f"{error.filename}: {error.strerror}; make it first") from None
     room = sum(free.values())
-    return Place(target, room, frozenset(filesystems) or None, results, sum(sizes) if sizes else None)
+    return UnderTest(target, room, frozenset(filesystems) or None, results, sum(sizes) if sizes else None)
 
 
 def _size_of(device: Path) -> int:

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 
 from kvreplay.config.config import Config
-from kvreplay.mlperf.attempt import Attempt, Place, targets_of
+from kvreplay.mlperf.attempt import Attempt, UnderTest, targets_of
 from kvreplay.mlperf.names import PLACES, as_summary
 from kvreplay.mlperf.options import OPTIONS, RUNTIME_S, resolve
 from kvreplay.mlperf.rules import Kept, mark_of, refuse_broken, rules_of
@@ -18,7 +18,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 from kvtrace.sim.presets.preset import load_preset
 
-PLACE = Place("/mnt/drive", 1000 << 20, frozenset({1}), 2)
+PLACE = UnderTest("/mnt/drive", 1000 << 20, frozenset({1}), 2)
 
 
 def attempt(**changed: Any) -> Attempt:
