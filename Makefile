@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 # The engines that `make engines` drives; ENGINES="lmcache vllm" takes others. vllm is asked for by name: it is large.
 ENGINES ?= lmcache sglang mooncake
 
-.PHONY: demo test check engines fuzz lint fix bench docs outputs site dist bpf clean
+.PHONY: demo test check engines fuzz lint fix bench bench-long docs outputs site dist bpf clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvtrace needs Python 3.11 or later: make PYTHON=python3.x")'
@@ -66,6 +66,11 @@ endif
 
 bench: $(VENV)/.ready
 	@for b in bench/bench_*.py; do $(BIN)/python $$b || exit 1; done
+
+# Long traces: rows a second, time to the first I/O and memory; ROWS=100 takes 100 million.
+ROWS ?= 10
+bench-long: $(VENV)/.ready
+	$(BIN)/python bench/bench_long.py $(ROWS)
 
 # The probes' object, after a change of their C; needs clang, llvm and libbpf-dev. It is kept in the repository.
 BPF := kvreplay/probes

@@ -30,7 +30,7 @@ os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_R
 from kvreplay.engine.choose import EngineName, choose
 from kvreplay.plan.plan import READ, WRITE
 from kvreplay.tiers.objects.address import Address
-from kvreplay.tiers.objects.client import Balance, Client
+from kvreplay.tiers.objects.client import Balance, StoreClient
 from kvreplay.tiers.objects.store import ObjectTier
 
 RUNS, DEPTH = 3, 8
@@ -81,7 +81,7 @@ def compare(url: str, mib: int) -> None:
 
     length, count = mib * MIB, SIZES[mib]
     target = f"s3://{BUCKET}/bench"
-    tier = ObjectTier("s3", target, Client(Address.of("", target, [url]), Balance.ROUND_ROBIN, 0))
+    tier = ObjectTier("s3", target, StoreClient(Address.of("", target, [url]), Balance.ROUND_ROBIN, 0))
     tier.open(0)
     engine = choose(EngineName.AUTO, [tier], DEPTH, MIB).engine
 

@@ -28,16 +28,14 @@ checked=; if [ -f "$DEMO/fio/closeness.json" ]; then checked=$DEMO/fio; fi
 "$BIN/kvdistill" sql "$DEMO/trace.parquet" \
     "SELECT op, phase, count(*) AS operations FROM trace GROUP BY ALL ORDER BY ALL"
 
-say "What came out"
+say "What came out, and one command to go on with from each"
 "$BIN/python" -c 'import json, sys
 with open(sys.argv[1]) as file:
     print("replay:", json.load(file)["summary"]["verdict"])' "$DEMO/run/run.json"
 cat << END
+        next: $BIN/kvreplay sweep $DEMO/trace.parquet --tier nvme=$DEMO/scratch --limit 2GiB -o $DEMO/sweep
 report: $DEMO/report.html, for any browser, without network
+        next: $BIN/kvdistill report $DEMO/run -o $DEMO/report.xlsx
 jobs:   $DEMO/fio/stat.fio, and the exact replay $DEMO/fio/replay.fio
-
-Next, each one command:
-  $BIN/kvtrace size examples/conversation.jsonl --source mooncake --model llama3.1-70b --tp 4 --preset vllm-fs --target-hit 70%
-  $BIN/kvreplay sweep $DEMO/trace.parquet --tier nvme=$DEMO/scratch -o $DEMO/sweep
-  $BIN/kvdistill fio --gen "--preset lmcache-disk --users 100" -o $DEMO/jobs
+        next: $BIN/kvdistill fio --gen "--preset lmcache-disk --users 100" -o $DEMO/jobs
 END

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kvreplay.run.watching.watch import Watch, Watching
 
 
+# Long: its options and an example of each kind.
 @takes_groups
 def run(
     trace: TraceFile,

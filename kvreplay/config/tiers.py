@@ -14,7 +14,7 @@ from kvreplay.tiers.gpu import GpuTier, gpu_options
 from kvreplay.tiers.layout import FileLayout
 from kvreplay.tiers.modelled import SimulatedTier, service_of
 from kvreplay.tiers.objects.address import Address, is_object_store
-from kvreplay.tiers.objects.client import Balance, Client
+from kvreplay.tiers.objects.client import Balance, StoreClient
 from kvreplay.tiers.objects.store import ObjectTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.sharded import MAX_DRIVES, SeveralDirectories, SeveralSpaces, drive_by_key
@@ -72,7 +72,7 @@ def _object_tier(config: Config, name: str, target: str) -> ObjectTier:
     return ObjectTier(
         name,
         f"{address.scheme}://{address.path}",
-        Client(address, Balance(config.balance), config.retries),
+        StoreClient(address, Balance(config.balance), config.retries),
         is_verified=config.is_verified,
         is_kept=config.is_kept,
         is_shared=config.is_destroying,

@@ -126,8 +126,10 @@ class RankSession:
             error = found
         meeting.leave(error)
         if meeting.is_off:
-            if part is not None:
-                _forget(part.path)
+            _forget(output / f"{RANK_FOLDER.format(rank)}.parquet")
+            with suppress(RankLost):
+                # All have done so.
+                self.ranks.exchange(b"")
             if rank == 0:
                 gather.remove_empty(output)
             raise error or Elsewhere("another rank says why")

@@ -31,9 +31,9 @@ from kvreplay.result.probed import beside
 from kvreplay.result.requests import served_batch
 from kvreplay.result.traffic import traffic_warnings
 from kvreplay.run.finished import FinishedRun, Interrupted, summary_of, write_down
-from kvreplay.run.lay_out import LaidOut, is_laid_out, lay_out_all
 from kvreplay.run.prepare import device_io, open_tiers, precondition_all, read_devices, read_smart
 from kvreplay.run.runtime import RUNTIME, cut, until
+from kvreplay.run.space.lay_out import LaidOut, is_laid_out, lay_out_all
 from kvreplay.run.together import Together, ended_by, meet
 from kvreplay.run.watching.watch import Watch, Watching
 from kvreplay.tiers.tier import DeviceTier, Tier

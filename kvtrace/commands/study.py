@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ import typer
 import typer.main
 
 from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
-from kvtrace.commands.scenario import DriveArguments, RunArguments, StackArguments, TurnsOption, prepare
+from kvtrace.commands.scenario import DriveArguments, FleetArguments, RunArguments, StackArguments, TurnsOption, prepare
 from kvtrace.commands.targets import TargetHit, TargetTtft, check_page, parse_target, price_of_byte, write_page
 from kvtrace.core.app import UsageError, add_command, emit_json, log, make_app, progress, takes_groups
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
@@ -109,6 +109,7 @@ class _Asked:
 
     file: Path | None
     stack: StackArguments
+    fleet: FleetArguments
     users: UserArguments
     run: RunArguments
     drive: DriveArguments
@@ -121,6 +122,7 @@ def _gen(
     file: Annotated[Path | None, typer.Argument()] = None,
     *,
     stack: StackArguments,
+    fleet: FleetArguments,
     users: UserArguments,
     run: RunArguments,
     drive: DriveArguments,
@@ -128,7 +130,7 @@ def _gen(
     turns: TurnsOption = None,
 ) -> Any:
     """Take what `gen` takes, but for its outputs."""
-    return _Asked(file, stack, users, run, drive, source, turns)
+    return _Asked(file, stack, fleet, users, run, drive, source, turns)
 
 
 @cache
@@ -168,7 +170,8 @@ def simulate(task: Task) -> Simulated:
         asked = _asked(task.argv)
         worn = asked.drive.read()
         read = partial(_read, task.file_sha256)
-        scenario = prepare(asked.file, asked.stack, asked.users, asked.run, asked.source, asked.turns, read=read)
+        stack = replace(asked.stack, settings=[*asked.fleet.settings(), *(asked.stack.settings or ())])
+        scenario = prepare(asked.file, stack, asked.users, asked.run, asked.source, asked.turns, read=read)
         simulation = scenario.simulation()
         meter = Meter(simulation)
         if task.trace is None:

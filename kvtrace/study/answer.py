@@ -143,9 +143,9 @@ def front(candidates: Sequence[Candidate], gain: Callable[[Candidate], float | N
 
 
 def sensitivities(study: Study, rows: Sequence[StudyRow]) -> list[Sensitivity]:
-    """Return what each knob that differs does, but for the seed; the strongest first."""
+    """Return what each knob that differs does, but for the seed and those that never differ alone; strongest first."""
     found = [_sensitivity(study, rows, key) for key in study.axes if key != SEED]
-    return sorted(found, key=lambda of: -(of.swing or 0.0))
+    return sorted((of for of in found if of.groups), key=lambda of: -(of.swing or 0.0))
 
 
 def _sensitivity(study: Study, rows: Sequence[StudyRow], key: str) -> Sensitivity:

@@ -1,4 +1,4 @@
-"""Requests to a store through s3dlio, each from the thread that waits for it; what it refuses is asked for again.
+"""RequestCounts to a store through s3dlio, each from the thread that waits for it; what it refuses is asked for again.
 
 s3dlio's own repeats are switched off, for it does not tell of them: a request that it repeats would look like a slow
 one. Those made here are counted.
@@ -19,7 +19,7 @@ from typing import Any
 
 from kvreplay.tiers.objects.address import Address
 from kvreplay.tiers.objects.credentials import find_credentials, without_secrets
-from kvreplay.tiers.objects.requests import Answer, Requests, answer_of
+from kvreplay.tiers.objects.requests import Answer, RequestCounts, answer_of
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import NS_PER_S
 
@@ -39,13 +39,13 @@ class Balance(StrEnum):
     LEAST_CONNECTIONS = "least-connections"
 
 
-class Client:
+class StoreClient:
     """One prefix of a store; everything but `open` and `close` is called from many threads."""
 
     def __init__(self, address: Address, balance: Balance, retries: int) -> None:
         """Serve `address`; a request that the store refuses or fails is repeated up to `retries` times."""
         self.address = address
-        self.requests = Requests(len(address.roots()))
+        self.requests = RequestCounts(len(address.roots()))
         self._roots, self._balance, self._retries = address.roots(), balance, retries
         self._lock = threading.Lock()
         self._turn, self._in_flight = -1, [0] * len(self._roots)
@@ -74,7 +74,7 @@ class Client:
 
     def begin(self) -> None:
         """Count from now on, and spread requests: what was asked before was no part of the replay."""
-        self.requests, self._is_spread = Requests(len(self._roots)), True
+        self.requests, self._is_spread = RequestCounts(len(self._roots)), True
 
     def end(self) -> None:
         """Spread requests no more."""

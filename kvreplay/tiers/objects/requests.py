@@ -36,7 +36,7 @@ def answer_of(text: str) -> Answer:
     return Answer.FINAL if any(word in text for word in _FINAL) else Answer.FAILED
 
 
-class Requests:
+class RequestCounts:
     """Counts of all requests of one tier."""
 
     def __init__(self, endpoints: int) -> None:

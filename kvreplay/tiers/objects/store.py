@@ -12,7 +12,7 @@ from typing import Any
 
 from kvreplay.plan.plan import READ, WRITE
 from kvreplay.tiers.layout import FileLayout, path_function
-from kvreplay.tiers.objects.client import Client, copy, seconds
+from kvreplay.tiers.objects.client import StoreClient, copy, seconds
 from kvreplay.tiers.tier import Holding
 from kvtrace.core.app import log
 from kvtrace.core.errors import DeviceError
@@ -27,7 +27,7 @@ MOST_BYTES = 5 << 30
 
 
 @dataclass(slots=True)
-class Exchange:
+class ObjectRequest:
     """One operation's request, and the memory that it goes through where its data takes several buffers."""
 
     object_id: int
@@ -46,7 +46,7 @@ class ObjectTier:
         self,
         name: str,
         target: str,
-        client: Client,
+        client: StoreClient,
         *,
         is_verified: bool = False,
         is_kept: bool = False,
@@ -109,29 +109,29 @@ class ObjectTier:
         if end > MOST_BYTES:
             raise OSError(27, f"{format_bytes(end)} are more than one PUT takes ({format_bytes(MOST_BYTES)})")
 
-    def begin(self, op: int, object_id: int) -> Exchange:
+    def begin(self, op: int, object_id: int) -> ObjectRequest:
         """Do not begin what is not known whole: `begin_whole` does."""
         raise NotImplementedError
 
-    def begin_whole(self, op: int, object_id: int, start: int, end: int, *, is_split: bool) -> Exchange:
+    def begin_whole(self, op: int, object_id: int, start: int, end: int, *, is_split: bool) -> ObjectRequest:
         """Return the exchange of bytes `start` to `end`; of a read in several buffers all come now."""
         if op == WRITE and start:
             raise OSError(22, f"an object store takes whole objects, not a write from offset {start}")
-        exchange = Exchange(object_id, start, end)
+        exchange = ObjectRequest(object_id, start, end)
         if is_split:
             exchange.staged = self._take_staging(end - start)
         if op == READ and exchange.staged is not None:
             self._fetch(object_id, start, exchange.staged[: self._there(object_id, start, end)])
         return exchange
 
-    def write(self, handle: Exchange, offset: int, data: memoryview) -> None:
+    def write(self, handle: ObjectRequest, offset: int, data: memoryview) -> None:
         """Put the object, or gather it first where `data` is a part of it."""
         if handle.staged is None:
             self._put(handle.object_id, data)
         else:
             copy(handle.staged[offset - handle.start :], data)
 
-    def read(self, handle: Exchange, offset: int, into: memoryview) -> int:
+    def read(self, handle: ObjectRequest, offset: int, into: memoryview) -> int:
         """Get the bytes to `into`; of several buffers' they have come, and are copied only to be checked."""
         came = self._there(handle.object_id, offset, offset + len(into))
         if handle.staged is None:
@@ -141,12 +141,12 @@ class ObjectTier:
             copy(into, handle.staged[at : at + came])
         return came
 
-    def end_whole(self, op: int, handle: Exchange) -> None:
+    def end_whole(self, op: int, handle: ObjectRequest) -> None:
         """Put what was gathered."""
         if op == WRITE and handle.staged is not None:
             self._put(handle.object_id, handle.staged[: handle.end])
 
-    def end(self, op: int, handle: Exchange) -> None:
+    def end(self, op: int, handle: ObjectRequest) -> None:
         """Give the memory back."""
         if handle.staged is not None:
             self._staging.append(handle.staged)

@@ -8,6 +8,7 @@ from study_workers import BEGIN, study_file
 from kvtrace.commands.study import _options
 from kvtrace.commands.targets import price_of_byte
 from kvtrace.core.errors import ConfigError
+from kvtrace.sim.presets.preset import load_preset
 from kvtrace.study.configuration import read_study
 
 
@@ -95,3 +96,8 @@ def test_a_mistake_is_said_with_file_and_key(tmp_path, what):
         read(tmp_path, text)
     assert said in str(error.value)
     assert str(tmp_path / "study.toml") in str(error.value)
+
+
+def test_a_tier_without_a_bound_is_a_value_too():
+    tier = load_preset("lmcache-disk", ["tiers.nvme.capacity=1GiB", "tiers.nvme.capacity=unlimited"]).tiers[-1]
+    assert tier.capacity_bytes is None

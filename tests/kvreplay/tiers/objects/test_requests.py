@@ -125,7 +125,7 @@ def test_endpoints_share_the_requests(tmp_path, store, balance):
 def test_the_endpoint_that_has_less_to_do_is_asked():
     """Of two, one has a request that does not end: all others go to the other."""
     address = Address.of("", "s3://abc/d", ["http://a:1", "http://b:2"])
-    found = client.Client(address, client.Balance.LEAST_CONNECTIONS, 0)
+    found = client.StoreClient(address, client.Balance.LEAST_CONNECTIONS, 0)
     found.begin()
     stuck = found._pick()
     for _ in range(5):

@@ -1,0 +1,1 @@
+"""The space of a replay, written before anything is measured."""
