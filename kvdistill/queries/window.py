@@ -19,7 +19,7 @@ _DELETE = enum_code(TRACE, "op", "delete")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TierPlace:
     """A tier of a trace by its index; of a fleet's, where nodes have it apart, that of some nodes."""
 
     tier: int
@@ -39,7 +39,7 @@ class Place:
         return is_here
 
 
-def place_of(meta: Metadata, name: str) -> Place:
+def place_of(meta: Metadata, name: str) -> TierPlace:
     """Return the tier called `name`, or, as `nvme@3`, the one that node 3 of a fleet uses.
 
     ConfigError with the tiers there are if there is none, or if `name` does not say of which node.
@@ -52,17 +52,17 @@ def place_of(meta: Metadata, name: str) -> Place:
     if each is UNSET:
         if at:
             raise ConfigError(f"tier {tier!r} of this trace is one for all: take {tier}, not {name}")
-        return Place(index)
+        return TierPlace(index)
     nodes = int((meta.fleet or {}).get("nodes", 1 << 31))
     if not at or int(node) >= nodes:
         raise ConfigError(
             f"of tier {tier!r} there are {meta.instances(meta.tiers[index])}: say of which node, as {tier}@0"
         )
     first = int(node) // each * each
-    return Place(index, range(first, first + each))
+    return TierPlace(index, range(first, first + each))
 
 
-def tier_rows(reader: Reader, place: Place, limit: Limit, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+def tier_rows(reader: Reader, place: TierPlace, limit: Limit, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the rows of `place` within `limit`, in order, as numpy arrays by column name.
 
     `op` is its code in the contract; nulls of `request_id` and `stage` are -1. TraceError if time goes back.

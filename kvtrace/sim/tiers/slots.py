@@ -190,10 +190,14 @@ def release(world: World, slot: int) -> None:
     """
     what, control = world.slots[slot], world.control
     if what.held == 0 and world.fleet.scoped:
+        # What one place may still give up may go to another that never does: until then, that is known to have it.
         copy: int = world.fleet.copies[slot].first
+        while copy != NONE and world.slots[copy].live & ~world.knobs.endless == 0:
+            copy = world.fleet.copies[copy].older
+        copy = world.fleet.copies[slot].first if copy == NONE else NONE
         while copy != NONE:
             older = world.fleet.copies[copy].older
-            if world.slots[copy].live & ~world.knobs.endless == 0 and not world.slots[copy].is_loose:
+            if not world.slots[copy].is_loose:
                 _discard(world, copy)
             copy = older
     if what.held == 0 and not _is_needed(world, slot):

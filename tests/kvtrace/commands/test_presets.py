@@ -40,7 +40,7 @@ def test_a_range_that_is_shown_is_held(bound):
         "FleetSetting": "fleet.",
     }.get(kind, "") + field
     is_list = field in ("prompt_tokens", "rag_document_tokens")
-    is_share = RANGES[bound] == (0, 1) or field.endswith("_weight")
+    is_share = RANGES[bound] == (0, 1) or field.endswith("_weight") or "price" in field
     for wrong, side in zip((RANGES[bound][0] - 1, RANGES[bound][1] + 1), ("least", "most"), strict=True):
         said = float(wrong) if is_share else wrong
         with pytest.raises(ConfigError, match=rf"{field}\(={said}\) must be >= {RANGES[bound][0]}, and at most"):
