@@ -221,6 +221,12 @@ def done(address: int, number: int, now: int) -> None:
 @inner
 def must_ask(address: int, now: int) -> bool:
     """Return whether a started or due write lacks data that is not asked for."""
+    return _lacks_asking(address, now) or _is_bulk_starved(address)
+
+
+@inner
+def _lacks_asking(address: int, now: int) -> bool:
+    """Return the same of writes that are not bulk."""
     job = job_at(address)
     if count_of(job.hungry):
         return True
@@ -239,7 +245,7 @@ def is_starved(address: int, now: int) -> bool:
 def _lacks_data(address: int, now: int) -> bool:
     """Return the same of writes that are not bulk, which wait for no data of those."""
     job = job_at(address)
-    if must_ask(address, now):
+    if _lacks_asking(address, now):
         return True
     return job.in_flight < job.depth and _is_making(address) and due_of(address, heap_least(job.making), now) <= now
 
