@@ -18,7 +18,7 @@ ENGINES ?= lmcache sglang mooncake
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvtrace needs Python 3.11 or later: make PYTHON=python3.x")'
-	@echo "setting up $(VENV): this downloads about 300 MB once"
+	@echo "setting up $(VENV): this downloads about 400 MB once"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@$(BIN)/python -m kvtrace.warm
