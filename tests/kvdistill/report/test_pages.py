@@ -254,7 +254,9 @@ def test_every_shape_is_drawn(tmp_path):
     line = Series("read", [1.0, 2.0, 4.0], [0.5, 0.6, 0.7])
     shaded = Series("read", [1.0, 2.0, 4.0], [1.0, 2.0, 4.0], [0.1, 0.5, 1.0])
     tail = Series("read", [0.5, 0.9, 0.99], [1e3, 1e5, 1e7])
-    drawn = {ChartShape.CELLS: shaded, ChartShape.GRID: shaded, ChartShape.QUANTILES: tail}
+    ranges = Series("read", [1.0, 2.0, 4.0], [0.0, 1.0, 2.0], [2.0, 4.0, 5.0])
+    drawn = {ChartShape.CELLS: shaded, ChartShape.GRID: shaded, ChartShape.MAP: shaded, ChartShape.RANGES: ranges}
+    drawn[ChartShape.QUANTILES] = tail
     units = {ChartShape.QUANTILES: Unit.NUMBER}
     knee = ((2.0, "knee: 2"),)
     charts = tuple(

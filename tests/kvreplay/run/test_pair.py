@@ -47,7 +47,9 @@ def test_what_fails_on_one_side_is_not_said_of_the_other(places, monkeypatch):
         done = run.replay(config, trace, folder, argv, **options)
         return replace(done, error=FailedOperations("one read")) if folder.parent.name == "b" else done
 
-    monkeypatch.setattr(trials, "replay", replay)
+    monkeypatch.setattr(
+        trials.Trials.__init__, "__kwdefaults__", trials.Trials.__init__.__kwdefaults__ | {"replaying": replay}
+    )
     configs = (Config(tiers={"nvme": str(places / "one")}), Config(tiers={"nvme": str(places / "two")}))
     error = run_pair(configs, places / "t.parquet", places / "out", [], 2, done=lambda *_: None)
     assert str(error) == "one read"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -84,7 +85,10 @@ def test_a_run_that_went_on_says_what_failed(tmp_path: Path) -> None:
     assert done.returncode == FailedOperations.exit_code == 6
     assert done.stdout.startswith("25 of 41 operations FAILED; cpu reached ")
     assert "; 16 operations in " in done.stdout.splitlines()[0]
-    assert "25 of 41 operations failed, the first at row 16: write of object 16: No space left on device" in done.stderr
+    # Which of those in flight together come first is the threads' affair.
+    failed = r"25 of 41 operations failed, the first at row (\d+): write of object \1: No space left on device"
+    assert (first := re.search(failed, done.stderr)) is not None
+    assert 8 <= int(first[1]) <= 24
     kept = json.loads((tmp_path / "run" / "run.json").read_text())
     assert kept["status"] == "failed operations"
     assert kept["reason"].startswith("25 of 41 operations failed")
