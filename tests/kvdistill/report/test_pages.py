@@ -259,8 +259,15 @@ def test_every_shape_is_drawn(tmp_path):
     drawn[ChartShape.QUANTILES] = tail
     units = {ChartShape.QUANTILES: Unit.NUMBER}
     knee = ((2.0, "knee: 2"),)
+    names = {ChartShape.MAP: ("a", "b", "c", "d", "e"), ChartShape.RANGES: ("a", "b", "c")}
     charts = tuple(
-        Chart(s, s, units.get(s, Unit.BYTES), Unit.NS, [drawn.get(s, line)], 1.0, 1.0, marks=knee) for s in ChartShape
+        Chart(
+            *(s, s, units.get(s, Unit.BYTES), Unit.NS, [drawn.get(s, line)], 1.0, 1.0),
+            marks=knee,
+            x_names=names.get(s, ()),
+            y_names=names.get(s, ()),
+        )
+        for s in ChartShape
     )
     table = ReportTable("All", Sheet.SUMMARY, columns_of("text: a"), [["b"]], charts)
     page = html_page([Document("all", "each shape", [Chapter("Shapes", [table])])], "a test")
