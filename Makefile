@@ -75,7 +75,7 @@ bench-long: $(VENV)/.ready
 # The probes' object, after a change of their C; needs clang, llvm and libbpf-dev. It is kept in the repository.
 BPF := kvreplay/probes
 bpf:
-	$(CLANG) -O2 -g -Wall -Wno-unused-function -target bpf -mcpu=v3 -I/usr/include/$(shell uname -m)-linux-gnu \
+	$(CLANG) -O2 -g -Wall -Wno-unused-function -target bpf -mcpu=v3 -ffile-prefix-map=$(CURDIR)=. -I/usr/include/$(shell uname -m)-linux-gnu \
 		-DSOURCES_SHA256="\"$$(cat $(BPF)/*.bpf.c $(BPF)/*.bpf.h | sha256sum | cut -d' ' -f1)\"" \
 		-c $(BPF)/probes.bpf.c -o $(BPF)/probes.bpf.o
 	llvm-strip --strip-debug $(BPF)/probes.bpf.o
