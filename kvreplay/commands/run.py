@@ -144,7 +144,7 @@ def _run_trials(
     as_json: bool,
 ) -> None:
     from kvreplay.run.document import trials_document
-    from kvreplay.run.trials import run_trials
+    from kvreplay.run.trials import Trials
     from kvtrace.core.document.terminal import show_documents
 
     def done(run: Path, finished: FinishedRun) -> None:
@@ -152,7 +152,7 @@ def _run_trials(
         runs.append((finished, run))
 
     runs: list[tuple[FinishedRun, Path]] = []
-    found, error = run_trials(
+    trials = Trials(
         config,
         trace,
         output,
@@ -160,10 +160,10 @@ def _run_trials(
         count,
         is_forced=is_forced,
         show=progress,
-        done=done,
         watching=watching,
         replaying=replaying,
     )
+    found, error = trials.perform(done)
     if as_json:
         emit_json(found)
     else:

@@ -16,7 +16,7 @@ from kvreplay.mlperf.served import Served, served_of
 from kvreplay.result import tables
 from kvreplay.run.finished import FinishedRun, Replaying
 from kvreplay.run.run import replay
-from kvreplay.run.trials import run_trials
+from kvreplay.run.trials import Trials
 from kvreplay.run.watching.watch import Watching
 from kvtrace.core.app import log
 from kvtrace.core.errors import KvError, ProbeUnavailable
@@ -57,7 +57,7 @@ def submit(
         runs.append((f"{TRIALS_FOLDER}/{run.name}", finished.run, served))
 
     folder = output / TRIALS_FOLDER
-    _, error = run_trials(
+    trials = Trials(
         config,
         output / TRACE,
         folder,
@@ -65,10 +65,10 @@ def submit(
         attempt.trials,
         is_forced=True,
         show=show,
-        done=done,
         watching=watching,
         replaying=replaying,
     )
+    _, error = trials.perform(done)
     result = _result(attempt, rules, argv, runs)
     write_result(result, runs, output)
     return result, error

@@ -189,6 +189,20 @@ class Trials:
         self.error = outcome.error if self.is_cut_short else self.error or outcome.error
         return folder, outcome
 
+    def perform(
+        self, done: Callable[[Path, FinishedRun], None] = lambda _folder, _outcome: None
+    ) -> tuple[TrialSet, KvError | None]:
+        """Do all trials, up to the first that is cut short; `done` sees each.
+
+        Returns:
+            what they came to, which trials.json holds too, and why it is partial or None.
+
+        """
+        tables.check_output(self._output, is_forced=self._is_forced)
+        while len(self.runs) < self.asked and not self.is_cut_short:
+            done(*self.go_on())
+        return self.write(), self.error
+
     def write(self) -> TrialSet:
         """Return what the trials came to, of which there must be one, and write it to trials.json."""
         found = quantities(self.runs)
@@ -210,35 +224,3 @@ class Trials:
 
 def _folder(index: int) -> str:
     return f"trial-{index + 1}"
-
-
-def run_trials(
-    config: Config,
-    trace: Path,
-    output: Path,
-    argv: list[str],
-    count: int,
-    *,
-    is_forced: bool = False,
-    show: Callable[[str, int], Any] | None = None,
-    done: Callable[[Path, FinishedRun], None] | None = None,
-    watching: Watching | None = None,
-    replaying: Replaying = replay,
-) -> tuple[TrialSet, KvError | None]:
-    """Replay `count` times into `output`/trial-1 and on; stop at the first trial that is cut short.
-
-    Returns:
-        what they came to, which `output`/trials.json holds too, and why it is partial or None.
-
-    """
-    tables.check_output(output, is_forced=is_forced)
-    trials = Trials(
-        config, trace, output, argv, count, is_forced=is_forced, show=show, watching=watching, replaying=replaying
-    )
-    for _ in range(count):
-        folder, outcome = trials.go_on()
-        if done is not None:
-            done(folder, outcome)
-        if trials.is_cut_short:
-            break
-    return trials.write(), trials.error

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import NormalDist, median
-from typing import TYPE_CHECKING, Any, Final
+from statistics import NormalDist, fmean, median
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -23,6 +23,19 @@ if TYPE_CHECKING:
 QUANTILES: Final = {"p50": 5000, "p95": 9500, "p99": 9900, "p99_9": 9990, "p99_99": 9999}
 """Percentiles in ten-thousandths: in floating point 1 / (1 - 0.9999) is not 10,000."""
 _WHOLE = 10_000
+_Number = TypeVar("_Number", int, float)
+
+
+def total(values: Sequence[_Number | None]) -> _Number | None:
+    """Return the sum of `values`; null if there are none, or one of them is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of `values`; null if there are none, or one of them is not known."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
 
 
 def nearest_rank(count: int, part: int) -> int | None:

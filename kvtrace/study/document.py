@@ -21,6 +21,7 @@ from kvtrace.core.document.document import (
     Unit,
     columns_of,
 )
+from kvtrace.core.statistics import mean
 from kvtrace.core.units import format_count
 from kvtrace.study.answer import Candidate, Findings, Sensitivity, first_line, front, sensitivities
 from kvtrace.study.configuration import SEED, as_text
@@ -103,21 +104,15 @@ def _candidate_row(of: Candidate, columns: Sequence[ReportColumn]) -> list[Any]:
     reads = [rate for tier in storage if (rate := tier.rates.read_bytes_per_s) is not None]
     writes = [rate for tier in storage if (rate := tier.rates.write_bytes_per_s) is not None]
     figures: dict[str, Any] = {
-        "read": _mean([rate.mean for rate in reads]),
-        "read_p99": _mean([rate.p99_second for rate in reads]),
-        "written": _mean([rate.mean for rate in writes]),
-        "written_p99": _mean([rate.p99_second for rate in writes]),
-        "drive_writes_per_day": _mean([tier.drive_writes_per_day for tier in storage]),
+        "read": mean([rate.mean for rate in reads]),
+        "read_p99": mean([rate.p99_second for rate in reads]),
+        "written": mean([rate.mean for rate in writes]),
+        "written_p99": mean([rate.p99_second for rate in writes]),
+        "drive_writes_per_day": mean([tier.drive_writes_per_day for tier in storage]),
     }
     figures |= {c.name: getattr(of, c.name) for c in columns if hasattr(of, c.name)}
     figures |= {f"knob.{key}": as_text(value) for key, value in of.knobs.items()}
     return [figures.get(column.name) for column in columns]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean over the seeds; null where one does not tell."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
 
 
 def _wears(found: Findings) -> bool:

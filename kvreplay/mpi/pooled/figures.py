@@ -10,6 +10,7 @@ from kvreplay.mpi.pooled.operations import Pooled, RankOperations
 from kvreplay.mpi.pooled.part import PartRun
 from kvtrace.core.run.figures import Figures, Pace
 from kvtrace.core.run.run_file import RunFile
+from kvtrace.core.statistics import mean, total
 from kvtrace.core.units import NS_PER_S
 
 
@@ -32,7 +33,7 @@ def _order(names: Sequence[str]) -> list[str]:
 def _pooled(each: Sequence[Figures], times: Pooled) -> Figures:
     first = each[0]
     span = None if times.first_ns is None or times.last_ns is None else times.last_ns - times.first_ns
-    moved, operations = _sum([f.bytes for f in each]), sum(f.operations or 0 for f in each)
+    moved, operations = total([f.bytes for f in each]), sum(f.operations or 0 for f in each)
     is_rated = bool(span) and any(f.operations_per_s is not None for f in each)
     per_mib = times.per_mib.distribution()
     return Figures(
@@ -40,12 +41,12 @@ def _pooled(each: Sequence[Figures], times: Pooled) -> Figures:
         op=first.op,
         engine=first.engine if len({f.engine for f in each}) == 1 else "several",
         is_simulated=first.is_simulated,
-        planned=_sum([f.planned for f in each]),
+        planned=total([f.planned for f in each]),
         operations=operations,
-        errors=_sum([f.errors for f in each]),
+        errors=total([f.errors for f in each]),
         corrupt=sum(f.corrupt for f in each),
         bytes=moved,
-        io_bytes=_sum([f.io_bytes for f in each]),
+        io_bytes=total([f.io_bytes for f in each]),
         span_ns=span,
         bandwidth_bytes_per_s=(moved or 0) * NS_PER_S / span if is_rated and span and first.op != "delete" else None,
         operations_per_s=operations * NS_PER_S / span if is_rated and span else None,
@@ -73,7 +74,7 @@ def pooled_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
     known = [(pace, count) for pace, count in paces if pace is not None]
     if not known:
         return None
-    total = sum(count for _, count in known) or 1
+    operations = sum(count for _, count in known) or 1
     late = max((pace for pace, _ in known), key=lambda pace: (not pace.kept_pace, pace.end_late_ns or 0))
     names = {name for pace, _ in known for name in pace.causes}
     # Shares of response times: those of a rank count by its part of them all.
@@ -82,29 +83,14 @@ def pooled_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
     every = found.of("", "")
     return Pace(
         kept_pace=all(pace.kept_pace for pace, _ in known),
-        late_fraction=sum(pace.late_fraction * count for pace, count in known) / total,
-        late_by_itself_fraction=sum(pace.late_by_itself_fraction * count for pace, count in known) / total,
+        late_fraction=sum(pace.late_fraction * count for pace, count in known) / operations,
+        late_by_itself_fraction=sum(pace.late_by_itself_fraction * count for pace, count in known) / operations,
         lateness=every.lateness.distribution(),
         response=every.response.distribution(),
-        offered_per_s=_total([pace.offered_per_s for pace, _ in known]),
-        delivered_per_s=_total([pace.delivered_per_s for pace, _ in known]),
+        offered_per_s=total([pace.offered_per_s for pace, _ in known]),
+        delivered_per_s=total([pace.delivered_per_s for pace, _ in known]),
         end_late_ns=late.end_late_ns,
         cause=late.cause,
         causes={name: sum(pace.causes.get(name, 0) * w for pace, w in weights) / whole for name in sorted(names)},
-        held_share=_mean([pace.held_share for pace, _ in known]),
+        held_share=mean([pace.held_share for pace, _ in known]),
     )
-
-
-def _sum(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
-
-
-def _total(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    total = _total(values)
-    return None if total is None else total / len(values)

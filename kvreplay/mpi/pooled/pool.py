@@ -29,6 +29,7 @@ from kvtrace.core.run.ranks import RANK_FOLDER, RanksNote
 from kvtrace.core.run.run_file import DeviceIo, Populated, RunFile, TraceNote, WindowNote, find_run, write_run
 from kvtrace.core.run.verification import Verification
 from kvtrace.core.schema import TRACE
+from kvtrace.core.statistics import total
 from kvtrace.core.tables import open_table
 
 EXACT_OPERATIONS = 10_000_000
@@ -79,8 +80,8 @@ def _part(rank: int, host: str, folder: Path) -> PartRun:
 def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFile:
     runs = [part.run for part in parts if part.run is not None]
     first = runs[0]
-    total = sum(figures.operations or 0 for run in runs for figures in run.summary.figures)
-    found = read_operations(parts, first, is_exact=total <= EXACT_OPERATIONS)
+    operations = sum(figures.operations or 0 for run in runs for figures in run.summary.figures)
+    found = read_operations(parts, first, is_exact=operations <= EXACT_OPERATIONS)
     figures = pooled_figures(parts, found)
     pace = pooled_pace(runs, found)
     late = straggler(parts)
@@ -96,7 +97,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
         not_reached=sum(run.summary.not_reached or 0 for run in runs),
         figures=figures,
         pace=pace,
-        in_flight_mean=_sum([run.summary.in_flight_mean for run in runs]),
+        in_flight_mean=total([run.summary.in_flight_mean for run in runs]),
         skipped_rows=notes.added([run.summary.skipped_rows for run in runs]),
         absent_deletes=sum(run.summary.absent_deletes for run in runs),
         definitions=first.summary.definitions | notes.DEFINITIONS,
@@ -237,8 +238,3 @@ def _device_of(run: RunFile, drive: str) -> Any:
 def _most(values: Sequence[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return max(known) if known else None
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) and known else None

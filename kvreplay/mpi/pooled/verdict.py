@@ -13,6 +13,7 @@ from kvtrace.core.run.figures import Figures, Pace
 from kvtrace.core.run.ranks import Straggler
 from kvtrace.core.run.run_file import DeviceIo, RunFile
 from kvtrace.core.run.verdict import Evidence, LimitCause, RunVerdict, TierRate
+from kvtrace.core.statistics import mean, total
 from kvtrace.core.units import NS_PER_S, format_duration, format_rate, format_rate_of
 
 BEHIND_SHARE, BEHIND_NS = 0.05, 50_000_000
@@ -78,10 +79,10 @@ def _rate(tier: str, figures: Sequence[Figures], runs: Sequence[RunFile]) -> Tie
     return TierRate(
         tier=tier,
         is_simulated=of_tier[0].is_simulated,
-        asked_bytes_per_s=_total([r.asked_bytes_per_s for r in known]),
-        reached_bytes_per_s=_total(reached[0]) if is_open else (moved * NS_PER_S / span if span and moved else None),
-        asked_operations_per_s=_total([r.asked_operations_per_s for r in known]),
-        reached_operations_per_s=_total(reached[1]) if is_open else (operations * NS_PER_S / span if span else None),
+        asked_bytes_per_s=total([r.asked_bytes_per_s for r in known]),
+        reached_bytes_per_s=total(reached[0]) if is_open else (moved * NS_PER_S / span if span and moved else None),
+        asked_operations_per_s=total([r.asked_operations_per_s for r in known]),
+        reached_operations_per_s=total(reached[1]) if is_open else (operations * NS_PER_S / span if span else None),
         end_late_ns=max((r.end_late_ns or 0 for r in known), default=0) if is_open else None,
     )
 
@@ -100,10 +101,10 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
     """
     each = [run.summary.judgement.evidence for run in runs if run.summary.judgement is not None]
     walls = [run.summary.wall_ns or 0 for run in runs]
-    in_use_ns = _total(
+    in_use_ns = total(
         [None if e.in_flight_mean is None else e.in_flight_mean * w for e, w in zip(each, walls, strict=False)]
     )
-    device_ns = _total([moved.device_ns for name, moved in device_io.items() if name.split(":")[0].split()[0] == tier])
+    device_ns = total([moved.device_ns for name, moved in device_io.items() if name.split(":")[0].split()[0] == tier])
     is_known = all(e.device_time_share is not None for e in each)
     gains = [e.doubling_gain for e in each if e.doubling_gain is not None]
     slowdowns = [e.slowdown for e in each if e.slowdown is not None]
@@ -112,12 +113,12 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
     ended_late = [e.is_end_late for e in each if e.is_end_late is not None]
     return Evidence(
         queue_depth=sum(e.queue_depth for e in each),
-        in_flight_mean=_total([e.in_flight_mean for e in each]),
-        held_share=_mean([e.held_share for e in each]),
-        starved_share=_mean([e.starved_share for e in each]),
-        blocked_share=_mean([e.blocked_share for e in each]),
-        submitter_busy_share=_mean([e.submitter_busy_share for e in each]),
-        copy_busy_share=_mean([e.copy_busy_share for e in each]),
+        in_flight_mean=total([e.in_flight_mean for e in each]),
+        held_share=mean([e.held_share for e in each]),
+        starved_share=mean([e.starved_share for e in each]),
+        blocked_share=mean([e.blocked_share for e in each]),
+        submitter_busy_share=mean([e.submitter_busy_share for e in each]),
+        copy_busy_share=mean([e.copy_busy_share for e in each]),
         device_busy_share=max(busy) if busy else None,
         device_time_share=device_ns / in_use_ns if is_known and device_ns is not None and in_use_ns else None,
         doubling_gain=median(gains) if len(gains) == len(each) and gains else None,
@@ -210,13 +211,3 @@ def _times(last: PartRun, others: Sequence[PartRun]) -> list[tuple[str, float, f
         if f.latency.mean_ns is not None and same:
             found.append((f"{f.op}s on {f.tier}", f.latency.mean_ns, median(same)))
     return found
-
-
-def _total(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    total = _total(values)
-    return None if total is None else total / len(values)

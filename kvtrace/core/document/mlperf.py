@@ -12,6 +12,7 @@ from typing import Any
 from kvtrace.core.document.workbook import PlainSheet
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf
 from kvtrace.core.run.run_file import RunFile
+from kvtrace.core.statistics import total
 from kvtrace.core.units import NS_PER_S
 
 _GIB, _NS_PER_MS = 1 << 30, 1e6
@@ -92,7 +93,7 @@ def parameters_of(run: RunFile) -> Named:
         "Max Requests": (config.get("max_requests"), of_trace),
         "Dataset Path": (source.get("file"), of_trace),
         "Cache Dir": (", ".join(targets) or None, "what the storage tiers were replayed on"),
-        "Storage Capacity (GiB)": (_gib(_sum(storage)), "of the trace's tiers but gpu and cpu"),
+        "Storage Capacity (GiB)": (_gib(total(storage)), "of the trace's tiers but gpu and cpu"),
         "Precondition": (bool(run.preconditioned), ""),
         "Precondition Size (GiB)": (_gib(written), "written"),
         "Precondition Threads": (None, none),
@@ -110,8 +111,10 @@ def metrics_of(run: RunFile) -> Named:
     count = None if requests is None else requests.requests
     storage = None if requests is None else requests.storage
     reason = "" if tokens is None else tokens.reason or ""
-    total = {op: _sum([f.bytes for f in moved if f.op == op]) for op in ("read", "write")}
-    ratio = total["read"] / total["write"] if total["read"] is not None and total["write"] else None
+    moved_bytes = {op: total([f.bytes for f in moved if f.op == op]) for op in ("read", "write")}
+    ratio = (
+        moved_bytes["read"] / moved_bytes["write"] if moved_bytes["read"] is not None and moved_bytes["write"] else None
+    )
     of_storage = "time in which at least one operation of a request was in flight"
     return {
         "Total Requests": (count, "those that the warm-up touches left out"),
@@ -128,8 +131,8 @@ def metrics_of(run: RunFile) -> Named:
         **_tier_times("Host", None, _TOGETHER),
         "Cache Hit Rate": (_hit_rate(stats), _OF_TRACE),
         "Read/Write Ratio": (ratio, "bytes of objects"),
-        "Total Read (GiB)": (_gib(total["read"]), "bytes of objects, of tiers that moved"),
-        "Total Write (GiB)": (_gib(total["write"]), "bytes of objects, of tiers that moved"),
+        "Total Read (GiB)": (_gib(moved_bytes["read"]), "bytes of objects, of tiers that moved"),
+        "Total Write (GiB)": (_gib(moved_bytes["write"]), "bytes of objects, of tiers that moved"),
         **dict(_by_kind(run, moved, wall_ns)),
         **{f"{kind} Entries": (None, "a replay keeps no count") for kind in _KINDS},
         "Multi-turn Hit Rate": (None, "the trace does not count them apart"),
@@ -147,7 +150,7 @@ def _by_kind(run: RunFile, moved: list[Figures], wall_ns: int | None) -> Iterato
     of = {kind: [f for f in moved if _kind(str(run.tiers.get(f.tier, {}).get("target"))) == kind] for kind in _KINDS}
 
     def bytes_of(kind: str, op: str) -> Any:
-        return _sum([f.bytes for f in of[kind] if f.op == op])
+        return total([f.bytes for f in of[kind] if f.op == op])
 
     for word, op in (("Written", "write"), ("Read", "read")):
         for kind in _KINDS:
@@ -184,10 +187,6 @@ def _hit_rate(stats: dict[str, Any]) -> float | None:
 def _scaled(times: Distribution | None, field: str, unit: float) -> float | None:
     value = None if times is None else getattr(times, field)
     return None if value is None else value / unit
-
-
-def _sum(values: Sequence[Any]) -> Any:
-    return sum(values) if values and None not in values else None
 
 
 def _gib(value: float | None) -> float | None:

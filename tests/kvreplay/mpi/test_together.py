@@ -22,7 +22,7 @@ from kvreplay.mpi.pooled.times import ERROR, Times
 from kvreplay.result.pace import distribution
 from kvreplay.run.finished import FinishedRun
 from kvreplay.run.sweep import sweep
-from kvreplay.run.trials import run_trials
+from kvreplay.run.trials import Trials
 from kvreplay.tiers.host import is_on_drive
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
 from kvtrace.core.run.ranks import RanksNote
@@ -193,7 +193,7 @@ def test_trials_and_sweeps_are_decided_by_rank_0_and_done_by_all(tmp_path):
     config = Config(tiers={"nvme": "ram"}, io_bytes=4096)
 
     def both(session: Any) -> Any:
-        found, error = run_trials(config, path, tmp_path / "trials", ["kvreplay"], 2, replaying=session.replay)
+        found, error = Trials(config, path, tmp_path / "trials", ["kvreplay"], 2, replaying=session.replay).perform()
         assert error is None
         return found, sweep(
             config, path, tmp_path / "sweep", ["kvreplay"], Axis.QUEUE_DEPTH, [1, 2], replaying=session.replay

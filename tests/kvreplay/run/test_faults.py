@@ -26,7 +26,7 @@ from kvreplay.result.journal import Journal, journal, read_record, unrecovered
 from kvreplay.run.document import run_document
 from kvreplay.run.recover import recover
 from kvreplay.run.run import replay
-from kvreplay.run.trials import run_trials
+from kvreplay.run.trials import Trials
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
@@ -290,9 +290,9 @@ def test_trials_of_an_earlier_series_do_not_stand_beside_the_new(tmp_path: Path)
     trace = write_trace(tmp_path / "t.parquet", [row("write", 0)])
     config = Config(tiers={"nvme": "null"})
     output = tmp_path / "trials"
-    run_trials(config, trace, output, [], 3)
+    Trials(config, trace, output, [], 3).perform()
     (output / "trial-3" / "notes.txt").write_text("mine")
-    run_trials(config, trace, output, [], 1, is_forced=True)
+    Trials(config, trace, output, [], 1, is_forced=True).perform()
     assert sorted(p.name for p in output.iterdir()) == ["trial-1", "trial-3", "trials.json"]
     assert [p.name for p in (output / "trial-3").iterdir()] == ["notes.txt"]
 
