@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kvreplay.config.setting import Setting
-from kvreplay.data.buffers import early_fills, pieces_a_fill
+from kvreplay.data.buffers import early_fills, pieces_a_fill, small_page_bytes
 from kvreplay.data.generate import DataSource
 from kvreplay.engine.choose import Chosen
 from kvreplay.result.mlperf import mlperf
@@ -40,7 +40,10 @@ from kvtrace.core.run.run_file import (
 )
 from kvtrace.core.run.verification import Verification
 from kvtrace.core.schema import Op, Table
-from kvtrace.core.units import format_duration
+from kvtrace.core.units import format_bytes, format_duration
+
+_WHOLE_BYTES = 256 << 10
+"""An I/O up to this has no more small pages than any device of our time takes pieces of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,7 @@ def _engine(setting: Setting, chosen: Chosen) -> EngineNote:
         io_bytes=setting.config.io_bytes,
         buffer_bytes=engine.buffer_bytes,
         buffer_used_bytes=engine.buffer_used_bytes,
+        buffer_small_page_bytes=small_page_bytes(engine.arenas),
         plan_bytes=setting.window.plan.nbytes,
     )
 
@@ -244,9 +248,24 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
             f"verified: checking took {format_duration(measured.verification.check_ns)} of the submitting threads' "
             "time, which lies in the latencies of reads; run again without --verify for figures"
         )
+    notes += _buffer_notes(begun)
     if setting.config.is_buffered:
         notes.append("buffered: the page cache took part, so times are not the device's")
     return notes
+
+
+def _buffer_notes(begun: RunBegun) -> list[str]:
+    """Return a note if buffers lie on small pages, from which a device takes no long I/O whole."""
+    small = begun.engine.buffer_small_page_bytes or 0
+    if (
+        not small
+        or (begun.engine.io_bytes or 0) <= _WHOLE_BYTES
+        or not any(facts.get("is_direct") for _, facts in begun.drives())
+    ):
+        return []
+    where = "/sys/kernel/mm/transparent_hugepage/enabled"
+    lie = f"{format_bytes(small)} of the I/O buffers lie on small pages (see {where})"
+    return [f"{lie}: I/Os from there may reach the device in parts"]
 
 
 def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:
