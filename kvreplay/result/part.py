@@ -10,7 +10,7 @@ from kvreplay.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RunPart:
     """Consecutive planned rows that have ended, or never will, with what was measured of them.
 
     The arrays may be slices of longer ones that are used again: whoever takes a part copies what it keeps.

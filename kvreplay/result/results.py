@@ -1,4 +1,4 @@
-"""What a run came to, found part by part: its figures and tables, in memory that does not grow with its rows.
+"""What a run came to, taken part by part: its figures and tables, in memory that does not grow with its rows.
 
 Parts come in the order of the planned rows, each row once. Which rows a part holds changes no result.
 """
@@ -23,7 +23,7 @@ from kvreplay.result.checkpoints import checkpoint_figures
 from kvreplay.result.figures import summarize
 from kvreplay.result.manifest import table_metadata
 from kvreplay.result.mlperf import request_figures
-from kvreplay.result.part import Part
+from kvreplay.result.part import RunPart
 from kvreplay.result.requests import served_batch
 from kvreplay.result.traffic import traffic_warnings
 from kvtrace.core.run.checkpoints import CheckpointFigures
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Findings:
+class Results:
     """The results of a run, as far as its rows were taken; a context that holds the tables that are being written."""
 
     setting: Setting
@@ -44,7 +44,7 @@ class Findings:
     def __init__(self, setting: Setting, output: Path) -> None:
         """Find what `setting` comes to; tables go to `output`, which exists, aside until `close_tables`."""
         self.setting, self._output = setting, output
-        self._parts: list[Part] = []
+        self._parts: list[RunPart] = []
         self._files = ExitStack()
 
     def __enter__(self) -> Self:
@@ -53,7 +53,7 @@ class Findings:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._files.__exit__(kind, error, at)
 
-    def take(self, part: Part) -> None:
+    def take(self, part: RunPart) -> None:
         """Take the next rows: `part.first` is how many were taken before."""
         self._parts.append(part)
 
