@@ -23,10 +23,10 @@ from kvreplay.engines.engines import ENGINES, EngineKind, RealEngine, check_inte
 from kvreplay.engines.prompts import Prompts, read_prompts
 from kvreplay.engines.record import TIER, Recording, Told, recording
 from kvreplay.result import tables as results
-from kvreplay.result.results import Results
 from kvreplay.result.manifest import Measured
 from kvreplay.result.part import RunPart
 from kvreplay.result.probed import beside
+from kvreplay.result.results import RunResults
 from kvreplay.run.finished import FinishedRun, Interrupted, write_down
 from kvreplay.run.prepare import device_io
 from kvreplay.tiers.devices import firmware, smart
@@ -126,7 +126,7 @@ def run_engine(
         made = recording(output, wanted.directory, service.recorded, _told(wanted, settings, service, argv), config)
         probed = end_probes(made.started_ns)
         begun = _begun(wanted, made, service, started, health)
-        found = stack.enter_context(Results(made.setting, output))
+        found = stack.enter_context(RunResults(made.setting, output))
         found.take(RunPart(0, made.setting.window.plan, made.record, None))
         found.end()
         measured = Measured(
@@ -290,7 +290,7 @@ def _notes(wanted: EngineOptions, service: ServiceEnd, write_back_ns: int | None
     return notes
 
 
-def _write(found: Results, begun: RunBegun, measured: Measured, service: ServiceEnd, output: Path) -> FinishedRun:
+def _write(found: RunResults, begun: RunBegun, measured: Measured, service: ServiceEnd, output: Path) -> FinishedRun:
     """Write the run; what the engine itself said stays only if it failed."""
     said = f"{begun.host['engine']} served {len(service.recorded.requests):,} requests, one at a time"
     finished = write_down(found, begun, measured, output, said=said)

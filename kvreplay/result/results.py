@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Results:
+class RunResults:
     """The results of a run, as far as its rows were taken; a context that holds the tables that are being written."""
 
     setting: Setting

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from kvreplay.result import tables as results
-from kvreplay.result.results import Results
 from kvreplay.result.manifest import Measured, finished, table_metadata
+from kvreplay.result.results import RunResults
 from kvtrace.core.app import INTERRUPTED
 from kvtrace.core.errors import KvError
 from kvtrace.core.run.figures import Summary
@@ -48,7 +48,7 @@ Replaying = Callable[..., FinishedRun]
 """As `run.replay`, or what has it done on several ranks."""
 
 
-def write_down(found: Results, begun: RunBegun, measured: Measured, output: Path, *, said: str = "") -> FinishedRun:
+def write_down(found: RunResults, begun: RunBegun, measured: Measured, output: Path, *, said: str = "") -> FinishedRun:
     """Write the tables and run.json of a run to `output`, run.json last; return the run.
 
     `said` stands in place of its verdict, where it is no replay: then no criterion judges it.

@@ -10,10 +10,10 @@ import msgspec
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting, settle
-from kvreplay.result.results import Results
 from kvreplay.result.journal import read_record, unrecovered
 from kvreplay.result.manifest import Measured, window_note
 from kvreplay.result.part import RunPart
+from kvreplay.result.results import RunResults
 from kvreplay.run.finished import FinishedRun, Interrupted, write_down
 from kvreplay.run.runtime import with_repeats
 from kvtrace.core.errors import ConfigError, TraceError
@@ -32,7 +32,7 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         setting = _setting(begun, path, trace)
         due_ns = setting.pacer.due_ns(setting.window.plan.ts_ns)
         record = read_record(path, len(setting.window.plan), is_open_loop=due_ns is not None)
-        found = stack.enter_context(Results(setting, path))
+        found = stack.enter_context(RunResults(setting, path))
         found.take(RunPart(0, setting.window.plan, record, due_ns))
         found.end()
         error = Interrupted("killed while it ran; recovered from its journal, of which the last seconds may be missing")

@@ -24,11 +24,11 @@ from kvreplay.engine.choose import Chosen, check_name, choose
 from kvreplay.engine.job import NOT_DONE, Driven, IoEngine, Job, Record
 from kvreplay.plan.plan import populate_plan
 from kvreplay.result import tables as results
-from kvreplay.result.results import Results
 from kvreplay.result.journal import journal
 from kvreplay.result.manifest import Measured, Preparation, opening, running
 from kvreplay.result.part import RunPart
 from kvreplay.result.probed import beside
+from kvreplay.result.results import RunResults
 from kvreplay.run.finished import FinishedRun, Interrupted, write_down
 from kvreplay.run.prepare import device_io, open_tiers, precondition_all, read_devices, read_smart
 from kvreplay.run.runtime import RUNTIME, until, with_repeats
@@ -163,7 +163,7 @@ class _Run:
             watch = None if self.watching is None else Watch(setting, record, due_ns)
             results.make_directory(output, RUN_FILE)
             note = None if watch is None else watch.take
-            with journal(output, record, running(setting, begun), note) as kept, Results(setting, output) as found:
+            with journal(output, record, running(setting, begun), note) as kept, RunResults(setting, output) as found:
                 driven = stopped or self._watched(engine, job, until(interrupted, setting.config.runtime_ns), watch)
                 kept.stop()
                 moved = device_io(before, read_devices(setting))

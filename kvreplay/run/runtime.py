@@ -7,7 +7,7 @@ from time import monotonic_ns
 
 from msgspec.structs import replace as replace_fields
 
-from kvreplay.result.results import Results
+from kvreplay.result.results import RunResults
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.units import format_duration
 
@@ -30,7 +30,7 @@ def until(interrupted: Callable[[], str | None], runtime_ns: int | None) -> Call
     return reason
 
 
-def with_repeats(summary: Summary, found: Results) -> Summary:
+def with_repeats(summary: Summary, found: RunResults) -> Summary:
     """Return `summary` with a verdict that says how often --runtime repeated the window, or what it cut it to."""
     setting = found.setting
     if not setting.rows_once or summary.judgement is None:
