@@ -20,7 +20,6 @@ from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import FailedOperations, KvError
 from kvtrace.core.metadata import Metadata, describe
-from kvtrace.core.run.checkpoints import CheckpointFigures
 from kvtrace.core.run.figures import RequestFigures, Summary
 from kvtrace.core.run.run_file import (
     DeviceIo,
@@ -114,10 +113,8 @@ def running(setting: Setting, begun: Preparation) -> PartialRunFile:
     return PartialRunFile(**known, running=Running(str(setting.trace.resolve())))
 
 
-def finished(
-    setting: Setting, begun: RunBegun, measured: Measured, checkpoints: CheckpointFigures | None = None
-) -> RunFile:
-    """Return the content of run.json: what was known before the run, and its results."""
+def finished(setting: Setting, begun: RunBegun, measured: Measured) -> RunFile:
+    """Return the content of run.json: what was known before the run, and its results, but for checkpoints."""
     error, known = measured.error, _fields(begun)
     known["status"] = status_of(error)
     known["reason"] = None if error is None else str(error)
@@ -133,7 +130,6 @@ def finished(
         notes=[*_notes(setting, begun, measured), *measured.trouble],
         requests=measured.requests,
         mlperf=mlperf(setting, measured.summary, setting.config.criteria, measured.requests),
-        checkpoints=checkpoints,
         summary=measured.summary,
     )
 
