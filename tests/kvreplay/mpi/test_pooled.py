@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,7 @@ def every_op(folder: Path) -> list[dict[str, Any]]:
 def covered(spans: list[tuple[int, int]]) -> int:
     """Return how long at least one of the spans lasts, moment by moment of their edges."""
     edges = sorted({at for span in spans for at in span})
-    return sum(
-        high - low for low, high in zip(edges, edges[1:], strict=False) if any(a <= low and high <= b for a, b in spans)
-    )
+    return sum(high - low for low, high in pairwise(edges) if any(a <= low and high <= b for a, b in spans))
 
 
 def busy(ops: list[dict[str, Any]], start: str) -> dict[int, int]:
