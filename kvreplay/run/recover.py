@@ -16,8 +16,10 @@ from kvreplay.result.part import RunPart
 from kvreplay.result.results import RunResults
 from kvreplay.run.finished import FinishedRun, Interrupted, write_down
 from kvreplay.run.runtime import with_repeats
+from kvreplay.tiers.sharded import BY_KEY, SeveralDrives
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, DeviceIo, PartialRunFile
+from kvtrace.core.tables import objects_path
 
 
 def recover(path: Path, trace: Path | None = None) -> FinishedRun:
@@ -78,5 +80,11 @@ def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
         raise TraceError("not the trace that was replayed; name that with --trace", path=where)
     for tier in setting.tiers:
         if tier is not None:
-            tier.engine = begun.tiers[tier.name]["engine"]
+            known = begun.tiers[tier.name]
+            tier.engine = known["engine"]
+            if isinstance(tier, SeveralDrives) and tier.rule != known["placement"]:
+                raise ConfigError(
+                    f"{objects_path(where)}: {'missing' if known['placement'] == BY_KEY else 'not there when it ran'}; "
+                    "it says on which drive objects lay: have it beside the trace as it was then"
+                )
     return setting
