@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from kvreplay.mpi.pooled.files import Ordered
 from kvreplay.mpi.pooled.part import PartRun
-from kvreplay.mpi.pooled.times import ERROR
 from kvreplay.mpi.ranks import ORPHANED
+from kvreplay.result.counted.times import ERROR
 from kvtrace.core.run.figures import Figures, Summary
 from kvtrace.core.run.ranks import CombinedNote, DealNote, RankNote, StartNote
 from kvtrace.core.run.verdict import RunVerdict

@@ -16,7 +16,7 @@ from kvreplay.mpi.pooled import notes
 from kvreplay.mpi.pooled.checkpoints import pooled_checkpoints
 from kvreplay.mpi.pooled.figures import pooled_figures, pooled_pace
 from kvreplay.mpi.pooled.files import RANK_FILE, Ordered, find_told, read_ordered
-from kvreplay.mpi.pooled.operations import late_of, read_operations
+from kvreplay.mpi.pooled.operations import EXACT_OPERATIONS, late_of, read_operations
 from kvreplay.mpi.pooled.part import PartRun
 from kvreplay.mpi.pooled.requests import pooled_requests
 from kvreplay.mpi.pooled.verdict import pooled_verdict, straggler
@@ -35,8 +35,6 @@ from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import total
 from kvtrace.core.tables import open_table
 
-EXACT_OPERATIONS = 10_000_000
-"""Up to so many are pooled one by one; 32 bytes each."""
 _LOOK_S = 0.1
 
 
