@@ -22,7 +22,8 @@ from kvtrace.sim.chains import Chains
 
 EXACT_REFERENCES: Final = 20_000_000
 """Of all points together, up to which they are simulated in full: some seconds."""
-_SAMPLED_REFERENCES = 8_000_000
+_SAMPLED_REFERENCES = 5_000_000
+"""Likewise, of all samples: some 2 s on two processors."""
 _FEWEST_SAMPLED = 20_000
 _MOST_THREADS = 8
 _PARTS = 4
