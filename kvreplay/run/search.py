@@ -12,6 +12,7 @@ from math import sqrt
 
 import msgspec
 
+from kvreplay.result.pace import DEPENDENCIES, DRIVE, percent
 from kvtrace.core.run.sweep_file import Axis, SweepPoint
 from kvtrace.core.run.verdict import LimitCause
 from kvtrace.core.units import format_duration, format_rate
@@ -130,13 +131,24 @@ def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -
         )
     if lost is not None:
         after = f"{limit_above(limit_of_open(points))}: at {_said(axis, lost)} it {_lost(lost, target_ns)}"
-    return f"{claim} {_said(axis, best)}; {_read(best)}{_late(best)} at the knee; {after}{_few(best)}"
+    return f"{claim} {_said(axis, best)}; {_read(best)} at the knee; {after}{_few(best)}"
 
 
 def limit_of_open(points: Sequence[SweepPoint]) -> LimitCause | None:
-    """Return what limits an open loop's `points`, rising, above the last that is held; None if it is not known."""
-    lost = next((p for p in points if not p.is_held), None)
-    return None if lost is None or lost.judgement is None else lost.judgement.cause
+    """Return what limits an open loop's `points`, rising, above the last that is held; None if it is not known.
+
+    Requests that were served in time at less load depend on as much there: if what they wait for takes longer, that is
+    the drive's doing where more of the time was its than ours.
+    """
+    at = next((at for at, p in enumerate(points) if not p.is_held), None)
+    found = None if at is None else points[at].judgement
+    if found is None:
+        return None
+    if found.cause is not LimitCause.DEPENDENCIES or not at:
+        return found.cause
+    shares = found.evidence.response_shares
+    ours = sum(share for name, share in shares.items() if name not in (DRIVE, DEPENDENCIES))
+    return LimitCause.DRIVE if shares.get(DRIVE, 0.0) > ours else None
 
 
 def limit_of_closed(points: Sequence[SweepPoint], *, is_saturated: bool) -> LimitCause | None:
@@ -192,22 +204,19 @@ def _few(point: SweepPoint) -> str:
     return f"; with only {point.operations} operations one that is late decides: a longer trace tells more"
 
 
-def _trials(point: SweepPoint) -> str:
-    return "" if point.trials == 1 else f" (held in {point.held_trials} of {point.trials} trials)"
+def _aside(point: SweepPoint) -> str:
+    """Return what is to be known of a point's times: its trials, and waits for the replayer that they contain."""
+    said = [] if point.trials == 1 else [f"held in {point.held_trials} of {point.trials} trials"]
+    share = point.late_by_itself_fraction
+    if share is not None and not point.kept_pace:
+        said.append(f"{percent(share)} of operations waited for the replayer, too")
+    return f" ({'; '.join(said)})" if said else ""
 
 
 def _read(point: SweepPoint, what: str = "response") -> str:
     if point.read_p99_ns is not None:
-        return f"read {what} p99 {format_duration(point.read_p99_ns)}{_trials(point)}"
-    return f"read {what} p99 is not known ({point.read_p99_lacks or 'no reads'}){_trials(point)}"
-
-
-def _late(point: SweepPoint) -> str:
-    """Return what is said of a point whose times contain waits for the replayer."""
-    share = point.late_by_itself_fraction
-    if point.kept_pace or share is None:
-        return ""
-    return f" (with waits for the replayer in {share:.0%} of operations)"
+        return f"read {what} p99 {format_duration(point.read_p99_ns)}{_aside(point)}"
+    return f"read {what} p99 is not known ({point.read_p99_lacks or 'no reads'}){_aside(point)}"
 
 
 def _lost(point: SweepPoint, target_ns: int | None) -> str:

@@ -54,7 +54,7 @@ def sweep_document(found: LoadSweep, name: str = "") -> Document:
     rows = [
         [
             *(getattr(p, c.name) for c in columns),
-            None if p.judgement is None else p.judgement.cause,
+            None if p.judgement is None or (is_open and p.is_held) else p.judgement.cause,
             "knee" if p.value == found.knee else "",
         ]
         for p in found.points

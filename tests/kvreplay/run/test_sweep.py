@@ -10,7 +10,16 @@ import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.run.search import decided, limit_of_closed, next_value, progress_of, reached, sustained, to_repeat
+from kvreplay.run.search import (
+    decided,
+    limit_of_closed,
+    limit_of_open,
+    next_value,
+    progress_of,
+    reached,
+    sustained,
+    to_repeat,
+)
 from kvreplay.run.sweep import is_saturated, knee, plot, sweep, with_users
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
@@ -277,17 +286,35 @@ def test_a_load_that_was_delivered_is_held_though_operations_were_late() -> None
     (late,) = points([1.0], [False])
     late = msgspec.structs.replace(late, is_delivered=True, late_by_itself_fraction=0.31, read_p99_ns=10**6)
     assert late.is_held
-    assert "p99 1.00 ms (with waits for the replayer in 31% of operations) at the knee" in sustained(
+    assert "p99 1.00 ms (31.0 % of operations waited for the replayer, too) at the knee" in sustained(
         Axis.USERS, [late], None
     )
-    assert progress_of(Axis.USERS, late, None) == "held, read response p99 1.00 ms"
-    behind = msgspec.structs.replace(late, is_delivered=False, asked_bytes_per_s=1e9)
+    assert (
+        progress_of(Axis.USERS, late, None)
+        == "held, read response p99 1.00 ms (31.0 % of operations waited for the replayer, too)"
+    )
+    behind = msgspec.structs.replace(late, is_delivered=False, asked_bytes_per_s=1e9, late_by_itself_fraction=None)
     assert not behind.is_held
     assert progress_of(Axis.USERS, behind, None) == "falls behind, read response p99 1.00 ms, 1.00 GB/s asked"
     assert sustained(Axis.USERS, [behind], None) == (
         "the knee is below the lowest load tried, 1 user: there it falls behind, read response p99 1.00 ms; what "
         "limits it is unclear"
     )
+
+
+@pytest.mark.parametrize(
+    ("drive", "data", "expected"),
+    [(0.3, 0.1, LimitCause.DRIVE), (0.1, 0.3, None)],
+)
+def test_what_requests_wait_for_under_more_load_is_the_drives(
+    drive: float, data: float, expected: LimitCause | None
+) -> None:
+    shares = {"drive": drive, "dependencies": 0.6, "data": data}
+    held, lost = points([1.0, 1.0], [True, False])
+    lost = msgspec.structs.replace(lost, judgement=judged(LimitCause.DEPENDENCIES, response_shares=shares))
+    assert limit_of_open([held, lost]) is expected
+    # Without a lower load that was held, it may be the trace's own.
+    assert limit_of_open([lost]) is LimitCause.DEPENDENCIES
 
 
 def test_one_command_makes_the_trace_and_finds_the_knee(tmp_path: Path) -> None:
