@@ -169,6 +169,8 @@ class Chapter:
     """Lines that are read after the tables."""
     is_folded: bool = False
     """Details, which a page shows when asked for."""
+    in_short: str = ""
+    """What a terminal says in the place of the tables."""
 
 
 @dataclass(frozen=True, slots=True)
