@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvreplay.plan.intake import keep
-from kvreplay.plan.residency import DELETE_CODE, trace_residency
+from kvreplay.plan.living import DELETE as DELETE_CODE
+from kvreplay.plan.residency import trace_residency
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import Table
 from kvtrace.core.tables import Reader
