@@ -117,11 +117,11 @@ def _next_actor(world: World) -> int:
     is_decoding = batch.due_ns < due or (batch.due_ns == due < UNBOUNDED and batch.first < first.actor)
     if is_decoding:
         due = batch.due_ns
-    if control.happen_ns <= min(due, arrival_ns, world.knobs.until_ns - 1):
-        # Without an end, what happens after the last request does not.
-        if min(due, arrival_ns, world.knobs.until_ns) < UNBOUNDED:
-            control.now = control.happen_ns
-            return HAPPENS
+    # Without an end, what happens after the last request does not.
+    next_ns = min(due, arrival_ns, world.knobs.until_ns)
+    if control.happen_ns <= next_ns < UNBOUNDED and control.happen_ns < world.knobs.until_ns:
+        control.now = control.happen_ns
+        return HAPPENS
     if due < UNBOUNDED and due <= arrival_ns:
         control.now = due
         if is_decoding:

@@ -154,11 +154,11 @@ CONTROL = int64s(
 """Where the loop is: the actor whose step is due, the time, how much is in each buffer and stack, how much `need` asks
 for, the least and largest size of an object, how many offers there were, what of the one being stored was found cached,
 whether the stage being written has operations, whether the offer was refused, whose tiers World.tiers are, whose are
-filled before the start, and whose turn it is to serve (round-robin); how many nodes may be sent requests; how many steps
-of World.happenings are done, when the next is due (UNBOUNDED: never), a bit for the tier that is out of reach, and the
-largest object that it takes else."""
+filled before the start, and whose turn it is to serve (round-robin); how many nodes may be sent requests; how many
+steps of World.happenings are done, when the next is due (UNBOUNDED: never), a bit for the tier that is out of reach,
+and the largest object that it takes else."""
 
-FOUND = int64s("ts_ns lookups local_hits shared_hits computed_tokens is_restarted")
+FOUND = int64s("ts_ns lookups local_hits shared_hits computed_tokens restarted")
 """What a request found as it was served, and tokens that it had to compute; whether it was begun again for it."""
 
 HAPPENING = int64s("when kind place tier")

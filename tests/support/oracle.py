@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from kvtrace.requests.requests import Requests
-    from kvtrace.sim.fleet.incidents import Incident
     from kvtrace.requests.turns.waits import Waits
+    from kvtrace.sim.fleet.incidents import Incident
 
 Row = tuple[int, str, int, str, int, int, int | None, int | None, int]
 

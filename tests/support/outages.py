@@ -1,4 +1,4 @@
-"""What happens to a fleet, said again in plain Python for the oracle: what is lost, who begins again, what is in reach."""
+"""What happens to a fleet, said again in plain Python for the oracle: losses, who begins again, what is in reach."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Outages:
-    def __init__(self, oracle: Oracle, incidents: Sequence[Incident]) -> None:
+    def __init__(self, oracle: Oracle, incidents: Sequence[Incident]) -> None:  # noqa: C901 - a branch a kind
         self.oracle = oracle
         self.due: list[tuple[int, bool, int, Callable[[], None]]] = []
         """When, whether that is a loss, which it is, and what is done."""
@@ -46,9 +46,8 @@ class Outages:
                 tier = oracle.nodes[place].tiers[number]
                 self.add(at, True, lambda tier=tier, node=place: self.empty(tier, node))
             elif name == "store-unreachable":
-                store = oracle.nodes[0].tiers[-1]
-                self.add(at, True, lambda: self.reach(store, is_gone=True))
-                self.add(at + incident.lasts_ns, False, lambda: self.reach(store, is_gone=False))
+                self.add(at, True, lambda: self.reach(oracle.nodes[0].tiers[-1], is_gone=True))
+                self.add(at + incident.lasts_ns, False, lambda: self.reach(oracle.nodes[0].tiers[-1], is_gone=False))
             else:
                 for node in range(fleet.nodes):
                     first.setdefault(node, "lost")

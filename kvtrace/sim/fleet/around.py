@@ -1,4 +1,4 @@
-"""What a fleet did around each event: hits, tokens computed, and what its tiers read and wrote, before, during and after.
+"""What a fleet did around each event, before, during and after: hits, tokens computed, reads and writes of its tiers.
 
 All is counted as it is simulated, in stretches of a second that also end where a window of an event does.
 """
@@ -41,6 +41,7 @@ class Around:
         self._requests = np.zeros((0, len(OF_REQUESTS)), np.int64)
         self._storage = np.zeros((0, len(tiers) * len(OF_TIERS)), np.int64)
         """[stretches, of each tier OF_TIERS]"""
+        self._end_ns = 0
 
     def see(self, rows: dict[str, Any], found: Any) -> None:
         """Count rows of the trace, and what requests found, records.FOUND."""
@@ -77,8 +78,11 @@ class Around:
         """Return the counters as the metadata carries them, of a simulation that ends then; nothing without events."""
         if not self._incidents:
             return {}
+        self._end_ns = end_ns
         self._grow((end_ns // SECOND_NS + 1) * len(self._parts))
-        return {"events": {"around": [self._of(incident, end_ns) for incident in self._incidents]} | self._series(end_ns)}
+        return {
+            "events": {"around": [self._of(incident, end_ns) for incident in self._incidents]} | self._series(end_ns)
+        }
 
     def _of(self, incident: Incident, end_ns: int) -> dict[str, Any]:
         over_ns = incident.end_ns(self._fleet)
@@ -114,14 +118,16 @@ class Around:
         }
 
     def _sum(self, table: Any, first_ns: int, last_ns: int) -> Any:
-        first, last = self._stretch(np.array([first_ns, last_ns]))
-        # The end of all is no end of a stretch: what comes up to it is in the one that it lies in.
-        return table[first : max(last, first + 1)].sum(axis=0)
+        return table[self._between(first_ns, last_ns)].sum(axis=0)
+
+    def _between(self, first_ns: int, last_ns: int) -> slice:
+        """Return the stretches of a window: all that are left, if it goes to the end."""
+        first, last = self._stretch(np.array([first_ns, last_ns])).tolist()
+        return slice(first, None if last_ns == self._end_ns else last)
 
     def _peaks(self, first_ns: int, last_ns: int) -> list[dict[str, int]]:
         """Return of each tier the most bytes that it read, and wrote, in a second from the start of the window on."""
-        first, last = self._stretch(np.array([first_ns, last_ns]))
-        table, step = self._storage[first : max(last, first + 1)], len(self._parts)
+        table, step = self._storage[self._between(first_ns, last_ns)], len(self._parts)
         seconds = np.add.reduceat(table, np.arange(0, len(table), step)).reshape(-1, len(self._tiers), len(OF_TIERS))
         most = seconds.max(axis=0)
         return [{"peak_read_bytes": int(of[1]), "peak_written_bytes": int(of[3])} for of in most]

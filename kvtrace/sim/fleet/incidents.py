@@ -158,7 +158,7 @@ def _check_place(incident: Incident, fleet: FleetSetting) -> None:
         raise ConfigError(f"--event {incident.text}: there is no node {incident.place}: nodes are {known}")
 
 
-def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]) -> Iterator[Step]:
+def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]) -> Iterator[Step]:  # noqa: C901
     at_ns, place, size = incident.at_ns, incident.place, fleet.rack_nodes
     rack = range(place * size, min(fleet.nodes, (place + 1) * size))
     match incident.kind:
@@ -202,7 +202,8 @@ def _drive(incident: Incident, tiers: Sequence[TierSetting]) -> int:
         return drives[-1]
     if incident.tier not in own:
         raise ConfigError(
-            f"--event {incident.text}: no tier {incident.tier} that nodes have apart; there are {', '.join(own) or 'none'}"
+            f"--event {incident.text}: nodes have no tier {incident.tier} of their own; theirs are "
+            f"{', '.join(own) or 'none'}"
         )
     return own[incident.tier]
 
@@ -214,21 +215,18 @@ def _check_order(found: Sequence[tuple[Step, Incident]], fleet: FleetSetting) ->
     if found:
         _check_served(found[0][1], gone, fleet, is_last=False)
     for at, (step, incident) in enumerate(found):
-        when = format_duration(step.at_ns)
+        is_rack = incident.kind in (Kind.RACK_JOINED, Kind.RACK_LOST)
         if step.kind == JOINED:
-            if step.place not in gone and incident.kind is not Kind.RACK_JOINED:
-                raise ConfigError(f"--event {incident.text}: node {step.place} is there already at {when}")
+            wrong = f"node {step.place} is there already" if step.place not in gone and not is_rack else ""
             gone.discard(step.place)
-        elif step.kind == LOST:
-            if step.place in gone and incident.kind is not Kind.RACK_LOST:
-                raise ConfigError(f"--event {incident.text}: node {step.place} is not there at {when}")
-            gone.add(step.place)
-        elif step.kind == EMPTIED and incident.kind is Kind.DRIVE_REPLACED and step.place in gone:
-            raise ConfigError(f"--event {incident.text}: node {step.place} is not there at {when}")
-        elif step.kind in (GONE, BACK):
-            if is_gone == (step.kind == GONE):
-                raise ConfigError(f"--event {incident.text}: the store is out of reach already at {when}")
+        elif step.kind in (LOST, EMPTIED):
+            wrong = f"node {step.place} is not there" if step.place in gone and not is_rack else ""
+            gone |= {step.place} if step.kind == LOST else set()
+        else:
+            wrong = "the store is out of reach already" if is_gone == (step.kind == GONE) else ""
             is_gone = step.kind == GONE
+        if wrong:
+            raise ConfigError(f"--event {incident.text}: {wrong} at {format_duration(step.at_ns)}")
         if at + 1 == len(found) or found[at + 1][0].at_ns > step.at_ns:
             _check_served(incident, gone, fleet, is_last=all(later.kind != JOINED for later, _ in found[at + 1 :]))
 

@@ -50,7 +50,7 @@ def note_found(world: World, actor: int, end: int, looked_up: int) -> None:
     note = world.found[control.found]
     control.found += 1
     note.ts_ns, note.lookups, note.computed_tokens = control.now, looked_up, me.missed_tokens
-    note.is_restarted = int(me.restarts > 0)
+    note.restarted = int(me.restarts > 0)
     note.local_hits, note.shared_hits = 0, 0
     for i in range(end):
         t = world.where[i]

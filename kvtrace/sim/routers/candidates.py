@@ -24,7 +24,7 @@ def count_open(world: World) -> int:
 
 @inner
 def is_fresher(world: World, one: int, other: int) -> bool:
-    """Return whether node `one` has served fewer requests than `other`, since it joined; NONE has served more than any."""
+    """Return whether node `one` has served fewer requests than `other`; NONE has served more than any."""
     return other == NONE or world.fleet.nodes[one].turns < world.fleet.nodes[other].turns
 
 
