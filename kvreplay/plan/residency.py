@@ -1,22 +1,25 @@
 """Which objects lie in each tier at each row: what must be written first, and the peak of live bytes.
 
-A replay of a window reads objects written before it; they must be written first, or the tier reads nothing.
+A replay of a window reads objects written before it; they must be written first, or the tier reads nothing. The rows
+are followed in batches, and what is kept of them is what the tiers hold (`living`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
-from kvreplay.plan.chains import dense
-from kvtrace.core.compiled import compile_announced, njit
-from kvtrace.core.schema import TRACE, enum_code
+from kvreplay.plan.column import column, table
+from kvreplay.plan.living import ENTRY, EXTENT, Living, Rows, begin_again, look, look_again, move_all
+from kvreplay.plan.numbering import Numbering
+from kvtrace.core.compiled import compile_announced
 
-_WRITE, DELETE_CODE = (enum_code(TRACE, "op", name) for name in ("write", "delete"))
+_FIRST_ENTRIES = 1 << 10
+_DONE_BITS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,115 @@ class Residency:
     """For each drive of each tier, with every object as long as it will get: what must be free there."""
     grown: list[dict[int, int]]
     """By tier, for objects that are written on beyond their end: how long they get at most."""
+    last_deletes: Any
+    """int64: the last row of an object that must be written first, where that deletes it; in their order."""
+    is_chained: bool
+    """Whether a row must wait for another one because of their object."""
+
+
+class Follower:
+    """Follows the objects of all tiers through batches of rows; once more through all of them, if it has to."""
+
+    def __init__(
+        self, rows: int, alignments: list[int], shared: Mapping[int, tuple[Any, int]], objects: Numbering
+    ) -> None:
+        """Follow at most `rows` rows; `alignments` and `shared` are as in `trace_residency`."""
+        tiers = len(alignments)
+        drives = [shared[tier][1] if tier in shared else 1 for tier in range(tiers)]
+        self._starts = list(accumulate(drives, initial=tiers))
+        tables = [np.asarray(shared[tier][0]) if tier in shared else np.zeros(0, np.int16) for tier in range(tiers)]
+        places = self._starts[-1]
+        self._living = Living(
+            entries=column(_FIRST_ENTRIES, ENTRY),
+            extents=column(rows + 2, EXTENT),
+            was_deleted=column(_DONE_BITS >> 3, np.uint8),
+            numbers=[tiers],
+            paddings=alignments,
+            first_place=self._starts[:-1],
+            known_objects=[len(of_tier) for of_tier in tables],
+            drives_at=list(accumulate([len(of_tier) for of_tier in tables], initial=0))[:-1],
+            drive_of=np.concatenate([*tables, np.zeros(0, np.int16)]),
+            base=np.zeros(places),
+            now=np.zeros(places),
+            most=np.zeros(places),
+            absent=table(rows, np.bool_),
+        )
+        self._living.state["lost"] = -1
+        self._tiers, self._objects, self._rows = tiers, objects, Rows()
+
+    def _count(self, name: str) -> int:
+        return int(self._living.state[name])
+
+    @property
+    def absent(self) -> int:
+        """How many deletes of nothing there were yet."""
+        return self._count("absent")
+
+    @property
+    def absent_delete(self) -> Any:
+        """As in `Residency`, of the rows so far."""
+        return self._living.absent[: self._count("rows")]
+
+    def take(self, rows: Mapping[str, Any]) -> None:
+        """Follow the next rows: columns by name."""
+        self._prepare(rows)
+        look(self._living, self._rows)
+
+    def _prepare(self, rows: Mapping[str, Any]) -> None:
+        """Let compiled code see `rows`, and have room for them."""
+        of, living = self._rows, self._living
+        of.tier, of.op, of.object_id, of.row = rows["tier"], rows["op"], rows["object_id"], rows["row"]
+        of.number = self._objects.of(rows["object_id"])
+        of.offset, of.end = rows["offset_bytes"], rows["offset_bytes"] + rows["length_bytes"]
+        need = 2 * (self._count("entries") + len(of.op))
+        if need > len(living.entries):
+            larger = Living(entries=column(1 << (2 * need - 1).bit_length() - 1, ENTRY))
+            move_all(living, larger)
+            living.entries = larger.entries
+        bits = self._objects.count * self._tiers
+        if bits > 8 * len(living.was_deleted):
+            more = column(1 << (bits - 1).bit_length() - 3 + 1, np.uint8)
+            more[: len(living.was_deleted)] = living.was_deleted
+            living.was_deleted = more
+
+    def result(self, again: Callable[[], Iterable[Mapping[str, Any]]]) -> Residency:
+        """Return what was found; `again` gives all rows once more, if they must be followed again."""
+        lost = self._count("lost")
+        if self._count("is_late"):
+            self._again(again(), is_grown=False)
+        living = self._living
+        peaks = [int(n) for n in (living.base + living.most)[: self._tiers]]
+        if self._count("has_grown"):
+            self._again(again(), is_grown=True)
+        of_drives = [int(n) for n in living.base + living.most]
+        entries = living.entries
+        used = entries[(entries["key"] != 0) & ((entries["needed"] > 0) | (entries["longest"] > 0))]
+        used = used[np.argsort(used["key"])]
+        tier, object_id = used["key"] - 1 >> 32, used["key"] - 1 & 0xFFFFFFFF
+        grown: list[dict[int, int]] = [{} for _ in range(self._tiers)]
+        for at in np.flatnonzero(used["longest"]).tolist():
+            grown[int(tier[at])][int(object_id[at])] = int(used["longest"][at])
+        first = used["needed"] > 0
+        return Residency(
+            tier[first].astype(np.int8),
+            object_id[first],
+            used["needed"][first],
+            self.absent_delete,
+            None if lost < 0 else lost,
+            peaks,
+            [of_drives[a:b] for a, b in pairwise(self._starts)],
+            grown,
+            np.sort(used["last_row"][first & used["is_gone"]]),
+            bool(self._count("is_chained")),
+        )
+
+    def _again(self, batches: Iterable[Mapping[str, Any]], *, is_grown: bool) -> None:
+        living = self._living
+        living.state["has_grown"] = int(is_grown)
+        begin_again(living, is_grown)
+        for rows in batches:
+            self._prepare(rows)
+            look_again(living, self._rows, is_grown)
 
 
 def trace_residency(
@@ -56,215 +168,12 @@ def trace_residency(
     bytes; `shared`, by tier on several drives, which of them an object id lies on and how many there are; `offset` the
     first byte touched, None where that is the object's first in every row.
     """
+    start = np.zeros(len(op), np.int64) if offset is None else offset
+    rows = {
+        "tier": tier, "op": op, "object_id": object_id, "row": np.arange(len(op)),
+        "offset_bytes": start, "length_bytes": end - start,
+    }  # fmt: skip
     with compile_announced():
-        return _Objects(tier, op, object_id, end, alignments, shared or {}).follow(offset)
-
-
-class _Objects:
-    """What is known of each object of each tier, by tier times objects, plus object: int64 bytes, unless it says so."""
-
-    def __init__(
-        self, tier: Any, op: Any, object_id: Any, end: Any, alignments: list[int], shared: Mapping[int, tuple[Any, int]]
-    ) -> None:
-        self._objects = dense(object_id)
-        self._count = self._objects.count
-        self._rows = (tier, op, self._objects.numbers, end, self._count)
-        self._padding, self._tiers, self._shared = np.array(alignments, np.int64), len(alignments), shared
-        self._absent, self._longest = np.zeros(len(op), bool), self._bytes()
-
-    def _bytes(self) -> Any:
-        return np.zeros(self._tiers * self._count, np.int64)
-
-    def _find_needed(self, offset: Any, needed: Any) -> int:
-        """Fill `needed`; return the first row that reads bytes that nothing wrote since the object was deleted, or -1.
-
-        Where no write begins within an object, what is written of it is known by its end alone.
-        """
-        op, is_reborn = self._rows[1], np.zeros(len(needed), bool)
-        if offset is None or not ((offset > 0) & (op == _WRITE)).any():
-            return int(_find_needed(*self._rows, self._bytes(), is_reborn, needed))
-        heads = np.zeros(len(needed), np.int64)
-        # As many as there can be; memory that is not touched is not taken.
-        extents = np.zeros((int(np.count_nonzero(op == _WRITE)) + 2, 3), np.int64)
-        return int(_find_needed_parts(*self._rows, offset, heads, extents, is_reborn, needed))
-
-    def follow(self, offset: Any) -> Residency:
-        """Walk the rows twice, and once more if tiers lie on several drives."""
-        needed = self._bytes()
-        lost = self._find_needed(offset, needed)
-        tier_of = np.repeat(np.arange(self._tiers, dtype=np.int32), self._count)
-        peaks = self._peaks(needed, tier_of, self._tiers, self._bytes())
-        drive_peaks = [[peak] for peak in peaks]
-        grows = np.flatnonzero(self._longest)
-        grown: list[dict[int, int]] = [{} for _ in range(self._tiers)]
-        names = self._objects.names(grows % max(1, self._count)).tolist()
-        for at, name in zip(grows.tolist(), names, strict=True):
-            grown[at // self._count][name] = int(self._longest[at])
-        if len(grows) or self._shared:
-            drive_peaks = self._by_drive(needed, tier_of)
-        first = np.flatnonzero(needed)
-        return Residency(
-            tier_of[first].astype(np.int8),
-            self._objects.names(first % max(1, self._count)),
-            needed[first],
-            self._absent,
-            None if lost < 0 else lost,
-            peaks,
-            drive_peaks,
-            grown,
-        )
-
-    def _peaks(self, needed: Any, place_of: Any, places: int, whole: Any) -> list[int]:
-        """Return the most bytes at once in each place, where what is `needed` lies at first."""
-        first = np.flatnonzero(needed)
-        padding = self._padding[first // max(1, self._count)]
-        held = np.zeros(places, np.int64)
-        np.add.at(held, place_of[first], -(-np.maximum(needed, whole)[first] // padding) * padding)
-        peaks = np.stack([held, held])
-        _find_peaks(*self._rows, self._padding, needed.copy(), place_of, whole, peaks, self._absent, self._longest)
-        return [int(peak) for peak in peaks[1]]
-
-    def _by_drive(self, needed: Any, tier_of: Any) -> list[list[int]]:
-        """Return the most bytes on each drive of each tier, every object as long as it will get."""
-        drives = [self._shared[t][1] if t in self._shared else 1 for t in range(self._tiers)]
-        starts = np.cumsum([0, *drives]).tolist()
-        place_of = np.array(starts, np.int32)[tier_of]
-        every = self._objects.names(np.arange(self._count))
-        for tier, (drive_of, _) in self._shared.items():
-            # Ids that no row has may lie beyond the table.
-            known = np.minimum(every, len(drive_of) - 1)
-            place_of[tier * self._count : (tier + 1) * self._count] += drive_of[known]
-        peaks = self._peaks(needed, place_of, starts[-1], self._longest.copy())
-        return [peaks[a:b] for a, b in pairwise(starts)]
-
-
-@njit
-def _find_needed(
-    tier: Any, op: Any, object_id: Any, end: Any, objects: int, written: Any, is_reborn: Any, needed: Any
-) -> int:
-    """Fill `needed` with how long each object must be first; return the first row that reads the deleted, or -1."""
-    lost = -1
-    for row in range(len(op)):
-        at, reach = tier[row] * objects + object_id[row], max(end[row], 1)
-        if op[row] == _WRITE:
-            written[at] = max(written[at], reach)
-        elif op[row] == DELETE_CODE:
-            written[at], is_reborn[at] = 0, True
-        elif reach > written[at]:
-            if not is_reborn[at]:
-                needed[at] = max(needed[at], reach)
-            elif lost < 0:
-                lost = row
-    return lost
-
-
-@njit
-def _find_needed_parts(
-    tier: Any,
-    op: Any,
-    object_id: Any,
-    end: Any,
-    objects: int,
-    offset: Any,
-    heads: Any,
-    extents: Any,
-    is_reborn: Any,
-    needed: Any,
-) -> int:
-    """Do the same where objects are written in parts.
-
-    `heads` names the first of each object's `extents` (start, end, next), in order of their starts and with gaps
-    between them; 0 is none. Their row 0 holds how many rows were ever used, and the first free one.
-    """
-    extents[0, 0], lost = 1, -1
-    for row in range(len(op)):
-        at, start, reach = tier[row] * objects + object_id[row], offset[row], max(end[row], 1)
-        is_empty = end[row] == start and start > 0
-        if op[row] == DELETE_CODE:
-            while heads[at] != 0:
-                heads[at] = _free_extent(extents, heads[at])
-            is_reborn[at] = True
-        elif op[row] == _WRITE:
-            if not is_empty:
-                _enter_extent(extents, heads, at, start, reach)
-        elif not _is_written(extents, heads[at], reach - 1 if is_empty else start, reach):
-            # An empty read needs what lies before it.
-            if not is_reborn[at]:
-                needed[at] = max(needed[at], reach)
-            elif lost < 0:
-                lost = row
-    return lost
-
-
-@njit
-def _free_extent(extents: Any, which: int) -> int:
-    """Give an extent back; return the one after it."""
-    after = extents[which, 2]
-    extents[which, 2], extents[0, 2] = extents[0, 2], which
-    return int(after)
-
-
-@njit
-def _enter_extent(extents: Any, heads: Any, at: int, start: int, end: int) -> None:
-    """Note that an object was written from `start` to `end`."""
-    before, here = 0, heads[at]
-    while here != 0 and extents[here, 1] < start:
-        before, here = here, extents[here, 2]
-    while here != 0 and extents[here, 0] <= end:
-        start, end = min(start, extents[here, 0]), max(end, extents[here, 1])
-        here = _free_extent(extents, here)
-    new = extents[0, 2]
-    if new != 0:
-        extents[0, 2] = extents[new, 2]
-    else:
-        new = extents[0, 0]
-        extents[0, 0] += 1
-    extents[new, 0], extents[new, 1], extents[new, 2] = start, end, here
-    if before != 0:
-        extents[before, 2] = new
-    else:
-        heads[at] = new
-
-
-@njit
-def _is_written(extents: Any, here: int, start: int, end: int) -> bool:
-    """Return whether the list that begins with `here` has all from `start` to `end`."""
-    while here != 0 and extents[here, 1] < end:
-        here = extents[here, 2]
-    return bool(here != 0 and extents[here, 0] <= start)
-
-
-@njit
-def _find_peaks(
-    tier: Any,
-    op: Any,
-    object_id: Any,
-    end: Any,
-    objects: int,
-    paddings: Any,
-    held: Any,
-    place_of: Any,
-    whole: Any,
-    peaks: Any,
-    absent: Any,
-    longest: Any,
-) -> None:
-    """Follow the bytes that each place holds, of objects that are given a `whole` length all of it from the first on.
-
-    Notes deletes of nothing, and how long objects get that grow.
-    """
-    for row in range(len(op)):
-        at, padding = tier[row] * objects + object_id[row], paddings[tier[row]]
-        before, after = held[at], held[at]
-        if op[row] == _WRITE:
-            after = max(before, end[row], 1)
-            if 0 < before < after:
-                longest[at] = max(longest[at], after)
-        elif op[row] == DELETE_CODE:
-            absent[row], after = before == 0, 0
-        held[at] = after
-        if whole[at]:
-            before, after = whole[at] if before else 0, whole[at] if after else 0
-        place = place_of[at]
-        live = peaks[0, place] + (-(-after // padding) + -before // padding) * padding
-        peaks[0, place], peaks[1, place] = live, max(live, peaks[1, place])
+        follower = Follower(len(op), alignments, shared or {}, Numbering(len(op)))
+        follower.take(rows)
+        return follower.result(lambda: [rows])

@@ -1,0 +1,77 @@
+"""Columns as long as the longest trace, of which memory holds only what is in use.
+
+A column is a mapping of its full length: an address a row for compiled code, and no memory until a row is written.
+What is behind is given back to the kernel, page by page, and reads as 0 from then on. Tables that must be kept whole
+lie in a file without a name where they are large, so that the kernel may write them out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvtrace.core.errors import DeviceError
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+_NORESERVE = 0x4000
+"""MAP_NORESERVE of Linux: the length of the mapping counts as address space only."""
+_PAGE = mmap.PAGESIZE
+FILE_BYTES = 64 << 20
+"""A table that is longer lies in a file."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def column(rows: int, dtype: DTypeLike) -> Any:
+    """Return an array of `rows` zeros that takes memory where it is written."""
+    kind = np.dtype(dtype)
+    length = max(1, rows) * kind.itemsize
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+    return np.frombuffer(mmap.mmap(-1, length, flags=flags), kind, rows)
+
+
+def table(rows: int, dtype: DTypeLike) -> Any:
+    """Return an array of `rows` zeros that the kernel may write out to the temporary folder if it is large.
+
+    Raises:
+        DeviceError: the folder takes no file.
+
+    """
+    kind = np.dtype(dtype)
+    length = max(1, rows) * kind.itemsize
+    if length <= FILE_BYTES:
+        return column(rows, kind)
+    try:
+        with tempfile.TemporaryFile() as file:
+            os.truncate(file.fileno(), length)
+            return np.frombuffer(mmap.mmap(file.fileno(), length), kind, rows)
+    except OSError as error:
+        folder = tempfile.gettempdir()
+        message = f"{folder}: a table of {length:,} bytes finds no place there; set TMPDIR"
+        raise DeviceError(f"{message} ({error.strerror or error})") from None
+
+
+def give_back(array: Any, start: int, end: int) -> int:
+    """Give the memory of the rows from `start` to before `end` back, whole pages; return up to which row it was.
+
+    All rows before `start` must have been given back, or never be read again.
+    """
+    place, size = array.ctypes.data, array.itemsize
+    first, last = (at * size // _PAGE * _PAGE for at in (start, end))
+    if last > first:
+        _libc.madvise(place + first, last - first, mmap.MADV_DONTNEED)
+    return last // size
+
+
+def let_go(array: Any) -> None:
+    """Let the kernel have the memory of a `table`; what stands in it stays, and comes back as it is looked at."""
+    if array.nbytes > FILE_BYTES:
+        _libc.madvise(array.ctypes.data, array.nbytes, mmap.MADV_DONTNEED)
