@@ -12,7 +12,7 @@ import typer
 from kvtrace.commands.options import KvDtype, MaxRequests, Seed, SourceArguments, TensorParallel, UserArguments, member
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import Endurance, parse_endurance
-from kvtrace.core.units import format_duration, parse_duration_ns
+from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
     from kvtrace.model.shape import ModelShape
