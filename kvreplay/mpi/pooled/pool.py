@@ -21,6 +21,7 @@ from kvreplay.mpi.pooled.part import PartRun
 from kvreplay.mpi.pooled.requests import pooled_requests
 from kvreplay.mpi.pooled.verdict import pooled_verdict, straggler
 from kvreplay.result.journal import is_unrecovered
+from kvreplay.result.manifest import histogram_notes
 from kvreplay.result.mlperf import mlperf_figures
 from kvreplay.run.finished import Interrupted
 from kvreplay.run.recover import recover
@@ -129,7 +130,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
         data=first.data,
         verification=_verification(runs),
         device_io=device_io,
-        notes=notes.of(order, parts, deal),
+        notes=[*notes.of(order, parts, deal), *histogram_notes(figures, requests)],
         requests=requests,
         mlperf=None if requests is None else _mlperf(order, trace, window, first, summary, requests),
         checkpoints=pooled_checkpoints(
