@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
 from kvreplay.data.buffers import Arena
+from kvreplay.plan.column import column
 from kvreplay.plan.plan import Plan
 from kvreplay.tiers.tier import Tier
+
+if TYPE_CHECKING:
+    from kvreplay.engine.sliding.slider import Slider
 
 NOT_DONE = -1
 OK, ERROR, SHORT, SKIPPED, CORRUPT = 0, 1, 2, 3, 4
@@ -32,11 +36,22 @@ class Record:
     """By row: the requests that an object store refused or failed and that were sent again, where any were."""
 
     @classmethod
-    def empty(cls, rows: int, *, is_open_loop: bool) -> Record:
-        """Return a record of nothing for `rows` rows."""
-        ready = np.zeros(rows, np.int64) if is_open_loop else None
-        submitted, completed = np.full((2, rows), NOT_DONE, np.int64)
-        return cls(submitted, completed, np.full(rows, SKIPPED, np.int8), ready)
+    def empty(cls, rows: int, *, is_open_loop: bool, laid: int | None = None) -> Record:
+        """Return a record of nothing for `rows` rows, of which so many are `laid` yet, or all."""
+        ready = column(rows, np.int64) if is_open_loop else None
+        found = cls(column(rows, np.int64), column(rows, np.int64), column(rows, np.int8), ready)
+        found.begin(0, rows if laid is None else laid)
+        return found
+
+    def begin(self, first: int, last: int) -> None:
+        """Note of the rows from `first` to before `last` that nothing was done."""
+        self.submitted_ns[first:last] = self.completed_ns[first:last] = NOT_DONE
+        self.outcome[first:last] = SKIPPED
+
+    def columns(self) -> list[Any]:
+        """Return the arrays."""
+        ready = [] if self.ready_ns is None else [self.ready_ns]
+        return [self.submitted_ns, self.completed_ns, self.outcome, *ready]
 
 
 class CommonStart(Protocol):
@@ -70,6 +85,8 @@ class Job:
     """Takes what a read brought (buffer, planned row, offset), says what is wrong: outcome CORRUPT; with --verify."""
     start: CommonStart | None = None
     """Null: as soon as its threads run."""
+    slider: Slider | None = None
+    """Loads the rows of the plan meanwhile; None if they are all there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -155,6 +172,8 @@ class Driven:
     copy_threads: int = 0
     copying_ns: int | None = None
     """What these threads were not asleep, together; None without them."""
+    unread_ns: int = 0
+    """Places of the queue times time that stood idle because the next rows of the trace were not read yet."""
 
 
 class IoEngine(Protocol):

@@ -125,6 +125,7 @@ class Submitter:
             lacking_ns=int(self._pump.lanes.lacking_ns),
             in_use_ns=int(self._pump.lanes.in_use_ns),
             blocked_ns=int(self._pump.lanes.blocked_ns),
+            unread_ns=int(self._pump.lanes.unread_ns),
             idle_ns=self._idle_ns(),
             copy_threads=0 if self._copiers is None else self._copiers.threads,
             copying_ns=None if self._copiers is None else self._copiers.awake_ns(wall_ns),

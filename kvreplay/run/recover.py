@@ -30,7 +30,7 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
     """
     with unrecovered(path) as begun:
         setting = _setting(begun, path, trace)
-        due_ns = setting.pacer.due_ns(setting.window.plan.ts_ns)
+        due_ns = setting.window.paced(setting.pacer)
         record = read_record(path, len(setting.window.plan), is_open_loop=due_ns is not None)
         setting, record, due_ns = cut(setting, record, due_ns)
         served = served_batch(setting, record, due_ns)

@@ -126,8 +126,9 @@ class _Run:
     def perform(self, output: Path) -> FinishedRun:
         setting = self.setting
         plan = setting.window.plan
-        due_ns = setting.pacer.due_ns(plan.ts_ns)
-        check_warmup(setting.warmup, setting.config.warmup, setting.window.rows, plan, due_ns)
+        window = setting.window
+        check_warmup(setting.warmup, setting.config.warmup, window.rows, window.counted(), setting.pacer)
+        due_ns = window.paced(setting.pacer)
         record = Record.empty(len(plan), is_open_loop=due_ns is not None)
         with ExitStack() as stack:
             interrupted = ended_by(stack.enter_context(noted_signals()), self.together)

@@ -15,7 +15,7 @@ from kvreplay.config.criteria import Criteria, read_criteria
 from kvreplay.config.setting import Setting
 from kvreplay.engine.job import Record
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop
-from kvreplay.plan.plan import compile_window
+from kvreplay.plan.window import compile_window
 from kvreplay.result.figures import Summary, summarize
 from kvreplay.result.mlperf import mlperf, request_figures
 from kvreplay.result.requests import served_batch
