@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from bench_replay import Side, compare, device_share, drive, plan_of, side_of
+from bench_replay import Side, compare, device_share, drive, plan_of, run_fio, side_of
 
 from kvreplay.engine.choose import EngineName, choose
 from kvreplay.engine.job import IoEngine
@@ -51,12 +50,11 @@ def fio(tier: ExtentTier, op: int, io_bytes: int, depth: int, *extra: str) -> Si
         f"--io_size={total}",
         "--randrepeat=0",
         "--overwrite=1",
+        "--iomem_align=2m",
         "--output-format=json",
         *extra,
     ]
-    done, share = device_share(
-        Path(tier.target), op, total, lambda: subprocess.run(command, capture_output=True, text=True, check=True)
-    )
+    done, share = device_share(Path(tier.target), op, total, lambda: run_fio(command))
     job = json.loads(done.stdout)["jobs"][0]
     part = job["write" if op else "read"]
     cpu = (job["usr_cpu"] + job["sys_cpu"]) / 100 * part["runtime"] * 1000

@@ -17,7 +17,7 @@ from kvreplay.tiers.objects.address import Address, is_object_store
 from kvreplay.tiers.objects.client import Balance, StoreClient
 from kvreplay.tiers.objects.store import ObjectTier
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.sharded import MAX_DRIVES, SeveralDirectories, SeveralSpaces, drive_by_key
+from kvreplay.tiers.sharded import MAX_DRIVES, SeveralDirectories, SeveralSpaces, spread
 from kvreplay.tiers.tier import StorageOptions, StorageTier, Tier
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata
@@ -124,10 +124,10 @@ def storage_tier(name: str, target: str, options: StorageOptions, trace: Path) -
         raise ConfigError(f"{option}: name directories only, or files ({FILE_SUFFIX}) and block devices only")
     if len(paths) == 1:
         return ExtentTier(name, paths[0], options) if is_space[0] else files_of(name, paths[0], options)
-    drive_of = drive_by_key(trace, len(paths))
+    drive_of, rule = spread(trace, len(paths))
     if is_space[0]:
-        return SeveralSpaces(name, [ExtentTier(f"{name}:{path}", path, options) for path in paths], drive_of)
-    return SeveralDirectories(name, [files_of(f"{name}:{path}", path, options) for path in paths], drive_of)
+        return SeveralSpaces(name, [ExtentTier(f"{name}:{path}", path, options) for path in paths], drive_of, rule)
+    return SeveralDirectories(name, [files_of(f"{name}:{path}", path, options) for path in paths], drive_of, rule)
 
 
 def _is_space(path: Path) -> bool:

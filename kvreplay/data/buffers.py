@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -108,6 +108,11 @@ class Arena:
         return None if self.used is None else self.used * self._slot_bytes
 
     @property
+    def touched_bytes(self) -> int:
+        """The bytes of those that are touched by now."""
+        return self.touched * self._slot_bytes
+
+    @property
     def is_whole(self) -> bool:
         """Whether all are touched."""
         return self.touched == self._count
@@ -179,17 +184,18 @@ def touch(address: int, nbytes: int) -> None:
 
 
 def map_aligned(nbytes: int) -> tuple[mmap.mmap, int]:
-    """Return a mapping, and where in it `nbytes` begin at a huge page; whole huge pages of them are asked for.
+    """Return a mapping, and where in it `nbytes` begin at a huge page; huge pages are asked for all of them.
 
-    What lies before and behind is never touched and takes no memory.
+    What lies before and behind is never touched and takes no memory, but for what fills the last huge page: a single
+    buffer of 1 MiB in small pages would reach the device in parts.
     """
     import numpy as np
 
     # Addresses that are never used need no memory promised.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    mapping = mmap.mmap(-1, nbytes + HUGE_PAGE_BYTES, flags=flags)
+    whole = -(-nbytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+    mapping = mmap.mmap(-1, whole + HUGE_PAGE_BYTES, flags=flags)
     first = -np.frombuffer(mapping, dtype=np.uint8).ctypes.data % HUGE_PAGE_BYTES
-    whole = nbytes // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
     if whole and hasattr(mmap, "MADV_HUGEPAGE"):
         # A kernel without them refuses; nothing is lost.
         with suppress(OSError):
@@ -199,16 +205,32 @@ def map_aligned(nbytes: int) -> tuple[mmap.mmap, int]:
 
 def huge_bytes(address: int) -> int | None:
     """Return how many bytes of the mapping at `address` lie on huge pages; null where the kernel does not say."""
+    spans = _huge_spans()
+    return None if spans is None else next((huge for low, high, huge in spans if low <= address < high), None)
+
+
+def small_page_bytes(buffers: Iterable[Arena]) -> int | None:
+    """Return how much of `buffers` that was touched lies on small pages; null where the kernel does not say."""
+    arenas, spans = list(buffers), _huge_spans()
+    if spans is None:
+        return None
+    # Neighbouring mappings may be one to the kernel.
+    held = [span for span in spans if any(span[0] <= arena.places[0][0] < span[1] for arena in arenas)]
+    return max(0, sum(arena.touched_bytes for arena in arenas) - sum(huge for *_, huge in held))
+
+
+def _huge_spans() -> list[tuple[int, int, int]] | None:
+    """Return the first byte, the one after the last, and the bytes on huge pages of each of our mappings."""
     try:
         lines = Path("/proc/self/smaps").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return None
-    is_it = False
+    found, at = [], (0, 0)
     for line in lines:
         span = line.split(" ", 1)[0]
         if "-" in span and ":" not in span:
             low, high = (int(part, 16) for part in span.split("-"))
-            is_it = low <= address < high
-        elif is_it and line.startswith("AnonHugePages:"):
-            return int(line.split()[1]) * 1024
-    return None
+            at = (low, high)
+        elif line.startswith("AnonHugePages:"):
+            found.append((*at, int(line.split()[1]) * 1024))
+    return found

@@ -23,11 +23,11 @@ from kvreplay.engines.engines import ENGINES, EngineKind, RealEngine, check_inte
 from kvreplay.engines.prompts import Prompts, read_prompts
 from kvreplay.engines.record import TIER, Recording, Told, recording
 from kvreplay.result import tables as results
-from kvreplay.result.manifest import Measured, finished, table_metadata
-from kvreplay.result.mlperf import request_figures
-from kvreplay.result.probed import Probed, beside
-from kvreplay.result.requests import served_batch
-from kvreplay.run.finished import FinishedRun, Interrupted, summary_of
+from kvreplay.result.manifest import Measured
+from kvreplay.result.part import RunPart
+from kvreplay.result.probed import beside
+from kvreplay.result.results import RunResults
+from kvreplay.run.finished import FinishedRun, Interrupted, write_down
 from kvreplay.run.prepare import device_io
 from kvreplay.tiers.devices import firmware, smart
 from kvreplay.tiers.files import FileTier
@@ -39,11 +39,7 @@ from kvtrace.core.app import noted_signals
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
 from kvtrace.core.run.run_file import (
-    BLOCKS_FILE,
-    OPS_FILE,
     RUN_FILE,
-    SERIES_FILE,
-    SERVED_FILE,
     EngineNote,
     PacingNote,
     RunBegun,
@@ -51,7 +47,6 @@ from kvtrace.core.run.run_file import (
     TraceNote,
     WindowNote,
 )
-from kvtrace.core.schema import BLOCKS, OPS, SERIES, SERVED
 from kvtrace.core.units import format_bytes, format_duration
 
 LOG_FILE = "engine.log"
@@ -82,6 +77,7 @@ class EngineOptions:
         return ENGINES[self.kind]
 
 
+# Long: the steps of a run in their order.
 def run_engine(
     wanted: EngineOptions,
     output: Path,
@@ -130,10 +126,20 @@ def run_engine(
         made = recording(output, wanted.directory, service.recorded, _told(wanted, settings, service, argv), config)
         probed = end_probes(made.started_ns)
         begun = _begun(wanted, made, service, started, health)
-        error = _error(wanted, service, output)
-        notes = _notes(wanted, service, write_back_ns)
-        measured = _measured(made, wanted, moved, error, probed, notes)
-        return _write(made, begun, measured, service, output)
+        found = stack.enter_context(RunResults(made.setting, output))
+        found.take(RunPart(0, made.setting.window.plan, made.record, None))
+        found.end()
+        measured = Measured(
+            moved,
+            found.summary(None, made.wall_ns),
+            _error(wanted, service, output),
+            None,
+            {TIER: smart(wanted.directory)},
+            found.requests(config.criteria.targets),
+            probed,
+            _notes(wanted, service, write_back_ns),
+        )
+        return _write(found, begun, measured, service, output)
 
 
 def _settings(wanted: EngineOptions, prompts: Prompts, directory: Path, staging: Path) -> Settings:
@@ -284,45 +290,10 @@ def _notes(wanted: EngineOptions, service: ServiceEnd, write_back_ns: int | None
     return notes
 
 
-def _measured(
-    made: Recording, wanted: EngineOptions, moved: Any, error: KvError | None, probed: Probed | None, notes: list[str]
-) -> Measured:
-    setting, record = made.setting, made.record
-    served = served_batch(setting, record, None)
-    return Measured(
-        moved,
-        summary_of(setting, record, None, None, made.wall_ns),
-        error,
-        None,
-        {TIER: smart(wanted.directory)},
-        request_figures(setting, record, None, served, setting.config.criteria.targets),
-        probed,
-        notes,
-    )
-
-
-def _write(made: Recording, begun: RunBegun, measured: Measured, service: ServiceEnd, output: Path) -> FinishedRun:
-    """Write the tables and run.json; what the engine itself said stays only if it failed."""
-    setting, record = made.setting, made.record
-    served = len(service.recorded.requests)
-    verdict = f"{begun.host['engine']} served {served:,} requests, one at a time"
-    found = finished(setting, begun, measured)
-    # Criteria of MLPerf judge a replay of its workload.
-    found = msgspec.structs.replace(
-        found, mlperf=None, summary=msgspec.structs.replace(found.summary, verdict=verdict, judgement=None)
-    )
-    tables = [
-        (OPS_FILE, OPS, results.ops_batches(setting, record, None)),
-        (SERVED_FILE, SERVED, [served_batch(setting, record, None)]),
-        (SERIES_FILE, SERIES, [results.series_batch(setting.window.plan, record, setting.tiers)]),
-    ]
-    if measured.probed is not None and measured.probed.has_events:
-        tables.append((BLOCKS_FILE, BLOCKS, measured.probed.blocks()))
-    outputs = [
-        results.Output(file, table_metadata(table, setting, found), rows, results.shared_extras(table, setting))
-        for file, table, rows in tables
-    ]
-    results.write_run(output, outputs, found, measured.probed)
+def _write(found: RunResults, begun: RunBegun, measured: Measured, service: ServiceEnd, output: Path) -> FinishedRun:
+    """Write the run; what the engine itself said stays only if it failed."""
+    said = f"{begun.host['engine']} served {len(service.recorded.requests):,} requests, one at a time"
+    finished = write_down(found, begun, measured, output, said=said)
     if measured.error is None:
         (output / LOG_FILE).unlink(missing_ok=True)
-    return FinishedRun(found, measured.error)
+    return finished

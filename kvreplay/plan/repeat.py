@@ -50,6 +50,11 @@ class Repeated:
         self.period_ns = last_ns + max(1, last_ns // max(1, rows - 1))
         """From the start of one repeat to that of the next: the last row's time, and one mean gap."""
         self._requests = request + 1
+        part = (reader.meta.source or {}).get("part")
+        if isinstance(part, dict) and rows == reader.meta.rows:
+            # Other ranks repeat the other parts, in step.
+            self.period_ns = int(part.get("period_ns", self.period_ns))
+            self._requests = int(part.get("requests", self._requests))
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all repeats, times and requests counted on."""

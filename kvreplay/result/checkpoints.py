@@ -24,14 +24,19 @@ def checkpoint_figures(setting: Setting, record: Record, due_ns: Any, wall_ns: i
     if plan.bulk is None:
         return None
     each = _each(setting, record, due_ns)
-    spans = _spans(each, record)
+    spans = spans_of(each, max(int(record.completed_ns.max(initial=0)), int(record.submitted_ns.max(initial=0))))
+    return figures_of(each, spans, wall_ns, _beside(setting, record, due_ns, spans))
+
+
+def figures_of(each: list[Checkpoint], spans: Any, wall_ns: int | None, beside: list[Beside]) -> CheckpointFigures:
+    """Return the figures of checkpoints, which were under way in `spans`, in a run so long."""
     stalls = [found.stall_ns for found in each if found.stall_ns is not None]
     return CheckpointFigures(
         each=each,
         kinds=[_kind(kind, of) for kind in ("save", "restore") if (of := [c for c in each if c.kind == kind])],
         busy_ns=int((spans[1] - spans[0]).sum()),
         stall_share=sum(stalls) / wall_ns if wall_ns and stalls else None,
-        beside=_beside(setting, record, due_ns, spans),
+        beside=beside,
         definitions=DEFINITIONS,
     )
 
@@ -82,24 +87,50 @@ def _each(setting: Setting, record: Record, due_ns: Any) -> list[Checkpoint]:
         due = None if due_ns is None else int(due_ns[own].min())
         submitted = int(sent[sent != NOT_DONE].min()) if (sent != NOT_DONE).any() else None
         completed = int(record.completed_ns[own].max()) if is_whole else None
-        duration = completed - submitted if completed is not None and submitted is not None else None
-        start, moved = submitted if due is None else due, int(plan.length[done].sum())
         found.append(
-            Checkpoint(
-                kind=Phase.SAVE.value if phase[at] == _SAVE else Phase.RESTORE.value,
-                request_id=int(request[at]) if request[at] >= 0 else None,
-                scheduled_ns=due,
-                submitted_ns=submitted,
-                completed_ns=completed,
-                duration_ns=duration,
-                stall_ns=completed - start if completed is not None and start is not None else None,
-                bytes=moved,
-                bandwidth_bytes_per_s=moved * NS_PER_S / duration if duration else None,
-                operations=len(done),
-                unfinished=len(own) - len(done),
+            checkpoint(
+                Phase.SAVE.value if phase[at] == _SAVE else Phase.RESTORE.value,
+                int(request[at]) if request[at] >= 0 else None,
+                int(plan.ts_ns[own].min()),
+                due,
+                submitted,
+                completed,
+                int(plan.length[done].sum()),
+                len(done),
+                len(own) - len(done),
             )
         )
     return found
+
+
+def checkpoint(
+    kind: str,
+    request_id: int | None,
+    ts_ns: int | None,
+    due_ns: int | None,
+    submitted_ns: int | None,
+    completed_ns: int | None,
+    moved: int,
+    operations: int,
+    unfinished: int,
+) -> Checkpoint:
+    """Return a save or restore, and how long it took and training waited for it."""
+    duration = completed_ns - submitted_ns if completed_ns is not None and submitted_ns is not None else None
+    start = submitted_ns if due_ns is None else due_ns
+    return Checkpoint(
+        kind=kind,
+        request_id=request_id,
+        ts_ns=ts_ns,
+        scheduled_ns=due_ns,
+        submitted_ns=submitted_ns,
+        completed_ns=completed_ns,
+        duration_ns=duration,
+        stall_ns=completed_ns - start if completed_ns is not None and start is not None else None,
+        bytes=moved,
+        bandwidth_bytes_per_s=moved * NS_PER_S / duration if duration else None,
+        operations=operations,
+        unfinished=unfinished,
+    )
 
 
 def _kind(kind: str, each: list[Checkpoint]) -> CheckpointKind:
@@ -119,11 +150,13 @@ def _kind(kind: str, each: list[Checkpoint]) -> CheckpointKind:
     )
 
 
-def _spans(each: list[Checkpoint], record: Record) -> Any:
-    """Return int64 (2, spans): when a checkpoint was under way, from and to, apart from each other and in order."""
+def spans_of(each: list[Checkpoint], last: int) -> Any:
+    """Return int64 (2, spans): when a checkpoint was under way, from and to, apart from each other and in order.
+
+    One that never ended lasted until `last`, the end of the run.
+    """
     import numpy as np
 
-    last = max(int(record.completed_ns.max(initial=0)), int(record.submitted_ns.max(initial=0)))
     pairs = sorted(
         (c.submitted_ns, last if c.completed_ns is None else c.completed_ns) for c in each if c.submitted_ns is not None
     )
@@ -134,6 +167,14 @@ def _spans(each: list[Checkpoint], record: Record) -> Any:
         else:
             joined.append([start, end])
     return np.array(joined, np.int64).reshape(-1, 2).T
+
+
+def is_beside(spans: Any, start: Any, end: Any) -> Any:
+    """Return bool an operation: whether it was under way, from `start` to `end`, at any moment of `spans`."""
+    import numpy as np
+
+    at = np.searchsorted(spans[1], start, side="right")
+    return np.append(spans[0], np.iinfo(np.int64).max)[at] < end
 
 
 def _beside(setting: Setting, record: Record, due_ns: Any, spans: Any) -> list[Beside]:
@@ -150,10 +191,7 @@ def _beside(setting: Setting, record: Record, due_ns: Any, spans: Any) -> list[B
             if tier is None or not len(rows) or not has_times(tier):
                 continue
             start, end = (record.submitted_ns if due_ns is None else due_ns)[rows], record.completed_ns[rows]
-            at = np.searchsorted(spans[1], start, side="right")
-            starts = np.append(spans[0], np.iinfo(np.int64).max)
-            is_during = starts[at] < end
-            times = end - start
+            is_during, times = is_beside(spans, start, end), end - start
             found.append(
                 Beside(
                     tier=tier.name,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kvreplay.config.setting import Setting
-from kvreplay.data.buffers import early_fills, pieces_a_fill
+from kvreplay.data.buffers import early_fills, pieces_a_fill, small_page_bytes
 from kvreplay.data.generate import DataSource
 from kvreplay.engine.choose import Chosen
 from kvreplay.result.mlperf import mlperf
@@ -20,7 +20,6 @@ from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import FailedOperations, KvError
 from kvtrace.core.metadata import Metadata, describe
-from kvtrace.core.run.checkpoints import CheckpointFigures
 from kvtrace.core.run.figures import RequestFigures, Summary
 from kvtrace.core.run.run_file import (
     DeviceIo,
@@ -40,7 +39,10 @@ from kvtrace.core.run.run_file import (
 )
 from kvtrace.core.run.verification import Verification
 from kvtrace.core.schema import Op, Table
-from kvtrace.core.units import format_duration
+from kvtrace.core.units import format_bytes, format_duration
+
+_WHOLE_BYTES = 256 << 10
+"""An I/O up to this has no more small pages than any device of our time takes pieces of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +113,8 @@ def running(setting: Setting, begun: Preparation) -> PartialRunFile:
     return PartialRunFile(**known, running=Running(str(setting.trace.resolve())))
 
 
-def finished(
-    setting: Setting, begun: RunBegun, measured: Measured, checkpoints: CheckpointFigures | None = None
-) -> RunFile:
-    """Return the content of run.json: what was known before the run, and its results."""
+def finished(setting: Setting, begun: RunBegun, measured: Measured) -> RunFile:
+    """Return the content of run.json: what was known before the run, and its results, but for checkpoints."""
     error, known = measured.error, _fields(begun)
     known["status"] = status_of(error)
     known["reason"] = None if error is None else str(error)
@@ -130,7 +130,6 @@ def finished(
         notes=[*_notes(setting, begun, measured), *measured.trouble],
         requests=measured.requests,
         mlperf=mlperf(setting, measured.summary, setting.config.criteria, measured.requests),
-        checkpoints=checkpoints,
         summary=measured.summary,
     )
 
@@ -176,6 +175,7 @@ def _engine(setting: Setting, chosen: Chosen) -> EngineNote:
         io_bytes=setting.config.io_bytes,
         buffer_bytes=engine.buffer_bytes,
         buffer_used_bytes=engine.buffer_used_bytes,
+        buffer_small_page_bytes=small_page_bytes(engine.arenas),
         plan_bytes=setting.window.plan.nbytes,
     )
 
@@ -244,9 +244,24 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
             f"verified: checking took {format_duration(measured.verification.check_ns)} of the submitting threads' "
             "time, which lies in the latencies of reads; run again without --verify for figures"
         )
+    notes += _buffer_notes(begun)
     if setting.config.is_buffered:
         notes.append("buffered: the page cache took part, so times are not the device's")
     return notes
+
+
+def _buffer_notes(begun: RunBegun) -> list[str]:
+    """Return a note if buffers lie on small pages, from which a device takes no long I/O whole."""
+    small = begun.engine.buffer_small_page_bytes or 0
+    if (
+        not small
+        or (begun.engine.io_bytes or 0) <= _WHOLE_BYTES
+        or not any(facts.get("is_direct") for _, facts in begun.drives())
+    ):
+        return []
+    where = "/sys/kernel/mm/transparent_hugepage/enabled"
+    lie = f"{format_bytes(small)} of the I/O buffers lie on small pages (see {where})"
+    return [f"{lie}: I/Os from there may reach the device in parts"]
 
 
 def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:

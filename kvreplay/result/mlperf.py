@@ -15,6 +15,7 @@ from kvreplay.engine.job import NOT_DONE, Record
 from kvreplay.result.checkpoints import users_requests
 from kvreplay.result.pace import distribution
 from kvreplay.result.requests import TTFT_DEFINITION, not_modelled, response_ns
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import (
     ClassFigures,
     Criterion,
@@ -39,9 +40,28 @@ QOS_REASON = "the trace does not say which class a request is of; name its reque
 
 def mlperf(setting: Setting, summary: Summary, criteria: Criteria, requests: RequestFigures) -> Mlperf:
     """Return the benchmark's figures of a run."""
-    kinds = {t.name: _kind(t.target) for t in setting.tiers if t is not None and not t.is_simulated}
+    targets = {t.name: t.target for t in setting.tiers if t is not None and not t.is_simulated}
+    return mlperf_figures(
+        setting.reader.meta, targets, summary, criteria, requests, is_whole_trace=setting.window.is_whole
+    )
+
+
+def mlperf_figures(
+    meta: Metadata,
+    targets: Mapping[str, str],
+    summary: Summary,
+    criteria: Criteria,
+    requests: RequestFigures,
+    *,
+    is_whole_trace: bool,
+) -> Mlperf:
+    """Return the benchmark's figures of what `summary` says of a trace with metadata `meta`.
+
+    `targets` are those of the tiers where bytes moved, by name.
+    """
+    kinds = {name: _kind(target) for name, target in targets.items()}
     moved = [f for f in summary.figures if f.tier in kinds and f.op != "delete"]
-    stats = setting.reader.meta.stats or {}
+    stats = meta.stats or {}
     return Mlperf(
         latencies=[
             MlperfLatency(
@@ -49,7 +69,9 @@ def mlperf(setting: Setting, summary: Summary, criteria: Criteria, requests: Req
             )
             for f in moved
         ],
-        throughput=_throughput(setting, summary, [f for f in moved if kinds[f.tier] == "storage"], stats),
+        throughput=_throughput(
+            meta, summary, [f for f in moved if kinds[f.tier] == "storage"], is_whole_trace=is_whole_trace
+        ),
         criteria=_criteria(criteria, moved, kinds, stats),
         qos_compliance={c.qos: c.share_within_p95_target for c in requests.classes} or None,
         qos_reason=None if requests.classes else QOS_REASON,
@@ -61,13 +83,13 @@ def _kind(target: str) -> str:
     return {"ram": "cpu", "gpu": "other"}.get(target.partition(":")[0], "storage")
 
 
-def _throughput(setting: Setting, summary: Summary, storage: list[Figures], stats: dict[str, Any]) -> TokenThroughput:
-    tokens, reason = stats.get("output_tokens"), None
+def _throughput(meta: Metadata, summary: Summary, storage: list[Figures], *, is_whole_trace: bool) -> TokenThroughput:
+    tokens, reason = (meta.stats or {}).get("output_tokens"), None
     if tokens is None:
         reason = "the trace does not say how many tokens its requests generated"
-    elif not setting.window.is_whole or summary.warmup is not None or summary.not_reached or summary.errors:
+    elif not is_whole_trace or summary.warmup is not None or summary.not_reached or summary.errors:
         tokens, reason = None, "only a part of the trace was measured, and the trace counts tokens as a whole"
-    elif lacking := _storage_left_out(setting, summary):
+    elif lacking := _storage_left_out(meta, summary):
         tokens, reason = None, f"storage tiers of the trace whose data did not move: {', '.join(lacking)}"
     io_ns = round(sum(f.latency.mean_ns * f.latency.count for f in storage if f.latency.mean_ns is not None))
     return TokenThroughput(
@@ -79,11 +101,11 @@ def _throughput(setting: Setting, summary: Summary, storage: list[Figures], stat
     )
 
 
-def _storage_left_out(setting: Setting, summary: Summary) -> list[str]:
+def _storage_left_out(meta: Metadata, summary: Summary) -> list[str]:
     """Return the storage tiers of the trace that have rows but moved none; all but GPU and CPU memory are storage."""
     simulated = {f.tier for f in summary.figures if f.is_simulated}
     has_rows = simulated | set(summary.skipped_rows)
-    return [t.name for t in setting.reader.meta.tiers if t.name in has_rows and t.name not in MEMORY_TIERS]
+    return [t.name for t in meta.tiers if t.name in has_rows and t.name not in MEMORY_TIERS]
 
 
 def _per_second(count: int | None, time_ns: int | None) -> float | None:
@@ -157,28 +179,42 @@ def request_figures(
     counts = _is_measured(setting, record, due_ns, served)
     counts &= users_requests(setting, served.column("request_id").to_numpy())
     storage, first = (_values(served, name)[counts] for name in ("storage_ns", "first_token_ns"))
-    storage = np.where(_values(served, "unfinished")[counts] == 0, storage, NOT_DONE)
-    reason = not_modelled(setting.reader.meta, setting.asked)
-    response = None if due_ns is None else response_ns(setting, record, due_ns)[counts]
-    is_whole = storage != NOT_DONE
-    codes = served.column("qos").indices.fill_null(-1).to_numpy(zero_copy_only=False)[counts]
+    return figures_of_requests(
+        np.where(_values(served, "unfinished")[counts] == 0, storage, NOT_DONE),
+        None if due_ns is None else response_ns(setting, record, due_ns)[counts],
+        first,
+        served.column("qos").indices.fill_null(-1).to_numpy(zero_copy_only=False)[counts],
+        targets,
+        not_modelled(setting.reader.meta, setting.asked),
+    )
+
+
+def figures_of_requests(
+    storage_ns: Any, response_ns: Any, first_token_ns: Any, qos: Any, targets: Mapping[str, Targets], reason: str | None
+) -> RequestFigures:
+    """Return the figures of requests, one value of each a request.
+
+    `storage_ns` is -1 where not all of a request's operations completed, `response_ns` None in a closed loop; `qos` are
+    codes, -1 for no class; `reason` says why no time to the first token is modelled.
+    """
+    is_whole = storage_ns != NOT_DONE
     classes = [
         _class(
-            str(qos),
-            storage[(codes == code) & is_whole],
-            None if response is None else response[(codes == code) & is_whole],
-            targets[qos],
+            str(name),
+            storage_ns[(qos == code) & is_whole],
+            None if response_ns is None else response_ns[(qos == code) & is_whole],
+            targets[name],
         )
-        for code, qos in enumerate(Qos)
-        if (codes == code).any()
+        for code, name in enumerate(Qos)
+        if (qos == code).any()
     ]
     return RequestFigures(
-        requests=int(counts.sum()),
-        storage=distribution(storage[is_whole]),
-        response=None if response is None else distribution(response[is_whole]),
+        requests=len(storage_ns),
+        storage=distribution(storage_ns[is_whole]),
+        response=None if response_ns is None else distribution(response_ns[is_whole]),
         classes=classes,
-        first_token=None if reason else distribution(first[first != NOT_DONE]),
-        first_token_unknown=None if reason else int((first == NOT_DONE).sum()),
+        first_token=None if reason else distribution(first_token_ns[first_token_ns != NOT_DONE]),
+        first_token_unknown=None if reason else int((first_token_ns == NOT_DONE).sum()),
         first_token_reason=reason,
         first_token_definition=TTFT_DEFINITION,
     )

@@ -18,23 +18,18 @@ from kvreplay.engine.job import NOT_DONE, OK, SKIPPED, Record
 from kvreplay.plan.plan import DELETE, Plan
 from kvreplay.result.figures import io_bytes
 from kvreplay.result.journal import is_unrecovered
-from kvreplay.result.probed import Probed
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import Tier
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.run_file import (
-    BLOCKS_FILE,
     OPS_FILE,
-    PROBE_FILE,
     RUN_FILE,
     SERIES_FILE,
     SERVED_FILE,
     SWEEP_FILE,
     TRIALS_FILE,
-    RunFile,
 )
-from kvtrace.core.run.run_file import write_run as write_run_file
 from kvtrace.core.schema import OPS, SERIES, TABLES, Table, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create
 from kvtrace.core.units import NS_PER_S
@@ -111,18 +106,11 @@ class Output:
     extras: tuple[str, ...] = ()
 
 
-def write_run(path: Path, outputs: list[Output], run: RunFile, probed: Probed | None) -> None:
-    """Write the run to `path`, run.json last; files of an earlier run are replaced, its probes' removed."""
-    make_directory(path, RUN_FILE)
-    for name in (PROBE_FILE, BLOCKS_FILE):
-        (path / name).unlink(missing_ok=True)
-    if probed is not None:
-        probed.save(path)
-    for output in outputs:
-        with create(path / output.file, TABLES[output.meta.table], output.meta, output.extras) as out:
-            for batch in output.batches:
-                out.write(batch)
-    write_run_file(path, run)
+def write_table(path: Path, output: Output) -> None:
+    """Write a table of the run in `path`."""
+    with create(path / output.file, TABLES[output.meta.table], output.meta, output.extras) as out:
+        for batch in output.batches:
+            out.write(batch)
 
 
 def shared_extras(table: Table, setting: Setting) -> tuple[str, ...]:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting, settle
-from kvreplay.engine.job import NOT_DONE
 from kvreplay.result.journal import read_record, unrecovered
 from kvreplay.result.manifest import Measured, window_note
-from kvreplay.result.mlperf import request_figures
-from kvreplay.result.requests import served_batch
-from kvreplay.run.finished import FinishedRun, Interrupted, summary_of, write_down
-from kvreplay.run.runtime import cut
+from kvreplay.result.part import RunPart
+from kvreplay.result.results import RunResults
+from kvreplay.run.finished import FinishedRun, Interrupted, write_down
+from kvreplay.run.runtime import with_repeats
+from kvreplay.tiers.sharded import BY_KEY, SeveralDrives
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, DeviceIo, PartialRunFile
+from kvtrace.core.tables import objects_path
 
 
 def recover(path: Path, trace: Path | None = None) -> FinishedRun:
@@ -28,30 +30,29 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         DeviceError: the run is still going on, or cannot be read.
 
     """
-    with unrecovered(path) as begun:
+    with unrecovered(path) as begun, ExitStack() as stack:
         setting = _setting(begun, path, trace)
         due_ns = setting.window.paced(setting.pacer)
         record = read_record(path, len(setting.window.plan), is_open_loop=due_ns is not None)
-        setting, record, due_ns = cut(setting, record, due_ns)
-        served = served_batch(setting, record, due_ns)
-        last_ns = int(record.completed_ns.max()) if len(record.completed_ns) else NOT_DONE
-        wall_ns = None if last_ns == NOT_DONE else last_ns
+        found = stack.enter_context(RunResults(setting, path))
+        found.take(RunPart(0, setting.window.plan, record, due_ns))
+        found.end()
         error = Interrupted("killed while it ran; recovered from its journal, of which the last seconds may be missing")
         trouble = ["its length is the last completion that was kept; what making data cost died with the process"]
         if setting.config.is_verified:
             trouble.append("what --verify found died with the process; corrupt operations are in ops.parquet")
         measured = Measured(
             {name: DeviceIo(read_bytes=None, written_bytes=None) for name in begun.smart},
-            summary_of(setting, record, due_ns, None, wall_ns),
+            with_repeats(found.summary(None, found.last_completed_ns), found),
             error,
             None,
             {},
-            request_figures(setting, record, due_ns, served, setting.config.criteria.targets),
+            found.requests(setting.config.criteria.targets),
             None,
             trouble,
         )
-        came_to = msgspec.structs.replace(begun, window=window_note(setting))
-        outcome = write_down(setting, came_to, measured, record, due_ns, served, path)
+        came_to = msgspec.structs.replace(begun, window=window_note(found.setting))
+        outcome = write_down(found, came_to, measured, path)
         for name in (PARTIAL_RUN_FILE, PARTIAL_OPS_FILE):
             (path / name).unlink()
     return outcome
@@ -79,5 +80,11 @@ def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
         raise TraceError("not the trace that was replayed; name that with --trace", path=where)
     for tier in setting.tiers:
         if tier is not None:
-            tier.engine = begun.tiers[tier.name]["engine"]
+            known = begun.tiers[tier.name]
+            tier.engine = known["engine"]
+            if isinstance(tier, SeveralDrives) and tier.rule != known["placement"]:
+                raise ConfigError(
+                    f"{objects_path(where)}: {'missing' if known['placement'] == BY_KEY else 'not there when it ran'}; "
+                    "it says on which drive objects lay: have it beside the trace as it was then"
+                )
     return setting

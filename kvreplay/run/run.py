@@ -26,13 +26,12 @@ from kvreplay.plan.plan import populate_plan
 from kvreplay.result import tables as results
 from kvreplay.result.journal import journal
 from kvreplay.result.manifest import Measured, Preparation, opening, running
-from kvreplay.result.mlperf import request_figures
+from kvreplay.result.part import RunPart
 from kvreplay.result.probed import beside
-from kvreplay.result.requests import served_batch
-from kvreplay.result.traffic import traffic_warnings
-from kvreplay.run.finished import FinishedRun, Interrupted, summary_of, write_down
+from kvreplay.result.results import RunResults
+from kvreplay.run.finished import FinishedRun, Interrupted, write_down
 from kvreplay.run.prepare import device_io, open_tiers, precondition_all, read_devices, read_smart
-from kvreplay.run.runtime import RUNTIME, cut, until
+from kvreplay.run.runtime import RUNTIME, until, with_repeats
 from kvreplay.run.space.lay_out import LaidOut, is_laid_out, lay_out_all
 from kvreplay.run.together import Together, ended_by, meet
 from kvreplay.run.watching.watch import Watch, Watching
@@ -164,28 +163,29 @@ class _Run:
             )
             watch = None if self.watching is None else Watch(setting, record, due_ns)
             results.make_directory(output, RUN_FILE)
-            with journal(output, record, running(setting, begun), None if watch is None else watch.take) as kept:
+            note = None if watch is None else watch.take
+            with journal(output, record, running(setting, begun), note) as kept, RunResults(setting, output) as found:
                 driven = stopped or self._watched(engine, job, until(interrupted, setting.config.runtime_ns), watch)
                 kept.stop()
                 moved = device_io(before, read_devices(setting))
-                setting, record, due_ns = cut(setting, record, due_ns)
+                found.take(RunPart(0, plan, record, due_ns))
+                found.end()
                 probed = end_probes(None if stopped else driven.started_ns)
-                served = served_batch(setting, record, due_ns)
-                summary = summary_of(setting, record, due_ns, None if stopped else driven, moved=moved)
-                trouble = traffic_warnings(setting, record, moved)
+                summary = with_repeats(found.summary(None if stopped else driven, moved=moved), found)
+                trouble = found.warnings(moved)
                 if kept.trouble:
                     trouble.append(f"would not have outlived a kill: {kept.trouble}")
                 measured = Measured(
                     moved,
                     summary,
-                    self._error(driven, summary, len(record.outcome), is_populating=stopped is not None, output=output),
+                    self._error(driven, summary, found.rows, is_populating=stopped is not None, output=output),
                     named(verifier, setting.trace),
                     read_smart(setting),
-                    request_figures(setting, record, due_ns, served, setting.config.criteria.targets),
+                    found.requests(setting.config.criteria.targets),
                     probed,
                     trouble,
                 )
-                return write_down(setting, opening(setting, begun), measured, record, due_ns, served, output)
+                return write_down(found, opening(found.setting, begun), measured, output)
 
     def _choose(self, depth: int, *, is_growing: bool = False) -> Chosen:
         config = self.setting.config

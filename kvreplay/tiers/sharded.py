@@ -1,4 +1,4 @@
-"""One tier on several drives: each object lies whole on the one that its key's hash names."""
+"""One tier on several drives: each object lies whole on one, which its key names, or its id where there are no keys."""
 
 from __future__ import annotations
 
@@ -11,23 +11,33 @@ from typing import Any
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import NOWHERE, Drive, Holding, RingFiles
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.schema import OBJECTS
+from kvtrace.core.schema import OBJECTS, TRACE
 from kvtrace.core.tables import objects_path, open_table
 
 MAX_DRIVES = 255
-PLACEMENT = "by the object's key: blake2b of it, 8 bytes, little-endian, modulo the number of drives"
+BY_KEY = "by the object's key: blake2b of it, 8 bytes, little-endian, modulo the number of drives"
+BY_ID = (
+    "by the object's id, since no objects table gives keys: of N drives, N ids from a multiple q N on lie on N "
+    "different ones, in order from drive mixed(q) modulo N on (SplitMix64's mixing)"
+)
+
+
+def spread(trace: Path, drives: int) -> tuple[Any, str]:
+    """Return uint8 an object id, which of `drives` it lies on, and the rule: by key, or by id without objects table.
+
+    It follows from the trace alone, so that a later run, or `recover`, finds objects where they lie.
+    """
+    if objects_path(trace).is_file():
+        return drive_by_key(trace, drives), BY_KEY
+    return drive_by_id(_ids(trace), drives), BY_ID
 
 
 def drive_by_key(trace: Path, drives: int) -> Any:
-    """Return uint8 an object id: which of `drives` its key names; ConfigError if no table gives the keys."""
+    """Return uint8 an object id: which of `drives` its key in the objects table names."""
     import numpy as np
 
-    table = objects_path(trace)
-    if not table.is_file():
-        raise ConfigError(f"{table}: no such file; several drives share objects by their keys, which it gives")
     parts = [np.zeros(0, np.uint8)]
-    for batch in open_table(table, OBJECTS).batches(["key"]):
+    for batch in open_table(objects_path(trace), OBJECTS).batches(["key"]):
         keys = batch.column("key").to_pylist()
         parts.append(np.fromiter((_drive(key, drives) for key in keys), np.uint8, len(keys)))
     return np.concatenate(parts)
@@ -37,16 +47,47 @@ def _drive(key: str, drives: int) -> int:
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little") % drives
 
 
+def drive_by_id(ids: int, drives: int) -> Any:
+    """Return uint8 for each of the ids 0 to `ids`: which of `drives` it names (BY_ID).
+
+    Neighbours, which are often moved together, lie on different drives, each of which holds as many of them; the
+    mixing keeps ids at any fixed distance from falling on one drive.
+    """
+    import numpy as np
+
+    runs: Any = np.arange(-(-ids // drives), dtype=np.uint64)
+    first = (_mixed(runs) % np.uint64(drives)).astype(np.int64)
+    return ((first[:, None] + np.arange(drives)) % drives).astype(np.uint8).reshape(-1)[:ids]
+
+
+def _mixed(numbers: Any) -> Any:
+    """Return SplitMix64's output for each number (uint64) as its state before. Source: Steele, Lea, Flood 2014."""
+    import numpy as np
+
+    mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ mixed >> np.uint64(31)
+
+
+def _ids(trace: Path) -> int:
+    """Return one more than the highest object id in `trace`."""
+    import pyarrow.compute as pc
+
+    batches = open_table(trace, TRACE).batches(["object_id"])
+    return 1 + max((pc.max(batch.column("object_id")).as_py() for batch in batches if len(batch)), default=-1)
+
+
 class SeveralDrives:
     """A tier whose objects lie on `drives`, all of one kind."""
 
     is_simulated = False
 
-    def __init__(self, name: str, drives: Sequence[Any], drive_of: Any) -> None:
-        """Store the tier `name` on `drives`; `drive_of` says by object id on which."""
+    def __init__(self, name: str, drives: Sequence[Any], drive_of: Any, rule: str) -> None:
+        """Store the tier `name` on `drives`; `drive_of` says by object id on which, by `rule`."""
         self.name, self.target = name, ",".join(drive.target for drive in drives)
         self.alignment = max(drive.alignment for drive in drives)
-        self.drive_of = drive_of
+        self.drive_of, self.rule = drive_of, rule
         self._drives, self._of = drives, memoryview(drive_of)
         self.is_synced = drives[0].is_synced
 
@@ -122,7 +163,7 @@ class SeveralDrives:
         each = [drive.facts() for drive in self._drives]
         shared = {name: value if all(f[name] == value for f in each) else None for name, value in each[0].items()}
         drives = [{"target": drive.target, **facts} for drive, facts in zip(self._drives, each, strict=True)]
-        return shared | {"placement": PLACEMENT, "drives": drives}
+        return shared | {"placement": self.rule, "drives": drives}
 
     def close(self) -> None:
         """Give up all drives, whatever happens to one of them."""

@@ -147,6 +147,8 @@ class _Pass:
         """Rows on objects that another rank touched first, and their bytes."""
         self.rows_of, self.bytes_of = np.zeros(asked.ranks, np.int64), np.zeros(asked.ranks, np.int64)
         self.rows, self.last_ns, self.is_cut = 0, 0, False
+        self.requests = 0
+        """The highest request + 1."""
         self._moved = 0
 
     def batches(self) -> Iterator[tuple[dict[str, Any], Any]]:
@@ -185,6 +187,7 @@ class _Pass:
         else:
             wanted = np.full(len(objects), -2)
         self.own = _grown(self.own, int(objects.max()) + 1, "object_id")
+        self.requests = max(self.requests, int(requests.max()) + 1)
         self._of_request = _grown(self._of_request, int(requests.max()) + 1, "request_id")
         ranks = np.empty(len(objects), np.int16)
         stages = np.where(rows["stage"] < 0, -1, requests)
@@ -276,8 +279,9 @@ def _write(reader: Reader, path: Path, mine: Any, note: DealNote, rank: int, who
         "ranks": len(note.rows),
         "dealt_by": note.by,
         "rows": whole.rows,
-        # Repeats of all parts must begin together.
+        # Repeats of all parts begin together, and their requests are the same ones on all.
         "period_ns": whole.last_ns + max(1, whole.last_ns // max(1, whole.rows - 1)),
+        "requests": whole.requests,
     }
     meta = msgspec.structs.replace(
         meta,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from kvtrace.core.tables import open_table
 _COLUMNS = ("row", "op", "tier", "scheduled_ns", "submitted_ns", "completed_ns", "bytes", "outcome")
 _MIB = 1 << 20
 _OK = 0
-_NAMES = tuple(op.value for op in Op)
+NAMES = tuple(op.value for op in Op)
 
 
 @dataclass(slots=True)
@@ -65,21 +65,28 @@ def read_operations(parts: Sequence[PartRun], first: RunFile, *, is_exact: bool)
     names = [tier.name for tier in first.trace.metadata.tiers]
     found = RankOperations(is_exact)
     for part in parts:
-        if part.run is None or not (part.folder / OPS_FILE).is_file():
-            continue
-        late_ns = 0 if part.told is None or part.told.start_ns is None else part.told.start_ns - _start_ns(parts)
-        timed = {(f.tier, f.op) for f in part.run.summary.figures if f.latency.count}
-        for batch in open_table(part.folder / OPS_FILE, OPS).batches(_COLUMNS):
-            columns = {name: _numbers(batch.column(name)) for name in _COLUMNS}
-            _take(found, columns, part, timed, names, late_ns)
+        for rows in rows_of(part, _COLUMNS):
+            _take(found, rows, part, names, late_of(part, parts))
     return found
 
 
-def _start_ns(parts: Sequence[PartRun]) -> int:
-    return min((p.told.start_ns for p in parts if p.told is not None and p.told.start_ns is not None), default=0)
+def rows_of(part: PartRun, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the columns of a rank's operations as int64, in the trace's order; none if it left none."""
+    if part.run is None or not (part.folder / OPS_FILE).is_file():
+        return
+    for batch in open_table(part.folder / OPS_FILE, OPS).batches(columns):
+        yield {name: numbers(batch.column(name)) for name in columns}
 
 
-def _numbers(array: Any) -> Any:
+def late_of(part: PartRun, parts: Sequence[PartRun]) -> int:
+    """Return by how much the times of a rank, which count from its start, are to be moved to count from the first."""
+    starts = [p.told.start_ns for p in parts if p.told is not None and p.told.start_ns is not None]
+    own = None if part.told is None else part.told.start_ns
+    return 0 if own is None else own - min(starts)
+
+
+def numbers(array: Any) -> Any:
+    """Return a column as int64, enums by their codes, nulls as -1."""
     if hasattr(array, "indices"):
         array = array.indices
     return array.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
@@ -89,28 +96,29 @@ def _take(
     found: RankOperations,
     rows: dict[str, Any],
     part: PartRun,
-    timed: set[tuple[str, str]],
     names: Sequence[str],
     late_ns: int,
 ) -> None:
     is_open = bool((rows["scheduled_ns"] >= 0).any())
-    sent = (rows["submitted_ns"] >= 0) & _is_measured(part, rows, is_open=is_open)
+    sent = (rows["submitted_ns"] >= 0) & is_measured(part, rows)
     _add(found.of("", ""), rows, np.flatnonzero(sent), late_ns, is_open=is_open, is_timed=True, is_kept=False)
-    for code in np.unique(rows["tier"] * len(_NAMES) + rows["op"]).tolist():
-        tier, op = names[code // len(_NAMES)], _NAMES[code % len(_NAMES)]
-        here = np.flatnonzero(sent & (rows["tier"] * len(_NAMES) + rows["op"] == code))
+    for code in np.unique(rows["tier"] * len(NAMES) + rows["op"]).tolist():
+        tier, op = names[code // len(NAMES)], NAMES[code % len(NAMES)]
+        here = np.flatnonzero(sent & (rows["tier"] * len(NAMES) + rows["op"] == code))
         if len(here):
-            is_timed = (tier, op) in timed
+            is_timed = (tier, op) in part.timed
             _add(found.of(tier, op), rows, here, late_ns, is_open=is_open, is_timed=is_timed, is_kept=found.is_exact)
 
 
-def _is_measured(part: PartRun, rows: dict[str, Any], *, is_open: bool) -> Any:
-    warmup = part.warmup
+def is_measured(part: PartRun, rows: dict[str, Any]) -> Any:
+    """Return bool a row: whether the warm-up of its rank leaves it in."""
+    warmup, due_ns = part.warmup, rows["scheduled_ns"]
     if warmup is None:
-        return True
+        return np.ones(len(due_ns), bool)
     if warmup.rows is not None:
         return rows["row"] >= warmup.rows
-    return rows["scheduled_ns" if is_open else "submitted_ns"] >= (warmup.time_ns or 0)
+    started = due_ns if (due_ns >= 0).any() else rows["submitted_ns"]
+    return (started >= (warmup.time_ns or 0)) | (started < 0)
 
 
 def _add(

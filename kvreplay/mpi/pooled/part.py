@@ -42,6 +42,12 @@ class PartRun:
         return None if self.run is None else parse_warmup(self.run.config.get("warmup"))
 
     @property
+    def timed(self) -> set[tuple[str, str]]:
+        """Tiers and kinds of operations that have times: measured ones, or a model's."""
+        figures = [] if self.run is None else self.run.summary.figures
+        return {(f.tier, f.op) for f in figures if f.latency.count}
+
+    @property
     def bytes(self) -> int:
         """What it read and wrote, on tiers where bytes move."""
         figures = [] if self.run is None else self.run.summary.figures

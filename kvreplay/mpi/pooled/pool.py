@@ -13,18 +13,21 @@ from typing import Any
 import msgspec
 
 from kvreplay.mpi.pooled import notes
+from kvreplay.mpi.pooled.checkpoints import pooled_checkpoints
 from kvreplay.mpi.pooled.figures import pooled_figures, pooled_pace
 from kvreplay.mpi.pooled.files import RANK_FILE, Ordered, find_told, read_ordered
-from kvreplay.mpi.pooled.operations import read_operations
+from kvreplay.mpi.pooled.operations import late_of, read_operations
 from kvreplay.mpi.pooled.part import PartRun
+from kvreplay.mpi.pooled.requests import pooled_requests
 from kvreplay.mpi.pooled.verdict import pooled_verdict, straggler
 from kvreplay.result.journal import is_unrecovered
+from kvreplay.result.mlperf import mlperf_figures
 from kvreplay.run.finished import Interrupted
 from kvreplay.run.recover import recover
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost
-from kvtrace.core.run.figures import Summary
+from kvtrace.core.run.figures import Mlperf, RequestFigures, Summary, WarmupFacts
 from kvtrace.core.run.ranks import RANK_FOLDER, RanksNote
 from kvtrace.core.run.run_file import DeviceIo, Populated, RunFile, TraceNote, WindowNote, find_run, write_run
 from kvtrace.core.run.verification import Verification
@@ -99,9 +102,12 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
         pace=pace,
         in_flight_mean=total([run.summary.in_flight_mean for run in runs]),
         skipped_rows=notes.added([run.summary.skipped_rows for run in runs]),
+        warmup=_warmup(order, parts),
         absent_deletes=sum(run.summary.absent_deletes for run in runs),
         definitions=first.summary.definitions | notes.DEFINITIONS,
     )
+    trace, window = _trace(order, first), _window(order, parts, runs)
+    requests = pooled_requests(parts, order.config.criteria)
     status, reason = _status(parts, because)
     config = msgspec.to_builtins(order.config)
     deal = next((part.told.deal for part in parts if part.told is not None), None)
@@ -115,17 +121,22 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
         status=status,
         reason=reason,
         host=first.host,
-        trace=_trace(order, first),
+        trace=trace,
         tiers={n: facts | {"target": order.config.tiers.get(n)} for n, facts in first.tiers.items()},
         pacing=first.pacing,
         engine=first.engine,
-        window=_window(order, parts, runs),
+        window=window,
         populated=_populated(runs),
         prepared=max((r.prepared for r in runs if r.prepared), key=lambda p: p.total_ns, default=None),
         data=first.data,
         verification=_verification(runs),
         device_io=device_io,
         notes=notes.of(order, parts, deal),
+        requests=requests,
+        mlperf=None if requests is None else _mlperf(order, trace, window, first, summary, requests),
+        checkpoints=pooled_checkpoints(
+            parts, [tier.name for tier in trace.metadata.tiers], summary.wall_ns, is_exact=found.is_exact
+        ),
         ranks=RanksNote(
             count=order.count,
             library=order.library,
@@ -137,6 +148,33 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
             combined=notes.combined(parts),
         ),
         summary=summary,
+    )
+
+
+def _mlperf(
+    order: Ordered, trace: TraceNote, window: WindowNote, first: RunFile, summary: Summary, requests: RequestFigures
+) -> Mlperf:
+    """Return MLPerf's figures and criteria of the figures pooled."""
+    simulated = {figures.tier for figures in summary.figures if figures.is_simulated}
+    targets = {name: str(facts.get("target")) for name, facts in first.tiers.items() if name not in simulated}
+    return mlperf_figures(
+        trace.metadata, targets, summary, order.config.criteria, requests, is_whole_trace=bool(window.is_whole_trace)
+    )
+
+
+def _warmup(order: Ordered, parts: Sequence[PartRun]) -> WarmupFacts | None:
+    """Return what the figures of all ranks leave out."""
+    if order.config.warmup is None:
+        return None
+    found = [(part, part.run.summary.warmup) for part in parts if part.run is not None]
+    begun = [
+        late_of(part, parts) + at for part, of in found if (at := 0 if of is None else of.measured_from_ns) is not None
+    ]
+    return WarmupFacts(
+        asked=order.config.warmup,
+        operations=sum(of.operations for _, of in found if of is not None),
+        first_measured_row=None,
+        measured_from_ns=min(begun, default=None),
     )
 
 
@@ -178,13 +216,16 @@ def _trace(order: Ordered, first: RunFile) -> TraceNote:
 
 
 def _window(order: Ordered, parts: Sequence[PartRun], runs: Sequence[RunFile]) -> WindowNote:
+    rows, once = sum(run.window.rows for run in runs), total([run.window.rows_once for run in runs])
     return WindowNote(
-        rows=sum(run.window.rows for run in runs),
+        rows=rows,
         is_whole_trace=all(part.told is None or part.told.is_whole for part in parts) and len(runs) == order.count,
         span_ns=max((run.window.span_ns or 0 for run in runs), default=0),
         planned_rows=sum(run.window.planned_rows or 0 for run in runs),
         limit=order.config.limit,
         runtime_ns=runs[0].window.runtime_ns,
+        rows_once=once,
+        repeats=rows / once if once else None,
         peak_bytes=notes.added([run.window.peak_bytes or {} for run in runs]),
     )
 

@@ -26,6 +26,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """save or restore."""
     request_id: int | None
     """Its request in the trace; null if the trace gives it none."""
+    ts_ns: int | None = None
+    """When it begins in the trace; null in runs of earlier versions."""
     scheduled_ns: int | None
     """When it was due, from the start of the run; null in a closed loop."""
     submitted_ns: int | None

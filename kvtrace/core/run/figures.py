@@ -120,7 +120,7 @@ class WarmupFacts(msgspec.Struct, frozen=True, kw_only=True):
     operations: int
     """Completed in the warm-up, kept in ops.parquet, in no figure."""
     first_measured_row: int | None
-    """Of the trace; null if the warm-up was all."""
+    """Of the trace; null if the warm-up was all, and of several ranks, whose rows are numbered by part."""
     measured_from_ns: int | None
     """Since the run's start: the first submission that counts; null if none does."""
 

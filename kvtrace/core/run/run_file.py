@@ -67,6 +67,8 @@ class EngineNote(msgspec.Struct, frozen=True, kw_only=True):
     """What buffers may take: they are touched as more are in flight, in an open loop whose depth is the default."""
     buffer_used_bytes: int | None = None
     """What was in use of it at once, at most."""
+    buffer_small_page_bytes: int | None = None
+    """Of the buffers, what lies on small pages: an I/O from there may reach the device in parts."""
     plan_bytes: int | None = None
 
 

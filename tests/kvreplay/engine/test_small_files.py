@@ -92,7 +92,7 @@ def test_files_lie_where_they_are_looked_for(tmp_path: Path, layout: FileLayout,
     tiers = [opened(tmp_path / name, layout) for name in "ab"]
     objects = [*range(40), 999, 77_777]
     drive_of = np.array([(i // 3) % 2 for i in range(77_778)], np.uint8)
-    both = SeveralDirectories("nvme", tiers, drive_of)
+    both = SeveralDirectories("nvme", tiers, drive_of, "by hand")
     try:
         rows = [(WRITE, obj, 4096 + 4096 * (obj % 3)) for obj in objects] + [(READ, obj, 4096) for obj in objects]
         driven, record = drive(both, [*rows, (DELETE, 999, 4096)], depth)

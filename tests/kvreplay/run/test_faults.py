@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +29,12 @@ from kvreplay.run.recover import recover
 from kvreplay.run.run import replay
 from kvreplay.run.trials import Trials
 from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.sharded import drive_by_id
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, PartialRunFile, RunBegun, Running, read_run
 from kvtrace.core.schema import OPS
-from kvtrace.core.tables import read_table
+from kvtrace.core.tables import objects_path, read_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,9 +54,11 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def start(tmp_path: Path, target: Path, name: str = "run") -> subprocess.Popen[str]:
+def start(tmp_path: Path, target: object, name: str = "run", *, has_keys: bool = True) -> subprocess.Popen[str]:
     """Start a replay that writes an object every 10 ms for minutes."""
     trace = write_trace(tmp_path / "t.parquet", [row("write", i, ts=i * 10**7) for i in range(ROWS)])
+    if not has_keys:
+        objects_path(trace).unlink()
     return subprocess.Popen(
         [
             sys.executable,
@@ -130,6 +134,23 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
     assert sorted(p.name for p in output.iterdir()) == ["ops.parquet", "requests.parquet", "run.json", "series.parquet"]
     with pytest.raises(ConfigError, match="nothing to recover"):
         recover(output)
+
+
+def test_what_was_killed_on_several_drives_is_recovered_by_the_rule_it_ran_by(tmp_path: Path) -> None:
+    drives = [tmp_path / "a", tmp_path / "b"]
+    for drive in drives:
+        drive.mkdir()
+    process = start(tmp_path, f"{drives[0]},{drives[1]}", has_keys=False)
+    output = kill_with_rows(tmp_path, process)
+    keys = objects_path(write_trace(tmp_path / "t.parquet", [row("write", i, ts=i * 10**7) for i in range(ROWS)]))
+    with pytest.raises(ConfigError, match="not there when it ran; it says on which drive objects lay"):
+        recover(output)
+    keys.unlink()
+    found = recover(output).summary
+    ops = [o for o in read_table(output / "ops.parquet", OPS).to_pylist() if o["outcome"] == "ok"]
+    drive_of = drive_by_id(ROWS, 2)
+    by_id = Counter(f"nvme:{drives[drive_of[o['object_id']]]}" for o in ops)
+    assert {f.tier: f.operations for f in found.drives} == by_id
 
 
 def record_of(outcomes: list[int]) -> Record:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import write_trace
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvreplay.config.config import Config
 from kvreplay.engine import ring
@@ -14,7 +16,7 @@ from kvreplay.run.finished import FinishedRun
 from kvreplay.run.run import replay
 from kvreplay.tiers.claims import MARKER, SCRATCH, claim, release
 from kvreplay.tiers.layout import FileLayout, mixed, path_function
-from kvreplay.tiers.sharded import drive_by_key
+from kvreplay.tiers.sharded import BY_ID, BY_KEY, drive_by_id, drive_by_key, spread
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.schema import OPS, SERIES
 from kvtrace.core.tables import objects_path, read_table
@@ -43,8 +45,10 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def run(tmp_path: Path, rows: list[Any], target: str, **options: Any) -> FinishedRun:
+def run(tmp_path: Path, rows: list[Any], target: str, *, has_keys: bool = True, **options: Any) -> FinishedRun:
     trace = write_trace(tmp_path / "t.parquet", rows)
+    if not has_keys:
+        objects_path(trace).unlink()
     config = Config(tiers={"nvme": target}, io_bytes=IO, is_buffered=True, **options)
     return replay(config, trace, tmp_path / "run", [], is_forced=True)
 
@@ -63,18 +67,49 @@ def test_a_drive_follows_from_the_key_alone(tmp_path: Path) -> None:
     assert set(drive_by_key(trace, 1).tolist()) == {0}
 
 
+@given(ids=st.integers(0, 3000), drives=st.integers(1, 40), start=st.integers(0, 2000))
+def test_without_keys_neighbours_lie_on_different_drives_which_hold_as_many(ids: int, drives: int, start: int) -> None:
+    found = drive_by_id(ids, drives).tolist()
+    assert len(found) == ids
+    assert all(sorted(found[at : at + drives]) == list(range(drives)) for at in range(0, ids - drives + 1, drives))
+    counts = Counter(found[start:])
+    assert max(counts.values(), default=0) - min((counts[d] for d in range(drives)), default=0) <= 2
+    # A longer trace adds objects, and moves none.
+    assert drive_by_id(ids + start, drives)[:ids].tolist() == found
+
+
+@given(drives=st.integers(2, 16), stride=st.integers(1, 100))
+def test_without_keys_no_fixed_distance_falls_on_one_drive(drives: int, stride: int) -> None:
+    found = Counter(drive_by_id(2000 * stride, drives)[::stride].tolist())
+    even, spread_of = 2000 / drives, 6 * (2000 / drives) ** 0.5
+    assert all(abs(found[drive] - even) < spread_of for drive in range(drives))
+
+
+def test_a_drive_follows_from_the_id_where_there_are_no_keys(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.csv.zst", [row("write", i) for i in (0, 4, 2)])
+    assert spread(trace, 2)[1] == BY_KEY
+    objects_path(trace).unlink()
+    # SplitMix64 of 0, 1, 2 is 0xe220a8397b1dcdaf, 0x910a2dec89025cc1, 0x975835de1c9756ce (Vigna's splitmix64.c).
+    drive_of, rule = spread(trace, 2)
+    assert (drive_of.tolist(), rule) == ([1, 0, 1, 0, 0], BY_ID)
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
 @pytest.mark.parametrize("suffix", ["", ".dat"])
-def test_a_tier_on_several_drives(tmp_path: Path, engine: str, suffix: str) -> None:
+def test_a_tier_on_several_drives(tmp_path: Path, engine: str, suffix: str, *, has_keys: bool) -> None:
     drives = directories(tmp_path, 3) if not suffix else [tmp_path / f"drive{i}.dat" for i in range(3)]
-    outcome = run(tmp_path, ROWS, ",".join(map(str, drives)), engine=engine, is_verified=True)
+    target = ",".join(map(str, drives))
+    outcome = run(tmp_path, ROWS, target, engine=engine, is_verified=True, has_keys=has_keys)
+    drive_of = drive_by_key(tmp_path / "t.parquet", 3) if has_keys else drive_by_id(40, 3)
     assert outcome.error is None
     assert outcome.verification is not None
     assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
     names = [f"nvme:{d}" for d in drives]
-    expected = Counter((names[drive_by_key(tmp_path / "t.parquet", 3)[r[4]]], r[1]) for r in ROWS)
+    expected = Counter((names[drive_of[r[4]]], r[1]) for r in ROWS)
     assert {(f.tier, f.op): f.operations for f in outcome.summary.drives} == expected
     assert {f.op: f.operations for f in outcome.summary.figures} == {"read": 40, "write": 39, "delete": 13}
     facts = outcome.run.tiers["nvme"]
+    assert facts["placement"] == (BY_KEY if has_keys else BY_ID)
     assert [d["target"] for d in facts["drives"]] == [str(d) for d in drives]
     assert all(d["filesystem"] for d in facts["drives"])
     assert list(outcome.run.device_io) == list(outcome.run.smart) == names
@@ -85,7 +120,7 @@ def test_a_tier_on_several_drives(tmp_path: Path, engine: str, suffix: str) -> N
     by_drive: Counter[int] = Counter()
     for r in series:
         by_drive[r["drive"]] += r["operations"]
-    assert by_drive == Counter(drive_by_key(tmp_path / "t.parquet", 3)[r[4]] for r in ROWS)
+    assert by_drive == Counter(drive_of[r[4]] for r in ROWS)
     assert not suffix or not any(d.exists() for d in drives)
     assert suffix or all(list(d.iterdir()) == [] for d in drives)
 
@@ -132,15 +167,9 @@ def test_drives_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             run(tmp_path, ROWS, target)
-    trace = write_trace(tmp_path / "t.parquet", ROWS)
-    objects_path(trace).unlink()
-    config = Config(tiers={"nvme": f"{a},{b}"}, is_buffered=True)
-    with pytest.raises(ConfigError, match="several drives share objects by their keys"):
-        replay(config, trace, tmp_path / "run", [])
     # The table that the test writes has a row an object, so object 99 is beyond it.
-    write_trace(tmp_path / "t.parquet", [*ROWS, row("write", 99)])
     with pytest.raises(TraceError, match="object 99 is not in the objects table"):
-        replay(config, trace, tmp_path / "run", [])
+        run(tmp_path, [*ROWS, row("write", 99)], f"{a},{b}")
 
 
 def test_layouts_name_files_as_engines_do() -> None:
