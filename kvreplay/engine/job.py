@@ -34,6 +34,13 @@ class Record:
     """When the last operation it had to wait for completed; None in a closed loop."""
     retries: dict[int, int] = field(default_factory=dict)
     """By row: the requests that an object store refused or failed and that were sent again, where any were."""
+    _begun: list[int] = field(default_factory=list)
+    """One number: how many rows have a place in the arrays by now; none if all have."""
+
+    @property
+    def begun(self) -> int:
+        """How many rows are there by now."""
+        return self._begun[0] if self._begun else len(self.outcome)
 
     @classmethod
     def empty(cls, rows: int, *, is_open_loop: bool, laid: int | None = None) -> Record:
@@ -47,6 +54,14 @@ class Record:
         """Note of the rows from `first` to before `last` that nothing was done."""
         self.submitted_ns[first:last] = self.completed_ns[first:last] = NOT_DONE
         self.outcome[first:last] = SKIPPED
+        self._begun[:] = [last]
+
+    def part(self, first: int, last: int) -> Record:
+        """Return the rows from `first` to before `last`, in the same memory."""
+        submitted, completed, outcome = (of[first:last] for of in (self.submitted_ns, self.completed_ns, self.outcome))
+        ready = None if self.ready_ns is None else self.ready_ns[first:last]
+        retries = {row - first: count for row, count in [*self.retries.items()] if first <= row < last}
+        return Record(submitted, completed, outcome, ready, retries)
 
     def columns(self) -> list[Any]:
         """Return the arrays."""
@@ -121,15 +136,15 @@ class Failure:
     """An operation that failed."""
 
     row: int
-    """Index into the plan."""
+    """Of the trace."""
     message: str
     is_corrupt: bool = False
     """Whether a read brought what was not written; that stops no run."""
 
     @classmethod
-    def of(cls, flight: Flight, object_id: int, outcome: int, message: str) -> Self:
-        """Say what became of `flight`, which works on the object `object_id`."""
-        return cls(flight.row, f"{_NAMES[flight.op]} of object {object_id}: {message}", outcome == CORRUPT)
+    def of(cls, flight: Flight, row: int, object_id: int, outcome: int, message: str) -> Self:
+        """Say what became of `flight`, which is the trace's `row` and works on the object `object_id`."""
+        return cls(row, f"{_NAMES[flight.op]} of object {object_id}: {message}", outcome == CORRUPT)
 
     @classmethod
     def first(cls, known: Failure | None, found: Failure) -> Failure:

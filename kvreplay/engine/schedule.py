@@ -133,19 +133,17 @@ class Schedule:
         self._address = tables.address
         self._flights: dict[int, Flight] = {}
 
-    def _take_rows(
-        self, plan: Plan, links: Sequence[Any], due_ns: Any, ready_ns: Any, slider: Slider | None
-    ) -> None:
+    def _take_rows(self, plan: Plan, links: Sequence[Any], due_ns: Any, ready_ns: Any, slider: Slider | None) -> None:
         """Let compiled code see the rows of `plan` and what they wait for, and have heaps for them."""
         tables, job = self.tables, self._job
         for name in ("op", "tier", "object_id", "offset", "length", "version"):
             setattr(job, name, tables.at(np.ascontiguousarray(getattr(plan, name))))
-        for name, column in (
+        for name, values in (
             ("due", due_ns),
             ("bulk", None if plan.bulk is None else plan.bulk.view(np.int8)),
             ("stream", self._streams),
         ):
-            setattr(job, name, 0 if column is None else tables.at(np.ascontiguousarray(column)))
+            setattr(job, name, 0 if values is None else tables.at(np.ascontiguousarray(values)))
         job.ready_ns = 0 if ready_ns is None else tables.at(ready_ns)
         unmet, prepared = column(self.rows, np.int8), column(self.rows, np.int32)
         job.unmet, job.prepared = tables.at(unmet), tables.at(prepared)

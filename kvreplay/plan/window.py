@@ -54,6 +54,12 @@ class TraceWindow:
         """Return when rows are due (int64, as far as they are laid); None if at once."""
         return pacer.due_ns(self.plan.ts_ns) if self.loader is None else self.loader.paced(pacer)
 
+    def laid_by(self) -> Loader:
+        """Return what lays the rows of the plan."""
+        if self.loader is None:
+            raise ValueError("rows that were recorded are all there")
+        return self.loader
+
     def counted(self) -> Facts:
         """Return what is known of all rows."""
         if self.facts is None:

@@ -22,7 +22,7 @@ class Behind(Structure):
     """How far the rows behind have come, and the tables that link them with those ahead."""
 
     state = record(_BEHIND)
-    """All rows before `low` have ended, those before `given` are forgotten; groups that are free, a list by follower."""
+    """All rows before `low` have ended, those before `given` are forgotten; the first group that is free."""
     requests, objects = table(LINK), table(OBJECT)
     stage_number, object_number = table("i4"), table("i4")
     stage_ended, object_ended = table("i4"), table("i4")

@@ -36,12 +36,16 @@ class Slider:
         If rows are to be kept, none is forgotten, and `hand` takes them all at the end.
         """
         self._loader, self._record, self._hand, self._is_kept = loader, record, hand, is_kept
-        self._room = loader.rows if is_kept else WINDOW_ROWS
+        self._room = loader.rows + BATCH_ROWS if is_kept else WINDOW_ROWS
         self.loaded = np.array([loader.laid])
         """One number, which compiled code sees: how many rows are there."""
         self._behind = Behind(
             **{name: getattr(loader.laying, name) for name in ("requests", "objects")},
-            **{f"{kind}_{name}": getattr(loader.laying, f"{kind}_{name}") for kind in _KINDS for name in ("number", "ended")},
+            **{
+                f"{kind}_{name}": getattr(loader.laying, f"{kind}_{name}")
+                for kind in _KINDS
+                for name in ("number", "ended")
+            },
         )
         self._behind.state["free_group"] = -1
         self._columns: list[Any] = []
@@ -147,6 +151,10 @@ class Slider:
             self._thread = None
         if self._error is not None:
             raise self._error
+
+    def ended_by(self, interrupted: Callable[[], str | None]) -> Callable[[], str | None]:
+        """Return what names the reason to stop: that of `interrupted`, or that no more rows will come."""
+        return lambda: interrupted() or (None if self._error is None else "the trace")
 
     def finish(self, rows: int) -> None:
         """Hand on the rows that were not yet, up to `rows`, of which nothing more will be done."""
