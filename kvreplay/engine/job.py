@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from kvreplay.data.buffers import Arena
-from kvreplay.plan.column import column
+from kvreplay.plan.held.column import column
 from kvreplay.plan.plan import Plan
 from kvreplay.tiers.tier import Tier
 

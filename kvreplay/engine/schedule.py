@@ -20,7 +20,7 @@ from kvreplay.engine import order, ready
 from kvreplay.engine.job import Flight, Job
 from kvreplay.engine.sliding.slider import Slider
 from kvreplay.engine.tables import ANSWER, CHAIN, FILL, FLIGHT, GROUP, MOST_FLIGHTS, NONE, Tables
-from kvreplay.plan.column import column
+from kvreplay.plan.held.column import column
 from kvreplay.plan.plan import Plan
 from kvreplay.tiers.placement.hints import placing
 from kvreplay.tiers.tier import on_ring

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from kvreplay.plan.held.living import DELETE, READ, WRITE
 from kvreplay.plan.intake import Columns
-from kvreplay.plan.living import DELETE, READ, WRITE
 from kvtrace.core.compiled import inner, njit
 from kvtrace.core.schema import TRACE, Phase, enum_code
 from kvtrace.core.structures import Structure, record, table

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from kvreplay.plan.chains import IS_BULK
-from kvreplay.plan.column import column
+from kvreplay.plan.held.column import column
+from kvreplay.plan.held.numbering import Numbering
 from kvreplay.plan.intake import Columns
-from kvreplay.plan.numbering import Numbering
 from kvtrace.core.compiled import njit
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import Op

@@ -10,10 +10,10 @@ import numpy as np
 
 from kvreplay.plan.ahead import ahead
 from kvreplay.plan.chains import IS_BULK, IS_COPY, LINK, NO_CHAIN, OBJECT, Laying, lay
-from kvreplay.plan.column import column, let_go, table
 from kvreplay.plan.facts import Facts
+from kvreplay.plan.held.column import column, let_go, table
+from kvreplay.plan.held.numbering import Numbering
 from kvreplay.plan.intake import Intake
-from kvreplay.plan.numbering import Numbering
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.plan import LAID_COLUMNS, Plan
 from kvtrace.core.compiled import compile_announced

@@ -15,8 +15,8 @@ import numpy as np
 
 from kvreplay.plan.chains import IS_BULK, IS_COPY, LINK, OBJECT, Laying, lay
 from kvreplay.plan.facts import Counter
+from kvreplay.plan.held.numbering import Numbering
 from kvreplay.plan.intake import Columns
-from kvreplay.plan.numbering import Numbering
 from kvreplay.plan.residency import Residency
 from kvtrace.core.compiled import compile_announced
 from kvtrace.core.errors import ConfigError

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvreplay.plan.ahead import ahead
+from kvreplay.plan.copies import joined
 from kvreplay.plan.facts import Counter, Facts
+from kvreplay.plan.held.numbering import Numbering
 from kvreplay.plan.intake import Intake
 from kvreplay.plan.loader import MOST_ROWS, WINDOW_ROWS, Loader
-from kvreplay.plan.numbering import Numbering
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.plan import Plan
 from kvreplay.plan.repeat import Repeated
@@ -142,7 +143,7 @@ def compile_window(
         residency = follower.result(passes.again)
     facts = counter.result()
     if residency.lost_read is not None:
-        _refuse_lost(passes, residency.lost_read)
+        _refuse_lost(passes, residency.lost_read, intake.rows)
     if facts.rows > MOST_ROWS:
         raise ConfigError(f"{path}: {facts.rows:,} rows to replay, of {MOST_ROWS:,} at most; replay less with --limit")
     picked = passes.intake()
@@ -171,13 +172,20 @@ def compile_window(
     )
 
 
-def _refuse_lost(passes: _Passes, lost: int) -> None:
-    """Raise TraceError for the row that is the one numbered `lost` of those that are looked at."""
+def _refuse_lost(passes: _Passes, lost: int, window_rows: int) -> None:
+    """Raise TraceError for the row that is the one numbered `lost` of those looked at, of so many of the trace."""
     for rows in passes.again():
         if lost < len(rows["row"]):
+            index, reader = int(rows["tier"][lost]), passes.reader
+            why = "run kvtrace validate on this trace"
+            if several := joined(reader, [index], window_rows).get(index):
+                why = (
+                    f"{reader.meta.tiers[index].name} is each node's own, and one place cannot stand for those of "
+                    f"{several}: give each node a rank, mpirun -n {several} kvreplay run --mpi --deal node"
+                )
             raise TraceError(
                 f"reads object {rows['object_id'][lost]} after it was deleted from its tier, bytes that nothing wrote "
-                "since; run kvtrace validate on this trace",
+                f"since; {why}",
                 path=passes.path,
                 row=int(rows["row"][lost]),
             )

@@ -234,6 +234,11 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
         rest = "" if summary.warmup.first_measured_row is not None else "; NOTHING was measured after it"
         notes.append(f"no figure counts the {left}{rest}")
     notes += [
+        f"tier {name} is each node's own: the {count} nodes' copies of an object are one here, where the first delete "
+        f"ends it; mpirun -n {count} kvreplay run --mpi --deal node keeps them apart"
+        for name, count in setting.joined
+    ]
+    notes += [
         f"tier {name}: the trace's streams of writes were NOT passed on: it takes none" for name in setting.unplaced
     ]
     notes += _storage_notes(begun, {f.tier for f in summary.figures if f.op == Op.DELETE})

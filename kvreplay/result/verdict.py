@@ -18,6 +18,8 @@ from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.run.verdict import Evidence, LimitCause, RunVerdict, TierRate
 from kvtrace.core.units import NS_PER_S, format_duration, format_rate, format_rate_of
 
+OBJECT_ENGINE = "s3dlio"
+"""The engine of operations that are requests to an object store."""
 SINGLE = 0.9
 """Of a tier's bytes: moved by operations of one I/O, so that operations in flight are places of the queue."""
 
@@ -60,7 +62,7 @@ def verdict(
         )
     rate = next((r for r in rates if tier is not None and r.tier == tier.name), None)
     return RunVerdict(
-        sentence=_sentence(rate, judged, cause, reason, is_open=is_open, queue_depth=queue_depth, because=because),
+        sentence=_sentence(rate, judged, cause, reason, evidence, is_open=is_open, because=because),
         has_reached=has_reached,
         tier=None if tier is None else tier.name,
         cause=cause,
@@ -136,7 +138,12 @@ def _evidence(
         if driven.copying_ns is not None and driven.copy_threads:
             known["copy_busy_share"] = min(1.0, driven.copying_ns / driven.wall_ns / driven.copy_threads)
     known.pop("device_ns", None)
-    return Evidence(queue_depth=queue_depth, **known)
+    return Evidence(queue_depth=queue_depth, storage=storage_of(None if tier is None else tier.engine), **known)
+
+
+def storage_of(engine: str | None) -> str:
+    """Return what a tier whose operations go by `engine` lies on, in words."""
+    return "object store" if engine == OBJECT_ENGINE else "drive"
 
 
 def _levels(plan: Plan, record: Record, tier: Tier, rows: Any, io_bytes: int) -> dict[str, Any]:
@@ -170,15 +177,19 @@ def _sentence(
     judged: Pace | None,
     cause: LimitCause | None,
     reason: str | None,
+    evidence: Evidence,
     *,
     is_open: bool,
-    queue_depth: int,
     because: str,
 ) -> str:
     if rate is None:
         return f"{'open loop' if is_open else 'closed loop'}: nothing completed"
-    model = " (SIMULATED)" if rate.is_simulated else ""
-    held = "" if reason is None else f": {limit_of(cause, rate, f'{queue_depth} ({because})')} ({reason})"
+    model, queue_depth = " (SIMULATED)" if rate.is_simulated else "", evidence.queue_depth
+    held = (
+        ""
+        if reason is None
+        else f": {limit_of(cause, rate, f'{queue_depth} ({because})', evidence.storage)} ({reason})"
+    )
     if not is_open or judged is None:
         reached = reached_of(rate)
         return f"{rate.tier}{model} reached {reached} at queue depth {queue_depth}{held}"
@@ -192,12 +203,12 @@ def _sentence(
     return f"FELL BEHIND: {rate.tier}{model} sustained {_of_asked(rate)} asked{held}; {slipped}{late}, {ours}"
 
 
-def limit_of(cause: LimitCause | None, rate: TierRate, limit: str) -> str:
-    """Return what held a run back in a few words; `limit` is that of the queue."""
+def limit_of(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -> str:
+    """Return what held a run back in a few words; `limit` is that of the queue, `storage` what the tier lies on."""
     if cause is None:
         return "what held it back is unclear"
     if cause is LimitCause.DRIVE:
-        return "the tier's model is the limit" if rate.is_simulated else "the drive is the limit"
+        return "the tier's model is the limit" if rate.is_simulated else f"the {storage} is the limit"
     if cause is LimitCause.QUEUE_LIMIT:
         return f"the queue limit of {limit} held it back"
     if cause in (LimitCause.DEPENDENCIES, LimitCause.COPY_THREADS):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kvtrace.requests.requests import Requests
     from kvtrace.sim.presets.preset import Preset
     from kvtrace.sim.simulation import Load, Simulation
+    from kvtrace.users.workload import Workload
 
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
 """Defaults where the preset has none."""
@@ -111,6 +112,17 @@ class FleetArguments:
     def over(self, stack: StackArguments) -> StackArguments:
         """Return `stack` with these settings before its own."""
         return replace(stack, settings=[*self.settings(), *(stack.settings or ())])
+
+
+EventOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--event",
+        metavar="TIME:EVENT",
+        help="Something happens: node-lost:N or node-joined:N, rack-lost:R or rack-joined:R, drive-replaced:N[:TIER], "
+        "store-unreachable:DURATION, rolling-restart:DURATION[:NODES]; such as 300s:node-lost:7. May be repeated.",
+    ),
+]
 
 
 EnduranceOption = Annotated[
@@ -207,15 +219,18 @@ def prepare(
     turns: str | None,
     gpu: str | None = None,
     read: Callable[[SourceArguments, Path, int, int | None], Requests] = SourceArguments.read,
+    events: Sequence[str] = (),
 ) -> Scenario:
     """Return the simulation that was asked for.
 
-    `gpu` is what computes if neither `stack` nor its settings say; `read` reads the file.
+    `gpu` is what computes if neither `stack` nor its settings say; `read` reads the file; `events` are
+    as --event has them.
     """
     from kvtrace.model import serving
     from kvtrace.model.catalogue import find_model
     from kvtrace.model.logged import logged_model
     from kvtrace.requests.turns.follow import Turns, choose
+    from kvtrace.sim.fleet.incidents import parse_all
     from kvtrace.sim.presets.preset import load_preset
     from kvtrace.sim.simulation import FOREVER_NS, Load
 
@@ -239,12 +254,14 @@ def prepare(
     waits = None
     if asked is not None:
         asked, waits = choose(asked, None if turns is None else member(Turns, turns, "--turns"))
-    requests = asked if file else _open_loop(users, run, source, until_ns, shape.max_context_tokens)
+    workload = preset.workload
+    _check_users(workload, file, file or users.open_loop(source))
+    requests = asked if file else _open_loop(users, run, source, until_ns, shape.max_context_tokens, workload)
     count = users.users or preset.load.users or USERS
-    if preset.workload.overlap:
+    if workload.overlap:
         if requests is not None:
             raise ConfigError("workload.overlap is of synthetic users at their own pace: leave it, or FILE or the rate")
-        requests = _overlapping(count, until_ns, shape.max_context_tokens, run, preset.decode_ns_per_token)
+        requests = _overlapping(count, until_ns, shape.max_context_tokens, run, preset)
     load = Load(
         requests=requests,
         users=0 if requests is not None else count,
@@ -252,8 +269,9 @@ def prepare(
         until_ns=FOREVER_NS if until_ns is None else until_ns,
         max_requests=run.max_requests or FOREVER_NS,
         waits=waits,
+        incidents=parse_all(events, until_ns),
     )
-    config = {
+    config: dict[str, Any] = {
         "preset": stack.preset,
         "model": model,
         "kv_dtype": stack.kv_dtype,
@@ -267,7 +285,20 @@ def prepare(
     }
     if waits is not None:
         config["turns"] = str(Turns.FOLLOW)
+    if events:
+        config["events"] = list(events)
     return Scenario(preset, shape, load, run.tensor_parallel, config)
+
+
+def _check_users(workload: Workload, file: Path | None, without: Path | str | None) -> None:
+    """Refuse knobs of synthetic users where there are none; `without` is what has users who wait for no answer."""
+    if workload.user_kind is not None and file:
+        raise ConfigError(f"workload.user_kind={workload.user_kind} is of synthetic users: leave it, or {file}, out")
+    if workload.think_time is not None and without:
+        raise ConfigError(
+            f"workload.think_time={workload.think_time} is of synthetic users who wait for answers: leave it, or "
+            f"{without}, out"
+        )
 
 
 def _until_ns(duration: str | None) -> int | None:
@@ -278,7 +309,12 @@ def _until_ns(duration: str | None) -> int | None:
 
 
 def _open_loop(
-    users: UserArguments, run: RunArguments, source: SourceArguments, until_ns: int | None, max_context_tokens: int
+    users: UserArguments,
+    run: RunArguments,
+    source: SourceArguments,
+    until_ns: int | None,
+    max_context_tokens: int,
+    workload: Workload,
 ) -> Requests | None:
     """Return the requests of an open loop of synthetic users; None if they are in a closed loop, made as they go."""
     if until_ns is None or not users.open_loop(source):
@@ -286,11 +322,11 @@ def _open_loop(
     from kvtrace.core.compiled import compile_announced
 
     with compile_announced():
-        return users.requests(source, until_ns, max_context_tokens, run.seed, run.max_requests)
+        return users.requests(source, until_ns, max_context_tokens, run.seed, run.max_requests, workload.request_kind)
 
 
 def _overlapping(
-    count: int, until_ns: int | None, max_context_tokens: int, run: RunArguments, decode_ns_per_token: int
+    count: int, until_ns: int | None, max_context_tokens: int, run: RunArguments, preset: Preset
 ) -> Requests:
     if until_ns is None:
         raise ValueError("without a file there is a duration")
@@ -300,6 +336,8 @@ def _overlapping(
     with compile_announced():
         return overlapping.make(
             *(count, until_ns, max_context_tokens, run.seed),
-            decode_ns_per_token=decode_ns_per_token,
+            decode_ns_per_token=preset.decode_ns_per_token,
             max_requests=run.max_requests,
+            kind=preset.workload.request_kind,
+            mean_think_ns=preset.workload.mean_think_ns,
         )

@@ -50,6 +50,7 @@ class Phase(StrEnum):
     SAVE = "save"
     RESTORE = "restore"
     COLLECT = "collect"
+    LOSE = "lose"
 
 
 PHASE_MEANINGS: Final[dict[str, str]] = {
@@ -66,6 +67,7 @@ PHASE_MEANINGS: Final[dict[str, str]] = {
     Phase.SAVE: "a part of a training checkpoint written",
     Phase.RESTORE: "a part of a training checkpoint read back, after a failure",
     Phase.COLLECT: "what lives of a bucket, read and written again so that the rest of it can be freed",
+    Phase.LOSE: "lost with its node or drive: nobody deletes it, but nobody can read it any more",
 }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvreplay.engine.sliding.behind import TIMES, Behind, follow, forget, join
-from kvreplay.plan.column import column, give_back
+from kvreplay.plan.held.column import column, give_back
 from kvreplay.plan.loader import BATCH_ROWS, WINDOW_ROWS, Loader
 from kvtrace.core.compiled import compile_announced
 

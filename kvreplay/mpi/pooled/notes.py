@@ -43,6 +43,7 @@ def of_rank(part: PartRun) -> RankNote:
         rank=part.rank,
         folder=part.folder.name,
         host=part.host,
+        nodes=None if told is None or told.deal is None or told.deal.nodes is None else told.deal.nodes[part.rank],
         cpus=None if told is None else told.cpus,
         status=part.status,
         reason=reason if part.status != "complete" else None,

@@ -67,7 +67,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an open loop kept to the trace's times, and what kept it from that."""
 
     kept_pace: bool
-    """Its end did not slip, and hardly an operation was late by itself."""
+    """Its end did not slip, and hardly an operation was late by itself, or for hardly any of the response times."""
     late_fraction: float
     """Operations submitted more than 1 ms after they were due."""
     late_by_itself_fraction: float

@@ -13,7 +13,7 @@ from chains import chains_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreplay.plan.numbering import Numbering
+from kvreplay.plan.held.numbering import Numbering
 from kvreplay.plan.plan import DELETE, READ, WRITE, build_plan
 from kvreplay.plan.residency import Follower, Residency, trace_residency
 

@@ -184,7 +184,7 @@ def test_a_grid_that_is_too_small_says_what_would_do(requests):
     done = size(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%", "--dram", "0", "--nvme", "8MiB")
     first = done.stdout.splitlines()[0]
     assert first.startswith("none of these capacities does: ")
-    assert "with no DRAM and 8.00 MiB of NVMe" in first
+    assert "with no DRAM and 8.39 MB of NVMe" in first
     assert "unlimited DRAM and NVMe would" in first
 
 
