@@ -19,6 +19,7 @@ from kvreplay.data.generate import DataSource
 from kvreplay.data.verify import Verifier
 from kvreplay.plan.copies import joined
 from kvreplay.plan.facts import Facts
+from kvreplay.plan.loader import WINDOW_ROWS
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.repeat import Repeated
 from kvreplay.plan.requests import Asked, read_asked
@@ -118,7 +119,9 @@ def settle(
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
     is_pooled = window.plan.bulk is not None
     config, because = with_depth(config, tiers, window.residency.peak_bytes, is_pooled=is_pooled)
-    check_memory(len(window.plan), buffer_bytes(config.depth, config.io_bytes))
+    # What --verify expects of reads is known of all rows; else a window of them is in memory.
+    rows = len(window.plan) if config.is_verified else min(len(window.plan), WINDOW_ROWS)
+    check_memory(rows, buffer_bytes(config.depth, config.io_bytes))
     rows_once = once if config.runtime else 0
     names = [tier.name for tier in reader.meta.tiers]
     several = tuple((names[t], count) for t, count in joined(reader, alignments, once).items())

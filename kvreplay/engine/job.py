@@ -56,13 +56,6 @@ class Record:
         self.outcome[first:last] = SKIPPED
         self._begun[:] = [last]
 
-    def part(self, first: int, last: int) -> Record:
-        """Return the rows from `first` to before `last`, in the same memory."""
-        submitted, completed, outcome = (of[first:last] for of in (self.submitted_ns, self.completed_ns, self.outcome))
-        ready = None if self.ready_ns is None else self.ready_ns[first:last]
-        retries = {row - first: count for row, count in [*self.retries.items()] if first <= row < last}
-        return Record(submitted, completed, outcome, ready, retries)
-
     def columns(self) -> list[Any]:
         """Return the arrays."""
         ready = [] if self.ready_ns is None else [self.ready_ns]

@@ -7,7 +7,7 @@ takes about 60 bytes, 80 in an open loop.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +73,6 @@ class Plan:
     def nbytes(self) -> int:
         """The bytes that the arrays take."""
         return sum(int(getattr(self, name).nbytes) for name in ROW_COLUMNS)
-
-    def part(self, first: int, last: int) -> Plan:
-        """Return the rows from `first` to before `last`, in the same memory."""
-        columns = {name: getattr(self, name) for name in LAID_COLUMNS}
-        return replace(self, **{name: of[first:last] for name, of in columns.items() if of is not None})
 
     def start(self, rows: Any) -> Any:
         """Return int64 for each of `rows`: the first byte asked of the tier, aligned downwards."""

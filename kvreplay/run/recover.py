@@ -12,6 +12,7 @@ import numpy as np
 from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting, settle
 from kvreplay.engine.job import NOT_DONE
+from kvreplay.engine.sliding.slider import Slider
 from kvreplay.result.journal import read_record, unrecovered
 from kvreplay.result.manifest import Measured, window_note
 from kvreplay.result.part import RunPart
@@ -38,9 +39,9 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         record = read_record(path, len(setting.window.plan), is_open_loop=due_ns is not None)
         found = stack.enter_context(RunResults(setting, path))
         loader, reached = setting.window.laid_by(), int(np.flatnonzero(record.submitted_ns != NOT_DONE).max(initial=-1))
-        loader.load(rows_left(setting, reached + 1))
-        due = None if due_ns is None else due_ns[: loader.laid]
-        found.take(RunPart(0, loader.plan.part(0, loader.laid), record.part(0, loader.laid), due))
+        everything = RunPart(0, loader.plan, record, due_ns)
+        slider = Slider(loader, record, lambda first, last: found.take(everything.within(first, last)), is_known=True)
+        slider.finish(rows_left(setting, reached + 1))
         found.end()
         error = Interrupted("killed while it ran; recovered from its journal, of which the last seconds may be missing")
         trouble = ["its length is the last completion that was kept; what making data cost died with the process"]
@@ -52,7 +53,7 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
             error,
             None,
             {},
-            found.requests(setting.config.criteria.targets),
+            found.requests,
             None,
             trouble,
         )

@@ -169,7 +169,7 @@ class _Run:
             results.make_directory(output, RUN_FILE)
             note = None if watch is None else watch.take
             with journal(output, record, running(setting, begun), note) as kept, RunResults(setting, output) as found:
-                slider = _slider(loader, record, due_ns, kept, found)
+                slider = _slider(loader, record, due_ns, kept, found, is_kept=setting.config.is_verified)
                 job = job if loader.is_whole else replace(job, slider=slider)
                 driven = stopped or self._watched(engine, job, until(interrupted, setting.config.runtime_ns), watch)
                 kept.stop()
@@ -187,7 +187,7 @@ class _Run:
                     self._error(driven, summary, found.rows, is_populating=stopped is not None, output=output),
                     named(verifier, setting.trace),
                     read_smart(setting),
-                    found.requests(setting.config.criteria.targets),
+                    found.requests,
                     probed,
                     trouble,
                 )
@@ -270,15 +270,18 @@ class _Run:
         return None
 
 
-def _slider(loader: Loader, record: Record, due_ns: Any, kept: Journal, found: RunResults) -> Slider:
-    """Return what slides the rows that `loader` lays: those that are over go to the journal, then to the results."""
+def _slider(loader: Loader, record: Record, due_ns: Any, kept: Journal, found: RunResults, *, is_kept: bool) -> Slider:
+    """Return what slides the rows that `loader` lays: those that are over go to the journal, then to the results.
+
+    If rows are to be kept, all go there at the end.
+    """
 
     def hand(first: int, last: int) -> None:
         kept.pass_by(last)
-        due = None if due_ns is None else due_ns[first:last]
-        found.take(RunPart(first, loader.plan.part(first, last), record.part(first, last), due))
+        found.take(everything.within(first, last))
 
-    return Slider(loader, record, hand, is_kept=True)
+    everything = RunPart(0, loader.plan, record, due_ns)
+    return Slider(loader, record, hand, is_kept=is_kept)
 
 
 def _has_gpu(tiers: list[Tier | None]) -> bool:

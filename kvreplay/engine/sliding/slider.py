@@ -30,11 +30,21 @@ class Slider:
     up those after it, until the window is full; then nothing more is loaded before it has ended.
     """
 
-    def __init__(self, loader: Loader, record: Record, hand: Callable[[int, int], None], *, is_kept: bool) -> None:
+    def __init__(
+        self,
+        loader: Loader,
+        record: Record,
+        hand: Callable[[int, int], None],
+        *,
+        is_kept: bool = False,
+        is_known: bool = False,
+    ) -> None:
         """Slide what `loader` lays and the `record`; `hand` takes the rows that are over (the first, the one after).
 
-        If rows are to be kept, none is forgotten, and `hand` takes them all at the end.
+        If rows are to be kept, none is forgotten, and `hand` takes them all at the end. If it `is_known` what was done,
+        the record has it already.
         """
+        self._is_known = is_known
         self._loader, self._record, self._hand, self._is_kept = loader, record, hand, is_kept
         self._room = loader.rows + BATCH_ROWS if is_kept else WINDOW_ROWS
         self.loaded = np.array([loader.laid])
@@ -165,5 +175,6 @@ class Slider:
                 break
             first = self._loader.laid
             self._loader.load(first + 1, first)
-            self._record.begin(first, self._loader.laid)
+            if not self._is_known:
+                self._record.begin(first, self._loader.laid)
         self._loader.close()

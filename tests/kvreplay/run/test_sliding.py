@@ -18,6 +18,7 @@ from kvreplay.engine.job import Job, Record
 from kvreplay.engine.sliding import slider as sliding
 from kvreplay.engine.sliding.slider import Slider
 from kvreplay.plan import loader as loading
+from kvreplay.result.part import RunPart
 from kvtrace.core import parquet
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def slid(trace: Path, folder: Path, queue_depth: int, speed: float | None, targe
 
     def hand(first: int, last: int) -> None:
         assert first == sum(len(part["row"]) for part in parts)
-        plan, measured = loader.plan.part(first, last), record.part(first, last)
+        part = RunPart(0, loader.plan, record, due_ns).within(first, last)
+        plan, measured = part.plan, part.record
         found = {name: getattr(plan, name).copy() for name in LEAST_COLUMNS}
         found |= {name: getattr(measured, name).copy() for name in ("submitted_ns", "completed_ns", "outcome")}
         if due_ns is not None:
