@@ -6,7 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from kvreplay.engine.job import NOT_DONE, Record
+from kvreplay.plan.facts import Facts
+from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.plan import Plan
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_duration_ns
@@ -44,13 +48,14 @@ def parse_warmup(text: str | None) -> Warmup | None:
     return warmup
 
 
-def check_warmup(warmup: Warmup | None, text: str | None, rows: int, plan: Plan, due_ns: Any) -> None:
-    """Raise ConfigError if the warm-up is known beforehand to leave nothing to measure."""
-    if warmup is None or not len(plan):
+def check_warmup(warmup: Warmup | None, text: str | None, rows: int, facts: Facts, pacer: Pacer) -> None:
+    """Raise ConfigError if the warm-up is known beforehand to leave nothing to measure of the `rows` of the trace."""
+    if warmup is None or not facts.rows:
         return
     if warmup.rows is not None:
-        is_all = int(plan.row[-1]) < warmup.rows
+        is_all = facts.last_row < warmup.rows
     else:
-        is_all = due_ns is not None and int(due_ns[-1]) < (warmup.time_ns or 0)
+        last = pacer.due_ns(np.array([facts.last_ns]))
+        is_all = last is not None and int(last[0]) < (warmup.time_ns or 0)
     if is_all:
         raise ConfigError(f"--warmup {text} leaves nothing to measure of the {rows:,} rows replayed; make it shorter")

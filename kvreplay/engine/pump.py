@@ -97,7 +97,7 @@ class Pump:
         `registered` with the rings.
         """
         tables, depth = schedule.tables, schedule.depth
-        record, objects = job.record, int(job.plan.object_id.max()) + 1 if len(job.plan) else 0
+        record, objects = job.record, job.plan.objects
         none = np.zeros(0, np.int64)
         places: list[Any] = [none if t is None else t.ring_places(objects) for t in extents]
         for index, tier in enumerate(copied):

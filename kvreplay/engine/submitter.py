@@ -7,6 +7,7 @@ takes its own next piece. What becomes of an operation is the same for both.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from time import monotonic_ns
 from typing import Any
 
@@ -44,6 +45,7 @@ class Submitter:
         self._extents_of = [self._extents(t) for t in job.tiers]
         self._copied_of = [copied(t) for t in job.tiers]
         self._way = [self._way_of(t) for t in job.tiers]
+        self._row = memoryview(plan.row)
         self._tier_of, self._object = memoryview(plan.tier), memoryview(plan.object_id)
         self._submitted, self._completed = memoryview(record.submitted_ns), memoryview(record.completed_ns)
         self._outcome = memoryview(record.outcome)
@@ -75,8 +77,12 @@ class Submitter:
 
     def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         """Do the job; returns when nothing is in flight any more."""
-        with growing(self._engine.arenas, lambda: self._pump.used, self._pump.let_use):
-            return self._drive(interrupted, progress)
+        slider = self._job.slider
+        with growing(self._engine.arenas, lambda: self._pump.used, self._pump.let_use), ExitStack() as stack:
+            if slider is not None:
+                slider.start()
+                stack.callback(slider.stop)
+            return self._drive(interrupted if slider is None else slider.ended_by(interrupted), progress)
 
     def _drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         schedule, workers = self._schedule, self._workers
@@ -127,6 +133,7 @@ class Submitter:
             lacking_ns=int(self._pump.lanes.lacking_ns),
             in_use_ns=int(self._pump.lanes.in_use_ns),
             blocked_ns=int(self._pump.lanes.blocked_ns),
+            unread_ns=int(self._pump.lanes.unread_ns),
             idle_ns=self._idle_ns(),
             copy_threads=0 if self._copiers is None else self._copiers.threads,
             copying_ns=None if self._copiers is None else self._copiers.awake_ns(wall_ns),
@@ -310,7 +317,8 @@ class Submitter:
         self._schedule.done(flight, now_ns)
 
     def _fail(self, flight: Flight, outcome: int, message: str) -> None:
-        self._failure = Failure.first(self._failure, Failure.of(flight, self._object[flight.row], outcome, message))
+        found = Failure.of(flight, self._row[flight.row], self._object[flight.row], outcome, message)
+        self._failure = Failure.first(self._failure, found)
         if not flight.is_failed:
             self._outcome[flight.row] = outcome
         if outcome == CORRUPT:

@@ -43,8 +43,10 @@ JOB = record(
     "prepared "
     # Addresses of records.
     "chains groups flights fills answer mail lanes "
-    # Groups that were ever in use, and the first of those that are free again.
-    "groups_used free_group "
+    # Groups that were ever in use; the first of those that are free again, and of those that another thread gave back.
+    "groups_used free_group returned_group "
+    # Address of how many rows of the plan are there.
+    "loaded "
     # Addresses of stacks of free numbers, and of how many pieces each buffer of data still serves.
     "free_flights free_slots held "
     # Addresses of heaps: rows that wait no more, operations that lack data, may start, or started short of data; those
@@ -68,8 +70,9 @@ JOB = record(
 """What `order` works on."""
 LIST = record("count items least")
 """A stack or a heap of numbers: how many there are, the address of the first; in a stack, the fewest there were yet."""
-CHAIN = record("links groups waiting")
-"""One kind of chain: the addresses of a plan's links, of each row's group, and of the next row that waits with it."""
+CHAIN = record("links groups waiting since")
+"""One kind of chain: the addresses of a plan's links, of each row's group, of the next row that waits with it, and of
+when the group of a row was opened that begins a chain (0: it waited for none)."""
 GROUP = np.dtype(
     [("left", "i4"), ("waiting", "i4"), ("follower", "i4"), ("state", "i4"), ("opened_ns", "i8"), ("done_ns", "i8")]
 )
@@ -78,6 +81,8 @@ the group after it, or NONE; when it was opened by the one before it, and when a
 
 Of those that are free, `follower` is the next one.
 """
+ENDED = -1
+"""Of `unmet`: the row has completed."""
 CLOSED, NEXT, OPEN = range(3)
 """States of a group: NEXT is one whose predecessor is open."""
 FLIGHT = record(
@@ -149,6 +154,8 @@ LANES = record(
     # Places of the queue times time: in use; idle because all that is left waits for what is in flight (closed loop).
     # How many of each there were when they were counted last; time in which the submitting thread had nothing to do.
     "in_use_ns blocked_ns counted_in_use counted_blocked idle_ns "
+    # The same of those that are idle because the next rows are not there yet.
+    "unread_ns counted_unread "
     # Threads that take their own pieces: places of the queue that lack data, since when.
     "starved seen_ns "
     # What stays as it is.

@@ -42,7 +42,7 @@ class RunPart:
                 record.completed_ns[rows],
                 record.outcome[rows],
                 None if record.ready_ns is None else record.ready_ns[rows],
-                {row - first: count for row, count in record.retries.items() if first <= row < last},
+                {row - first: count for row, count in [*record.retries.items()] if first <= row < last},
             ),
             None if self.due_ns is None else self.due_ns[rows],
         )

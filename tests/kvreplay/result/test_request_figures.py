@@ -18,8 +18,8 @@ from kvreplay.config.setting import Setting
 from kvreplay.config.warmup import Warmup
 from kvreplay.engine.job import Record
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, Pacer
-from kvreplay.plan.plan import compile_window
 from kvreplay.plan.requests import read_asked
+from kvreplay.plan.window import compile_window
 from kvreplay.result.counted.request_times import RequestTimes
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions

@@ -16,7 +16,7 @@ from kvreplay.config.criteria import Criteria, read_criteria
 from kvreplay.config.setting import Setting
 from kvreplay.engine.job import Record
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop
-from kvreplay.plan.plan import compile_window
+from kvreplay.plan.window import compile_window
 from kvreplay.result.mlperf import mlperf
 from kvreplay.tiers import devices
 from kvreplay.tiers.files import FileTier
