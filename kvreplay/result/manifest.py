@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import UnsetType
 
 from kvreplay.config.setting import Setting
 from kvreplay.data.buffers import early_fills, pieces_a_fill, small_page_bytes
@@ -21,7 +23,7 @@ from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import FailedOperations, KvError
 from kvtrace.core.metadata import Metadata, describe
-from kvtrace.core.run.figures import RequestFigures, Summary
+from kvtrace.core.run.figures import Figures, RequestFigures, Summary
 from kvtrace.core.run.run_file import (
     DeviceIo,
     EngineNote,
@@ -243,6 +245,7 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
     notes += [
         f"tier {name}: the trace's streams of writes were NOT passed on: it takes none" for name in setting.unplaced
     ]
+    notes += histogram_notes(summary.figures, measured.requests)
     notes += _storage_notes(begun, {f.tier for f in summary.figures if f.op == Op.DELETE})
     if measured.probed is not None and measured.probed.reason is not None:
         notes.append(f"left out the probes: {measured.probed.reason}")
@@ -255,6 +258,22 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
     if setting.config.is_buffered:
         notes.append("buffered: the page cache took part, so times are not the device's")
     return notes
+
+
+PERCENTILES = "percentiles of "
+"""How a note begins that says of which figures not all values were kept."""
+
+
+def histogram_notes(figures: Sequence[Figures], requests: RequestFigures | None) -> list[str]:
+    """Return which percentiles come from histograms, and how far off they may be."""
+    of = [(f"{each.latency.count:,} {each.op}s on {each.tier}", each.latency) for each in figures]
+    if requests is not None:
+        of.append((f"{requests.storage.count:,} requests", requests.storage))
+    return [
+        f"{PERCENTILES}{said} come from a histogram, at most {found.percentiles_within:.2%} off"
+        for said, found in of
+        if not isinstance(found.percentiles_within, UnsetType)
+    ]
 
 
 def _buffer_notes(begun: RunBegun) -> list[str]:
