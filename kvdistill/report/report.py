@@ -75,6 +75,8 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     """Modelled, by percentile; null if the trace models no computing."""
     fleet: dict[str, Any] | None = None
     """What the simulation counted of several nodes; null of one alone."""
+    events: dict[str, Any] | None = None
+    """What it counted around what happened to them; null where nothing did."""
 
 
 def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = None) -> Report:
@@ -151,6 +153,7 @@ def _trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance
             hit_ratio=hit_ratio(meta),
             reuse=reuse_rows(names, reuse),
             fleet=meta.fleet,
+            events=meta.events,
             operations=operations,
             sizes=summarize(sizes),
             size_bins=bins(sizes),

@@ -18,6 +18,7 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
+from kvtrace.core.document.fleet import event_course, event_lines, event_tables
 from kvtrace.core.document.fleet import headline as fleet_headline
 from kvtrace.core.document.fleet import tables as fleet_tables
 from kvtrace.core.units import format_count
@@ -41,6 +42,7 @@ def trace_document(report: TraceReport) -> Document:
         highlights=_highlights(report),
         chapters=[
             *([Chapter("Fleet", fleet_tables(report.fleet))] if report.fleet else []),
+            *([_events(report.events)] if report.events else []),
             Chapter("Tiers and operations", [_tiers(report), _operations(report)]),
             Chapter("Over time", rate_tables(report.over_time, report.bucket_ns, "By the trace's own clock.")),
             Chapter("Wear", [wear_table(report.writes_per_day, "Writes to flash inside the drive are more.")]),
@@ -57,6 +59,11 @@ def trace_document(report: TraceReport) -> Document:
             ),
         ],
     )
+
+
+def _events(events: dict[str, Any]) -> Chapter:
+    course, *others = event_course(events)
+    return Chapter("Events", [course, *event_tables(events), *others], event_lines(events))
 
 
 def _headline(report: TraceReport) -> str:

@@ -17,6 +17,7 @@ from kvreplay.data.buffers import buffer_bytes
 from kvreplay.data.expect import expect
 from kvreplay.data.generate import DataSource
 from kvreplay.data.verify import Verifier
+from kvreplay.plan.copies import joined
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.plan import Plan, TraceWindow, compile_window
 from kvreplay.plan.repeat import Repeated
@@ -49,6 +50,8 @@ class Setting:
     """Why no more may be in flight."""
     unplaced: tuple[str, ...] = ()
     """Tiers whose writes have streams in the trace, and that take none."""
+    joined: tuple[tuple[str, int], ...] = ()
+    """Tiers that nodes have apart, and how many of them share ours."""
     rows_once: int = 0
     """Of the window: the rows that --runtime repeats; 0 where it does not."""
 
@@ -119,7 +122,9 @@ def settle(
     config, because = with_depth(config, tiers, window.residency.peak_bytes, is_pooled=is_pooled)
     check_memory(len(window.plan), buffer_bytes(config.depth, config.io_bytes))
     rows_once = once if config.runtime else 0
-    return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, unplaced, rows_once)
+    names = [tier.name for tier in reader.meta.tiers]
+    several = tuple((names[t], count) for t, count in joined(reader, alignments, once).items())
+    return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, unplaced, several, rows_once)
 
 
 def _placed(window: TraceWindow, tiers: list[Tier | None], config: Config) -> tuple[TraceWindow, tuple[str, ...]]:

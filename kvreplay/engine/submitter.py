@@ -17,7 +17,7 @@ from kvreplay.engine import turn
 from kvreplay.engine.job import CORRUPT, ERROR, OK, Driven, Failure, Flight, IoEngine, Job
 from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.pump import Pump
-from kvreplay.engine.ring import NoRing, Ring
+from kvreplay.engine.rings.rings import Rings
 from kvreplay.engine.schedule import Schedule, Submission
 from kvreplay.engine.tables import BY_OTHERS
 from kvreplay.engine.workers import Check, Died, Opened, Step, Trouble, Workers, no_thread
@@ -35,9 +35,9 @@ _BATCH = 8
 class Submitter:
     """One job and its submitting thread; tiers without a file are served by other threads."""
 
-    def __init__(self, engine: IoEngine, job: Job, ring: Ring | NoRing, registered: tuple[int, int] = (0, 0)) -> None:
+    def __init__(self, engine: IoEngine, job: Job, rings: Rings, registered: tuple[int, int] = (0, 0)) -> None:
         """Prepare to do `job` with the buffers of `engine`; so many of the first reads and data are `registered`."""
-        self._engine, self._job, self._ring = engine, job, ring
+        self._engine, self._job, self._rings = engine, job, rings
         plan, record = job.plan, job.record
         reads, writes = engine.arenas
         self._schedule = Schedule.of(job, engine.depth, engine.io_bytes)
@@ -54,7 +54,7 @@ class Submitter:
         if isinstance(job.fill, Fresh):
             self._mail.make_here(job.fill, [self._maker(t) for t in job.tiers])
         self._pump = Pump(
-            ring,
+            rings,
             self._schedule,
             job,
             self._way,
@@ -85,10 +85,11 @@ class Submitter:
             # With one I/O in flight a thread would only hand it on.
             self._start_threads(self._depth if self._depth > 1 and self._needs_workers() else 0)
             self._start_copiers()
+            self._rings.serve(lambda error: self._mail.post(Died(error)))
             soonest_ns, start = monotonic_ns() + self._lead_ns, self._job.start
             self._start_ns = workers.start_ns = soonest_ns if start is None else start.agree(soonest_ns)
             self._pump.start_clock(self._start_ns)
-            self._ring.arm(self._mail.fd)
+            self._rings.arm(self._mail.fd)
             if self._job.watched is not None:
                 self._job.watched(lambda: int(self._pump.lanes.out) + self._pump.copying)
             if start is not None:
@@ -107,6 +108,7 @@ class Submitter:
             self._stop()
             if self._copiers is not None:
                 self._copiers.close()
+            self._rings.stop()
             workers.close()
         return Driven(
             wall_ns=wall_ns,
@@ -158,7 +160,7 @@ class Submitter:
         """Submit and take what came, until `until_ns` of the run at the latest; return whether the job is over."""
         was_idle = self._out == 0
         self._submit()
-        if was_idle and self._ring.queued:
+        if was_idle and self._rings.queued:
             self._flush()
         if self._schedule.is_over and not self._out and not self._pump.copying:
             return True
@@ -216,7 +218,7 @@ class Submitter:
     def _flush(self) -> None:
         """Submit what was put."""
         self._stamp()
-        self._ring.enter(0)
+        self._rings.submit()
 
     def _run(self, until_ns: int) -> None:
         """Submit, and go on until something is for us or it is `until_ns`; take what came."""

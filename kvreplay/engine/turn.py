@@ -18,7 +18,7 @@ from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, HUNGRY
 from kvreplay.engine.order import make_lane, next_due, next_flight, start_next
 from kvreplay.engine.ready import bounds, count_waits, done, has_piece, is_starved, number_of
-from kvreplay.engine.tables import NONE, count_of, fills_at, flights_at, heap_least, job_at, lanes_at, mail_at
+from kvreplay.engine.tables import NONE, count_of, fills_at, flights_at, heap_least, job_at, lanes_at, mail_at, rings_at
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import FD_SHIFT
 from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s, njit
@@ -36,7 +36,7 @@ _OFFSET_MASK = (1 << FD_SHIFT) - 1
 _CLOCK_MONOTONIC = 1
 
 eventfd_read: Any = types.ExternalFunction("eventfd_read", types.int32(types.int32, types.int64))
-_ppoll: Any = types.ExternalFunction("ppoll", types.int32(*[types.int64] * 4))
+ppoll: Any = types.ExternalFunction("ppoll", types.int32(*[types.int64] * 4))
 _clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 
 
@@ -318,7 +318,7 @@ def doze(address: int, until: int) -> None:
         if rest > SPIN_NS:
             rest -= SPIN_NS
             time[0], time[1] = rest // NS_PER_S, rest % NS_PER_S
-            if _ppoll(lanes.poll, 1, lanes.timeout, 0):
+            if ppoll(lanes.poll, 1, lanes.timeout, 0):
                 break
     mail.asleep = AWAKE
     eventfd_read(lanes.mail_fd, lanes.timeout)
@@ -336,7 +336,8 @@ def do_file(address: int, number: int, target: int, start: int, length: int) -> 
     int64s(lanes.submitted_ns)[flight.row] = now
     count_waits(address, now)
     files, object_id = lanes.files + int8s(job.tier)[flight.row] * FILES_BYTES, int32s(job.object_id)[flight.row]
-    result = calls.do_file(files, flight.op, object_id, lanes.paths, target, start, length)
+    path = rings_at(lanes.rings)[0].paths
+    result = calls.do_file(files, flight.op, object_id, path, target, start, length)
     # The thread waited for the drive, as it would asleep.
     lanes.idle_ns += clock(address) - now
     return result

@@ -15,6 +15,7 @@ import numpy as np
 
 from kvreplay.plan.ahead import ahead
 from kvreplay.plan.chains import ALONE, chain, dense, first_fall
+from kvreplay.plan.copies import joined
 from kvreplay.plan.intake import Intake, keep
 from kvreplay.plan.repeat import Repeated
 from kvreplay.plan.residency import Residency, trace_residency
@@ -138,9 +139,16 @@ def compile_window(
     del offset, end
     if residency.lost_read is not None:
         at = int(rows["row"][residency.lost_read])
+        index = int(rows["tier"][residency.lost_read])
+        why = "run kvtrace validate on this trace"
+        if several := joined(reader, [index], taken.rows).get(index):
+            why = (
+                f"{reader.meta.tiers[index].name} is each node's own, and one place cannot stand for those of "
+                f"{several}: give each node a rank, mpirun -n {several} kvreplay run --mpi --deal node"
+            )
         raise TraceError(
             f"reads object {rows['object_id'][residency.lost_read]} after it was deleted from its tier, bytes that "
-            "nothing wrote since; run kvtrace validate on this trace",
+            f"nothing wrote since; {why}",
             path=path,
             row=at,
         )

@@ -20,6 +20,7 @@ from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, Partia
 from kvtrace.core.units import NS_PER_S
 
 _PERIOD_S = 1.0
+_RETRIES = "retries"
 _MAX_SHARE = 0.01
 """Of the time, at most, goes into looking for what has ended."""
 
@@ -45,6 +46,7 @@ class Journal:
         # Rows that are not kept yet, and the first of them.
         self._waiting, self._low = np.ones(len(record.outcome), bool), 0
         columns = {"place": pa.int64(), "submitted_ns": pa.int64(), "completed_ns": pa.int64(), "outcome": pa.int8()}
+        columns[_RETRIES] = pa.int32()
         if record.ready_ns is not None:
             columns["ready_ns"] = pa.int64()
         self._schema = pa.schema(columns)
@@ -89,10 +91,15 @@ class Journal:
         if not len(fresh):
             return
         columns = [fresh, record.submitted_ns[fresh], record.completed_ns[fresh], record.outcome[fresh]]
+        again = record.retries
+        columns.append(np.fromiter((again.get(row, 0) for row in fresh.tolist()), np.int32) if again else 0 * fresh)
         if record.ready_ns is not None:
             columns.append(record.ready_ns[fresh])
         self._stream.write_batch(
-            self._arrow.RecordBatch.from_arrays([self._arrow.array(c) for c in columns], schema=self._schema)
+            self._arrow.RecordBatch.from_arrays(
+                [self._arrow.array(c, of.type) for c, of in zip(columns, self._schema, strict=True)],
+                schema=self._schema,
+            )
         )
         self._file.flush()
         waiting[fresh] = False
@@ -178,6 +185,8 @@ def read_record(path: Path, rows: int, *, is_open_loop: bool) -> Record:
             place = columns["place"]
             record.submitted_ns[place], record.completed_ns[place] = columns["submitted_ns"], columns["completed_ns"]
             record.outcome[place] = columns["outcome"]
+            again = columns[_RETRIES] > 0
+            record.retries.update(zip(place[again].tolist(), columns[_RETRIES][again].tolist(), strict=True))
             if record.ready_ns is not None:
                 record.ready_ns[place] = columns["ready_ns"]
     return record

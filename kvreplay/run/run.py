@@ -22,6 +22,7 @@ from kvreplay.data.generate import DataSource, Maker
 from kvreplay.data.verify import named
 from kvreplay.engine.choose import Chosen, check_name, choose
 from kvreplay.engine.job import NOT_DONE, Driven, IoEngine, Job, Record
+from kvreplay.engine.rings.share import check_submitters
 from kvreplay.plan.plan import populate_plan
 from kvreplay.result import tables as results
 from kvreplay.result.journal import journal
@@ -180,7 +181,7 @@ class _Run:
                     self._error(driven, summary, found.rows, is_populating=stopped is not None, output=output),
                     named(verifier, setting.trace),
                     read_smart(setting),
-                    found.requests(setting.config.criteria.targets),
+                    found.requests,
                     probed,
                     trouble,
                 )
@@ -188,7 +189,14 @@ class _Run:
 
     def _choose(self, depth: int, *, is_growing: bool = False) -> Chosen:
         config = self.setting.config
-        return choose(check_name(config.engine), self.setting.tiers, depth, config.io_bytes, is_growing=is_growing)
+        return choose(
+            check_name(config.engine),
+            self.setting.tiers,
+            depth,
+            config.io_bytes,
+            is_growing=is_growing,
+            submitters=check_submitters(config.submitters),
+        )
 
     def _drive(self, engine: IoEngine, job: Job, interrupted: Callable[[], str | None], label: str) -> Driven:
         with self.show(label, len(job.plan)) as progress, _quiet_interpreter():

@@ -34,7 +34,7 @@ OURS = "submission"
 FEW_OPERATIONS = 100
 """Of fewer one alone is more than may be late."""
 _LIMITS = {
-    LimitCause.DRIVE: "the drive is",
+    LimitCause.DRIVE: "the {storage} is",
     LimitCause.REPLAYER: "the replayer is",
     LimitCause.QUEUE_LIMIT: "the queue limit is",
     LimitCause.DATA: "making data is",
@@ -130,7 +130,7 @@ def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -
             f"{format_rate(points[-2].asked_bytes_per_s)} at {_said(axis, points[-2])}): computing sets the pace"
         )
     if lost is not None:
-        after = f"{limit_above(limit_of_open(points))}: at {_said(axis, lost)} it {_lost(lost, target_ns)}"
+        after = f"{limit_above(limit_of_open(points), points)}: at {_said(axis, lost)} it {_lost(lost, target_ns)}"
     return f"{claim} {_said(axis, best)}; {_read(best)} at the knee; {after}{_few(best)}"
 
 
@@ -174,9 +174,12 @@ def limit_of_closed(points: Sequence[SweepPoint], *, is_saturated: bool) -> Limi
     return LimitCause.DRIVE if is_full and not is_ours else None
 
 
-def limit_above(cause: LimitCause | None) -> str:
-    """Return what is said of the limit above a knee."""
-    return _UNCLEAR if cause is None else f"{_LIMITS[cause]} the limit above it"
+def limit_above(cause: LimitCause | None, points: Sequence[SweepPoint]) -> str:
+    """Return what is said of the limit above a knee of `points`."""
+    if cause is None:
+        return _UNCLEAR
+    storage = next((p.judgement.evidence.storage for p in reversed(points) if p.judgement is not None), "drive")
+    return f"{_LIMITS[cause].format(storage=storage)} the limit above it"
 
 
 def reached(points: Sequence[SweepPoint], knee: float | None, *, is_saturated: bool) -> str:
@@ -184,7 +187,7 @@ def reached(points: Sequence[SweepPoint], knee: float | None, *, is_saturated: b
     at = next((p for p in points if p.value == knee), None)
     if at is None:
         return "no knee: no point of the sweep qualifies (queue depth)"
-    above = limit_above(limit_of_closed(points, is_saturated=is_saturated))
+    above = limit_above(limit_of_closed(points, is_saturated=is_saturated), points)
     if not is_saturated:
         above = "the sweep did not saturate, so the knee may lie beyond"
     rate = format_rate(at.throughput_bytes_per_s)

@@ -13,6 +13,7 @@ from kvtrace.commands.checkpoint import CheckpointArguments, gen_checkpoints, re
 from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
 from kvtrace.commands.scenario import (
     DriveArguments,
+    EventOption,
     FleetArguments,
     RunArguments,
     StackArguments,
@@ -20,6 +21,7 @@ from kvtrace.commands.scenario import (
     prepare,
 )
 from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.errors import ConfigError
 
 
 # Long: its options, and an example of each kind.
@@ -32,6 +34,7 @@ def gen(
     *,
     stack: StackArguments,
     fleet: FleetArguments,
+    event: EventOption = None,
     users: UserArguments,
     run: RunArguments,
     requests_out: Annotated[Path | None, typer.Option(help="Also write the requests table here.")] = None,
@@ -52,9 +55,13 @@ def gen(
     kvtrace gen --set workload.prompt_share=0.2 --set workload.rag_share=0.1 -o shared.parquet
     kvtrace gen --preset checkpoint --model llama3.1-70b --ranks 64 --every 10min --duration 1h -o save.parquet
     kvtrace gen --nodes 8 --router prefix --preset vllm-fs --set tiers.nvme.scope=fleet -o fleet.parquet
+    kvtrace gen --nodes 8 --duration 20min --event 300s:node-lost:7 --event 400s:node-joined:7 -o lost.parquet
+    kvtrace gen --nodes 8 --duration 20min --event 300s:rolling-restart:30s -o restart.parquet
     """
     if stack.preset == CHECKPOINT:
         refuse_requests(file, requests_out, turns)
+        if event:
+            raise ConfigError(f"--event {event[0]}: of the nodes of a KV cache; preset {CHECKPOINT} has none")
         gen_checkpoints(output, stack, run, training, (users, source, drive, fleet), as_json=as_json)
         return
     training.refuse(stack.preset)
@@ -65,7 +72,7 @@ def gen(
     from kvtrace.trace.costs import monthly_costs
 
     worn = drive.read()
-    scenario = prepare(file, fleet.over(stack), users, run, source, turns)
+    scenario = prepare(file, fleet.over(stack), users, run, source, turns, events=event or ())
     simulation, config = scenario.simulation(), scenario.config
     describe = trace_output.describer(simulation, config, ["kvtrace", *sys.argv[1:]])
     with compile_announced(), progress("simulating", scenario.span_ns(simulation)) as tick:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -114,6 +114,17 @@ class FleetArguments:
         return replace(stack, settings=[*self.settings(), *(stack.settings or ())])
 
 
+EventOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--event",
+        metavar="TIME:EVENT",
+        help="Something happens: node-lost:N or node-joined:N, rack-lost:R or rack-joined:R, drive-replaced:N[:TIER], "
+        "store-unreachable:DURATION, rolling-restart:DURATION[:NODES]; such as 300s:node-lost:7. May be repeated.",
+    ),
+]
+
+
 EnduranceOption = Annotated[
     str | None,
     typer.Option(
@@ -208,15 +219,18 @@ def prepare(
     turns: str | None,
     gpu: str | None = None,
     read: Callable[[SourceArguments, Path, int, int | None], Requests] = SourceArguments.read,
+    events: Sequence[str] = (),
 ) -> Scenario:
     """Return the simulation that was asked for.
 
-    `gpu` is what computes if neither `stack` nor its settings say; `read` reads the file.
+    `gpu` is what computes if neither `stack` nor its settings say; `read` reads the file; `events` are
+    as --event has them.
     """
     from kvtrace.model import serving
     from kvtrace.model.catalogue import find_model
     from kvtrace.model.logged import logged_model
     from kvtrace.requests.turns.follow import Turns, choose
+    from kvtrace.sim.fleet.incidents import parse_all
     from kvtrace.sim.presets.preset import load_preset
     from kvtrace.sim.simulation import FOREVER_NS, Load
 
@@ -255,8 +269,9 @@ def prepare(
         until_ns=FOREVER_NS if until_ns is None else until_ns,
         max_requests=run.max_requests or FOREVER_NS,
         waits=waits,
+        incidents=parse_all(events, until_ns),
     )
-    config = {
+    config: dict[str, Any] = {
         "preset": stack.preset,
         "model": model,
         "kv_dtype": stack.kv_dtype,
@@ -270,6 +285,8 @@ def prepare(
     }
     if waits is not None:
         config["turns"] = str(Turns.FOLLOW)
+    if events:
+        config["events"] = list(events)
     return Scenario(preset, shape, load, run.tensor_parallel, config)
 
 

@@ -76,9 +76,72 @@ class _FleetStats(msgspec.Struct):
     by_node: _ByNode
 
 
+class _TierAround(msgspec.Struct):
+    name: str
+    reads: Count
+    read_bytes: Count
+    writes: Count
+    written_bytes: Count
+    lost_bytes: Count
+    peak_read_bytes: Count
+    peak_written_bytes: Count
+
+
+class _Window(msgspec.Struct):
+    window: str
+    from_ns: Count
+    to_ns: Count
+    hit_ratio: float | None
+    local_hit_ratio: float | None
+    shared_hit_ratio: float | None
+    computed_tokens: Count
+    restarted: Count
+    tiers: list[_TierAround]
+
+
+class _Around(msgspec.Struct):
+    event: str
+    at_ns: Count
+    over_ns: Count
+    is_reached: bool
+    hits_back_ns: Count | None
+    windows: list[_Window]
+
+
+class _Course(msgspec.Struct):
+    lookups: list[Count]
+    local_hits: list[Count]
+    shared_hits: list[Count]
+    computed_tokens: list[Count]
+
+
+class _TierCourse(msgspec.Struct):
+    name: str
+    read_bytes: list[Count]
+    written_bytes: list[Count]
+
+
+class _Events(msgspec.Struct):
+    """What a simulation counted around what happened to its nodes."""
+
+    around: list[_Around]
+    step_ns: Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
+    end_ns: Count
+    over_time: _Course
+    tiers: Annotated[list[_TierCourse], msgspec.Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        course = self.over_time
+        lists = [getattr(course, name) for name in course.__struct_fields__]
+        lists += [of for tier in self.tiers for of in (tier.read_bytes, tier.written_bytes)]
+        if len({len(values) for values in lists}) > 1:
+            raise ValueError("events has lists of several lengths")
+
+
 class _Stats(msgspec.Struct):
     tiers: list[_TierStats] | None = None
     fleet: _FleetStats | None = None
+    events: _Events | None = None
 
 
 class _Source(msgspec.Struct):
@@ -131,6 +194,12 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     def fleet(self) -> dict[str, Any] | None:
         """What was counted of several nodes; null of one alone."""
         found: dict[str, Any] | None = (self.stats or {}).get("fleet")
+        return found
+
+    @property
+    def events(self) -> dict[str, Any] | None:
+        """What was counted around what happened to the nodes; null where nothing did."""
+        found: dict[str, Any] | None = (self.stats or {}).get("events")
         return found
 
     def instances(self, tier: TierFacts) -> int:

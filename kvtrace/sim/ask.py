@@ -32,6 +32,7 @@ def ask(world: World, user: int) -> int:
     line.input_tokens, line.output_tokens = me.input, me.output
     line.qos, line.kind = world.users[user].qos, world.users[user].kind
     me.stage, me.asked_ns, me.step = 0, control.now, LOAD
+    me.restarts, me.answered = 0, 0
     return 0
 
 
@@ -107,6 +108,7 @@ def arrive(world: World, actor: int, request: int) -> None:
     me.step, me.request, me.stage, me.asked_ns = LOAD, world.control.arrived - 1, 0, world.control.now
     me.input, me.output = world.input_tokens[request], world.output_tokens[request]
     me.new_tokens = me.input
+    me.restarts, me.answered = 0, 0
     me.prompt = NONE
     if knobs.source == CHAINS:
         if len(world.conversation):

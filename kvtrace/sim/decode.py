@@ -91,6 +91,7 @@ def end(world: World, actor: int) -> int:
         if world.knobs.follows:
             call_followers(world, world.following.came[me.request].actor, 0)
         leave(world, actor)
+        me.step = ASK  # as one that is idle
         world.idle[world.control.idle] = actor
         world.control.idle += 1
         return NONE
@@ -107,7 +108,7 @@ def _use_backwards(world: World, actor: int) -> None:
     for t in range(len(world.tiers)):
         tier = world.tiers[t]
         is_kept = tier.is_tail_first_at_end and tier.on_hit == 0 and not is_endless(world, t)
-        if is_kept and not _are_first(world, t, n):
+        if is_kept and not world.control.gone & (1 << t) and not _are_first(world, t, n):
             for i in range(n - 1, -1, -1):
                 if live_in(world, chain[i]) & (1 << t):
                     on_hit(world, t, member_of(world, t, chain[i]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.ask import collect, find_objects, gather, home_of, make_objects, set_entry
-from kvtrace.sim.fleet.route import account, route
+from kvtrace.sim.fleet.route import account, note_found, route, until_open
 from kvtrace.sim.records import (
     CHAINS,
     CHUNKED,
@@ -32,19 +32,24 @@ from kvtrace.sim.tiers.tiers import begin_reads, drop, fastest, fastest_from, fo
 def load(world: World, actor: int) -> int:
     """Read what is cached of the request; return the time until all of it is there."""
     me, knobs, control, total = world.actors[actor], world.knobs, world.control, world.total
-    own = me.length
+    if control.open == 0:
+        return until_open(world)
+    # What it made as it was first served is its own, and new to no other try.
+    own = me.length - (me.made if me.restarts and not knobs.is_prefix else 0)
     if knobs.source == CHAINS:
         find_objects(world, actor)
     else:
+        me.made = me.made if me.restarts else me.new
         make_objects(world, actor)
     n = collect(world, actor)
     if world.fleet.count > 1:
         route(world, actor, n)
     me.queued_ns = max(0, world.fleet.nodes[me.node].prefill_busy_ns - control.now)
     set_entry(world, actor, n)
-    total.requests += 1
-    total.input_tokens += me.input
-    total.output_tokens += me.output
+    if me.restarts == 0:
+        total.requests += 1
+        total.input_tokens += me.input
+        total.output_tokens += me.output
     known = me.retrieved_objects + me.shared + own
     end, done, hit_tokens, looked_up = 0, control.now, 0, 0
     me.reached, me.computed, me.refused, me.offer = 0, 0, 0, 0
@@ -60,6 +65,8 @@ def load(world: World, actor: int) -> int:
         me.new, me.missed_tokens = 0, 0
     if world.fleet.count > 1:
         account(world, actor, end, looked_up)
+    if len(world.found):
+        note_found(world, actor, end, looked_up)
     me.step = PROMOTE
     return done - control.now
 
@@ -120,7 +127,7 @@ def _read_hits(world: World, actor: int, end: int) -> tuple[int, int]:
     me, knobs, chain, where = world.actors[actor], world.knobs, world.chain, world.where
     now, documents, request = world.control.now, me.retrieved_objects, me.request
     done, hits, hit_bytes, document_hits = now, 0, 0, 0
-    stage = 0
+    stage = me.stage
     begin_reads(world, now)
     begin_stage(world)
     for i in range(end):
@@ -193,13 +200,13 @@ def _count_lookups(world: World, actor: int, looked_up: int) -> None:
 @inner
 def _count_past_miss(world: World, actor: int) -> None:
     """Count what tiers look up that do not stop at a miss: all that the first tier lacks, but for faster ones' own."""
-    me, chain = world.actors[actor], world.chain
+    me, chain, control = world.actors[actor], world.chain, world.control
     n = me.retrieved_objects + me.shared + me.length
     first = 0
     while first < n and live_in(world, chain[first]) & 1:
         first += 1
     for t in range(len(world.tiers)):
-        if world.tiers[t].looks_past_miss:
+        if world.tiers[t].looks_past_miss and not control.gone & (1 << t):
             faster = ((1 << t) - 1) & ~1
             for i in range(first, n):
                 if not live_in(world, chain[i]) & faster:

@@ -11,6 +11,7 @@ from kvtrace.core.compiled import inner, njit
 from kvtrace.sim.ask import arrive, ask
 from kvtrace.sim.decode import decode, end
 from kvtrace.sim.fleet.move import move
+from kvtrace.sim.fleet.strike import happen
 from kvtrace.sim.load import load, promote
 from kvtrace.sim.records import (
     ACTORS_FULL,
@@ -37,6 +38,9 @@ from kvtrace.sim.store import populate, store
 from kvtrace.sim.tiers.slots import pack
 from kvtrace.sim.tiers.waiting import catch_up
 
+HAPPENS = NONE - 3
+"""Instead of an actor: something happens to the fleet."""
+
 
 @njit
 def run(world: World) -> int:
@@ -56,6 +60,11 @@ def run(world: World) -> int:
             actor = _next_actor(world)
             if actor == NONE:
                 return DONE
+            if actor == HAPPENS:
+                code = happen(world)
+                if code != DONE:
+                    return code
+                continue
             if actor < 0:
                 return ACTORS_FULL if actor == NONE - 1 else CONTEXTS_FULL
             control.pending = actor
@@ -99,7 +108,7 @@ def _act(world: World, actor: int) -> int:
 
 @inner
 def _next_actor(world: World) -> int:
-    """Return the actor whose turn it is, and set the time; NONE at the end, less if no actor or context is idle."""
+    """Return the actor whose turn it is, or HAPPENS, and set the time; NONE at the end, less if too few are idle."""
     control, first = world.control, world.heap[0]
     arrival_ns = next_arrival_ns(world)
     due: int = first.when if control.heap_size > 0 else UNBOUNDED
@@ -108,6 +117,11 @@ def _next_actor(world: World) -> int:
     is_decoding = batch.due_ns < due or (batch.due_ns == due < UNBOUNDED and batch.first < first.actor)
     if is_decoding:
         due = batch.due_ns
+    # Without an end, what happens after the last request does not.
+    next_ns = min(due, arrival_ns, world.knobs.until_ns)
+    if control.happen_ns <= next_ns < UNBOUNDED and control.happen_ns < world.knobs.until_ns:
+        control.now = control.happen_ns
+        return HAPPENS
     if due < UNBOUNDED and due <= arrival_ns:
         control.now = due
         if is_decoding:
@@ -189,5 +203,6 @@ def _room_for(world: World, n: int, written: int, made: int) -> int:
         and control.made + made <= len(world.made_size)
         and (len(world.users) == 0 or control.logged < len(world.log))
         and (len(world.first_token) == 0 or control.answered < len(world.first_token))
+        and (len(world.found) == 0 or control.found < len(world.found))
     )
     return DONE if is_room else ROWS_FULL

@@ -272,6 +272,8 @@ def _notes(simulation: Simulation) -> list[str]:
             else "storage operations take none, and no tier queues"
         )
     )
+    if simulation.load.incidents:
+        notes.append("what was lost with a node or a drive leaves its tier by deletes of phase lose, which nobody did")
     notes += [metadata.stream_note(tier.name, tier.streams) for tier in preset.tiers if tier.has_streams]
     if any(tier.policy is Policy.TTL for tier in preset.tiers):
         notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")

@@ -119,14 +119,15 @@ PIN = int64s("offer until_ns")
 ACTOR = int64s(
     "step request session turn input output new_tokens first context length new stage decoded decode_start history "
     "asked_ns reached missed_tokens entry prompt shared retrieved retrieved_objects retrieved_tokens queued_ns "
-    "served_ns first_step computed refused offer node"
+    "served_ns first_step computed refused offer node made restarts answered"
 )
 """A user, or a request in flight. Its objects are, in order, those of `retrieved` items, `shared` ones of the item
 `prompt`, and `length` of its own, of which up to `new` last ones are to be made or stored. Its own ones stand in row
 `context` of World.contexts, or with CHAINS are named by World.chains from place `first` on. `queued_ns` is what was to
 be computed before it when it came, `served_ns` when its last read is done, `first_step` the batch's clock when it
 joined, `computed` its prompt's tokens computed so far, `refused` how many of the objects offered last a tier has not
-taken, `offer` the number of the offer before, `node` where it is served."""
+taken, `offer` the number of the offer before, `node` where it is served. Where nodes are lost: `made`, how many of its
+own it made as it was first served, `restarts`, how often it was begun again, and whether it was `answered` before."""
 
 CONVERSATION = int64s("context length tokens remaining")
 """A conversation of a file: row of World.contexts (NONE before it begins and after it ends), how many objects, tokens
@@ -148,12 +149,20 @@ FIRST_TOKEN = int64s("with_cache_ns without_cache_ns")
 CONTROL = int64s(
     "pending now arrived heap_size next_request next_session next_object made logged need min_size max_size answered "
     "populated rows free idle idle_contexts uses loose coming offers offer known is_staged is_refused node "
-    "populating next_node"
+    "populating next_node open happened happen_ns gone gone_largest found"
 )
 """Where the loop is: the actor whose step is due, the time, how much is in each buffer and stack, how much `need` asks
 for, the least and largest size of an object, how many offers there were, what of the one being stored was found cached,
 whether the stage being written has operations, whether the offer was refused, whose tiers World.tiers are, whose are
-filled before the start, and whose turn it is to serve (round-robin)."""
+filled before the start, and whose turn it is to serve (round-robin); how many nodes may be sent requests; how many
+steps of World.happenings are done, when the next is due (UNBOUNDED: never), a bit for the tier that is out of reach,
+and the largest object that it takes else."""
+
+FOUND = int64s("ts_ns lookups local_hits shared_hits computed_tokens restarted")
+"""What a request found as it was served, and tokens that it had to compute; whether it was begun again for it."""
+
+HAPPENING = int64s("when kind place tier")
+"""A step of what happens to the fleet, as fleet/incidents.py lays them out."""
 
 TOTAL = int64s(
     "requests input_tokens output_tokens lookups lookup_bytes decode_misses unplaced prompt_lookups prompt_hits "
@@ -257,6 +266,10 @@ class World(Structure):
     control = record(CONTROL)
     total = record(TOTAL)
     fleet = part(Fleet)
+    happenings = table(HAPPENING)
+    """In order; empty if nothing happens."""
+    found = table(FOUND)
+    """[rows]: what requests found since the last flush; empty if nothing happens."""
     rows = part(RowColumns)
     following = part(Following)
     tiers = table(TIER)

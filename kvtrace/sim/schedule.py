@@ -143,6 +143,14 @@ def pop_decoding(world: World) -> int:
 
 
 @inner
+def disband(world: World) -> None:
+    """Let nobody decode any more at the node at hand."""
+    batch = batch_of(world)
+    batch.size, batch.bytes, batch.first, batch.since_ns = 0, 0, NONE, world.control.now
+    _set_due(world)
+
+
+@inner
 def _merge(world: World, one: int, other: int) -> int:
     """Return the first of two heaps of those that wait, made into one (a skew heap); NONE is an empty one."""
     heap, root, last = world.decoding, NONE, NONE

@@ -15,7 +15,8 @@ from kvtrace.requests.turns.waits import Waits
 from kvtrace.sim import empty, records
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
 from kvtrace.sim.events import ASKED, EVENT, WAIT
-from kvtrace.sim.fleet.start import set_fleet, spread
+from kvtrace.sim.fleet.incidents import Incident, steps_of
+from kvtrace.sim.fleet.start import set_fleet, set_happenings, spread
 from kvtrace.sim.policies.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, bytes_of
@@ -44,6 +45,8 @@ class Load:
     max_requests: int = 2**62
     waits: Waits | None = None
     """Which requests of the file follow others; None: all arrive at their times."""
+    incidents: tuple[Incident, ...] = ()
+    """What happens to the nodes and to what they share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
         control["min_size"], control["max_size"] = made.min(), made.max()
     # Populating starts with the first item that is no prompt: those are stored when first used.
     control["populated"] = library.prompts
+    set_happenings(world, steps_of(load.incidents, preset.fleet, preset.tiers), rows)
     return world
 
 

@@ -23,6 +23,7 @@ from kvtrace.model.shape import ModelShape
 from kvtrace.sim import counters, empty, loop, records, setup
 from kvtrace.sim.events import EVENT, WAIT
 from kvtrace.sim.fleet import start
+from kvtrace.sim.fleet.around import Around
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.setup import FOREVER_NS, Load
 from kvtrace.users.workload import library_of
@@ -85,6 +86,7 @@ class Simulation:
             seed=load.seed,
         )
         self.world = setup.make(preset, model, load, self.library, self._sizes, rows)
+        self._around = Around(load.incidents, preset.fleet, [tier.name for tier in preset.tiers])
 
     @property
     def bytes_per_token(self) -> int:
@@ -187,7 +189,9 @@ class Simulation:
         flush = Flush(columns, sizes, is_other, now.log[:logged].copy(), self.now_ns)
         if self.has_times:
             self._first_tokens.append(now.first_token[: control["answered"]].copy())
-        for name in ("made", "logged", "answered", "rows"):
+        if len(now.found):
+            self._around.see(columns, now.found[: control["found"]])
+        for name in ("made", "logged", "answered", "rows", "found"):
             control[name] = 0
         return flush
 
@@ -264,4 +268,4 @@ class Simulation:
         none = np.zeros(0, records.FIRST_TOKEN)
         return counters.stats(
             self.preset, self.world, np.concatenate([*self._first_tokens, none]) if self.has_times else None
-        )
+        ) | self._around.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns)

@@ -36,6 +36,8 @@ def populate(world: World) -> None:
             tier.read_busy_ns, tier.write_busy_ns = 0, 0
             tier.populated_bytes = tier.written_bytes
         control.populating += 1
+        while control.populating < world.fleet.count and not world.fleet.nodes[control.populating].is_up:
+            control.populating += 1
         if control.populating < world.fleet.count:
             control.populated = world.knobs.prompts
 
@@ -62,11 +64,12 @@ def store(world: World, actor: int) -> int:
     _offer(world, actor, first, end, PREFILL, STORE_PHASE)
     if not is_last:
         return min(knobs.offer_tokens, me.missed_tokens - me.computed) * knobs.prefill_ns_per_token
-    if len(world.first_token):
+    if len(world.first_token) and not me.answered:
         first_token = world.first_token[control.answered]
         first_token.with_cache_ns = control.now - me.asked_ns
         first_token.without_cache_ns = me.queued_ns + me.input * knobs.prefill_ns_per_token
         control.answered += 1
+    me.answered = 1
     me.new, me.decoded, me.served_ns, me.first_step = 0, 0, 0, NONE
     world.fleet.nodes[me.node].prefilling_tokens -= me.missed_tokens
     world.fleet.nodes[me.node].waiting -= 1

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
+from kvtrace.core.document import fleet
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -132,7 +133,11 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
         ReportTable("operations", Sheet.SUMMARY, operations, select(found["operations"], operations), keys=3),
         ReportTable("tiers (hit ratio: counted by the simulation)", Sheet.SUMMARY, tiers, select(rows, tiers)),
     ]
-    return Document(name, headline, [Chapter("", tables, [bound] if is_bound else [])], meta.notes)
+    lines = [bound] if is_bound else []
+    if meta.events is not None:
+        tables += fleet.event_tables(meta.events)
+        lines += fleet.event_lines(meta.events)
+    return Document(name, headline, [Chapter("", tables, lines)], meta.notes)
 
 
 def _capacity(tier: dict[str, Any]) -> Any:

@@ -20,6 +20,8 @@ class Node:
         self.decoding: list[tuple[int, int, Any]] = []
         self.uses: list[int] = []
         self.computing_until = self.computing = self.served = self.local_hits = self.shared_hits = 0
+        self.is_up, self.turns = True, 0
+        """`turns`: requests sent here, as routers compare them."""
         self.prompts: dict[int, int] = {}
         """Of each request that has not ended: the tokens of its prompt."""
         self.waiting: dict[int, int] = {}
@@ -31,7 +33,7 @@ class Node:
         self.waiting[n] = missed
 
     def compute(self, n: int) -> None:
-        del self.waiting[n]
+        self.waiting.pop(n, None)
 
     def end(self, n: int) -> None:
         self.prompts.pop(n, None)
@@ -67,17 +69,18 @@ def found_tokens(oracle: Oracle, node: Node, plan: Plan) -> int:
 def route(oracle: Oracle, plan: Plan, n: int) -> int:
     """Return the node that serves request `n`, and note that it does."""
     fleet = oracle.preset.fleet
-    nodes = oracle.nodes[: fleet.prefill_nodes or len(oracle.nodes)]
+    entrances = oracle.nodes[: fleet.prefill_nodes or len(oracle.nodes)]
+    nodes = [node for node in entrances if node.is_up]
     if len(oracle.nodes) == 1:
         node = nodes[0]
     elif fleet.router is Router.RANDOM:
         node = nodes[draw(oracle.seed, -(2**40), n, 0, len(nodes) - 1)]
     elif fleet.router is Router.ROUND_ROBIN:
         turn = getattr(oracle, "turn", 0)
-        node = min(nodes, key=lambda node: (node.number - turn) % len(nodes))
+        node = min(nodes, key=lambda node: (node.number - turn) % len(entrances))
         oracle.turn = node.number + 1
     elif fleet.router is Router.LEAST_OUTSTANDING:
-        node = min(nodes, key=lambda node: (len(node.prompts), node.served, node.number))
+        node = min(nodes, key=lambda node: (len(node.prompts), node.turns, node.number))
     elif fleet.router is Router.SESSION:
         node = max(nodes, key=lambda node: draw(oracle.seed, -(2**41) - node.number, plan.session, 0, 2**62))
     elif fleet.router is Router.PREFIX:
@@ -86,7 +89,7 @@ def route(oracle: Oracle, plan: Plan, n: int) -> int:
         def cost(node: Node) -> tuple[int, int, int]:
             new = plan.tokens - found_tokens(oracle, node, plan)
             work = prefill * (sum(node.waiting.values()) + new) + 10**6 * sum(node.prompts.values())
-            return work, node.served, node.number
+            return work, node.turns, node.number
 
         node = min(nodes, key=cost)
     else:
@@ -95,9 +98,10 @@ def route(oracle: Oracle, plan: Plan, n: int) -> int:
         def score(node: Node) -> tuple[int, int, int]:
             free = max(0, fleet.load_threshold - len(node.waiting))
             points = prefix * found_tokens(oracle, node, plan) // max(1, plan.tokens)
-            return -(points + load * free // (2 * fleet.load_threshold)), node.served, node.number
+            return -(points + load * free // (2 * fleet.load_threshold)), node.turns, node.number
 
         node = min(nodes, key=score)
     node.served += 1
+    node.turns += 1
     node.prompts[n], node.waiting[n] = plan.tokens, 0
     return node.number

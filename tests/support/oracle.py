@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from evictions import POLICIES, Lru
 from fleets import Node, route
+from outages import Outages
 from queues import Queue
 
 from kvtrace.model.shape import Piece, PieceKind
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from kvtrace.requests.requests import Requests
     from kvtrace.requests.turns.waits import Waits
+    from kvtrace.sim.fleet.incidents import Incident
 
 Row = tuple[int, str, int, str, int, int, int | None, int | None, int]
 
@@ -74,9 +76,11 @@ class Tier:
         self.referred = self.decayed = 0
         self.refused: list[int] = []
         self.queue: Queue | None = None
+        self.is_gone = False
+        """Out of reach."""
 
     def takes(self, size: int) -> bool:
-        return self.largest is None or size <= self.largest
+        return (self.queue is not None or not self.is_gone) and (self.largest is None or size <= self.largest)
 
     def holds(self, size: int, bound: int | None) -> bool:
         """Return whether it stays within `bound` with `size` more; what it takes may be alone in it."""
@@ -196,6 +200,7 @@ class Oracle:
     def __init__(
         self, preset: Preset, requests: Requests | None, bytes_per_token: int, ranks: int, *, layers: int = 1,
         pieces: Sequence[Piece] = (), waits: Waits | None = None, seed: int = 0,
+        incidents: Sequence[Incident] = (),
     ) -> None:  # fmt: skip
         """`bytes_per_token` is of all `ranks` together; `layers` are groups of layers, each an object."""
         self.preset, self.ranks, self.layers, self.pieces = preset, ranks, layers, pieces
@@ -219,7 +224,8 @@ class Oracle:
             plan = self.plans[int(waits.row[k])]
             plan.waits.append((int(waits.before[k]), int(waits.delay_ns[k]), bool(waits.is_of_start[k])))
             plan.not_before = int(waits.not_before_ns[waits.row[k]])
-        self.is_renumbered = waits is not None or bool(preset.tiers[-1].bucket_objects)
+        self.outages = Outages(self, incidents)
+        self.is_renumbered = waits is not None or bool(incidents) or bool(preset.tiers[-1].bucket_objects)
         self.numbered = 0
         """How many numbers were given, if they are not those of the keys."""
         self.offsets: list[int] = []
@@ -317,7 +323,7 @@ class Oracle:
 
     def delete(self, tier: Tier, phase: str, key: int) -> None:
         del tier.objects[key]
-        tier.policy.remove(key, is_evicted=phase != "promote")
+        tier.policy.remove(key, is_evicted=phase not in ("promote", "lose"))
         tier.expires.pop(key, None)
         self.emit("delete", tier, phase, key)
 
@@ -330,7 +336,7 @@ class Oracle:
             self.delete(tier, "evict", key)
 
     def fastest(self, key: int) -> Tier | None:
-        return next((t for t in self.tiers if key in t.objects), None)
+        return next((t for t in self.tiers if key in t.objects and not t.is_gone), None)
 
     def evict_for(self, tier: Tier, key: int) -> bool:
         """Delete until `key` fits, and then down to the low mark; False if the tier takes no such object."""
@@ -448,7 +454,7 @@ class Oracle:
         found: list[tuple[int, Tier]] = []
         tiers = list(self.tiers)
         for key in chain:
-            holding = [tier for tier in tiers if key in tier.objects]
+            holding = [tier for tier in tiers if key in tier.objects and not tier.is_gone]
             if not holding:
                 break
             found.append((key, holding[0]))
@@ -518,7 +524,7 @@ class Oracle:
             if tier.setting.loads_backwards:
                 tier.hit(key, self.sizes[key])
                 self.use(key)
-        stages = Stages(0)
+        stages = Stages(1 + max((row[7] for row in self.rows if row[6] == n), default=-1))
         for key, tier in retrieved:
             self.emit("read", tier, "retrieve", key, n, stages.of(tier, tier.reads_at_once))
         for layer in range(self.layers):
@@ -531,6 +537,9 @@ class Oracle:
     def request(self, plan: Plan, n: int) -> Iterator[int | tuple[int]]:
         p = self.preset
         mode = p.workload.mode
+        while not any(node.is_up for node in self.nodes[: p.fleet.prefill_nodes or len(self.nodes)]):
+            yield self.outages.next_join() - self.now
+        self.name(plan.chain)
         self.enter(route(self, plan, n))
         self.sent[n] = self.node
         self.order = [*plan.documents, *plan.chain]
@@ -567,7 +576,8 @@ class Oracle:
             self.offer(self.order[len(self.order) - len(refused) :], n, stage, set())
         for key in reversed([*plan.documents, *plan.chain]):
             for tier in self.tiers:
-                if tier.recency is not Recency.HEAD_FIRST and key in tier.objects and type(tier.policy) is Lru:
+                is_used = tier.recency is not Recency.HEAD_FIRST and type(tier.policy) is Lru
+                if is_used and key in tier.objects and not tier.is_gone:
                     tier.policy.hit(key)
 
     def hand_over(self, plan: Plan, n: int, stage: int) -> int:
@@ -576,11 +586,12 @@ class Oracle:
             return stage
         sender = self.here
         taker = min(
-            self.nodes[self.preset.fleet.prefill_nodes :],
-            key=lambda node: (len(node.prompts), node.served, node.number),
+            [node for node in self.nodes[self.preset.fleet.prefill_nodes :] if node.is_up],
+            key=lambda node: (len(node.prompts), node.turns, node.number),
         )
         taker.prompts[n] = sender.prompts.pop(n)
         taker.served += 1
+        taker.turns += 1
         sender.waiting.pop(n, None)
         self.sent[n] = taker.number
         link = Tier.__new__(Tier)
@@ -655,7 +666,7 @@ class Oracle:
         while keys and keys[0] in self.tiers[0].objects:
             keys = keys[1:]
         for tier in self.tiers:
-            if tier.looks_past_miss:
+            if tier.looks_past_miss and not tier.is_gone:
                 between = self.tiers[1 : tier.number]
                 tier.looked_up += sum(not any(key in t.objects for t in between) for key in keys)
 
@@ -792,7 +803,7 @@ class Oracle:
                         at = stages.of(tier, tier.writes_at_once)
                         self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
                         self.follow(tier, key)
-                    elif key in tier.objects and tier is not staging:
+                    elif key in tier.objects and tier is not staging and not tier.is_gone:
                         tier.hit(key, self.sizes[key])
                         self.follow(tier, key)
                         self.use(key)
@@ -863,7 +874,7 @@ class Oracle:
 
     def run(self) -> list[Row]:
         """Return all rows. What is due comes before what arrives; what is due together goes by place in flight."""
-        for node in range(len(self.nodes)):
+        for node in [node.number for node in self.nodes if node.is_up]:
             self.enter(node)
             for keys in self.populated:
                 self.order = keys
@@ -874,40 +885,44 @@ class Oracle:
         coming = sorted((plan.arrival, n) for n, plan in enumerate(self.plans) if not plan.waits)
         answered: dict[int, int] = {}
         in_flight: dict[int, int] = {}
-        due: list[tuple[int, int, Iterator[int | tuple[int]]]] = []
+        self.due: list[tuple[int, int, Iterator[int | tuple[int]]]] = []
         self.sent: dict[int, int] = {}
         numbers: dict[int, int] = {}
+        self.numbers, self.in_flight = numbers, in_flight
         idle = list(range(len(self.plans) - 1, -1, -1))
-        while due or coming or any(node.decoding for node in self.nodes):
-            times = [(*due[0][:2], due)] if due else []
-            starting: list[int] = []
+        while self.due or coming or any(node.decoding for node in self.nodes):
+            times = [(*self.due[0][:2], self.due)] if self.due else []
             times += [
                 (node.batch.time_of(node.decoding[0][0]), node.decoding[0][1], node.decoding)
                 for node in self.nodes
                 if node.decoding
             ]
             first = min(times, key=lambda of: of[:2], default=None)
+            next_ns = min([when for when, *_ in times] + [when for when, _ in coming[:1]])
+            if self.outages.due and self.outages.due[0][0] <= next_ns:
+                self.now, *_, happen = self.outages.due.pop(0)
+                self.catch_up()
+                happen()
+                continue
             if first is not None and (not coming or first[0] <= coming[0][0]):
                 self.now, place, of = first
                 steps = heapq.heappop(of)[2]
-                self.enter(self.sent[numbers[place]])
+                self.enter(self.sent.get(numbers[place], self.node))
             else:
                 (self.now, n), place = coming.pop(0), idle.pop()
                 numbers[place] = len(self.came)
                 steps = self.request(self.plans[n], len(self.came))
-                starting = self.plans[n].chain
                 self.came.append((n, self.now))
                 in_flight[place] = n
                 coming = self.followers(coming, n, answered)
             self.catch_up()
-            self.name(starting)
             for wait in steps:
                 if isinstance(wait, tuple):
                     if wait[0]:
                         heapq.heappush(self.here.decoding, (self.batch.steps + wait[0], place, steps))
                         break
                 elif wait:
-                    heapq.heappush(due, (self.now + wait, place, steps))
+                    heapq.heappush(self.due, (self.now + wait, place, steps))
                     break
                 # What waits to be stored may be stored between the steps of a request.
                 self.catch_up()
@@ -917,6 +932,10 @@ class Oracle:
                 answered[n := in_flight[place]] = self.now
                 coming = self.followers(coming, n, answered)
         return self.rows
+
+    def node_of(self, place: int) -> int | None:
+        """Return the node that serves the request at `place`; null if it waits for one."""
+        return self.sent.get(self.numbers[place])
 
     def name(self, keys: list[int]) -> None:
         """Number what is asked for the first time, if numbers go by that."""

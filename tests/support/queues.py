@@ -42,6 +42,8 @@ class Queue:
             self.beat = next(t for t in range(0, now + 2 * setting.heartbeat_ns, setting.heartbeat_ns) if t > now)
 
     def due(self) -> float:
+        if self.tier.is_gone:
+            return float("inf")
         if self.setting.heartbeat_ns:
             return float("inf") if self.beat is None else self.beat
         return max(self.busy, self.waiting[0][1]) if self.waiting else float("inf")

@@ -24,6 +24,28 @@ def _unstored(tiers: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def _collected(tiers: list[dict[str, Any]]) -> list[str]:
+    """Return what was written again to collect buckets, a line for each tier that did."""
+    return [
+        f"{tier['name']}: {format_bytes(tier['collected_bytes'])} were written again to collect buckets: written "
+        f"{tier['written_bytes'] / (tier['written_bytes'] - tier['collected_bytes']):.3g} times what was stored"
+        for tier in tiers
+        if tier.get("collected_bytes")
+    ]
+
+
+def _computed(summary: dict[str, Any]) -> list[str]:
+    """Return what computes, how long tokens took on average, and how long prompts waited."""
+    stats, said = summary["stats"], [in_words(summary["serving"])]
+    if mean_ns := stats["decode"]["mean_ns_per_token"]:
+        tokens = format_count(stats["decode"]["tokens"])
+        said.append(f"computed: {tokens} tokens were generated, {format_duration(mean_ns)} each on average")
+    if mean_ns := stats["prefill"]["mean_wait_ns"]:
+        prefills = format_count(stats["prefill"]["requests"])
+        said[-1] += f"; {prefills} prompts waited {format_duration(mean_ns)} for others on average"
+    return said
+
+
 def _in_streams(tier: dict[str, Any]) -> str:
     """Return what was written to each stream of a tier, those with the most bytes first."""
     most = sorted(tier["streams"], key=lambda stream: -stream["written_bytes"])
@@ -49,13 +71,7 @@ def generated(summary: dict[str, Any]) -> Document:
     tables = [table_of("simulated", Sheet.SUMMARY, spec, rows)]
     if first is not None:
         tables.append(first_token_table(first))
-    worn = [in_words(summary["serving"])]
-    if mean_ns := stats["decode"]["mean_ns_per_token"]:
-        tokens = format_count(stats["decode"]["tokens"])
-        worn.append(f"computed: {tokens} tokens were generated, {format_duration(mean_ns)} each on average")
-    if mean_ns := stats["prefill"]["mean_wait_ns"]:
-        prefills = format_count(stats["prefill"]["requests"])
-        worn[-1] += f"; {prefills} prompts waited {format_duration(mean_ns)} for others on average"
+    worn = _computed(summary)
     for tier in summary["endurance"]:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
         line += f" to each of {tier['instances']} on average" if "instances" in tier else ""
@@ -67,12 +83,7 @@ def generated(summary: dict[str, Any]) -> Document:
     worn += [_cost(tier) for tier in summary.get("costs", [])]
     worn += _of_offers(stats)
     worn += _unstored(stats["tiers"])
-    worn += [
-        f"{tier['name']}: {format_bytes(tier['collected_bytes'])} were written again to collect buckets: written "
-        f"{tier['written_bytes'] / (tier['written_bytes'] - tier['collected_bytes']):.3g} times what was stored"
-        for tier in stats["tiers"]
-        if tier.get("collected_bytes")
-    ]
+    worn += _collected(stats["tiers"])
     worn += [_in_streams(tier) for tier in stats["tiers"] if "streams" in tier]
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
@@ -81,6 +92,9 @@ def generated(summary: dict[str, Any]) -> Document:
     if of_fleet := stats.get("fleet"):
         headline = f"{fleet.headline(of_fleet)}; {headline}"
         tables = [*fleet.tables(of_fleet), *tables]
+    if events := stats.get("events"):
+        tables += fleet.event_tables(events)
+        worn = [*fleet.event_lines(events), *worn]
     return Document(summary["file"], headline, [Chapter("", tables, worn)])
 
 

@@ -14,10 +14,11 @@ from kvtrace.sim.events import BATCH, int64s
 
 NODE = int64s(
     "is_up outstanding waiting prefilling_tokens active_tokens prefill_busy_ns requests input_tokens computed_tokens "
-    "computing_ns lookups local_hits shared_hits link_busy_ns sent_bytes"
+    "computing_ns lookups local_hits shared_hits link_busy_ns sent_bytes turns"
 )
 """A node: requests that were sent to it and have not ended, how many of them are not computed yet, their tokens that
-are yet to be, and those of their prompts; until when it computes; what it has done so far; until when it sends."""
+are yet to be, and those of their prompts; until when it computes; what it has done so far; until when it sends; and how
+many requests it was sent, as routers compare that: one that joins begins with as many as the least of the others."""
 
 COPY = np.dtype([(name, "i4") for name in ("node_copy", "rack_copy", "first", "newer", "older")])
 """Of an object's slot: its copies in the node that acts and in its rack, and the first of all its copies; of a copy:
@@ -34,6 +35,8 @@ class Fleet(Structure):
     """A bit for each tier of which every node, or rack, has one of its own; 0 with one node."""
     racked = number()
     """A bit for each tier of which every rack has one."""
+    own = number()
+    """A bit for each tier that is a node's own, however many nodes there are."""
     entrances = number()
     """How many nodes, the first ones, requests are sent to; where these are not all, the others decode."""
     link_bytes_per_us = number()

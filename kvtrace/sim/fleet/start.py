@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from kvtrace.sim.events import BATCH
+from kvtrace.sim.fleet.incidents import EMPTIED, LOST, Move, absent
 from kvtrace.sim.fleet.nodes import COPY, NODE
 from kvtrace.sim.fleet.setting import FleetSetting, Scope
-from kvtrace.sim.records import NONE, UNBOUNDED, World
+from kvtrace.sim.records import FOUND, HAPPENING, NONE, UNBOUNDED, World
 from kvtrace.sim.tiers.copies import COLUMNS, enter_all
 
 MILLION = 1_000_000
@@ -24,6 +25,8 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
     fleet.rack_nodes = setting.rack_nodes
     fleet.nodes, fleet.batches = np.zeros(count, NODE), np.zeros(count, BATCH)
     fleet.nodes["is_up"] = 1
+    fleet.own = sum(1 << t for t, scope in enumerate(scopes) if scope is Scope.NODE)
+    world.control["open"], world.control["happen_ns"] = fleet.entrances, UNBOUNDED
     fleet.batches["first"], fleet.batches["due_ns"] = NONE, UNBOUNDED
     if count == 1:
         return
@@ -38,6 +41,24 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
     fleet.row_nodes = np.empty(rows, np.int32)
     fleet.tiers_here, fleet.queues_here = world.tiers.view(np.int64), world.queues.view(np.int64)
     grow_copies(world)
+
+
+def set_happenings(world: World, steps: Sequence[Move], rows: int) -> None:
+    """Let `steps` happen; nodes that join first are not there yet."""
+    if not steps:
+        return
+    fleet, control = world.fleet, world.control
+    world.happenings = np.array([(s.at_ns, s.kind, s.place, s.tier) for s in steps], HAPPENING)
+    world.found = np.empty(rows, FOUND)
+    control["happen_ns"] = steps[0].at_ns
+    fleet.nodes["is_up"][absent(steps)] = 0
+    control["open"] = fleet.nodes["is_up"][: fleet.entrances].sum()
+    control["populating"] = np.argmax(fleet.nodes["is_up"])
+    # What may be lost is listed, though its tier gives nothing up by itself.
+    lost = sum({1 << s.tier for s in steps if s.kind == EMPTIED})
+    if any(s.kind == LOST for s in steps):
+        lost |= fleet.own
+    world.knobs.endless &= ~lost
 
 
 def _tournament(count: int) -> Any:

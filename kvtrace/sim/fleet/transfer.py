@@ -6,7 +6,7 @@ from kvtrace.core.compiled import inner
 from kvtrace.sim.ask import gather, home_of
 from kvtrace.sim.fleet.move import move
 from kvtrace.sim.records import NONE, World
-from kvtrace.sim.routers.candidates import is_fresher
+from kvtrace.sim.routers.candidates import is_fresher, is_open
 from kvtrace.sim.tiers.room import make_room, make_room_by_demotion
 from kvtrace.sim.tiers.rows import DELETE, EVICT, LOAD, PROMOTE, READ, STORE, WRITE, emit, live_in, size_of
 from kvtrace.sim.tiers.slots import give_slot, see_all
@@ -61,7 +61,8 @@ def _taker(world: World) -> int:
     found, nodes = NONE, world.fleet.nodes
     for k in range(world.fleet.entrances, world.fleet.count):
         is_less = found == NONE or nodes[k].outstanding < nodes[found].outstanding
-        if is_less or (nodes[k].outstanding == nodes[found].outstanding and is_fresher(world, k, found)):
+        is_next = is_less or (nodes[k].outstanding == nodes[found].outstanding and is_fresher(world, k, found))
+        if is_open(world, k) and is_next:
             found = k
     return found
 
@@ -75,6 +76,7 @@ def _leave(world: World, actor: int, sender: int, taker: int) -> None:
     nodes[taker].outstanding += 1
     nodes[taker].active_tokens += me.input
     nodes[taker].requests += 1
+    nodes[taker].turns += 1
     me.node = taker
 
 

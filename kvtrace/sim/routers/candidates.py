@@ -8,7 +8,7 @@ from kvtrace.sim.records import NONE, World
 
 @forced
 def is_open(world: World, node: int) -> int:
-    """Return whether `node`, one of the first world.fleet.entrances, may be sent requests."""
+    """Return whether `node` is up, and may be sent requests."""
     up: int = world.fleet.nodes[node].is_up
     return up
 
@@ -25,7 +25,7 @@ def count_open(world: World) -> int:
 @inner
 def is_fresher(world: World, one: int, other: int) -> bool:
     """Return whether node `one` has served fewer requests than `other`; NONE has served more than any."""
-    return other == NONE or world.fleet.nodes[one].requests < world.fleet.nodes[other].requests
+    return other == NONE or world.fleet.nodes[one].turns < world.fleet.nodes[other].turns
 
 
 @inner

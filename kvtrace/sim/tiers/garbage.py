@@ -9,7 +9,7 @@ from __future__ import annotations
 from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.policies.queues import on_remove
 from kvtrace.sim.records import NONE, PACKED_BITS, World
-from kvtrace.sim.tiers.rows import COLLECT, DELETE, EVICT, READ, WRITE, emit, packed
+from kvtrace.sim.tiers.rows import COLLECT, DELETE, EVICT, LOSE, READ, WRITE, emit, packed
 from kvtrace.sim.tiers.slots import object_of, release
 from kvtrace.sim.tiers.tiers import drop, serve_read, serve_write
 
@@ -30,8 +30,30 @@ def evict(world: World, t: int, slot: int, now: int) -> None:
         world.slots[member].live &= ~(1 << t)
         release(world, member)
         member = older
-    _delete(world, t, slot, now)
+    _delete(world, t, slot, now, EVICT)
     _free(world, t, slot)
+
+
+@inner
+def lose(world: World, t: int, slot: int, now: int) -> None:
+    """Delete from tier `t` what it lists as `slot`, as lost: an object, or the whole bucket that it is or is in."""
+    if not world.knobs.bucketed & (1 << t):
+        drop(world, t, object_of(world, t, slot), now, LOSE)
+        return
+    is_by_object = world.tiers[t].collect_share > 0
+    bucket: int = world.members[slot].bucket if is_by_object else slot
+    if not is_by_object:
+        on_remove(world, t, bucket, 0)
+    member = world.members[bucket].older
+    while member != NONE:
+        older = world.members[member].older
+        if is_by_object:
+            on_remove(world, t, member, 0)
+        world.slots[member].live &= ~(1 << t)
+        release(world, member)
+        member = older
+    _delete(world, t, bucket, now, LOSE)
+    _free(world, t, bucket)
 
 
 @inner
@@ -79,7 +101,7 @@ def _collect(world: World, t: int, bucket: int, now: int) -> None:
         world.tiers[t].read_bytes += size
         emit(world, now, READ, t, COLLECT, world.chain[i], size, NONE, NONE)
         serve_read(world, t, size, now)
-    _delete(world, t, bucket, now)
+    _delete(world, t, bucket, now, EVICT)
     if count == 0:
         _free(world, t, bucket)
         return
@@ -128,12 +150,12 @@ def _name(world: World, size: int) -> None:
 
 
 @inner
-def _delete(world: World, t: int, slot: int, now: int) -> None:
+def _delete(world: World, t: int, slot: int, now: int, phase: int) -> None:
     """Delete a bucket and the file beside it; its slot stays."""
     tier, what = world.tiers[t], world.slots[slot]
     tier.used -= what.size
     tier.deleted_bytes += what.size
-    _emit_both(world, now, DELETE, t, EVICT, slot)
+    _emit_both(world, now, DELETE, t, phase, slot)
 
 
 @inner

@@ -7,11 +7,11 @@ from kvtrace.core.schema import TRACE, Op, Phase, enum_code
 from kvtrace.sim.records import PACKED_BITS, World
 
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
-LOAD, PROMOTE, PREFILL, STORE, DECODE, DEMOTE, EVICT, POPULATE, RETRIEVE, COLLECT = (
+LOAD, PROMOTE, PREFILL, STORE, DECODE, DEMOTE, EVICT, POPULATE, RETRIEVE, COLLECT, LOSE = (
     enum_code(TRACE, "phase", phase)
     for phase in (
         *(Phase.LOAD, Phase.PROMOTE, Phase.PREFILL, Phase.STORE, Phase.DECODE, Phase.DEMOTE, Phase.EVICT),
-        *(Phase.POPULATE, Phase.RETRIEVE, Phase.COLLECT),
+        *(Phase.POPULATE, Phase.RETRIEVE, Phase.COLLECT, Phase.LOSE),
     )
 )
 
@@ -32,6 +32,12 @@ def packed(what: int) -> int:
 def live_in(world: World, entry: int) -> int:
     """Return a bit for each tier in which the object of an entry of World.contexts, or of a slot, is live."""
     return world.slots[entry].live if entry >= 0 else packed(entry) & ((1 << (PACKED_BITS - 1)) - 1)
+
+
+@forced
+def found_in(world: World, entry: int) -> int:
+    """Return a bit for each tier in which the object of an entry is found: where it is live, if that is in reach."""
+    return live_in(world, entry) & ~world.control.gone
 
 
 @forced

@@ -6,7 +6,7 @@ from kvtrace.core.compiled import inner
 from kvtrace.sim.policies.queues import victim
 from kvtrace.sim.records import NONE, World
 from kvtrace.sim.tiers.room import lower_tier
-from kvtrace.sim.tiers.rows import EVICT, begin_stage, in_stage, live_in, size_of
+from kvtrace.sim.tiers.rows import EVICT, begin_stage, found_in, in_stage, size_of
 from kvtrace.sim.tiers.slots import object_of
 from kvtrace.sim.tiers.tiers import drop, follow, touch, trail, write
 from kvtrace.sim.tiers.waiting import takes
@@ -96,7 +96,7 @@ def drop_held(world: World, first: int, n: int) -> int:
     """Keep of `chain[first:n]` what no tier holds, moved to the front; return the end of it."""
     end = first
     for i in range(first, n):
-        if live_in(world, world.chain[i]) == 0:
+        if found_in(world, world.chain[i]) == 0:
             world.chain[end] = world.chain[i]
             end += 1
     return end
@@ -138,7 +138,7 @@ def _put(world: World, t: int, first: int, i: int, now: int, phase: int, request
     slot, staging = world.chain[i], world.knobs.staging - 1
     if world.slots[slot].live & (1 << t):
         # The staging tier frees the buffer and leaves what it has as it was; the others count it as used.
-        if t != staging:
+        if t != staging and not world.control.gone & (1 << t):
             follow(world, t, i)
             touch(world, t, slot)
         return stage

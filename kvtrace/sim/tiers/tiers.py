@@ -6,7 +6,7 @@ from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.policies.queues import on_hit, on_insert, on_remove
 from kvtrace.sim.records import NONE, World
 from kvtrace.sim.tiers.admission import refer
-from kvtrace.sim.tiers.rows import DELETE, DEMOTE, PROMOTE, READ, WRITE, emit, is_endless, live_in
+from kvtrace.sim.tiers.rows import DELETE, DEMOTE, LOSE, PROMOTE, READ, WRITE, emit, found_in, is_endless, live_in
 from kvtrace.sim.tiers.slots import loosen, member_of, own, release
 
 
@@ -159,7 +159,7 @@ def drop(world: World, t: int, slot: int, now: int, phase: int) -> None:
     """Delete `slot` from tier `t`; a slot that lives nowhere and that nobody can ask for becomes free."""
     member = member_of(world, t, slot)
     if not is_endless(world, t):
-        on_remove(world, t, member, phase != PROMOTE)
+        on_remove(world, t, member, phase not in (PROMOTE, LOSE))
     if member != slot:
         world.slots[member].live &= ~(1 << t)
         loosen(world, member)
@@ -183,7 +183,7 @@ def fastest(world: World, entry: int) -> int:
 @forced
 def fastest_from(world: World, entry: int, t: int) -> int:
     """Return the fastest tier from `t` on in which the object of `entry` is live, or NONE."""
-    live = live_in(world, entry)
+    live = found_in(world, entry)
     while t < len(world.tiers) and not live & (1 << t):
         t += 1
     return t if t < len(world.tiers) else NONE

@@ -79,6 +79,8 @@ def _due(world: World, t: int) -> int:
     """Return when tier `t` takes from its queue next, or UNBOUNDED."""
     tier = world.tiers[t]
     when: int = UNBOUNDED
+    if world.control.gone & (1 << t):
+        return when
     if tier.heartbeat_ns:
         if tier.beat_ns:
             when = tier.beat_ns
@@ -106,7 +108,7 @@ def _room(world: World, t: int) -> int:
 
 
 @inner
-def _take(world: World, t: int) -> int:
+def take_first(world: World, t: int) -> int:
     """Take the oldest from the queue of tier `t`; return its slot if the tier above still has it, else NONE."""
     tier = world.tiers[t]
     slot: int = world.offers[tier.queue_first + tier.queue_head].slot
@@ -126,7 +128,7 @@ def _take(world: World, t: int) -> int:
 @inner
 def _store_first(world: World, t: int, now: int) -> None:
     """Store the oldest of what waits, if it is still there."""
-    slot = _take(world, t)
+    slot = take_first(world, t)
     if slot != NONE and make_room(world, t, slot, now):
         write(world, t, slot, now, STORE, NONE, NONE)
 
@@ -140,7 +142,7 @@ def _store_bucket(world: World, t: int, now: int) -> None:
         return
     count: int = 0
     for _ in range(taken):
-        slot = _take(world, t)
+        slot = take_first(world, t)
         if slot != NONE:
             world.chain[count] = slot
             count += 1

@@ -1,0 +1,326 @@
+"""Nodes lost and joined, drives replaced, a store out of reach: row by row as plain Python says them, and by hand."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import Oracle
+from outages import settled
+from simulated import ONE_BYTE, TWO_HEADS, brief, kvtrace, preset_of, requests_of, simulate, simulate_fleet
+from test_fleet_oracle import compare_stats, fleets, in_sessions
+from test_oracle import SEMANTICS, conversations, presets, request_lists, rich_presets, staged_presets, waiting
+from test_routers import fleet_of
+
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.tables import open_table
+from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
+from kvtrace.sim.fleet.incidents import Incident, Kind, parse, steps_of
+from kvtrace.sim.fleet.setting import FleetSetting, Scope
+from kvtrace.sim.routers.routers import Router
+from kvtrace.sim.simulation import Load
+
+
+@st.composite
+def incidents_of(draw, preset):
+    """Return what may happen to the fleet of `preset`: any of it, if it can."""
+    fleet, tiers, times = preset.fleet, preset.tiers, st.sampled_from([0, 1, 2, 3, 5, 8, 10, 20, 41, 45, 60, 90])
+    nodes, racks = st.integers(0, fleet.nodes - 1), st.integers(0, fleet.instances(Scope.RACK) - 1)
+    own = [tier.name for tier in tiers if tier.scope is not Scope.FLEET]
+    kinds = [k for k in Kind if k is not Kind.DRIVE_REPLACED or own]
+    found = []
+    for kind in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=3)):
+        at, place = draw(times), draw(racks if kind in (Kind.RACK_LOST, Kind.RACK_JOINED) else nodes)
+        lasts = draw(st.sampled_from([1, 4, 30]))
+        tier = draw(st.sampled_from(own)) if kind is Kind.DRIVE_REPLACED else None
+        if kind in (Kind.NODE_LOST, Kind.RACK_LOST) and draw(st.booleans()):
+            back = Kind.NODE_JOINED if kind is Kind.NODE_LOST else Kind.RACK_JOINED
+            found.append(Incident("back", at + lasts, back, place))
+        lasts_ns = lasts if kind in (Kind.STORE_UNREACHABLE, Kind.ROLLING_RESTART) else 0
+        found.append(Incident(str(kind), at, kind, place, lasts_ns, tier, draw(st.integers(1, 2))))
+    return tuple(found)
+
+
+def draw_incidents(draw, preset):
+    """Return incidents that can be, or fewer."""
+    found = draw(incidents_of(preset))
+    while found:
+        try:
+            steps_of(found, preset.fleet, preset.tiers)
+        except ConfigError:
+            found = found[1:]
+        else:
+            return found
+    return ()
+
+
+def check(preset, load, model=ONE_BYTE, ranks=1, rows=4096):
+    """Compare what happens with what plain Python says."""
+    per_rank, stored = bytes_per_token_per_rank(model, ranks), stored_ranks(model, ranks)
+    oracle = Oracle(
+        preset, load.requests, per_rank * stored, stored, waits=load.waits, seed=load.seed, incidents=load.incidents
+    )
+    expected = oracle.run()
+    if preset.fleet.nodes > 1:
+        simulation, found, nodes = simulate_fleet(preset, load, model, ranks=ranks, rows=rows)
+        compare_stats(simulation.stats(), oracle)
+    else:
+        simulation, found, _, _ = simulate(preset, load, model, ranks=ranks, rows=rows)
+        nodes = [0] * len(found)
+    assert settled(found, nodes) == settled(expected, oracle.row_nodes)
+    stats = simulation.stats()
+    assert stats["requests"] == len(load.requests)
+    assert stats["lookups"] == oracle.lookups
+    for number, tier in enumerate(stats["tiers"]):
+        instances = {id(node.tiers[number]): node.tiers[number] for node in oracle.nodes}.values()
+        live = sum(sum(instance.objects.values()) for instance in instances)
+        if not preset.tiers[number].bucket_objects:
+            assert tier["live_bytes"] == tier["written_bytes"] - tier["deleted_bytes"] == live
+
+
+@pytest.mark.parametrize("semantics", SEMANTICS, ids="-".join)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_every_row_of_a_fleet_to_which_something_happens(semantics, data):
+    preset = data.draw(fleets(data.draw(presets(semantics))))
+    requests = data.draw(request_lists())
+    if semantics[0].value == "chunk":
+        requests = in_sessions(data.draw, requests)
+    model, ranks = data.draw(st.sampled_from([(ONE_BYTE, 1), (TWO_HEADS, 2)]))
+    load = Load(
+        requests=requests, waits=data.draw(waiting(requests)), seed=data.draw(st.integers(0, 3)),
+        incidents=draw_incidents(data.draw, preset),
+    )  # fmt: skip
+    check(preset, load, model, ranks)
+    check(preset, load, model, ranks, rows=1)
+
+
+@pytest.mark.parametrize("semantics", SEMANTICS, ids="-".join)
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_policies_and_offers(semantics, data):
+    rich = data.draw(rich_presets(semantics))
+    has_whole = any(tier.whole_offers for tier in rich.tiers)
+    preset = data.draw(fleets(rich, policies=not has_whole))
+    check(preset, Load(requests=data.draw(request_lists()), incidents=draw_incidents(data.draw, preset)), TWO_HEADS, 2)
+
+
+@pytest.mark.parametrize("semantics", SEMANTICS, ids="-".join)
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_one_node_alone(semantics, data):
+    preset = data.draw(rich_presets(semantics))
+    check(preset, Load(requests=data.draw(request_lists()), incidents=draw_incidents(data.draw, preset)))
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_staging(data):
+    preset = data.draw(staged_presets())
+    if data.draw(st.booleans()):
+        preset = data.draw(fleets(preset))
+    check(preset, Load(requests=data.draw(conversations()), incidents=draw_incidents(data.draw, preset)))
+
+
+def happens(preset, rows, *texts):
+    """Return what a fleet does to which the events `texts` happen, each row with its time and node."""
+    load = Load(requests=requests_of(rows), incidents=tuple(parse(text) for text in texts))
+    if preset.fleet.nodes > 1:
+        simulation, found, nodes = simulate_fleet(preset, load)
+    else:
+        simulation, found, _, _ = simulate(preset, load)
+        nodes = [0] * len(found)
+    return simulation, [f"{row[0]} n{node} {text}" for row, node, text in zip(found, nodes, brief(found), strict=True)]
+
+
+def test_a_lost_node_by_hand():
+    # Node 0 serves request 0 and is done at 8; it computes request 2, from 20 to 28, as it is lost at 24.
+    rows = [(0, 8, 0, [0, 1]), (10, 4, 0, [7]), (20, 8, 0, [3, 4]), (40, 8, 0, [0, 1]), (60, 4, 0, [9])]
+    simulation, found = happens(
+        fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.FLEET), rows, "24ns:node-lost:0", "50ns:node-joined:0"
+    )
+    assert found == [
+        "8 n0 write 0 prefill 0 4 0/0",
+        "8 n0 write 0 prefill 1 4 0/0",
+        "8 n0 write 1 store 0 4 0/1",
+        "8 n0 write 1 store 1 4 0/1",
+        "14 n1 write 0 prefill 2 4 1/0",
+        "14 n1 write 1 store 2 4 1/1",
+        # Its own tier is lost, the shared one is not; request 2 begins again on node 1.
+        "24 n0 delete 0 lose 0 4",
+        "24 n0 delete 0 lose 1 4",
+        "32 n1 write 0 prefill 3 4 2/0",
+        "32 n1 write 0 prefill 4 4 2/0",
+        "32 n1 write 1 store 3 4 2/1",
+        "32 n1 write 1 store 4 4 2/1",
+        "40 n1 read 1 load 0 4 3/0",
+        "40 n1 read 1 load 1 4 3/0",
+        "40 n1 write 0 promote 0 4 3/1",
+        "40 n1 write 0 promote 1 4 3/1",
+        # It has joined: empty, and again its turn.
+        "64 n0 write 0 prefill 5 4 4/0",
+        "64 n0 write 1 store 5 4 4/1",
+    ]
+    stats = simulation.stats()
+    assert (stats["requests"], stats["fleet"]["by_node"]["requests"]) == (5, [3, 3])
+    lost, joined = stats["events"]["around"]
+    assert [window["window"] for window in lost["windows"]] == ["before", "minute 1 after"]
+    before, after = lost["windows"]
+    # Tokens are counted as they are found to be missing: request 2's twice.
+    assert (before["lookups"], before["computed_tokens"], before["restarted"]) == (5, 20, 0)
+    assert (after["lookups"], after["local_hits"], after["shared_hits"]) == (5, 0, 2)
+    assert (after["computed_tokens"], after["restarted"]) == (12, 1)
+    assert [tier["lost_bytes"] for tier in after["tiers"]] == [8, 0]
+    assert (after["tiers"][1]["reads"], after["tiers"][1]["read_bytes"], after["tiers"][1]["writes"]) == (2, 8, 3)
+    assert joined["at_ns"] == 50
+
+
+def test_a_request_that_decodes_is_begun_again_by_hand():
+    # Computed at 4, stored; its 10 tokens would take until 104, and its node is lost at 50.
+    preset = msgspec.structs.replace(fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.FLEET), decode_ns_per_token=10)
+    simulation, found = happens(preset, [(0, 4, 10, [0])], "50ns:node-lost:0")
+    assert found[2:] == ["50 n0 delete 0 lose 0 4", "50 n1 read 1 load 0 4 0/2", "50 n1 write 0 promote 0 4 0/3"]
+    assert simulation.now_ns == 150
+    assert simulation.stats()["decode"]["tokens"] == 10
+    assert simulation.stats()["first_token"]["requests"] == 1
+
+
+def test_requests_wait_while_no_node_is_there_by_hand():
+    rows = [(0, 4, 0, [0]), (20, 4, 0, [0]), (45, 4, 0, [0])]
+    preset = preset_of(100, prefill_ns_per_token=1)
+    _, found = happens(preset, rows, "10ns:node-lost:0", "30ns:node-joined:0")
+    assert found == [
+        "4 n0 write 0 prefill 0 4 0/0",
+        "10 n0 delete 0 lose 0 4",
+        "34 n0 write 0 prefill 0 4 1/0",
+        "45 n0 read 0 load 0 4 2/0",
+    ]
+    _, rolled = happens(preset, rows, "10ns:rolling-restart:20ns")
+    assert rolled == found
+
+
+def test_a_new_node_joins_cold_by_hand():
+    rows = [(0, 4, 0, [0]), (10, 4, 0, [0]), (20, 4, 0, [0]), (30, 4, 0, [0])]
+    _, found = happens(fleet_of(Router.ROUND_ROBIN, Scope.NODE), rows, "15ns:node-joined:1")
+    assert found == [
+        "4 n0 write 0 prefill 0 4 0/0",
+        "10 n0 read 0 load 0 4 1/0",
+        "24 n1 write 0 prefill 0 4 2/0",
+        "30 n0 read 0 load 0 4 3/0",
+    ]
+
+
+def test_a_node_that_joins_is_as_fresh_as_the_freshest():
+    # Idle nodes take turns: the one that joins does not take all until it has served as many.
+    rows = [(10 * i, 4, 0, [i]) for i in range(8)]
+    _, found = happens(fleet_of(Router.LEAST_OUTSTANDING, Scope.NODE), rows, "35ns:node-joined:1")
+    assert [row.split()[1] for row in found] == ["n0"] * 4 + ["n0", "n1", "n0", "n1"]
+
+
+def test_a_replaced_drive_by_hand():
+    rows = [(0, 4, 0, [0]), (10, 4, 0, [0]), (20, 4, 0, [0]), (30, 4, 0, [0])]
+    preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.NODE)
+    _, found = happens(preset, rows, "15ns:drive-replaced:0")
+    # DRAM has it still; nothing computes it, so nothing stores it below again.
+    assert found[4:] == ["15 n0 delete 1 lose 0 4", "20 n0 read 0 load 0 4 2/0", "30 n1 read 0 load 0 4 3/0"]
+    _, found = happens(preset, rows, "15ns:drive-replaced:0:tier0")
+    assert found[4:7] == ["15 n0 delete 0 lose 0 4", "20 n0 read 1 load 0 4 2/0", "20 n0 write 0 promote 0 4 2/1"]
+
+
+def test_a_store_out_of_reach_by_hand():
+    rows = [(0, 4, 0, [0]), (10, 4, 0, [0]), (20, 4, 0, [1]), (40, 4, 0, [0]), (50, 4, 0, [1])]
+    preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.FLEET)
+    _, found = happens(preset, rows, "5ns:store-unreachable:30ns")
+    assert found == [
+        "4 n0 write 0 prefill 0 4 0/0",
+        "4 n0 write 1 store 0 4 0/1",
+        # Node 1 does not find it, and what it computes is not stored.
+        "14 n1 write 0 prefill 0 4 1/0",
+        "24 n0 write 0 prefill 1 4 2/0",
+        # The store is there again: what was never stored is not.
+        "40 n1 read 0 load 0 4 3/0",
+        "50 n0 read 0 load 1 4 4/0",
+    ]
+
+
+def test_a_rack_and_what_it_shares_by_hand():
+    rows = [(10 * i, 4, 0, [0]) for i in range(4)] + [(100 + 10 * i, 4, 0, [0]) for i in range(3)]
+    preset = fleet_of(Router.ROUND_ROBIN, Scope.RACK, nodes=4, rack_nodes=2)
+    _, found = happens(preset, rows, "50ns:rack-lost:0", "105ns:rack-joined:0")
+    assert found[4:] == [
+        "50 n0 delete 0 lose 0 4",
+        "100 n2 read 0 load 0 4 4/0",
+        "110 n3 read 0 load 0 4 5/0",
+        "124 n0 write 0 prefill 0 4 6/0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["300s:node-gone:1"], "--event 300s:node-gone:1: no such event; did you mean node-joined?"),
+        (["node-lost:1"], "no such event"),
+        (["300s:node-lost"], "--event 300s:node-lost: write TIME:node-lost:NODE"),
+        (["300s:node-lost:x"], "write TIME:node-lost:NODE"),
+        (["soon:node-lost:1"], "--event soon:node-lost:1: 'soon' is not a duration"),
+        (["1s:store-unreachable:0s"], "0s must be > 0"),
+        (["1s:rolling-restart:1s:0"], "at least 1 node"),
+        (["1s:node-lost:2"], "there is no node 2: nodes are 0 to 1 (--nodes 2)"),
+        (["1s:rack-lost:1"], "there is no rack 1: 2 nodes, 8 a rack, are racks 0 to 0"),
+        (["1s:node-lost:1", "2s:node-lost:1"], "--event 2s:node-lost:1: node 1 is not there at 2.00 s"),
+        (["1s:node-lost:1", "2s:node-joined:1", "3s:node-joined:1"], "node 1 is there already"),
+        (["1s:node-lost:1", "2s:drive-replaced:1"], "node 1 is not there at 2.00 s"),
+        (["1s:node-lost:0", "1s:node-lost:1"], "no node is left, and none joins later"),
+        (["1s:drive-replaced:1:nvme"], "nodes have no tier nvme of their own; theirs are gpu, tier1"),
+        (["1s:store-unreachable:5s"], "set tiers.tier1.scope=fleet"),
+    ],
+)
+def test_what_cannot_happen(texts, message):
+    preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.NODE)
+    tiers = (msgspec.structs.replace(preset.tiers[0], name="gpu"), preset.tiers[1])
+    with pytest.raises(ConfigError) as caught:
+        steps_of([parse(text) for text in texts], preset.fleet, tiers)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_else_cannot_happen():
+    preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.FLEET)
+    memory = tuple(msgspec.structs.replace(t, name=n) for t, n in zip(preset.tiers, ("cpu", "pool"), strict=True))
+    for text, message in (
+        ("1s:drive-replaced:0", "no node has a drive of its own"),
+        ("1s:store-unreachable:5s 2s:store-unreachable:9s", "out of reach already at 2.00 s"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            steps_of([parse(part) for part in text.split()], preset.fleet, memory)
+        assert message in str(caught.value)
+    pools = FleetSetting(nodes=3, prefill_nodes=1)
+    with pytest.raises(ConfigError) as caught:
+        steps_of([parse("1s:node-lost:0"), parse("9s:node-joined:0")], pools, preset.tiers)
+    assert "none of the nodes that compute prompts would be left" in str(caught.value)
+
+
+def test_the_command(monkeypatch, tmp_path, capsys):
+    trace, plain = tmp_path / "t.parquet", tmp_path / "plain.parquet"
+    small = ("--model", "tiny-1b", "--users", 6, "--duration", "8s", "--preset", "lmcache-disk", "--nodes", 3)
+    more = ("--set", "tiers.nvme.scope=fleet", "--set", "tiers.cpu.capacity=1GiB")
+    events = ("--event", "2s:node-lost:1", "--event", "4s:node-joined:1", "--event", "5s:store-unreachable:1s")
+    assert kvtrace(monkeypatch, "gen", *small, *more, "-o", plain) == 0
+    capsys.readouterr()
+    assert kvtrace(monkeypatch, "gen", *small, *more, *events, "-o", trace) == 0
+    said = capsys.readouterr().out
+    assert "2s:node-lost:1: hits " in said
+    assert "around each event" in said
+    assert "nvme around each event" in said
+    assert kvtrace(monkeypatch, "validate", trace) == 0
+    capsys.readouterr()
+    assert kvtrace(monkeypatch, "info", trace) == 0
+    assert "nvme around each event" in capsys.readouterr().out
+    assert open_table(trace).meta.config["events"] == [text for text in events if text != "--event"]
+    assert "events" not in open_table(plain).meta.config
+    assert "events" not in (open_table(plain).meta.stats or {})
+    assert kvtrace(monkeypatch, "gen", *small, *more, "--event", "9s:node-lost:1", "-o", trace) == 2
+    assert "--event 9s:node-lost:1: the simulation ends at 8.00 s" in capsys.readouterr().err
+    assert kvtrace(monkeypatch, "gen", "--preset", "checkpoint", "--event", "9s:node-lost:1", "-o", trace) == 2
+    assert "preset checkpoint has none" in capsys.readouterr().err
