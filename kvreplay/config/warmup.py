@@ -6,10 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kvreplay.engine.job import NOT_DONE, OK, Record
+from kvreplay.engine.job import NOT_DONE, Record
 from kvreplay.plan.plan import Plan
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.run.figures import WarmupFacts
 from kvtrace.core.units import parse_duration_ns
 
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
@@ -24,10 +23,11 @@ class Warmup:
 
     def is_measured(self, plan: Plan, record: Record, due_ns: Any) -> Any:
         """Return bool a planned row: whether it counts. By due time in an open loop, else by submission."""
-        if self.rows is not None:
-            return plan.row >= self.rows
-        started = record.submitted_ns if due_ns is None else due_ns
-        return (started >= self.time_ns) | (started == NOT_DONE)
+        return self.counts(plan.row, record.submitted_ns if due_ns is None else due_ns)
+
+    def counts(self, row: Any, begun_ns: Any) -> Any:
+        """Return the same of rows of the trace, by when each was due, in a closed loop submitted, or -1."""
+        return row >= self.rows if self.rows is not None else (begun_ns >= self.time_ns) | (begun_ns == NOT_DONE)
 
 
 def parse_warmup(text: str | None) -> Warmup | None:
@@ -54,16 +54,3 @@ def check_warmup(warmup: Warmup | None, text: str | None, rows: int, plan: Plan,
         is_all = due_ns is not None and int(due_ns[-1]) < (warmup.time_ns or 0)
     if is_all:
         raise ConfigError(f"--warmup {text} leaves nothing to measure of the {rows:,} rows replayed; make it shorter")
-
-
-def facts(asked: str, is_measured: Any, plan: Plan, record: Record) -> WarmupFacts:
-    """Return what the warm-up `asked` left out."""
-    import numpy as np
-
-    counted = np.flatnonzero(is_measured & (record.submitted_ns != NOT_DONE))
-    return WarmupFacts(
-        asked=asked,
-        operations=int(((record.outcome == OK) & ~is_measured).sum()),
-        first_measured_row=int(plan.row[counted].min()) if len(counted) else None,
-        measured_from_ns=int(record.submitted_ns[counted].min()) if len(counted) else None,
-    )

@@ -18,17 +18,7 @@ from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, HUNGRY
 from kvreplay.engine.order import make_lane, next_due, next_flight, start_next
 from kvreplay.engine.ready import bounds, count_waits, done, has_piece, is_starved, number_of
-from kvreplay.engine.tables import (
-    NONE,
-    count_of,
-    fills_at,
-    flights_at,
-    heap_least,
-    job_at,
-    lanes_at,
-    mail_at,
-    rings_at,
-)
+from kvreplay.engine.tables import NONE, count_of, fills_at, flights_at, heap_least, job_at, lanes_at, mail_at, rings_at
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import FD_SHIFT
 from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s, njit

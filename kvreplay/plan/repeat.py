@@ -53,6 +53,16 @@ class Repeated:
             self.period_ns = int(part.get("period_ns", self.period_ns))
             self._requests = int(part.get("requests", self._requests))
 
+    @property
+    def once(self) -> Reader:
+        """The reader of what is repeated."""
+        return self._reader
+
+    @property
+    def requests(self) -> int:
+        """By how much the requests of a repeat are counted on from those of the one before it."""
+        return self._requests
+
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all repeats, times and requests counted on."""
         import pyarrow as pa

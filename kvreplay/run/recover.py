@@ -47,7 +47,7 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
             error,
             None,
             {},
-            found.requests(setting.config.criteria.targets),
+            found.requests,
             None,
             trouble,
         )

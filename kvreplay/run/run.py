@@ -181,7 +181,7 @@ class _Run:
                     self._error(driven, summary, found.rows, is_populating=stopped is not None, output=output),
                     named(verifier, setting.trace),
                     read_smart(setting),
-                    found.requests(setting.config.criteria.targets),
+                    found.requests,
                     probed,
                     trouble,
                 )

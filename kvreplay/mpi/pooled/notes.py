@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from kvreplay.mpi.pooled.files import Ordered
 from kvreplay.mpi.pooled.part import PartRun
-from kvreplay.mpi.pooled.times import ERROR
 from kvreplay.mpi.ranks import ORPHANED
+from kvreplay.result.counted.times import ERROR
+from kvreplay.result.manifest import PERCENTILES
 from kvtrace.core.run.figures import Figures, Summary
 from kvtrace.core.run.ranks import CombinedNote, DealNote, RankNote, StartNote
 from kvtrace.core.run.verdict import RunVerdict
@@ -138,7 +139,7 @@ def of(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[
         for note in [] if part.run is None else part.run.notes:
             said.setdefault(note, []).append(part.rank)
     for note, ranks in said.items():
-        if note.startswith("skipped"):
+        if note.startswith(("skipped", PERCENTILES)):
             # Said once, of all ranks.
             continue
         who = "" if len(ranks) == len(parts) else f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}: "
