@@ -56,7 +56,7 @@ class OperationPlaces:
         return range(start, int(self.starts[tier + 1])) if drive is None else range(start + drive, start + drive + 1)
 
 
-class Operations:
+class CountedOperations:
     """What has been counted of the operations that were taken."""
 
     def __init__(self, tiers: Sequence[Tier | None], *, is_open_loop: bool, io_bytes: int) -> None:
