@@ -77,13 +77,14 @@ class UringEngine(ThreadEngine):
         `shared` says which they are; if threads cannot serve them, there is one for all.
         """
         super().__init__(depth, io_bytes, is_growing=is_growing)
-        self._share, self._cpus = shared or alone("one ring for all"), [None]
+        self._share = shared or alone("one ring for all")
+        self._cpus: list[int | None] = [None] * self._share.rings
         try:
             self._probe()
         except ring.RingRefused as refused:
             if self._share.rings == 1:
                 raise
-            self._share = alone(self._share.because, refused=str(refused))
+            self._share, self._cpus = alone(self._share.because, refused=str(refused)), [None]
             self._probe()
 
     def _probe(self) -> None:
@@ -91,7 +92,6 @@ class UringEngine(ThreadEngine):
         with self._open_rings() as probe:
             self.is_deferred = bool(probe.all[0].flags & ring.SETUP_DEFER_TASKRUN)
             self.unregistered = self._register(probe)
-            self._cpus: list[int | None] = [None] * len(probe.all)
 
     def _open_rings(self) -> Rings:
         """Return rings for one job; RingRefused if the kernel gives none."""

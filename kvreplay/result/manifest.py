@@ -14,6 +14,7 @@ from kvreplay.config.setting import Setting
 from kvreplay.data.buffers import early_fills, pieces_a_fill, small_page_bytes
 from kvreplay.data.generate import DataSource
 from kvreplay.engine.choose import Chosen
+from kvreplay.engine.rings.share import AUTO
 from kvreplay.result.mlperf import mlperf
 from kvreplay.result.probed import Probed
 from kvreplay.tiers.extents import FREED_ONLY
@@ -212,6 +213,7 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
         for t in setting.tiers
         if t and t.engine in ("gpu", "gds")
     ]
+    notes += _submitter_notes(setting.config.submitters, begun.engine)
     if summary.skipped_rows:
         skipped = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
         notes.append(f"skipped, because no --tier names them: {skipped}")
@@ -286,6 +288,15 @@ def _buffer_notes(begun: RunBegun) -> list[str]:
     where = "/sys/kernel/mm/transparent_hugepage/enabled"
     lie = f"{format_bytes(small)} of the I/O buffers lie on small pages (see {where})"
     return [f"{lie}: I/Os from there may reach the device in parts"]
+
+
+def _submitter_notes(wanted: str, engine: EngineNote) -> list[str]:
+    """Return why there are fewer submitters than were asked for."""
+    if engine.name == "threads" and wanted not in ("1", AUTO):
+        return [f"--submitters {wanted} was not used: without io_uring each thread submits for itself"]
+    if engine.submitters_refused:
+        return [f"{engine.submitters_because} was not used, one ring served all: {engine.submitters_refused}"]
+    return []
 
 
 def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:

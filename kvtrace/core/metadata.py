@@ -102,6 +102,7 @@ class _Window(msgspec.Struct):
 class _Around(msgspec.Struct):
     event: str
     at_ns: Count
+    over_ns: Count
     is_reached: bool
     hits_back_ns: Count | None
     windows: list[_Window]
@@ -125,6 +126,7 @@ class _Events(msgspec.Struct):
 
     around: list[_Around]
     step_ns: Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
+    end_ns: Count
     over_time: _Course
     tiers: Annotated[list[_TierCourse], msgspec.Meta(min_length=1)]
 

@@ -76,6 +76,8 @@ class Sizing:
     """Without a bound on DRAM and NVMe."""
     points: list[Point]
     """The grid."""
+    labels: dict[str, str]
+    """What is called dram and nvme here: DRAM, and NVMe or the name of an object store."""
 
 
 def answer(stack: Stack, question: Question, done: Callable[[int, int], None] = lambda _done, _of: None) -> Sizing:
@@ -119,7 +121,7 @@ class _Run:
             raise ConfigError(
                 "no request looks anything up: none could find what another has left, whatever the capacity"
             )
-        return Sizing(self._choose(points), best, points)
+        return Sizing(self._choose(points), best, points, self.stack.labels)
 
     def _points(self, grid: Sequence[Capacities], rate: float, ceiling: Future[Any]) -> list[Point]:
         """Return each point of `grid`, simulated in full or of samples of a share `rate` of the objects."""

@@ -178,7 +178,12 @@ def _rate(count: int, lasts_ns: int) -> float | None:
 
 def _event_charts(events: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[Chart, ...]:
     """Return hits, the load of the slowest tier and tokens computed over time, with the events marked."""
-    marks = tuple((float(of["at_ns"]), of["event"].partition(":")[2]) for of in events["around"] if of["is_reached"])
+    marks: list[tuple[float, str]] = []
+    for of in (of for of in events["around"] if of["is_reached"]):
+        name = of["event"].partition(":")[2]
+        marks.append((float(of["at_ns"]), name))
+        if of["at_ns"] < of["over_ns"] <= events["end_ns"]:
+            marks.append((float(of["over_ns"]), f"{name} is over"))
 
     def chart(title: str, unit: Unit, lines: dict[str, str]) -> Chart:
         series = []
@@ -186,7 +191,9 @@ def _event_charts(events: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[C
             known = [(float(row["from_ns"]), row[name]) for row in rows if row[name] is not None]
             series.append(Series(label, [x for x, _ in known], [y for _, y in known]))
         end = 1.0 if unit is Unit.SHARE else 0.0
-        return Chart(title, ChartShape.STEPS, Unit.NS, unit, series, float(events["step_ns"]), marks=marks, y_end=end)
+        return Chart(
+            title, ChartShape.STEPS, Unit.NS, unit, series, float(events["step_ns"]), marks=tuple(marks), y_end=end
+        )
 
     shares = {"all": "hit_ratio", "own tiers": "local_hit_ratio", "shared tiers": "shared_hit_ratio"}
     store, load = events["tiers"][-1]["name"], {"read": "read_bytes_per_s", "write": "written_bytes_per_s"}

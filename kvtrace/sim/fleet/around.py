@@ -22,7 +22,7 @@ STEP_NS: Final = 10 * SECOND_NS
 """Hits are back once so long a step has them."""
 BACK_WITHIN: Final = 0.01
 """As many as before, less so much."""
-MOST_POINTS: Final = 600
+MOST_POINTS: Final = 150
 """Of a series over the whole time."""
 OF_REQUESTS: Final = tuple(name for name in FOUND.names or () if name != "ts_ns")
 OF_TIERS: Final = ("reads", "read_bytes", "writes", "written_bytes", "lost_bytes")

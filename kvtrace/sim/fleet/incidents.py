@@ -77,7 +77,7 @@ class Incident:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Step:
+class Move:
     """What is done at a time; of what happens at one time, that which comes back goes first."""
 
     at_ns: int
@@ -134,9 +134,9 @@ def _number(text: str, form: str) -> int:
     return int(text)
 
 
-def steps_of(incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence[TierSetting]) -> list[Step]:
+def steps_of(incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence[TierSetting]) -> list[Move]:
     """Return what is done when, in order; ConfigError, naming `--event`, for what cannot be."""
-    found: list[tuple[Step, Incident]] = []
+    found: list[tuple[Move, Incident]] = []
     for incident in incidents:
         _check_place(incident, fleet)
         found += [(step, incident) for step in _steps(incident, fleet, tiers)]
@@ -145,7 +145,7 @@ def steps_of(incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence
     return [step for step, _ in found]
 
 
-def absent(steps: Sequence[Step]) -> list[int]:
+def absent(steps: Sequence[Move]) -> list[int]:
     """Return the nodes that are not there at the start: those that join before they are lost."""
     first: dict[int, int] = {}
     for step in steps:
@@ -167,35 +167,35 @@ def _check_place(incident: Incident, fleet: FleetSetting) -> None:
         raise ConfigError(f"--event {incident.text}: there is no node {incident.place}: nodes are {known}")
 
 
-def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]) -> Iterator[Step]:  # noqa: C901
+def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]) -> Iterator[Move]:  # noqa: C901
     at_ns, place, size = incident.at_ns, incident.place, fleet.rack_nodes
     rack = range(place * size, min(fleet.nodes, (place + 1) * size))
     match incident.kind:
         case Kind.NODE_LOST:
-            yield Step(at_ns, True, LOST, place)
+            yield Move(at_ns, True, LOST, place)
         case Kind.NODE_JOINED:
-            yield Step(at_ns, False, JOINED, place)
+            yield Move(at_ns, False, JOINED, place)
         case Kind.RACK_LOST:
             for t in (t for t, tier in enumerate(tiers) if tier.scope is Scope.RACK):
-                yield Step(at_ns, True, EMPTIED, rack[0], t)
-            yield from (Step(at_ns, True, LOST, node) for node in rack)
+                yield Move(at_ns, True, EMPTIED, rack[0], t)
+            yield from (Move(at_ns, True, LOST, node) for node in rack)
         case Kind.RACK_JOINED:
-            yield from (Step(at_ns, False, JOINED, node) for node in rack)
+            yield from (Move(at_ns, False, JOINED, node) for node in rack)
         case Kind.DRIVE_REPLACED:
-            yield Step(at_ns, True, EMPTIED, place, _drive(incident, tiers))
+            yield Move(at_ns, True, EMPTIED, place, _drive(incident, tiers))
         case Kind.STORE_UNREACHABLE:
             if fleet.nodes > 1 and tiers[-1].scope is not Scope.FLEET:
                 raise ConfigError(
                     f"--event {incident.text}: the slowest tier, {tiers[-1].name}, is shared by no more than a "
                     f"{tiers[-1].scope}: set tiers.{tiers[-1].name}.scope=fleet"
                 )
-            yield Step(at_ns, True, GONE, 0, len(tiers) - 1)
-            yield Step(at_ns + incident.lasts_ns, False, BACK, 0, len(tiers) - 1)
+            yield Move(at_ns, True, GONE, 0, len(tiers) - 1)
+            yield Move(at_ns + incident.lasts_ns, False, BACK, 0, len(tiers) - 1)
         case Kind.ROLLING_RESTART:
             for node in range(fleet.nodes):
                 lost_ns = at_ns + node // incident.nodes * incident.lasts_ns
-                yield Step(lost_ns, True, LOST, node)
-                yield Step(lost_ns + incident.lasts_ns, False, JOINED, node)
+                yield Move(lost_ns, True, LOST, node)
+                yield Move(lost_ns + incident.lasts_ns, False, JOINED, node)
 
 
 def _drive(incident: Incident, tiers: Sequence[TierSetting]) -> int:
@@ -217,7 +217,7 @@ def _drive(incident: Incident, tiers: Sequence[TierSetting]) -> int:
     return own[incident.tier]
 
 
-def _check_order(found: Sequence[tuple[Step, Incident]], fleet: FleetSetting) -> None:
+def _check_order(found: Sequence[tuple[Move, Incident]], fleet: FleetSetting) -> None:
     """Refuse what happens to what is not there, and a fleet that nobody serves any more."""
     gone = set(absent([step for step, _ in found]))
     is_gone = False

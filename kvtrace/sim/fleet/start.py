@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.sim.events import BATCH
-from kvtrace.sim.fleet.incidents import EMPTIED, LOST, Step, absent
+from kvtrace.sim.fleet.incidents import EMPTIED, LOST, Move, absent
 from kvtrace.sim.fleet.nodes import COPY, NODE
 from kvtrace.sim.fleet.setting import FleetSetting, Scope
 from kvtrace.sim.records import FOUND, HAPPENING, NONE, UNBOUNDED, World
@@ -43,7 +43,7 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
     grow_copies(world)
 
 
-def set_happenings(world: World, steps: Sequence[Step], rows: int) -> None:
+def set_happenings(world: World, steps: Sequence[Move], rows: int) -> None:
     """Let `steps` happen; nodes that join first are not there yet."""
     if not steps:
         return
