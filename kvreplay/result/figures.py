@@ -7,7 +7,7 @@ from typing import Any
 
 from kvreplay.engine.job import Driven
 from kvreplay.result.counted.count import LATENESS, PER_MIB, RESPONSE, SERVICE
-from kvreplay.result.counted.operations import Operations
+from kvreplay.result.counted.operations import CountedOperations
 from kvreplay.result.counted.times import NOTHING
 from kvreplay.result.pace import pace
 from kvreplay.result.verdict import verdict
@@ -35,7 +35,7 @@ DEFINITIONS = {
 }
 
 
-def figures(found: Operations) -> list[Figures]:
+def figures(found: CountedOperations) -> list[Figures]:
     """Return the figures of every tier and operation that was planned."""
     return [
         _figures(found, tier, op, found.at(index, code), found.tiers[index], most_at_once=_of_tier(found, index, code))
@@ -46,7 +46,7 @@ def figures(found: Operations) -> list[Figures]:
     ]
 
 
-def drive_figures(found: Operations) -> list[Figures]:
+def drive_figures(found: CountedOperations) -> list[Figures]:
     """Return the same for each drive of the tiers that lie on several."""
     return [
         _figures(found, drive, op, at, found.tiers[index], most_at_once=found.order.most_at_once(at[0]))
@@ -58,13 +58,13 @@ def drive_figures(found: Operations) -> list[Figures]:
     ]
 
 
-def _of_tier(found: Operations, tier: int, op: int) -> int | None:
+def _of_tier(found: CountedOperations, tier: int, op: int) -> int | None:
     at = found.at(tier, op)
     return found.order.most_at_once(at[0]) if len(at) == 1 else found.order.most_of_group(tier * len(OPS) + op)
 
 
 def _figures(
-    found: Operations, where: Any, op: str, at: Sequence[int], tier: Tier | None, *, most_at_once: int | None
+    found: CountedOperations, where: Any, op: str, at: Sequence[int], tier: Tier | None, *, most_at_once: int | None
 ) -> Figures:
     """Return the figures of the kinds `at`, which are one operation on a tier, or on `where`, a drive of it."""
     good, moved = found.total("good", at), found.total("bytes", at)
@@ -97,7 +97,7 @@ def _figures(
 
 
 def summarize(
-    found: Operations,
+    found: CountedOperations,
     driven: Driven | None,
     *,
     queue_depth: int,

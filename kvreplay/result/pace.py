@@ -13,7 +13,7 @@ from typing import Any
 from kvreplay.engine.job import Driven
 from kvreplay.plan.pacing import KEPT_PACE_FRACTION
 from kvreplay.result.counted.count import OPS, PER_MIB, SERVICE
-from kvreplay.result.counted.operations import Operations
+from kvreplay.result.counted.operations import CountedOperations
 from kvreplay.result.counted.times import Times
 from kvtrace.core.run.figures import Distribution, Pace
 from kvtrace.core.units import NS_PER_S
@@ -42,7 +42,7 @@ def distribution(values: Any) -> Distribution:
     return found.distribution(0)
 
 
-def pace(found: Operations, driven: Driven | None = None) -> Pace | None:
+def pace(found: CountedOperations, driven: Driven | None = None) -> Pace | None:
     """Judge an open loop by its operations that were submitted; None for a closed loop or if none was.
 
     `driven` tells what waits before submission were for.
@@ -79,7 +79,7 @@ def is_late(end_late_ns: int | None, offered: float | None, delivered: float | N
     return (end_late_ns or 0) > SLIP_NS and (delivered or 0) < DELIVERED_SHARE * (offered or float("inf"))
 
 
-def end_of(found: Operations, at: Sequence[int]) -> tuple[int | None, float | None, float | None]:
+def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, float | None, float | None]:
     """Return by how much the end of the kinds `at` was late, and the rates offered and delivered."""
     kinds, count = found.kinds, found.total("good", at)
     if not count:
@@ -94,7 +94,7 @@ def end_of(found: Operations, at: Sequence[int]) -> tuple[int | None, float | No
     return late, offered, count * NS_PER_S / (span + late) if span + late else None
 
 
-def _usual_ns(found: Operations, last: int) -> int:
+def _usual_ns(found: CountedOperations, last: int) -> int:
     """Return what the last operation of kind `last` takes unhindered: of its tier and kind, one of the quickest 5 %."""
     service, moved = int(found.kinds["last_service_ns"][last]), int(found.kinds["last_bytes"][last])
     like = [i for i in found.at(int(found.places.tier_of[last // OPS])) if i % OPS == last % OPS]
@@ -104,7 +104,7 @@ def _usual_ns(found: Operations, last: int) -> int:
     return int(min(service, usual))
 
 
-def _causes(found: Operations, driven: Driven | None) -> dict[str, float]:
+def _causes(found: CountedOperations, driven: Driven | None) -> dict[str, float]:
     """Return the shares of the response times, added up, by what they were."""
     total, waited = float(found.response_ns), float(found.run["waited_ns"][0])
     if total <= 0:

@@ -17,7 +17,7 @@ from kvreplay.plan.plan import READ
 from kvreplay.plan.requests import NO_QOS, Asked
 from kvreplay.result.counted.count import MOST
 from kvreplay.result.counted.request_times import RequestTimes
-from kvreplay.result.counted.requests import Requests
+from kvreplay.result.counted.requests import OpenRequests
 from kvreplay.result.counted.trace_rows import LeastLater
 from kvreplay.result.part import RunPart
 from kvtrace.core.metadata import Metadata
@@ -45,7 +45,7 @@ class ServedRequests:
         loads = np.zeros(len(TRACE.column("phase").values), np.bool_)
         loads[[enum_code(TRACE, "phase", phase) for phase in _LOADS]] = True
         self._loads = loads
-        self._requests = Requests(self._moves, loads, is_open_loop=self._is_open_loop)
+        self._requests = OpenRequests(self._moves, loads, is_open_loop=self._is_open_loop)
         self._later: LeastLater | None = None
         self._is_modelled = not_modelled(setting.reader.meta, setting.asked) is None
         self._last_load = -1

@@ -19,7 +19,7 @@ from kvreplay.engine.job import NOT_DONE, Driven
 from kvreplay.plan.plan import ROW_COLUMNS
 from kvreplay.result import tables
 from kvreplay.result.checkpoints import Checkpoints
-from kvreplay.result.counted.operations import Operations
+from kvreplay.result.counted.operations import CountedOperations
 from kvreplay.result.counted.trace_rows import TraceRows
 from kvreplay.result.figures import summarize
 from kvreplay.result.manifest import table_metadata
@@ -48,7 +48,7 @@ class RunResults:
         """Find what `setting` comes to; tables go to `output`, which exists, aside until `close_tables`."""
         self.setting, self._output = setting, output
         is_open_loop = setting.pacer.speed is not None
-        self._operations = Operations(setting.tiers, is_open_loop=is_open_loop, io_bytes=setting.config.io_bytes)
+        self._operations = CountedOperations(setting.tiers, is_open_loop=is_open_loop, io_bytes=setting.config.io_bytes)
         self._served, self._checkpoints = ServedRequests(setting), Checkpoints()
         self._warmup, self._ops_columns = setting.warmup, tables.ops_columns(setting)
         self._trace = TraceRows(setting.reader, tuple(dict.fromkeys(self._ops_columns + COLUMNS)))

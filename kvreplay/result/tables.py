@@ -18,7 +18,7 @@ from kvreplay.config.setting import Setting
 from kvreplay.engine.job import NOT_DONE, OK, SKIPPED
 from kvreplay.plan.plan import DELETE
 from kvreplay.result.counted.count import OPS as KINDS
-from kvreplay.result.counted.operations import Operations
+from kvreplay.result.counted.operations import CountedOperations
 from kvreplay.result.journal import is_unrecovered
 from kvreplay.result.part import RunPart
 from kvreplay.tiers.objects.store import ObjectTier
@@ -171,7 +171,7 @@ def ops_batch(setting: Setting, batch: pa.RecordBatch, at: int, part: RunPart, a
     return pa.RecordBatch.from_arrays([columns[n] for n in (*OPS.names, *extras)], schema=arrow_schema(OPS, extras))
 
 
-def series_batch(found: Operations) -> pa.RecordBatch:
+def series_batch(found: CountedOperations) -> pa.RecordBatch:
     """Return the table `series`: a row for each second, tier, drive and op with a completion, simulated tiers aside."""
     import pyarrow as pa
 

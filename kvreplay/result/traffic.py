@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvreplay.config.setting import Setting
 from kvreplay.plan.plan import READ, WRITE
-from kvreplay.result.counted.operations import Operations
+from kvreplay.result.counted.operations import CountedOperations
 from kvreplay.tiers.devices import is_of_root
 from kvreplay.tiers.host import device_number
 from kvreplay.tiers.objects.store import ObjectTier
@@ -60,7 +60,7 @@ class Traffic:
                 )
 
 
-def traffic_warnings(setting: Setting, found: Operations, moved: dict[str, DeviceIo]) -> list[str]:
+def traffic_warnings(setting: Setting, found: CountedOperations, moved: dict[str, DeviceIo]) -> list[str]:
     """Return the warnings of all devices; none for buffered I/O, which the page cache answers rightly.
 
     And what object stores refused or failed.
@@ -71,7 +71,7 @@ def traffic_warnings(setting: Setting, found: Operations, moved: dict[str, Devic
     return refused + [text for device in _by_device(found, moved).values() for text in device.warnings()]
 
 
-def _by_device(found: Operations, moved: dict[str, DeviceIo]) -> dict[int, Traffic]:
+def _by_device(found: CountedOperations, moved: dict[str, DeviceIo]) -> dict[int, Traffic]:
     """Return the traffic of each device; drives on one device are one."""
     by: dict[int, Traffic] = {}
     for index, tier in enumerate(found.tiers):

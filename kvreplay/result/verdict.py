@@ -6,7 +6,7 @@ from typing import Any
 
 from kvreplay.engine.job import Driven
 from kvreplay.result.cause import judge
-from kvreplay.result.counted.operations import Operations
+from kvreplay.result.counted.operations import CountedOperations
 from kvreplay.result.levels import levels_of
 from kvreplay.result.pace import SLIP_NS, end_of, is_late, percent
 from kvreplay.tiers.tier import Tier, copied, has_times
@@ -22,7 +22,7 @@ SINGLE = 0.9
 
 
 def verdict(
-    found: Operations,
+    found: CountedOperations,
     driven: Driven | None,
     judged: Pace | None,
     *,
@@ -63,7 +63,7 @@ def verdict(
     )
 
 
-def _rate(found: Operations, index: int, tier: Tier) -> TierRate:
+def _rate(found: CountedOperations, index: int, tier: Tier) -> TierRate:
     """Return what `tier` was asked and reached, of its operations that completed."""
     at = found.at(index)
     count = found.total("good", at)
@@ -85,7 +85,7 @@ def _rate(found: Operations, index: int, tier: Tier) -> TierRate:
     )
 
 
-def _slowest(found: Operations) -> int | None:
+def _slowest(found: CountedOperations) -> int | None:
     """Return the index of the tier whose operations took the most time, what is no simulation first."""
     each = [
         (not tier.is_simulated, found.total("service_ns", found.at(index)), -index)
@@ -96,7 +96,7 @@ def _slowest(found: Operations) -> int | None:
 
 
 def _evidence(
-    found: Operations,
+    found: CountedOperations,
     index: int | None,
     driven: Driven | None,
     judged: Pace | None,
@@ -135,7 +135,7 @@ def storage_of(engine: str | None) -> str:
     return "object store" if engine == OBJECT_ENGINE else "drive"
 
 
-def _levels(found: Operations, index: int) -> dict[str, Any]:
+def _levels(found: CountedOperations, index: int) -> dict[str, Any]:
     """Return what doubling gained, if a place of the queue is an operation: nearly all were of one I/O."""
     moves, at = found.order.levels(index), found.at(index)
     if not len(moves) or found.total("single_bytes", at) < SINGLE * found.total("moved_bytes", at):
@@ -144,7 +144,7 @@ def _levels(found: Operations, index: int) -> dict[str, Any]:
     return {"doubling_gain": gain, "slowdown": slowdown}
 
 
-def _of_devices(found: Operations, index: int, tier: Tier, moved: dict[str, DeviceIo]) -> dict[str, Any]:
+def _of_devices(found: CountedOperations, index: int, tier: Tier, moved: dict[str, DeviceIo]) -> dict[str, Any]:
     """Return how busy the devices beneath a tier were while its operations were in flight, the busiest of several."""
     drives = [moved.get(name) for name in (tier.name, *(d.name for d in getattr(tier, "drives", [])))]
     known = [d for d in drives if d is not None and d.busy_ns is not None and d.device_ns is not None]

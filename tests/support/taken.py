@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvreplay.plan.plan import Plan
-from kvreplay.result.counted.operations import Operations
+from kvreplay.result.counted.operations import CountedOperations
 from kvreplay.result.part import RunPart
 from kvreplay.result.results import RunResults
 
@@ -59,9 +59,9 @@ def counted(
     tiers: Sequence[Any],
     warmup: Warmup | None = None,
     cuts: Iterable[int] = (),
-) -> Operations:
+) -> CountedOperations:
     """Return what is counted of operations."""
-    found = Operations(tiers, is_open_loop=due_ns is not None, io_bytes=4096)
+    found = CountedOperations(tiers, is_open_loop=due_ns is not None, io_bytes=4096)
     for part in parts(RunPart(0, plan, record, due_ns), cuts):
         counts = np.ones(len(part), bool)
         if warmup is not None:

@@ -29,7 +29,7 @@ from kvtrace.core.compiled import compile_announced
 from kvtrace.core.run.figures import Distribution
 
 
-class Places:
+class OperationPlaces:
     """Where operations are done: tiers, and of those on several drives each drive."""
 
     def __init__(self, tiers: Sequence[Tier | None]) -> None:
@@ -56,13 +56,13 @@ class Places:
         return range(start, int(self.starts[tier + 1])) if drive is None else range(start + drive, start + drive + 1)
 
 
-class Operations:
+class CountedOperations:
     """What has been counted of the operations that were taken."""
 
     def __init__(self, tiers: Sequence[Tier | None], *, is_open_loop: bool, io_bytes: int) -> None:
         """Count operations on `tiers`, whose I/Os are up to `io_bytes` long."""
         self.tiers, self.is_open_loop, self._io_bytes = tiers, is_open_loop, io_bytes
-        self.places = Places(tiers)
+        self.places = OperationPlaces(tiers)
         self._paddings = np.array([1 if t is None else t.alignment for t in tiers], np.int64)
         self.moves = np.array([t is not None and not t.is_simulated for t in tiers])
         count = len(self.places) * OPS

@@ -53,7 +53,7 @@ class InOrder:
         """Look at the half that was submitted first, at all of them if they are the last."""
         count = int(self.fill[0])
         flights = self.flights[:count]
-        order = np.argsort(flights["submitted_ns"], kind="stable")
+        order = np.argsort(np.ascontiguousarray(flights["submitted_ns"]), kind="stable")
         taken = count if is_last else count // 2
         at = 0
         while at < taken:

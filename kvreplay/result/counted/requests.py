@@ -29,10 +29,10 @@ REQUEST = table_record(
 _SPAN = np.dtype([("from_ns", "i8"), ("to_ns", "i8"), ("before", "i8")])
 """Time in which operations of a request were in flight, apart from its other spans; `before` is the one before it."""
 _USED = np.dtype([(name, "i8") for name in ("requests", "spans", "free", "planned")])
-"""Requests and spans that are in use, the first free span, and planned rows of the part that were seen."""
+"""OpenRequests and spans that are in use, the first free span, and planned rows of the part that were seen."""
 
 
-class Requests:
+class OpenRequests:
     """The requests of which rows have come and may still come."""
 
     def __init__(self, moves: Any, loads: Any, *, is_open_loop: bool) -> None:

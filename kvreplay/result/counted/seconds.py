@@ -45,7 +45,7 @@ class Seconds:
         self.fill[0] = 0
         seen: set[int] = set()
         if len(ended):
-            key = ended["key"]
+            key = np.ascontiguousarray(ended["key"])
             first = int(key.min())
             # 16 bits are sorted in no time.
             small = (key - first).astype(np.uint16) if int(key.max()) - first < _RADIX else key

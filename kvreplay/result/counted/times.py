@@ -20,7 +20,7 @@ SUB_BITS = 10
 ERROR = 0.5 / (1 << SUB_BITS)
 """Of a value: how far off a percentile may be that a histogram tells."""
 SLOTS = (64 - SUB_BITS) << SUB_BITS
-EXACT_VALUES = 5_000_000
+EXACT_VALUES = 3_500_000
 """Kept of all the distributions of a run together, 8 bytes each; each has the same share."""
 _OF_EXPONENT = 1023 + SUB_BITS - 1
 _LOW = (1 << 32) - 1
