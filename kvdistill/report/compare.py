@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from kvdistill.report.comparison.lines import ComparedLine, ComparedSide, Comparison, Key
+from kvdistill.report.comparison.settings import in_order
 from kvdistill.report.comparison.verdict import spoiled, spreads, verdict
 from kvdistill.report.probe import TIMES, ProbeReport
 from kvdistill.report.report import JobsReport, Report, RunReport, SweepReport, TraceReport
@@ -66,7 +67,7 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         names=names,
         kind=" and ".join(sorted(set(kinds))),
         trials=[len(side.reports) for side in sides],
-        settings=differing([_settings(side.reports[0]) for side in sides]),
+        settings=in_order(differing([_settings(side.reports[0]) for side in sides])),
         warnings=[warning for side, own in zip(sides, found, strict=True) for warning in _warnings(side, own)],
         lines=[line for line in lines if any(_says(line.name, side.median) for side in line.sides)],
     )

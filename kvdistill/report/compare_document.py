@@ -7,6 +7,7 @@ from typing import Any
 
 from kvdistill.report.compare import ReportedTrials
 from kvdistill.report.comparison.lines import ComparedLine, ComparedSide, Comparison
+from kvdistill.report.comparison.settings import Settings, split
 from kvdistill.report.comparison.verdict import disagreeing
 from kvdistill.report.report import RunReport
 from kvdistill.report.tables import by
@@ -47,10 +48,9 @@ def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -
     rows = [list(row) for row in zip(numbers, compared.names, compared.trials, strict=True)]
     columns = columns_of("text: side, name; count: trials")
     tables = [ReportTable("What is compared", Sheet.SUMMARY, columns, rows)]
-    if compared.settings:
-        columns = [ReportColumn("setting", "setting"), *(ReportColumn(f"side{i}", n) for i, n in enumerate(numbers))]
-        differing = [[name, *map(_said, values)] for name, values in compared.settings.items()]
-        tables.append(ReportTable("Settings that differ", Sheet.PARAMETERS, columns, differing))
+    differing, one_sided = split(compared.settings)
+    if differing:
+        tables.append(_settings("Settings that differ", differing, numbers))
     return Document(
         name="Comparison",
         headline=compared.verdict,
@@ -63,7 +63,24 @@ def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -
             Chapter("Trials that disagree", _disagreeing(compared)),
             Chapter("Sides", tables),
             Chapter("Figures", _figures(compared, numbers)),
+            *([_one_sided(one_sided, numbers)] if one_sided else []),
         ],
+    )
+
+
+def _settings(title: str, settings: Settings, numbers: list[str]) -> ReportTable:
+    columns = [ReportColumn("setting", "setting"), *(ReportColumn(f"side{i}", n) for i, n in enumerate(numbers))]
+    return ReportTable(
+        title, Sheet.PARAMETERS, columns, [[name, *map(_said, values)] for name, values in settings.items()]
+    )
+
+
+def _one_sided(settings: Settings, numbers: list[str]) -> Chapter:
+    """Return what only some sides have: a page shows it when asked for, a terminal says how many they are."""
+    many = f"{len(settings)} setting{'' if len(settings) == 1 else 's'} that only some sides have"
+    title = "Settings that only some sides have"
+    return Chapter(
+        title, [_settings("", settings, numbers)], is_folded=True, in_short=f"{many} are in a page, and in --json"
     )
 
 

@@ -16,7 +16,7 @@ from kvdistill.report.tables import TIMES as TIMES_COLUMNS
 from kvtrace.core.document.document import Chapter, ReportTable, Sheet, table_of
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, RunFile, find_run
-from kvtrace.core.units import format_decimal_bytes, format_duration
+from kvtrace.core.units import format_bytes, format_duration
 
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
 
@@ -172,7 +172,7 @@ def findings(
 
 def _touched(row: dict[str, Any], *, is_buffered: bool) -> str:
     name, ratio = _VERBS[row["op"]], row["amplification"]
-    objects, device = format_decimal_bytes(row["object_bytes"]), format_decimal_bytes(row["device_bytes"])
+    objects, device = format_bytes(row["object_bytes"]), format_bytes(row["device_bytes"])
     later = ", or written back later by the kernel's own threads, which the probes do not see"
     if ratio < NEARLY_NONE:
         reason = "in the page cache" + later if row["op"] == "write" else "from the page cache or unwritten extents"

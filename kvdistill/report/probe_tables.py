@@ -20,7 +20,7 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
-from kvtrace.core.units import format_decimal_bytes, format_duration
+from kvtrace.core.units import format_bytes, format_duration
 
 _LAYERS = {
     "application": "calls of the application",
@@ -166,7 +166,7 @@ def _heat(report: ProbeReport) -> list[ReportTable]:
         most = max(row["requests"] for row in rows)
         note = (
             f"The strongest colour is {most:,} requests in a cell, which spans {format_duration(report.bucket_ns)} "
-            f"and {format_decimal_bytes(report.zone_bytes)} of the disk."
+            f"and {format_bytes(report.zone_bytes)} of the disk."
         )
         title = f"Disk over time: {device} {op}"
         tables.append(table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(chart,)))

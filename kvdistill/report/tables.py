@@ -18,7 +18,7 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.statistics import SECONDS_PER_DAY
-from kvtrace.core.units import NS_PER_S, format_decimal_bytes, format_duration
+from kvtrace.core.units import NS_PER_S, format_bytes, format_duration
 
 TIMES = "mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99"
 """Columns of a distribution of times, for `columns_of`."""
@@ -128,7 +128,7 @@ def wear_table(rows: list[dict[str, Any]], note: str) -> ReportTable:
         )
     if any(row["endurance_bytes"] is None for row in rows):
         said.append(
-            f"A tier of less than {format_decimal_bytes(LEAST_DRIVE_BYTES)} is no whole drive, so its drive's writes a "
+            f"A tier of less than {format_bytes(LEAST_DRIVE_BYTES)} is no whole drive, so its drive's writes a "
             "day and life are not known: --endurance says what the drive may be written."
         )
     else:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreplay.commands.options import Buffered, Seed, TraceFile, command_line, targets
+from kvreplay.commands.options import Buffered, Seed, command_line, targets
 from kvreplay.commands.ranks import RanksArguments, session
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
@@ -30,8 +34,8 @@ class LoadArguments:
     users: Annotated[
         str | None,
         typer.Option(
-            help="Open loop with so many synthetic users instead, rising: the command that made the trace makes each "
-            "of theirs."
+            help="Open loop with so many synthetic users instead, rising, or from one number on as many as it takes: "
+            "the command that made the trace makes each of theirs. With --gen the default: from 1."
         ),
     ] = None
     read_p99: Annotated[
@@ -42,8 +46,8 @@ class LoadArguments:
         ),
     ] = None
 
-    def axis(self) -> tuple[Axis, list[float]]:
-        """Return what rises and its values; ConfigError unless one thing does."""
+    def axis(self, *, has_users: bool = False) -> tuple[Axis, list[float]]:
+        """Return what rises and its values, users where nothing is given and it `has_users`."""
         from kvreplay.run.sweep import DEPTHS
         from kvtrace.core.run.sweep_file import Axis
 
@@ -51,7 +55,8 @@ class LoadArguments:
         said = {axis: text for axis, text in given.items() if text is not None}
         if len(said) > 1:
             raise ConfigError(f"{' and '.join(axis.option for axis in said)} exclude each other; give one")
-        axis, text = next(iter(said.items()), (Axis.QUEUE_DEPTH, ",".join(map(str, DEPTHS))))
+        usual = (Axis.USERS, "1") if has_users else (Axis.QUEUE_DEPTH, ",".join(map(str, DEPTHS)))
+        axis, text = next(iter(said.items()), usual)
         try:
             return axis, [float(part) for part in text.split(",")]
         except ValueError:
@@ -73,15 +78,38 @@ class SweptArguments:
     engine: Annotated[str, typer.Option(help="auto, threads or uring.")] = "auto"
 
 
+@contextmanager
+def _trace(trace: Path | None, gen: str | None) -> Iterator[Path]:
+    """Yield the trace to replay: `trace`, or a passing one that `kvtrace gen` makes with the options of `gen`."""
+    if (trace is None) == (gen is None):
+        raise ConfigError("name one TRACE, or give --gen the options of the `kvtrace gen` that makes it")
+    if trace is not None:
+        yield trace
+        return
+    from kvtrace.core.run.programs import run_program
+
+    with tempfile.TemporaryDirectory(prefix="kvreplay-") as folder:
+        made = Path(folder) / "trace.parquet"
+        run_program("kvtrace", ["gen", *shlex.split(gen or ""), "-o", str(made)])
+        yield made
+
+
 # Long: its options, and what --help says of them.
 @takes_groups
 def sweep(
-    trace: TraceFile,
+    trace: Annotated[Path | None, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")] = None,
     tier: Annotated[
         list[str] | None, typer.Option("--tier", "-t", metavar="NAME=TARGET", help="As for kvreplay run. Repeatable.")
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The runs' directory.")] = Path("sweep"),
     *,
+    gen: Annotated[
+        str | None,
+        typer.Option(
+            "--gen",
+            help="Instead of a trace: the options of the `kvtrace gen` that makes it, kept beside the runs.",
+        ),
+    ] = None,
     load: LoadArguments,
     plot_to: Annotated[Path | None, typer.Option("--plot", help="Draw it: *.svg, *.png or *.pdf.")] = None,
     same: SweptArguments,
@@ -95,40 +123,47 @@ def sweep(
 
     \b
     Example:
+      kvreplay sweep --gen "--preset lmcache-disk --set workload.think_time=10s" --tier nvme=/mnt/scratch -o sweep
       kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --limit 20GiB -o sweep
       kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --speeds 1,2,4,8,16 -o sweep
       kvreplay sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o sweep
     """
-    with session(ranks) as several:
+    with session(ranks) as several, _trace(trace, gen) as source:
         from kvreplay.config.memory import check_memory
 
         check_memory()
         from kvreplay.config.config import Config
         from kvreplay.run import sweep as sweeping
         from kvreplay.run.run import replay
+        from kvreplay.run.search import progress_of
         from kvtrace.core.document.plots import check_plot
         from kvtrace.core.document.sweep import sweep_document
         from kvtrace.core.document.terminal import show_documents
+        from kvtrace.core.run.sweep_file import has_users
+        from kvtrace.core.schema import TRACE
+        from kvtrace.core.tables import open_table
 
-        axis, values = load.axis()
+        axis, values = load.axis(has_users=gen is not None and has_users(open_table(source, TRACE).meta))
         if plot_to is not None:
             check_plot(plot_to)
+        target_ns = None if load.read_p99 is None else parse_duration_ns(load.read_p99)
         config = Config(tiers=targets(tier), **asdict(same) | {"io_bytes": parse_bytes(same.io_bytes)})
         found, error = sweeping.sweep(
             config,
-            trace,
+            source,
             output,
             command_line(),
             axis,
             values,
+            is_made=gen is not None,
             is_forced=force,
             show=progress,
-            read_p99_target_ns=None if load.read_p99 is None else parse_duration_ns(load.read_p99),
-            done=lambda point: log(f"{point.run}: {point.verdict}"),
+            read_p99_target_ns=target_ns,
+            done=lambda point: log(f"{point.run}: {progress_of(axis, point, target_ns)}"),
             replaying=replay if several is None else several.replay,
         )
         if plot_to is not None and found.points:
-            sweeping.plot(found, plot_to, f"{trace.name}, kvreplay sweep")
+            sweeping.plot(found, plot_to, f"{source.name}, kvreplay sweep")
             log(f"wrote {plot_to}")
         if as_json:
             emit_json(found)

@@ -12,6 +12,7 @@ from kvreplay.data.buffers import buffer_bytes
 from kvreplay.data.generate import Maker
 from kvreplay.data.shaping import check_ratios
 from kvreplay.engine.choose import EngineName, check_name
+from kvreplay.engine.rings.share import check_submitters
 from kvreplay.plan import pacing
 from kvreplay.tiers.layout import FileLayout
 from kvreplay.tiers.objects.address import is_object_store
@@ -73,6 +74,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """How often a request is repeated that an object store refuses or fails."""
     on_error: str = "stop"
     engine: str = EngineName.AUTO.value
+    submitters: str = "1"
+    """How many rings, each with a thread of its own that enters the kernel, if they are more than one; or `auto`."""
     is_verified: bool = False
     """Stamp what is written and check what is read."""
     warmup: str | None = None
@@ -140,6 +143,7 @@ def check(config: Config) -> pacing.Pacer:
             f"of buffers, more than half of the {format_bytes(available)} available; lower one of them"
         )
     check_name(config.engine)
+    check_submitters(config.submitters)
     for option, value, allowed in (
         ("--fsync", config.fsync, ("never", "close")),
         ("--fadvise", config.advice, ("none", "sequential", "dontneed")),

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvreplay.config.memory import ROW_BYTES
+from kvreplay.plan.facts import Facts
 from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.plan import DELETE, READ, WRITE, Plan, TraceWindow
+from kvreplay.plan.plan import READ, WRITE
 from kvreplay.plan.repeat import Repeated
+from kvreplay.plan.window import TraceWindow
 from kvreplay.tiers.objects.store import ObjectTier
 from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import StorageTier, Tier, modelled
@@ -26,26 +28,26 @@ def repeats_of(reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequenc
     """Return how often `window` is to be planned so that it lasts for `runtime_ns`."""
     if pacer.speed is not None:
         return int(runtime_ns * pacer.speed) // Repeated(reader, window.rows, 1).period_ns + 1
-    plan = window.plan
+    facts = window.counted()
     # By the models of tiers that take time, each direction one after the other.
-    served_ns = max((_served_ns(plan, tier, at) for at, tier in enumerate(tiers)), default=0.0)
-    is_stored = np.array([isinstance(tier, StorageTier | ObjectTier) for tier in tiers])[plan.tier]
-    moved = int(np.where(is_stored & (plan.op != DELETE), plan.length, 0).sum())
-    once_s = max(moved / MOST_BYTES_PER_S, len(plan) / MOST_OPERATIONS_PER_S, served_ns / NS_PER_S)
+    served_ns = max((_served_ns(facts, tier, at) for at, tier in enumerate(tiers)), default=0.0)
+    is_stored = np.array([isinstance(tier, StorageTier | ObjectTier) for tier in tiers])
+    moved = int(facts.kinds["bytes"][is_stored][:, [READ, WRITE]].sum())
+    once_s = max(moved / MOST_BYTES_PER_S, facts.rows / MOST_OPERATIONS_PER_S, served_ns / NS_PER_S)
     available = available_bytes()
     room = 1 << 24 if available is None else available // MEMORY_PART // ROW_BYTES
     return max(1, min(int(runtime_ns / NS_PER_S / once_s) + 1, room // window.rows))
 
 
-def _served_ns(plan: Plan, tier: Tier | None, at: int) -> float:
-    """Return the least time that the model of `tier` takes for its operations in `plan`; 0 without one."""
+def _served_ns(facts: Facts, tier: Tier | None, at: int) -> float:
+    """Return the least time that the model of `tier` takes for its operations; 0 without one."""
     model = None if tier is None else modelled(tier)
     service = None if model is None else getattr(model, "service", None)
     if service is None:
         return 0.0
     longest = 0.0
     for op, rate in ((READ, service.read_bytes_per_s), (WRITE, service.write_bytes_per_s)):
-        length = plan.length[(plan.tier == at) & (plan.op == op)]
+        kind = facts.kinds[at, op]
         share_ns = service.latency_ns // service.concurrency if service.concurrency else 0
-        longest = max(longest, float(np.maximum(length * (NS_PER_S / rate), share_ns).sum()))
+        longest = max(longest, float(kind["bytes"]) * (NS_PER_S / rate), float(kind["rows"]) * share_ns)
     return longest

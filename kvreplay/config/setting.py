@@ -9,7 +9,7 @@ import msgspec
 
 from kvreplay.config.config import MAX_SEED, PAGE_BYTES, Config, check
 from kvreplay.config.depth import ASKED, with_depth
-from kvreplay.config.memory import check_memory, row_check
+from kvreplay.config.memory import check_memory
 from kvreplay.config.runtime import repeats_of
 from kvreplay.config.tiers import make_tiers
 from kvreplay.config.warmup import Warmup, parse_warmup
@@ -17,10 +17,13 @@ from kvreplay.data.buffers import buffer_bytes
 from kvreplay.data.expect import expect
 from kvreplay.data.generate import DataSource
 from kvreplay.data.verify import Verifier
+from kvreplay.plan.copies import joined
+from kvreplay.plan.facts import Facts
+from kvreplay.plan.loader import WINDOW_ROWS
 from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.plan import Plan, TraceWindow, compile_window
 from kvreplay.plan.repeat import Repeated
 from kvreplay.plan.requests import Asked, read_asked
+from kvreplay.plan.window import TraceWindow, compile_window
 from kvreplay.tiers.layout import FileLayout
 from kvreplay.tiers.placement.hints import placing
 from kvreplay.tiers.sharded import SeveralDrives
@@ -49,6 +52,8 @@ class Setting:
     """Why no more may be in flight."""
     unplaced: tuple[str, ...] = ()
     """Tiers whose writes have streams in the trace, and that take none."""
+    joined: tuple[tuple[str, int], ...] = ()
+    """Tiers that nodes have apart, and how many of them share ours."""
     rows_once: int = 0
     """Of the window: the rows that --runtime repeats; 0 where it does not."""
 
@@ -89,22 +94,19 @@ def settle(
     pacer = check(config)
     reader = open_table(trace, TRACE)
     limit = parse_limit(config.limit)
-    rows = reader.meta.rows or 0
-    check_rows = row_check(buffer_bytes(config.depth, config.io_bytes))
-    # How many rows a time or a number of bytes admits is known only when they have been taken.
-    check_rows(min(rows, limit.rows) if limit.rows is not None else 0 if config.limit else rows)
+    check_memory(0, buffer_bytes(config.depth, config.io_bytes))
     if tiers is None:
         tiers = make_tiers(config, reader.meta, trace, output)
     alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
     shared = {i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)}
-    window = compile_window(reader, trace, alignments, limit, shared, check_rows)
+    window = compile_window(reader, trace, alignments, limit, shared)
     once = window.rows
     if config.runtime_ns is not None and len(window.plan):
         repeats = repeats or repeats_of(reader, window, pacer, tiers, config.runtime_ns)
         span_ns = None if pacer.speed is None else int(config.runtime_ns * pacer.speed)
         if repeats > 1 or span_ns is not None:
-            reader = Repeated(reader, once, repeats)
-            window = compile_window(reader, trace, alignments, Limit(span_ns=span_ns), shared, check_rows)
+            reader = Repeated(reader, once, repeats, window.residency.last_deletes)
+            window = compile_window(reader, trace, alignments, Limit(span_ns=span_ns), shared)
             window = replace(window, is_whole=False)
     if window.rows == 0:
         reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
@@ -113,22 +115,25 @@ def settle(
         raise ConfigError(_nothing_on(reader.meta, window, config))
     window, unplaced = _placed(window, tiers, config)
     if config.layout == FileLayout.VLLM:
-        config = _whole_files(config, window.plan)
+        config = _whole_files(config, window.counted())
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
     is_pooled = window.plan.bulk is not None
     config, because = with_depth(config, tiers, window.residency.peak_bytes, is_pooled=is_pooled)
-    check_memory(len(window.plan), buffer_bytes(config.depth, config.io_bytes))
+    # What --verify expects of reads is known of all rows; else a window of them is in memory.
+    rows = len(window.plan) if config.is_verified else min(len(window.plan), WINDOW_ROWS)
+    check_memory(rows, buffer_bytes(config.depth, config.io_bytes))
     rows_once = once if config.runtime else 0
-    return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, unplaced, rows_once)
+    names = [tier.name for tier in reader.meta.tiers]
+    several = tuple((names[t], count) for t, count in joined(reader, alignments, once).items())
+    return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, unplaced, several, rows_once)
 
 
 def _placed(window: TraceWindow, tiers: list[Tier | None], config: Config) -> tuple[TraceWindow, tuple[str, ...]]:
     """Let the tiers know of which writes have streams; return the window, and the tiers that take none."""
-    stream = window.plan.stream
-    if stream is None or config.is_ignoring_streams:
+    if window.plan.stream is None or config.is_ignoring_streams:
         return replace(window, plan=replace(window.plan, stream=None)), ()
     unplaced = []
-    for index in sorted(set(window.plan.tier[stream >= 0].tolist())):
+    for index in window.counted().placed:
         tier = tiers[index]
         if (taking := placing(tier)) is not None:
             taking.place()
@@ -137,9 +142,9 @@ def _placed(window: TraceWindow, tiers: list[Tier | None], config: Config) -> tu
     return window, tuple(unplaced)
 
 
-def _whole_files(config: Config, plan: Plan) -> Config:
+def _whole_files(config: Config, facts: Facts) -> Config:
     """Return `config` with I/Os as long as the longest operation: vLLM moves a file in one call."""
-    longest = -(-int((plan.offset + plan.length).max()) // PAGE_BYTES) * PAGE_BYTES
+    longest = -(-int(facts.kinds["end"].max()) // PAGE_BYTES) * PAGE_BYTES
     return msgspec.structs.replace(config, io_bytes=max(config.io_bytes, longest))
 
 

@@ -6,10 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kvreplay.engine.job import NOT_DONE, OK, Record
+import numpy as np
+
+from kvreplay.engine.job import NOT_DONE, Record
+from kvreplay.plan.facts import Facts
+from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.plan import Plan
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.run.figures import WarmupFacts
 from kvtrace.core.units import parse_duration_ns
 
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
@@ -24,10 +27,11 @@ class Warmup:
 
     def is_measured(self, plan: Plan, record: Record, due_ns: Any) -> Any:
         """Return bool a planned row: whether it counts. By due time in an open loop, else by submission."""
-        if self.rows is not None:
-            return plan.row >= self.rows
-        started = record.submitted_ns if due_ns is None else due_ns
-        return (started >= self.time_ns) | (started == NOT_DONE)
+        return self.counts(plan.row, record.submitted_ns if due_ns is None else due_ns)
+
+    def counts(self, row: Any, begun_ns: Any) -> Any:
+        """Return the same of rows of the trace, by when each was due, in a closed loop submitted, or -1."""
+        return row >= self.rows if self.rows is not None else (begun_ns >= self.time_ns) | (begun_ns == NOT_DONE)
 
 
 def parse_warmup(text: str | None) -> Warmup | None:
@@ -44,26 +48,14 @@ def parse_warmup(text: str | None) -> Warmup | None:
     return warmup
 
 
-def check_warmup(warmup: Warmup | None, text: str | None, rows: int, plan: Plan, due_ns: Any) -> None:
-    """Raise ConfigError if the warm-up is known beforehand to leave nothing to measure."""
-    if warmup is None or not len(plan):
+def check_warmup(warmup: Warmup | None, text: str | None, rows: int, facts: Facts, pacer: Pacer) -> None:
+    """Raise ConfigError if the warm-up is known beforehand to leave nothing to measure of the `rows` of the trace."""
+    if warmup is None or not facts.rows:
         return
     if warmup.rows is not None:
-        is_all = int(plan.row[-1]) < warmup.rows
+        is_all = facts.last_row < warmup.rows
     else:
-        is_all = due_ns is not None and int(due_ns[-1]) < (warmup.time_ns or 0)
+        last = pacer.due_ns(np.array([facts.last_ns]))
+        is_all = last is not None and int(last[0]) < (warmup.time_ns or 0)
     if is_all:
         raise ConfigError(f"--warmup {text} leaves nothing to measure of the {rows:,} rows replayed; make it shorter")
-
-
-def facts(asked: str, is_measured: Any, plan: Plan, record: Record) -> WarmupFacts:
-    """Return what the warm-up `asked` left out."""
-    import numpy as np
-
-    counted = np.flatnonzero(is_measured & (record.submitted_ns != NOT_DONE))
-    return WarmupFacts(
-        asked=asked,
-        operations=int(((record.outcome == OK) & ~is_measured).sum()),
-        first_measured_row=int(plan.row[counted].min()) if len(counted) else None,
-        measured_from_ns=int(record.submitted_ns[counted].min()) if len(counted) else None,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +16,8 @@ from kvreplay.data.buffers import arenas, buffer_bytes
 from kvreplay.engine import ring
 from kvreplay.engine.job import Driven, IoEngine, Job
 from kvreplay.engine.pump import compile_engine
+from kvreplay.engine.rings.rings import Rings, ServedRing
+from kvreplay.engine.rings.share import Share, alone, share
 from kvreplay.engine.threads import ThreadSubmitter
 from kvreplay.engine.turn import SPIN_NS
 from kvreplay.engine.uring import RingSubmitter
@@ -23,6 +26,7 @@ from kvreplay.plan.plan import build_plan
 from kvreplay.plan.residency import trace_residency
 from kvreplay.tiers.tier import DeviceTier, RingExtents, Tier, copied, has_times, on_ring
 from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.run.run_file import SubmitterNote
 
 MAX_ENTRIES = 4096
 """Of a ring."""
@@ -67,48 +71,84 @@ class UringEngine(ThreadEngine):
 
     name = "uring"
 
-    def __init__(self, depth: int, io_bytes: int, *, is_growing: bool = False) -> None:
-        """Allocate the buffers; of those that grow, only the first are registered with the ring."""
+    def __init__(self, depth: int, io_bytes: int, *, is_growing: bool = False, shared: Share | None = None) -> None:
+        """Allocate the buffers; of those that grow, only the first are registered with the rings.
+
+        `shared` says which they are; if threads cannot serve them, there is one for all.
+        """
         super().__init__(depth, io_bytes, is_growing=is_growing)
-        with self._open_ring() as probe:
-            self.is_deferred = bool(probe.flags & ring.SETUP_DEFER_TASKRUN)
+        self._share = shared or alone("one ring for all")
+        self._cpus: list[int | None] = [None] * self._share.rings
+        try:
+            self._probe()
+        except ring.RingRefused as refused:
+            if self._share.rings == 1:
+                raise
+            self._share, self._cpus = alone(self._share.because, refused=str(refused)), [None]
+            self._probe()
+
+    def _probe(self) -> None:
+        """Make the rings once, for what the kernel allows."""
+        with self._open_rings() as probe:
+            self.is_deferred = bool(probe.all[0].flags & ring.SETUP_DEFER_TASKRUN)
             self.unregistered = self._register(probe)
 
-    def _open_ring(self) -> ring.Ring:
-        """Return a ring for one job; RingRefused if the kernel gives none."""
-        entries = 64
+    def _open_rings(self) -> Rings:
+        """Return rings for one job; RingRefused if the kernel gives none."""
+        entries, count = 64, self._share.rings
         while entries < 4 * self.depth:
             entries *= 2
-        return ring.Ring(min(entries, MAX_ENTRIES), files=self.depth)
+        kind = ring.Ring if count == 1 else ServedRing
+        with ExitStack() as stack:
+            made = [stack.enter_context(kind(min(entries, MAX_ENTRIES), files=self.depth)) for _ in range(count)]
+            stack.pop_all()
+            return Rings(made, self._share)
 
-    def _register(self, to: ring.Ring) -> str | None:
+    def _register(self, to: Rings) -> str | None:
         """Pin the buffers; return why they are not, or None."""
         reads, writes = self.arenas
         try:
-            to.register_buffers(reads.places[: reads.first] + writes.places[: writes.first])
+            for each in to.all:
+                each.register_buffers(reads.places[: reads.first] + writes.places[: writes.first])
         except OSError as error:
             if error.errno == errno.ENOMEM:
-                pinned = sum(size for arena in self.arenas for _, size in arena.places[: arena.first])
+                pinned = sum(size for arena in self.arenas for _, size in arena.places[: arena.first]) * len(to.all)
                 return f"the locked-memory limit is below {pinned >> 20} MiB (ulimit -l)"
             return f"the kernel refused to register the buffers: {error.strerror}"
         return None
 
     def facts(self) -> dict[str, Any]:
         """Return which path I/O takes, for run.json."""
+        shared = self._share
         return {
             "is_deferred_taskrun": self.is_deferred,
             "has_registered_buffers": self.unregistered is None,
             "unregistered_because": self.unregistered,
             "spin_ns": SPIN_NS,
+            "submitters_because": shared.because,
+            "submitters_refused": shared.refused,
+            "submitters": [
+                SubmitterNote(
+                    targets=list(targets) or None,
+                    is_own_thread=shared.rings > 1,
+                    numa_node=shared.node(at),
+                    cpus=None if (cpus := shared.cpus(at)) is None else sorted(cpus),
+                    cpu=self._cpus[at],
+                )
+                for at, targets in enumerate(shared.targets)
+            ],
         }
 
     def _drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
-        with self._open_ring() as own:
+        with self._open_rings() as own:
             is_registered = self.unregistered is None and self._register(own) is None
             reads, writes = self.arenas
             registered = (reads.first, writes.first) if is_registered else (0, 0)
-            own.allow_workers(max(self.depth, 4))
-            return RingSubmitter(self, job, own, registered).drive(interrupted, progress)
+            for each in own.all:
+                each.allow_workers(max(self.depth, 4))
+            driven = RingSubmitter(self, job, own, registered).drive(interrupted, progress)
+            self._cpus = own.cpus()
+            return driven
 
 
 class EngineName(StrEnum):
@@ -136,18 +176,25 @@ def check_name(text: str) -> EngineName:
 
 
 def choose(
-    wanted: EngineName, tiers: Sequence[Tier | None], depth: int, io_bytes: int, *, is_growing: bool = False
+    wanted: EngineName,
+    tiers: Sequence[Tier | None],
+    depth: int,
+    io_bytes: int,
+    *,
+    is_growing: bool = False,
+    submitters: int | None = 1,
 ) -> Chosen:
     """Return the engine to run with; tell the tiers of files which it is, and those on a GPU of its buffers.
 
-    With `is_growing` its buffers are touched as more are in use, which those on a GPU cannot be.
+    With `is_growing` its buffers are touched as more are in use, which those on a GPU cannot be. `submitters` rings
+    are wanted, or one a drive where there are processors for that (None).
 
     Raises:
         DeviceError: io_uring was asked for by name and the kernel does not give it.
 
     """
     is_growing = is_growing and not any(isinstance(t, DeviceTier) for t in tiers)
-    chosen = _chosen(wanted, _is_for_threads(tiers), depth, io_bytes, is_growing=is_growing)
+    chosen = _chosen(wanted, tiers, depth, io_bytes, is_growing=is_growing, submitters=submitters)
     for tier in tiers:
         if (named := on_ring(tier) or (tier if isinstance(tier, RingExtents) else None)) is not None:
             named.engine = chosen.engine.name
@@ -162,10 +209,18 @@ def _is_for_threads(tiers: Sequence[Tier | None]) -> bool:
     return bool(working) and not any(on_ring(t) or isinstance(t, RingExtents) or copied(t) for t in working)
 
 
-def _chosen(wanted: EngineName, is_for_threads: bool, depth: int, io_bytes: int, *, is_growing: bool) -> Chosen:
+def _chosen(
+    wanted: EngineName,
+    tiers: Sequence[Tier | None],
+    depth: int,
+    io_bytes: int,
+    *,
+    is_growing: bool,
+    submitters: int | None,
+) -> Chosen:
     if wanted is EngineName.THREADS:
         return Chosen(ThreadEngine(depth, io_bytes, is_growing=is_growing), "--engine threads")
-    if wanted is EngineName.AUTO and is_for_threads:
+    if wanted is EngineName.AUTO and _is_for_threads(tiers):
         return Chosen(
             ThreadEngine(depth, io_bytes, is_growing=is_growing),
             "no tier has files, or memory without --verify, which io_uring's loop is for",
@@ -174,7 +229,7 @@ def _chosen(wanted: EngineName, is_for_threads: bool, depth: int, io_bytes: int,
     if refused is None:
         try:
             return Chosen(
-                UringEngine(depth, io_bytes, is_growing=is_growing),
+                UringEngine(depth, io_bytes, is_growing=is_growing, shared=share(tiers, submitters)),
                 "--engine uring" if wanted is EngineName.URING else "auto",
             )
         except ring.RingRefused as error:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
 from kvreplay.data.buffers import Arena
+from kvreplay.plan.held.column import column
 from kvreplay.plan.plan import Plan
 from kvreplay.tiers.tier import Tier
+
+if TYPE_CHECKING:
+    from kvreplay.engine.sliding.slider import Slider
 
 NOT_DONE = -1
 OK, ERROR, SHORT, SKIPPED, CORRUPT = 0, 1, 2, 3, 4
@@ -30,13 +34,32 @@ class Record:
     """When the last operation it had to wait for completed; None in a closed loop."""
     retries: dict[int, int] = field(default_factory=dict)
     """By row: the requests that an object store refused or failed and that were sent again, where any were."""
+    _begun: list[int] = field(default_factory=list)
+    """One number: how many rows have a place in the arrays by now; none if all have."""
+
+    @property
+    def begun(self) -> int:
+        """How many rows are there by now."""
+        return self._begun[0] if self._begun else len(self.outcome)
 
     @classmethod
-    def empty(cls, rows: int, *, is_open_loop: bool) -> Record:
-        """Return a record of nothing for `rows` rows."""
-        ready = np.zeros(rows, np.int64) if is_open_loop else None
-        submitted, completed = np.full((2, rows), NOT_DONE, np.int64)
-        return cls(submitted, completed, np.full(rows, SKIPPED, np.int8), ready)
+    def empty(cls, rows: int, *, is_open_loop: bool, laid: int | None = None) -> Record:
+        """Return a record of nothing for `rows` rows, of which so many are `laid` yet, or all."""
+        ready = column(rows, np.int64) if is_open_loop else None
+        found = cls(column(rows, np.int64), column(rows, np.int64), column(rows, np.int8), ready)
+        found.begin(0, rows if laid is None else laid)
+        return found
+
+    def begin(self, first: int, last: int) -> None:
+        """Note of the rows from `first` to before `last` that nothing was done."""
+        self.submitted_ns[first:last] = self.completed_ns[first:last] = NOT_DONE
+        self.outcome[first:last] = SKIPPED
+        self._begun[:] = [last]
+
+    def columns(self) -> list[Any]:
+        """Return the arrays."""
+        ready = [] if self.ready_ns is None else [self.ready_ns]
+        return [self.submitted_ns, self.completed_ns, self.outcome, *ready]
 
 
 class CommonStart(Protocol):
@@ -70,6 +93,8 @@ class Job:
     """Takes what a read brought (buffer, planned row, offset), says what is wrong: outcome CORRUPT; with --verify."""
     start: CommonStart | None = None
     """Null: as soon as its threads run."""
+    slider: Slider | None = None
+    """Loads the rows of the plan meanwhile; None if they are all there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -104,15 +129,15 @@ class Failure:
     """An operation that failed."""
 
     row: int
-    """Index into the plan."""
+    """Of the trace."""
     message: str
     is_corrupt: bool = False
     """Whether a read brought what was not written; that stops no run."""
 
     @classmethod
-    def of(cls, flight: Flight, object_id: int, outcome: int, message: str) -> Self:
-        """Say what became of `flight`, which works on the object `object_id`."""
-        return cls(flight.row, f"{_NAMES[flight.op]} of object {object_id}: {message}", outcome == CORRUPT)
+    def of(cls, flight: Flight, row: int, object_id: int, outcome: int, message: str) -> Self:
+        """Say what became of `flight`, which is the trace's `row` and works on the object `object_id`."""
+        return cls(row, f"{_NAMES[flight.op]} of object {object_id}: {message}", outcome == CORRUPT)
 
     @classmethod
     def first(cls, known: Failure | None, found: Failure) -> Failure:
@@ -155,6 +180,8 @@ class Driven:
     copy_threads: int = 0
     copying_ns: int | None = None
     """What these threads were not asleep, together; None without them."""
+    unread_ns: int = 0
+    """Places of the queue times time that stood idle because the next rows of the trace were not read yet."""
 
 
 class IoEngine(Protocol):

@@ -30,15 +30,19 @@ from kvreplay.engine.putting.lanes import (
     put_pieces,
 )
 from kvreplay.engine.ready import count_waits, done, is_over, is_starved
+from kvreplay.engine.rings.serve import hand_on
 from kvreplay.engine.tables import (
     flights_at,
     job_at,
     lanes_at,
     mail_at,
     others_at,
+    rings_at,
 )
 from kvtrace.core.compiled import inner, int8s, int64s, njit, uint32s
 
+_ANSWER_SHIFT = 48
+"""Where in a struct pollfd, taken as a number, stands what was found."""
 _syscall: Any = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
 
 
@@ -56,17 +60,76 @@ def _enter(address: int, wait: int, rest: int) -> None:
     if rest:
         timeout = int64s(lanes.timeout)
         timeout[0], timeout[1] = rest // turn.NS_PER_S, rest % turn.NS_PER_S
-    uint32s(lanes.sq_tail)[0] = lanes.tail & 0xFFFFFFFF
-    queued = lanes.tail - lanes.submitted
+    if lanes.is_served:
+        _hand_on(address)
+        if wait:
+            _wait_for_any(address, rest)
+        return
+    ring = rings_at(lanes.rings)[0]
+    uint32s(ring.sq_tail)[0] = ring.tail & 0xFFFFFFFF
+    queued = ring.tail - ring.submitted
     flags, argument, size = r.GETEVENTS, 0, 0
     if rest:
-        flags, argument, size = r.GETEVENTS | r.EXT_ARG, lanes.timeout_argument, r.ARGUMENT_BYTES
-    done = _syscall(r.ENTER, lanes.fd, queued, wait, flags, argument, size)
+        flags, argument, size = r.GETEVENTS | r.EXT_ARG, ring.timeout_argument, r.ARGUMENT_BYTES
+    done = _syscall(r.ENTER, ring.fd, queued, wait, flags, argument, size)
     if done >= 0:
-        lanes.submitted += done
+        ring.submitted += done
     elif not rest or turn.clock(address) < now + rest:
         # The time was not over.
         lanes.is_error = True
+
+
+@inner
+def _hand_on(address: int) -> None:
+    """Let the threads that serve the rings submit what was put."""
+    lanes = lanes_at(job_at(address).lanes)
+    for i in range(lanes.ring_count):
+        ring = rings_at(lanes.rings)[i]
+        if ring.tail != ring.submitted:
+            hand_on(ring.server, ring.tail)
+            ring.submitted = ring.tail
+
+
+@inner
+def _wait_for_any(address: int, rest: int) -> None:
+    """Wait for a completion on any ring, or for being woken, for `rest` ns if it is not 0; note an error."""
+    lanes = lanes_at(job_at(address).lanes)
+    if turn.ppoll(lanes.poll, 1 + lanes.ring_count, lanes.timeout if rest else 0, 0) < 0:
+        lanes.is_error = True
+    # The first is polled for what wakes us.
+    elif int64s(lanes.poll)[0] >> _ANSWER_SHIFT:
+        turn.eventfd_read(lanes.mail_fd, lanes.clock)
+
+
+@inner
+def _has_queued(address: int) -> bool:
+    """Return whether something was put and not submitted."""
+    lanes = lanes_at(job_at(address).lanes)
+    for i in range(lanes.ring_count):
+        ring = rings_at(lanes.rings)[i]
+        if ring.tail != ring.submitted:
+            return True
+    return False
+
+
+@inner
+def _has_come(address: int) -> bool:
+    """Return whether a completion can be taken."""
+    lanes = lanes_at(job_at(address).lanes)
+    for i in range(lanes.ring_count):
+        ring = rings_at(lanes.rings)[i]
+        if ring.head != np.int64(uint32s(ring.cq_tail)[0]):
+            return True
+    return False
+
+
+@inner
+def _moved(address: int) -> int:
+    """Return a number that changes whenever something is put or taken."""
+    lanes, moved = lanes_at(job_at(address).lanes), 0
+    for i in range(lanes.ring_count):
+        moved += rings_at(lanes.rings)[i].tail + rings_at(lanes.rings)[i].head
+    return moved
 
 
 @inner
@@ -77,7 +140,7 @@ def _sleep(address: int, rest: int) -> None:
     # Copies take no place of the queue: there may be more to start, and to make data for.
     is_full = lanes.out >= job.depth and not lanes.copies
     is_asleep = rest != 0 and mailbox.fall_asleep(address, FULL if is_full else HUNGRY)
-    if not is_asleep and lanes.tail == lanes.submitted and lanes.head != np.int64(uint32s(lanes.cq_tail)[0]):
+    if not is_asleep and not _has_queued(address) and _has_come(address):
         return
     if is_asleep and lanes.copies and copies.is_next_done(lanes.copies):
         mail_at(job.mail).asleep = AWAKE
@@ -100,7 +163,7 @@ def _make(address: int) -> None:
     """Make some data, after what was put is on its way; count what stands idle meanwhile."""
     job = job_at(address)
     lanes, mail = lanes_at(job.lanes), mail_at(job.mail)
-    if lanes.tail != lanes.submitted:
+    if _has_queued(address):
         _enter(address, 0, 0)
     started = turn.clock(address)
     lacks_data = is_starved(address, started)
@@ -114,11 +177,19 @@ def _make(address: int) -> None:
 @inner
 def _reap(address: int) -> None:
     """Take what has completed: pieces of lanes here, the rest to `others`."""
+    for i in range(lanes_at(job_at(address).lanes).ring_count):
+        _reap_ring(address, i)
+
+
+@inner
+def _reap_ring(address: int, number: int) -> None:
+    """Take what has completed on one ring."""
     lanes = lanes_at(job_at(address).lanes)
-    completions, head, tail = int64s(lanes.completions), lanes.head, np.int64(uint32s(lanes.cq_tail)[0])
+    ring = rings_at(lanes.rings)[number]
+    completions, head, tail = int64s(ring.completions), ring.head, np.int64(uint32s(ring.cq_tail)[0])
     fence()
     while head != tail:
-        at = 2 * (head & lanes.cq_mask)
+        at = 2 * (head & ring.cq_mask)
         # The result is the low half of the second word, with a sign.
         data, result = completions[at], (completions[at + 1] << 32) >> 32
         head = (head + 1) & 0xFFFFFFFF
@@ -139,9 +210,9 @@ def _reap(address: int) -> None:
             other = others_at(lanes.others)[lanes.other_count]
             other.data, other.result = data, result
             lanes.other_count += 1
-    lanes.head = head
+    ring.head = head
     fence()
-    uint32s(lanes.cq_head)[0] = head
+    uint32s(ring.cq_head)[0] = head
 
 
 @inner
@@ -149,7 +220,7 @@ def _rearm(address: int) -> None:
     """Let the next thread that finds us asleep wake us, too."""
     lanes = lanes_at(job_at(address).lanes)
     turn.eventfd_read(lanes.mail_fd, lanes.clock)
-    put(address, r.POLL_ADD, lanes.mail_fd << 32, 0, 0, r.POLLIN << 32, WOKEN, 0)
+    put(address, 0, r.POLL_ADD, lanes.mail_fd << 32, 0, 0, r.POLLIN << 32, WOKEN, 0)
 
 
 @inner
@@ -193,9 +264,10 @@ def run(address: int, until: int) -> None:
                 turn.put_copies(address)
         now = turn.clock(address)
         # A turn in which nothing was put, came or ended waited for a time to come, awake or not.
-        if came == lanes.tail + lanes.head + job.completed:
+        moved = _moved(address) + job.completed
+        if came == moved:
             lanes.idle_ns = idle_ns + now - looked_ns
-        looked_ns, came, idle_ns = now, lanes.tail + lanes.head + job.completed, lanes.idle_ns
+        looked_ns, came, idle_ns = now, moved, lanes.idle_ns
         count_waits(address, now)
         mailbox.ask(address, now, lanes.out < job.depth or lanes.copies != 0)
         is_pythons = mailbox.wants_room(address) or is_pythons

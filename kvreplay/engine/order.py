@@ -12,6 +12,7 @@ from kvreplay.engine.tables import (
     NONE,
     answer_at,
     bad_at,
+    by_rings_at,
     count_of,
     fills_at,
     flights_at,
@@ -26,7 +27,7 @@ from kvreplay.engine.tables import (
     tokens_at,
 )
 from kvreplay.plan.plan import DELETE
-from kvtrace.core.compiled import holding, inner, int64s
+from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s, uint8s
 
 
 @inner
@@ -143,6 +144,7 @@ def make_lane(address: int, number: int, file: int, base: int) -> None:
     # One of which nothing was submitted is not known to Python, either.
     flight.is_lane, flight.is_own = True, flight.next_piece == 0
     flight.file, flight.base, flight.lane_out = file, base, 0
+    flight.ring = _ring_of(address, flight.row)
     flight.outstanding += 1
     if flight.is_bulk:
         return
@@ -153,6 +155,18 @@ def make_lane(address: int, number: int, file: int, base: int) -> None:
     while slot != NONE:
         job.available += fills[slot].end - fills[slot].piece
         slot = fills[slot].next
+
+
+@inner
+def _ring_of(address: int, row: int) -> int:
+    """Return which ring the I/O of a row goes by."""
+    job = job_at(address)
+    lanes = lanes_at(job.lanes)
+    if lanes.ring_count == 1:
+        return 0
+    by, object_id = by_rings_at(lanes.by_rings)[int8s(job.tier)[row]], int32s(job.object_id)[row]
+    drive = int(uint8s(by.drive_of)[object_id]) if by.drive_of else 0
+    return int64s(by.first)[drive] + by.step * (object_id % int64s(by.counts)[drive])
 
 
 @holding

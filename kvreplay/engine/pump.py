@@ -16,16 +16,30 @@ from kvreplay.engine import loop, mailbox, order, ready, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import Flight, Job
 from kvreplay.engine.mailbox import Mail
+from kvreplay.engine.rings.rings import Rings
+from kvreplay.engine.rings.serve import hand_on_to
+from kvreplay.engine.rings.serve import serve as serve_ring
 from kvreplay.engine.schedule import Schedule, Submission
-from kvreplay.engine.tables import BAD, LANES, OTHER, TOKEN, Tables
+from kvreplay.engine.tables import BAD, BY_RINGS, LANES, OTHER, RING, TOKEN, Tables
 from kvreplay.plan.plan import READ, WRITE
 from kvreplay.tiers.layout import SPREAD, name_template
 from kvreplay.tiers.tier import CopiedTier, RingExtents, RingTier, Tier
 from kvtrace.core.compiled import compile_announced
+from kvtrace.core.structures import fields_of
 
 _COMPILED = {
     1: (turn.take, turn.next_piece, mailbox.may_sleep),
-    2: (loop.run, turn.next_turn, turn.fall_asleep, turn.doze, order.begun, mailbox.must_wake, serve),
+    2: (
+        loop.run,
+        turn.next_turn,
+        turn.fall_asleep,
+        turn.doze,
+        order.begun,
+        mailbox.must_wake,
+        serve,
+        serve_ring,
+        hand_on_to,
+    ),
     3: (order.piece_done, ready.done, mailbox.made, mailbox.make_asked),
     4: (mailbox.next_asked, mailbox.objects_wanting_room, order.make_lane),
     6: (fill,),
@@ -65,7 +79,7 @@ class Pump:
 
     def __init__(
         self,
-        ring: r.Ring | r.NoRing,
+        rings: Rings,
         schedule: Schedule,
         job: Job,
         ways: Sequence[int],
@@ -76,14 +90,14 @@ class Pump:
         copied: Sequence[CopiedTier | None],
         registered: tuple[int, int],
     ) -> None:
-        """Serve `ring`: `buffers` are the addresses of those for reads, one an I/O in flight, then of those for data.
+        """Serve `rings`: `buffers` are the addresses of those for reads, one an I/O in flight, then of those for data.
 
         `ways` say by tier how its operations are done, `extents` are those whose objects the ring reads in place,
         `copied` those whose objects threads of compiled code copy; so many of the first buffers of each kind are
-        `registered` with it.
+        `registered` with the rings.
         """
         tables, depth = schedule.tables, schedule.depth
-        record, objects = job.record, int(job.plan.object_id.max()) + 1 if len(job.plan) else 0
+        record, objects = job.record, job.plan.objects
         none = np.zeros(0, np.int64)
         places: list[Any] = [none if t is None else t.ring_places(objects) for t in extents]
         for index, tier in enumerate(copied):
@@ -97,7 +111,7 @@ class Pump:
         lanes.places = tables.at(np.array([tables.at(of_tier) for of_tier in places], np.int64))
         lanes.ways, lanes.buffers = tables.at(np.array(ways, np.int64)), tables.at(np.array(buffers, np.int64))
         lanes.tokens = tables.at(np.zeros(depth, TOKEN))
-        self._others, self._bad = np.zeros(ring.cq_mask + 1, OTHER), np.zeros(depth, BAD)
+        self._others, self._bad = np.zeros(max(1, rings.completions), OTHER), np.zeros(depth, BAD)
         lanes.others, lanes.bad = tables.at(self._others), tables.at(self._bad)
         sequence: Any
         fresh, sequence, self._over = np.zeros((3, depth), np.int64)
@@ -106,9 +120,8 @@ class Pump:
         lanes.clock = tables.at(np.zeros(2, np.int64))
         for name in ("submitted_ns", "completed_ns", "outcome"):
             setattr(lanes, name, tables.at(getattr(record, name)))
-        for name, place in ring.places().items():
-            setattr(lanes, name, place)
-        lanes.fd, lanes.mail_fd, lanes.sq_mask, lanes.cq_mask = ring.fd, mail.fd, ring.sq_mask, ring.cq_mask
+        self._put_rings(tables, rings)
+        lanes.mail_fd = mail.fd
         lanes.first_slot = depth
         lanes.fixed_reads, lanes.fixed_slots = registered
         # The first are taken first, and again as soon as they are free: the others may never be touched.
@@ -121,8 +134,27 @@ class Pump:
         lanes.free_files = ctypes.addressof(self._free_files)
         lanes.files = tables.at(_files(tables, job.tiers, ways))
         self._read_buffers, self._sequence = memoryview(reads), memoryview(sequence)
-        self._schedule, self._ring, self._job = schedule, ring, tables.job
+        self._schedule, self._job = schedule, tables.job
         self._copiers: Copiers | None = None
+
+    def _put_rings(self, tables: Tables, rings: Rings) -> None:
+        """Let compiled code see the rings, what it waits on, and by which of them each tier's I/O goes."""
+        lanes, table = self.lanes, np.zeros(len(rings.all), RING)
+        self._all_rings = rings
+        self._rings = [(ring, fields_of(table[at : at + 1])) for at, ring in enumerate(rings.all)]
+        """Each as Python has it, and as compiled code does."""
+        lanes.rings, lanes.ring_count, lanes.is_served = tables.at(table), len(rings.all), rings.is_served
+        for name, place in rings.places().items():
+            setattr(lanes, name, place)
+        for ring, seen in self._rings:
+            for name, place in ring.places().items():
+                setattr(seen, name, place)
+        by_rings: Any = np.zeros(len(rings.of_tiers), BY_RINGS)
+        for row, of_tier in zip(by_rings, rings.of_tiers, strict=True):
+            row["drive_of"] = 0 if of_tier.drive_of is None else tables.at(of_tier.drive_of)
+            row["first"], row["step"] = tables.at(np.array(of_tier.first, np.int64)), of_tier.step
+            row["counts"] = tables.at(np.array(of_tier.counts, np.int64))
+        lanes.by_rings = tables.at(by_rings)
 
     def share_copies(self, copiers: Copiers | None) -> None:
         """Give what is to be copied to `copiers`."""
@@ -242,15 +274,17 @@ class Pump:
 
         `out` requests are in flight; returns how many are then. What came is in `others`, `over` and `bad`.
         """
-        lanes, ring = self.lanes, self._ring
-        lanes.tail, lanes.submitted, lanes.head, lanes.out = ring.tail, ring.submitted, ring.head, out
+        lanes, lanes.out = self.lanes, out
+        for ring, seen in self._rings:
+            seen.tail, seen.submitted, seen.head = ring.tail, ring.submitted, ring.head
         lanes.other_count = lanes.over_count = lanes.bad_count = 0
         lanes.is_error = False
         loop.run(self._address, until_ns)
-        ring.tail, ring.submitted, ring.head = lanes.tail, lanes.submitted, lanes.head
+        for ring, seen in self._rings:
+            ring.tail, ring.submitted, ring.head = seen.tail, seen.submitted, seen.head
         if lanes.is_error:
             # The same call once more, where its reason can be read.
-            ring.enter(0)
+            self._all_rings.submit()
         return int(lanes.out)
 
     def others(self) -> list[tuple[int, int]]:

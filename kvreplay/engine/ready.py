@@ -199,12 +199,20 @@ def advance(address: int) -> None:
     job = job_at(address)
     while count_of(job.ready) and count_of(job.free_flights):
         _admit(address, heap_pop(job.ready))
-    ahead, last = 2 * job.slots, min(job.rows, job.cursor + _LOOK_ROWS)
+    loaded = int64s(job.loaded)[0]
+    ahead, last = 2 * job.slots, min(loaded, job.cursor + _LOOK_ROWS)
     while job.cursor < last and count_of(job.to_start) + count_of(job.to_fill) < ahead and count_of(job.free_flights):
         if enter(address, job.cursor):
             _admit(address, job.cursor)
         job.cursor += 1
-    job.is_looking = job.cursor == last < job.rows
+    job.is_looking = job.cursor == last < loaded
+
+
+@inner
+def is_unread(address: int) -> bool:
+    """Return whether the next row is not there yet."""
+    job = job_at(address)
+    return job.cursor < job.rows and job.cursor == int64s(job.loaded)[0]
 
 
 @holding
@@ -287,7 +295,7 @@ def _is_held(address: int, now: int) -> bool:
 
 @inner
 def _is_blocked(address: int) -> bool:
-    """Return whether all rows that are left, if any, wait for what is in flight."""
+    """Return whether all rows that are left, if any, wait for what is in flight, or are not there yet."""
     job = job_at(address)
     waiting = count_of(job.to_start) + count_of(job.to_fill) + count_of(job.hungry) + count_of(job.ready)
     waiting += count_of(job.bulk_hungry)
@@ -309,11 +317,14 @@ def count_waits(address: int, now: int) -> None:
     passed = now - lanes.counted_ns
     lanes.in_use_ns += lanes.counted_in_use * passed
     lanes.blocked_ns += lanes.counted_blocked * passed
-    lanes.counted_ns, lanes.counted_in_use, lanes.counted_blocked = now, lanes.out, 0
+    lanes.unread_ns += lanes.counted_unread * passed
+    lanes.counted_ns, lanes.counted_in_use, lanes.counted_blocked, lanes.counted_unread = now, lanes.out, 0, 0
     is_full = lanes.out >= job.depth or job.in_flight >= job.depth
+    if not is_full and is_unread(address) and _is_blocked(address):
+        lanes.counted_unread = job.depth - lanes.out
+    elif not job.due and not is_full and _is_blocked(address):
+        lanes.counted_blocked = job.depth - lanes.out
     if not job.due:
-        if not is_full and _is_blocked(address):
-            lanes.counted_blocked = job.depth - lanes.out
         return
     if lanes.is_held:
         lanes.held_ns += passed

@@ -13,10 +13,9 @@ import struct
 from pathlib import Path
 from typing import Literal, Self
 
-NO_FD = -1
-"""In place of a ring's descriptor: there is none."""
 _SETUP, ENTER, _REGISTER = 425, 426, 427
 SETUP_SINGLE_ISSUER, SETUP_DEFER_TASKRUN, SETUP_CLAMP = 1 << 12, 1 << 13, 1 << 4
+SETUP_COOP_TASKRUN = 1 << 8
 _FEAT_SINGLE_MMAP, _FEAT_EXT_ARG, _FEAT_CQE_SKIP = 1 << 0, 1 << 8, 1 << 11
 _OFF_SQ_RING, _OFF_SQES = 0, 0x10000000
 GETEVENTS, EXT_ARG = 1 << 0, 1 << 3
@@ -79,6 +78,9 @@ def _why(code: int) -> str:
 class Ring:
     """A submission and a completion queue; requests are put, then submitted together."""
 
+    wanted: tuple[int, ...] = (SETUP_SINGLE_ISSUER | SETUP_DEFER_TASKRUN, 0)
+    """How to set it up: the first of these that the kernel takes; before 6.1 it refuses the first."""
+
     def __init__(self, entries: int, files: int) -> None:
         """Make a ring of `entries` requests, a power of two, with `files` places for open files.
 
@@ -101,8 +103,7 @@ class Ring:
 
     def _set_up(self, entries: int) -> tuple[int, int, bytes]:
         code = 0
-        # Before 6.1 a kernel refuses the first.
-        for flags in (SETUP_SINGLE_ISSUER | SETUP_DEFER_TASKRUN, 0):
+        for flags in self.wanted:
             params = ctypes.create_string_buffer(struct.pack("=III", 0, 0, flags | SETUP_CLAMP), _PARAMS_BYTES)
             fd = _syscall(_SETUP, ctypes.c_uint(entries), params)
             if fd >= 0:
@@ -123,7 +124,7 @@ class Ring:
         self._rings = self._mapped(max(sq[6] + 4 * sq_entries, cq[5] + _CQE_BYTES * cq_entries), _OFF_SQ_RING)
         self._sqes = self._mapped(_SQE_BYTES * sq_entries, _OFF_SQES)
         words, self.entries = self._view(self._rings, "I"), int(sq_entries)
-        self._words, self.sq_tail_at, self.sq_mask = words, sq[1] // 4, sq_entries - 1
+        self._words, self.sq_head_at, self.sq_tail_at, self.sq_mask = words, sq[0] // 4, sq[1] // 4, sq_entries - 1
         self.cq_head_at, self.cq_tail_at, self.cq_mask = cq[0] // 4, cq[1] // 4, cq_entries - 1
         for index in range(sq_entries):
             words[sq[6] // 4 + index] = index
@@ -220,12 +221,17 @@ class Ring:
         self.put(POLL_ADD, 0, fd, 0, 0, 0, POLLIN, WOKEN)
 
     def places(self) -> dict[str, int]:
-        """Return by the names of `tables.LANES` where what the kernel shares lies; it ends with the ring."""
-        rings, heads = address(self._rings), (self.sq_tail_at, self.cq_head_at, self.cq_tail_at)
-        found = dict(zip(("sq_tail", "cq_head", "cq_tail"), (rings + 4 * at for at in heads), strict=True))
-        found |= {"requests": address(self._sqes), "completions": rings + 8 * self._cqes}
-        found |= {"paths": self._path_address}
-        return found | {"timeout": address(self._timeout), "timeout_argument": self.argument_address}
+        """Return by the names of `tables.RING` what stays as it is; what the kernel shares ends with the ring."""
+        rings, heads = address(self._rings), (self.sq_head_at, self.sq_tail_at, self.cq_head_at, self.cq_tail_at)
+        found = dict(zip(("sq_head", "sq_tail", "cq_head", "cq_tail"), (rings + 4 * at for at in heads), strict=True))
+        found |= {"requests": address(self._sqes), "completions": rings + 8 * self._cqes, "paths": self._path_address}
+        found |= {"fd": self.fd, "sq_mask": self.sq_mask, "cq_mask": self.cq_mask}
+        return found | {"timeout_argument": self.argument_address}
+
+    @property
+    def timeout(self) -> int:
+        """The address of how long a timed wait may take."""
+        return address(self._timeout)
 
     def enter(self, wait: int, timeout_ns: int | None = None) -> None:
         """Submit what was put; wait for `wait` completions or the time; a signal ends the wait."""
@@ -281,32 +287,6 @@ class Ring:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class NoRing:
-    """What a submitter without a ring has in its place: nothing is put, and only a descriptor wakes it."""
-
-    fd = NO_FD
-    tail = submitted = head = queued = sq_mask = cq_mask = 0
-
-    def __init__(self) -> None:
-        """Have nothing to wait for yet."""
-        self._poll, self._timeout = bytearray(struct.calcsize("=ihh")), (ctypes.c_int64 * 2)()
-        self._words = (ctypes.c_uint32 * 2)()
-
-    def arm(self, fd: int) -> None:
-        """Wait for `fd` from now on."""
-        struct.pack_into("=ihh", self._poll, 0, fd, POLLIN, 0)
-
-    def places(self) -> dict[str, int]:
-        """Return what `tables.LANES` needs: a queue that stays empty, what is polled and for how long."""
-        empty = ctypes.addressof(self._words)
-        polled = ctypes.addressof(ctypes.c_char.from_buffer(self._poll))
-        found = {"poll": polled, "timeout": ctypes.addressof(self._timeout)}
-        return found | {"sq_tail": empty + 4, "cq_head": empty, "cq_tail": empty}
-
-    def enter(self, wait: int) -> None:
-        """Do nothing: nothing is put."""
 
 
 def address(mapped: mmap.mmap) -> int:

@@ -18,7 +18,9 @@ import numpy as np
 from kvreplay.data.buffers import early_fills, fills_ahead, pieces_a_fill
 from kvreplay.engine import order, ready
 from kvreplay.engine.job import Flight, Job
+from kvreplay.engine.sliding.slider import Slider
 from kvreplay.engine.tables import ANSWER, CHAIN, FILL, FLIGHT, GROUP, MOST_FLIGHTS, NONE, Tables
+from kvreplay.plan.held.column import column
 from kvreplay.plan.plan import Plan
 from kvreplay.tiers.placement.hints import placing
 from kvreplay.tiers.tier import on_ring
@@ -86,6 +88,7 @@ class Schedule:
         rooms: Sequence[bool] | None = None,
         write_streams: Sequence[int] = (),
         bulk_depth: int | None = None,
+        slider: Slider | None = None,
     ) -> None:
         """Prepare to run `plan`: `due_ns` (int64) a row or None; by tier, whether data `moves` and its padding.
 
@@ -93,7 +96,7 @@ class Schedule:
         rows not due or not ready; a buffer holds up to `pieces_a_fill` pieces of one operation. `ready_ns` (int64 a
         row) takes when the last operation that a row had to wait for completed. `rooms` says by tier whether objects
         are given room before they are written: all, unless it is given. `write_streams` says by tier how many streams
-        a request may name; `bulk_depth` pieces of a bulk row may be in flight.
+        a request may name; `bulk_depth` pieces of a bulk row may be in flight; `slider` loads rows meanwhile.
         """
         self.rows, self.slots, self.depth = len(plan), 2 * ahead + 2, depth
         flights = max(1, min(self.rows, 2 * self.slots + depth + _READY_FLIGHTS, MOST_FLIGHTS))
@@ -103,13 +106,12 @@ class Schedule:
         job.rows, job.depth, job.ahead, job.io_bytes = self.rows, depth, ahead, io_bytes
         both = ahead if early is None else min(early, ahead)
         links = [np.ascontiguousarray(of_kind) for of_kind in (plan.stage_links, plan.object_links)]
-        has_chains = any((of_kind > 0).any() for of_kind in links)
-        job.prepared_most = both // _PREPARED_PART if has_chains else 0
+        job.prepared_most = both // _PREPARED_PART if plan.is_chained else 0
         job.early, job.early_or_prepared = both - job.prepared_most, both
         job.pieces_a_fill, job.slots, job.flights_size = pieces_a_fill, self.slots, flights
         self._streams: Any = plan.stream if any(write_streams) else None
         self._write_streams = write_streams
-        self._take_rows(plan, links, due_ns, ready_ns)
+        self._take_rows(plan, links, due_ns, ready_ns, slider)
         job.moves, job.paddings = tables.at(np.array(moves, np.int64)), tables.at(np.array(paddings, np.int64))
         job.write_streams = 0 if self._streams is None else tables.at(np.array(write_streams, np.int64))
         job.rooms = tables.at(np.array([True] * len(moves) if rooms is None else rooms, np.int64))
@@ -131,28 +133,37 @@ class Schedule:
         self._address = tables.address
         self._flights: dict[int, Flight] = {}
 
-    def _take_rows(self, plan: Plan, links: Sequence[Any], due_ns: Any, ready_ns: Any) -> None:
+    def _take_rows(self, plan: Plan, links: Sequence[Any], due_ns: Any, ready_ns: Any, slider: Slider | None) -> None:
         """Let compiled code see the rows of `plan` and what they wait for, and have heaps for them."""
         tables, job = self.tables, self._job
         for name in ("op", "tier", "object_id", "offset", "length", "version"):
             setattr(job, name, tables.at(np.ascontiguousarray(getattr(plan, name))))
-        for name, column in (
+        for name, values in (
             ("due", due_ns),
             ("bulk", None if plan.bulk is None else plan.bulk.view(np.int8)),
             ("stream", self._streams),
         ):
-            setattr(job, name, 0 if column is None else tables.at(np.ascontiguousarray(column)))
+            setattr(job, name, 0 if values is None else tables.at(np.ascontiguousarray(values)))
         job.ready_ns = 0 if ready_ns is None else tables.at(ready_ns)
-        job.unmet = tables.at(np.empty(self.rows, np.int8))
-        job.prepared = tables.at(np.zeros(self.rows, np.int32))
+        unmet, prepared = column(self.rows, np.int8), column(self.rows, np.int32)
+        job.unmet, job.prepared = tables.at(unmet), tables.at(prepared)
         # Memory that is not touched is not taken: of heaps and flights, few places are used at a time.
         for name in ("ready", "to_prepare"):
-            setattr(job, name, tables.numbers(np.empty(self.rows, np.int64), 0))
+            setattr(job, name, tables.numbers(column(self.rows, np.int64), 0))
         for name in ("to_fill", "to_start", "hungry", "making", "to_room", "bulk_hungry"):
             setattr(job, name, tables.numbers(np.empty(job.flights_size, np.int64), 0))
-        chains = [(of_kind, np.empty(self.rows, np.int32), np.empty(self.rows, np.int32)) for of_kind in links]
-        job.chains = tables.at(np.array([tuple(map(tables.at, arrays)) for arrays in chains], CHAIN))
-        job.groups, job.free_group = tables.at(np.empty(len(chains) * self.rows, GROUP)), NONE
+        groups, waiting = ([column(self.rows, np.int32) for _ in links] for _ in range(2))
+        since: list[Any] = [None] * len(links)
+        if slider is not None:
+            since = slider.take(tables, [unmet, prepared, *groups, *waiting], due_ns)
+        chains = [
+            tuple(0 if array is None else tables.at(array) for array in of_kind)
+            for of_kind in zip(links, groups, waiting, since, strict=True)
+        ]
+        job.chains = tables.at(np.array(chains, CHAIN))
+        job.groups = tables.at(column(len(chains) * self.rows, GROUP))
+        job.free_group = job.returned_group = NONE
+        job.loaded = tables.at(np.array([self.rows]) if slider is None else slider.loaded)
 
     @classmethod
     def of(cls, job: Job, depth: int, io_bytes: int) -> Self:
@@ -171,6 +182,7 @@ class Schedule:
             rooms=[on_ring(tier) is None for tier in job.tiers],
             write_streams=[0 if (of := placing(tier)) is None else of.write_streams for tier in job.tiers],
             bulk_depth=job.bulk_depth,
+            slider=job.slider,
         )
 
     def stream_of(self, row: int, tier: int) -> int:

@@ -7,6 +7,7 @@ takes its own next piece. What becomes of an operation is the same for both.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from time import monotonic_ns
 from typing import Any
 
@@ -17,7 +18,7 @@ from kvreplay.engine import turn
 from kvreplay.engine.job import CORRUPT, ERROR, OK, Driven, Failure, Flight, IoEngine, Job
 from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.pump import Pump
-from kvreplay.engine.ring import NoRing, Ring
+from kvreplay.engine.rings.rings import Rings
 from kvreplay.engine.schedule import Schedule, Submission
 from kvreplay.engine.tables import BY_OTHERS
 from kvreplay.engine.workers import Check, Died, Opened, Step, Trouble, Workers, no_thread
@@ -35,15 +36,16 @@ _BATCH = 8
 class Submitter:
     """One job and its submitting thread; tiers without a file are served by other threads."""
 
-    def __init__(self, engine: IoEngine, job: Job, ring: Ring | NoRing, registered: tuple[int, int] = (0, 0)) -> None:
+    def __init__(self, engine: IoEngine, job: Job, rings: Rings, registered: tuple[int, int] = (0, 0)) -> None:
         """Prepare to do `job` with the buffers of `engine`; so many of the first reads and data are `registered`."""
-        self._engine, self._job, self._ring = engine, job, ring
+        self._engine, self._job, self._rings = engine, job, rings
         plan, record = job.plan, job.record
         reads, writes = engine.arenas
         self._schedule = Schedule.of(job, engine.depth, engine.io_bytes)
         self._extents_of = [self._extents(t) for t in job.tiers]
         self._copied_of = [copied(t) for t in job.tiers]
         self._way = [self._way_of(t) for t in job.tiers]
+        self._row = memoryview(plan.row)
         self._tier_of, self._object = memoryview(plan.tier), memoryview(plan.object_id)
         self._submitted, self._completed = memoryview(record.submitted_ns), memoryview(record.completed_ns)
         self._outcome = memoryview(record.outcome)
@@ -54,7 +56,7 @@ class Submitter:
         if isinstance(job.fill, Fresh):
             self._mail.make_here(job.fill, [self._maker(t) for t in job.tiers])
         self._pump = Pump(
-            ring,
+            rings,
             self._schedule,
             job,
             self._way,
@@ -75,8 +77,12 @@ class Submitter:
 
     def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         """Do the job; returns when nothing is in flight any more."""
-        with growing(self._engine.arenas, lambda: self._pump.used, self._pump.let_use):
-            return self._drive(interrupted, progress)
+        slider = self._job.slider
+        with growing(self._engine.arenas, lambda: self._pump.used, self._pump.let_use), ExitStack() as stack:
+            if slider is not None:
+                slider.start()
+                stack.callback(slider.stop)
+            return self._drive(interrupted if slider is None else slider.ended_by(interrupted), progress)
 
     def _drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         schedule, workers = self._schedule, self._workers
@@ -85,10 +91,11 @@ class Submitter:
             # With one I/O in flight a thread would only hand it on.
             self._start_threads(self._depth if self._depth > 1 and self._needs_workers() else 0)
             self._start_copiers()
+            self._rings.serve(lambda error: self._mail.post(Died(error)))
             soonest_ns, start = monotonic_ns() + self._lead_ns, self._job.start
             self._start_ns = workers.start_ns = soonest_ns if start is None else start.agree(soonest_ns)
             self._pump.start_clock(self._start_ns)
-            self._ring.arm(self._mail.fd)
+            self._rings.arm(self._mail.fd)
             if self._job.watched is not None:
                 self._job.watched(lambda: int(self._pump.lanes.out) + self._pump.copying)
             if start is not None:
@@ -107,6 +114,7 @@ class Submitter:
             self._stop()
             if self._copiers is not None:
                 self._copiers.close()
+            self._rings.stop()
             workers.close()
         return Driven(
             wall_ns=wall_ns,
@@ -125,6 +133,7 @@ class Submitter:
             lacking_ns=int(self._pump.lanes.lacking_ns),
             in_use_ns=int(self._pump.lanes.in_use_ns),
             blocked_ns=int(self._pump.lanes.blocked_ns),
+            unread_ns=int(self._pump.lanes.unread_ns),
             idle_ns=self._idle_ns(),
             copy_threads=0 if self._copiers is None else self._copiers.threads,
             copying_ns=None if self._copiers is None else self._copiers.awake_ns(wall_ns),
@@ -158,7 +167,7 @@ class Submitter:
         """Submit and take what came, until `until_ns` of the run at the latest; return whether the job is over."""
         was_idle = self._out == 0
         self._submit()
-        if was_idle and self._ring.queued:
+        if was_idle and self._rings.queued:
             self._flush()
         if self._schedule.is_over and not self._out and not self._pump.copying:
             return True
@@ -216,7 +225,7 @@ class Submitter:
     def _flush(self) -> None:
         """Submit what was put."""
         self._stamp()
-        self._ring.enter(0)
+        self._rings.submit()
 
     def _run(self, until_ns: int) -> None:
         """Submit, and go on until something is for us or it is `until_ns`; take what came."""
@@ -308,7 +317,8 @@ class Submitter:
         self._schedule.done(flight, now_ns)
 
     def _fail(self, flight: Flight, outcome: int, message: str) -> None:
-        self._failure = Failure.first(self._failure, Failure.of(flight, self._object[flight.row], outcome, message))
+        found = Failure.of(flight, self._row[flight.row], self._object[flight.row], outcome, message)
+        self._failure = Failure.first(self._failure, found)
         if not flight.is_failed:
             self._outcome[flight.row] = outcome
         if outcome == CORRUPT:

@@ -43,8 +43,10 @@ JOB = record(
     "prepared "
     # Addresses of records.
     "chains groups flights fills answer mail lanes "
-    # Groups that were ever in use, and the first of those that are free again.
-    "groups_used free_group "
+    # Groups that were ever in use; the first of those that are free again, and of those that another thread gave back.
+    "groups_used free_group returned_group "
+    # Address of how many rows of the plan are there.
+    "loaded "
     # Addresses of stacks of free numbers, and of how many pieces each buffer of data still serves.
     "free_flights free_slots held "
     # Addresses of heaps: rows that wait no more, operations that lack data, may start, or started short of data; those
@@ -68,8 +70,9 @@ JOB = record(
 """What `order` works on."""
 LIST = record("count items least")
 """A stack or a heap of numbers: how many there are, the address of the first; in a stack, the fewest there were yet."""
-CHAIN = record("links groups waiting")
-"""One kind of chain: the addresses of a plan's links, of each row's group, and of the next row that waits with it."""
+CHAIN = record("links groups waiting since")
+"""One kind of chain: the addresses of a plan's links, of each row's group, of the next row that waits with it, and of
+when the group of a row was opened that begins a chain (0: it waited for none)."""
 GROUP = np.dtype(
     [("left", "i4"), ("waiting", "i4"), ("follower", "i4"), ("state", "i4"), ("opened_ns", "i8"), ("done_ns", "i8")]
 )
@@ -78,6 +81,8 @@ the group after it, or NONE; when it was opened by the one before it, and when a
 
 Of those that are free, `follower` is the next one.
 """
+ENDED = -1
+"""Of `unmet`: the row has completed."""
 CLOSED, NEXT, OPEN = range(3)
 """States of a group: NEXT is one whose predecessor is open."""
 FLIGHT = record(
@@ -89,6 +94,8 @@ FLIGHT = record(
     # As a lane: flags and file of its requests, where the object begins in that file, requests out.
     # Copied: the object's address is `base`, copies are `lane_out`; when the last one yet was done.
     "file base lane_out copied_ns "
+    # Which ring its requests go by.
+    "ring "
     # Buffers of data that a bulk write holds.
     "held_fills",
     "has_io needs_data is_offered is_started is_begun is_running is_reserved is_failed is_lane is_copied is_own "
@@ -122,14 +129,16 @@ MAIL = record(
 )
 """What the submitting thread and those beside it say to each other, and what of it the submitting thread does."""
 LANES = record(
-    # Addresses: of pieces in flight, buffers (reads, then data), lanes (oldest first), what the ring shares.
-    "tokens buffers sequence requests completions sq_tail cq_head cq_tail timeout poll clock "
+    # Addresses: of pieces in flight, buffers (reads, then data), lanes (oldest first); of the rings; how many they are.
+    "tokens buffers sequence rings ring_count "
+    # Addresses: of how long a wait may take, what is polled, and room for a time.
+    "timeout poll clock "
+    # Address: by tier, by which rings its I/O goes (BY_RINGS).
+    "by_rings "
     # Addresses: what a call of `loop.run` leaves for Python, and the rows put since the last stamp.
     "others over bad fresh "
     # Addresses by tier: how its operations are done, (an address again) where its objects lie, `data.calls.FILES`.
     "ways places files "
-    # Address of room for a path a request.
-    "paths "
     # Addresses of columns of the record.
     "submitted_ns completed_ns outcome "
     # Addresses of stacks.
@@ -138,22 +147,44 @@ LANES = record(
     "copies copied copied_count "
     # How many lanes there are, and what in what is left for Python.
     "count other_count over_count bad_count fresh_count "
-    # Requests put and submitted, completions taken, requests in flight.
-    "tail submitted head out starved_ns "
+    # Requests in flight.
+    "out starved_ns "
     # Of an open loop: time in which a due operation waited at the depth, or for its data; up to when they count.
     "held_ns lacking_ns counted_ns "
     # Places of the queue times time: in use; idle because all that is left waits for what is in flight (closed loop).
     # How many of each there were when they were counted last; time in which the submitting thread had nothing to do.
     "in_use_ns blocked_ns counted_in_use counted_blocked idle_ns "
+    # The same of those that are idle because the next rows are not there yet.
+    "unread_ns counted_unread "
     # Threads that take their own pieces: places of the queue that lack data, since when.
     "starved seen_ns "
     # What stays as it is.
-    "start_ns fd mail_fd sq_mask cq_mask timeout_argument "
-    # Where buffers of data begin among all; how many of the first reads and of the first data the ring has registered.
+    "start_ns mail_fd "
+    # Where buffers of data begin among all; how many of the first reads and of the first data rings have registered.
     "first_slot fixed_reads fixed_slots",
-    "is_error is_held is_lacking",
+    # Whether threads of their own enter the kernel for the rings.
+    "is_error is_held is_lacking is_served",
 )
 """What `loop` works on."""
+RING = record(
+    # Addresses of what it shares with the kernel, and of room for a path a request.
+    "requests completions sq_head sq_tail cq_head cq_tail paths "
+    # Requests put, those submitted or handed to the thread that does that, completions taken.
+    "tail submitted head "
+    # What stays as it is; `server` is the address of a SERVER, if there is such a thread.
+    "fd sq_mask cq_mask timeout_argument server"
+)
+"""A ring, as compiled code sees it."""
+SERVER = record(
+    "sq_head sq_tail fd "
+    # It says that it sleeps on this descriptor, and is woken; on which processor it ended.
+    "is_asleep bell_fd cpu",
+    "is_ending",
+)
+"""What a thread that enters the kernel for a ring shares with who puts requests on it."""
+BY_RINGS = record("drive_of first step counts")
+"""By which rings a tier's I/O goes. Addresses: of uint8 an object, its drive (0: there is one); by drive, of the first
+of its rings and how many they are, each `step` after the one before."""
 TOKEN = record("flight start length buffer slot")
 """A piece in flight: a read has a buffer, a write a slot of data; the other is NONE."""
 OTHER = record("data result")
@@ -162,9 +193,11 @@ BAD = record("flight start length result")
 """A piece of a lane that went wrong."""
 
 job_at, lanes_at, mail_at, answer_at, list_at = (record_at(kind) for kind in (JOB, LANES, MAIL, ANSWER, LIST))
+server_at = record_at(SERVER)
 asked_at = record_at(ASKED)
 flights_at, fills_at, chains_at, groups_at = (array_at(kind) for kind in (FLIGHT, FILL, CHAIN, GROUP))
 asked_ring_at, tokens_at, others_at, bad_at = (array_at(kind) for kind in (ASKED, TOKEN, OTHER, BAD))
+rings_at, by_rings_at = array_at(RING), array_at(BY_RINGS)
 
 
 class Tables:

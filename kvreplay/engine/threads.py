@@ -6,7 +6,7 @@ import threading
 
 from kvreplay.engine import mailbox
 from kvreplay.engine.job import IoEngine, Job
-from kvreplay.engine.ring import NoRing
+from kvreplay.engine.rings.rings import Rings
 from kvreplay.engine.submitter import Submitter
 from kvreplay.engine.workers import Check, Opened, Step
 
@@ -25,7 +25,7 @@ class ThreadSubmitter(Submitter):
 
     def __init__(self, engine: IoEngine, job: Job) -> None:
         """Prepare to do `job` with the buffers of `engine`."""
-        super().__init__(engine, job, NoRing())
+        super().__init__(engine, job, Rings())
         self._lock, self._started = threading.Lock(), threading.Event()
         self._followers, self._ended = threading.Condition(self._lock), threading.Condition(self._lock)
         self._is_alone = False

@@ -17,14 +17,16 @@ from kvreplay.engine.filling.fills import fill_due, free_data, use_fill
 from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, HUNGRY
 from kvreplay.engine.order import make_lane, next_due, next_flight, start_next
-from kvreplay.engine.ready import bounds, count_waits, done, has_piece, is_starved, number_of
-from kvreplay.engine.tables import NONE, count_of, fills_at, flights_at, heap_least, job_at, lanes_at, mail_at
+from kvreplay.engine.ready import bounds, count_waits, done, has_piece, is_starved, is_unread, number_of
+from kvreplay.engine.tables import NONE, count_of, fills_at, flights_at, heap_least, job_at, lanes_at, mail_at, rings_at
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import FD_SHIFT
 from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s, njit
 
 SPIN_NS = 50_000
 """The last part of the way to a deadline is not slept through: waking up takes about so long."""
+UNREAD_NS = 200_000
+"""So long nothing is done if the next rows are not there yet."""
 _MOST_BEGUN = 1024
 """Operations without I/O before we look at anything else."""
 FILES_BYTES = calls.FILES.itemsize
@@ -36,7 +38,7 @@ _OFFSET_MASK = (1 << FD_SHIFT) - 1
 _CLOCK_MONOTONIC = 1
 
 eventfd_read: Any = types.ExternalFunction("eventfd_read", types.int32(types.int32, types.int64))
-_ppoll: Any = types.ExternalFunction("ppoll", types.int32(*[types.int64] * 4))
+ppoll: Any = types.ExternalFunction("ppoll", types.int32(*[types.int64] * 4))
 _clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 
 
@@ -246,6 +248,8 @@ def rest_of(address: int, now: int, until: int) -> int:
             rest = min(rest, due - now)
         if job.is_looking:
             return 0
+        if is_unread(address):
+            rest = min(rest, UNREAD_NS)
     return max(0, rest)
 
 
@@ -284,6 +288,8 @@ def next_turn(address: int, until: int) -> int:
                 until = min(until, due)
         if job.is_looking:
             return now
+        if is_unread(address):
+            until = min(until, now + UNREAD_NS)
     return until
 
 
@@ -318,7 +324,7 @@ def doze(address: int, until: int) -> None:
         if rest > SPIN_NS:
             rest -= SPIN_NS
             time[0], time[1] = rest // NS_PER_S, rest % NS_PER_S
-            if _ppoll(lanes.poll, 1, lanes.timeout, 0):
+            if ppoll(lanes.poll, 1, lanes.timeout, 0):
                 break
     mail.asleep = AWAKE
     eventfd_read(lanes.mail_fd, lanes.timeout)
@@ -336,7 +342,8 @@ def do_file(address: int, number: int, target: int, start: int, length: int) -> 
     int64s(lanes.submitted_ns)[flight.row] = now
     count_waits(address, now)
     files, object_id = lanes.files + int8s(job.tier)[flight.row] * FILES_BYTES, int32s(job.object_id)[flight.row]
-    result = calls.do_file(files, flight.op, object_id, lanes.paths, target, start, length)
+    path = rings_at(lanes.rings)[0].paths
+    result = calls.do_file(files, flight.op, object_id, path, target, start, length)
     # The thread waited for the drive, as it would asleep.
     lanes.idle_ns += clock(address) - now
     return result

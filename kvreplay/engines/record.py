@@ -15,8 +15,9 @@ from kvreplay.engine.job import ERROR, NOT_DONE, OK, Record
 from kvreplay.engines.events import EngineRecord, FileOperation
 from kvreplay.plan.intake import COLUMNS
 from kvreplay.plan.pacing import ClosedLoop
-from kvreplay.plan.plan import TraceWindow, build_plan
+from kvreplay.plan.plan import build_plan
 from kvreplay.plan.residency import trace_residency
+from kvreplay.plan.window import TraceWindow
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions, Tier
 from kvtrace.core.metadata import TierFacts, describe

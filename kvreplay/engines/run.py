@@ -135,7 +135,7 @@ def run_engine(
             _error(wanted, service, output),
             None,
             {TIER: smart(wanted.directory)},
-            found.requests(config.criteria.targets),
+            found.requests,
             probed,
             _notes(wanted, service, write_back_ns),
         )

@@ -1,97 +1,130 @@
-"""Which rows must wait for which: chains of rows, each of which tells how far back the one before it stands.
+"""Rows laid into a plan: which must wait for which, and which version of its object a write brings; compiled.
 
-Stages of a request and conflicting operations on an object have the same form, so one structure serves both. Rows of a
-chain that may run together share a group; a group is opened when all of the one before it have completed. What a row
-waits for is found when its turn comes, so that nothing is known of rows that are far ahead: 4 bytes a row.
+A chain holds the rows of a request with their stages, or of an object. Each tells how far back the one before it
+stands: positive if it follows that one's group, negative if it shares the group, 0 for the first of a chain, NO_CHAIN
+for a row of none. Rows of a chain that may run together share a group; a group is opened when all of the one before it
+have completed. What a row waits for is found when its turn comes, so that nothing is known of rows that are far ahead:
+4 bytes a row.
+
+A write brings a new version, unless it copies: a demotion, a promotion or a write-through moves what another tier
+holds. If that tier is replayed and touched the object last, the write has the object's newest version; 0 is what was
+there before the run.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from kvtrace.core.compiled import njit
+import numpy as np
+
+from kvreplay.plan.held.living import DELETE, READ, WRITE
+from kvreplay.plan.intake import Columns
+from kvtrace.core.compiled import inner, njit
+from kvtrace.core.schema import TRACE, Phase, enum_code
+from kvtrace.core.structures import Structure, record, table
 
 NO_CHAIN = -(2**31)
-ALONE = -1
-"""The label of a row that shares its group with no other."""
+LINK = np.dtype([("last", "i4"), ("label", "i4")])
+"""A request: its last row and 1 (0: none yet), and that one's stage."""
+OBJECT = np.dtype([("last", "i4"), ("newest", "i4"), ("tier", "i1"), ("op", "i1")], align=True)
+"""An object: its last row and 1, its newest version, the tier that touched it last and 1, and its last operation."""
+LAID = np.dtype([(name, "i8") for name in ("laid", "taken", "low")])
+"""Rows in the plan; rows that were looked at; the first that may still be under way."""
 
 
-def chain(key: Any, label: Any, *, count: int) -> Any:
-    """Return the links (int32) of the chains of each `key` (int32 from 0 up to `count`; negative: no chain).
+def among(*phases: Phase) -> Any:
+    """Return bool a phase's code: whether it is one of `phases`."""
+    return np.isin(np.arange(len(Phase)), [enum_code(TRACE, "phase", phase) for phase in phases])
 
-    How many rows before it the last one of its chain stands: positive if the row follows that one's group, negative if
-    it shares the group, 0 for the first of a chain, NO_CHAIN for a row of none. Neighbours in a chain share a group if
-    they have the same `label` (integers), unless that is ALONE.
-    """
-    import numpy as np
 
-    links, last = np.empty(len(key), np.int32), np.full(count, -1, np.int32)
-    _chain(key, label.astype(np.int32, copy=False), last, links)
-    return links
+IS_COPY, IS_BULK = among(Phase.PROMOTE, Phase.STORE, Phase.DEMOTE), among(Phase.SAVE, Phase.RESTORE)
+"""By phase: whether a write of it copies what another tier holds; whether it saves or restores a checkpoint."""
+
+
+class Laying(Structure):
+    """A plan's columns, as `Plan` names them, and what links its rows."""
+
+    state = record(LAID)
+    objects, requests = table(OBJECT), table(LINK)
+    """By number."""
+    is_copy, is_bulk = table("?"), table("?")
+    """By phase."""
+    absent = table("?")
+    """By row that is looked at, whether it is left out; empty where none is."""
+    row, ts_ns, op, tier = table("i8"), table("i8"), table("i1"), table("i1")
+    object_id, offset, length, version = table("i4"), table("i8"), table("i8"), table("i4")
+    stage_links, object_links = table("i4"), table("i4")
+    stream, bulk = table("i4"), table("?")
+    """Empty where no row has any."""
+    stage_number, object_number = table("i4"), table("i4")
+    """Of a plan that slides: the number of a row's request (-1: none) and object, else empty."""
+    stage_ended, object_ended = table("i4"), table("i4")
+    """Of a plan that slides: where the row before it had ended already, that and 1, negative if it shared its group."""
+
+
+@inner
+def _link(to: int, last: int, is_shared: bool, low: int) -> int:
+    """Return the link of the row `to` to the `last` one (and 1) of its chain."""
+    if last == 0 or last <= low:
+        return 0
+    return last - 1 - to if is_shared else to - (last - 1)
+
+
+@inner
+def _ended(last: int, is_shared: bool, low: int) -> int:
+    """Return what says which row ended before, if the last one did."""
+    if last == 0 or last > low:
+        return 0
+    return -last if is_shared else last
+
+
+@inner
+def _lay_links(laying: Laying, rows: Columns, i: int, to: int) -> None:
+    """Link the row `to` with those before it, and give a write its version."""
+    low, op, tier, stage = laying.state.low, rows.op[i], rows.tier[i], rows.stage[i]
+    is_sliding, number = len(laying.stage_number) > 0, np.int64(rows.request_number[i])
+    laying.stage_links[to] = NO_CHAIN
+    if stage < 0 or number < 0:
+        number = np.int64(-1)
+    else:
+        request = laying.requests[number]
+        is_shared = request.last != 0 and request.label == stage
+        laying.stage_links[to] = _link(to, request.last, is_shared, low)
+        if is_sliding:
+            laying.stage_ended[to] = _ended(request.last, is_shared, low)
+        request.last, request.label = to + 1, stage
+    found = laying.objects[rows.object_number[i]]
+    is_shared = found.last != 0 and op == READ and found.op == READ
+    laying.object_links[to] = _link(to, found.last, is_shared, low)
+    if is_sliding:
+        laying.object_ended[to] = _ended(found.last, is_shared, low)
+        laying.stage_number[to], laying.object_number[to] = number, rows.object_number[i]
+    laying.version[to] = 0
+    if op == WRITE:
+        if not laying.is_copy[rows.phase[i]] or found.tier == 0 or found.tier == tier + 1:
+            found.newest += 1
+        laying.version[to] = found.newest
+    found.last, found.op = to + 1, op
+    if op != DELETE:
+        found.tier = tier + 1
 
 
 @njit
-def _chain(key: Any, label: Any, last: Any, links: Any) -> None:
-    for row in range(len(key)):
-        of = key[row]
-        if of < 0:
-            links[row] = NO_CHAIN
+def lay(laying: Laying, rows: Columns, count: int) -> None:
+    """Put the first `count` of `rows` behind those that the plan has."""
+    state = laying.state
+    for i in range(count):
+        is_absent = len(laying.absent) > 0 and laying.absent[state.taken]
+        state.taken += 1
+        if is_absent:
             continue
-        before = last[of]
-        last[of] = row
-        if before < 0:
-            links[row] = 0
-        elif label[row] != ALONE and label[row] == label[before]:
-            links[row] = before - row
-        else:
-            links[row] = row - before
-
-
-def first_fall(links: Any, label: Any) -> int | None:
-    """Return the first row whose label is less than that of the row before it in its chain; None if there is none."""
-    found = int(_first_fall(links, label))
-    return None if found < 0 else found
-
-
-@njit
-def _first_fall(links: Any, label: Any) -> int:
-    for row in range(len(links)):
-        if links[row] > 0 and label[row] < label[row - links[row]]:
-            return row
-    return -1
-
-
-_SPARE = 1 << 20
-"""Places that may stay empty in any case."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dense:
-    """Numbers from 0 up, negative ones for nothing."""
-
-    numbers: Any
-    """int32."""
-    count: int
-    """One more than the highest can be."""
-    named: Any
-    """int64 a number: what stood in its place; None if they are what they were."""
-
-    def names(self, numbers: Any) -> Any:
-        """Return int64: what stood in the place of `numbers`."""
-        import numpy as np
-
-        return np.asarray(numbers if self.named is None else self.named[numbers], np.int64)
-
-
-def dense(numbers: Any) -> Dense:
-    """Return `numbers`, or their ranks if they are sparse."""
-    import numpy as np
-
-    count = int(numbers.max()) + 1 if len(numbers) else 0
-    if count <= 2 * len(numbers) + _SPARE:
-        return Dense(numbers.astype(np.int32, copy=False), max(0, count), None)
-    named = np.unique(numbers)
-    named = named[np.searchsorted(named, 0) :]
-    ranks = np.searchsorted(named, numbers).astype(np.int32)
-    return Dense(np.where(numbers < 0, np.int32(-1), ranks), len(named), named)
+        to = state.laid
+        laying.row[to], laying.ts_ns[to] = rows.row[i], rows.ts_ns[i]
+        laying.op[to], laying.tier[to], laying.object_id[to] = rows.op[i], rows.tier[i], rows.object_id[i]
+        laying.offset[to], laying.length[to] = rows.offset_bytes[i], rows.length_bytes[i]
+        _lay_links(laying, rows, i, to)
+        if len(laying.stream):
+            laying.stream[to] = rows.stream[i]
+        if len(laying.bulk):
+            laying.bulk[to] = laying.is_bulk[rows.phase[i]]
+        state.laid = to + 1

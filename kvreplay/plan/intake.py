@@ -1,10 +1,11 @@
-"""The rows of a trace taken in batches: checked, cut at the limit, and those that are to be replayed kept as columns.
+"""The rows of a trace taken in batches: checked, cut at the limit, and those that are to be replayed picked out.
 
 Compiled: a row takes 10 ns, where the same in NumPy took 300, most of them for columns that live for a batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,14 @@ class _Batch(Structure):
     request_id, stage, stream = table("i8"), table("i4"), table("i2")
 
 
-class _Columns(Structure):
-    """What is kept of them."""
+class Columns(Structure):
+    """What is picked out of them."""
 
     row, ts_ns, op, tier, phase = table("i8"), table("i8"), table("i1"), table("i1"), table("i1")
     object_id, offset_bytes, length_bytes = table("i4"), table("i8"), table("i8")
     request_id, stage, stream = table("i8"), table("i4"), table("i4")
+    object_number, request_number = table("i8"), table("i8")
+    """Where ids are sparse they are others, see `numbering`; set by who needs them."""
 
 
 class _State(Structure):
@@ -53,19 +56,24 @@ class _State(Structure):
     """By tier."""
     skipped = table("i8")
     """By tier without a target: its rows."""
+    left_out = table("?")
+    """By row of what is repeated: whether it is none of those; empty where all are."""
     most_rows, most_ns, most_bytes = number(), number(), number()
 
 
 class Intake:
-    """Takes batches of a trace, and keeps the rows that are to be replayed."""
+    """Takes batches of a trace, and picks out the rows that are to be replayed."""
 
-    def __init__(self, reader: Reader, path: Path, alignments: dict[int, int], limit: Limit, rows: int) -> None:
-        """Take rows of tiers with `alignments`; make room for `rows` of them, for more as they come."""
+    def __init__(
+        self, reader: Reader, path: Path, targets: Collection[int], limit: Limit, left_out: Any = None
+    ) -> None:
+        """Take rows of the tiers `targets`, but those `left_out` (bool a row of what is repeated)."""
         tiers, self.names = len(reader.meta.tiers), COLUMNS + ("stream",) * ("stream" in reader.extras)
-        self._path, self._batch, self._columns = path, _Batch(), _Columns()
+        self._path, self._batch, self.rows_of = path, _Batch(), Columns()
         self._state = _State(
-            has_target=[i in alignments for i in range(tiers)],
+            has_target=[i in targets for i in range(tiers)],
             skipped=np.zeros(tiers),
+            left_out=np.zeros(0, bool) if left_out is None else left_out,
             most_rows=_UNBOUND,
             most_ns=_UNBOUND,
             most_bytes=_UNBOUND,
@@ -76,9 +84,6 @@ class Intake:
             self._state.most_ns = limit.span_ns
         elif limit.moved_bytes is not None:
             self._state.most_bytes = limit.moved_bytes
-        # As long as they are thought to get: memory that is not touched is not taken.
-        for name in ("row", *self.names):
-            setattr(self._columns, name, np.empty(rows, _KEPT.get(name, "i8")))
 
     def _count(self, name: str) -> int:
         return int(self._state.counts[name])
@@ -108,12 +113,8 @@ class Intake:
         """By tier without a target: its rows."""
         return {tier: int(rows) for tier, rows in enumerate(self._state.skipped) if rows}
 
-    def columns(self) -> dict[str, Any]:
-        """Return the rows that were taken, as columns with nulls as -1."""
-        return {name: getattr(self._columns, name)[: self.taken] for name in ("row", *self.names)}
-
-    def take(self, batch: Any) -> None:
-        """Take the rows of `batch`.
+    def take(self, batch: Any) -> dict[str, Any]:
+        """Take the rows of `batch`; return those that are to be replayed, nulls as -1, until the next call.
 
         Raises:
             TraceError: a row that cannot be replayed.
@@ -121,19 +122,18 @@ class Intake:
         """
         for name in self.names:
             setattr(self._batch, name, _numbers(batch.column(name), _TYPES.get(name, "i8")))
-        need = self.taken + batch.num_rows
-        for name in ("row", *self.names):
-            column = getattr(self._columns, name)
-            if need > len(column):
-                more = np.empty(max(batch.num_rows, len(column)), column.dtype)
-                setattr(self._columns, name, np.concatenate([column, more]))
-        at, fault = int(_take(self._batch, self._columns, self._state)), self._count("fault")
+        if batch.num_rows > len(self.rows_of.row):
+            for name in ("row", *self.names):
+                setattr(self.rows_of, name, np.empty(batch.num_rows, _KEPT.get(name, "i8")))
+        before = self.taken
+        at, fault = int(_take(self._batch, self.rows_of, self._state)), self._count("fault")
         if fault == _LATE:
             message = f"{self._batch.ts_ns[at]}: earlier than the row before it; run kvtrace validate on this trace"
             raise TraceError(message, path=self._path, row=self.rows, column="ts_ns")
         if fault == _LARGE:
             message = f"{self._batch.object_id[at]}: an object id is at most {MAX_OBJECT_ID}"
             raise TraceError(message, path=self._path, row=self.rows, column="object_id")
+        return {name: getattr(self.rows_of, name)[: self.taken - before] for name in ("row", *self.names)}
 
 
 def _numbers(array: Any, kind: str) -> Any:
@@ -149,10 +149,10 @@ def _numbers(array: Any, kind: str) -> Any:
 @njit
 def _take(batch: Any, columns: Any, state: Any) -> int:
     """Take the rows of `batch` up to the limit, or one that is at fault; return how many."""
-    counts = state.counts
+    counts, to = state.counts, 0
     for at in range(len(batch.ts_ns)):
         ts, op, tier, length = batch.ts_ns[at], batch.op[at], batch.tier[at], batch.length_bytes[at]
-        is_wanted = state.has_target[tier]
+        is_wanted = state.has_target[tier] != 0
         moved = counts.moved_bytes + (length if is_wanted and op != _DELETE else 0)
         if counts.rows >= state.most_rows or ts >= state.most_ns or moved > state.most_bytes:
             counts.is_full = 1
@@ -161,8 +161,11 @@ def _take(batch: Any, columns: Any, state: Any) -> int:
             counts.fault = _LATE if ts < counts.last_ns else _LARGE
             return at
         counts.moved_bytes, counts.last_ns = moved, ts
+        if is_wanted and len(state.left_out):
+            is_wanted = not state.left_out[counts.rows % len(state.left_out)]
+        elif not is_wanted:
+            state.skipped[tier] += 1
         if is_wanted:
-            to = counts.taken
             columns.row[to], columns.ts_ns[to], columns.op[to], columns.tier[to] = counts.rows, ts, op, tier
             columns.phase[to], columns.object_id[to] = batch.phase[at], batch.object_id[at]
             columns.offset_bytes[to], columns.length_bytes[to] = batch.offset_bytes[at], length
@@ -170,22 +173,6 @@ def _take(batch: Any, columns: Any, state: Any) -> int:
             if len(columns.stream):
                 columns.stream[to] = batch.stream[at]
             counts.taken += 1
-        else:
-            state.skipped[tier] += 1
+            to += 1
         counts.rows += 1
     return len(batch.ts_ns)
-
-
-def keep(rows: dict[str, Any], kept: Any) -> dict[str, Any]:
-    """Return the rows (columns of one length) that are `kept` (bool a row), in the memory of them all."""
-    return {name: column[: _keep(column, kept)] for name, column in rows.items()}
-
-
-@njit
-def _keep(column: Any, kept: Any) -> int:
-    count = 0
-    for row in range(len(column)):
-        if kept[row]:
-            column[count] = column[row]
-            count += 1
-    return count

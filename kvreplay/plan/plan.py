@@ -1,41 +1,34 @@
-"""A trace compiled to arrays before the run, so that submitting an operation only looks things up.
+"""A trace compiled to arrays, so that submitting an operation only looks things up.
 
-A planned row takes about 60 bytes, 80 in an open loop, and 95 for a moment while the trace is compiled.
+The arrays are as long as the trace; of a long one they hold what is being replayed, see `window`. A row that is there
+takes about 60 bytes, 80 in an open loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kvreplay.plan.ahead import ahead
-from kvreplay.plan.chains import ALONE, chain, dense, first_fall
-from kvreplay.plan.intake import Intake, keep
-from kvreplay.plan.repeat import Repeated
-from kvreplay.plan.residency import Residency, trace_residency
-from kvreplay.plan.versions import among, versions
+from kvreplay.plan.chains import IS_BULK, IS_COPY, LINK, OBJECT, Laying, lay
+from kvreplay.plan.facts import Counter
+from kvreplay.plan.held.numbering import Numbering
+from kvreplay.plan.intake import Columns
+from kvreplay.plan.residency import Residency
 from kvtrace.core.compiled import compile_announced
-from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.limit import Limit
-from kvtrace.core.schema import Phase
-from kvtrace.core.tables import Reader
+from kvtrace.core.errors import ConfigError
 
 READ, WRITE, DELETE = 0, 1, 2
 """The codes of `op`, in the order of the contract's closed set."""
-_ROWS_AT_FIRST = 1 << 20
-"""Room that is made if a limit may end the trace at any row."""
 ROW_COLUMNS = (
     "row", "ts_ns", "op", "tier", "object_id", "offset", "length", "version", "stage_links", "object_links",
 )  # fmt: skip
 """What a plan holds of each row."""
-_IS_BULK = among(Phase.SAVE, Phase.RESTORE)
-_LABELS = np.array([0, ALONE, ALONE], np.int8)
-"""Of an object's rows, by operation."""
+LAID_COLUMNS = (*ROW_COLUMNS, "stream", "bulk")
+"""The same with what not every plan has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +61,10 @@ class Plan:
     """int32: the stream that a write belongs to, -1 for none; None where the trace places nothing."""
     bulk: Any = None
     """bool a row: whether it saves or restores a checkpoint, which has a depth of its own; None if no row does."""
+    objects: int = 0
+    """One more than the highest object id of its rows."""
+    is_chained: bool = False
+    """Whether a row must wait for another one."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -83,129 +80,43 @@ class Plan:
         return self.offset[rows] // align * align
 
 
-@dataclass(frozen=True, slots=True)
-class TraceWindow:
-    """The part of the trace that is replayed, and the space that it needs on the tiers."""
-
-    plan: Plan
-    residency: Residency
-    rows: int
-    """Rows of the trace's prefix that the limit admits."""
-    is_whole: bool
-    """Whether that prefix is the whole trace."""
-    span_ns: int
-    """From the trace's start to its last row in the window."""
-    skipped_rows: dict[int, int]
-    """By tier without a target: its rows in the window."""
-    absent_deletes: int
-
-
-def compile_window(
-    reader: Reader,
-    path: Path,
-    alignments: dict[int, int],
-    limit: Limit,
-    shared: Mapping[int, tuple[Any, int]] | None = None,
-    check_rows: Callable[[int], None] | None = None,
-) -> TraceWindow:
-    """Compile the prefix of the trace that `limit` admits, for tiers with `alignments` (padding, bytes).
-
-    `shared` says, by tier on several drives, which of them an object id lies on and how many there are; `check_rows`
-    takes how many rows were taken so far, and raises if there are too many.
-
-    Raises:
-        TraceError: a row that cannot be replayed, by number and column.
-
-    """
-    rows_at_first = reader.meta.rows or 0
-    if limit != Limit():
-        rows_at_first = min(rows_at_first, _ROWS_AT_FIRST if limit.rows is None else limit.rows)
-    taken = Intake(reader, path, alignments, limit, rows_at_first)
-    with compile_announced(), closing(ahead(reader.batches(taken.names))) as batches:
-        for batch in batches:
-            taken.take(batch)
-            if check_rows is not None:
-                check_rows(taken.taken)
-            if taken.is_full:
-                break
-    rows = taken.columns()
-    _check_named(rows, shared or {}, path)
-    padding = [alignments.get(i, 1) for i in range(len(reader.meta.tiers))]
-    if isinstance(reader, Repeated):
-        rows = reader.lasting(rows, padding)
-    offset, end = rows["offset_bytes"], rows["offset_bytes"] + rows["length_bytes"]
-    residency = trace_residency(rows["tier"], rows["op"], rows["object_id"], end, padding, shared, offset)
-    del offset, end
-    if residency.lost_read is not None:
-        at = int(rows["row"][residency.lost_read])
-        raise TraceError(
-            f"reads object {rows['object_id'][residency.lost_read]} after it was deleted from its tier, bytes that "
-            "nothing wrote since; run kvtrace validate on this trace",
-            path=path,
-            row=at,
-        )
-    absent = int(residency.absent_delete.sum())
-    if absent:
-        rows = keep(rows, ~residency.absent_delete)
-    plan = build_plan(rows, padding, path)
-    return TraceWindow(plan, residency, taken.rows, not taken.is_full, taken.last_ns, taken.skipped, absent)
-
-
-def _check_named(rows: dict[str, Any], shared: Mapping[int, tuple[Any, int]], path: Path) -> None:
-    for tier, (drive_of, _) in shared.items():
-        unnamed = (rows["tier"] == tier) & (rows["object_id"] >= len(drive_of))
-        if unnamed.any():
-            at = int(np.argmax(unnamed))
-            raise TraceError(
-                f"object {rows['object_id'][at]} is not in the objects table, whose keys say on which drive it lies",
-                path=path,
-                row=int(rows["row"][at]),
-                column="object_id",
-            )
-
-
 def build_plan(rows: dict[str, Any], alignments: list[int], path: Path) -> Plan:
-    """Return the plan of `rows` (numpy columns, nulls as -1), with what each must wait for.
+    """Return the plan of `rows` (numpy columns, nulls as -1) of the trace at `path`, all at once.
 
     `version` among them is taken as it is; without `phase`, no write is a copy.
     """
-    op, object_id = rows["op"].astype(np.int8, copy=False), rows["object_id"].astype(np.int32, copy=False)
-    tier, stage, request = rows["tier"].astype(np.int8, copy=False), rows.pop("stage"), rows.pop("request_id")
-    with compile_announced():
-        requests = dense(np.where(stage < 0, -1, request))
-        stages = chain(requests.numbers, stage, count=requests.count)
-        _check_stages(stages, stage, request, rows["row"], path)
-        del stage, request, requests
-        objects = dense(object_id)
-        hazards = chain(objects.numbers, _LABELS[op], count=objects.count)
-        version = rows["version"] if "version" in rows else versions(op, tier, objects, rows.get("phase"))
-    bulk = _IS_BULK[rows.pop("phase", np.zeros(0, np.int8))]
-    return Plan(
-        row=rows["row"],
-        ts_ns=rows["ts_ns"],
-        op=op,
-        tier=tier,
-        object_id=object_id,
-        offset=rows["offset_bytes"],
-        length=rows["length_bytes"],
-        version=version.astype(np.int32, copy=False),
-        stage_links=stages,
-        object_links=hazards,
-        alignments=np.array(alignments, np.int64),
-        stream=rows.get("stream"),
-        bulk=bulk if bulk.any() else None,
+    count = len(rows["row"])
+    objects, requests = Numbering(count), Numbering(count)
+    phase = rows.get("phase")
+    columns = Columns(
+        object_number=objects.of(rows["object_id"]),
+        phase=np.zeros(count) if phase is None else phase,
+        **{name: rows[name] for name in Columns.fields if name in rows and name != "phase"},
     )
-
-
-def _check_stages(links: Any, stage: Any, request: Any, row: Any, path: Path) -> None:
-    at = first_fall(links, stage)
-    if at is not None:
-        raise TraceError(
-            f"{stage[at]}: request {request[at]} was in a later stage before; run kvtrace validate on this trace",
-            path=path,
-            row=int(row[at]),
-            column="stage",
-        )
+    counter = Counter(path, len(alignments), count, requests, has_streams="stream" in rows)
+    with compile_announced():
+        counter.take(columns, count, np.zeros(count, bool))
+    is_bulk = phase is not None and counter.result().is_bulk
+    laying = Laying(
+        objects=np.zeros(objects.count, OBJECT),
+        requests=np.zeros(requests.count, LINK),
+        is_copy=IS_COPY if phase is not None else np.zeros(len(IS_COPY), bool),
+        is_bulk=IS_BULK,
+    )
+    for name in (*ROW_COLUMNS, *["stream"] * ("stream" in rows), *["bulk"] * is_bulk):
+        setattr(laying, name, np.empty(count, Laying.fields[name].dtype))
+    with compile_announced():
+        lay(laying, columns, count)
+    if "version" in rows:
+        laying.version[:] = rows["version"]
+    return Plan(
+        **{name: getattr(laying, name) for name in ROW_COLUMNS},
+        alignments=np.array(alignments, np.int64),
+        stream=laying.stream if "stream" in rows else None,
+        bulk=laying.bulk if is_bulk else None,
+        objects=int(columns.object_id.max(initial=-1)) + 1,
+        is_chained=bool((laying.stage_links > 0).any() or (laying.object_links > 0).any()),
+    )
 
 
 def populate_plan(residency: Residency, alignments: dict[int, int], path: Path, wanted: Any = slice(None)) -> Plan:

@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvreplay.plan.intake import keep
-from kvreplay.plan.living import DELETE as DELETE_CODE
-from kvreplay.plan.residency import trace_residency
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import Table
 from kvtrace.core.tables import Reader
@@ -25,21 +22,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-TOGETHER = 1 << 18
+TOGETHER = 1 << 17
 """Rows: a shorter trace is read once, and several of its repeats are one batch."""
 
 
 class Repeated:
     """A reader of the first rows of another one's trace, several times."""
 
-    def __init__(self, reader: Reader, rows: int, repeats: int) -> None:
-        """Repeat the first `rows` rows of `reader` so often."""
+    def __init__(self, reader: Reader, rows: int, repeats: int, last_deletes: Any = ()) -> None:
+        """Repeat the first `rows` rows of `reader` so often.
+
+        `last_deletes` are those rows that delete, at last, what the next repeat reads: they are in none.
+        """
         self.path: Path = reader.path
         self.table: Table = reader.table
         self.extras = reader.extras
         self.meta: Metadata = reader.meta
         self.rows, self.repeats = rows, repeats
         self._reader = reader
+        self.left_out = np.zeros(rows, bool)
+        """By row of what is repeated: whether it is left out."""
+        self.left_out[np.asarray(last_deletes, np.int64)] = True
         last_ns, request = 0, -1
         for batch in _first(reader, ("ts_ns", "request_id"), rows):
             last_ns = max(last_ns, int(batch.column("ts_ns")[batch.num_rows - 1].as_py()))
@@ -52,6 +55,16 @@ class Repeated:
             # Other ranks repeat the other parts, in step.
             self.period_ns = int(part.get("period_ns", self.period_ns))
             self._requests = int(part.get("requests", self._requests))
+
+    @property
+    def once(self) -> Reader:
+        """The reader of what is repeated."""
+        return self._reader
+
+    @property
+    def requests(self) -> int:
+        """By how much the requests of a repeat are counted on from those of the one before it."""
+        return self._requests
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all repeats, times and requests counted on."""
@@ -81,26 +94,6 @@ class Repeated:
                 moved = pc.add(batch.column(at), pa.array(repeat * by, field.type))
                 batch = batch.set_column(at, field, moved)
         return batch
-
-    def lasting(self, rows: dict[str, Any], padding: list[int]) -> dict[str, Any]:
-        """Return the planned rows of all repeats (columns by name) without deletes of what the next repeat reads.
-
-        `padding` is each tier's, in bytes.
-        """
-        tier, op, object_id, offset = (rows[name] for name in ("tier", "op", "object_id", "offset_bytes"))
-        end, first = offset + rows["length_bytes"], slice(int(np.searchsorted(rows["row"], self.rows)))
-        residency = trace_residency(tier[first], op[first], object_id[first], end[first], padding, None, offset[first])
-        needed = set(zip(residency.populate_tier.tolist(), residency.populate_object.tolist(), strict=True))
-        kept = np.ones(len(op), bool)
-        for row in range(first.stop - 1, -1, -1):
-            if not needed:
-                break
-            key = (int(tier[row]), int(object_id[row]))
-            if key in needed:
-                # The last that is done with it in a repeat.
-                needed.remove(key)
-                kept[row :: first.stop] = op[row] != DELETE_CODE
-        return rows if kept.all() else keep(rows, kept)
 
 
 def _first(reader: Reader, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:

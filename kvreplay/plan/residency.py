@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from kvreplay.plan.column import column, table
-from kvreplay.plan.living import ENTRY, EXTENT, Living, Rows, begin_again, look, look_again, move_all
-from kvreplay.plan.numbering import Numbering
+from kvreplay.plan.held.column import column, table
+from kvreplay.plan.held.living import ENTRY, EXTENT, Living, Rows, begin_again, look, look_again, move_all
+from kvreplay.plan.held.numbering import Numbering
 from kvtrace.core.compiled import compile_announced
 
 _FIRST_ENTRIES = 1 << 10

@@ -171,14 +171,18 @@ class Programs:
         self._lib.bpf_map_delete_elem(self.descriptor(name), key)
 
     def entries(self, name: str) -> Iterator[tuple[Any, Any]]:
-        """Yield the keys and values in the hash table `name`, as numpy records, without those that go meanwhile."""
+        """Yield the keys and values in the hash table `name`, as numpy records, without those that go meanwhile.
+
+        Each once: where the kernel does not find the key that it is to go on from, it begins again.
+        """
         table, key_type, value_type = self.descriptor(name), KEYS[name], VALUES[name]
         key_bytes, value_bytes = key_type.itemsize, value_type.itemsize
         key, following = None, ctypes.create_string_buffer(key_bytes)
-        value = ctypes.create_string_buffer(value_bytes)
+        value, known = ctypes.create_string_buffer(value_bytes), set[bytes]()
         while not self._lib.bpf_map_get_next_key(table, key, following):
             key = ctypes.create_string_buffer(following.raw, key_bytes)
-            if not self._lib.bpf_map_lookup_elem(table, key, value):
+            if key.raw not in known and not self._lib.bpf_map_lookup_elem(table, key, value):
+                known.add(key.raw)
                 yield np.frombuffer(key.raw, key_type)[0], np.frombuffer(value.raw, value_type)[0]
 
 

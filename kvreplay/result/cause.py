@@ -129,7 +129,7 @@ def _full(found: Evidence, _waited: str) -> Cause:
         gained = f"twice as much in flight moved {percent(found.doubling_gain)} more"
         return LimitCause.QUEUE_LIMIT, f"{_in_flight(found)}{_of_device(found)}; {gained}"
     held = "" if found.held_share is None else f", which bound {percent(found.held_share)} of the time"
-    tells = "kvreplay sweep --queue-depths tells whether the drive could take more"
+    tells = f"kvreplay sweep --queue-depths tells whether the {found.storage} could take more"
     return None, f"{_in_flight(found)}{held}{_of_device(found)}; {tells}"
 
 
@@ -174,7 +174,7 @@ def _drive_reason(found: Evidence) -> str:
     said = f"{_in_flight(found)}{_of_device(found)}"
     if found.doubling_gain is not None and found.doubling_gain <= FLAT:
         return f"{said}; twice as much in flight moved {percent(max(0.0, found.doubling_gain))} more"
-    return f"{said}; service times {found.slowdown:.0f} times those of an idle drive"
+    return f"{said}; service times {found.slowdown:.0f} times those of an idle {found.storage}"
 
 
 def _in_flight(found: Evidence) -> str:

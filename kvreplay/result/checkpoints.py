@@ -2,30 +2,102 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import NOT_DONE, OK, Record
-from kvreplay.plan.plan import DELETE
+from kvreplay.engine.job import NOT_DONE, OK
+from kvreplay.result.counted.times import EXACT_VALUES, Times
 from kvreplay.result.pace import distribution
+from kvreplay.result.part import RunPart
 from kvreplay.tiers.tier import has_times
 from kvtrace.core.run.checkpoints import DEFINITIONS, Beside, Checkpoint, CheckpointFigures, CheckpointKind
-from kvtrace.core.schema import TRACE, Op, Phase, enum_code
+from kvtrace.core.schema import OPS, TRACE, Op, Phase, enum_code
+from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _OPS = (Op.READ.value, Op.WRITE.value)
-_COLUMNS = ("request_id", "phase")
-_SAVE = enum_code(TRACE, "phase", Phase.SAVE)
+_PHASES = tuple(enum_code(TRACE, "phase", phase) for phase in (Phase.SAVE, Phase.RESTORE))
+_COLUMNS = ("row", "op", "tier", "phase", "scheduled_ns", "submitted_ns", "completed_ns", "outcome")
+_NONE = np.iinfo(np.int64).max
 
 
-def checkpoint_figures(setting: Setting, record: Record, due_ns: Any, wall_ns: int | None) -> CheckpointFigures | None:
-    """Return what the run did for checkpoints; None if no row on a tier with a target saves or restores one."""
-    plan = setting.window.plan
-    if plan.bulk is None:
-        return None
-    each = _each(setting, record, due_ns)
-    spans = spans_of(each, max(int(record.completed_ns.max(initial=0)), int(record.submitted_ns.max(initial=0))))
-    return figures_of(each, spans, wall_ns, _beside(setting, record, due_ns, spans))
+@dataclass(slots=True)
+class _Known:
+    """What is known of one save or restore."""
+
+    phase: int
+    request_id: int
+    ts_ns: int
+    due_ns: int = _NONE
+    submitted_ns: int = _NONE
+    completed_ns: int = NOT_DONE
+    moved: int = 0
+    done: int = 0
+    planned: int = 0
+
+    def found(self) -> Checkpoint:
+        """Return it as far as it came."""
+        return checkpoint(
+            Phase.SAVE.value if self.phase == _PHASES[0] else Phase.RESTORE.value,
+            self.request_id if self.request_id >= 0 else None,
+            self.ts_ns,
+            None if self.due_ns == _NONE else self.due_ns,
+            None if self.submitted_ns == _NONE else self.submitted_ns,
+            self.completed_ns if self.done == self.planned else None,
+            self.moved,
+            self.done,
+            self.planned - self.done,
+        )
+
+
+class Checkpoints:
+    """The saves and restores of a run: the rows of a request, or without one those of a moment."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._known: dict[int, _Known] = {}
+
+    def take(self, batch: pa.RecordBatch, part: RunPart, first_row: int) -> None:
+        """Take the rows of `part` that save or restore; `batch` has the trace's rows from `first_row` on."""
+        plan, record = part.plan, part.record
+        if plan.bulk is None or not plan.bulk.any():
+            return
+        rows = np.flatnonzero(plan.bulk)
+        at = plan.row[rows] - first_row
+        request = batch.column("request_id").fill_null(-1).to_numpy()[at]
+        phase = batch.column("phase").indices.to_numpy()[at]
+        keys = np.where(request >= 0, request, -2 - plan.ts_ns[rows])
+        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+        for number in np.argsort(first).tolist():
+            here, own = int(first[number]), rows[group == number]
+            begun = int(plan.ts_ns[own].min())
+            known = self._known.setdefault(int(keys[here]), _Known(int(phase[here]), int(request[here]), begun))
+            done, sent = own[record.outcome[own] == OK], record.submitted_ns[own]
+            if part.due_ns is not None:
+                known.due_ns = min(known.due_ns, int(part.due_ns[own].min()))
+            known.submitted_ns = min(known.submitted_ns, int(sent[sent != NOT_DONE].min(initial=_NONE)))
+            known.completed_ns = max(known.completed_ns, int(record.completed_ns[own].max()))
+            known.moved += int(plan.length[done].sum())
+            known.done += len(done)
+            known.planned += len(own)
+
+    def figures(self, setting: Setting, ops: Path, *, last_ns: int, wall_ns: int | None) -> CheckpointFigures | None:
+        """Return what the run did for checkpoints; None if no row on a tier with a target saves or restores one.
+
+        `ops` is where its operations are written, all of them; `last_ns` the last moment that was measured.
+        """
+        if not self._known:
+            return None
+        each = [known.found() for known in self._known.values()]
+        spans = spans_of(each, last_ns)
+        return figures_of(each, spans, wall_ns, _beside(setting, ops, spans))
 
 
 def figures_of(each: list[Checkpoint], spans: Any, wall_ns: int | None, beside: list[Beside]) -> CheckpointFigures:
@@ -39,68 +111,6 @@ def figures_of(each: list[Checkpoint], spans: Any, wall_ns: int | None, beside: 
         beside=beside,
         definitions=DEFINITIONS,
     )
-
-
-def users_requests(setting: Setting, request_id: Any) -> Any:
-    """Return bool for each of `request_id`: whether it is a user's, and no checkpoint."""
-    import numpy as np
-
-    plan = setting.window.plan
-    if plan.bulk is None:
-        return np.ones(len(request_id), bool)
-    request = _columns(setting)[0][plan.row[np.flatnonzero(plan.bulk)]]
-    return ~np.isin(request_id, request)
-
-
-def _columns(setting: Setting) -> tuple[Any, Any]:
-    """Return request (-1: none) and phase of each of the window's rows."""
-    import numpy as np
-
-    rows = setting.window.rows
-    request, phase, at = np.full(rows, -1, np.int64), np.zeros(rows, np.int8), 0
-    for batch in setting.reader.batches(_COLUMNS):
-        count = min(batch.num_rows, rows - at)
-        request[at : at + count] = batch.column("request_id").fill_null(-1).to_numpy()[:count]
-        phase[at : at + count] = batch.column("phase").indices.to_numpy()[:count]
-        at += count
-        if at == rows:
-            break
-    return request, phase
-
-
-def _each(setting: Setting, record: Record, due_ns: Any) -> list[Checkpoint]:
-    """Return the saves and restores: the rows of a request, or without one those of a moment."""
-    import numpy as np
-
-    plan = setting.window.plan
-    rows = np.flatnonzero(plan.bulk)
-    request, phase = (column[plan.row[rows]] for column in _columns(setting))
-    key = np.where(request >= 0, request, -2 - plan.ts_ns[rows])
-    _, first, group = np.unique(key, return_index=True, return_inverse=True)
-    found = []
-    for number in np.argsort(first).tolist():
-        own = rows[group == number]
-        at = int(first[number])
-        done = own[record.outcome[own] == OK]
-        sent = record.submitted_ns[own]
-        is_whole = len(done) == len(own)
-        due = None if due_ns is None else int(due_ns[own].min())
-        submitted = int(sent[sent != NOT_DONE].min()) if (sent != NOT_DONE).any() else None
-        completed = int(record.completed_ns[own].max()) if is_whole else None
-        found.append(
-            checkpoint(
-                Phase.SAVE.value if phase[at] == _SAVE else Phase.RESTORE.value,
-                int(request[at]) if request[at] >= 0 else None,
-                int(plan.ts_ns[own].min()),
-                due,
-                submitted,
-                completed,
-                int(plan.length[done].sum()),
-                len(done),
-                len(own) - len(done),
-            )
-        )
-    return found
 
 
 def checkpoint(
@@ -134,8 +144,6 @@ def checkpoint(
 
 
 def _kind(kind: str, each: list[Checkpoint]) -> CheckpointKind:
-    import numpy as np
-
     whole = [found for found in each if found.duration_ns is not None]
     durations = np.array([found.duration_ns for found in whole], np.int64)
     total, moved = int(durations.sum()), sum(found.bytes for found in whole)
@@ -155,8 +163,6 @@ def spans_of(each: list[Checkpoint], last: int) -> Any:
 
     One that never ended lasted until `last`, the end of the run.
     """
-    import numpy as np
-
     pairs = sorted(
         (c.submitted_ns, last if c.completed_ns is None else c.completed_ns) for c in each if c.submitted_ns is not None
     )
@@ -171,34 +177,40 @@ def spans_of(each: list[Checkpoint], last: int) -> Any:
 
 def is_beside(spans: Any, start: Any, end: Any) -> Any:
     """Return bool an operation: whether it was under way, from `start` to `end`, at any moment of `spans`."""
-    import numpy as np
-
     at = np.searchsorted(spans[1], start, side="right")
     return np.append(spans[0], np.iinfo(np.int64).max)[at] < end
 
 
-def _beside(setting: Setting, record: Record, due_ns: Any, spans: Any) -> list[Beside]:
-    import numpy as np
+def _beside(setting: Setting, ops: Path, spans: Any) -> list[Beside]:
+    """Return what others saw: when checkpoints are under way is known at the end, so operations are read again."""
+    is_open, warmup = setting.pacer.speed is not None, setting.warmup
+    tiers = [tier if tier is not None and has_times(tier) else None for tier in setting.tiers]
+    number = 2 * len(tiers) * len(_OPS)
+    times = Times(number, EXACT_VALUES // number)
+    for batch in open_table(ops, OPS).batches(_COLUMNS):
+        columns = {name: _numbers(batch.column(name)) for name in _COLUMNS}
+        begun = columns["scheduled_ns" if is_open else "submitted_ns"]
+        others = (columns["outcome"] == OK) & (columns["op"] < len(_OPS)) & ~np.isin(columns["phase"], _PHASES)
+        if warmup is not None:
+            others &= warmup.counts(columns["row"], begun)
+        start, end = begun[others], columns["completed_ns"][others]
+        key = (columns["tier"][others] * len(_OPS) + columns["op"][others]) * 2 + (~is_beside(spans, start, end))
+        for at in np.unique(key).tolist():
+            times.add((end - start)[key == at], at)
+    return [
+        Beside(
+            tier=tier.name,
+            op=op,
+            measure="response" if is_open else "latency",
+            during=times.distribution(at),
+            without=times.distribution(at + 1),
+        )
+        for index, tier in enumerate(tiers)
+        if tier is not None
+        for code, op in enumerate(_OPS)
+        if times.count(at := (index * len(_OPS) + code) * 2, at + 1)
+    ]
 
-    plan, warmup = setting.window.plan, setting.warmup
-    others = ~plan.bulk & (plan.op != DELETE) & (record.outcome == OK)
-    if warmup is not None:
-        others &= warmup.is_measured(plan, record, due_ns)
-    found = []
-    for index, tier in enumerate(setting.tiers):
-        for code, op in enumerate(_OPS):
-            rows = np.flatnonzero(others & (plan.tier == index) & (plan.op == code))
-            if tier is None or not len(rows) or not has_times(tier):
-                continue
-            start, end = (record.submitted_ns if due_ns is None else due_ns)[rows], record.completed_ns[rows]
-            is_during, times = is_beside(spans, start, end), end - start
-            found.append(
-                Beside(
-                    tier=tier.name,
-                    op=op,
-                    measure="latency" if due_ns is None else "response",
-                    during=distribution(times[is_during]),
-                    without=distribution(times[~is_during]),
-                )
-            )
-    return found
+
+def _numbers(column: Any) -> Any:
+    return getattr(column, "indices", column).fill_null(NOT_DONE).to_numpy(zero_copy_only=False).astype(np.int64)

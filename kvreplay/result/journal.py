@@ -14,12 +14,16 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
+import numpy as np
+
 from kvreplay.engine.job import NOT_DONE, SKIPPED, Record
+from kvreplay.plan.held.column import column, give_back
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, PartialRunFile, read_partial_run, write_run
 from kvtrace.core.units import NS_PER_S
 
 _PERIOD_S = 1.0
+_RETRIES = "retries"
 _MAX_SHARE = 0.01
 """Of the time, at most, goes into looking for what has ended."""
 
@@ -36,15 +40,16 @@ class Journal:
             DeviceError: the disk refuses, or another run is being written there.
 
         """
-        import numpy as np
         import pyarrow as pa
 
         self.trouble: str | None = None
         """Why nothing more is kept; None if all is."""
         self._arrow, self._record, self._output, self._seen = pa, record, output, seen
-        # Rows that are not kept yet, and the first of them.
-        self._waiting, self._low = np.ones(len(record.outcome), bool), 0
+        # By row, whether it is kept; the first that is not.
+        self._is_kept, self._low = column(len(record.outcome), np.bool_), 0
+        self._lock = threading.Lock()
         columns = {"place": pa.int64(), "submitted_ns": pa.int64(), "completed_ns": pa.int64(), "outcome": pa.int8()}
+        columns[_RETRIES] = pa.int32()
         if record.ready_ns is not None:
             columns["ready_ns"] = pa.int64()
         self._schema = pa.schema(columns)
@@ -73,7 +78,8 @@ class Journal:
 
     def _try_to_keep(self) -> bool:
         try:
-            self.keep()
+            with self._lock:
+                self.keep()
         except OSError as error:
             # The run itself goes on.
             self.trouble = f"{self._output}: {error.strerror or error}"
@@ -81,24 +87,37 @@ class Journal:
 
     def keep(self) -> None:
         """Append the operations that completed since the last call."""
-        import numpy as np
-
-        record, waiting, low = self._record, self._waiting, self._low
-        fresh = np.flatnonzero((record.outcome[low:] != SKIPPED) & waiting[low:]) + low
+        record, is_kept, low = self._record, self._is_kept, self._low
+        rows = slice(low, record.begun)
+        fresh = np.flatnonzero((record.outcome[rows] != SKIPPED) & ~is_kept[rows]) + low
         fresh = fresh[record.submitted_ns[fresh] != NOT_DONE]
         if not len(fresh):
             return
         columns = [fresh, record.submitted_ns[fresh], record.completed_ns[fresh], record.outcome[fresh]]
+        again = record.retries
+        columns.append(np.fromiter((again.get(row, 0) for row in fresh.tolist()), np.int32) if again else 0 * fresh)
         if record.ready_ns is not None:
             columns.append(record.ready_ns[fresh])
         self._stream.write_batch(
-            self._arrow.RecordBatch.from_arrays([self._arrow.array(c) for c in columns], schema=self._schema)
+            self._arrow.RecordBatch.from_arrays(
+                [self._arrow.array(c, of.type) for c, of in zip(columns, self._schema, strict=True)],
+                schema=self._schema,
+            )
         )
         self._file.flush()
-        waiting[fresh] = False
+        is_kept[fresh] = True
         if self._seen is not None:
             self._seen(fresh)
-        self._low = low + int(np.argmax(waiting[low:])) if waiting[low:].any() else len(waiting)
+        left = ~is_kept[rows]
+        self._low = low + int(np.argmax(left)) if left.any() else rows.stop
+
+    def pass_by(self, row: int) -> None:
+        """Append what has completed, and never look at the rows before `row` again."""
+        if self.trouble is None:
+            self._try_to_keep()
+        with self._lock:
+            self._low = max(self._low, row)
+            give_back(self._is_kept, 0, row)
 
     def stop(self) -> None:
         """Append what has completed since the last look, and stop."""
@@ -178,6 +197,8 @@ def read_record(path: Path, rows: int, *, is_open_loop: bool) -> Record:
             place = columns["place"]
             record.submitted_ns[place], record.completed_ns[place] = columns["submitted_ns"], columns["completed_ns"]
             record.outcome[place] = columns["outcome"]
+            again = columns[_RETRIES] > 0
+            record.retries.update(zip(place[again].tolist(), columns[_RETRIES][again].tolist(), strict=True))
             if record.ready_ns is not None:
                 record.ready_ns[place] = columns["ready_ns"]
     return record

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-MOST_ROWS = 1_000_000
-"""Of so many operations that were submitted first: sorting more takes longer than it tells."""
 LEAST = 8
 """Operations of one kind and length at a level, for a median."""
 LEAST_LOW = 4
@@ -29,15 +27,14 @@ DISAGREE = 0.4
 def levels_of(submitted: Any, completed: Any, kind: Any) -> tuple[float | None, float | None]:
     """Return what doubling gained and the slowdown under load, as in `Evidence`, of operations of one I/O each.
 
-    `kind` (int64) tells apart what cannot be compared: operations and lengths.
+    They are in the order of their submission; `kind` (int64) tells apart what cannot be compared: operations and
+    lengths.
     """
-    first = np.argsort(submitted, kind="stable")[:MOST_ROWS]
-    submitted, completed, kind = submitted[first], completed[first], kind[first]
     service = completed - submitted
-    if not len(first) or (service <= 0).any():
+    if not len(service) or (service <= 0).any():
         return None, None
     ends = np.sort(completed)
-    at_start = np.arange(1, len(first) + 1) - np.searchsorted(ends, submitted, side="right")
+    at_start = np.arange(1, len(service) + 1) - np.searchsorted(ends, submitted, side="right")
     meanwhile = _mean_level(submitted, ends, completed) / service
     usual = float(np.percentile(at_start, _USUAL_PERCENT))
     if usual < LEAST_LEVEL:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import UnsetType
 
 from kvreplay.config.setting import Setting
 from kvreplay.data.buffers import early_fills, pieces_a_fill, small_page_bytes
 from kvreplay.data.generate import DataSource
 from kvreplay.engine.choose import Chosen
+from kvreplay.engine.rings.share import AUTO
 from kvreplay.result.mlperf import mlperf
 from kvreplay.result.probed import Probed
 from kvreplay.tiers.extents import FREED_ONLY
@@ -20,7 +23,7 @@ from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import FailedOperations, KvError
 from kvtrace.core.metadata import Metadata, describe
-from kvtrace.core.run.figures import RequestFigures, Summary
+from kvtrace.core.run.figures import Figures, RequestFigures, Summary
 from kvtrace.core.run.run_file import (
     DeviceIo,
     EngineNote,
@@ -210,6 +213,7 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
         for t in setting.tiers
         if t and t.engine in ("gpu", "gds")
     ]
+    notes += _submitter_notes(setting.config.submitters, begun.engine)
     if summary.skipped_rows:
         skipped = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
         notes.append(f"skipped, because no --tier names them: {skipped}")
@@ -234,8 +238,14 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
         rest = "" if summary.warmup.first_measured_row is not None else "; NOTHING was measured after it"
         notes.append(f"no figure counts the {left}{rest}")
     notes += [
+        f"tier {name} is each node's own: the {count} nodes' copies of an object are one here, where the first delete "
+        f"ends it; mpirun -n {count} kvreplay run --mpi --deal node keeps them apart"
+        for name, count in setting.joined
+    ]
+    notes += [
         f"tier {name}: the trace's streams of writes were NOT passed on: it takes none" for name in setting.unplaced
     ]
+    notes += histogram_notes(summary.figures, measured.requests)
     notes += _storage_notes(begun, {f.tier for f in summary.figures if f.op == Op.DELETE})
     if measured.probed is not None and measured.probed.reason is not None:
         notes.append(f"left out the probes: {measured.probed.reason}")
@@ -250,6 +260,22 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
     return notes
 
 
+PERCENTILES = "percentiles of "
+"""How a note begins that says of which figures not all values were kept."""
+
+
+def histogram_notes(figures: Sequence[Figures], requests: RequestFigures | None) -> list[str]:
+    """Return which percentiles come from histograms, and how far off they may be."""
+    of = [(f"{each.latency.count:,} {each.op}s on {each.tier}", each.latency) for each in figures]
+    if requests is not None:
+        of.append((f"{requests.storage.count:,} requests", requests.storage))
+    return [
+        f"{PERCENTILES}{said} come from a histogram, at most {found.percentiles_within:.2%} off"
+        for said, found in of
+        if not isinstance(found.percentiles_within, UnsetType)
+    ]
+
+
 def _buffer_notes(begun: RunBegun) -> list[str]:
     """Return a note if buffers lie on small pages, from which a device takes no long I/O whole."""
     small = begun.engine.buffer_small_page_bytes or 0
@@ -262,6 +288,15 @@ def _buffer_notes(begun: RunBegun) -> list[str]:
     where = "/sys/kernel/mm/transparent_hugepage/enabled"
     lie = f"{format_bytes(small)} of the I/O buffers lie on small pages (see {where})"
     return [f"{lie}: I/Os from there may reach the device in parts"]
+
+
+def _submitter_notes(wanted: str, engine: EngineNote) -> list[str]:
+    """Return why there are fewer submitters than were asked for."""
+    if engine.name == "threads" and wanted not in ("1", AUTO):
+        return [f"--submitters {wanted} was not used: without io_uring each thread submits for itself"]
+    if engine.submitters_refused:
+        return [f"{engine.submitters_because} was not used, one ring served all: {engine.submitters_refused}"]
+    return []
 
 
 def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:

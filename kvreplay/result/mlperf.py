@@ -7,17 +7,12 @@ lower. What cannot be known is null, with the reason.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvreplay.config.criteria import Criteria, Targets
+from kvreplay.config.criteria import Criteria
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import NOT_DONE, Record
-from kvreplay.result.checkpoints import users_requests
-from kvreplay.result.pace import distribution
-from kvreplay.result.requests import TTFT_DEFINITION, not_modelled, response_ns
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import (
-    ClassFigures,
     Criterion,
     Figures,
     Mlperf,
@@ -26,11 +21,7 @@ from kvtrace.core.run.figures import (
     Summary,
     TokenThroughput,
 )
-from kvtrace.core.schema import Qos
 from kvtrace.core.units import NS_PER_S, format_duration, format_rate, parse_bytes, parse_duration_ns
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 HOST_REASON = "host and device time are one call here; run --probes measures the device's share at the block layer"
 MEMORY_TIERS = ("gpu", "cpu")
@@ -168,94 +159,3 @@ QOS_DEFINITION = (
     "time: at least one was due and had not completed; requests with an operation "
     "that failed or was not reached are left out; a class complies if no percentile that is known exceeds its target"
 )
-
-
-def request_figures(
-    setting: Setting, record: Record, due_ns: Any, served: pa.RecordBatch, targets: Mapping[str, Targets]
-) -> RequestFigures:
-    """Return the figures of the rows of `served`, judged by the `targets` of each class."""
-    import numpy as np
-
-    counts = _is_measured(setting, record, due_ns, served)
-    counts &= users_requests(setting, served.column("request_id").to_numpy())
-    storage, first = (_values(served, name)[counts] for name in ("storage_ns", "first_token_ns"))
-    return figures_of_requests(
-        np.where(_values(served, "unfinished")[counts] == 0, storage, NOT_DONE),
-        None if due_ns is None else response_ns(setting, record, due_ns)[counts],
-        first,
-        served.column("qos").indices.fill_null(-1).to_numpy(zero_copy_only=False)[counts],
-        targets,
-        not_modelled(setting.reader.meta, setting.asked),
-    )
-
-
-def figures_of_requests(
-    storage_ns: Any, response_ns: Any, first_token_ns: Any, qos: Any, targets: Mapping[str, Targets], reason: str | None
-) -> RequestFigures:
-    """Return the figures of requests, one value of each a request.
-
-    `storage_ns` is -1 where not all of a request's operations completed, `response_ns` None in a closed loop; `qos` are
-    codes, -1 for no class; `reason` says why no time to the first token is modelled.
-    """
-    is_whole = storage_ns != NOT_DONE
-    classes = [
-        _class(
-            str(name),
-            storage_ns[(qos == code) & is_whole],
-            None if response_ns is None else response_ns[(qos == code) & is_whole],
-            targets[name],
-        )
-        for code, name in enumerate(Qos)
-        if (qos == code).any()
-    ]
-    return RequestFigures(
-        requests=len(storage_ns),
-        storage=distribution(storage_ns[is_whole]),
-        response=None if response_ns is None else distribution(response_ns[is_whole]),
-        classes=classes,
-        first_token=None if reason else distribution(first_token_ns[first_token_ns != NOT_DONE]),
-        first_token_unknown=None if reason else int((first_token_ns == NOT_DONE).sum()),
-        first_token_reason=reason,
-        first_token_definition=TTFT_DEFINITION,
-    )
-
-
-def _values(served: pa.RecordBatch, name: str) -> Any:
-    return served.column(name).fill_null(NOT_DONE).to_numpy(zero_copy_only=False)
-
-
-def _is_measured(setting: Setting, record: Record, due_ns: Any, served: pa.RecordBatch) -> Any:
-    """Return bool a request: whether the warm-up touches none of its operations."""
-    import numpy as np
-
-    is_whole = np.ones(served.num_rows, bool)
-    if setting.warmup is None:
-        return is_whole
-    plan = setting.window.plan
-    left_out = plan.row[~setting.warmup.is_measured(plan, record, due_ns)]
-    ids = served.column("request_id").to_numpy()
-    at = 0
-    for batch in setting.reader.batches(("request_id",)):
-        within = left_out[(left_out >= at) & (left_out < at + batch.num_rows)] - at
-        touched = batch.column("request_id").fill_null(-1).to_numpy()[within]
-        is_whole &= ~np.isin(ids, touched)
-        at += batch.num_rows
-        if at >= setting.window.rows:
-            break
-    return is_whole
-
-
-def _class(qos: str, storage_ns: Any, response_ns: Any, targets: Targets) -> ClassFigures:
-    judged_ns = storage_ns if response_ns is None else response_ns
-    found = distribution(judged_ns)
-    limits = {name: parse_duration_ns(getattr(targets, name)) for name in targets.__struct_fields__}
-    known = {name: value for name in limits if (value := getattr(found, f"{name}_ns")) is not None}
-    verdict = "pass" if all(value <= limits[name] for name, value in known.items()) else "fail"
-    return ClassFigures(
-        qos=qos,
-        storage=distribution(storage_ns),
-        response=None if response_ns is None else found,
-        targets_ns=limits,
-        verdict=verdict if known else "not measured",
-        share_within_p95_target=float((judged_ns <= limits["p95"]).mean()) if len(judged_ns) else None,
-    )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvreplay.engine.job import Record
-from kvreplay.plan.plan import Plan
+from kvreplay.plan.plan import ROW_COLUMNS, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +28,31 @@ class RunPart:
 
     def __len__(self) -> int:
         return len(self.plan.row)
+
+    def within(self, first: int, last: int) -> RunPart:
+        """Return its rows from `first` up to `last`, counted in the part."""
+        rows, plan, record = slice(first, last), self.plan, self.record
+        found = {name: getattr(plan, name)[rows] for name in ROW_COLUMNS}
+        found |= {name: column[rows] for name in ("stream", "bulk") if (column := getattr(plan, name)) is not None}
+        return RunPart(
+            self.first + first,
+            replace(plan, **found),
+            Record(
+                record.submitted_ns[rows],
+                record.completed_ns[rows],
+                record.outcome[rows],
+                None if record.ready_ns is None else record.ready_ns[rows],
+                {row - first: count for row, count in [*record.retries.items()] if first <= row < last},
+            ),
+            None if self.due_ns is None else self.due_ns[rows],
+        )
+
+    @classmethod
+    def nothing(cls, plan: Plan) -> RunPart:
+        """Return no row of `plan`."""
+        none = {name: getattr(plan, name)[:0] for name in ROW_COLUMNS}
+        return cls(0, replace(plan, **none, stream=None, bulk=None), Record.empty(0, is_open_loop=False), None)
+
+    def kept(self) -> RunPart:
+        """Return a copy of it that nobody changes."""
+        return copy.deepcopy(self)

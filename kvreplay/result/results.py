@@ -5,34 +5,35 @@ Parts come in the order of the planned rows, each row once. Which rows a part ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 import numpy as np
 
-from kvreplay.config.criteria import Targets
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import NOT_DONE, Driven, Record
-from kvreplay.plan.plan import ROW_COLUMNS, Plan
+from kvreplay.engine.job import NOT_DONE, Driven
+from kvreplay.plan.plan import ROW_COLUMNS
 from kvreplay.result import tables
-from kvreplay.result.checkpoints import checkpoint_figures
+from kvreplay.result.checkpoints import Checkpoints
+from kvreplay.result.counted.operations import CountedOperations
+from kvreplay.result.counted.trace_rows import TraceRows
 from kvreplay.result.figures import summarize
 from kvreplay.result.manifest import table_metadata
-from kvreplay.result.mlperf import request_figures
 from kvreplay.result.part import RunPart
-from kvreplay.result.requests import served_batch
+from kvreplay.result.requests import COLUMNS, ServedRequests
 from kvreplay.result.traffic import traffic_warnings
 from kvtrace.core.run.checkpoints import CheckpointFigures
 from kvtrace.core.run.figures import RequestFigures, Summary
 from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE, SERVED_FILE, DeviceIo, RunFile
-from kvtrace.core.schema import OPS, SERIES, SERVED
+from kvtrace.core.schema import OPS, SERIES, SERVED, Table
+from kvtrace.core.tables import Writer, create
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 
 class RunResults:
@@ -40,45 +41,113 @@ class RunResults:
 
     setting: Setting
     """After `end`, with the window that the run came to: what --runtime provided beyond it is left out."""
+    requests: RequestFigures
+    """After `end`: what requests got."""
 
     def __init__(self, setting: Setting, output: Path) -> None:
         """Find what `setting` comes to; tables go to `output`, which exists, aside until `close_tables`."""
         self.setting, self._output = setting, output
-        self._parts: list[RunPart] = []
-        self._files = ExitStack()
+        is_open_loop = setting.pacer.speed is not None
+        self._operations = CountedOperations(setting.tiers, is_open_loop=is_open_loop, io_bytes=setting.config.io_bytes)
+        self._served, self._checkpoints = ServedRequests(setting), Checkpoints()
+        self._warmup, self._ops_columns = setting.warmup, tables.ops_columns(setting)
+        self._trace = TraceRows(setting.reader, tuple(dict.fromkeys(self._ops_columns + COLUMNS)))
+        self._is_cut = bool(setting.rows_once) and not is_open_loop
+        self._unreached: list[RunPart] = []
+        """Rows that were not submitted: of a closed loop with --runtime only those count that others follow."""
+        self._files, self._writers = ExitStack(), dict[Table, Writer]()
 
     def __enter__(self) -> Self:
+        for table, file, extras in (
+            (OPS, OPS_FILE, tables.ops_extras(self.setting)),
+            (SERVED, SERVED_FILE, ()),
+            (SERIES, SERIES_FILE, ()),
+        ):
+            # What is said of the run is known at its end.
+            meta = msgspec.structs.replace(self.setting.reader.meta, table=table.name)
+            self._writers[table] = self._files.enter_context(create(self._output / file, table, meta, extras))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._trace.close()
         self._files.__exit__(kind, error, at)
 
     def take(self, part: RunPart) -> None:
         """Take the next rows: `part.first` is how many were taken before."""
-        self._parts.append(part)
+        if not self._is_cut:
+            self._count(part)
+            return
+        sent = np.flatnonzero(part.record.submitted_ns != NOT_DONE)
+        reached = int(sent[-1]) + 1 if len(sent) else 0
+        if reached:
+            self._count_unreached()
+            self._count(part.within(0, reached))
+        if reached < len(part):
+            self._unreached.append(part.within(reached, len(part)).kept())
+
+    def _count_unreached(self) -> None:
+        for part in self._unreached:
+            self._count(part)
+        self._unreached.clear()
 
     def end(self) -> None:
         """Note that all rows were taken, those that the run did not reach as well; all that follows is asked then."""
-        (part,) = self._parts
-        self.setting, self._record, self._due_ns = _cut(self.setting, part.record, part.due_ns)
-        self._served: pa.RecordBatch = served_batch(self.setting, self._record, self._due_ns)
+        window = self.setting.window
+        if self._is_cut and not self.rows:
+            # Of a run that came to nothing all but the first repeat was a provision.
+            for part in self._unreached:
+                self._count(part.within(0, int(np.searchsorted(part.plan.row, self.setting.rows_once))))
+        if self._is_cut and self.rows < len(window.plan):
+            # What was planned beyond was a provision, and nothing that was missed, however the run ended.
+            plan = replace(window.plan, **{name: getattr(window.plan, name)[: self.rows] for name in ROW_COLUMNS})
+            self.setting = replace(self.setting, window=replace(window, plan=plan, rows=self._trace.row))
+        nothing = RunPart.nothing(window.plan)
+        self._take_trace(self.setting.window.rows, nothing, np.zeros(0, bool), np.zeros(0, np.int64))
+        for batch in self._served.end():
+            self._writers[SERVED].write(batch)
+        self._operations.end()
+        self.requests = self._served.figures()
+        self._writers[SERIES].write(tables.series_batch(self._operations))
+
+    def _count(self, part: RunPart) -> None:
+        if not len(part):
+            return
+        warmup = self._warmup
+        counts = np.ones(len(part), bool)
+        if warmup is not None:
+            counts = warmup.is_measured(part.plan, part.record, part.due_ns)
+        asked = self._operations.take(part, counts)
+        self._take_trace(int(part.plan.row[-1]) + 1, part, counts, asked)
+
+    def _take_trace(self, up_to: int, part: RunPart, counts: Any, asked: Any) -> None:
+        """Take the trace's rows before `up_to`, of which `part` has those that were planned."""
+        self._served.begin()
+        for batch in self._trace.up_to(up_to):
+            first_row = self._trace.row
+            here = slice(*(int(at) for at in np.searchsorted(part.plan.row, [first_row, first_row + batch.num_rows])))
+            some = part.within(here.start, here.stop)
+            ops = tables.ops_batch(self.setting, batch.select(self._ops_columns), first_row, some, asked[here])
+            self._writers[OPS].write(ops)
+            self._checkpoints.take(batch, some, first_row)
+            for served in self._served.take(first_row, batch, part, counts):
+                self._writers[SERVED].write(served)
 
     @property
     def rows(self) -> int:
         """Planned rows that the run came to, whether it reached them or not."""
-        return len(self._record.outcome)
+        return int(self._operations.run["rows"][0])
 
     @property
     def last_completed_ns(self) -> int | None:
         """The last completion; null if there was none."""
-        last_ns = int(self._record.completed_ns.max(initial=NOT_DONE))
+        last_ns = int(self._operations.run["last_completed_ns"][0])
         return None if last_ns == NOT_DONE else last_ns
 
     @property
     def last_reached_row(self) -> int | None:
         """The last row of the trace that was submitted; null if none was."""
-        count = _reached(self._record)
-        return int(self.setting.window.plan.row[count - 1]) if count else None
+        row = int(self._operations.run["last_sent_row"][0])
+        return None if row == NOT_DONE else row
 
     def summary(
         self, driven: Driven | None, wall_ns: int | None = None, moved: dict[str, DeviceIo] | None = None
@@ -90,66 +159,29 @@ class RunResults:
         setting = self.setting
         names = [t.name for t in setting.reader.meta.tiers]
         return summarize(
-            setting.window.plan,
-            self._record,
-            self._due_ns,
-            setting.tiers,
+            self._operations,
             driven,
             queue_depth=setting.config.depth,
-            io_bytes=setting.config.io_bytes,
             depth_because=setting.depth_because,
             moved=moved,
             skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
             absent_deletes=setting.window.absent_deletes,
-            warmup=setting.warmup,
-            asked=setting.config.warmup,
+            warmup=setting.config.warmup,
             wall_ns=wall_ns,
         )
 
     def warnings(self, moved: dict[str, DeviceIo]) -> list[str]:
         """Return where devices moved, by drive, too little or too much for what was asked of them."""
-        return traffic_warnings(self.setting, self._record, moved)
-
-    def requests(self, targets: Mapping[str, Targets]) -> RequestFigures:
-        """Return what requests got, judged by the `targets` of each class."""
-        return request_figures(self.setting, self._record, self._due_ns, self._served, targets)
+        return traffic_warnings(self.setting, self._operations, moved)
 
     def close_tables(self, run: RunFile) -> None:
         """Give the tables of `run` their metadata and their names."""
-        setting, record = self.setting, self._record
-        batches = [
-            (OPS_FILE, OPS, tables.ops_batches(setting, record, self._due_ns)),
-            (SERVED_FILE, SERVED, [self._served]),
-            (SERIES_FILE, SERIES, [tables.series_batch(setting.window.plan, record, setting.tiers)]),
-        ]
-        for file, table, rows in batches:
-            extras = tables.extras_of(table, setting, record)
-            tables.write_table(self._output, tables.Output(file, table_metadata(table, setting, run), rows, extras))
+        for table, out in self._writers.items():
+            meta = table_metadata(table, self.setting, run)
+            out.update(**{name: getattr(meta, name) for name in meta.__struct_fields__ if name != "schema_version"})
+        self._files.close()
 
     def checkpoints(self, wall_ns: int | None) -> CheckpointFigures | None:
         """Return what was done for checkpoints, when the tables are closed; None if nothing was to be done."""
-        return checkpoint_figures(self.setting, self._record, self._due_ns, wall_ns)
-
-
-def _cut(setting: Setting, record: Record, due_ns: Any) -> tuple[Setting, Record, Any]:
-    """Return the setting, the record and the due times of what a closed loop with --runtime came to.
-
-    What was planned beyond was a provision, and nothing that was missed, however the run ended; of a run that came to
-    nothing it is all but the first repeat. What an open loop did not reach was due.
-    """
-    plan = setting.window.plan
-    count = _reached(record) or int(np.searchsorted(plan.row, setting.rows_once))
-    if not setting.rows_once or due_ns is not None or count == len(plan):
-        return setting, record, due_ns
-    shorter: Plan = replace(plan, **{name: getattr(plan, name)[:count] for name in ROW_COLUMNS})
-    window = replace(setting.window, plan=shorter, rows=int(plan.row[count - 1]) + 1)
-    kept = Record(
-        record.submitted_ns[:count], record.completed_ns[:count], record.outcome[:count], None, record.retries
-    )
-    return replace(setting, window=window), kept, due_ns
-
-
-def _reached(record: Record) -> int:
-    """Return how many operations there are up to the last that was submitted."""
-    sent = np.flatnonzero(record.submitted_ns != NOT_DONE)
-    return int(sent[-1]) + 1 if len(sent) else 0
+        last_ns = int(self._operations.run["last_ns"][0])
+        return self._checkpoints.figures(self.setting, self._output / OPS_FILE, last_ns=last_ns, wall_ns=wall_ns)

@@ -9,16 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import CORRUPT, OK, Record
 from kvreplay.plan.plan import READ, WRITE
-from kvreplay.result.figures import io_bytes
+from kvreplay.result.counted.operations import CountedOperations
 from kvreplay.tiers.devices import is_of_root
 from kvreplay.tiers.host import device_number
 from kvreplay.tiers.objects.store import ObjectTier
-from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import StorageTier
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.units import format_bytes
@@ -64,7 +60,7 @@ class Traffic:
                 )
 
 
-def traffic_warnings(setting: Setting, record: Record, moved: dict[str, DeviceIo]) -> list[str]:
+def traffic_warnings(setting: Setting, found: CountedOperations, moved: dict[str, DeviceIo]) -> list[str]:
     """Return the warnings of all devices; none for buffered I/O, which the page cache answers rightly.
 
     And what object stores refused or failed.
@@ -72,16 +68,13 @@ def traffic_warnings(setting: Setting, record: Record, moved: dict[str, DeviceIo
     refused = [WARNING + text for t in setting.tiers if isinstance(t, ObjectTier) for text in t.warnings()]
     if setting.config.is_buffered:
         return refused
-    return refused + [text for device in _by_device(setting, record, moved).values() for text in device.warnings()]
+    return refused + [text for device in _by_device(found, moved).values() for text in device.warnings()]
 
 
-def _by_device(setting: Setting, record: Record, moved: dict[str, DeviceIo]) -> dict[int, Traffic]:
+def _by_device(found: CountedOperations, moved: dict[str, DeviceIo]) -> dict[int, Traffic]:
     """Return the traffic of each device; drives on one device are one."""
-    plan, tiers = setting.window.plan, setting.tiers
-    rows = np.flatnonzero((record.outcome == OK) | (record.outcome == CORRUPT))
-    asked, op, tier_of = io_bytes(plan, tiers, rows), plan.op[rows], plan.tier[rows]
-    found: dict[int, Traffic] = {}
-    for index, tier in enumerate(tiers):
+    by: dict[int, Traffic] = {}
+    for index, tier in enumerate(found.tiers):
         if not isinstance(tier, StorageTier):
             continue
         for at, drive in enumerate(tier.drives):
@@ -89,17 +82,15 @@ def _by_device(setting: Setting, record: Record, moved: dict[str, DeviceIo]) -> 
             path = Path(drive.target)
             if counted is None or not path.exists():
                 continue
-            is_here = tier_of == index
-            if isinstance(tier, SeveralDrives):
-                is_here &= tier.drive_of[np.where(is_here, plan.object_id[rows], 0)] == at
             new = Traffic(
                 [],
                 not is_of_root(path),
                 dict.fromkeys(_TOO_LITTLE, 0),
                 {"read": counted.read_bytes, "write": counted.written_bytes},
             )
-            device = found.setdefault(device_number(path), new)
+            device = by.setdefault(device_number(path), new)
             device.drives.append(drive.name)
+            number = at if len(found.places.within(index)) > 1 else None
             for name, code in (("read", READ), ("write", WRITE)):
-                device.asked[name] += int(np.maximum(asked[is_here & (op == code)], 0).sum())
-    return found
+                device.asked[name] += found.total("asked_bytes", found.at(index, code, number))
+    return by

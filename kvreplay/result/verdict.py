@@ -2,52 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from kvreplay.engine.job import NOT_DONE, OK, Driven, Record
-from kvreplay.plan.plan import DELETE, Plan
+from kvreplay.engine.job import Driven
 from kvreplay.result.cause import judge
+from kvreplay.result.counted.operations import CountedOperations
 from kvreplay.result.levels import levels_of
-from kvreplay.result.pace import SLIP_NS, covered_ns, end_of, is_late, percent
+from kvreplay.result.pace import SLIP_NS, end_of, is_late, percent
 from kvreplay.tiers.tier import Tier, copied, has_times
 from kvtrace.core.run.figures import Pace
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.run.verdict import Evidence, LimitCause, RunVerdict, TierRate
 from kvtrace.core.units import NS_PER_S, format_duration, format_rate, format_rate_of
 
+OBJECT_ENGINE = "s3dlio"
+"""The engine of operations that are requests to an object store."""
 SINGLE = 0.9
 """Of a tier's bytes: moved by operations of one I/O, so that operations in flight are places of the queue."""
 
 
 def verdict(
-    plan: Plan,
-    record: Record,
-    due_ns: Any,
-    tiers: Sequence[Tier | None],
+    found: CountedOperations,
     driven: Driven | None,
     judged: Pace | None,
-    is_measured: Any,
     *,
     queue_depth: int,
-    io_bytes: int,
     because: str,
     moved: dict[str, DeviceIo],
 ) -> RunVerdict:
-    """Return the verdict of a run; parameters as of `figures.summarize`, `moved` what devices did, by drive."""
-    good = (record.outcome == OK) & (record.completed_ns != NOT_DONE) & is_measured
+    """Return the verdict of a run; parameters as of `figures.summarize`, `judged` its pace."""
+    tiers, is_open = found.tiers, found.is_open_loop
     rates = [
-        _rate(plan, record, due_ns, tier, np.flatnonzero(good & (plan.tier == index)))
+        _rate(found, index, tier)
         for index, tier in enumerate(tiers)
-        if tier is not None and (good & (plan.tier == index)).any()
+        if tier is not None and found.total("good", found.at(index))
     ]
-    index = _slowest(plan, record, tiers, good)
+    index = _slowest(found)
     tier = None if index is None else tiers[index]
-    is_open = due_ns is not None
     has_reached = judged.kept_pace if judged is not None else None
-    evidence = _evidence(plan, record, tiers, index, good, driven, judged, queue_depth, io_bytes, moved)
+    evidence = _evidence(found, index, driven, judged, queue_depth, moved)
     cause: LimitCause | None = None
     reason: str | None = "nothing completed"
     if tier is not None:
@@ -60,7 +53,7 @@ def verdict(
         )
     rate = next((r for r in rates if tier is not None and r.tier == tier.name), None)
     return RunVerdict(
-        sentence=_sentence(rate, judged, cause, reason, is_open=is_open, queue_depth=queue_depth, because=because),
+        sentence=_sentence(rate, judged, cause, reason, evidence, is_open=is_open, because=because),
         has_reached=has_reached,
         tier=None if tier is None else tier.name,
         cause=cause,
@@ -70,15 +63,17 @@ def verdict(
     )
 
 
-def _rate(plan: Plan, record: Record, due_ns: Any, tier: Tier, rows: Any) -> TierRate:
-    """Return what `tier` was asked and reached, of its `rows` that completed."""
-    moved = int(np.where(plan.op[rows] == DELETE, 0, plan.length[rows]).sum()) if has_times(tier) else 0
-    each = moved / len(rows)
-    if due_ns is not None:
-        late, asked, reached = end_of(record, due_ns, rows, plan)
+def _rate(found: CountedOperations, index: int, tier: Tier) -> TierRate:
+    """Return what `tier` was asked and reached, of its operations that completed."""
+    at = found.at(index)
+    count = found.total("good", at)
+    moved = found.total("moved_bytes", at) if has_times(tier) else 0
+    each = moved / count
+    if found.is_open_loop:
+        late, asked, reached = end_of(found, at)
     else:
-        span = int(record.completed_ns[rows].max() - record.submitted_ns[rows].min())
-        late, asked, reached = None, None, len(rows) * NS_PER_S / span if span else None
+        first, last = found.span(at) or (0, 0)
+        late, asked, reached = None, None, count * NS_PER_S / (last - first) if last > first else None
     return TierRate(
         tier=tier.name,
         is_simulated=tier.is_simulated,
@@ -90,42 +85,38 @@ def _rate(plan: Plan, record: Record, due_ns: Any, tier: Tier, rows: Any) -> Tie
     )
 
 
-def _slowest(plan: Plan, record: Record, tiers: Sequence[Tier | None], good: Any) -> int | None:
+def _slowest(found: CountedOperations) -> int | None:
     """Return the index of the tier whose operations took the most time, what is no simulation first."""
-    found = [
-        (not tier.is_simulated, float((record.completed_ns - record.submitted_ns)[rows].sum()), -index)
-        for index, tier in enumerate(tiers)
-        if tier is not None and (rows := good & (plan.tier == index)).any()
+    each = [
+        (not tier.is_simulated, found.total("service_ns", found.at(index)), -index)
+        for index, tier in enumerate(found.tiers)
+        if tier is not None and found.total("good", found.at(index))
     ]
-    return -max(found)[2] if found else None
+    return -max(each)[2] if each else None
 
 
 def _evidence(
-    plan: Plan,
-    record: Record,
-    tiers: Sequence[Tier | None],
+    found: CountedOperations,
     index: int | None,
-    good: Any,
     driven: Driven | None,
     judged: Pace | None,
     queue_depth: int,
-    io_bytes: int,
     moved: dict[str, DeviceIo],
 ) -> Evidence:
     known: dict[str, Any] = {}
     if judged is not None:
         known = {"response_shares": judged.causes, "held_share": judged.held_share}
         known["is_end_late"] = is_late(judged.end_late_ns, judged.offered_per_s, judged.delivered_per_s)
-    tier = None if index is None else tiers[index]
-    if tier is not None and has_times(tier):
-        known |= _levels(plan, record, tier, np.flatnonzero(good & (plan.tier == index)), io_bytes)
-        known |= _of_devices(record, tier, np.flatnonzero(good & (plan.tier == index)), moved)
+    tier = None if index is None else found.tiers[index]
+    if index is not None and tier is not None and has_times(tier):
+        known |= _levels(found, index)
+        known |= _of_devices(found, index, tier, moved)
     if driven is not None and driven.wall_ns:
         places = driven.wall_ns * queue_depth
         known["starved_share"] = min(1.0, driven.starved_ns / places)
         if driven.in_use_ns is not None:
             known["in_flight_mean"] = driven.in_use_ns / driven.wall_ns
-            alone = [t for t in tiers if t is not None and has_times(t) and copied(t) is None]
+            alone = [t for t in found.tiers if t is not None and has_times(t) and copied(t) is None]
             device_ns = known.pop("device_ns", None)
             if device_ns is not None and len(alone) == 1 and driven.in_use_ns:
                 known["device_time_share"] = device_ns / driven.in_use_ns
@@ -136,29 +127,28 @@ def _evidence(
         if driven.copying_ns is not None and driven.copy_threads:
             known["copy_busy_share"] = min(1.0, driven.copying_ns / driven.wall_ns / driven.copy_threads)
     known.pop("device_ns", None)
-    return Evidence(queue_depth=queue_depth, **known)
+    return Evidence(queue_depth=queue_depth, storage=storage_of(None if tier is None else tier.engine), **known)
 
 
-def _levels(plan: Plan, record: Record, tier: Tier, rows: Any, io_bytes: int) -> dict[str, Any]:
+def storage_of(engine: str | None) -> str:
+    """Return what a tier whose operations go by `engine` lies on, in words."""
+    return "object store" if engine == OBJECT_ENGINE else "drive"
+
+
+def _levels(found: CountedOperations, index: int) -> dict[str, Any]:
     """Return what doubling gained, if a place of the queue is an operation: nearly all were of one I/O."""
-    moves = rows[(plan.op[rows] != DELETE) & (plan.length[rows] > 0)]
-    if copied(tier) is not None or not len(moves):
+    moves, at = found.order.levels(index), found.at(index)
+    if not len(moves) or found.total("single_bytes", at) < SINGLE * found.total("moved_bytes", at):
         return {}
-    start = plan.start(moves)
-    end = plan.offset[moves] + plan.length[moves]
-    is_single = start // io_bytes == (end - 1) // io_bytes
-    if plan.length[moves][is_single].sum() < SINGLE * plan.length[moves].sum():
-        return {}
-    kind = plan.length[moves] * 2 + plan.op[moves]
-    gain, slowdown = levels_of(record.submitted_ns[moves], record.completed_ns[moves], kind)
+    gain, slowdown = levels_of(moves["submitted_ns"], moves["completed_ns"], moves["length_op"])
     return {"doubling_gain": gain, "slowdown": slowdown}
 
 
-def _of_devices(record: Record, tier: Tier, rows: Any, moved: dict[str, DeviceIo]) -> dict[str, Any]:
+def _of_devices(found: CountedOperations, index: int, tier: Tier, moved: dict[str, DeviceIo]) -> dict[str, Any]:
     """Return how busy the devices beneath a tier were while its operations were in flight, the busiest of several."""
     drives = [moved.get(name) for name in (tier.name, *(d.name for d in getattr(tier, "drives", [])))]
     known = [d for d in drives if d is not None and d.busy_ns is not None and d.device_ns is not None]
-    at_work = covered_ns(record.submitted_ns[rows], record.completed_ns[rows])
+    at_work = found.order.covered_ns(index)
     if not known or not at_work:
         return {}
     busy = min(1.0, max((d.busy_ns or 0) for d in known) / at_work)
@@ -170,15 +160,19 @@ def _sentence(
     judged: Pace | None,
     cause: LimitCause | None,
     reason: str | None,
+    evidence: Evidence,
     *,
     is_open: bool,
-    queue_depth: int,
     because: str,
 ) -> str:
     if rate is None:
         return f"{'open loop' if is_open else 'closed loop'}: nothing completed"
-    model = " (SIMULATED)" if rate.is_simulated else ""
-    held = "" if reason is None else f": {limit_of(cause, rate, f'{queue_depth} ({because})')} ({reason})"
+    model, queue_depth = " (SIMULATED)" if rate.is_simulated else "", evidence.queue_depth
+    held = (
+        ""
+        if reason is None
+        else f": {limit_of(cause, rate, f'{queue_depth} ({because})', evidence.storage)} ({reason})"
+    )
     if not is_open or judged is None:
         reached = reached_of(rate)
         return f"{rate.tier}{model} reached {reached} at queue depth {queue_depth}{held}"
@@ -192,12 +186,12 @@ def _sentence(
     return f"FELL BEHIND: {rate.tier}{model} sustained {_of_asked(rate)} asked{held}; {slipped}{late}, {ours}"
 
 
-def limit_of(cause: LimitCause | None, rate: TierRate, limit: str) -> str:
-    """Return what held a run back in a few words; `limit` is that of the queue."""
+def limit_of(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -> str:
+    """Return what held a run back in a few words; `limit` is that of the queue, `storage` what the tier lies on."""
     if cause is None:
         return "what held it back is unclear"
     if cause is LimitCause.DRIVE:
-        return "the tier's model is the limit" if rate.is_simulated else "the drive is the limit"
+        return "the tier's model is the limit" if rate.is_simulated else f"the {storage} is the limit"
     if cause is LimitCause.QUEUE_LIMIT:
         return f"the queue limit of {limit} held it back"
     if cause in (LimitCause.DEPENDENCIES, LimitCause.COPY_THREADS):

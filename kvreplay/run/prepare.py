@@ -64,10 +64,8 @@ def _ahead_bytes(setting: Setting, tier: int) -> int:
 
     But no more than the deletes free: without any there is nothing to be ahead of.
     """
-    plan, depth, io_bytes = setting.window.plan, setting.config.depth, setting.config.io_bytes
-    of_tier = plan.tier == tier
-    ends, deletes = (plan.offset + plan.length)[of_tier], int((plan.op[of_tier] == DELETE).sum())
-    longest = int(ends.max()) if len(ends) else 0
+    kinds, depth, io_bytes = setting.window.counted().kinds[tier], setting.config.depth, setting.config.io_bytes
+    deletes, longest = int(kinds["rows"][DELETE]), int(kinds["end"].max())
     return min(
         deletes * longest, write_slots(depth, io_bytes) * longest, buffer_bytes(depth, io_bytes) + (depth + 1) * longest
     )

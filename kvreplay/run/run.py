@@ -22,16 +22,19 @@ from kvreplay.data.generate import DataSource, Maker
 from kvreplay.data.verify import named
 from kvreplay.engine.choose import Chosen, check_name, choose
 from kvreplay.engine.job import NOT_DONE, Driven, IoEngine, Job, Record
+from kvreplay.engine.rings.share import check_submitters
+from kvreplay.engine.sliding.slider import AHEAD_ROWS, Slider
+from kvreplay.plan.loader import Loader
 from kvreplay.plan.plan import populate_plan
 from kvreplay.result import tables as results
-from kvreplay.result.journal import journal
+from kvreplay.result.journal import Journal, journal
 from kvreplay.result.manifest import Measured, Preparation, opening, running
 from kvreplay.result.part import RunPart
 from kvreplay.result.probed import beside
 from kvreplay.result.results import RunResults
 from kvreplay.run.finished import FinishedRun, Interrupted, write_down
 from kvreplay.run.prepare import device_io, open_tiers, precondition_all, read_devices, read_smart
-from kvreplay.run.runtime import RUNTIME, until, with_repeats
+from kvreplay.run.runtime import RUNTIME, rows_left, until, with_repeats
 from kvreplay.run.space.lay_out import LaidOut, is_laid_out, lay_out_all
 from kvreplay.run.together import Together, ended_by, meet
 from kvreplay.run.watching.watch import Watch, Watching
@@ -124,10 +127,9 @@ class _Run:
     # Long: the steps of a run in their order.
     def perform(self, output: Path) -> FinishedRun:
         setting = self.setting
-        plan = setting.window.plan
-        due_ns = setting.pacer.due_ns(plan.ts_ns)
-        check_warmup(setting.warmup, setting.config.warmup, setting.window.rows, plan, due_ns)
-        record = Record.empty(len(plan), is_open_loop=due_ns is not None)
+        window, plan = setting.window, setting.window.plan
+        check_warmup(setting.warmup, setting.config.warmup, window.rows, window.counted(), setting.pacer)
+        due_ns, loader = window.paced(setting.pacer), window.laid_by()
         with ExitStack() as stack:
             interrupted = ended_by(stack.enter_context(noted_signals()), self.together)
             open_tiers(setting, stack)
@@ -143,6 +145,9 @@ class _Run:
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             end_probes = stack.enter_context(beside(setting.config, setting.tiers, output))
+            # What --verify expects of reads is worked out for all rows at once.
+            loader.load(None if setting.config.is_verified else AHEAD_ROWS)
+            record = Record.empty(len(plan), is_open_loop=due_ns is not None, laid=loader.laid)
             verifier = setting.verifier(self.data)
             meet(self.together)
             known = chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
@@ -164,10 +169,12 @@ class _Run:
             results.make_directory(output, RUN_FILE)
             note = None if watch is None else watch.take
             with journal(output, record, running(setting, begun), note) as kept, RunResults(setting, output) as found:
+                slider = _slider(loader, record, due_ns, kept, found, is_kept=setting.config.is_verified)
+                job = job if loader.is_whole else replace(job, slider=slider)
                 driven = stopped or self._watched(engine, job, until(interrupted, setting.config.runtime_ns), watch)
                 kept.stop()
                 moved = device_io(before, read_devices(setting))
-                found.take(RunPart(0, plan, record, due_ns))
+                slider.finish(rows_left(setting, loader.laid))
                 found.end()
                 probed = end_probes(None if stopped else driven.started_ns)
                 summary = with_repeats(found.summary(None if stopped else driven, moved=moved), found)
@@ -180,7 +187,7 @@ class _Run:
                     self._error(driven, summary, found.rows, is_populating=stopped is not None, output=output),
                     named(verifier, setting.trace),
                     read_smart(setting),
-                    found.requests(setting.config.criteria.targets),
+                    found.requests,
                     probed,
                     trouble,
                 )
@@ -188,7 +195,14 @@ class _Run:
 
     def _choose(self, depth: int, *, is_growing: bool = False) -> Chosen:
         config = self.setting.config
-        return choose(check_name(config.engine), self.setting.tiers, depth, config.io_bytes, is_growing=is_growing)
+        return choose(
+            check_name(config.engine),
+            self.setting.tiers,
+            depth,
+            config.io_bytes,
+            is_growing=is_growing,
+            submitters=check_submitters(config.submitters),
+        )
 
     def _drive(self, engine: IoEngine, job: Job, interrupted: Callable[[], str | None], label: str) -> Driven:
         with self.show(label, len(job.plan)) as progress, _quiet_interpreter():
@@ -244,16 +258,30 @@ class _Run:
         plan = self.setting.window.plan
         stops = driven.failure is not None and not driven.failure.is_corrupt
         if driven.failure is not None and (is_populating or (stops and self.setting.config.on_error == "stop")):
-            place = "while populating" if is_populating else f"row {int(plan.row[driven.failure.row])}"
+            place = "while populating" if is_populating else f"row {driven.failure.row}"
             return DeviceError(f"{place}: {driven.failure.message}; {kept}")
         is_over = driven.interrupted_by == RUNTIME and not is_populating
         if driven.interrupted_by is not None and not is_over and (is_populating or driven.completed < len(plan)):
             return Interrupted(f"interrupted by {driven.interrupted_by}; {kept}")
         if driven.failure is not None:
             count, sent = summary.errors, rows - (summary.not_reached or 0)
-            first = f"row {int(plan.row[driven.failure.row])}: {driven.failure.message}"
+            first = f"row {driven.failure.row}: {driven.failure.message}"
             return FailedOperations(f"{count:,} of {sent:,} operations failed, the first at {first}")
         return None
+
+
+def _slider(loader: Loader, record: Record, due_ns: Any, kept: Journal, found: RunResults, *, is_kept: bool) -> Slider:
+    """Return what slides the rows that `loader` lays: those that are over go to the journal, then to the results.
+
+    If rows are to be kept, all go there at the end.
+    """
+
+    def hand(first: int, last: int) -> None:
+        kept.pass_by(last)
+        found.take(everything.within(first, last))
+
+    everything = RunPart(0, loader.plan, record, due_ns)
+    return Slider(loader, record, hand, is_kept=is_kept)
 
 
 def _has_gpu(tiers: list[Tier | None]) -> bool:

@@ -7,6 +7,7 @@ from time import monotonic_ns
 
 from msgspec.structs import replace as replace_fields
 
+from kvreplay.config.setting import Setting
 from kvreplay.result.results import RunResults
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.units import format_duration
@@ -28,6 +29,17 @@ def until(interrupted: Callable[[], str | None], runtime_ns: int | None) -> Call
         return interrupted() or (RUNTIME if now - started_ns[0] >= runtime_ns else None)
 
     return reason
+
+
+def rows_left(setting: Setting, laid: int) -> int:
+    """Return how many of the plan's rows the results of a run are made of: all, where none was a mere provision.
+
+    Where the clock ended it, they are those that are `laid`, and one repeat at least.
+    """
+    rows = len(setting.window.plan)
+    if not setting.rows_once or setting.pacer.speed is not None:
+        return rows
+    return min(rows, max(laid, setting.rows_once))
 
 
 def with_repeats(summary: Summary, found: RunResults) -> Summary:

@@ -5,6 +5,7 @@ The rule is fixed and stated with the result, so that two people who sweep find 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ import msgspec
 from kvreplay.config.config import Config, check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
+from kvreplay.result.pace import is_late
 from kvreplay.run.finished import Replaying
 from kvreplay.run.run import replay
 from kvreplay.run.search import (
     TRIALS,
+    asks_no_more,
     decided,
     limit_of_closed,
     limit_of_open,
@@ -35,15 +38,17 @@ from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.programs import ProgramError, run_program
 from kvtrace.core.run.run_file import SWEEP_FILE
-from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
+from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint, has_users
 from kvtrace.core.schema import TRACE
-from kvtrace.core.tables import open_table
+from kvtrace.core.tables import objects_path, open_table
 from kvtrace.core.units import NS_PER_S
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 GAIN = 0.05
 """A step that gains less has saturated."""
 KNEE_SHARE = 0.9
+TRACE_FILE = "trace.parquet"
+"""In a sweep's folder: the trace that was made for it."""
 P99_NEEDS = 100
 """Operations, for a p99 by nearest rank."""
 NS_PER_MS = 1e6
@@ -52,9 +57,10 @@ WIDE = 20
 
 
 _KEPT_PACE = (
-    "the greatest {} up to which every one kept pace, and read with a p99 response time within --read-p99 where that "
-    "is given; after those asked for a sweep doubles or halves until one is kept and one lost, and bisects between "
-    f"them; the last kept and the first lost are run {TRIALS} times, and the median decides"
+    "the greatest {} up to which every one was delivered (at least 95 % of it by its end), and read with a p99 "
+    "response time within --read-p99 where that is given; after those asked for a sweep doubles or halves until one is "
+    "held and one lost (or twice as many ask no more), and bisects between them; the last held and the first lost are "
+    f"run {TRIALS} times, and the median decides"
 )
 RULES = {
     Axis.QUEUE_DEPTH: f"the least queue depth with {KNEE_SHARE:.0%} of the greatest throughput; a sweep ends when "
@@ -72,6 +78,7 @@ def sweep(
     axis: Axis,
     values: list[float],
     *,
+    is_made: bool = False,
     read_p99_target_ns: int | None = None,
     is_forced: bool = False,
     show: Callable[[str, int], Any] | None = None,
@@ -79,6 +86,8 @@ def sweep(
     replaying: Replaying = replay,
 ) -> tuple[LoadSweep, KvError | None]:
     """Replay at each of `values`, rising, until saturated, an open loop as `search` says; keep the runs in `output`.
+
+    A trace that `is_made` for this sweep is moved into `output`.
 
     Returns:
         the sweep, which `output`/sweep.json holds too, and why it is partial or None.
@@ -93,6 +102,8 @@ def sweep(
     if axis is Axis.USERS:
         check_users(trace, meta)
     tables.make_directory(output, SWEEP_FILE)
+    if is_made:
+        trace = _keep(trace, output)
     trials: dict[float, list[SweepPoint]] = {}
     points: list[SweepPoint] = []
     error, value = None, values[0] if values else None
@@ -119,6 +130,14 @@ def sweep(
         {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(found),
     )
     return found, error
+
+
+def _keep(trace: Path, output: Path) -> Path:
+    """Move `trace`, and the objects beside it, into `output`; return where it then is."""
+    kept = output / TRACE_FILE
+    shutil.move(objects_path(trace), objects_path(kept))
+    shutil.move(trace, kept)
+    return kept
 
 
 def _found(axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None, simulated: list[str]) -> LoadSweep:
@@ -161,8 +180,10 @@ def _check_values(axis: Axis, values: list[float], read_p99_target_ns: int | Non
         raise ConfigError("--read-p99 bounds an open loop; give --speeds or --users with it")
     if axis is not Axis.SPEED and any(value != int(value) or value < 1 for value in values):
         raise ConfigError(f"{option} {','.join(f'{v:g}' for v in values)}: give whole numbers from 1")
-    if len(values) < 2 or sorted(set(values)) != values:  # noqa: PLR2004 - a sweep
-        raise ConfigError(f"{option} {','.join(f'{v:g}' for v in values)}: give two or more that rise, such as 1,2,4,8")
+    least = 2 if axis is Axis.QUEUE_DEPTH else 1
+    if len(values) < least or sorted(set(values)) != values:
+        many = "two or more" if least > 1 else "some"
+        raise ConfigError(f"{option} {','.join(f'{v:g}' for v in values)}: give {many} that rise, such as 1,2,4,8")
 
 
 def _at(config: Config, axis: Axis, value: float) -> Config:
@@ -185,6 +206,7 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
         throughput_bytes_per_s=sum(f.bytes or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
         operations_per_s=sum(f.operations or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
         operations=summary.operations,
+        asked_bytes_per_s=_asked(summary),
         read_p99_ns=read_p99_ns,
         read_p99_lacks=_lacking(summary),
         is_within_target=(read_p99_ns or 0) <= (read_p99_target_ns or 0) if is_judged else None,
@@ -195,9 +217,19 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
         write_p99_9_ns=_slowest(summary, "write", "p99_9_ns"),
         judgement=summary.judgement,
         kept_pace=pace.kept_pace if pace else None,
+        is_delivered=not is_late(pace.end_late_ns, pace.offered_per_s, pace.delivered_per_s) if pace else None,
+        late_by_itself_fraction=pace.late_by_itself_fraction if pace else None,
         cause=pace.cause if pace else None,
         late_p99_ns=pace.lateness.p99_ns if pace else None,
     )
+
+
+def _asked(summary: Summary) -> float | None:
+    """Return the bytes a second that an open loop's tiers were asked for; None if it is not known of one."""
+    tiers = [] if summary.judgement is None else [t for t in summary.judgement.tiers if not t.is_simulated]
+    rates = [t.asked_bytes_per_s for t in tiers if t.asked_operations_per_s is not None]
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known and len(known) == len(rates) else None
 
 
 def _slowest(summary: Summary, op: str, quantile: str = "p99_ns") -> int | None:
@@ -249,7 +281,7 @@ def plot(found: LoadSweep, path: Path, title: str) -> None:
 def is_saturated(axis: Axis, points: list[SweepPoint]) -> bool:
     """Return whether the sweep may end at the last of `points`."""
     if axis is not Axis.QUEUE_DEPTH:
-        return any(not point.is_held for point in points)
+        return any(not point.is_held for point in points) or asks_no_more(points)
     rates = [p.throughput_bytes_per_s or 0.0 for p in points]
     if len(rates) < 3:  # noqa: PLR2004 - two steps
         return False
@@ -272,7 +304,7 @@ def knee(axis: Axis, points: list[SweepPoint]) -> float | None:
 
 def check_users(trace: Path, meta: Metadata) -> None:
     """Raise ConfigError unless `trace` is one of synthetic users, which can be made with more of them."""
-    if meta.program != "kvtrace" or meta.argv[1:2] != ["gen"] or not isinstance(meta.config.get("users"), int):
+    if not has_users(meta):
         raise ConfigError(
             f"--users: {trace} has no synthetic users, so there cannot be more of them; sweep its speed with --speeds"
         )
@@ -286,7 +318,7 @@ def generate(meta: Metadata, users: int, path: Path) -> None:
 
     """
     try:
-        run_program("kvtrace", [*with_users(meta.argv[1:], users), "-o", str(path)])
+        run_program("kvtrace", [*with_users(meta.argv[1:], users), "-o", str(path)], is_noted=False)
     except ProgramError as error:
         raise ConfigError(f"--users {users}: {error}") from None
 

@@ -228,6 +228,50 @@ def _block_directory(target: Path) -> Path | None:
     return link.resolve() if link.exists() else None
 
 
+def numa_node(target: Path) -> int | None:
+    """Return the NUMA node that the drives beneath `target` are attached to; None if it is not known, or not one."""
+    at = _block_directory(target) if target.exists() else None
+    return None if at is None else node_of(at)
+
+
+def node_of(at: Path) -> int | None:
+    """Return the same for the block device that /sys describes at `at`: through partitions, dm, md and loop devices."""
+    nodes = set(_nodes(at, _MAX_LAYERS))
+    return nodes.pop() if len(nodes) == 1 else None
+
+
+def _nodes(at: Path, most: int) -> Iterator[int | None]:
+    disk = at if (at / "queue").is_dir() else at.parent
+    below = sorted((at / "slaves").iterdir()) if (at / "slaves").is_dir() else []
+    backing = sys_text(disk / "loop/backing_file")
+    if most == 0:
+        yield None
+    elif backing is not None:
+        beneath = _block_directory(Path(backing)) if Path(backing).exists() else None
+        yield from [None] if beneath is None else _nodes(beneath, most - 1)
+    elif below:
+        for one in below:
+            yield from _nodes(one.resolve(), most - 1)
+    else:
+        # A disk of several NVMe controllers lies beside links to them, which lie below their PCI devices.
+        controllers = [link.resolve() for link in disk.parent.glob("nvme*") if link.is_symlink()]
+        for device in controllers or [disk]:
+            found = next((text for up in (device, *device.parents) if (text := sys_text(up / "numa_node"))), "-1")
+            yield int(found) if found.isdecimal() else None
+
+
+def node_cpus(node: int, nodes: Path = Path("/sys/devices/system/node")) -> set[int] | None:
+    """Return the processors of a NUMA node; None where there is no other node."""
+    listed = sys_text(nodes / f"node{node}/cpulist")
+    if listed is None or len(list(nodes.glob("node[0-9]*"))) < 2:  # noqa: PLR2004 - of one, all are near
+        return None
+    found: set[int] = set()
+    for part in filter(None, listed.split(",")):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
 class DeviceCounters(NamedTuple):
     """What a device has done so far, for all programs."""
 

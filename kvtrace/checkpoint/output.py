@@ -19,7 +19,7 @@ from kvtrace.core import metadata
 from kvtrace.core.metadata import Metadata, TierFacts
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, Table, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create, objects_path
-from kvtrace.core.units import format_count, format_decimal_bytes
+from kvtrace.core.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -182,7 +182,7 @@ def notes(job: Saving) -> Iterator[str]:
     training = job.training
     size, ranks = int(job.sizes.sum()), format_count(training.ranks)
     yield (
-        f"{DESCRIPTION}; a checkpoint is {format_decimal_bytes(size)}: {format_count(job.model['parameters'])} "
+        f"{DESCRIPTION}; a checkpoint is {format_bytes(size)}: {format_count(job.model['parameters'])} "
         f"parameters of {training.weight_bytes:g} bytes, and {training.optimizer_bytes:g} of the optimizer"
     )
     if training.placement is WrittenBy.RANK0:

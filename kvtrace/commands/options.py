@@ -19,6 +19,7 @@ from kvtrace.core.units import parse_duration_ns, parse_rate_per_s
 from kvtrace.requests.registry import SOURCES, SourceOptions, detect, read
 
 if TYPE_CHECKING:
+    from kvtrace.core.schema import RequestKind
     from kvtrace.requests.requests import Requests
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -185,7 +186,13 @@ class UserArguments:
         return _given(self, "arrivals", "burstiness", "day", "amplitude")
 
     def requests(
-        self, source: SourceArguments, until_ns: int, max_context_tokens: int, seed: int, max_requests: int | None
+        self,
+        source: SourceArguments,
+        until_ns: int,
+        max_context_tokens: int,
+        seed: int,
+        max_requests: int | None,
+        kind: RequestKind | None = None,
     ) -> Requests:
         """Return the requests of an open loop that arrive before `until_ns`; all that is drawn comes from `seed`."""
         from kvtrace.users import openloop
@@ -206,7 +213,9 @@ class UserArguments:
             curve["amplitude"] = self.amplitude
         arrivals = ArrivalProcess(parse_rate_per_s(source.request_rate), process, self.burstiness, **curve)
         live = {} if source.live_conversations is None else {"live_conversations": source.live_conversations}
-        return openloop.make(arrivals, until_ns, max_context_tokens, seed, max_requests=max_requests, **live)
+        return openloop.make(
+            arrivals, until_ns, max_context_tokens, seed, max_requests=max_requests, user_kind=kind, **live
+        )
 
 
 def _given(group: object, *names: str) -> str | None:

@@ -12,14 +12,14 @@ import typer
 from kvtrace.commands.options import KvDtype, MaxRequests, Seed, SourceArguments, TensorParallel, UserArguments, member
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import Endurance, parse_endurance
-from kvtrace.core.units import format_duration, parse_duration_ns
+from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
     from kvtrace.model.shape import ModelShape
     from kvtrace.requests.requests import Requests
-    from kvtrace.sim.fleet.incidents import Incident
     from kvtrace.sim.presets.preset import Preset
     from kvtrace.sim.simulation import Load, Simulation
+    from kvtrace.users.workload import Workload
 
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
 """Defaults where the preset has none."""
@@ -230,6 +230,7 @@ def prepare(
     from kvtrace.model.catalogue import find_model
     from kvtrace.model.logged import logged_model
     from kvtrace.requests.turns.follow import Turns, choose
+    from kvtrace.sim.fleet.incidents import parse_all
     from kvtrace.sim.presets.preset import load_preset
     from kvtrace.sim.simulation import FOREVER_NS, Load
 
@@ -253,12 +254,14 @@ def prepare(
     waits = None
     if asked is not None:
         asked, waits = choose(asked, None if turns is None else member(Turns, turns, "--turns"))
-    requests = asked if file else _open_loop(users, run, source, until_ns, shape.max_context_tokens)
+    workload = preset.workload
+    _check_users(workload, file, file or users.open_loop(source))
+    requests = asked if file else _open_loop(users, run, source, until_ns, shape.max_context_tokens, workload)
     count = users.users or preset.load.users or USERS
-    if preset.workload.overlap:
+    if workload.overlap:
         if requests is not None:
             raise ConfigError("workload.overlap is of synthetic users at their own pace: leave it, or FILE or the rate")
-        requests = _overlapping(count, until_ns, shape.max_context_tokens, run, preset.decode_ns_per_token)
+        requests = _overlapping(count, until_ns, shape.max_context_tokens, run, preset)
     load = Load(
         requests=requests,
         users=0 if requests is not None else count,
@@ -266,7 +269,7 @@ def prepare(
         until_ns=FOREVER_NS if until_ns is None else until_ns,
         max_requests=run.max_requests or FOREVER_NS,
         waits=waits,
-        incidents=_incidents(events, until_ns),
+        incidents=parse_all(events, until_ns),
     )
     config: dict[str, Any] = {
         "preset": stack.preset,
@@ -287,14 +290,15 @@ def prepare(
     return Scenario(preset, shape, load, run.tensor_parallel, config)
 
 
-def _incidents(events: Sequence[str], until_ns: int | None) -> tuple[Incident, ...]:
-    from kvtrace.sim.fleet.incidents import parse
-
-    found = tuple(parse(text) for text in events)
-    for incident in found:
-        if until_ns is not None and incident.at_ns >= until_ns:
-            raise ConfigError(f"--event {incident.text}: the simulation ends at {format_duration(until_ns)}")
-    return found
+def _check_users(workload: Workload, file: Path | None, without: Path | str | None) -> None:
+    """Refuse knobs of synthetic users where there are none; `without` is what has users who wait for no answer."""
+    if workload.user_kind is not None and file:
+        raise ConfigError(f"workload.user_kind={workload.user_kind} is of synthetic users: leave it, or {file}, out")
+    if workload.think_time is not None and without:
+        raise ConfigError(
+            f"workload.think_time={workload.think_time} is of synthetic users who wait for answers: leave it, or "
+            f"{without}, out"
+        )
 
 
 def _until_ns(duration: str | None) -> int | None:
@@ -305,7 +309,12 @@ def _until_ns(duration: str | None) -> int | None:
 
 
 def _open_loop(
-    users: UserArguments, run: RunArguments, source: SourceArguments, until_ns: int | None, max_context_tokens: int
+    users: UserArguments,
+    run: RunArguments,
+    source: SourceArguments,
+    until_ns: int | None,
+    max_context_tokens: int,
+    workload: Workload,
 ) -> Requests | None:
     """Return the requests of an open loop of synthetic users; None if they are in a closed loop, made as they go."""
     if until_ns is None or not users.open_loop(source):
@@ -313,11 +322,11 @@ def _open_loop(
     from kvtrace.core.compiled import compile_announced
 
     with compile_announced():
-        return users.requests(source, until_ns, max_context_tokens, run.seed, run.max_requests)
+        return users.requests(source, until_ns, max_context_tokens, run.seed, run.max_requests, workload.request_kind)
 
 
 def _overlapping(
-    count: int, until_ns: int | None, max_context_tokens: int, run: RunArguments, decode_ns_per_token: int
+    count: int, until_ns: int | None, max_context_tokens: int, run: RunArguments, preset: Preset
 ) -> Requests:
     if until_ns is None:
         raise ValueError("without a file there is a duration")
@@ -327,6 +336,8 @@ def _overlapping(
     with compile_announced():
         return overlapping.make(
             *(count, until_ns, max_context_tokens, run.seed),
-            decode_ns_per_token=decode_ns_per_token,
+            decode_ns_per_token=preset.decode_ns_per_token,
             max_requests=run.max_requests,
+            kind=preset.workload.request_kind,
+            mean_think_ns=preset.workload.mean_think_ns,
         )

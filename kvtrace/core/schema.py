@@ -227,7 +227,7 @@ OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace
            values=("threads", "uring", "memory", "gpu", "sim", "none", "other", "gds", "s3dlio")),
 ), extras=(
     Column("node", "int32", "index", "the serving node, from the trace; absent where there is one", since=2, default=0),
-    Column("retries", "int32", "count", "its requests that were sent again; absent if none were", since=2, default=0),
+    Column("retries", "int32", "count", "its requests sent again; absent where none are counted", since=2, default=0),
 ))
 
 SERVED: Final = Table("served", "What storage did for each request of a replay: requests.parquet of a run.", (

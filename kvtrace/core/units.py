@@ -71,12 +71,10 @@ def parse_rate_per_s(text: str) -> float:
 
 
 def format_bytes(count: float | None) -> str:
-    """Return `count` bytes in binary units, three significant digits; null as a dash."""
-    return _scaled(count, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"), 1024)
+    """Return `count` bytes in decimal units, as rates are and drives are sold, three significant digits.
 
-
-def format_decimal_bytes(count: float | None) -> str:
-    """Return `count` bytes in decimal units, as drives are sold, three significant digits; null as a dash."""
+    Null is a dash.
+    """
     return _scaled(count, ("B", "kB", "MB", "GB", "TB", "PB"), 1000)
 
 

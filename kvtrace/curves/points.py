@@ -95,11 +95,33 @@ class Stack:
         """Which tier is the DRAM and which the NVMe whose capacity is asked for, as far as the preset has them."""
         names = [tier.name.lower() for tier in self.preset.tiers]
         dram = next((t for t, name in enumerate(names) if name in _DRAM_TIERS), None)
-        nvme = len(names) - 1 if names[-1] not in (*_MEMORY, *_DRAM_TIERS) else None
+        stored = [t for t, name in enumerate(names) if name not in (*_MEMORY, *_DRAM_TIERS)]
+        drives = [t for t in stored if not self.is_store(t)]
+        nvme = next(reversed(drives or stored), None)
         roles = {role: t for role, t in zip(ROLES, (dram, nvme), strict=True) if t is not None}
         if not roles:
             raise ConfigError(f"the tiers {', '.join(names)}: none is DRAM ({', '.join(_DRAM_TIERS)}) nor storage")
         return roles
+
+    def is_store(self, t: int) -> bool:
+        """Return whether tier `t` is an object store: it asks for money by the request, or is called s3."""
+        tier = self.preset.tiers[t]
+        return tier.has_price or tier.name.lower() == "s3"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """By role, what its tier is called where people read it."""
+        said = {"dram": "DRAM", "nvme": "NVMe"}
+        return {
+            role: self.preset.tiers[t].name.upper() if self.is_store(t) else said[role]
+            for role, t in self.roles.items()
+        }
+
+    @property
+    def drive(self) -> int | None:
+        """The tier that wears, if one is a drive."""
+        t = self.roles.get("nvme")
+        return None if t is None or self.is_store(t) else t
 
     @property
     def chunk_bytes(self) -> int:
@@ -137,9 +159,7 @@ class Stack:
         simulation = Simulation(preset, self.model, self.load, ranks=self.ranks)
         meter = Meter(simulation)
         simulation.run(meter)
-        found = simulated(
-            simulation, meter, self.span_ns(simulation), Worn(self.roles.get("nvme"), None, self.endurance)
-        )
+        found = simulated(simulation, meter, self.span_ns(simulation), Worn(self.drive, None, self.endurance))
         shared = ("lookups", "saved_tokens", "input_tokens", "span_ns", "tiers", "first_token")
         return Point(
             capacities,
@@ -205,7 +225,7 @@ class Stack:
         return tier_demand(stats, capacity_bytes, rates, self.endurance, is_drive=self._is_drive(t))
 
     def _is_drive(self, t: int) -> bool:
-        return t == self.roles.get("nvme")
+        return t == self.drive
 
     @property
     def _objects(self) -> int:

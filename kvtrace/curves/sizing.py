@@ -22,12 +22,14 @@ from kvtrace.sim.chains import Chains
 
 EXACT_REFERENCES: Final = 20_000_000
 """Of all points together, up to which they are simulated in full: some seconds."""
-_SAMPLED_REFERENCES = 8_000_000
+_SAMPLED_REFERENCES = 5_000_000
+"""Likewise, of all samples: some 2 s on two processors."""
 _FEWEST_SAMPLED = 20_000
 _MOST_THREADS = 8
 _PARTS = 4
 """Of the step between two capacities, in the end."""
-# Of the default axes, as shares of the smallest power of two that holds everything.
+_ROUND_BYTES: Final = (10**9, 10**6, 10**3, 1)
+# Of the default axes, as shares of the smallest power of two GB (of a small load MB or kB) that holds everything.
 _SHARES = {"dram": (256, 32), "nvme": (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)}
 
 
@@ -74,6 +76,8 @@ class Sizing:
     """Without a bound on DRAM and NVMe."""
     points: list[Point]
     """The grid."""
+    labels: dict[str, str]
+    """What is called dram and nvme here: DRAM, and NVMe or the name of an object store."""
 
 
 def answer(stack: Stack, question: Question, done: Callable[[int, int], None] = lambda _done, _of: None) -> Sizing:
@@ -117,7 +121,7 @@ class _Run:
             raise ConfigError(
                 "no request looks anything up: none could find what another has left, whatever the capacity"
             )
-        return Sizing(self._choose(points), best, points)
+        return Sizing(self._choose(points), best, points, self.stack.labels)
 
     def _points(self, grid: Sequence[Capacities], rate: float, ceiling: Future[Any]) -> list[Point]:
         """Return each point of `grid`, simulated in full or of samples of a share `rate` of the objects."""
@@ -160,13 +164,15 @@ class _Run:
         return found
 
     def _axis(self, role: str, most_bytes: int) -> list[int | None]:
-        """Return capacities up to the smallest power of two that holds `most_bytes`, or as near as makes sense."""
+        """Return capacities up to the smallest round one that holds `most_bytes`, or as near as makes sense."""
         stack = self.stack
         if stack.preset.tiers[stack.roles[role]].capacity_bytes == 0:
             # A tier that the preset is there to do without.
             return [0]
-        top = 1 << max(1, most_bytes - 1).bit_length()
         of = _SHARES[role if len(stack.roles) > 1 else "nvme"]
+        # The least capacity of an axis is a whole number of its unit, and so are the others.
+        unit = next((unit for unit in _ROUND_BYTES if unit * _SHARES["nvme"][0] <= most_bytes), 1)
+        top = unit << max(1, -(-most_bytes // unit) - 1).bit_length()
         return [max(1, top // share) for share in of]
 
     def _rate(self, points: int) -> float:

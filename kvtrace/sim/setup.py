@@ -118,7 +118,10 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     world.idle, world.idle_contexts = np.arange(count - 1, -1, -1), np.arange(count - 1, -1, -1)
     world.control["idle"] = world.control["idle_contexts"] = count
     world.heap, world.decoding = np.zeros(count + 1, EVENT), np.zeros(count, WAIT)
-    world.users, starts = synthetic.make_users(load.users if requests is None else 0, load.seed)
+    asked = preset.workload
+    world.users, starts = synthetic.make_users(
+        load.users if requests is None else 0, load.seed, kind=asked.request_kind, mean_think_ns=asked.mean_think_ns
+    )
     _schedule(world, starts, load.until_ns)
     world.retrieved = np.zeros(count * world.knobs.top_chunks, np.int64)
     world.rows.room_for(rows)

@@ -12,6 +12,7 @@ import numpy as np
 
 from kvtrace.core.compiled import njit
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.schema import RequestKind
 from kvtrace.core.units import format_duration
 from kvtrace.requests.requests import NONE, Requests
 from kvtrace.users.arrivals import ArrivalProcess, Process
@@ -35,10 +36,12 @@ def make(
     *,
     live_conversations: int = LIVE_CONVERSATIONS,
     max_requests: int | None = None,
+    user_kind: RequestKind | None = None,
 ) -> Requests:
     """Return the requests that arrive before `until_ns`, each the next turn of one of `live_conversations`.
 
-    The conversation is any with the same chance; one that ends makes way for one of a new user.
+    The conversation is any with the same chance; one that ends makes way for one of a new user. All users are of
+    `user_kind`, or mixed.
 
     Raises:
         ConfigError: a count that cannot be, or nothing arrives.
@@ -52,7 +55,7 @@ def make(
             f"no request arrives within {format_duration(until_ns)} at {arrivals.rate_per_s:g} a second with seed "
             f"{seed}: raise the duration or the rate"
         )
-    turns = _turns(len(times), live_conversations, max_context_tokens, seed)
+    turns = _turns(len(times), live_conversations, max_context_tokens, seed, user_kind)
     over = int(np.count_nonzero(turns["input"] + turns["output"] > max_context_tokens))
     is_even = arrivals.process is Process.CONSTANT
     origin = {
@@ -79,14 +82,14 @@ def make(
     )
 
 
-def _turns(count: int, live: int, max_context_tokens: int, seed: int) -> Any:
+def _turns(count: int, live: int, max_context_tokens: int, seed: int, kind: RequestKind | None) -> Any:
     """Return `count` turns; conversations are numbered as they begin."""
     turns, places = np.empty(count, _TURN), np.zeros(live, _PLACE)
     places["user"] = NONE
     progress = np.zeros(2, dtype=np.int64)
-    users, _ = make_users(min(count, live) + count // 4 + 1, seed)
+    users, _ = make_users(min(count, live) + count // 4 + 1, seed, kind=kind)
     while not _take_turns(turns, places, progress, users, seed, max_context_tokens):
-        more, _ = make_users(2 * len(users), seed)
+        more, _ = make_users(2 * len(users), seed, kind=kind)
         more[: len(users)] = users
         users = more
     return turns

@@ -13,7 +13,7 @@ import numpy as np
 
 from kvtrace.core.compiled import njit
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.schema import REQUESTS, Qos, enum_code
+from kvtrace.core.schema import REQUESTS, Qos, RequestKind, enum_code
 from kvtrace.core.units import format_duration
 from kvtrace.requests.requests import Requests
 from kvtrace.users.synthetic import make_users, next_turn, think_ns
@@ -34,6 +34,8 @@ def make(
     *,
     decode_ns_per_token: int,
     max_requests: int | None = None,
+    kind: RequestKind | None = None,
+    mean_think_ns: int | None = None,
 ) -> Requests:
     """Return the requests of `count` users that as many servers begin before `until_ns`, each when it is begun.
 
@@ -41,7 +43,7 @@ def make(
         ConfigError: they ask too often for a table, or not at all.
 
     """
-    users, starts = make_users(count, seed)
+    users, starts = make_users(count, seed, kind=kind, mean_think_ns=mean_think_ns)
     ranks = np.array([_CLASSES.index(name) for name in _in_order_of_code()])
     asked = np.empty(_ROOM, _ASKED)
     while (rows := _ask(asked, users.copy(), starts, seed, until_ns, max_context_tokens)) > len(asked):

@@ -137,12 +137,21 @@ def _make(users: Any, starts: Any, templates: Any, qos: Any, seed: int) -> None:
         starts[user] = next_draw(me, seed, user, 0, me.think_ns)
 
 
-def make_users(count: int, seed: int) -> tuple[Any, Any]:
-    """Return `count` users, USER records, and when each first asks, int64 ns; all from `seed`."""
+def make_users(
+    count: int, seed: int, *, kind: RequestKind | None = None, mean_think_ns: int | None = None
+) -> tuple[Any, Any]:
+    """Return `count` users, USER records, and when each first asks, int64 ns; all from `seed`.
+
+    Without `kind` each is of any with the same chance; `mean_think_ns` replaces the think times of the kinds.
+    """
     users, starts = np.zeros(count, USER), np.zeros(count, dtype=np.int64)
+    chosen = TEMPLATES if kind is None else {kind: TEMPLATES[kind]}
     templates = np.array(
-        [[*values, enum_code(REQUESTS, "kind", kind)] for kind, values in TEMPLATES.items()], dtype=np.int64
+        [[*values, enum_code(REQUESTS, "kind", name)] for name, values in chosen.items()], dtype=np.int64
     )
+    if mean_think_ns is not None:
+        # Every kind's shortest and longest are a third and five thirds of their mean.
+        templates[:, 4:6] = mean_think_ns // 3, 5 * mean_think_ns // 3
     qos = np.array([[enum_code(REQUESTS, "qos", name), upto] for name, upto in QOS_SHARES], dtype=np.int64)
     _make(users, starts, templates, qos, seed)
     return users, starts

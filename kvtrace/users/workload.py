@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 
 from kvtrace.core.config import check_ranges
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.schema import RequestKind
+from kvtrace.core.units import parse_duration_ns
 
 MAX_ITEMS = 10**7
 MAX_ITEM_TOKENS = 10**7
 MAX_TOP_CHUNKS = 1000
+MAX_THINK_NS = 24 * 3600 * 10**9
 # As in the MLPerf Storage KV-cache benchmark: lengths of documents, shorter ones for large models, and a chunk's bytes.
 DOCUMENT_TOKENS, DOCUMENT_TOKENS_LARGE = (4000, 12_000), (1024, 4096)
 LARGE_LAYERS = 64
@@ -37,6 +40,17 @@ class ServingMode(StrEnum):
     """Every request continues one of its user's entries, which are there from the start; nothing is stored."""
 
 
+class UserKind(StrEnum):
+    """What all synthetic users are."""
+
+    CHATBOT = "chatbot"
+    """Turns of up to 512 to 4,096 new tokens."""
+    CODING = "coding"
+    """Up to 4,096 to 25,000."""
+    DOCUMENT = "document"
+    """Up to 4,096 to 16,384, and long answers."""
+
+
 class Popularity(StrEnum):
     """How requests are spread over items ranked from 1."""
 
@@ -50,6 +64,12 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     mode: ServingMode = ServingMode.BOTH
     """Which half of a disaggregated node the storage serves."""
+    user_kind: UserKind | None = None
+    """What all synthetic users are; without it each is any of the three with the same chance."""
+    think_time: str | None = None
+    """How long synthetic users think before their next turn, on average over users, such as `30s`: each user's own is
+    from a third of it to five thirds. Without it 0.3 s (chatbot), 0.6 s (coding) and 0.9 s (document): the load of a
+    benchmark, not of people."""
     overlap: bool = False
     """Users ask on without waiting for answers; their requests wait by class of service for one of as many servers."""
     prompt_share: float = 0.0
@@ -74,6 +94,16 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """With mode=decode-only: entries a user has."""
     decode_entry_tokens: int = 2048
     """With mode=decode-only: tokens of each."""
+
+    @property
+    def request_kind(self) -> RequestKind | None:
+        """The kind of all users; None if they are mixed."""
+        return None if self.user_kind is None else RequestKind(self.user_kind)
+
+    @property
+    def mean_think_ns(self) -> int | None:
+        """The mean think time; None for that of each kind."""
+        return None if self.think_time is None else parse_duration_ns(self.think_time)
 
     @property
     def shares(self) -> bool:
@@ -112,6 +142,11 @@ def check(
 ) -> None:
     """Call `require` with all that must hold of `workload`; `chunk_tokens` is 0 for entry=turn."""
     check_ranges(workload, "workload.", WORKLOAD_RANGES, require)
+    think_ns = workload.mean_think_ns
+    require(
+        think_ns is None or 0 < think_ns <= MAX_THINK_NS,
+        f"workload.think_time(={workload.think_time}) must be > 0, and at most 24h",
+    )
     require(len(workload.prompt_tokens) > 0, "workload.prompt_tokens(=[]) must be some lengths")
     low, high = workload.rag_document_tokens or DOCUMENT_TOKENS
     require(low <= high, f"workload.rag_document_tokens(={[low, high]}) must be shortest and longest")

@@ -26,7 +26,8 @@ from schedules import Schedule
 from kvdistill.cli import main as kvdistill
 from kvreplay.cli import main as kvreplay
 from kvreplay.plan.pacing import choose
-from kvreplay.plan.plan import ROW_COLUMNS, compile_window, populate_plan
+from kvreplay.plan.plan import ROW_COLUMNS, populate_plan
+from kvreplay.plan.window import compile_window
 from kvtrace import __version__
 from kvtrace.cli import main as kvtrace
 from kvtrace.core.limit import parse_limit

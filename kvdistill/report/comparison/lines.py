@@ -43,7 +43,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What all sides are: trace, run or probe; `run and trace` where runs stand beside what was simulated."""
     trials: list[int]
     settings: dict[str, list[Any]]
-    """Those that differ, one value a side."""
+    """Those that differ, one value a side, what changes a run most first; null where a side does not have it."""
     warnings: list[str]
     lines: list[ComparedLine]
     definition: str = DEFINITION

@@ -68,7 +68,7 @@ def _is_short(address: int, row: int, tier: int) -> bool:
 def preparing_due(address: int, now: int) -> int:
     """Return when data of a row that is not ready may be made next; NONE if that depends on what is in flight."""
     job = job_at(address)
-    while count_of(job.to_prepare) and int8s(job.unmet)[heap_least(job.to_prepare)] == 0:
+    while count_of(job.to_prepare) and int8s(job.unmet)[heap_least(job.to_prepare)] <= 0:
         heap_pop(job.to_prepare)
     # One buffer is left for a write that has started.
     used = job.slots - count_of(job.free_slots)

@@ -5,14 +5,16 @@ All functions take the address of a `tables.JOB`.
 
 from __future__ import annotations
 
+import numpy as np
+
 from kvreplay.data import calls
 from kvreplay.engine import order, turn
 from kvreplay.engine import ring as r
 from kvreplay.engine.filling.fills import free_data, use_fill
 from kvreplay.engine.ready import bounds, has_piece
-from kvreplay.engine.tables import NONE, fills_at, flights_at, job_at, lanes_at, stack_take, tokens_at
+from kvreplay.engine.tables import NONE, fills_at, flights_at, job_at, lanes_at, rings_at, stack_take, tokens_at
 from kvreplay.plan.plan import DELETE, WRITE
-from kvtrace.core.compiled import inner, int8s, int32s, int64s
+from kvtrace.core.compiled import inner, int8s, int32s, int64s, uint32s
 
 WOKEN, MOVED_IN_LANE, FILE_TOLD, FILE_SYNCED, FILE_OVER = r.WOKEN, 7, 8, 9, 10
 """What a completion tells, beside the submitter's own kinds: a thread woke us, a piece of a lane has come; of an
@@ -20,6 +22,7 @@ object's own file, that less was moved than should be, whether it was synchroniz
 KIND_BITS = 4
 _LONGEST_CHAIN = 4
 _DATASYNC = 1
+_COUNTED = (1 << 32) - 1
 _STREAM_SHIFT = 32
 """Where in the word with a request's buffer its write stream lies, of Linux 6.16 and later."""
 _OPEN = r.OPENAT | (r.LINK | r.SKIP_SUCCESS) << 8
@@ -28,10 +31,12 @@ _GO_ON = (r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS) << 8
 
 
 @inner
-def put(address: int, opcode: int, file: int, offset: int, target: int, length: int, data: int, buffer: int) -> None:
-    """Put a request; fields as in struct io_uring_sqe."""
-    lanes = lanes_at(job_at(address).lanes)
-    requests, at = int64s(lanes.requests), (lanes.tail & lanes.sq_mask) * 8
+def put(
+    address: int, number: int, opcode: int, file: int, offset: int, target: int, length: int, data: int, buffer: int
+) -> None:
+    """Put a request on the ring `number`; fields as in struct io_uring_sqe."""
+    ring = rings_at(lanes_at(job_at(address).lanes).rings)[number]
+    requests, at = int64s(ring.requests), (ring.tail & ring.sq_mask) * 8
     requests[at] = opcode | file
     requests[at + 1] = offset
     requests[at + 2] = target
@@ -40,7 +45,7 @@ def put(address: int, opcode: int, file: int, offset: int, target: int, length: 
     requests[at + 5] = buffer
     requests[at + 6] = 0
     requests[at + 7] = 0
-    lanes.tail += 1
+    ring.tail += 1
 
 
 @inner
@@ -86,7 +91,7 @@ def _put_next(address: int, number: int) -> bool:
         _put_file(address, place, opcode, target, buffer)
     else:
         buffer |= _write_stream(address, flight.row) << _STREAM_SHIFT if flight.needs_data else 0
-        put(address, opcode, flight.file, flight.base + start, target, end - start, data, buffer)
+        put(address, flight.ring, opcode, flight.file, flight.base + start, target, end - start, data, buffer)
     return True
 
 
@@ -109,29 +114,30 @@ def _put_file(address: int, place: int, opcode: int, target: int, buffer: int) -
     job = job_at(address)
     lanes, token = lanes_at(job.lanes), tokens_at(lanes_at(job.lanes).tokens)[place]
     flight = flights_at(job.flights)[token.flight]
-    of_tier = lanes.files + int8s(job.tier)[flight.row] * turn.FILES_BYTES
-    files, name = calls.files_at(of_tier), lanes.paths + (lanes.tail & lanes.sq_mask) * r.PATH_BYTES
+    of_tier, on = lanes.files + int8s(job.tier)[flight.row] * turn.FILES_BYTES, flight.ring
+    files, ring = calls.files_at(of_tier), rings_at(lanes.rings)[on]
+    name = ring.paths + (ring.tail & ring.sq_mask) * r.PATH_BYTES
     directory = calls.write_name(of_tier, int32s(job.object_id)[flight.row], name) << 32
     told, over = place << KIND_BITS | FILE_TOLD, place << KIND_BITS | FILE_OVER
     if flight.op == DELETE:
-        put(address, r.UNLINKAT, directory, 0, name, 0, over, 0)
+        put(address, on, r.UNLINKAT, directory, 0, name, 0, over, 0)
         return
     flight.file = stack_take(lanes.free_files)
     file, index, how = flight.file << 32, flight.file + 1 << 32, files.read_flags
     if flight.op == WRITE:
         how = files.write_flags
-    put(address, _OPEN, directory, 0, name, how << 32 | calls.MODE, over, index)
-    put(address, opcode | _GO_ON, file, token.start, target, token.length, told, buffer)
+    put(address, on, _OPEN, directory, 0, name, how << 32 | calls.MODE, over, index)
+    put(address, on, opcode | _GO_ON, file, token.start, target, token.length, told, buffer)
     if flight.op == WRITE and files.is_synced:
         # Of one that fails the kernel posts no completion if it is to skip that of success.
         how = r.FSYNC | (r.FIXED_FILE | r.HARDLINK) << 8
-        put(address, how, file, 0, 0, _DATASYNC << 32, place << KIND_BITS | FILE_SYNCED, 0)
-    put(address, r.CLOSE, 0, 0, 0, 0, over, index)
+        put(address, on, how, file, 0, 0, _DATASYNC << 32, place << KIND_BITS | FILE_SYNCED, 0)
+    put(address, on, r.CLOSE, 0, 0, 0, 0, over, index)
 
 
 @inner
 def put_pieces(address: int) -> int:
-    """Put pieces of the lanes, the oldest lane first, as far as the depth and the ring reach.
+    """Put pieces of the lanes, the oldest lane first, as far as the depth and their rings reach.
 
     Returns of how many no completion will come.
     """
@@ -140,14 +146,16 @@ def put_pieces(address: int) -> int:
     sequence = int64s(lanes.sequence)
     for i in range(lanes.count):
         while (
-            _has_room(address) and has_piece(address, sequence[i]) and not flights_at(job.flights)[sequence[i]].is_bulk
+            _has_room(address, sequence[i])
+            and has_piece(address, sequence[i])
+            and not flights_at(job.flights)[sequence[i]].is_bulk
         ):
             job.available -= 1
             if not _put_next(address, sequence[i]):
                 silent += 1
     # What is left of the places is for bulk operations.
     number = _next_bulk(address)
-    while number != NONE and _has_room(address):
+    while number != NONE and _has_room(address, number):
         if not _put_next(address, number):
             silent += 1
         number = _next_bulk(address)
@@ -155,11 +163,16 @@ def put_pieces(address: int) -> int:
 
 
 @inner
-def _has_room(address: int) -> bool:
-    """Return whether the depth and the ring have room for a piece."""
+def _has_room(address: int, number: int) -> bool:
+    """Return whether the depth and its ring have room for a piece of an operation."""
     job = job_at(address)
     lanes = lanes_at(job.lanes)
-    return lanes.out < job.depth and lanes.tail - lanes.submitted + _LONGEST_CHAIN <= lanes.sq_mask + 1
+    if lanes.out >= job.depth:
+        return False
+    ring = rings_at(lanes.rings)[flights_at(job.flights)[number].ring]
+    # The kernel counts what it has taken to 2 ** 32.
+    waiting = ring.tail - np.int64(uint32s(ring.sq_head)[0]) & _COUNTED
+    return waiting + _LONGEST_CHAIN <= ring.sq_mask + 1
 
 
 @inner

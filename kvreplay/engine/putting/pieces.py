@@ -10,6 +10,7 @@ from time import monotonic_ns
 from kvreplay.engine import ring as r
 from kvreplay.engine.job import ERROR, Flight, IoEngine, Job
 from kvreplay.engine.putting import lanes
+from kvreplay.engine.rings.rings import Rings
 from kvreplay.engine.schedule import Submission
 from kvreplay.engine.submitter import Submitter
 from kvreplay.plan.plan import DELETE, WRITE
@@ -28,20 +29,23 @@ _DATASYNC = 1
 class RingPuts(Submitter):
     """A submitter that puts operations on objects' files and on extents on its ring."""
 
-    _ring: r.Ring
-
-    def __init__(self, engine: IoEngine, job: Job, ring: r.Ring, registered: tuple[int, int]) -> None:
-        """Prepare to do `job` on `ring` with the buffers of `engine`."""
-        super().__init__(engine, job, ring, registered)
+    def __init__(self, engine: IoEngine, job: Job, rings: Rings, registered: tuple[int, int]) -> None:
+        """Prepare to do `job` on `rings` with the buffers of `engine`."""
+        super().__init__(engine, job, rings, registered)
         self._files_of = [on_ring(t) for t in job.tiers]
         self._fixed_reads, self._fixed_slots = registered
         # What a request belongs to, by the high bits of its user data.
         self._tokens: list[Submission] = [None] * (2 * engine.depth)  # type: ignore[list-item]
         self._free_tokens = list(range(2 * engine.depth))
 
+    def _ring(self, flight: Flight) -> r.Ring:
+        """Return the ring by which an operation's requests go."""
+        return self._rings.of(self._tier_of[flight.row], self._object[flight.row])
+
     def _put_file(self, submission: Submission) -> None:
         flight = submission.flight
-        if self._ring.room < _LONGEST_CHAIN:
+        ring = self._ring(flight)
+        if ring.room < _LONGEST_CHAIN:
             self._flush()
         if flight.is_failed:
             self._skip(submission)
@@ -59,22 +63,22 @@ class RingPuts(Submitter):
         assert files is not None, "only tiers of files come here"
         path, data = files.ring_path(self._object[flight.row]), token << KIND_BITS
         if flight.op == DELETE:
-            self._ring.put_path(r.UNLINKAT, 0, path, 0, 0, data | UNLINKED)
+            ring.put_path(r.UNLINKAT, 0, path, 0, 0, data | UNLINKED)
             return
         flight.handle = place = self._pump.take_file()
         flags = files.ring_flags(flight.op)
         if flight.pieces == 1:
-            self._ring.put_path(r.OPENAT, r.LINK | r.SKIP_SUCCESS, path, _MODE, flags, data | OPENED, file=place + 1)
-            self._put_advice(place, files.opened_advice, data)
+            ring.put_path(r.OPENAT, r.LINK | r.SKIP_SUCCESS, path, _MODE, flags, data | OPENED, file=place + 1)
+            self._put_advice(ring, place, files.opened_advice, data)
             if flight.has_io:
                 self._put_move(submission, token, r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS)
             self._put_close(flight, data)
             return
-        self._ring.put_path(r.OPENAT, r.LINK, path, _MODE, flags, data | OPENED, file=place + 1)
-        self._put_advice(place, files.opened_advice, data)
+        ring.put_path(r.OPENAT, r.LINK, path, _MODE, flags, data | OPENED, file=place + 1)
+        self._put_advice(ring, place, files.opened_advice, data)
         if flight.op == WRITE:
             # Writes beyond a file's end go one by one; within what is allocated they run together.
-            self._ring.put(
+            ring.put(
                 r.FALLOCATE,
                 r.FIXED_FILE | r.HARDLINK,
                 place,
@@ -86,11 +90,11 @@ class RingPuts(Submitter):
             )
         self._put_move(submission, token, r.FIXED_FILE)
 
-    def _put_advice(self, place: int, advice: int | None, data: int) -> None:
+    def _put_advice(self, ring: r.Ring, place: int, advice: int | None, data: int) -> None:
         """Put advice on the pages of the file at `place`; what follows goes in any case."""
         if advice is not None:
             how = r.FIXED_FILE | r.HARDLINK | r.SKIP_SUCCESS
-            self._ring.put(r.FADVISE, how, place, 0, 0, 0, advice, data | ADVISED)
+            ring.put(r.FADVISE, how, place, 0, 0, 0, advice, data | ADVISED)
 
     def _put_move(self, submission: Submission, token: int, flags: int) -> None:
         slot = submission.slot
@@ -102,7 +106,7 @@ class RingPuts(Submitter):
             opcode = r.WRITE_FIXED if slot < self._fixed_slots else r.WRITE
             address, buffer = self._write_at[slot] + submission.at, self._fixed_reads + slot
         flight = submission.flight
-        self._ring.put(
+        self._ring(flight).put(
             opcode,
             flags,
             flight.handle if flight.fd < 0 else flight.fd,
@@ -135,7 +139,7 @@ class RingPuts(Submitter):
         if not flight.has_io:
             self._pass(submission)
             return
-        if not self._ring.room:
+        if not self._ring(flight).room:
             self._flush()
         self._out += 1
         token = self._free_tokens.pop()
@@ -168,13 +172,13 @@ class RingPuts(Submitter):
         self._pump.places[self._tier_of[flight.row]][self._object[flight.row]] = NOWHERE
 
     def _put_close(self, flight: Flight, data: int) -> None:
-        files = self._files_of[self._tier_of[flight.row]]
+        files, ring = self._files_of[self._tier_of[flight.row]], self._ring(flight)
         if flight.op == WRITE and files is not None and files.is_synced:
             # Of one that fails the kernel posts no completion if it is to skip that of success.
-            self._ring.put(r.FSYNC, r.FIXED_FILE | r.HARDLINK, flight.handle, 0, 0, 0, _DATASYNC, data | SYNCED)
+            ring.put(r.FSYNC, r.FIXED_FILE | r.HARDLINK, flight.handle, 0, 0, 0, _DATASYNC, data | SYNCED)
         if files is not None:
-            self._put_advice(flight.handle, files.closing_advice, data)
-        self._ring.put(r.CLOSE, 0, 0, 0, 0, 0, 0, data | CLOSED, file=flight.handle + 1)
+            self._put_advice(ring, flight.handle, files.closing_advice, data)
+        ring.put(r.CLOSE, 0, 0, 0, 0, 0, 0, data | CLOSED, file=flight.handle + 1)
 
     def _close(self, submission: Submission, now_ns: int) -> None:
         """Close a longer operation's file, or finish with one that has none."""
@@ -182,14 +186,15 @@ class RingPuts(Submitter):
         if flight.handle is None and not self._is_flushed(flight):
             self._finish(flight, now_ns)
             return
-        if self._ring.room < _LONGEST_CHAIN:
+        ring = self._ring(flight)
+        if ring.room < _LONGEST_CHAIN:
             self._flush()
         self._out += 1
         token = self._free_tokens.pop()
         closing = Submission(flight, submission.piece, submission.slot, False, 0, 0)
         self._tokens[token] = closing
         if flight.fd >= 0:
-            self._ring.put(r.FSYNC, 0, flight.fd, 0, 0, 0, _DATASYNC, token << KIND_BITS | CLOSED)
+            ring.put(r.FSYNC, 0, flight.fd, 0, 0, 0, _DATASYNC, token << KIND_BITS | CLOSED)
             return
         self._put_close(flight, token << KIND_BITS)
 

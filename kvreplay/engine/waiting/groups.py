@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kvreplay.engine.filling.ahead import prepare_all, prepare_if_worth
-from kvreplay.engine.tables import CHAIN_KINDS, CLOSED, NEXT, NONE, OPEN, chains_at, groups_at, heap_push, job_at
+from kvreplay.engine.tables import CHAIN_KINDS, CLOSED, ENDED, NEXT, NONE, OPEN, chains_at, groups_at, heap_push, job_at
 from kvreplay.plan.chains import NO_CHAIN
 from kvtrace.core.compiled import inner, int8s, int32s, int64s
 
@@ -29,6 +29,8 @@ def enter(address: int, row: int) -> bool:
                 number = _follower(address, np.int64(of_rows[row - link]))
             elif link == 0:
                 number = _new_group(address)
+                if chain.since:
+                    groups_at(job.groups)[number].opened_ns = int64s(chain.since)[row]
             else:
                 number = np.int64(of_rows[row + link])
             group = groups_at(job.groups)[number]
@@ -52,6 +54,8 @@ def enter(address: int, row: int) -> bool:
 def _new_group(address: int) -> int:
     """Return an open group that waits for none."""
     job, number = job_at(address), np.int64(0)
+    if job.free_group == NONE and job.returned_group != NONE:
+        job.free_group, job.returned_group = job.returned_group, NONE
     if job.free_group == NONE:
         number = job.groups_used
         job.groups_used += 1
@@ -101,6 +105,7 @@ def leave(address: int, row: int, now: int) -> None:
         if group.follower != NONE:
             _open(address, kind, np.int64(group.follower), now)
             _free_group(address, of)
+    int8s(job.unmet)[row] = ENDED
 
 
 @inner

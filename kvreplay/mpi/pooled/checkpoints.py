@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kvreplay.mpi.pooled.operations import NAMES, is_measured, late_of, rows_of
+from kvreplay.mpi.pooled.operations import EXACT_OPERATIONS, NAMES, is_measured, late_of, rows_of
 from kvreplay.mpi.pooled.part import PartRun
-from kvreplay.mpi.pooled.times import Times
 from kvreplay.result.checkpoints import checkpoint, figures_of, is_beside, spans_of
+from kvreplay.result.counted.times import Times
 from kvtrace.core.run.checkpoints import Beside, Checkpoint, CheckpointFigures
 from kvtrace.core.schema import OPS, Outcome, Phase, enum_code
 
@@ -73,7 +73,7 @@ def _least(values: Sequence[int | None]) -> int | None:
 def _beside(parts: Sequence[PartRun], tiers: Sequence[str], spans: Any, *, is_exact: bool) -> list[Beside]:
     """Return how long others' operations took while a checkpoint of any rank was under way, and otherwise."""
     found: dict[tuple[int, int], tuple[Times, Times]] = {}
-    is_open = False
+    is_open, limit = False, EXACT_OPERATIONS if is_exact else 0
     for part in parts:
         late_ns = late_of(part, parts)
         for rows in rows_of(part, _COLUMNS):
@@ -88,7 +88,7 @@ def _beside(parts: Sequence[PartRun], tiers: Sequence[str], spans: Any, *, is_ex
                 start = rows["scheduled_ns" if is_open else "submitted_ns"][here] + late_ns
                 end = rows["completed_ns"][here] + late_ns
                 is_during = is_beside(spans, start, end)
-                during, without = found.setdefault((tier, op), (Times(is_exact=is_exact), Times(is_exact=is_exact)))
+                during, without = found.setdefault((tier, op), (Times(limit=limit), Times(limit=limit)))
                 during.add((end - start)[is_during])
                 without.add((end - start)[~is_during])
     return [

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from kvreplay.mpi.pooled.files import Ordered
 from kvreplay.mpi.pooled.part import PartRun
-from kvreplay.mpi.pooled.times import ERROR
 from kvreplay.mpi.ranks import ORPHANED
+from kvreplay.result.counted.times import ERROR
+from kvreplay.result.manifest import PERCENTILES
 from kvtrace.core.run.figures import Figures, Summary
 from kvtrace.core.run.ranks import CombinedNote, DealNote, RankNote, StartNote
 from kvtrace.core.run.verdict import RunVerdict
@@ -43,6 +44,7 @@ def of_rank(part: PartRun) -> RankNote:
         rank=part.rank,
         folder=part.folder.name,
         host=part.host,
+        nodes=None if told is None or told.deal is None or told.deal.nodes is None else told.deal.nodes[part.rank],
         cpus=None if told is None else told.cpus,
         status=part.status,
         reason=reason if part.status != "complete" else None,
@@ -137,7 +139,7 @@ def of(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[
         for note in [] if part.run is None else part.run.notes:
             said.setdefault(note, []).append(part.rank)
     for note, ranks in said.items():
-        if note.startswith("skipped"):
+        if note.startswith(("skipped", PERCENTILES)):
             # Said once, of all ranks.
             continue
         who = "" if len(ranks) == len(parts) else f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}: "

@@ -9,13 +9,15 @@ from typing import Any, Self
 import numpy as np
 
 from kvreplay.mpi.pooled.part import PartRun
-from kvreplay.mpi.pooled.times import Times
+from kvreplay.result.counted.times import Times
 from kvtrace.core.run.run_file import OPS_FILE, RunFile
 from kvtrace.core.schema import OPS, Op
 from kvtrace.core.tables import open_table
 
 _COLUMNS = ("row", "op", "tier", "scheduled_ns", "submitted_ns", "completed_ns", "bytes", "outcome")
 _MIB = 1 << 20
+EXACT_OPERATIONS = 10_000_000
+"""Up to so many are pooled one by one; 32 bytes each."""
 _OK = 0
 NAMES = tuple(op.value for op in Op)
 
@@ -39,7 +41,7 @@ class Pooled:
     @classmethod
     def empty(cls, *, is_exact: bool) -> Self:
         """Return none."""
-        latency, response, lateness, per_mib = (Times(is_exact=is_exact) for _ in range(4))
+        latency, response, lateness, per_mib = (Times(limit=EXACT_OPERATIONS if is_exact else 0) for _ in range(4))
         return cls(latency, response, lateness, per_mib)
 
 

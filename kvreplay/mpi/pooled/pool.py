@@ -16,11 +16,12 @@ from kvreplay.mpi.pooled import notes
 from kvreplay.mpi.pooled.checkpoints import pooled_checkpoints
 from kvreplay.mpi.pooled.figures import pooled_figures, pooled_pace
 from kvreplay.mpi.pooled.files import RANK_FILE, Ordered, find_told, read_ordered
-from kvreplay.mpi.pooled.operations import late_of, read_operations
+from kvreplay.mpi.pooled.operations import EXACT_OPERATIONS, late_of, read_operations
 from kvreplay.mpi.pooled.part import PartRun
 from kvreplay.mpi.pooled.requests import pooled_requests
 from kvreplay.mpi.pooled.verdict import pooled_verdict, straggler
 from kvreplay.result.journal import is_unrecovered
+from kvreplay.result.manifest import histogram_notes
 from kvreplay.result.mlperf import mlperf_figures
 from kvreplay.run.finished import Interrupted
 from kvreplay.run.recover import recover
@@ -35,8 +36,6 @@ from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import total
 from kvtrace.core.tables import open_table
 
-EXACT_OPERATIONS = 10_000_000
-"""Up to so many are pooled one by one; 32 bytes each."""
 _LOOK_S = 0.1
 
 
@@ -131,7 +130,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
         data=first.data,
         verification=_verification(runs),
         device_io=device_io,
-        notes=notes.of(order, parts, deal),
+        notes=[*notes.of(order, parts, deal), *histogram_notes(figures, requests)],
         requests=requests,
         mlperf=None if requests is None else _mlperf(order, trace, window, first, summary, requests),
         checkpoints=pooled_checkpoints(

@@ -15,7 +15,7 @@ import numpy as np
 from kvreplay.config.criteria import Criteria
 from kvreplay.mpi.pooled.operations import is_measured, late_of, numbers, rows_of
 from kvreplay.mpi.pooled.part import PartRun
-from kvreplay.result.mlperf import figures_of_requests
+from kvreplay.result.counted.request_times import RequestTimes
 from kvtrace.core.run.figures import RequestFigures
 from kvtrace.core.run.run_file import SERVED_FILE
 from kvtrace.core.schema import OPS, SERVED, Outcome, Phase, enum_code
@@ -47,14 +47,10 @@ def pooled_requests(parts: Sequence[PartRun], criteria: Criteria) -> RequestFigu
             found.add(number, rows, is_measured(part, rows), late_ns)
     found.put_together()
     counts = ~found.is_left_out
-    return figures_of_requests(
-        found.storage_ns[counts],
-        found.response.ns[counts] if is_open else None,
-        found.first_token_ns[counts],
-        found.qos[counts],
-        criteria.targets,
-        told[0].first_token_reason,
-    )
+    times = RequestTimes(criteria.targets, limit=len(counts))
+    response = found.response.ns[counts] if is_open else None
+    times.add(found.storage_ns[counts], response, found.first_token_ns[counts], found.qos[counts])
+    return times.figures(told[0].first_token_reason, is_open_loop=is_open)
 
 
 def _table(part: PartRun) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def pooled_verdict(
             does_io=any(f.latency.count for f in of_tier),
         )
     return RunVerdict(
-        sentence=_sentence(rate, pace, cause, reason, evidence.queue_depth, len(runs), late),
+        sentence=_sentence(rate, pace, cause, reason, evidence, len(runs), late),
         has_reached=None if pace is None else pace.kept_pace,
         tier=tier,
         cause=cause,
@@ -113,6 +113,7 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
     ended_late = [e.is_end_late for e in each if e.is_end_late is not None]
     return Evidence(
         queue_depth=sum(e.queue_depth for e in each),
+        storage=each[0].storage if each else "drive",
         in_flight_mean=total([e.in_flight_mean for e in each]),
         held_share=mean([e.held_share for e in each]),
         starved_share=mean([e.starved_share for e in each]),
@@ -133,7 +134,7 @@ def _sentence(
     pace: Pace | None,
     cause: LimitCause | None,
     reason: str | None,
-    depth: int,
+    evidence: Evidence,
     count: int,
     late: Straggler | None,
 ) -> str:
@@ -141,10 +142,15 @@ def _sentence(
     if rate is None:
         return f"{who}: nothing completed"
     model = " (SIMULATED)" if rate.is_simulated else ""
-    held = "" if reason is None else f": {limit_of(cause, rate, f'{depth} (all ranks)')} ({reason})"
+    held = (
+        ""
+        if reason is None
+        else f": {limit_of(cause, rate, f'{evidence.queue_depth} (all ranks)', evidence.storage)} ({reason})"
+    )
     behind = "" if late is None else f"; rank {late.rank} ended {format_duration(late.behind_ns)} later: {late.reason}"
     if pace is None:
-        return f"{who}: {rate.tier}{model} reached {reached_of(rate)} at queue depth {depth} in all{held}{behind}"
+        at = f"at queue depth {evidence.queue_depth} in all"
+        return f"{who}: {rate.tier}{model} reached {reached_of(rate)} {at}{held}{behind}"
     said = f"{percent(pace.late_fraction)} of operations were late by more than 1 ms"
     asked = _asked(rate)
     if pace.kept_pace:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from kvtrace.core.document.document import (
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
 from kvtrace.model.serving import INSTANT, in_words
 from kvtrace.sim.setup import has_times
+from kvtrace.trace.costs import MONTH_S
 
 if TYPE_CHECKING:
     from kvtrace.curves.demand import SecondRate, TierDemand
@@ -32,24 +34,23 @@ if TYPE_CHECKING:
     from kvtrace.curves.sizing import Sizing, Target
 
 _FEWEST_TICKS = 10
-_NAMES: Final = {"dram": "DRAM", "nvme": "NVMe"}
 
 
 def first_line(found: Sizing, target: Target) -> str:
     """Return the answer in one sentence."""
     best = found.chosen
     if best is not None:
-        line = f"{_capacities(best)}: {_reached(best, target)}"
+        line = f"{_capacities(best, found.labels)}: {_reached(best, target)}"
         return line if best.price is None else f"{line}; price {show(best.price, Unit.NUMBER)}"
-    unlimited = f"unlimited {' and '.join(_NAMES[role] for role in found.ceiling.capacities)}"
+    unlimited = f"unlimited {' and '.join(found.labels[role] for role in found.ceiling.capacities)}"
     if not target.is_met(found.ceiling):
         if target.hit_ratio is not None and found.ceiling.hit_ratio < target.hit_ratio:
             return f"no capacity does: at most {_reached(found.ceiling, target)}, with {unlimited}"
         return f"no capacity does: {_reached(found.ceiling, target)}, with {unlimited}"
     most = max(found.points, key=lambda point: point.hit_ratio)
     return (
-        f"none of these capacities does: {_reached(most, target)} with {_capacities(most)}; {unlimited} would: "
-        f"{_reached(found.ceiling, target)}"
+        f"none of these capacities does: {_reached(most, target)} with {_capacities(most, found.labels)}; {unlimited} "
+        f"would: {_reached(found.ceiling, target)}"
     )
 
 
@@ -67,31 +68,31 @@ def _reached(point: Point, target: Target) -> str:
     return said
 
 
-def _capacities(point: Point) -> str:
-    return " and ".join(_capacity(of, role) for role, of in point.capacities.items())
+def _capacities(point: Point, labels: Mapping[str, str]) -> str:
+    return " and ".join(_capacity(of, labels[role]) for role, of in point.capacities.items())
 
 
-def _capacity(of: int | None, role: str) -> str:
+def _capacity(of: int | None, label: str) -> str:
     if not of:
-        return f"{'unlimited' if of is None else 'no'} {_NAMES[role]}"
-    return f"{format_bytes(of)} of {_NAMES[role]}"
+        return f"{'unlimited' if of is None else 'no'} {label}"
+    return f"{format_bytes(of)} of {label}"
 
 
 def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target) -> Document:
     """Return the answer as a document; `facts` say of which preset, model and load."""
     shown = found.chosen or found.ceiling
-    place = _capacities(shown)
-    tables = [_rates_table(shown, _charts(found)), _operations_table(shown)]
+    place = _capacities(shown, found.labels)
+    tables = [_rates_table(shown), _operations_table(shown)]
     if shown.first_token is not None:
         tables.append(first_token_table(shown.first_token))
     chapters = [
         Chapter(f"What each tier must do with {place}", tables, _notes_of(shown, stack)),
-        Chapter("Capacities", [_grid(found)], _notes_of_grid(found, stack)),
+        Chapter("Capacities", [_grid(found, stack)], _notes_of_grid(found, stack)),
     ]
     span, lookups = format_duration(shown.span_ns), format_count(shown.lookups)
     notes = [
         f"{facts['preset']}, {facts['model']}, {lookups} look-ups of objects over {span} of virtual time, simulated",
-        _ceiling(found.ceiling),
+        _ceiling(found),
         _computing(facts["serving"], stack),
     ]
     if found.chosen is not None:
@@ -102,7 +103,10 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
             )
         notes.append(f"its trace: gen with the same options and {_as_options(found.chosen, stack)}")
     highlights = [
-        *(Highlight(_NAMES[role], of, Unit.BYTES, "unlimited" if of is None else "") for role, of in _sizes(shown)),
+        *(
+            Highlight(found.labels[role], of, Unit.BYTES, "unlimited" if of is None else "")
+            for role, of in _sizes(shown)
+        ),
         Highlight("hit ratio", shown.hit_ratio, Unit.SHARE, "of look-ups, in any tier"),
         Highlight("at most", found.ceiling.hit_ratio, Unit.SHARE, "without a bound"),
         Highlight("prompt tokens saved", shown.saved_tokens, Unit.COUNT, f"of {format_count(shown.input_tokens)}"),
@@ -120,9 +124,9 @@ def _sizes(point: Point) -> list[tuple[str, int | None]]:
     return list(point.capacities.items())
 
 
-def _ceiling(ceiling: Point) -> str:
-    line = f"ceiling, without a bound on {' and '.join(_NAMES[role] for role in ceiling.capacities)}: "
-    return f"{line}{percent(ceiling.hit_ratio)} of look-ups hit"
+def _ceiling(found: Sizing) -> str:
+    line = f"ceiling, without a bound on {' and '.join(found.labels[role] for role in found.ceiling.capacities)}: "
+    return f"{line}{percent(found.ceiling.hit_ratio)} of look-ups hit"
 
 
 def _as_options(point: Point, stack: Stack) -> str:
@@ -131,7 +135,7 @@ def _as_options(point: Point, stack: Stack) -> str:
     return " ".join([f"--gpu {stack.preset.gpu}", *settings])
 
 
-def _rates_table(point: Point, charts: tuple[Chart, ...]) -> ReportTable:
+def _rates_table(point: Point) -> ReportTable:
     columns = columns_of("""
         text: name = tier
         bytes: capacity_bytes = capacity
@@ -148,7 +152,7 @@ def _rates_table(point: Point, charts: tuple[Chart, ...]) -> ReportTable:
         ]
         for tier in point.tiers
     ]
-    return ReportTable("bandwidth", Sheet.PERFORMANCE, columns, rows, charts)
+    return ReportTable("bandwidth", Sheet.PERFORMANCE, columns, rows)
 
 
 def _operations_table(point: Point) -> ReportTable:
@@ -176,16 +180,16 @@ def _bytes_cell(of: int | None) -> Any:
     return Cell("unlimited", Unit.TEXT) if of is None else of
 
 
-def _grid(found: Sizing) -> ReportTable:
+def _grid(found: Sizing, stack: Stack) -> ReportTable:
     """Return a row a point; the one that was chosen, simulated in full, in the place of its estimate."""
     roles, has_price = list(found.ceiling.capacities), any(point.price is not None for point in found.points)
     has_optimum = any(point.optimal_hit_ratio is not None for point in found.points)
-    spec = ["bytes: " + ", ".join(f"{role}_bytes = {_NAMES[role]}" for role in roles), "share: hit_ratio = hits"]
+    spec = ["bytes: " + ", ".join(f"{role}_bytes = {found.labels[role]}" for role in roles), "share: hit_ratio = hits"]
     spec += ["share: optimal_hit_ratio = optimal"] if has_optimum else []
     spec += ["count: saved_tokens = tokens saved"]
     for role in roles:
-        spec.append(f"bytes_per_s: {role}_read = {_NAMES[role]} read, {role}_written = written")
-    spec += ["number: drive_writes_per_day = writes a day"] if "nvme" in roles else []
+        spec.append(f"bytes_per_s: {role}_read = {found.labels[role]} read, {role}_written = written")
+    spec += ["number: drive_writes_per_day = writes a day"] if stack.drive is not None else []
     spec += ["number: price"] if has_price else []
     rows = []
     for estimated in found.points:
@@ -195,12 +199,13 @@ def _grid(found: Sizing) -> ReportTable:
         row.append(point.hit_ratio if point.sampling_rate == 1 else _spread(point))
         row += [point.optimal_hit_ratio] if has_optimum else []
         row.append(point.saved_tokens)
-        for tier in point.tiers[-len(roles) :]:
+        for tier in (point.tiers[stack.roles[role]] for role in roles):
             row += [_mean(tier.rates.read_bytes_per_s), _mean(tier.rates.write_bytes_per_s)]
-        row += [point.tiers[-1].drive_writes_per_day] if "nvme" in roles else []
+        row += [point.tiers[stack.drive].drive_writes_per_day] if stack.drive is not None else []
         row += [point.price] if has_price else []
         rows.append(row)
-    return ReportTable("", Sheet.SUMMARY, columns_of("\n".join(spec)), rows, keys=len(roles))
+    columns = columns_of("\n".join(spec))
+    return ReportTable("", Sheet.SUMMARY, columns, rows, _charts(found), keys=len(roles), is_answer=True)
 
 
 def _spread(point: Point) -> Cell:
@@ -218,12 +223,13 @@ def _charts(found: Sizing) -> tuple[Chart, ...]:
     for point in found.points:
         x = point.capacities[along]
         if x:
-            label = " and ".join(_capacity(point.capacities[role], role) for role in others)
+            label = " and ".join(_capacity(point.capacities[role], found.labels[role]) for role in others)
             lines.setdefault(label or "hits", []).append((float(x), point.hit_ratio))
     series = [Series(label, [x for x, _ in sorted(at)], [y for _, y in sorted(at)]) for label, at in lines.items()]
     if not series:
         return ()
-    return (Chart(f"hits against {_NAMES[along]}", ChartShape.CURVE, Unit.BYTES, Unit.SHARE, series),)
+    title, named = f"Hits against {found.labels[along]}", f"{found.labels[along]} capacity"
+    return (Chart(title, ChartShape.CURVE, Unit.BYTES, Unit.SHARE, series, x_title=named, y_title="look-ups that hit"),)
 
 
 def _notes_of(point: Point, stack: Stack) -> list[str]:
@@ -232,9 +238,29 @@ def _notes_of(point: Point, stack: Stack) -> list[str]:
     ]
     if any(tier.drive_writes_per_day is not None for tier in point.tiers):
         lines.append("drive writes a day and years of life: if this load's rate is kept up")
+    lines += _costs(point, stack)
     if (tick_s := _tick_s(stack)) is not None:
         lines.append(
             f"requests arrive on ticks about {tick_s} s apart: --jitter {tick_s}s spreads them, and lowers p99 seconds"
+        )
+    return lines
+
+
+def _costs(point: Point, stack: Stack) -> list[str]:
+    """Return what each tier with prices costs a month, where its requests take time."""
+    lines = []
+    for tier, done in zip(stack.preset.tiers, point.tiers, strict=True):
+        reads, writes = done.rates.reads_per_s, done.rates.writes_per_s
+        if not tier.has_price or reads is None or writes is None:
+            continue
+        puts, gets = writes.mean * MONTH_S, reads.mean * MONTH_S
+        requests = (puts * tier.put_price_per_1000 + gets * tier.get_price_per_1000) / 1000
+        stored_bytes = done.written_bytes - done.deleted_bytes
+        stored = stored_bytes / 10**9 * tier.price_per_gb_month
+        lines.append(
+            f"{tier.name}: {requests + stored:,.2f} a month: {format_count(round(puts))} PUTs and "
+            f"{format_count(round(gets))} GETs {requests:,.2f}, {format_bytes(stored_bytes)} stored {stored:,.2f} "
+            "(at the preset's prices and this load's rate, kept up)"
         )
     return lines
 

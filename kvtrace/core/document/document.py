@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from kvtrace.core.units import format_bytes, format_count, format_decimal_bytes, format_duration, format_rate, printable
+from kvtrace.core.units import format_bytes, format_count, format_duration, format_rate, printable
 
 
 class Unit(StrEnum):
@@ -132,6 +132,9 @@ class Chart:
     """What stands at 0, 1, … of an axis that is a closed set."""
 
 
+_NARROW = 5
+
+
 @dataclass(frozen=True, slots=True)
 class ReportTable:
     """Rows of raw values; null is what was not measured."""
@@ -146,6 +149,13 @@ class ReportTable:
     """How many of the first columns name a row."""
     bars: str = ""
     """Column of counts that a terminal also shows as bars, the longest full: the buckets of a histogram."""
+    is_answer: bool = False
+    """Shown whole, beside its charts too, however long it is: it is what was asked for."""
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it takes more than half of a page."""
+        return len(self.columns) > _NARROW
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +179,8 @@ class Chapter:
     """Lines that are read after the tables."""
     is_folded: bool = False
     """Details, which a page shows when asked for."""
+    in_short: str = ""
+    """What a terminal says in the place of the tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,19 +252,12 @@ def raw_cell(value: Any, column: ReportColumn) -> tuple[Any, Unit]:
 
 
 def show(value: Any, unit: Unit) -> str:
-    """Return a value as people read it; null as a dash."""
+    """Return a value as people read it, bytes by powers of 1000 as rates are; null as a dash."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return _SHOWN[unit](value)
-
-
-def show_decimal(value: Any, unit: Unit) -> str:
-    """Return a value as `show` does, with bytes by powers of 1000: beside rates in GB/s, one family of units."""
-    if value is None or unit not in _DECIMAL:
-        return show(value, unit)
-    return _DECIMAL[unit](value)
 
 
 _FOUR_DIGITS = 1000
@@ -276,11 +281,6 @@ _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.NUMBER: _number,
     Unit.YEARS: lambda value: f"{_number(value)} years" if value >= _FEWEST_YEARS else "less than 0.01 years",
     Unit.RATIO: lambda value: f"{value:.3f}" if value < _FOUR_DIGITS / 100 else _number(value),
-}
-
-_DECIMAL: Final[dict[Unit, Callable[[Any], str]]] = {
-    Unit.BYTES: format_decimal_bytes,
-    Unit.BYTES_PER_DAY: lambda value: f"{format_decimal_bytes(value)}/day",
 }
 
 

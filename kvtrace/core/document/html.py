@@ -15,7 +15,7 @@ from kvtrace.core.document.document import (
     ReportTable,
     Unit,
     raw_cell,
-    show_decimal,
+    show,
 )
 from kvtrace.core.document.live import live_figure, live_script
 from kvtrace.core.document.picture import picture_of
@@ -114,7 +114,7 @@ def _links(targets: list[tuple[str, str]]) -> str:
 
 def _highlights(document: Document) -> str:
     tiles = "".join(
-        f"<div><dt>{_plain(h.label)}</dt><dd{_exact(h.value, h.unit)}>{_plain(show_decimal(h.value, h.unit))}</dd>"
+        f"<div><dt>{_plain(h.label)}</dt><dd{_exact(h.value, h.unit)}>{_plain(show(h.value, h.unit))}</dd>"
         f"{f'<dd class=detail>{_plain(h.detail)}</dd>' if h.detail else ''}</div>"
         for h in document.highlights
     )
@@ -138,9 +138,10 @@ def _section(table: ReportTable, charts: _Charts) -> str:
     drawn = f'<div class="charts">{figures}</div>' if figures else ""
     note = f'<p class="note">{_plain(table.note)}</p>' if table.note else ""
     numbered = _table(table) if table.rows else '<p class="note">None.</p>'
-    if len(table.rows) > LONG_ROWS and table.charts:
+    is_folded = len(table.rows) > LONG_ROWS and bool(table.charts) and not table.is_answer
+    if is_folded:
         numbered = f"<details><summary>Numbers: {len(table.rows)} rows</summary>{numbered}</details>"
-    kind = ' class="half"' if len(table.charts) == 1 else ""
+    kind = ' class="half"' if len(table.charts) == 1 and (is_folded or not table.is_wide) else ""
     title = f"<h3>{_plain(table.title)}</h3>\n" if table.title else ""
     return f"<section{kind}>{title}{drawn}{note}{numbered}</section>"
 
@@ -158,7 +159,7 @@ def _table(table: ReportTable) -> str:
         for value, column in zip(row, table.columns, strict=True):
             raw, unit = raw_cell(value, column)
             kind = f' class="verdict {_VERDICTS.get(raw, "")}"' if column.name == "verdict" else _side(column.unit)
-            cells.append(f"<td{kind}{_exact(raw, unit)}>{_plain(show_decimal(raw, unit))}</td>")
+            cells.append(f"<td{kind}{_exact(raw, unit)}>{_plain(show(raw, unit))}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
     kind = ' class="facts"' if table.columns == PARAMETERS else ""
     return f'<div class="wide"><table{kind}><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'

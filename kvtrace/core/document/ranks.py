@@ -6,7 +6,7 @@ from kvtrace.core.document.document import Cell, ReportTable, Sheet, Unit, param
 from kvtrace.core.run.ranks import RanksNote
 
 _RANKS = """
-    text: rank, host, status
+    text: rank, host, nodes, status
     count: cpus = CPUs, operations, errors
     bytes: bytes
     ns: wall_ns = time
@@ -20,6 +20,7 @@ def ranks_tables(found: RanksNote) -> list[ReportTable]:
     """Return the tables of a run's ranks."""
     rows = [{name: getattr(rank, name) for name in rank.__struct_fields__} for rank in found.ranks]
     for row in rows:
+        row["nodes"] = None if row["nodes"] is None else ", ".join(map(str, row["nodes"]))
         row["rank"] = f"{row['rank']}{_mark(found, row['rank'])}"
     begun, together = found.start, found.combined
     start = {
@@ -37,8 +38,9 @@ def ranks_tables(found: RanksNote) -> list[ReportTable]:
         "read p95, the worst rank's": Cell(together.read_p95_ns, Unit.NS),
         "write p95, the worst rank's": Cell(together.write_p95_ns, Unit.NS),
     }
+    columns = _RANKS if any(row["nodes"] for row in rows) else _RANKS.replace(" nodes,", "")
     return [
-        table_of("Ranks", Sheet.PERFORMANCE, _RANKS, rows),
+        table_of("Ranks", Sheet.PERFORMANCE, columns, rows),
         parameters("How the ranks began", Sheet.PERFORMANCE, start),
         parameters("By MLPerf's rule for several clients, not pooled", Sheet.PERFORMANCE, mlperf),
     ]

@@ -22,7 +22,7 @@ _QUANTILES = {"p50": "read_p50_ns", "p99": "read_p99_ns", "p99.9": "read_p99_9_n
 _TIMES = """
     ns: read_p50_ns = read p50, read_p99_ns = read p99, read_p99_9_ns = read p99.9
     ns: write_p50_ns = write p50, write_p99_ns = write p99, write_p99_9_ns = write p99.9, late_p99_ns = late p99
-    text: kept_pace = kept pace
+    text: keeps_up = keeps up
 """
 
 
@@ -45,6 +45,7 @@ def sweep_document(found: LoadSweep, name: str = "") -> Document:
     is_open = found.axis is not Axis.QUEUE_DEPTH
     columns = [
         ReportColumn("value", found.axis.replace("_", " "), Unit.NUMBER),
+        *(columns_of("bytes_per_s: asked_bytes_per_s = asked") if is_open else []),
         *columns_of("bytes_per_s: throughput_bytes_per_s = throughput; per_s: operations_per_s = op/s"),
         *columns_of(_TIMES),
         *(columns_of("count: trials, held_trials = held") if is_open else []),
@@ -53,15 +54,14 @@ def sweep_document(found: LoadSweep, name: str = "") -> Document:
     rows = [
         [
             *(getattr(p, c.name) for c in columns),
-            None if p.judgement is None else p.judgement.cause,
+            None if p.judgement is None or (is_open and p.is_held) else p.judgement.cause,
             "knee" if p.value == found.knee else "",
         ]
         for p in found.points
     ]
     what = "times are response times, from when an operation was due" if is_open else "times are service times"
-    table = ReportTable(
-        "Sweep", Sheet.PERFORMANCE, [*columns, *end], rows, _charts(found), f"Of the slowest tier; {what}."
-    )
+    note = f"Of the slowest tier; {what}."
+    table = ReportTable("Sweep", Sheet.PERFORMANCE, [*columns, *end], rows, _charts(found), note, is_answer=True)
     notes = [f"rule: {found.rule}"]
     notes += [f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers]
     return Document(
@@ -82,11 +82,11 @@ def _charts(found: LoadSweep) -> tuple[Chart, ...]:
     charts = []
     if lines:
         title = f"Read times against {named}"
-        charts.append(Chart(title, ChartShape.LOAD, Unit.NUMBER, Unit.NS, lines, marks=marks))
+        charts.append(Chart(title, ChartShape.LOAD, Unit.NUMBER, Unit.NS, lines, marks=marks, x_title=named))
     if rates:
         line = Series("throughput", [x for x, _ in rates], [rate for _, rate in rates])
         title = f"Throughput against {named}"
-        charts.append(Chart(title, ChartShape.LOAD, Unit.NUMBER, Unit.BYTES_PER_S, [line], marks=marks))
+        charts.append(Chart(title, ChartShape.LOAD, Unit.NUMBER, Unit.BYTES_PER_S, [line], marks=marks, x_title=named))
     return tuple(charts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from kvtrace.core.document.document import Document, ReportTable, Unit, raw_cell, show
+from kvtrace.core.document.document import Chapter, Document, ReportTable, Unit, raw_cell, show
 from kvtrace.core.units import printable
 
 if TYPE_CHECKING:
@@ -64,18 +64,25 @@ def _show(document: Document, console: Console) -> None:
     for note in document.notes:
         console.print(f"note: {printable(note)}")
     for chapter in document.chapters:
-        tables = [table for table in chapter.tables if not _is_long(table)]
-        if chapter.title and (tables or chapter.notes):
-            console.print(f"\n{printable(chapter.title)}", style="bold underline")
-        for table in tables:
-            _show_table(table, console)
-        if chapter.notes:
-            console.print("\n" + printable("\n".join(chapter.notes)))
+        _show_chapter(chapter, console)
     console.print()
 
 
+def _show_chapter(chapter: Chapter, console: Console) -> None:
+    if chapter.in_short:
+        console.print(f"\n{printable(chapter.in_short)}")
+        return
+    tables = [table for table in chapter.tables if not _is_long(table)]
+    if chapter.title and (tables or chapter.notes):
+        console.print(f"\n{printable(chapter.title)}", style="bold underline")
+    for table in tables:
+        _show_table(table, console)
+    if chapter.notes:
+        console.print("\n" + printable("\n".join(chapter.notes)))
+
+
 def _is_long(table: ReportTable) -> bool:
-    return bool(table.charts) and len(table.rows) > LONG_ROWS
+    return bool(table.charts) and len(table.rows) > LONG_ROWS and not table.is_answer
 
 
 def _show_table(table: ReportTable, console: Console) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from kvtrace.core.document.document import Document, ReportTable, Unit, raw_cell, show_decimal
+from kvtrace.core.document.document import Document, ReportTable, Unit, raw_cell, show
 from kvtrace.core.units import printable
 
 _FORMULAS = ("=", "+", "-", "@")
@@ -31,9 +31,7 @@ def markdown(documents: list[Document]) -> str:
 
 
 def _figures(document: Document) -> str:
-    found = (
-        f"{h.label}: {show_decimal(h.value, h.unit)}{f' ({h.detail})' if h.detail else ''}" for h in document.highlights
-    )
+    found = (f"{h.label}: {show(h.value, h.unit)}{f' ({h.detail})' if h.detail else ''}" for h in document.highlights)
     return "\n".join(f"- {_plain(line)}" for line in found)
 
 
@@ -45,7 +43,7 @@ def _rows(table: ReportTable) -> str:
         "|" + "|".join("---" if c.unit is Unit.TEXT else "---:" for c in table.columns) + "|",
     ]
     for row in table.rows:
-        shown = (_plain(show_decimal(*raw_cell(v, c))) for v, c in zip(row, table.columns, strict=True))
+        shown = (_plain(show(*raw_cell(v, c))) for v, c in zip(row, table.columns, strict=True))
         lines.append("| " + " | ".join(shown) + " |")
     return "\n".join(lines)
 

@@ -6,6 +6,7 @@ What was not measured is null. Fields with a default are those that an import ma
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from kvtrace.core.run.verdict import RunVerdict
 
@@ -21,6 +22,8 @@ class Distribution(msgspec.Struct, frozen=True):
     p99_9_ns: int | None
     p99_99_ns: int | None
     max_ns: int | None
+    percentiles_within: float | UnsetType = UNSET
+    """There if the percentiles come from a histogram: how far off they may be, of their value; else they are exact."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +70,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an open loop kept to the trace's times, and what kept it from that."""
 
     kept_pace: bool
-    """Its end did not slip, and hardly an operation was late by itself."""
+    """Its end did not slip, and hardly an operation was late by itself, or for hardly any of the response times."""
     late_fraction: float
     """Operations submitted more than 1 ms after they were due."""
     late_by_itself_fraction: float

@@ -25,8 +25,8 @@ def argv_of(program: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", f"{program}.cli", *arguments]
 
 
-def run_program(program: str, arguments: Sequence[str], *, is_shown: bool = False) -> None:
-    """Run `program` with `arguments`; what it prints is shown only if `is_shown`, its notes are logged.
+def run_program(program: str, arguments: Sequence[str], *, is_shown: bool = False, is_noted: bool = True) -> None:
+    """Run `program` with `arguments`; what it prints is shown if `is_shown`, its notes are logged if `is_noted`.
 
     Raises:
         ProgramError: it left with an error.
@@ -42,5 +42,5 @@ def run_program(program: str, arguments: Sequence[str], *, is_shown: bool = Fals
     if done.returncode:
         last = said[-1] if said else f"it left with {done.returncode}"
         raise ProgramError(command, last.removeprefix(f"{program}: error: "), done.returncode)
-    for line in said:
+    for line in said if is_noted else ():
         log(line)

@@ -20,6 +20,8 @@ class DealNote(msgspec.Struct, frozen=True, kw_only=True):
     """By rank."""
     bytes: list[int]
     """By rank: read and written."""
+    nodes: list[list[int]] | None = None
+    """By rank: the nodes dealt to it; null if users or objects were."""
     shared_objects: int
     """Objects that several ranks touch: each has a copy of its own, written before the run if it reads it first."""
     shared_rows: int
@@ -48,6 +50,8 @@ class RankNote(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     folder: str
     host: str | None = None
+    nodes: list[int] | None = None
+    """Those of the trace that were dealt to it; null if users or objects were."""
     cpus: int | None = None
     """Those that it may run on."""
     status: str

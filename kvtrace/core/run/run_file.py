@@ -48,6 +48,21 @@ class PacingNote(msgspec.Struct, frozen=True, kw_only=True):
     speed: float | None
 
 
+class SubmitterNote(msgspec.Struct, frozen=True, kw_only=True):
+    """One io_uring, and who enters the kernel for it."""
+
+    targets: list[str] | None
+    """The drives whose I/O goes by it; null: all."""
+    is_own_thread: bool
+    """Whether a thread of its own does; else the one that orders and makes data."""
+    numa_node: int | None
+    """Of its drives; null: not known, or they lie on several."""
+    cpus: list[int] | None
+    """The processors of that node, to which its thread is bound; null: it is not bound."""
+    cpu: int | None
+    """On which its thread ended; null without one."""
+
+
 class EngineNote(msgspec.Struct, frozen=True, kw_only=True):
     """How operations were submitted."""
 
@@ -59,6 +74,12 @@ class EngineNote(msgspec.Struct, frozen=True, kw_only=True):
     has_registered_buffers: bool | UnsetType = UNSET
     unregistered_because: str | UnsetType | None = UNSET
     spin_ns: int | UnsetType = UNSET
+    submitters: list[SubmitterNote] | UnsetType = UNSET
+    """Io_uring's alone, as the next two."""
+    submitters_because: str | UnsetType = UNSET
+    """What set how many they are."""
+    submitters_refused: str | UnsetType | None = UNSET
+    """Why they are not as many as were asked for."""
     queue_depth: int | None
     queue_depth_because: str | None = None
     """What set it: the option, the default of a closed loop, or what an open loop has room for."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from kvtrace.core.files import read_json
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.run_file import SWEEP_FILE
 from kvtrace.core.run.verdict import LimitCause, RunVerdict
 
@@ -34,6 +35,8 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     throughput_bytes_per_s: float | None
     """Object bytes read and written on tiers where bytes move / measured time of the run."""
     operations_per_s: float | None
+    asked_bytes_per_s: float | None = None
+    """What an open loop was due to read and write a second there; null in a closed loop."""
     operations: int | None = None
     """That completed in the run."""
     read_p99_ns: int | None
@@ -48,6 +51,11 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     write_p99_9_ns: int | None = None
     kept_pace: bool | None
     """Null in a closed loop."""
+    is_delivered: bool | None = None
+    """Whether what an open loop was asked for was moved by its end, though operations may have been late; null in a
+    closed loop, and in sweeps of earlier versions."""
+    late_by_itself_fraction: float | None = None
+    """Of an open loop's operations, those that waited for more than what they depend on: their times contain that."""
     cause: str | None = None
     """What kept an open loop from its pace, as in the run's `pace`."""
     judgement: RunVerdict | None = None
@@ -62,8 +70,13 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_held(self) -> bool:
-        """Whether an open loop kept pace and is not known to have missed the target."""
-        return bool(self.kept_pace) and self.is_within_target is not False
+        """Whether an open loop's load was delivered and is not known to have missed the target."""
+        return self.keeps_up and self.is_within_target is not False
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether an open loop's load was delivered."""
+        return bool(self.kept_pace if self.is_delivered is None else self.is_delivered)
 
 
 class LoadSweep(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +96,11 @@ class LoadSweep(msgspec.Struct, frozen=True, kw_only=True):
     read_p99_target_ns: int | None = None
     simulated_tiers: list[str] = []
     """Nothing moved there; no point counts them."""
+
+
+def has_users(meta: Metadata) -> bool:
+    """Return whether a trace is one of synthetic users, so that its command makes it with more of them."""
+    return meta.program == "kvtrace" and meta.argv[1:2] == ["gen"] and isinstance(meta.config.get("users"), int)
 
 
 def find_sweep(folder: Path) -> LoadSweep | None:

@@ -45,6 +45,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     queue_depth: int
     """The limit of what may be in flight."""
+    storage: str = "drive"
+    """What the tier lies on, in words: drive, or object store."""
     in_flight_mean: float | None = None
     """I/Os, over the run; copies to and from memory take no place."""
     held_share: float | None = None

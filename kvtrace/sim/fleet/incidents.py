@@ -88,6 +88,15 @@ class Move:
     tier: int = 0
 
 
+def parse_all(texts: Sequence[str], until_ns: int | None) -> tuple[Incident, ...]:
+    """Return the incidents that `texts` say; ConfigError for one that no simulation up to `until_ns` comes to."""
+    found = tuple(parse(text) for text in texts)
+    for incident in found:
+        if until_ns is not None and incident.at_ns >= until_ns:
+            raise ConfigError(f"--event {incident.text}: the simulation ends at {format_duration(until_ns)}")
+    return found
+
+
 def parse(text: str) -> Incident:
     """Return the incident that `text` says; ConfigError, naming `--event`, if it says none."""
     at, _, rest = text.partition(":")

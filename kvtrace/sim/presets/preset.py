@@ -338,6 +338,9 @@ def as_config(preset: Preset) -> dict[str, Any]:
     for knob in ("offer_tokens", "offers_hits"):
         if not tree[knob]:
             del tree[knob]
+    for knob in ("user_kind", "think_time"):
+        if tree["workload"][knob] is None:
+            del tree["workload"][knob]
     off = msgspec.to_builtins(TierSetting(""))
     for tier in tree["tiers"]:
         for switch, knobs in SWITCHED.items():

@@ -103,7 +103,7 @@ def test_the_op_log_row_by_row(written):
     log = result["log"]
     assert (log["gets"], log["puts"], log["deletes"], log["populated"]) == (5, 3, 1, 1)
     # 2000 of 6000 and 1 of 3 MiB are read: 4000 bytes and 2 MiB more.
-    assert "2 reads of a part: a GET reads the whole object, 2.00 MiB more" in log["lost"]
+    assert "2 reads of a part: a GET reads the whole object, 2.10 MB more" in log["lost"]
 
 
 def test_warp_s_csv_differs_by_two_columns(written):

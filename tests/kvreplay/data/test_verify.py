@@ -16,7 +16,7 @@ from kvreplay.config.config import Config
 from kvreplay.data.expect import expect
 from kvreplay.data.shaping import check_ratios
 from kvreplay.data.verify import Stamper, checksums
-from kvreplay.plan.plan import compile_window
+from kvreplay.plan.window import compile_window
 from kvreplay.run.finished import FinishedRun
 from kvreplay.run.run import replay
 from kvreplay.tiers.files import FileTier

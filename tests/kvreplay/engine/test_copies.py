@@ -18,7 +18,7 @@ from kvreplay.engine import turn
 from kvreplay.engine.choose import ThreadEngine, UringEngine
 from kvreplay.engine.job import OK, Job, Record
 from kvreplay.engine.pump import Pump
-from kvreplay.engine.ring import NoRing
+from kvreplay.engine.rings.rings import Rings
 from kvreplay.engine.workers import Mail
 from kvreplay.plan.plan import READ, WRITE, Plan, build_plan
 from kvreplay.tiers.extents import ExtentTier
@@ -119,7 +119,7 @@ def test_copies_begin_and_end_while_the_queue_is_full(memory: RamTier) -> None:
     buffers = [0] * (4 + schedule.slots)
     ways = [turn.BY_COPY, turn.BY_NOBODY]
     pump = Pump(
-        NoRing(), schedule, job, ways, mail, buffers, extents=[None, None], copied=[memory, None], registered=(0, 0)
+        Rings(), schedule, job, ways, mail, buffers, extents=[None, None], copied=[memory, None], registered=(0, 0)
     )
     copiers = Copiers(memory.copy_sink())
     pump.share_copies(copiers)
@@ -148,7 +148,7 @@ def test_in_an_open_loop_what_waits_for_memory_has_come(memory: RamTier, is_open
     mail = Mail(schedule)
     buffers, ways = [0] * (4 + schedule.slots), [turn.BY_COPY, turn.BY_NOBODY]
     pump = Pump(
-        NoRing(), schedule, job, ways, mail, buffers, extents=[None, None], copied=[memory, None], registered=(0, 0)
+        Rings(), schedule, job, ways, mail, buffers, extents=[None, None], copied=[memory, None], registered=(0, 0)
     )
     # Their threads are not started: nothing is copied.
     copiers = Copiers(memory.copy_sink())

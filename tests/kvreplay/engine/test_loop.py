@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rings import IO, SEED, content, needs_uring
+from rings import IO, SEED, content, needs_uring, parted
 from schedules import Schedule, ask, fall_asleep, take_made
 
 from kvreplay.data.words import Fresh
@@ -64,10 +64,17 @@ def plan_of(rows: list[tuple[int, ...]], ts: list[int] | None = None) -> Plan:
 
 
 def drive(
-    plan: Plan, tiers: list[Any], depth: int, due: Any = None, fill: Any = None, io_bytes: int = IO, **job: Any
+    plan: Plan,
+    tiers: list[Any],
+    depth: int,
+    due: Any = None,
+    fill: Any = None,
+    io_bytes: int = IO,
+    rings: int = 1,
+    **job: Any,
 ) -> tuple[Any, Record]:
     record = Record.empty(len(plan), is_open_loop=due is not None)
-    engine = UringEngine(depth, io_bytes)
+    engine = UringEngine(depth, io_bytes, shared=parted(rings))
     made = Job(plan, due, tiers, record, fill or Fresh.of(SEED), **job)
     driven = engine.drive(made, lambda: None, lambda _done: None)
     return driven, record
@@ -79,10 +86,10 @@ def held(tier: ExtentTier, obj: int, length: int) -> bytes:
 
 
 @needs_uring
-@pytest.mark.parametrize("depth", [1, 3, 32])
+@pytest.mark.parametrize(("depth", "rings"), [(1, 1), (3, 1), (32, 1), (1, 2), (32, 3)])
 @pytest.mark.parametrize(("is_open", "bulk_depth"), [(False, None), (True, None), (False, 2), (True, 2)])
 def test_in_any_mixture_order_is_kept_and_what_lies_there_is_what_was_written_last(
-    space: ExtentTier, tmp_path: Path, depth: int, is_open: bool, bulk_depth: int | None
+    space: ExtentTier, tmp_path: Path, depth: int, rings: int, is_open: bool, bulk_depth: int | None
 ) -> None:
     (tmp_path / "d").mkdir()
     files = FileTier("files", tmp_path / "d", StorageOptions(is_direct=False))
@@ -110,7 +117,7 @@ def test_in_any_mixture_order_is_kept_and_what_lies_there_is_what_was_written_la
     plan = plan_of(rows, ts)
     plan = replace(plan, bulk=(plan.length > IO * (bulk_depth or 100)).astype(np.uint8))
     try:
-        driven, record = drive(plan, tiers, depth, plan.ts_ns if is_open else None, bulk_depth=bulk_depth)
+        driven, record = drive(plan, tiers, depth, plan.ts_ns if is_open else None, rings=rings, bulk_depth=bulk_depth)
     finally:
         files.close()
         memory.close()
@@ -179,9 +186,9 @@ def test_short_data_is_made_by_who_submits_and_room_for_it_many_at_a_time(
 
 @needs_uring
 @pytest.mark.parametrize("length", [4096, 40 * IO])
-@pytest.mark.parametrize("depth", [1, 8])
+@pytest.mark.parametrize(("depth", "rings"), [(1, 1), (8, 1), (8, 2)])
 @pytest.mark.parametrize("fill", [Fresh.of(SEED), Fresh.of(SEED).__call__], ids=["here", "by threads"])
-def test_a_fault_is_that_operations_alone(space: ExtentTier, length: int, depth: int, fill: Any) -> None:
+def test_a_fault_is_that_operations_alone(space: ExtentTier, length: int, depth: int, rings: int, fill: Any) -> None:
     # Object 1 lies where nothing can be written, object 2 nowhere, and object 3 finds no room.
     full = os.open("/dev/full", os.O_RDWR)
     broken: Any = space
@@ -203,7 +210,7 @@ def test_a_fault_is_that_operations_alone(space: ExtentTier, length: int, depth:
     rows = [(0, WRITE, obj, length, -1, -1) for obj in (0, 1, 3, 4)] + [(0, READ, 2, length, -1, -1)]
     rows += [(0, READ, obj, length, -1, -1) for obj in (0, 4)]
     try:
-        driven, record = drive(plan_of(rows), [space], depth, fill=fill, stops_on_error=False)
+        driven, record = drive(plan_of(rows), [space], depth, fill=fill, rings=rings, stops_on_error=False)
     finally:
         os.close(full)
     assert driven.completed == len(rows)
@@ -213,20 +220,23 @@ def test_a_fault_is_that_operations_alone(space: ExtentTier, length: int, depth:
 
 
 @needs_uring
-def test_a_failure_stops_the_run_and_says_what(space: ExtentTier) -> None:
+@pytest.mark.parametrize("rings", [1, 2])
+def test_a_failure_stops_the_run_and_says_what(space: ExtentTier, rings: int) -> None:
     rows = [(0, READ, 9, 4096, -1, -1)] + [(0, WRITE, obj, 4096, 1, obj) for obj in range(50)]
-    driven, record = drive(plan_of(rows), [space], 4)
+    driven, record = drive(plan_of(rows), [space], 4, rings=rings)
     assert driven.failure.message == "read of object 9: object 9 is not there"
     assert record.outcome.tolist().count(OK) < 50
 
 
 @needs_uring
-def test_an_interrupt_ends_a_run_that_compiled_code_alone_does(space: ExtentTier) -> None:
+@pytest.mark.parametrize("rings", [1, 2])
+def test_an_interrupt_ends_a_run_that_compiled_code_alone_does(space: ExtentTier, rings: int) -> None:
     # A read a millisecond, for ten seconds.
     plan = plan_of([(0, WRITE, 0, 4096, -1, -1)] + [(0, READ, 0, 4096, -1, -1)] * 9999, list(range(0, 10**10, 10**6)))
     record = Record.empty(len(plan), is_open_loop=True)
     job, asked = Job(plan, plan.ts_ns, [space], record, Fresh.of(SEED)), iter([None, None])
-    driven = UringEngine(1, IO).drive(job, lambda: next(asked, "SIGINT"), lambda _done: None)
+    engine = UringEngine(1, IO, shared=parted(rings))
+    driven = engine.drive(job, lambda: next(asked, "SIGINT"), lambda _done: None)
     assert driven.interrupted_by == "SIGINT"
     assert 0 < driven.completed < len(plan)
     assert (record.outcome == OK).sum() == driven.completed

@@ -8,7 +8,7 @@ from typing import Any
 from conftest import write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.plan.plan import compile_window
+from kvreplay.plan.window import compile_window
 from kvreplay.run.run import replay
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE

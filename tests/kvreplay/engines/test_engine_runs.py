@@ -77,7 +77,7 @@ def test_what_the_engine_did_is_a_run_with_its_objects_and_times(drive, tmp_path
     found = {(f.op, f.operations, f.bytes) for f in run.summary.figures}
     assert found == {("write", 6, 6 * CHUNK_BYTES), ("read", 8, 8 * CHUNK_BYTES)}
     assert read_table(tmp_path / "run" / "requests.parquet", SERVED)["hits"].to_pylist() == [0, 4, 0, 4]
-    assert "LMCache serves 4 requests of 3,748 tokens, up to 937 KiB of KV" in said.stderr
+    assert "LMCache serves 4 requests of 3,748 tokens, up to 959 kB of KV" in said.stderr
     assert "says a lot" not in said.stdout + said.stderr
     assert "streams" not in said.stdout + said.stderr
     assert not (tmp_path / "run" / "engine.log").exists()

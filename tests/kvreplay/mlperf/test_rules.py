@@ -82,7 +82,7 @@ def test_the_rules_as_they_stand_are_kept_and_nothing_is_marked():
         ({"trials": 5}, "trials", "5 trials, not 3"),
         ({"seed_base": 7}, "seed", "seed 7, not 42"),
         ({"options": 2, "pause_ns": 0}, "pause between options", "pause between options 0 s, not 90.0 s"),
-        ({"asked_bytes": 8 << 30}, "storage tier as large as the benchmark makes it", "storage tier of 8.00 GiB"),
+        ({"asked_bytes": 8 << 30}, "storage tier as large as the benchmark makes it", "storage tier of 8.59 GB"),
     ],
 )
 def test_what_an_option_breaks_is_marked_and_goes_on(changed, rule, mark):

@@ -11,7 +11,7 @@ from conftest import trace_meta, write_trace
 
 from kvreplay.mpi.dealt.by import Deal, parse_deal
 from kvreplay.mpi.dealt.deal import DealAsked, Part, deal
-from kvreplay.plan.plan import compile_window
+from kvreplay.plan.window import compile_window
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.schema import REQUESTS, TRACE, arrow_schema, enum_array

@@ -18,7 +18,7 @@ from kvreplay.mpi.beside.clock import offset_of
 from kvreplay.mpi.dealt.by import Deal
 from kvreplay.mpi.places import target_of
 from kvreplay.mpi.pooled.files import RANKS_FILE
-from kvreplay.mpi.pooled.times import ERROR, Times
+from kvreplay.result.counted.times import ERROR, Times
 from kvreplay.result.pace import distribution
 from kvreplay.run.finished import FinishedRun
 from kvreplay.run.sweep import sweep
@@ -255,7 +255,7 @@ def test_the_quickest_round_trip_tells_the_offset_of_a_clock():
 def test_histograms_of_times_add_up_and_are_as_close_as_they_say():
     rng = np.random.default_rng(3)
     values = (10 ** rng.uniform(2, 10, 60_000)).astype(np.int64)
-    exact, pooled = Times(is_exact=True), Times(is_exact=False)
+    exact, pooled = Times(limit=len(values)), Times(limit=0)
     for part in np.array_split(values, 7):
         exact.add(part)
         pooled.add(part)
@@ -265,6 +265,6 @@ def test_histograms_of_times_add_up_and_are_as_close_as_they_say():
     for name in ("p50_ns", "p95_ns", "p99_ns", "p99_9_ns"):
         assert getattr(found, name) == pytest.approx(getattr(known, name), rel=ERROR)
     for small in range(2048):
-        one = Times(is_exact=False)
+        one = Times(limit=0)
         one.add(np.array([small] * 2))
         assert one.distribution().p50_ns == small

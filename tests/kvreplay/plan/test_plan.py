@@ -9,7 +9,7 @@ import pytest
 from chains import chains_of, unmet_of
 from conftest import write_trace
 
-from kvreplay.plan.plan import TraceWindow, compile_window
+from kvreplay.plan.window import TraceWindow, compile_window
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.schema import TRACE

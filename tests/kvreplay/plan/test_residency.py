@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +13,15 @@ from chains import chains_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreplay.plan.chains import ALONE, chain, dense
-from kvreplay.plan.plan import DELETE, READ, WRITE
-from kvreplay.plan.residency import trace_residency
+from kvreplay.plan.held.numbering import Numbering
+from kvreplay.plan.plan import DELETE, READ, WRITE, build_plan
+from kvreplay.plan.residency import Follower, Residency, trace_residency
 
 PADDINGS = [1, 512, 4096]
 DRIVES = 3
 SPARSE = 10**8
+ALONE = -1
+"""The label of a row that shares its group with no other."""
 Rows = list[tuple[int, int, int, int]]
 
 OPS = st.sampled_from([READ, WRITE, WRITE, DELETE])
@@ -147,33 +152,80 @@ def test_a_drive_holds_its_objects_as_long_as_they_will_get(rows: Rows, drive_of
     assert found.drive_peak_bytes == expected
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 2)), max_size=40), st.booleans())
-def test_neighbours_share_a_group_if_their_label_is_one_and_a_chain_holds_a_key(
-    rows: list[tuple[int, int]], is_sparse: bool
+@settings(max_examples=200, deadline=None)
+@given(parts_strategy, st.lists(st.integers(1, 9), min_size=1, max_size=8), st.booleans())
+def test_batches_of_any_length_come_to_the_same(
+    rows: list[tuple[int, int, int, int, int]], lengths: list[int], is_sparse: bool
 ) -> None:
-    key, label = np.array(rows, np.int64).reshape(-1, 2).T.copy()
-    keys = dense(np.where(key > 0, key * (SPARSE if is_sparse else 1), key))
-    found = chain(keys.numbers, label, count=keys.count)
-    chains: dict[int, list[int]] = defaultdict(list)
-    for row, (k, _) in enumerate(rows):
-        if k >= 0:
-            chains[k].append(row)
-    expected: list[list[list[int]]] = []
-    for members in chains.values():
-        parts: list[list[int]] = []
-        for row in members:
-            if parts and rows[row][1] == rows[parts[-1][-1]][1] != ALONE:
-                parts[-1].append(row)
+    tier, op, obj, offset, length = np.array(rows, np.int64).reshape(-1, 5).T.copy()
+    obj *= SPARSE if is_sparse else 1
+    shared = {1: (np.array([1, 0, 2], np.uint8), DRIVES)}
+    whole = trace_residency(tier, op, obj, offset + length, PADDINGS, shared, offset)
+    all_rows = {
+        "tier": tier, "op": op, "object_id": obj, "offset_bytes": offset, "length_bytes": length,
+        "row": np.arange(len(op)),
+    }  # fmt: skip
+
+    def batches() -> list[dict[str, Any]]:
+        ends = np.cumsum(np.resize(lengths, len(op) + 1))
+        cuts = [0, *(int(e) for e in ends if e < len(op)), len(op)]
+        return [{name: column[a:b] for name, column in all_rows.items()} for a, b in pairwise(cuts)]
+
+    follower = Follower(len(op), PADDINGS, shared, Numbering(len(op)))
+    for batch in batches():
+        follower.take(batch)
+    found = follower.result(batches)
+    for field in fields(Residency):
+        one, other = (getattr(residency, field.name) for residency in (whole, found))
+        assert str(one) == str(other) if isinstance(one, list) else np.array_equal(one, other), field.name
+    before: dict[int, int] = {}
+    is_chained = False
+    for at, (o, key, absent) in enumerate(zip(op.tolist(), obj.tolist(), found.absent_delete.tolist(), strict=True)):
+        if not absent:
+            is_chained = is_chained or (key in before and not op[before[key]] == o == READ)
+            before[key] = at
+    assert found.is_chained == is_chained
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(-1, 4), st.integers(0, 1), st.integers(0, 4), OPS), max_size=40), st.booleans())
+def test_neighbours_of_a_chain_share_a_group_if_they_are_of_one_stage_or_both_read(
+    rows: list[tuple[int, int, int, int]], is_sparse: bool
+) -> None:
+    spread, stages = SPARSE if is_sparse else 1, dict.fromkeys(range(-1, 5), 0)
+    columns_of: dict[str, list[int]] = {"request_id": [], "stage": [], "object_id": [], "op": []}
+    for request, more, obj, op in rows:
+        stages[request] += more
+        columns_of["request_id"].append(request * (spread if request > 0 else 1))
+        columns_of["stage"].append(stages[request] if request >= 0 else -1)
+        columns_of["object_id"].append(obj * spread)
+        columns_of["op"].append(op)
+    arrays = {name: np.array(values, np.int64) for name, values in columns_of.items()}
+    none = np.zeros(len(rows), np.int64)
+    places = {"row": np.arange(len(rows)), "ts_ns": none, "tier": none, "offset_bytes": none, "length_bytes": none}
+    plan = build_plan(arrays | places, [1], Path())
+    for links, key, label in (
+        (plan.stage_links, "request_id", columns_of["stage"]),
+        (plan.object_links, "object_id", [0 if op == READ else ALONE for op in columns_of["op"]]),
+    ):
+        chains: dict[int, list[list[int]]] = {}
+        for row, number in enumerate(columns_of[key]):
+            if number < 0:
+                continue
+            groups = chains.setdefault(number, [])
+            if groups and label[row] == label[groups[-1][-1]] != ALONE:
+                groups[-1].append(row)
             else:
-                parts.append([row])
-        expected.append(parts)
-    assert chains_of(found.tolist()) == expected
+                groups.append([row])
+        assert chains_of(links.tolist()) == list(chains.values())
+    assert plan.is_chained == bool((plan.stage_links > 0).any() or (plan.object_links > 0).any())
 
 
-def test_sparse_numbers_become_their_rank_and_negative_ones_stay() -> None:
-    numbers = np.array([7 * SPARSE, -1, 3, 7 * SPARSE])
-    found = dense(numbers)
-    assert (found.numbers.tolist(), found.count) == ([1, -1, 0, 1], 2)
-    assert found.names(np.array([1, 0])).tolist() == [7 * SPARSE, 3]
-    assert dense(np.array([5, -1])).numbers.tolist() == [5, -1]
+def test_sparse_ids_have_numbers_of_their_own_and_others_stay() -> None:
+    numbering = Numbering(3)
+    assert numbering.of(np.array([5, -1, 3])).tolist() == [5, -1, 3]
+    assert numbering.count == 6
+    found = numbering.of(np.array([7 * SPARSE, -1, 3, 7 * SPARSE, 9 * SPARSE])).tolist()
+    assert found[1:4] == [-1, 3, found[0]]
+    assert sorted({*found}) == [-1, 3, numbering.count - 2, numbering.count - 1]
+    assert numbering.of(np.array([9 * SPARSE])).tolist() == [found[4]]

@@ -3,6 +3,7 @@
 import os
 import signal
 import struct
+from typing import ClassVar
 
 import pytest
 from conftest import run_cli
@@ -11,6 +12,7 @@ from kvreplay.probes import available, measure
 from kvreplay.probes.devices import Disk, above, beneath, device_name, resolve, zone_shift
 from kvreplay.probes.histogram import SLOTS, Bucket, histogram, slot_bounds
 from kvreplay.probes.layout import EVENT
+from kvreplay.probes.libbpf import Programs
 from kvreplay.probes.program import Cgroup, Filter, find_cgroup
 from kvreplay.probes.result import BlockFigures
 from kvreplay.probes.session import Found, blocks_batch, rwbs
@@ -30,6 +32,28 @@ def test_slots_join_without_gaps_and_are_narrow():
         assert first == end
         assert (below - first - 1) * 64 <= first
         end = below
+
+
+def test_an_entry_is_read_once_though_the_kernel_begins_again():
+    """It does where the key that it is to go on from is gone, as requests of others come and go."""
+
+    class Kernel:
+        keys: ClassVar = [1, 2, 3, 1, 2, 4]
+
+        def bpf_map_get_next_key(self, _table, _key, following):
+            if not self.keys:
+                return -1
+            following.raw = struct.pack("<I", self.keys.pop(0))
+            return 0
+
+        def bpf_map_lookup_elem(self, _table, key, value):
+            value.raw = struct.pack("<Q", 10 * struct.unpack("<I", key.raw)[0])
+            return 0
+
+    programs = object.__new__(Programs)
+    programs._lib, programs.descriptor = Kernel(), lambda _name: 0
+    found = [(int(key["dev"]), int(value["value"])) for key, value in programs.entries("in_flight")]
+    assert found == [(1, 10), (2, 20), (3, 30), (4, 40)]
 
 
 def test_percentiles_are_nearest_rank_and_null_when_few():

@@ -14,6 +14,7 @@ from probe_load import FILE_BYTES, LOAD, fio, place_on_disk, probed
 from kvreplay.probes.devices import resolve
 from kvreplay.probes.program import Filter, load, shared, start
 from kvreplay.probes.result import block_figures
+from kvreplay.probes.session import PROGRAMS
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf, pytest.mark.fio]
 
@@ -138,6 +139,9 @@ def test_requests_whose_end_is_not_seen_leave_the_count(place):
             process.stdin.write("go\n")
             process.stdin.flush()
             wait_until_blocked(process.pid)
+            # As a probe ends: counts are read when nothing changes them any more.
+            for program in PROGRAMS:
+                programs.detach(program)
             found = block_figures(programs, shared(programs)[0], {}, 11)
         process.communicate("end\n")
     read = found.directions["read"]

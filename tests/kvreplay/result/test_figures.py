@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from taken import counted, plan_of
 
 from kvreplay.engine.job import Driven, Record
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, choose
@@ -16,6 +17,7 @@ from kvreplay.tiers.ram import RamTier
 from kvtrace.core.errors import ConfigError
 
 MS = 1_000_000
+TIERS = [RamTier("cpu", 4096)]
 
 
 def test_percentiles_are_nearest_rank_of_all_values() -> None:
@@ -36,22 +38,12 @@ def test_a_percentile_needs_enough_samples(count: int, known: int) -> None:
     assert (d.max_ns is None) == (count == 0)
 
 
-def planned(count: int) -> object:
-    class Rows:
-        op = np.array([0] * count, np.int8)
-        tier = np.zeros(count, np.int8)
-        length = np.full(count, 1000, np.int64)
-        offset = start = np.zeros(count, np.int64)
-
-    return Rows()
-
-
 def test_bandwidth_and_depth_are_over_the_span_of_the_operations() -> None:
     # Three reads of 1000 bytes: 0-2 s, 1-3 s, 3-4 s; the fourth failed and counts for nothing but an error.
     second = 10**9
     submitted, completed = np.array([0, 1, 3, 2]) * second, np.array([2, 3, 4, -1]) * second
     record = Record(submitted, completed, np.array([0, 0, 0, 1], np.int8), None)
-    (read,) = figures(planned(4), record, None, [RamTier("cpu", 4096)])  # type: ignore[arg-type]
+    (read,) = figures(counted(plan_of(4), record, None, TIERS))
     assert (read.operations, read.errors, read.planned, read.bytes) == (3, 1, 4, 3000)
     assert (read.span_ns, read.bandwidth_bytes_per_s, read.operations_per_s) == (4 * second, 750.0, 0.75)
     # The second begins before the first has ended, the third as the second ends.
@@ -65,12 +57,12 @@ def test_lateness_is_judged_with_and_without_waits() -> None:
     submitted = np.array([0, 5, 10, 13]) * MS
     # The second waited until 5 ms for an earlier operation; the last was late by itself; one was never sent.
     ready = np.array([0, 5, 0, 0]) * MS
-    record = Record(np.append(submitted, -1), np.full(5, -1), np.zeros(5, np.int8), np.append(ready, 0))
-    judged = pace(record, np.append(due, 0))
+    record = Record(np.append(submitted, -1), np.full(5, -1), np.full(5, 1, np.int8), np.append(ready, 0))
+    judged = pace(counted(plan_of(5), record, np.append(due, 0), TIERS))
     assert judged is not None
     assert (judged.late_fraction, judged.late_by_itself_fraction, judged.kept_pace) == (0.5, 0.25, False)
     assert judged.lateness.max_ns == 5 * MS
-    assert pace(record, None) is None
+    assert pace(counted(plan_of(5), record, None, TIERS)) is None
 
 
 def driven(wall_ns: int, *, held_ns: int = 0, lacking_ns: int = 0) -> Driven:
@@ -100,7 +92,7 @@ BEHIND: dict[str, tuple[Record, Driven]] = {
 @pytest.mark.parametrize("cause", BEHIND)
 def test_a_run_whose_end_slips_fell_behind_whatever_the_cause(cause: str) -> None:
     record, how = BEHIND[cause]
-    found = pace(record, DUE, driven=how)
+    found = pace(counted(plan_of(5), record, DUE, TIERS), how)
     assert found is not None
     assert (found.kept_pace, found.cause) == (False, cause)
     # Five operations in 40 ms were asked for; the last is late by more than 300 ms.
@@ -115,39 +107,38 @@ def test_a_run_whose_end_slips_fell_behind_whatever_the_cause(cause: str) -> Non
 def test_an_end_that_takes_its_usual_time_has_not_slipped() -> None:
     # Each takes 100 ms, the last as well: 125 op/s were asked for and delivered.
     record = loop_of([0, 10, 20, 30, 40], [100, 110, 120, 130, 140], [0] * 5)
-    found = pace(record, DUE, driven=driven(140 * MS))
+    found = pace(counted(plan_of(5), record, DUE, TIERS), driven(140 * MS))
     assert found is not None
     assert (found.kept_pace, found.cause, found.end_late_ns, found.delivered_per_s) == (True, None, 0, 125)
 
 
 def test_a_load_that_was_reached_is_held_back_by_nothing() -> None:
     record = loop_of([0, 10, 20, 30, 40], [5, 15, 25, 35, 45], [0] * 5)
-    tiers = [RamTier("cpu", 4096)]
-    judged = pace(record, DUE, driven=driven(45 * MS))
-    how: dict[str, Any] = {"queue_depth": 8, "io_bytes": 4096, "because": "--queue-depth", "moved": {}}
-    found = verdict(planned(5), record, DUE, tiers, driven(45 * MS), judged, True, **how)  # type: ignore[arg-type]
+    how: dict[str, Any] = {"queue_depth": 8, "because": "--queue-depth", "moved": {}}
+    kept = counted(plan_of(5), record, DUE, TIERS)
+    found = verdict(kept, driven(45 * MS), pace(kept, driven(45 * MS)), **how)
     assert found.sentence == (
         "cpu reached the 125 kB/s asked and kept pace: 0.0 % of operations were late by more than 1 ms"
     )
     assert (found.has_reached, found.cause, found.reason, found.tier) == (True, None, None, "cpu")
     # The same asked twice as fast.
-    behind = pace(record, DUE // 2, driven=driven(45 * MS, held_ns=20 * MS))
-    found = verdict(planned(5), record, DUE // 2, tiers, driven(45 * MS), behind, True, **how)  # type: ignore[arg-type]
+    behind = counted(plan_of(5), record, DUE // 2, TIERS)
+    found = verdict(behind, driven(45 * MS), pace(behind, driven(45 * MS, held_ns=20 * MS)), **how)
     assert found.sentence.startswith("FELL BEHIND: cpu sustained 125 of 250 kB/s asked: ")
     assert found.sentence.endswith(
         "; ended 20.0 ms late, 80.0 % of operations were late by more than 1 ms, 80.0 % beyond what they depend on"
     )
     nothing = Record(np.full(1, -1), np.full(1, -1), np.full(1, 3, np.int8), np.zeros(1, np.int64))
-    found = verdict(planned(1), nothing, DUE[:1], tiers, None, None, True, **how)  # type: ignore[arg-type]
+    found = verdict(counted(plan_of(1), nothing, DUE[:1], TIERS), None, None, **how)
     assert (found.sentence, found.cause, found.tier) == ("open loop: nothing completed", None, None)
 
 
 def test_response_times_count_from_when_operations_were_due() -> None:
     record = loop_of([5, 20], [9, 40], [0, 0])
-    (read,) = figures(planned(2), record, np.array([0, 10]) * MS, [RamTier("cpu", 4096)])  # type: ignore[arg-type]
+    (read,) = figures(counted(plan_of(2), record, np.array([0, 10]) * MS, TIERS))
     assert read.response is not None
     assert (read.latency.max_ns, read.response.max_ns, read.judged) == (20 * MS, 30 * MS, read.response)
-    (closed,) = figures(planned(2), record, None, [RamTier("cpu", 4096)])  # type: ignore[arg-type]
+    (closed,) = figures(counted(plan_of(2), record, None, TIERS))
     assert (closed.response, closed.judged) == (None, closed.latency)
 
 

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import run_cli, trace_batch, trace_meta, write_trace
+from taken import take
 
 from kvreplay.config.config import Config
+from kvreplay.config.criteria import Criteria, Targets
 from kvreplay.config.setting import Setting
 from kvreplay.config.warmup import Warmup
 from kvreplay.engine.job import Record
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, Pacer
-from kvreplay.plan.plan import compile_window
 from kvreplay.plan.requests import read_asked
-from kvreplay.result.mlperf import Criteria, Targets, request_figures
-from kvreplay.result.requests import served_batch
+from kvreplay.plan.window import compile_window
+from kvreplay.result.counted.request_times import RequestTimes
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import describe
-from kvtrace.core.schema import REQUESTS, TRACE, arrow_schema, enum_array
-from kvtrace.core.tables import create, open_table
+from kvtrace.core.schema import REQUESTS, SERVED, TRACE, arrow_schema, enum_array
+from kvtrace.core.tables import create, open_table, read_table
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kvtrace.core.run.figures import RequestFigures
 
 MS = 1_000_000
 NS_PER_TOKEN = 1000
@@ -93,8 +97,20 @@ def setting(tmp_path: Path, pacer: Pacer, **meta: Any) -> tuple[Setting, Record,
     return made, record, pacer.due_ns(window.plan.ts_ns)
 
 
+def served(tmp_path: Path, made: Setting, record: Record, due_ns: Any) -> list[dict[str, Any]]:
+    take(made, record, due_ns, tmp_path / "run")
+    return read_table(tmp_path / "run" / "requests.parquet", SERVED).to_pylist()
+
+
+def requests(
+    tmp_path: Path, made: Setting, record: Record, due_ns: Any, criteria: Criteria | None = None
+) -> RequestFigures:
+    config = Config(tiers={}, criteria=criteria or Criteria())
+    return take(replace(made, config=config), record, due_ns, tmp_path / "run").requests
+
+
 def test_the_first_token_waits_for_the_loads_and_the_rest_of_the_prompt(tmp_path: Path) -> None:
-    found = served_batch(*setting(tmp_path, ClosedLoop())).to_pylist()
+    found = served(tmp_path, *setting(tmp_path, ClosedLoop()))
     # 700 tokens, 512 of them in the two chunks that were loaded from 0 to 5 ms; 300 that were all computed.
     assert [r["first_token_ns"] for r in found] == [5 * MS + 188 * NS_PER_TOKEN, 300 * NS_PER_TOKEN, None]
     assert [r["qos"] for r in found] == ["interactive", "batch", None]
@@ -105,12 +121,12 @@ def test_in_an_open_loop_it_counts_from_the_arrival(tmp_path: Path) -> None:
     record.submitted_ns[:4] += MS
     record.completed_ns[:4] += MS
     # The arrival is at 0, 1 ms before the first load was submitted.
-    assert served_batch(made, record, due_ns).to_pylist()[0]["first_token_ns"] == 6 * MS + 188 * NS_PER_TOKEN
+    assert served(tmp_path, made, record, due_ns)[0]["first_token_ns"] == 6 * MS + 188 * NS_PER_TOKEN
 
 
 def test_entries_of_a_turn_hold_the_tokens_of_their_bytes(tmp_path: Path) -> None:
     config = {"hierarchy": {**CONFIG["hierarchy"], "entry": "turn"}}
-    found = served_batch(*setting(tmp_path, ClosedLoop(), config=config)).to_pylist()
+    found = served(tmp_path, *setting(tmp_path, ClosedLoop(), config=config))
     # Four loads of 512 bytes at 4 bytes a token are 512 tokens.
     assert found[0]["first_token_ns"] == 5 * MS + 188 * NS_PER_TOKEN
 
@@ -118,13 +134,13 @@ def test_entries_of_a_turn_hold_the_tokens_of_their_bytes(tmp_path: Path) -> Non
 def test_a_load_that_failed_leaves_it_unknown(tmp_path: Path) -> None:
     made, record, due_ns = setting(tmp_path, ClosedLoop())
     record.outcome[2] = 1
-    assert served_batch(made, record, due_ns).to_pylist()[0]["first_token_ns"] is None
+    assert served(tmp_path, made, record, due_ns)[0]["first_token_ns"] is None
 
 
 def test_classes_are_judged_by_their_targets(tmp_path: Path) -> None:
     made, record, due_ns = setting(tmp_path, ClosedLoop())
-    targets = Criteria().targets | {"batch": Targets("900us", "1s", "1s", "1s")}
-    found = request_figures(made, record, due_ns, served_batch(made, record, due_ns), targets)
+    criteria = Criteria(qos_batch=Targets("900us", "1s", "1s", "1s"))
+    found = requests(tmp_path, made, record, due_ns, criteria)
     # In flight: 0 to 5 and 6 to 8 ms; 7 to 8; 9 to 10.
     assert (found.storage.count, found.storage.max_ns, found.storage.p50_ns) == (3, 7 * MS, MS)
     assert [(c.qos, c.storage.max_ns, c.share_within_p95_target, c.verdict) for c in found.classes] == [
@@ -137,8 +153,8 @@ def test_classes_are_judged_by_their_targets(tmp_path: Path) -> None:
 
 def test_in_an_open_loop_classes_are_judged_by_the_response_time(tmp_path: Path) -> None:
     made, record, due_ns = setting(tmp_path, OpenLoop(1.0))
-    targets = Criteria().targets | {"interactive": Targets("8ms", "1s", "1s", "1s")}
-    found = request_figures(made, record, due_ns, served_batch(made, record, due_ns), targets)
+    criteria = Criteria(qos_interactive=Targets("8ms", "1s", "1s", "1s"))
+    found = requests(tmp_path, made, record, due_ns, criteria)
     # Request 0 is in flight from 0 to 5 and from 6 to 8 ms, its write due at 1 ms; 1 is due at 2, done at 8 ms.
     assert found.response is not None
     assert (found.storage.max_ns, found.response.max_ns) == (7 * MS, 8 * MS)
@@ -151,33 +167,32 @@ def test_in_an_open_loop_classes_are_judged_by_the_response_time(tmp_path: Path)
 def test_a_request_that_did_not_end_has_no_storage_time(tmp_path: Path) -> None:
     made, record, due_ns = setting(tmp_path, ClosedLoop())
     record.outcome[2] = 1
-    found = request_figures(made, record, due_ns, served_batch(made, record, due_ns), Criteria().targets)
+    found = requests(tmp_path, made, record, due_ns)
     assert (found.storage.count, found.storage.max_ns, [c.storage.count for c in found.classes]) == (2, MS, [0, 1])
     assert found.classes[0].share_within_p95_target is None
 
 
-def test_a_class_with_enough_requests_passes_or_fails(tmp_path: Path) -> None:
-    made, record, due_ns = setting(tmp_path, ClosedLoop())
-    served = served_batch(made, record, due_ns)
-    many = pa.Table.from_batches([served.slice(0, 1)] * 20).combine_chunks().to_batches()[0]
+def test_a_class_with_enough_requests_passes_or_fails() -> None:
     for target, verdict in (("7ms", "pass"), ("6999us", "fail")):
-        targets = Criteria().targets | {"interactive": Targets(target, "1s", "1s", "1s")}
-        found = request_figures(made, record, due_ns, many, targets).classes
-        assert [(c.storage.p95_ns, c.verdict) for c in found] == [(7 * MS, verdict)]
+        times = RequestTimes(Criteria(qos_interactive=Targets(target, "1s", "1s", "1s")).targets)
+        for _ in range(4):
+            times.add(np.full(5, 7 * MS), None, np.full(5, -1), np.zeros(5, np.int8))
+        found = times.figures(None, is_open_loop=False)
+        assert (found.requests, found.first_token_unknown) == (20, 20)
+        assert [(c.storage.p95_ns, c.verdict) for c in found.classes] == [(7 * MS, verdict)]
 
 
 def test_requests_that_the_warm_up_touches_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, record, due_ns = setting(tmp_path, ClosedLoop())
     monkeypatch.setattr(Setting, "warmup", Warmup(rows=5))
-    found = request_figures(made, record, due_ns, served_batch(made, record, due_ns), Criteria().targets)
+    found = requests(tmp_path, made, record, due_ns)
     assert (found.requests, [c.qos for c in found.classes]) == (2, ["batch"])
 
 
 def test_why_there_is_no_first_token_is_said(tmp_path: Path) -> None:
     made, record, due_ns = setting(tmp_path, ClosedLoop(), config={}, model=None)
-    served = served_batch(made, record, due_ns)
-    assert served.column("first_token_ns").null_count == 3
-    found = request_figures(made, record, due_ns, served, Criteria().targets)
+    assert [row["first_token_ns"] for row in served(tmp_path, made, record, due_ns)] == [None] * 3
+    found = requests(tmp_path, made, record, due_ns)
     assert found.first_token_reason is not None
     assert found.first_token_reason.startswith("the trace models no computing time")
 

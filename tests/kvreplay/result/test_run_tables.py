@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import run_cli, trace_meta, write_trace
+from taken import take
 
 from kvreplay.config.config import Config
 from kvreplay.config.criteria import Criteria, read_criteria
 from kvreplay.config.setting import Setting
 from kvreplay.engine.job import Record
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop
-from kvreplay.plan.plan import compile_window
-from kvreplay.result.figures import Summary, summarize
-from kvreplay.result.mlperf import mlperf, request_figures
-from kvreplay.result.requests import served_batch
-from kvreplay.result.tables import series_batch
+from kvreplay.plan.window import compile_window
+from kvreplay.result.mlperf import mlperf
 from kvreplay.tiers import devices
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
@@ -69,7 +67,8 @@ def setting(tmp_path: Path, **meta: Any) -> tuple[Setting, Record]:
 
 
 def test_a_request_is_served_while_any_of_its_operations_is_in_flight(tmp_path: Path) -> None:
-    found = served_batch(*setting(tmp_path), None).to_pylist()
+    take(*setting(tmp_path), None, tmp_path / "run")
+    found = read_table(tmp_path / "run" / "requests.parquet", SERVED).to_pylist()
     # Request 7: 0 to 400 ms, the second read within, and 600 to 1200: 1000 of its 1200 ms.
     assert found[0] == {
         "request_id": 7,
@@ -108,8 +107,8 @@ def test_a_request_is_served_while_any_of_its_operations_is_in_flight(tmp_path: 
 
 
 def test_each_second_has_its_operations(tmp_path: Path) -> None:
-    made, record = setting(tmp_path)
-    found = series_batch(made.window.plan, record, made.tiers).to_pylist()
+    take(*setting(tmp_path), None, tmp_path / "run")
+    found = read_table(tmp_path / "run" / "series.parquet", SERIES).to_pylist()
     assert found == [
         {
             "second": 0,
@@ -152,18 +151,16 @@ def test_each_second_has_its_operations(tmp_path: Path) -> None:
 
 def test_latency_per_mib_scales_each_operation(tmp_path: Path) -> None:
     made, record = setting(tmp_path)
-    found = summarize(
-        made.window.plan, record, None, made.tiers, None, queue_depth=1, skipped_rows={}, absent_deletes=0
-    )
+    found = take(made, record, None, tmp_path / "run").summary(None)
     by = {f.op: f.latency_per_mib for f in found.figures}
     # 400 ms for 2 MiB, 100 ms for 1 MiB.
     assert (by["read"].count, by["read"].mean_ns, by["read"].max_ns) == (2, 150 * MS, 200 * MS)
     assert (by["write"].max_ns, by["delete"].count) == (600 * MS, 0)
 
 
-def judged(made: Setting, record: Record, summary: Summary, criteria: Criteria) -> Mlperf:
-    served = served_batch(made, record, None)
-    return mlperf(made, summary, criteria, request_figures(made, record, None, served, criteria.targets))
+def judged(made: Setting, record: Record, output: Path, criteria: Criteria, due: Any = None) -> Mlperf:
+    found = take(made, record, due, output)
+    return mlperf(made, found.summary(None), criteria, found.requests)
 
 
 STATS = {"output_tokens": 500, "lookups": 10, "tiers": [{"hits": 2}, {"hits": 1}, {"hits": 1}]}
@@ -172,10 +169,7 @@ STATS = {"output_tokens": 500, "lookups": 10, "tiers": [{"hits": 2}, {"hits": 1}
 def test_the_benchmarks_figures_are_by_its_definitions(tmp_path: Path) -> None:
     made, record = setting(tmp_path, stats=STATS)
     record.outcome[3], record.completed_ns[3] = 0, 1000 * MS
-    summary = summarize(
-        made.window.plan, record, None, made.tiers, None, queue_depth=1, skipped_rows={}, absent_deletes=0
-    )
-    found = judged(made, record, summary, Criteria(hit_rate=0.5))
+    found = judged(made, record, tmp_path / "run", Criteria(hit_rate=0.5))
     # Reads of 400, 100 and 300 ms and a write of 600 ms; the delete is none of the benchmark's.
     assert found.throughput.storage_io_ns == 1400 * MS
     assert found.throughput.storage_throughput_tokens_per_s == pytest.approx(500 / 1.4)
@@ -193,10 +187,7 @@ def test_the_benchmarks_figures_are_by_its_definitions(tmp_path: Path) -> None:
 
 def test_tokens_are_null_when_only_a_part_was_measured(tmp_path: Path) -> None:
     made, record = setting(tmp_path, stats=STATS)
-    summary = summarize(
-        made.window.plan, record, None, made.tiers, None, queue_depth=1, skipped_rows={}, absent_deletes=0
-    )
-    found = judged(made, record, summary, Criteria()).throughput
+    found = judged(made, record, tmp_path / "run", Criteria()).throughput
     assert (found.tokens, found.storage_throughput_tokens_per_s) == (None, None)
     assert found.reason == "only a part of the trace was measured, and the trace counts tokens as a whole"
 
@@ -208,9 +199,8 @@ def test_p95_is_judged_at_the_threshold(tmp_path: Path) -> None:
     window = compile_window(reader, trace, {1: 1}, Limit())
     made = Setting(Config(tiers={}), ClosedLoop(), reader, window, [None, RamTier("cpu", 4096), None], trace, [])
     record = Record(np.zeros(20, np.int64), np.arange(1, 21) * MS, np.zeros(20, np.int8), None)
-    summary = summarize(window.plan, record, None, made.tiers, None, queue_depth=1, skipped_rows={}, absent_deletes=0)
     for limit, verdict in (("19ms", "fail"), ("20ms", "pass")):
-        found = {c.name: c.verdict for c in judged(made, record, summary, Criteria(cpu_p95=limit)).criteria}
+        found = {c.name: c.verdict for c in judged(made, record, tmp_path / "run", Criteria(cpu_p95=limit)).criteria}
         assert found["cpu_p95_ns"] == verdict
 
 
@@ -224,8 +214,7 @@ def test_in_an_open_loop_the_response_time_is_judged(tmp_path: Path) -> None:
     submitted = np.full(20, 500 * MS)
     record = Record(submitted, submitted + MS, np.zeros(20, np.int8), np.zeros(20, np.int64))
     due = np.zeros(20, np.int64)
-    summary = summarize(window.plan, record, due, made.tiers, None, queue_depth=1, skipped_rows={}, absent_deletes=0)
-    found = mlperf(made, summary, Criteria(), request_figures(made, record, due, served_batch(made, record, due), {}))
+    found = judged(made, record, tmp_path / "run", Criteria(), due)
     verdicts = {c.name: (c.measured, c.verdict) for c in found.criteria}
     assert verdicts["cpu_p95_ns"] == (501 * MS, "fail")
     assert found.latencies[0].total.p95_ns == MS

@@ -14,10 +14,10 @@ MIB = 1 << 20
     [
         (200, True, None),
         (191, True, None),
-        (189, True, "moved 189 MiB for the 200 MiB of its reads (0.94 of it); likely causes: holes"),
-        (13, False, "moved 13.0 MiB for the 200 MiB of its reads (0.07 of it); likely causes: holes"),
+        (189, True, "moved 198 MB for the 210 MB of its reads (0.94 of it); likely causes: holes"),
+        (13, False, "moved 13.6 MB for the 210 MB of its reads (0.07 of it); likely causes: holes"),
         (235, True, None),
-        (240, True, "moved 240 MiB for the 200 MiB of its reads (1.20 of it); likely causes: another program"),
+        (240, True, "moved 252 MB for the 210 MB of its reads (1.20 of it); likely causes: another program"),
         (2400, False, None),
         (None, True, None),
     ],

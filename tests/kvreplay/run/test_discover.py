@@ -71,9 +71,9 @@ def test_a_good_machine_has_no_warning() -> None:
     [
         ({"load_1min": 2.5}, "busy: a load of 2.50 on 8 processors"),
         ({"governor": "powersave"}, "processor governor powersave"),
-        ({"swap_used_bytes": 1 << 30}, "1.00 GiB of swap is in use"),
+        ({"swap_used_bytes": 1 << 30}, "1.07 GB of swap is in use"),
         ({"huge_pages": "never"}, "transparent huge pages are off"),
-        ({"limits": {"memlock_bytes": 8 << 20, "open_files": None}}, "memlock limit 8.00 MiB"),
+        ({"limits": {"memlock_bytes": 8 << 20, "open_files": None}}, "memlock limit 8.39 MB"),
         ({"limits": {"memlock_bytes": None, "open_files": 1024}}, "open files are limited to 1,024"),
         ({"io_uring": "seccomp forbids it"}, "no io_uring (seccomp forbids it)"),
         ({"programs": {"smartctl": None, "nvme": None}}, "neither smartctl nor nvme"),

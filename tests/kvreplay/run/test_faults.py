@@ -166,6 +166,7 @@ def record_of(outcomes: list[int]) -> Record:
 def test_a_journal_keeps_each_operation_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "_PERIOD_S", 3600.0)
     record = record_of([3, 0, 3, 1, 0])
+    record.retries[3] = 1
     known = {name: getattr(run_file(summary([])), name) for name in RunBegun.__struct_fields__}
     begun = PartialRunFile(**known, running=Running("/trace"))
 
@@ -173,7 +174,8 @@ def test_a_journal_keeps_each_operation_once(tmp_path: Path, monkeypatch: pytest
         with journal(tmp_path, record, begun) as kept:
             kept.keep()
             kept.keep()
-            # A row that ends after later ones.
+            # A row that ends after later ones, and was asked of an object store again.
+            record.retries[0] = 2
             record.submitted_ns[0], record.completed_ns[0], record.outcome[0], record.ready_ns[0] = 0, 5, OK, 0
             kept.keep()
             raise ZeroDivisionError
@@ -185,6 +187,7 @@ def test_a_journal_keeps_each_operation_once(tmp_path: Path, monkeypatch: pytest
     assert places == [[1, 3, 4], [0]]
     found = read_record(tmp_path, 5, is_open_loop=True)
     assert found.outcome.tolist() == [0, 0, 3, 1, 0]
+    assert found.retries == {0: 2, 3: 1}
     assert found.completed_ns.tolist() == [5, 15, -1, -1, 45]
     assert found.ready_ns.tolist() == [0, 1, 0, 3, 4]
     # A kill in the middle of a batch costs that batch.

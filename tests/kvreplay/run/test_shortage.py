@@ -35,7 +35,7 @@ def test_a_budget_beyond_what_is_available_is_refused_with_both_figures(monkeypa
     monkeypatch.setattr(memory, "available_bytes", lambda: need)
     check_memory(rows, buffers)
     monkeypatch.setattr(memory, "available_bytes", lambda: need - 1)
-    said = r"needs about 473 MiB of memory \(1,000,000 rows, 74\.0 MiB of buffers\), but only 473 MiB is available"
+    said = r"needs about 496 MB of memory \(1,000,000 rows, 77\.6 MB of buffers\), but only 496 MB is available"
     with pytest.raises(OutOfMemory, match=said):
         check_memory(rows, buffers)
     monkeypatch.setattr(memory, "available_bytes", lambda: None)
@@ -120,7 +120,7 @@ def test_a_process_that_may_have_too_little_says_so(tmp_path: Path, limit_kib: i
     )
     assert done.returncode == 7
     # With the least, what compiles cannot even be loaded.
-    why = "out of memory" if limit_kib < 400_000 else "the replay needs about 2.75 GiB of address space"
+    why = "out of memory" if limit_kib < 400_000 else "the replay needs about 2.95 GB of address space"
     assert done.stderr.startswith(f"kvreplay: error: {why}")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()

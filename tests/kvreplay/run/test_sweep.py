@@ -10,7 +10,16 @@ import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.run.search import decided, limit_of_closed, next_value, reached, sustained, to_repeat
+from kvreplay.run.search import (
+    decided,
+    limit_of_closed,
+    limit_of_open,
+    next_value,
+    progress_of,
+    reached,
+    sustained,
+    to_repeat,
+)
 from kvreplay.run.sweep import is_saturated, knee, plot, sweep, with_users
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
@@ -137,7 +146,8 @@ def test_values_that_do_not_rise_are_refused(tmp_path: Path) -> None:
     for options, message in (
         (["--queue-depths", "4,2"], "--queue-depths 4,2: give two or more that rise"),
         (["--queue-depths", "1,2.5"], "give whole numbers"),
-        (["--speeds", "1"], "--speeds 1: give two or more that rise"),
+        (["--queue-depths", "4"], "--queue-depths 4: give two or more that rise"),
+        (["--speeds", "2,1"], "--speeds 2,1: give some that rise"),
         (["--speeds", "a,b"], "write numbers with commas"),
         (["--speeds", "1,2", "--queue-depths", "1,2"], "exclude each other"),
         (["--queue-depths", "1,4096"], "--queue-depth 4096: give 1 to 1024"),
@@ -245,12 +255,83 @@ def searched(axis: Axis, asked: list[float], limit: float) -> list[float]:
         # Users are whole.
         (Axis.USERS, [8, 16], 3, [8, 4, 2, 3]),
         (Axis.USERS, [2, 3], 0, [2, 1]),
+        # One is where a search begins: it finds the rest, however far away.
+        (Axis.USERS, [1], 100, [1, 2, 4, 8, 16, 32, 64, 128, 90, 107, 98]),
+        (Axis.USERS, [1], 0, [1]),
     ],
 )
 def test_an_open_loop_is_searched_both_ways(
     axis: Axis, asked: list[float], limit: float, expected: list[float]
 ) -> None:
     assert searched(axis, asked, limit) == expected
+
+
+def test_a_search_ends_where_more_users_ask_no_more() -> None:
+    asked = [100.0, 200.0, 390.0, 400.0, 380.0, 1000.0]
+    found = [
+        msgspec.structs.replace(p, asked_bytes_per_s=rate)
+        for p, rate in zip(points([1.0] * 6, [True] * 6), asked, strict=True)
+    ]
+    assert [next_value(Axis.USERS, [1], found[:n]) for n in range(1, 6)] == [2, 4, 8, 16, None]
+    assert is_saturated(Axis.USERS, found[:5])
+    assert sustained(Axis.USERS, found[:5], None).endswith(
+        "more users ask no more of it (380 B/s at 16 users, 400 B/s at 8 users): computing sets the pace"
+    )
+    # Without rates, of a file's requests for one, nothing is said.
+    blind = [msgspec.structs.replace(p, asked_bytes_per_s=None) for p in found]
+    assert next_value(Axis.USERS, [1], blind) == 64
+
+
+def test_a_load_that_was_delivered_is_held_though_operations_were_late() -> None:
+    (late,) = points([1.0], [False])
+    late = msgspec.structs.replace(late, is_delivered=True, late_by_itself_fraction=0.31, read_p99_ns=10**6)
+    assert late.is_held
+    assert "p99 1.00 ms (31.0 % of operations waited for the replayer, too) at the knee" in sustained(
+        Axis.USERS, [late], None
+    )
+    assert (
+        progress_of(Axis.USERS, late, None)
+        == "held, read response p99 1.00 ms (31.0 % of operations waited for the replayer, too)"
+    )
+    behind = msgspec.structs.replace(late, is_delivered=False, asked_bytes_per_s=1e9, late_by_itself_fraction=None)
+    assert not behind.is_held
+    assert progress_of(Axis.USERS, behind, None) == "falls behind, read response p99 1.00 ms, 1.00 GB/s asked"
+    assert sustained(Axis.USERS, [behind], None) == (
+        "the knee is below the lowest load tried, 1 user: there it falls behind, read response p99 1.00 ms; what "
+        "limits it is unclear"
+    )
+
+
+@pytest.mark.parametrize(
+    ("drive", "data", "expected"),
+    [(0.3, 0.1, LimitCause.DRIVE), (0.1, 0.3, None)],
+)
+def test_what_requests_wait_for_under_more_load_is_the_drives(
+    drive: float, data: float, expected: LimitCause | None
+) -> None:
+    shares = {"drive": drive, "dependencies": 0.6, "data": data}
+    held, lost = points([1.0, 1.0], [True, False])
+    lost = msgspec.structs.replace(lost, judgement=judged(LimitCause.DEPENDENCIES, response_shares=shares))
+    assert limit_of_open([held, lost]) is expected
+    # The first of the lost that decides.
+    more = msgspec.structs.replace(lost, judgement=judged(LimitCause.QUEUE_LIMIT))
+    assert limit_of_open([held, lost, more]) is (expected or LimitCause.QUEUE_LIMIT)
+    # Without a lower load that was held, it may be the trace's own.
+    assert limit_of_open([lost]) is LimitCause.DEPENDENCIES
+
+
+def test_one_command_makes_the_trace_and_finds_the_knee(tmp_path: Path) -> None:
+    gen = "--users 9 --duration 3s --model tiny-1b --set workload.think_time=1s"
+    # Nothing moves on a simulated tier: the search goes on as long as users ask for more.
+    arguments = ["sweep", "--gen", gen, "--tier", "gpu=sim", "--users", "1,2", "--limit", "20", "-o", tmp_path / "s"]
+    run_cli("kvreplay", *arguments)
+    found = json.loads((tmp_path / "s" / "sweep.json").read_text())
+    assert found["axis"] == "users"
+    assert open_table(tmp_path / "s" / "trace.parquet", TRACE).meta.config["users"] == 9
+    assert (tmp_path / "s" / "trace.objects.parquet").is_file()
+    assert open_table(tmp_path / "s" / "users-1.parquet", TRACE).meta.config["users"] == 1
+    both = run_cli("kvreplay", "sweep", tmp_path / "t.parquet", *arguments[1:], check=False)
+    assert (both.returncode, "name one TRACE, or give --gen" in both.stderr) == (2, True)
 
 
 def tried(axis: Axis, asked: list[float], limits: list[float]) -> tuple[list[float], list[SweepPoint]]:
@@ -325,15 +406,16 @@ def test_a_search_ends_in_one_sentence() -> None:
     ]
     assert sustained(Axis.USERS, over, 1_500_000) == (
         "sustains 1 user; read response p99 1.00 ms at the knee; what limits above it is unclear: at 2 users it keeps "
-        "pace, but read response p99 2.00 ms exceeds 1.50 ms"
+        "up, but read response p99 2.00 ms exceeds 1.50 ms"
     )
     assert sustained(Axis.SPEED, found[2:], None).startswith(
-        "sustains no speed tried: at 4 x the trace's speed it falls behind"
+        "the knee is below the lowest load tried, 4 x the trace's speed: there it falls behind"
     )
     waiting = msgspec.structs.replace(found[2], cause="dependencies", operations=57)
     assert sustained(Axis.SPEED, [waiting], None) == (
-        "sustains no speed tried: at 4 x the trace's speed it falls behind, read response p99 is not known (no reads); "
-        "with only 57 operations one that is late decides: a longer trace tells more"
+        "the knee is below the lowest load tried, 4 x the trace's speed: there it falls behind, read response p99 is "
+        "not known (no reads); what limits it is unclear; with only 57 operations one that is late decides: a longer "
+        "trace tells more"
     )
     few = [msgspec.structs.replace(p, read_p99_lacks="40 reads: take longer") for p in found[:1]]
     assert sustained(Axis.SPEED, few, 1000) == (

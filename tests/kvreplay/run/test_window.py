@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import write_trace
+from taken import counted, plan_of
 
 from kvreplay.config.config import Config
 from kvreplay.config.warmup import Warmup, parse_warmup
@@ -32,12 +33,7 @@ def rows(count: int, length: int = 4096) -> list[Any]:
     return [(i * 10_000_000, "write", 2, "store", i, 0, length, None, None, 0) for i in range(count)]
 
 
-class Plan:
-    op = np.full(4, 1, np.int8)
-    tier = np.zeros(4, np.int8)
-    length = np.array([1000, 2000, 4000, 8000])
-    offset = start = np.zeros(4, np.int64)
-    row = np.array([0, 2, 4, 6])
+PLAN = plan_of(4, op=np.full(4, 1, np.int8), length=np.array([1000, 2000, 4000, 8000]), row=np.array([0, 2, 4, 6]))
 
 
 def record() -> Record:
@@ -46,18 +42,8 @@ def record() -> Record:
 
 @pytest.mark.parametrize("warmup", [Warmup(rows=3), Warmup(time_ns=2 * S)])
 def test_the_warm_up_is_in_no_figure(warmup: Warmup) -> None:
-    found = summarize(
-        Plan(),
-        record(),
-        None,
-        [RamTier("cpu", 4096)],
-        None,
-        queue_depth=1,
-        skipped_rows={},  # type: ignore[arg-type]
-        absent_deletes=0,
-        warmup=warmup,
-        asked="x",
-    )
+    operations = counted(PLAN, record(), None, [RamTier("cpu", 4096)], warmup)
+    found = summarize(operations, None, queue_depth=1, skipped_rows={}, absent_deletes=0, warmup="x")
     (write,) = found.figures
     # Rows 4 and 6 remain: 12,000 bytes from 2 to 4 s.
     assert (write.operations, write.bytes, write.bandwidth_bytes_per_s) == (2, 12_000, 6000.0)
@@ -68,7 +54,7 @@ def test_the_warm_up_is_in_no_figure(warmup: Warmup) -> None:
 
 def test_an_open_loop_warms_up_by_due_times() -> None:
     due = np.array([0, 1, 1, 1]) * S
-    assert Warmup(time_ns=S).is_measured(Plan(), record(), due).tolist() == [False, True, True, True]  # type: ignore[arg-type]
+    assert Warmup(time_ns=S).is_measured(PLAN, record(), due).tolist() == [False, True, True, True]
 
 
 def test_a_run_keeps_the_warm_up_in_its_operations(tmp_path: Path) -> None:

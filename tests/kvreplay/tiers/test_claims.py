@@ -156,7 +156,7 @@ def test_too_little_space_names_both_figures_and_leaves_nothing(tmp_path: Path) 
     target = tmp_path / "drive"
     target.mkdir()
     trace = trace_of(tmp_path, 2, 1 << 49)
-    with pytest.raises(DeviceError, match=r"holds up to 512 TiB there, but only .* is free; replay less with --limit"):
+    with pytest.raises(DeviceError, match=r"holds up to 563 TB there, but only .* is free; replay less with --limit"):
         replay(Config(tiers={"nvme": str(target)}), trace, tmp_path / "run", [])
     assert list(target.iterdir()) == []
 
@@ -164,7 +164,7 @@ def test_too_little_space_names_both_figures_and_leaves_nothing(tmp_path: Path) 
 def test_too_little_memory_names_both_figures(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, 1, 1 << 50)
     with pytest.raises(
-        DeviceError, match=r"--tier cpu=ram: the replay holds up to 1\.00 PiB there, but only .* of memory"
+        DeviceError, match=r"--tier cpu=ram: the replay holds up to 1\.13 PB there, but only .* of memory"
     ):
         replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", [])
 

@@ -290,7 +290,7 @@ def test_a_device_that_did_not_move_what_was_asked_is_warned_of(tmp_path: Path, 
     config = Config(tiers={"nvme": str(loop)}, engine="threads")
     outcome = replay(config, trace, tmp_path / "run", [], tiers=[None, None, tier])
     (warning,) = run_document(outcome).warnings
-    assert warning.startswith("WARNING: the device beneath nvme moved 0 B for the 8.00 MiB of its reads (0.00 of it)")
+    assert warning.startswith("WARNING: the device beneath nvme moved 0 B for the 8.39 MB of its reads (0.00 of it)")
     assert warning in outcome.run.notes
 
 
@@ -385,7 +385,7 @@ def test_a_device_that_another_process_writes_is_refused(tmp_path: Path, loop: P
 
 @pytest.mark.root
 def test_the_peak_must_fit_the_device(tmp_path: Path, loop: Path) -> None:
-    with pytest.raises(DeviceError, match=r"holds up to 1\.00 GiB there, but only 64\.0 MiB is free"):
+    with pytest.raises(DeviceError, match=r"holds up to 1\.07 GB there, but only 67\.1 MB is free"):
         run(tmp_path, [row("write", 0, 1 << 30)], loop)
 
 

@@ -79,7 +79,7 @@ def test_space_goes_to_the_lowest_extent_that_is_long_enough() -> None:
     with pytest.raises(FileNotFoundError, match="object 99 is not there"):
         space.start(99)
     # Free are block 2 and block 9: two blocks in all, but not side by side.
-    with pytest.raises(OSError, match=r"no free extent of 8\.00 KiB: 4 objects hold 28\.0 KiB of 40\.0 KiB"):
+    with pytest.raises(OSError, match=r"no free extent of 8\.19 kB: 4 objects hold 28\.7 kB of 41\.0 kB"):
         space.reserve(5, 2 * BLOCK)
     space.reserve(4, BLOCK)
     with pytest.raises(OSError, match="object 4 has 4096 bytes, not 8192"):
@@ -388,7 +388,7 @@ def test_a_second_run_on_the_same_file_is_locked_out(tmp_path: Path) -> None:
 
 
 def test_more_than_the_disk_holds_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"holds up to 1\.00 PiB there, but only .* is free; replay less"):
+    with pytest.raises(DeviceError, match=r"holds up to 1\.13 PB there, but only .* is free; replay less"):
         run(tmp_path, [row("write", 0, 1 << 50)], tmp_path / "s.dat", is_buffered=True)
 
 
@@ -400,7 +400,7 @@ def test_scattered_space_stops_the_run_with_its_figures(tmp_path: Path, engine: 
     outcome, ops = run(tmp_path, [row("write", 0)], tmp_path / "s.dat", engine=engine, is_buffered=True)
     assert isinstance(outcome.error, DeviceError)
     assert "row 0: write of object 0: no room: " in str(outcome.error)
-    assert "no free extent of 4.00 KiB: 0 objects hold 0 B of" in str(outcome.error)
+    assert "no free extent of 4.10 kB: 0 objects hold 0 B of" in str(outcome.error)
     assert ops[0]["outcome"] == "error"
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "partial"
 

@@ -143,9 +143,7 @@ def test_a_gpu_stands_beside_files(tmp_path: Path) -> None:
 
 def test_a_trace_that_does_not_fit_is_refused_with_what_to_set(tmp_path: Path) -> None:
     # At most objects 0, 1 and 2 of 40 KiB.
-    fits = (
-        "holds up to 120 KiB there, but stand-in has 119 KiB free; replay less with --limit, or make the trace with a"
-    )
+    fits = "holds up to 123 kB there, but stand-in has 122 kB free; replay less with --limit, or make the trace with a"
     with pytest.raises(DeviceError, match=fits):
         run(tmp_path, gpu(StandIn(119 << 10)))
 
@@ -153,7 +151,7 @@ def test_a_trace_that_does_not_fit_is_refused_with_what_to_set(tmp_path: Path) -
 def test_running_out_of_memory_later_says_what_to_set(tmp_path: Path) -> None:
     outcome, _ = run(tmp_path, gpu(StandIn(takes=2)))
     assert isinstance(outcome.error, DeviceError)
-    assert "no room: 40.0 KiB do not fit the 1.00 GiB that stand-in has free; replay less with --limit" in str(
+    assert "no room: 41.0 kB do not fit the 1.07 GB that stand-in has free; replay less with --limit" in str(
         outcome.error
     )
 

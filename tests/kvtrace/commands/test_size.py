@@ -184,7 +184,7 @@ def test_a_grid_that_is_too_small_says_what_would_do(requests):
     done = size(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%", "--dram", "0", "--nvme", "8MiB")
     first = done.stdout.splitlines()[0]
     assert first.startswith("none of these capacities does: ")
-    assert "with no DRAM and 8.00 MiB of NVMe" in first
+    assert "with no DRAM and 8.39 MB of NVMe" in first
     assert "unlimited DRAM and NVMe would" in first
 
 
@@ -317,3 +317,24 @@ def test_the_conversation_trace():
     assert done.stdout.splitlines()[0] == (
         "no capacity does: at most 37.8 % of look-ups hit (target 80 %), with unlimited DRAM and NVMe"
     )
+
+
+def test_an_object_store_is_named_and_costs_what_gen_says(tmp_path):
+    few = ["--users", 4, "--duration", "20s", "--model", "tiny-1b", "--gpu", "h100"]
+    tiers = ["--set", "tiers.gpu.capacity=64MiB", "--set", "tiers.cpu.capacity=64MiB"]
+    capacities = ["--dram", "64MiB", "--nvme", "1GiB"]
+    shown = size(*few, "--preset", "vllm-obj", *tiers, *capacities, "--target-hit", "0.1%").stdout
+    assert shown.startswith("64.0 MiB of DRAM and 1.00 GiB of S3: ")
+    assert "NVMe" not in shown
+    made = ["gen", *few, "--preset", "vllm-obj", *tiers, "--set", "tiers.s3.capacity=1GiB"]
+    (cost,) = json.loads(run_cli("kvtrace", *made, "-o", tmp_path / "t.parquet", "--json").stdout)["costs"]
+    total = cost["requests_cost_per_month"] + cost["storage_cost_per_month"]
+    (said,) = (line for line in shown.splitlines() if line.startswith("s3: ") and "a month" in line)
+    assert float(said.split()[1].replace(",", "")) == pytest.approx(total, rel=0.02)
+
+
+def test_beside_an_object_store_it_is_the_drive_that_is_sized():
+    few = ["--users", 4, "--duration", "20s", "--model", "tiny-1b", "--preset", "lmcache-s3", "--gpu", "h100"]
+    shown = size(*few, "--dram", "64MiB", "--nvme", "128MiB", "--target-hit", "0.1%").stdout
+    assert shown.startswith("64.0 MiB of DRAM and 128 MiB of NVMe: ")
+    assert "--set tiers.nvme.capacity=134217728" in shown

@@ -76,8 +76,8 @@ def test_gibibytes_and_gigabytes_are_told_apart(count):
 @pytest.mark.parametrize(
     ("count", "text"),
     [
-        (None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1536, "1.50 KiB"), (64 << 30, "64.0 GiB"),
-        (1 << 40, "1.00 TiB"), (500 << 30, "500 GiB"), (5000 << 50, "5000 PiB"), (-2048, "-2.00 KiB"),
+        (None, "-"), (0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (1536, "1.54 kB"), (64 << 30, "68.7 GB"),
+        (10**12, "1.00 TB"), (500 << 30, "537 GB"), (5000 * 10**15, "5000 PB"), (-2048, "-2.05 kB"),
     ],
 )  # fmt: skip
 def test_format_bytes(count, text):

@@ -334,8 +334,8 @@ def test_the_command_prints_the_arithmetic():
     assert "full 80 layers x 2 (K, V) x 8 heads x 128 x 2 B 327,680" in out
     assert "full 80 layers x 2 (K, V) x 1 head x 128 x 2 B 40,960" in out
     assert "8 ranks store: 327,680 B a token, replication factor 1 " in out
-    assert "object on each of 8 ranks 10,485,760 10.0 MiB" in out
-    assert "stored, dense 2,684,354,560 2.50 GiB" in out
+    assert "object on each of 8 ranks 10,485,760 10.5 MB" in out
+    assert "stored, dense 2,684,354,560 2.68 GB" in out
 
 
 def test_the_command_says_what_a_window_and_a_partial_chunk_leave_out():
@@ -348,7 +348,7 @@ def test_the_command_says_what_a_window_and_a_partial_chunk_leave_out():
 
 def test_the_command_says_what_padding_adds():
     out = words(run_cli("kvtrace", "models", "deepseek-v3", "--chunk", 16, "--page", "4KiB").stdout)
-    assert "object on one rank 1,126,400 1.07 MiB 1,124,352" in out
+    assert "object on one rank 1,126,400 1.12 MB 1,124,352" in out
 
 
 def test_the_command_prints_json():

@@ -230,7 +230,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[1].startswith("3 nodes, router session: ")
     assert kvtrace(monkeypatch, "validate", trace) == 0
     assert kvtrace(monkeypatch, "info", trace) == 0
-    assert "1.00 GiB a node" in capsys.readouterr().out
+    assert "1.07 GB a node" in capsys.readouterr().out
     assert kvtrace(monkeypatch, "gen", *small, "--nodes", 3, "--router", "sesion", "-o", trace) == 2
     assert "--router sesion" in capsys.readouterr().err
     assert kvtrace(monkeypatch, "admission", *small, "--set", "fleet.nodes=3") == 2

@@ -53,7 +53,7 @@ def test_the_best_and_the_cheapest_that_is_good_enough():
 def test_without_prices_the_smallest():
     made = study([({"a": 1}, result(0.7, None)), ({"a": 2}, result(0.65, 2 * GIB))])
     assert first_line(findings(*made, Target(0.6))) == (
-        "best hit ratio 70.0 % at a=1; smallest for 60 %: a=2 (65.0 %, 2.00 GiB in all tiers)"
+        "best hit ratio 70.0 % at a=1; smallest for 60 %: a=2 (65.0 %, 2.15 GB in all tiers)"
     )
     assert first_line(findings(*made, Target(0.7))).endswith("for 70 %: what reaches it has a tier without a bound")
 
@@ -61,13 +61,13 @@ def test_without_prices_the_smallest():
 def test_a_time_to_the_first_token():
     made = study([({"a": 1}, result(0.7, 4 * GIB, 10**9)), ({"a": 2}, result(0.6, 2 * GIB, 3 * 10**9))])
     line = first_line(findings(*made, Target(None, ("p99_ns", 2 * 10**9))))
-    assert line.endswith("smallest for p99 2.00 s to the first token: a=1 (70.0 %, 4.00 GiB in all tiers)")
+    assert line.endswith("smallest for p99 2.00 s to the first token: a=1 (70.0 %, 4.29 GB in all tiers)")
 
 
 def test_seeds_are_averaged():
     rows = [({"a": a, "seed": s}, result(ratio, GIB)) for a, s, ratio in ((1, 1, 0.2), (1, 2, 0.6), (2, 1, 0.5))]
     line = first_line(findings(*study(rows), None))
-    assert line == "best hit ratio 50.0 % at a=2, 1.00 GiB in all tiers"
+    assert line == "best hit ratio 50.0 % at a=2, 1.07 GB in all tiers"
     rows[2] = ({"a": 2, "seed": 1}, result(0.3, GIB))
     assert "best hit ratio 40.0 % (20.0 to 60.0 over 2 seeds) at a=1" in first_line(findings(*study(rows), None))
 

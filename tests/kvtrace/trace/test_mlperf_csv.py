@@ -244,4 +244,4 @@ def test_info_takes_an_import(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "6 rows over 2.50 s, 2 objects, - requests" in out
     assert "not simulated by kvtrace" in out
-    assert "≤ 4.00 KiB" in out
+    assert "≤ 4.10 kB" in out

@@ -53,6 +53,14 @@ def test_as_many_requests_are_in_flight_as_the_queue_is_deep(tmp_path, store, de
     assert store.most_in_flight == depth
 
 
+def test_the_verdict_speaks_of_a_store_and_of_no_drive(tmp_path, store):
+    done = object_run(tmp_path, [row("write", obj, 5000) for obj in range(40)], "--queue-depth", 4, urls=(store.url,))
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)["summary"]
+    assert summary["judgement"]["evidence"]["storage"] == "object store"
+    assert "drive" not in summary["verdict"]
+
+
 def test_objects_in_many_buffers_fill_the_queue_as_well(tmp_path, store):
     """Each is one request all the same, as long as the object."""
     store.wanted = 4
@@ -107,7 +115,7 @@ def test_what_will_not_change_is_not_asked_again(tmp_path, store):
     done = object_run(tmp_path, [row("write", 0, 100)], urls=(store.url,))
     assert done.returncode == 4
     assert store.counts["PUT"] == 1 + 1
-    assert "retries" not in open_table(tmp_path / "run" / "ops.parquet", OPS).extras
+    assert [op["retries"] for op in ops_of(tmp_path)] == [0]
 
 
 @pytest.mark.parametrize("balance", ["round-robin", "least-connections"])

@@ -31,13 +31,13 @@ STATE = np.dtype(
         (name, "i8")
         for name in (
             # Entries in the table; rows that were taken; the first that reads what was deleted (-1: none).
-            "entries rows lost "
+            *("entries", "rows", "lost"),
             # Extents that were ever used, and the first that is free again.
-            "extents_used free_extent "
+            *("extents_used", "free_extent"),
             # Deletes of nothing; whether an object got longer, was needed longer than it seemed when it was written,
             # and whether a row follows another one on its object.
-            "absent has_grown is_late is_chained"
-        ).split()
+            *("absent", "has_grown", "is_late", "is_chained"),
+        )
     ]
 )
 _MIXER = 0x9E3779B97F4A7C15
@@ -76,7 +76,7 @@ class Living(Structure):
 def _home(key: int, size: int) -> int:
     """Return the place of a key in a table of `size` (a power of two)."""
     mixed = np.uint64(key) * np.uint64(_MIXER)
-    return np.int64((mixed ^ (mixed >> np.uint64(32))) & np.uint64(size - 1))
+    return int(np.int64((mixed ^ (mixed >> np.uint64(32))) & np.uint64(size - 1)))
 
 
 @inner
@@ -159,7 +159,7 @@ def _note(living: Living, place: int, more: int) -> None:
 
 
 @inner
-def _is_chained(living: Living, tier: int, op: int, object_id: int) -> bool:
+def _is_chained(living: Living, op: int, object_id: int) -> bool:
     """Return whether a row follows one on its object, in any tier; two reads do not follow each other.
 
     Asked of the first rows only, up to the first that does: none of them was forgotten.
@@ -171,6 +171,48 @@ def _is_chained(living: Living, tier: int, op: int, object_id: int) -> bool:
     return False
 
 
+@inner
+def _write(living: Living, entry: Any, start: int, end: int) -> int:
+    """Note that an object is written; return how long it is then."""
+    before, reach = entry.held, max(end, 1)
+    after = max(before, reach)
+    if 0 < before < after:
+        entry.longest, living.state.has_grown = max(entry.longest, after), 1
+    if end > start or start == 0:
+        _note_written(living, entry, start, reach)
+    entry.is_own = True
+    return after
+
+
+@inner
+def _delete(living: Living, entry: Any) -> int:
+    """Note that an object is deleted; return how long it is then."""
+    entry.written, entry.is_reborn = 0, True
+    while entry.extents != 0:
+        entry.extents = _free_extent(living, entry.extents)
+    return 0
+
+
+@inner
+def _need(living: Living, entry: Any, tier: int, reach: int) -> int:
+    """Note that bytes are read that nothing wrote; return how long the object is, and was from the first row on."""
+    state, before = living.state, entry.held
+    if entry.is_reborn:
+        state.lost = state.rows if state.lost < 0 else state.lost
+        return before
+    if reach <= entry.needed:
+        return before
+    entry.needed = reach
+    if entry.is_own:
+        state.is_late = 1
+        return before
+    padding = living.paddings[tier]
+    more = _padded(reach, padding) - _padded(before, padding)
+    living.base[tier] += more
+    living.base[_drive(living, tier, (entry.key - 1) & 0xFFFFFFFF)] += more
+    return reach
+
+
 @njit
 def look(living: Living, rows: Rows) -> None:
     """Follow `rows`, the next ones: what must be there first, and how much that and what comes beside it is."""
@@ -179,39 +221,22 @@ def look(living: Living, rows: Rows) -> None:
         tier, op, object_id, number = rows.tier[i], rows.op[i], rows.object_id[i], rows.number[i]
         start, end, padding = rows.offset[i], rows.end[i], living.paddings[tier]
         key, reach = (tier << 32 | object_id) + 1, max(end, 1)
-        is_empty = end == start and start > 0
-        if state.is_chained == 0 and _is_chained(living, tier, op, object_id):
-            state.is_chained = 1
         at = _enter(living, key, number, tier)
         entry = living.entries[at]
         before = after = entry.held
+        is_there = op != DELETE or before != 0
+        if state.is_chained == 0 and is_there and _is_chained(living, op, object_id):
+            state.is_chained = 1
         if op == WRITE:
-            after = max(before, reach)
-            if 0 < before < after:
-                entry.longest, state.has_grown = max(entry.longest, after), 1
-            if not is_empty:
-                _note_written(living, entry, start, reach)
-            entry.is_own = True
+            after = _write(living, entry, start, end)
         elif op == DELETE:
-            if before == 0:
+            if not is_there:
                 living.absent[state.rows] = True
                 state.absent += 1
-            after, entry.written, entry.is_reborn = 0, 0, True
-            while entry.extents != 0:
-                entry.extents = _free_extent(living, entry.extents)
-        elif not _is_written(living, entry, reach - 1 if is_empty else start, reach):
+            after = _delete(living, entry)
+        elif not _is_written(living, entry, reach - 1 if end == start and start > 0 else start, reach):
             # An empty read needs what lies before it.
-            if entry.is_reborn:
-                state.lost = state.rows if state.lost < 0 else state.lost
-            elif reach > entry.needed:
-                if entry.is_own:
-                    state.is_late = 1
-                else:
-                    more = _padded(reach, padding) - _padded(before, padding)
-                    living.base[tier] += more
-                    living.base[_drive(living, tier, object_id)] += more
-                    before = after = reach
-                entry.needed = reach
+            before = after = _need(living, entry, tier, reach)
         entry.held, entry.last_row, entry.is_gone = after, rows.row[i], op == DELETE
         if after != before:
             more = _padded(after, padding) - _padded(before, padding)

@@ -14,7 +14,7 @@ class Numbering:
     """Numbers ids of 0 and more, in batches."""
 
     def __init__(self, rows: int) -> None:
-        """Number the ids of at most `rows` rows: those below twice as many stand for themselves."""
+        """Expect the ids of at most `rows` rows: those below twice as many stand for themselves."""
         self._direct = 2 * rows + _SPARE
         self._sparse: dict[int, int] = {}
         self._most = -1

@@ -1,0 +1,1 @@
+"""What memory holds of a trace of any length: columns, numbers for ids, and the objects that live."""

@@ -1,0 +1,287 @@
+"""Several rings: who has which drive, order across them, and how they end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import write_trace
+from hypothesis import given
+from hypothesis import strategies as st
+from rings import IO, needs_uring
+
+from kvreplay.config.config import Config
+from kvreplay.engine import ring
+from kvreplay.engine.rings import rings as served
+from kvreplay.engine.rings import share as sharing
+from kvreplay.engine.rings.rings import ServedRing
+from kvreplay.engine.rings.share import OfTier, Share, check_submitters, share
+from kvreplay.run.finished import FinishedRun
+from kvreplay.run.run import replay
+from kvreplay.tiers.extents import ExtentTier
+from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.layout import FileLayout
+from kvreplay.tiers.sharded import BY_ID, SeveralDirectories, drive_by_id
+from kvreplay.tiers.tier import StorageOptions, place
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.schema import OPS
+from kvtrace.core.tables import objects_path, read_table
+
+NVME = 2
+
+
+def row(op: str, obj: int, length: int = IO, request: int | None = None, stage: int | None = None, ts: int = 0) -> Any:
+    return (ts, op, NVME, "load", obj, 0, length, request, stage, 0)
+
+
+def targets(tmp_path: Path, count: int, suffix: str = "") -> list[Path]:
+    found = [tmp_path / f"drive{at}{suffix}" for at in range(count)]
+    for path in found:
+        if not suffix:
+            path.mkdir(exist_ok=True)
+    return found
+
+
+def run(tmp_path: Path, rows: list[Any], drives: list[Path], name: str = "run", **options: Any) -> FinishedRun:
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    objects_path(trace).unlink()
+    options |= {} if drives[0].suffix else {"layout": "flat"}
+    config = Config(
+        tiers={"nvme": ",".join(map(str, drives))}, io_bytes=IO, is_buffered=True, engine="uring", **options
+    )
+    return replay(config, trace, tmp_path / name, [], is_forced=True)
+
+
+def ops(tmp_path: Path, name: str = "run") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = read_table(tmp_path / name / "ops.parquet", OPS).to_pylist()
+    return found
+
+
+@pytest.fixture
+def tiers(tmp_path: Path) -> Iterator[list[Any]]:
+    """Two tiers: one of three directories, and one of a directory."""
+    made = [
+        FileTier(f"d{at}", path, StorageOptions(is_direct=False, layout=FileLayout.FLAT))
+        for at, path in enumerate(targets(tmp_path, 4))
+    ]
+    for drive in made:
+        drive.open(0)
+    yield [None, SeveralDirectories("nvme", made[:3], drive_by_id(100, 3), BY_ID), made[3]]
+    for drive in made:
+        drive.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "by_ring"),
+    [(2, [[0, 2], [1, 3]]), (3, [[0, 3], [1], [2]]), (4, [[0], [1], [2], [3]]), (6, [[0], [1], [2], [3], [0], [1]])],
+)
+def test_each_ring_has_its_drives_and_each_object_of_a_drive_one_of_its_rings(
+    tiers: list[Any], wanted: int, by_ring: list[list[int]]
+) -> None:
+    found = share(tiers, wanted)
+    every = [*tiers[1].drives, tiers[2]]
+    assert [list(of) for of in found.targets] == [[every[at].target for at in of] for of in by_ring]
+    for obj in range(60):
+        assert every[tiers[1].drive_of[obj]].target in found.targets[found.of_tiers[1].ring(obj)]
+        assert every[3].target in found.targets[found.of_tiers[2].ring(obj)]
+    used = [{of.ring(obj) for obj in range(60)} for of in found.of_tiers[1:]]
+    assert used[0] | used[1] == set(range(wanted)), "no ring is idle"
+
+
+def test_auto_takes_a_ring_a_drive_as_far_as_there_are_processors(
+    tiers: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # All four lie on one device.
+    assert share(tiers, None).rings == 1
+    monkeypatch.setattr(sharing, "_device", lambda target: target.name)
+    for processors, rings in ((1, 1), (2, 1), (3, 2), (5, 4), (64, 4)):
+        monkeypatch.setattr(sharing.os, "sched_getaffinity", lambda _pid, n=processors: set(range(n)))
+        assert share(tiers, None).rings == rings
+    monkeypatch.setattr(sharing, "_device", lambda target: target.name == "drive1")
+    # Of two devices, drives of one share a ring.
+    assert [len(of) for of in share(tiers, None).targets] == [3, 1]
+    assert share([None], None) == Share("auto: 0 drives, and 63 processors beside that of the thread that orders")
+    assert share([None], 2).refused == "no tier has files or devices that a ring reads and writes"
+    assert share(tiers, 1).rings == 1
+
+
+@given(drives=st.integers(1, 12), rings=st.integers(2, 12), obj=st.integers(0, 10**6))
+def test_compiled_code_and_python_name_the_same_kind_of_ring(drives: int, rings: int, obj: int) -> None:
+    first = tuple(at % rings for at in range(drives))
+    counts = tuple(max(1, len(range(at, rings, drives))) for at in range(drives))
+    of = OfTier(drive_by_id(10**6 + 1, drives) if drives > 1 else None, first, counts, drives)
+    assert 0 <= of.ring(obj) < rings
+
+
+def test_what_is_no_number_of_submitters_is_refused() -> None:
+    assert [check_submitters(text) for text in ("1", "64", "auto")] == [1, 64, None]
+    for text in ("0", "65", "two", "-1", "1.5", ""):
+        with pytest.raises(ConfigError, match=rf"--submitters {text}: give 1 to 64, or auto"):
+            check_submitters(text)
+
+
+ROWS = [
+    *[r for i in range(60) for r in (row("write", i, (1 + i % 5) * IO), row("read", i, (1 + i % 5) * IO))],
+    *[row("delete", i) for i in range(0, 60, 4)],
+    *[row("write", i, 3 * IO) for i in range(0, 60, 8)],
+    *[row("read", i, 3 * IO) for i in range(0, 60, 8)],
+]
+
+
+@needs_uring
+@pytest.mark.parametrize("suffix", ["", ".dat"])
+@pytest.mark.parametrize("is_verified", [True, False])
+def test_the_same_comes_of_a_run_however_many_submit(tmp_path: Path, suffix: str, *, is_verified: bool) -> None:
+    drives, results = targets(tmp_path, 3, suffix), []
+    for submitters in (1, 2, 3, 5):
+        found = run(tmp_path, ROWS, drives, submitters=str(submitters), is_verified=is_verified)
+        assert found.error is None
+        assert found.verification is None or found.verification.corrupt_blocks == 0
+        assert found.verification is None or found.verification.checked_blocks > 0
+        results.append([(o["row"], o["op"], o["object_id"], o["outcome"]) for o in ops(tmp_path)])
+        engine = found.run.engine
+        assert engine.submitters
+        assert [note.is_own_thread for note in engine.submitters] == [submitters > 1] * submitters
+        assert engine.submitters_because == f"--submitters {submitters}"
+        assert all((note.cpu is None) is (submitters == 1) for note in engine.submitters)
+        named = {target for note in engine.submitters for target in note.targets or ()}
+        assert named == (set() if submitters == 1 else set(map(str, drives)))
+        assert not [note for note in found.run.notes if "submitters" in note]
+    assert all(of == results[0] for of in results)
+    assert {outcome for of in results for *_, outcome in of} == {"ok"}
+
+
+@needs_uring
+@pytest.mark.parametrize("suffix", ["", ".dat"])
+def test_a_chain_goes_on_across_drives_only_when_what_is_before_it_is_done(tmp_path: Path, suffix: str) -> None:
+    drive_of = drive_by_id(40, 2).tolist()
+    # Each request writes on one drive, reads that, writes on the other, and comes back, object by object.
+    on = [[obj for obj in range(40) if drive_of[obj] == drive] for drive in (0, 1)]
+    rows = []
+    for request in range(20):
+        a, b = on[0][request], on[1][request]
+        for stage, (op, obj) in enumerate([("write", a), ("write", b), ("read", a), ("read", b), ("write", a)]):
+            rows.append(row(op, obj, 2 * IO, request, stage))
+    found = run(tmp_path, rows, targets(tmp_path, 2, suffix), submitters="2", queue_depth=16)
+    assert found.error is None
+    done: dict[int, int] = {}
+    for op in ops(tmp_path):
+        assert op["submitted_ns"] >= done.get(op["request_id"], 0)
+        done[op["request_id"]] = op["completed_ns"]
+    assert len(done) == 20
+
+
+@needs_uring
+def test_its_time_ends_all_rings(tmp_path: Path) -> None:
+    found = run(tmp_path, ROWS[:120], targets(tmp_path, 2, ".dat"), submitters="2", runtime="200ms")
+    assert found.error is None
+    assert (found.summary.operations or 0) > 0
+    assert not [t for t in threading.enumerate() if t.name == "kvreplay ring"]
+
+
+@needs_uring
+def test_a_drive_that_fails_ends_the_run_on_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drives, full = targets(tmp_path, 2, ".dat"), os.open("/dev/full", os.O_RDWR)
+    reserve = ExtentTier.ring_reserve
+
+    def on_full(tier: ExtentTier, objects: Any, ends: Any) -> Any:
+        places, failed = reserve(tier, objects, ends)
+        return (np.full_like(places, place(full, 0)) if tier.target == str(drives[1]) else places), failed
+
+    monkeypatch.setattr(ExtentTier, "ring_reserve", on_full)
+    drive_of = drive_by_id(200, 2).tolist()
+    good = [obj for obj in range(200) if drive_of[obj] == 0]
+    objects = [*good[:5], drive_of.index(1), *good[5:]]
+    rows = [row("write", obj, IO, 1, stage) for stage, obj in enumerate(objects)]
+    try:
+        found = run(tmp_path, rows, drives, submitters="2")
+    finally:
+        os.close(full)
+    assert found.run.status == "partial"
+    assert found.run.reason is not None
+    assert "No space left on device" in found.run.reason
+    outcomes = [o["outcome"] for o in ops(tmp_path)]
+    assert outcomes == ["ok"] * 5 + ["error"] + ["skipped"] * (len(objects) - 6)
+
+
+@needs_uring
+def test_who_waits_for_a_deadline_sleeps(tmp_path: Path) -> None:
+    drives = targets(tmp_path, 2, ".dat")
+    rows = [row("write", i % 8, IO, ts=i * 100_000_000) for i in range(16)]
+    run(tmp_path, rows[:2], drives, submitters="2", speed=1.0)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    found = run(tmp_path, rows, drives, submitters="2", speed=1.0)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    wall_ns = found.summary.wall_ns
+    assert wall_ns is not None
+    assert wall_ns > 15 * 100_000_000
+    # One thread that spins would use all of it; set-up and the result's tables are in this.
+    assert after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime < wall_ns / 1e9
+
+
+@needs_uring
+def test_where_threads_cannot_serve_one_ring_does_all_and_the_run_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ring.RingRefused("the locked-memory limit leaves no room for an io_uring (ulimit -l)")
+
+    monkeypatch.setattr(served.ServedRing, "__init__", refuse)
+    found = run(tmp_path, ROWS[:20], targets(tmp_path, 2), submitters="2")
+    assert found.error is None
+    assert found.run.engine.submitters_refused == "the locked-memory limit leaves no room for an io_uring (ulimit -l)"
+    assert [note.is_own_thread for note in found.run.engine.submitters or ()] == [False]
+    said = "--submitters 2 was not used, one ring served all: the locked-memory limit leaves no room"
+    assert [note for note in found.run.notes if note.startswith(said)]
+    threads = replay(
+        Config(
+            tiers={"nvme": str(tmp_path / "drive0")}, io_bytes=IO, is_buffered=True, engine="threads", submitters="2"
+        ),
+        tmp_path / "t.parquet",
+        tmp_path / "threads",
+        [],
+    )
+    said = "--submitters 2 was not used: without io_uring each thread submits for itself"
+    assert said in threads.run.notes
+
+
+@needs_uring
+def test_what_ends_a_rings_thread_is_told() -> None:
+    told: list[BaseException] = []
+    with ServedRing(8, files=1) as one:
+        assert (one.room, one.cpu) == (8, None)
+        one._fields.fd = -1
+        one.put(0, 0, 0, 0, 0, 0, 0, 1)
+        one.serve(None, told.append)
+        one.enter(0)
+        one.stop()
+    assert [error.errno for error in told if isinstance(error, OSError)] == [errno.EBADF]
+
+
+@needs_uring
+def test_a_ring_that_is_full_takes_more_when_its_thread_has_submitted() -> None:
+    with ServedRing(8, files=1) as one:
+        one.serve(None, print)
+        for number in range(100):
+            if not one.room:
+                one.enter(0)
+            one.put(0, 0, 0, 0, 0, 0, 0, number)
+            one.reap()
+        one.enter(0)
+        one.stop()
+        assert one.cpu is not None
+        assert one.room == 8
+
+
+def test_no_ring_is_no_fault() -> None:
+    none = served.Rings()
+    assert (none.queued, none.completions, none.cpus()) == (False, 0, [])
+    none.submit()
+    assert np.count_nonzero(none._polled["fd"]) == 0

@@ -1,0 +1,222 @@
+"""Results of parts are those of the whole, and of whole arrays by plain NumPy; a histogram is as close as it says.
+
+The buffers are made so small that they are emptied many times; the naive forms look at all rows at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+from conftest import write_trace
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from taken import counted, plan_of, take
+
+from kvreplay.config.config import Config
+from kvreplay.config.setting import Setting
+from kvreplay.engine.job import Record
+from kvreplay.plan.pacing import ClosedLoop, OpenLoop
+from kvreplay.plan.plan import compile_window
+from kvreplay.result.counted import operations, order, requests, seconds
+from kvreplay.result.counted.times import ERROR, Times
+from kvreplay.result.figures import figures
+from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.ram import RamTier
+from kvreplay.tiers.tier import StorageOptions
+from kvtrace.core.limit import Limit
+from kvtrace.core.run.figures import Distribution
+from kvtrace.core.schema import OPS, SERIES, SERVED, TRACE
+from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.core.tables import open_table, read_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+S = 10**9
+ROWS = 400
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "WAITING", 128)
+    monkeypatch.setattr(order, "_HEAP_AT_FIRST", 2)
+    monkeypatch.setattr(seconds, "WAITING", 16)
+    monkeypatch.setattr(requests, "_AT_FIRST", 8)
+
+
+def measured(rng: np.random.Generator, count: int) -> tuple[Record, Any]:
+    """Return what a run of so many rows might have come to: hardly in order, a few failed, the last not reached."""
+    due = np.sort(rng.integers(0, 3 * S, count))
+    ready = due + rng.integers(0, 40_000_000, count) * (rng.random(count) < 0.3)
+    submitted = np.maximum(due, ready) + rng.integers(0, 20_000_000, count)
+    completed = submitted + (10 ** rng.uniform(0, 8, count)).astype(np.int64) * (rng.random(count) < 0.95)
+    outcome = rng.choice([0, 0, 0, 0, 0, 0, 1, 2, 4], count).astype(np.int8)
+    completed[(outcome == 1) | (outcome == 2)] = -1
+    unreached = np.arange(count) >= count - rng.integers(0, 30)
+    outcome[unreached], submitted[unreached], completed[unreached] = 3, -1, -1
+    return Record(submitted, completed, outcome, ready), due
+
+
+def setting(tmp_path: Path, rng: np.random.Generator, **config: Any) -> Setting:
+    """Return a run of random rows of random requests, the first tier without a target."""
+    rows = []
+    for i in range(ROWS):
+        op, request = (
+            ("read", "write", "delete")[rng.choice(3, p=[0.5, 0.4, 0.1])],
+            int(max(0, i // 8 - rng.integers(6))),
+        )
+        phase = {"read": "load", "write": "store", "delete": "evict"}[op]
+        is_background = rng.random() < 0.1
+        rows.append(
+            (i * 1000, op, int(rng.integers(3)), phase, i, int(rng.integers(5000)), int(rng.integers(0, 9000)),
+             None if is_background else request, None if is_background else 0, 0)
+        )  # fmt: skip
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    reader = open_table(trace, TRACE)
+    window = compile_window(reader, trace, {1: 4096, 2: 512}, Limit())
+    drive = tmp_path / "drive"
+    drive.mkdir(exist_ok=True)
+    tiers = [None, RamTier("cpu", 4096), FileTier("nvme", drive, StorageOptions())]
+    pacer = OpenLoop() if config.pop("is_open", True) else ClosedLoop()
+    return Setting(Config(tiers={}, io_bytes=4096, **config), pacer, reader, window, tiers, trace, [])
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("warmup", [None, "40", "300ms"])
+def test_parts_come_to_what_the_whole_comes_to(tmp_path: Path, is_open: bool, warmup: str | None) -> None:
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        made = setting(tmp_path, rng, is_open=is_open, warmup=warmup)
+        record, due = measured(rng, len(made.window.plan))
+        due = due if is_open else None
+        results = []
+        for name, cuts in (("whole", []), ("parts", rng.integers(0, len(made.window.plan), 12).tolist())):
+            found = take(made, record, due, tmp_path / name, cuts)
+            tables = [
+                read_table(tmp_path / name / file, table).to_pydict()
+                for file, table in (("ops.parquet", OPS), ("series.parquet", SERIES), ("requests.parquet", SERVED))
+            ]
+            results.append((found.summary(None, 4 * S), found.requests, tables, found.rows, found.last_completed_ns))
+        assert results[0] == results[1]
+
+
+def test_what_is_counted_is_what_plain_arrays_say() -> None:
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        record, due = measured(rng, 600)
+        op = rng.integers(0, 2, 600).astype(np.int8)
+        plan = plan_of(600, op=op, length=rng.integers(1, 10_000, 600))
+        found = counted(plan, record, due, [RamTier("cpu", 4096)], cuts=rng.integers(0, 600, 5).tolist())
+        good = record.outcome == 0
+        for each, code in zip(figures(found), (0, 1), strict=True):
+            rows = np.flatnonzero(good & (op == code))
+            latency = record.completed_ns[rows] - record.submitted_ns[rows]
+            assert each.latency == naive(latency)
+            assert each.response == naive(record.completed_ns[rows] - due[rows])
+            assert each.lateness == naive(record.submitted_ns[rows] - due[rows])
+            assert each.in_flight_max == most_at_once(record.submitted_ns[rows], record.completed_ns[rows])
+        sent = record.submitted_ns >= 0
+        assert found.lateness == naive((record.submitted_ns - due)[sent])
+        free = np.minimum(np.maximum(due, record.ready_ns), record.submitted_ns)
+        assert found.order.covered_ns(0) == covered(record.submitted_ns[good], record.completed_ns[good])
+        assert found.order.waited_ns == covered(free[good], record.submitted_ns[good])
+
+
+def naive(values: Any) -> Distribution:
+    ordered = sorted(values.tolist())
+    ranks = [nearest_rank(len(ordered), part) for part in QUANTILES.values()]
+    found = [None if rank is None else ordered[rank - 1] for rank in ranks]
+    return Distribution(len(ordered), sum(ordered) / len(ordered), *found, ordered[-1])
+
+
+def most_at_once(starts: Any, ends: Any) -> int:
+    return max(int(((starts <= at) & (ends > at)).sum()) for at in starts)
+
+
+def covered(starts: Any, ends: Any) -> int:
+    total, until = 0, -1
+    for start, end in sorted(zip(starts.tolist(), ends.tolist(), strict=True)):
+        total += max(0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
+def test_operations_that_come_too_late_leave_what_they_would_change_unknown() -> None:
+    count = 600
+    submitted = np.arange(1, count + 1) * 1000
+    submitted[-1] = 5
+    record = Record(submitted, submitted + 1500, np.zeros(count, np.int8), None)
+    (read,) = figures(counted(plan_of(count), record, None, [RamTier("cpu", 4096)]))
+    assert (read.operations, read.in_flight_max, read.latency.count) == (count, None, count)
+
+
+NASTY = {
+    "one value": lambda _rng, n: np.full(n, 12_345_678),
+    "two far apart": lambda rng, n: np.where(rng.random(n) < 0.5, 3, 10**15),
+    "powers of two and beside them": lambda rng, n: 2 ** rng.integers(0, 60, n) + rng.integers(-1, 2, n).clip(0),
+    "heavy tail": lambda rng, n: (rng.pareto(0.5, n) * 1000).clip(0, 1e17).astype(np.int64),
+    "small": lambda rng, n: rng.integers(0, 3000, n),
+}
+
+
+@pytest.mark.parametrize("kind", NASTY)
+def test_a_histogram_is_as_close_as_it_says(kind: str) -> None:
+    values = NASTY[kind](np.random.default_rng(1), 60_000).astype(np.int64)
+    found = Times(limit=1000)
+    for part in np.array_split(values, 7):
+        found.add(part)
+    close, exact = found.distribution(), naive(values)
+    assert close.percentiles_within == ERROR
+    assert ERROR <= 0.001
+    assert (close.count, close.mean_ns, close.max_ns) == (exact.count, exact.mean_ns, exact.max_ns)
+    for name in ("p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns"):
+        assert abs(getattr(close, name) - getattr(exact, name)) <= ERROR * getattr(exact, name)
+
+
+def test_a_distribution_is_exact_up_to_its_limit_and_says_when_it_is_not() -> None:
+    values = np.random.default_rng(2).integers(0, 10**9, 1001)
+    found = Times(2, limit=1000)
+    found.add(values[:1000])
+    assert found.distribution() == naive(values[:1000])
+    assert "percentiles_within" not in msgspec.to_builtins(found.distribution())
+    found.add(values[1000:])
+    found.add(values, at=1)
+    assert msgspec.to_builtins(found.distribution())["percentiles_within"] == ERROR
+    # Several together are one: counts and sums stay exact.
+    both = found.distribution(0, 1)
+    assert (both.count, both.mean_ns, both.max_ns) == (2002, sum(values.tolist()) / 1001, int(values.max()))
+
+
+def test_a_run_of_many_operations_says_so_of_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "EXACT_VALUES", 1000)
+    record, due = measured(np.random.default_rng(3), 600)
+    op = (np.arange(600) < 570).astype(np.int8)
+    read, write = figures(counted(plan_of(600, op=op), record, due, [RamTier("cpu", 4096)]))
+    assert write.latency.percentiles_within == ERROR
+    assert write.latency.max_ns == naive(write_latency(record, op)).max_ns
+    assert isinstance(read.latency.percentiles_within, msgspec.UnsetType)
+
+
+def write_latency(record: Record, op: Any) -> Any:
+    rows = (record.outcome == 0) & (op == 1)
+    return (record.completed_ns - record.submitted_ns)[rows]
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), min_size=1, max_size=40))
+def test_time_in_flight_of_a_request_is_the_union_of_its_operations(
+    tmp_path: Path, spans: list[tuple[int, int]]
+) -> None:
+    rows = [(i, "read", 1, "load", i, 0, 10, 5, 0, 0) for i in range(len(spans))]
+    trace = write_trace(tmp_path / "u.parquet", rows)
+    reader = open_table(trace, TRACE)
+    window = compile_window(reader, trace, {1: 1}, Limit())
+    made = Setting(Config(tiers={}), ClosedLoop(), reader, window, [None, RamTier("cpu", 4096), None], trace, [])
+    start, length = np.array(spans, np.int64).T
+    record = Record(start, start + length, np.zeros(len(spans), np.int8), None)
+    take(made, record, None, tmp_path / "run")
+    (found,) = read_table(tmp_path / "run" / "requests.parquet", SERVED).column("storage_ns").to_pylist()
+    assert found == covered(start, start + length)
