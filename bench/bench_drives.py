@@ -4,8 +4,8 @@ Two drives in memory, once as files and, for root, once as loop devices over the
 Sides alternate within a minute; printed are medians of three and the medians of each round's ratios. What counts is
 processor time an I/O, of all threads of the process, the kernel's for its rings among them: on a machine with two
 processors, or a busy one, elapsed time says how they were shared, not what they can do. A loop device's threads are
-no program's, and in nobody's figure. The last lines are a MODEL of machines that are not here: so many processors do so
-much, if each adds what one did, and no more than the one thread that orders can hand out.
+no program's, and in nobody's figure. The last lines are a MODEL of machines that are not
+here: one processor orders, and each other adds what one did.
 Takes two minutes and 1 GiB of memory; sizes in KiB as arguments restrict it, for example `4`.
 """
 
@@ -39,7 +39,6 @@ from kvreplay.tiers.tier import Holding, StorageOptions, Tier
 RUNS, DRIVES, DEPTH = 3, 2, 32
 """Depth by drive."""
 DRIVE_BYTES = 256 << 20
-OBJECT_BYTES = 1 << 20
 MIB_BY_SIZE = {4 << 10: 256, 64 << 10: 1024, 1 << 20: 4096}
 """MiB moved a run, by I/O size."""
 NULL_ROWS = 1_000_000
@@ -54,12 +53,14 @@ class Side:
     bytes_per_s: float
     cpu_ns: float
     """User and system time an I/O, of all its threads."""
+    order_ns: float = 0
+    """Of it: of the thread that orders; fio has none."""
 
 
-def tier_of(paths: list[Path]) -> SeveralSpaces:
-    """Return a tier on preallocated files or devices at `paths`, open."""
+def tier_of(paths: list[Path], objects: int) -> SeveralSpaces:
+    """Return a tier of so many objects on preallocated files or devices at `paths`, open."""
     options = StorageOptions(is_destroying=True)
-    drive_of = drive_by_id(DRIVES * DRIVE_BYTES // OBJECT_BYTES, DRIVES)
+    drive_of = drive_by_id(objects, DRIVES)
     tier = SeveralSpaces("nvme", [ExtentTier(f"nvme:{path}", path, options) for path in paths], drive_of, BY_ID)
     peaks = [DRIVE_BYTES] * DRIVES
     tier.expect(Holding(peaks, together_bytes=peaks))
@@ -72,10 +73,20 @@ def engine_of(tiers: list[Tier | None], io_bytes: int, submitters: int) -> IoEng
 
 
 def ours(engine: IoEngine, tier: Tier, op: int, io_bytes: int, version: int) -> Side:
-    total = MIB_BY_SIZE[io_bytes] << 20
-    objects = np.arange(total // OBJECT_BYTES) % (DRIVES * DRIVE_BYTES // OBJECT_BYTES)
-    driven, _, cpu_s = drive(engine, tier, plan_of(op, objects, OBJECT_BYTES, version))
-    return Side(total / driven.wall_ns * 1e9, cpu_s * 1e9 / (total // io_bytes))
+    """Move objects of one I/O each, in any order, so that the kernel merges none; less what it takes to begin."""
+    ios = (MIB_BY_SIZE[io_bytes] << 20) // io_bytes
+    objects = np.random.default_rng(version).permutation(ios) % (DRIVES * DRIVE_BYTES // io_bytes)
+    idle = _ours(engine, tier, op, io_bytes, objects[:1], version)
+    wall_ns, cpu_s, order_s = _ours(engine, tier, op, io_bytes, objects, version)
+    return Side(ios * io_bytes / wall_ns * 1e9, (cpu_s - idle[1]) * 1e9 / ios, (order_s - idle[2]) * 1e9 / ios)
+
+
+def _ours(engine: IoEngine, tier: Tier, op: int, length: int, objects: Any, version: int) -> tuple[int, float, float]:
+    """Return how long it took, ns, and the processor time of all threads and of the one that orders, s."""
+    plan, before = plan_of(op, objects, length, version), resource.getrusage(resource.RUSAGE_THREAD)
+    driven, _, cpu_s = drive(engine, tier, plan)
+    after = resource.getrusage(resource.RUSAGE_THREAD)
+    return driven.wall_ns, cpu_s, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def fio(paths: list[Path], op: int, io_bytes: int, *extra: str) -> Side:
@@ -94,7 +105,7 @@ def _fio(paths: list[Path], op: int, io_bytes: int, moved: int, *extra: str) -> 
     """Return how long fio took, in ms, to move `moved` bytes on each of `paths`, and its processor time, in s."""
     command = [
         "fio",
-        f"--rw={'write' if op else 'read'}",
+        f"--rw={'randwrite' if op else 'randread'}",
         f"--bs={io_bytes}",
         f"--iodepth={DEPTH}",
         "--ioengine=io_uring",
@@ -128,10 +139,11 @@ def loop_devices(backing: list[Path]) -> Iterator[list[Path]]:
 
 def compare(kind: str, paths: list[Path], io_bytes: int) -> dict[int, Side]:
     """Print all sides for one I/O size; return by operation ours with a ring for each drive."""
-    tier, found = tier_of(paths), {}
+    count = DRIVES * DRIVE_BYTES // io_bytes
+    tier, found = tier_of(paths, count), {}
     try:
         engines = {count: engine_of([tier], io_bytes, count) for count in (1, DRIVES)}
-        drive(engines[1], tier, plan_of(WRITE, np.arange(DRIVES * DRIVE_BYTES // OBJECT_BYTES), OBJECT_BYTES, 0))
+        drive(engines[1], tier, plan_of(WRITE, np.arange(count), io_bytes, 0))
         for op in (READ, WRITE):
             fresh = ["--refill_buffers=1"] if op == WRITE else []
             sides: dict[str, Callable[[int], Side]] = {
@@ -152,7 +164,7 @@ def compare(kind: str, paths: list[Path], io_bytes: int) -> dict[int, Side]:
                     f"{speed / 1e9:7.2f} GB/s {speed / io_bytes / 1e3:7.0f} k I/O/s  {cpu:9.0f} ns/I/O "
                     f"{cpu / io_bytes:7.3f} ns/B   per core {1e9 / cpu / 1e3:6.0f} k I/O/s, {ratio:5.2f} of fio's"
                 )
-            found[op] = Side(*(statistics.median(getattr(s, f) for s in of_side) for f in ("bytes_per_s", "cpu_ns")))
+            found[op] = Side(*(statistics.median(getattr(s, f) for s in of_side) for f in Side.__slots__))
     finally:
         tier.close()
     return found
@@ -166,15 +178,17 @@ def ordering_ns() -> float:
     return statistics.median(drive(engine, tier, plan)[2] * 1e9 / NULL_ROWS for _ in range(RUNS))
 
 
-def model(io_bytes: int, op: int, side: Side, order_ns: float) -> None:
-    """Print what more processors would do."""
-    each = 1e9 / side.cpu_ns
-    most = 1e9 / order_ns
-    counts = ", ".join(
-        f"{cores}: {min(cores * each, most) / 1e3:,.0f} k I/O/s ({min(cores * each, most) * io_bytes / 1e9:,.0f} GB/s)"
-        for cores in CORES
+def model(io_bytes: int, op: int, side: Side) -> None:
+    """Print what more processors would do: one orders, the others enter the kernel; memory's bandwidth is left out."""
+    rest_ns = max(1.0, side.cpu_ns - side.order_ns)
+    each = {cores: min(1e9 / side.order_ns, (cores - 1) * 1e9 / rest_ns) for cores in CORES}
+    said = ", ".join(
+        f"{n}: {found / 1e3:,.0f} k I/O/s ({found * io_bytes / 1e9:,.0f} GB/s)" for n, found in each.items()
     )
-    print(f"MODEL  {'write' if op else 'read':>5} {io_bytes >> 10:>5} KiB, processors: {counts}")
+    print(
+        f"MODEL  {'write' if op else 'read':>5} {io_bytes >> 10:>5} KiB: ordering {side.order_ns:.0f} ns an I/O, "
+        f"the rest {rest_ns:.0f}; processors {said}"
+    )
 
 
 def main() -> None:
@@ -195,7 +209,7 @@ def main() -> None:
                 with loop_devices(paths) as devices:
                     sides = compare("loops", devices, io_bytes)
             for op, side in sides.items():
-                model(io_bytes, op, side, order_ns)
+                model(io_bytes, op, side)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ from typing import Any
 
 from kvdistill.report.probe import ProbeReport
 from kvdistill.report.report import RunReport
+from kvtrace.core.document.document import Chapter, Document, ReportColumn, ReportTable, Sheet
 from kvtrace.core.document.mlperf import POINTS, run_sheets, unit_of
 from kvtrace.core.document.workbook import PlainSheet
+from kvtrace.core.run.mlperf_file import MlperfMark
 from kvtrace.core.statistics import nearest_rank
 
 _GIB, _NS_PER_US = 1 << 30, 1e3
@@ -129,3 +131,30 @@ def _at_rank(counted: list[tuple[float, int]], rank: int | None) -> float | None
         if seen >= (rank or 0):
             return value
     return None
+
+
+def marked_document(found: MlperfMark, name: str) -> Document:
+    """Return what an option came to, and what its figures may and may not be taken for."""
+    claims = [ReportColumn("what", "not claimed"), ReportColumn("why", "why")]
+    rules = [ReportColumn(column, column) for column in ("rule", "reference", "kept", "detail")]
+    may = f"what a replay of {found.option} moved on this storage, and how long its objects took, in the trials below"
+    return Document(
+        name=name,
+        headline=found.answer,
+        warnings=[
+            found.mark
+            or "every rule that can be told from here is kept; MLCommons takes results of its own mlpstorage alone"
+        ],
+        notes=[f"may be claimed: {may}"],
+        chapters=[
+            Chapter(
+                "What may not be claimed",
+                [
+                    ReportTable("", Sheet.SUMMARY, claims, [list(of) for of in found.not_claimed.items()]),
+                    ReportTable(
+                        "Rules", Sheet.SUMMARY, rules, [[r.rule, r.reference, r.kept, r.detail] for r in found.rules]
+                    ),
+                ],
+            )
+        ],
+    )

@@ -11,7 +11,7 @@ from kvdistill.report.compare import ReportedTrials, comparable, compare
 from kvdistill.report.compare_document import comparison_document
 from kvdistill.report.comparison.lines import Comparison
 from kvdistill.report.jobs_document import jobs_document
-from kvdistill.report.mlperf_sheets import mlperf_sheets
+from kvdistill.report.mlperf_sheets import marked_document, mlperf_sheets
 from kvdistill.report.probe_tables import probe_document
 from kvdistill.report.report import BUCKETS, ProbeReport, Report, RunReport, SweepReport, TraceReport, report
 from kvdistill.report.run_document import run_document
@@ -22,6 +22,7 @@ from kvtrace.core.document.sweep import sweep_document
 from kvtrace.core.document.workbook import PlainSheet
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
+from kvtrace.core.run.mlperf_file import MLPERF_FILE, TRIALS_FOLDER, find_mark
 from kvtrace.core.run.run_file import OPS_FILE
 from kvtrace.core.statistics import Endurance
 
@@ -29,7 +30,15 @@ SUFFIXES = (".html", ".md", ".csv", ".xlsx")
 
 
 def trials_of(path: Path) -> list[Path]:
-    """Return the runs in a folder of trials (`trial-1` …) in their order, or `path` itself if it is none."""
+    """Return the runs in a folder of trials (`trial-1` …) in their order, or `path` itself if it is none.
+
+    Those of an option of MLPerf's lie in a folder of their own.
+    """
+    if (path / MLPERF_FILE).is_file():
+        path = path / TRIALS_FOLDER
+        if not path.is_dir():
+            # Clients combined: each has its own.
+            return []
     trials = [] if (path / OPS_FILE).is_file() else [f for f in path.glob("trial-*") if (f / OPS_FILE).is_file()]
     # trial-10 comes after trial-9.
     return sorted(trials, key=lambda folder: (len(folder.name), folder.name)) or [path]
@@ -58,9 +67,11 @@ def read_reports(
         for trial in trials_of(path)
     ]
     documents = documents_of(every, names)
-    alike = comparable(sides)
+    alike = comparable([side for side in sides if side.reports])
     if alike:
         documents.insert(0, comparison_document(compare(alike), alike))
+    marks = [(name, find_mark(path)) for name, path in zip(names_of(paths), paths, strict=True)]
+    documents[:0] = [marked_document(mark, name) for name, mark in marks if mark is not None]
     return every, documents, mlperf_sheets(every, names)
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from kvreplay.mlperf.options import resolve
-from kvreplay.mlperf.result import MLPERF_FILE, Client, MlperfResult, read_result, result_of
+from kvreplay.mlperf.result import Client, MlperfResult, read_result, result_of
 from kvreplay.mlperf.rules import Kept, Rule
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.run.mlperf_file import MLPERF_FILE
 
 TOGETHER = 0.9
 """Of the longest: as long at least must all ranks have run at the same time."""

@@ -16,10 +16,10 @@ from kvtrace import __version__
 from kvtrace.core.document.mlperf import metrics_of, parameters_of
 from kvtrace.core.files import read_json
 from kvtrace.core.run.figures import Criterion
+from kvtrace.core.run.mlperf_file import MLPERF_FILE
 from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.units import format_duration, format_rate
 
-MLPERF_FILE, TRIALS_FOLDER = "mlperf.json", "trials"
 READ_RATE, WRITE_RATE = "Tier Storage Read Bandwidth (GiB/s)", "Tier Storage Write Bandwidth (GiB/s)"
 READ_P95, WRITE_P95 = "Storage Tier Read Total P95 (ms)", "Storage Tier Write Total P95 (ms)"
 _GIB, _NS_PER_MS = 1 << 30, 1e6

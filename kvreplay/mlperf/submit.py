@@ -10,7 +10,7 @@ import msgspec
 
 from kvreplay.mlperf.attempt import STORAGE, Attempt
 from kvreplay.mlperf.document import write_book, write_csv
-from kvreplay.mlperf.result import MLPERF_FILE, TRIALS_FOLDER, Client, MlperfResult, result_of, trial_of
+from kvreplay.mlperf.result import Client, MlperfResult, result_of, trial_of
 from kvreplay.mlperf.rules import Rule
 from kvreplay.mlperf.served import Served, served_of
 from kvreplay.result import tables
@@ -21,6 +21,7 @@ from kvreplay.run.watching.watch import Watching
 from kvtrace.core.app import log
 from kvtrace.core.errors import KvError, ProbeUnavailable
 from kvtrace.core.files import write_json
+from kvtrace.core.run.mlperf_file import MLPERF_FILE, TRIALS_FOLDER
 from kvtrace.core.run.programs import run_program
 from kvtrace.core.run.run_file import RunFile
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from kvreplay.config.tiers import paths_of
 from kvreplay.mlperf.attempt import STORAGE
-from kvreplay.mlperf.result import MLPERF_FILE
 from kvreplay.mpi import gather, places
 from kvreplay.mpi.alongside import Alongside
 from kvreplay.result.tables import check_output, make_directory
 from kvtrace.core.errors import DeviceError, RankLost
+from kvtrace.core.run.mlperf_file import MLPERF_FILE
 from kvtrace.core.run.ranks import RANK_FOLDER
 
 

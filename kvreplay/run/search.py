@@ -14,7 +14,7 @@ import msgspec
 
 from kvreplay.result.pace import DEPENDENCIES, DRIVE, percent
 from kvtrace.core.run.sweep_file import Axis, SweepPoint
-from kvtrace.core.run.verdict import LimitCause
+from kvtrace.core.run.verdict import LimitCause, RunVerdict
 from kvtrace.core.units import format_duration, format_rate
 
 DOUBLINGS = 4
@@ -137,14 +137,21 @@ def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -
 def limit_of_open(points: Sequence[SweepPoint]) -> LimitCause | None:
     """Return what limits an open loop's `points`, rising, above the last that is held; None if it is not known.
 
+    That is what the first of the lost that decides says.
+    """
+    lost = next((at for at, p in enumerate(points) if not p.is_held), len(points))
+    judged = (p.judgement for p in points[lost:] if not p.is_held and p.judgement is not None)
+    causes = (_cause(found, was_held=lost > 0) for found in judged)
+    return next((cause for cause in causes if cause is not None), None)
+
+
+def _cause(found: RunVerdict, *, was_held: bool) -> LimitCause | None:
+    """Return what held a run back, `found` being its verdict, given whether less load was held.
+
     Requests that were served in time at less load depend on as much there: if what they wait for takes longer, that is
     the drive's doing where more of the time was its than ours.
     """
-    at = next((at for at, p in enumerate(points) if not p.is_held), None)
-    found = None if at is None else points[at].judgement
-    if found is None:
-        return None
-    if found.cause is not LimitCause.DEPENDENCIES or not at:
+    if found.cause not in (None, LimitCause.DEPENDENCIES) or not was_held:
         return found.cause
     shares = found.evidence.response_shares
     ours = sum(share for name, share in shares.items() if name not in (DRIVE, DEPENDENCIES))

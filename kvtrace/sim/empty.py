@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kvtrace.core.structures import Structure
 from kvtrace.sim.records import LINK, NONE, NOTE, QUEUE, QUEUES, SLOT, TIER
 
 
@@ -21,6 +22,41 @@ def new_contexts(count: int) -> Any:
     with suppress(OSError):  # of a kernel without huge pages
         memory.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(memory, np.int64)[:count]
+
+
+class Rooms:
+    """The memory of tables that grow: its pages are moved, for copying gigabytes takes longer than filling them."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, mmap.mmap] = {}
+
+    def extend(self, owner: Structure, name: str, more: int) -> Any:
+        """Make the table `name` of `owner` longer by `more` entries, of zeros; return those."""
+        table = getattr(owner, name)
+        count, dtype = len(table), table.dtype
+        if name not in self._memory:
+            memory = self._memory[name] = _take((count + more) * dtype.itemsize)
+            np.frombuffer(memory, dtype)[:count] = table
+        else:
+            # Nobody may look at what is moved.
+            del table
+            setattr(owner, name, np.empty(0, dtype))
+            try:
+                self._memory[name].resize((count + more) * dtype.itemsize)
+            except OSError as error:
+                raise MemoryError(str(error)) from None
+        setattr(owner, name, np.frombuffer(self._memory[name], dtype))
+        return getattr(owner, name)[count:]
+
+
+def _take(size_bytes: int) -> mmap.mmap:
+    try:
+        memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(str(error)) from None
+    with suppress(OSError):  # of a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
@@ -45,5 +81,16 @@ def new_slots(sizes: Any) -> Any:
 def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
     """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is not LRU."""
     links, notes = np.zeros(slots * tiers, LINK), np.zeros(slots * tiers if has_policies else 0, NOTE)
-    links["newer"] = links["older"] = notes["place"] = notes["top"] = NONE
+    unlink(links)
+    unnote(notes)
     return links, notes
+
+
+def unlink(links: Any) -> None:
+    """Let slots with these links be in no list."""
+    links["newer"] = links["older"] = NONE
+
+
+def unnote(notes: Any) -> None:
+    """Let slots with these notes be in no list of a policy, and no group be one."""
+    notes["place"] = notes["top"] = NONE

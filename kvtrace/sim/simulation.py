@@ -31,6 +31,8 @@ from kvtrace.users.workload import library_of
 __all__ = ["FOREVER_NS", "Flush", "Load", "Simulation", "Sink"]
 
 ROWS = 1 << 18
+_CONTEXTS = 1 << 12
+"""Moved at a time."""
 SPARE = 2
 """Buffers of so many rows that are kept to be used again."""
 
@@ -75,6 +77,7 @@ class Simulation:
                 "leave them, or FILE and --request-rate, out"
             )
         self._first_tokens: list[Any] = []
+        self._rooms = empty.Rooms()
         self._spare: deque[dict[str, Any]] = deque()
         self._sizes = setup.sizes_of(preset, model, ranks)
         self.library = library_of(
@@ -205,18 +208,20 @@ class Simulation:
         now, control = self.world, self.world.control
         old, count, tiers = len(now.slots), int(control["free"]), len(now.tiers)
         more = max(old // 2, int(control["need"]))
-        free = np.empty(old + more, np.int32)
-        free[:count] = now.free[:count]
-        free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
+        self._rooms.extend(now, "free", more)
+        now.free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
         control["free"] = count + more
-        now.free, now.loose = free, np.concatenate([now.loose, np.empty(more, np.int32)])
-        now.slots = np.concatenate([now.slots, empty.new_slots(np.zeros(more, np.int64))])
-        now.members = np.concatenate([now.members, np.empty(more if len(now.members) else 0, records.MEMBER)])
-        now.ages = np.concatenate([now.ages, np.zeros(more if len(now.ages) else 0, np.int64)])
-        now.pins = np.concatenate([now.pins, np.zeros(more if len(now.pins) else 0, records.PIN)])
-        links, notes = empty.new_links(more, tiers, has_policies=len(now.notes) > 0)
-        now.links, now.notes = np.concatenate([now.links, links]), np.concatenate([now.notes, notes])
-        start.grow_copies(now)
+        for name in ("slots", "loose"):
+            self._rooms.extend(now, name, more)
+        for name in ("members", "ages", "pins"):
+            if len(getattr(now, name)):
+                self._rooms.extend(now, name, more)
+        empty.unlink(self._rooms.extend(now, "links", more * tiers))
+        if len(now.notes):
+            empty.unnote(self._rooms.extend(now, "notes", more * tiers))
+        if now.fleet.scoped:
+            start.forget_copies(self._rooms.extend(now.fleet, "copies", more))
+            start.grow_places(now)
 
     def _grow_actors(self) -> None:
         """Double the requests that may be in flight; the new ones are idle."""
@@ -244,10 +249,13 @@ class Simulation:
             now.control["idle_contexts"] = old
         contexts = empty.new_contexts(rows * now.knobs.context_width).reshape(rows, -1)
         used = now.conversations if len(now.conversations) else now.actors
-        for context, length in used[["context", "length"]][used["length"] > 0].tolist():
-            entries = contexts[context, :length] = before[context, :length]
-            places = np.flatnonzero(entries >= 0)
-            now.slots["home"][entries[places]] = context * now.knobs.context_width + places
+        used = used[["context", "length"]][used["length"] > 0]
+        for first in range(0, len(used), _CONTEXTS):
+            part = used[first : first + _CONTEXTS]
+            of, place = np.repeat(part["context"], part["length"]), _places(part["length"])
+            entries = contexts[of, place] = before[of, place]
+            is_slot = entries >= 0
+            now.slots["home"][entries[is_slot]] = (of * now.knobs.context_width + place)[is_slot]
         now.contexts = contexts.reshape(-1)
 
     def _grow_chain(self) -> None:
@@ -269,3 +277,9 @@ class Simulation:
         return counters.stats(
             self.preset, self.world, np.concatenate([*self._first_tokens, none]) if self.has_times else None
         ) | self._around.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns)
+
+
+def _places(lengths: Any) -> Any:
+    """Return 0, 1, … up to each of `lengths`, one after the other."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)

@@ -82,7 +82,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
     """Return the answer as a document; `facts` say of which preset, model and load."""
     shown = found.chosen or found.ceiling
     place = _capacities(shown, found.labels)
-    tables = [_rates_table(shown, _charts(found)), _operations_table(shown)]
+    tables = [_rates_table(shown), _operations_table(shown)]
     if shown.first_token is not None:
         tables.append(first_token_table(shown.first_token))
     chapters = [
@@ -135,7 +135,7 @@ def _as_options(point: Point, stack: Stack) -> str:
     return " ".join([f"--gpu {stack.preset.gpu}", *settings])
 
 
-def _rates_table(point: Point, charts: tuple[Chart, ...]) -> ReportTable:
+def _rates_table(point: Point) -> ReportTable:
     columns = columns_of("""
         text: name = tier
         bytes: capacity_bytes = capacity
@@ -152,7 +152,7 @@ def _rates_table(point: Point, charts: tuple[Chart, ...]) -> ReportTable:
         ]
         for tier in point.tiers
     ]
-    return ReportTable("bandwidth", Sheet.PERFORMANCE, columns, rows, charts)
+    return ReportTable("bandwidth", Sheet.PERFORMANCE, columns, rows)
 
 
 def _operations_table(point: Point) -> ReportTable:
@@ -204,7 +204,8 @@ def _grid(found: Sizing, stack: Stack) -> ReportTable:
         row += [point.tiers[stack.drive].drive_writes_per_day] if stack.drive is not None else []
         row += [point.price] if has_price else []
         rows.append(row)
-    return ReportTable("", Sheet.SUMMARY, columns_of("\n".join(spec)), rows, keys=len(roles))
+    columns = columns_of("\n".join(spec))
+    return ReportTable("", Sheet.SUMMARY, columns, rows, _charts(found), keys=len(roles), is_answer=True)
 
 
 def _spread(point: Point) -> Cell:
@@ -227,7 +228,8 @@ def _charts(found: Sizing) -> tuple[Chart, ...]:
     series = [Series(label, [x for x, _ in sorted(at)], [y for _, y in sorted(at)]) for label, at in lines.items()]
     if not series:
         return ()
-    return (Chart(f"hits against {found.labels[along]}", ChartShape.CURVE, Unit.BYTES, Unit.SHARE, series),)
+    title, named = f"Hits against {found.labels[along]}", f"{found.labels[along]} capacity"
+    return (Chart(title, ChartShape.CURVE, Unit.BYTES, Unit.SHARE, series, x_title=named, y_title="look-ups that hit"),)
 
 
 def _notes_of(point: Point, stack: Stack) -> list[str]:

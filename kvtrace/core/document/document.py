@@ -132,6 +132,9 @@ class Chart:
     """What stands at 0, 1, … of an axis that is a closed set."""
 
 
+_NARROW = 5
+
+
 @dataclass(frozen=True, slots=True)
 class ReportTable:
     """Rows of raw values; null is what was not measured."""
@@ -146,6 +149,13 @@ class ReportTable:
     """How many of the first columns name a row."""
     bars: str = ""
     """Column of counts that a terminal also shows as bars, the longest full: the buckets of a histogram."""
+    is_answer: bool = False
+    """Shown whole, beside its charts too, however long it is: it is what was asked for."""
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it takes more than half of a page."""
+        return len(self.columns) > _NARROW
 
 
 @dataclass(frozen=True, slots=True)

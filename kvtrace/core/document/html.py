@@ -138,9 +138,10 @@ def _section(table: ReportTable, charts: _Charts) -> str:
     drawn = f'<div class="charts">{figures}</div>' if figures else ""
     note = f'<p class="note">{_plain(table.note)}</p>' if table.note else ""
     numbered = _table(table) if table.rows else '<p class="note">None.</p>'
-    if len(table.rows) > LONG_ROWS and table.charts:
+    is_folded = len(table.rows) > LONG_ROWS and bool(table.charts) and not table.is_answer
+    if is_folded:
         numbered = f"<details><summary>Numbers: {len(table.rows)} rows</summary>{numbered}</details>"
-    kind = ' class="half"' if len(table.charts) == 1 else ""
+    kind = ' class="half"' if len(table.charts) == 1 and (is_folded or not table.is_wide) else ""
     title = f"<h3>{_plain(table.title)}</h3>\n" if table.title else ""
     return f"<section{kind}>{title}{drawn}{note}{numbered}</section>"
 

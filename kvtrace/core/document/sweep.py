@@ -60,9 +60,8 @@ def sweep_document(found: LoadSweep, name: str = "") -> Document:
         for p in found.points
     ]
     what = "times are response times, from when an operation was due" if is_open else "times are service times"
-    table = ReportTable(
-        "Sweep", Sheet.PERFORMANCE, [*columns, *end], rows, _charts(found), f"Of the slowest tier; {what}."
-    )
+    note = f"Of the slowest tier; {what}."
+    table = ReportTable("Sweep", Sheet.PERFORMANCE, [*columns, *end], rows, _charts(found), note, is_answer=True)
     notes = [f"rule: {found.rule}"]
     notes += [f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers]
     return Document(
@@ -83,11 +82,11 @@ def _charts(found: LoadSweep) -> tuple[Chart, ...]:
     charts = []
     if lines:
         title = f"Read times against {named}"
-        charts.append(Chart(title, ChartShape.LOAD, Unit.NUMBER, Unit.NS, lines, marks=marks))
+        charts.append(Chart(title, ChartShape.LOAD, Unit.NUMBER, Unit.NS, lines, marks=marks, x_title=named))
     if rates:
         line = Series("throughput", [x for x, _ in rates], [rate for _, rate in rates])
         title = f"Throughput against {named}"
-        charts.append(Chart(title, ChartShape.LOAD, Unit.NUMBER, Unit.BYTES_PER_S, [line], marks=marks))
+        charts.append(Chart(title, ChartShape.LOAD, Unit.NUMBER, Unit.BYTES_PER_S, [line], marks=marks, x_title=named))
     return tuple(charts)
 
 

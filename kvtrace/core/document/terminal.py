@@ -82,7 +82,7 @@ def _show_chapter(chapter: Chapter, console: Console) -> None:
 
 
 def _is_long(table: ReportTable) -> bool:
-    return bool(table.charts) and len(table.rows) > LONG_ROWS
+    return bool(table.charts) and len(table.rows) > LONG_ROWS and not table.is_answer
 
 
 def _show_table(table: ReportTable, console: Console) -> None:

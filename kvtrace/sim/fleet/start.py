@@ -40,7 +40,10 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
     fleet.runs = np.zeros(2 * count, np.int64)
     fleet.row_nodes = np.empty(rows, np.int32)
     fleet.tiers_here, fleet.queues_here = world.tiers.view(np.int64), world.queues.view(np.int64)
-    grow_copies(world)
+    if fleet.scoped:
+        fleet.copies = np.empty(len(world.slots), COPY)
+        forget_copies(fleet.copies)
+        grow_places(world)
 
 
 def set_happenings(world: World, steps: Sequence[Move], rows: int) -> None:
@@ -80,13 +83,14 @@ def spread(world: World) -> None:
         fleet.queues = np.tile(fleet.queues_here, fleet.count + racks)
 
 
-def grow_copies(world: World) -> None:
-    """Make room for as many copies as there are slots."""
+def forget_copies(copies: Any) -> None:
+    """Let slots with these copies have none."""
+    copies.view([("all", "i4", (5,))])["all"] = NONE
+
+
+def grow_places(world: World) -> None:
+    """Make room to find as many copies as there are slots."""
     fleet, slots = world.fleet, len(world.slots)
-    if not fleet.scoped:
-        return
-    more = np.full(slots - len(fleet.copies), NONE, [("all", "i4", (5,))]).view(COPY)
-    fleet.copies = np.concatenate([fleet.copies, more])
     if 2 * slots > len(fleet.places):
         fleet.places = np.full(COLUMNS << (2 * slots // COLUMNS).bit_length(), NONE, np.int32)
         enter_all(world)

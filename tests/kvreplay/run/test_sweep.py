@@ -313,6 +313,9 @@ def test_what_requests_wait_for_under_more_load_is_the_drives(
     held, lost = points([1.0, 1.0], [True, False])
     lost = msgspec.structs.replace(lost, judgement=judged(LimitCause.DEPENDENCIES, response_shares=shares))
     assert limit_of_open([held, lost]) is expected
+    # The first of the lost that decides.
+    more = msgspec.structs.replace(lost, judgement=judged(LimitCause.QUEUE_LIMIT))
+    assert limit_of_open([held, lost, more]) is (expected or LimitCause.QUEUE_LIMIT)
     # Without a lower load that was held, it may be the trace's own.
     assert limit_of_open([lost]) is LimitCause.DEPENDENCIES
 
