@@ -118,6 +118,7 @@ class _Passes:
         return iter(self._kept) if self._kept is not None else self.reader.batches(intake.names)
 
 
+# Long: the steps of both passes in their order.
 def compile_window(
     reader: Reader,
     path: Path,
