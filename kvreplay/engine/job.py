@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from kvreplay.data.buffers import Arena
+from kvreplay.engine.sliding.slider import Slider
 from kvreplay.plan.held.column import column
 from kvreplay.plan.plan import Plan
 from kvreplay.tiers.tier import Tier
-
-if TYPE_CHECKING:
-    from kvreplay.engine.sliding.slider import Slider
 
 NOT_DONE = -1
 OK, ERROR, SHORT, SKIPPED, CORRUPT = 0, 1, 2, 3, 4

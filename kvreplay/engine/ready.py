@@ -24,6 +24,8 @@ from kvreplay.engine.waiting.groups import enter, leave
 from kvreplay.plan.plan import DELETE, WRITE
 from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s
 
+UNREAD_NS = 200_000
+"""So long nothing is done if the next rows are not there yet."""
 _LOOK_ROWS = 256
 """Rows that are looked at before anything else is: some microseconds, by which a time stamp may come late."""
 

@@ -17,7 +17,7 @@ from kvreplay.engine.filling.fills import fill_due, free_data, use_fill
 from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, HUNGRY
 from kvreplay.engine.order import make_lane, next_due, next_flight, start_next
-from kvreplay.engine.ready import bounds, count_waits, done, has_piece, is_starved, is_unread, number_of
+from kvreplay.engine.ready import UNREAD_NS, bounds, count_waits, done, has_piece, is_starved, is_unread, number_of
 from kvreplay.engine.tables import NONE, count_of, fills_at, flights_at, heap_least, job_at, lanes_at, mail_at, rings_at
 from kvreplay.plan.plan import DELETE
 from kvreplay.tiers.tier import FD_SHIFT
@@ -25,8 +25,6 @@ from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s, njit
 
 SPIN_NS = 50_000
 """The last part of the way to a deadline is not slept through: waking up takes about so long."""
-UNREAD_NS = 200_000
-"""So long nothing is done if the next rows are not there yet."""
 _MOST_BEGUN = 1024
 """Operations without I/O before we look at anything else."""
 FILES_BYTES = calls.FILES.itemsize

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kvreplay.plan.held.column import column, table
-from kvreplay.plan.held.living import ENTRY, EXTENT, Living, Rows, begin_again, look, look_again, move_all
+from kvreplay.plan.held.living import ENTRY, EXTENT, Living, TouchedRows, begin_again, look, look_again, move_all
 from kvreplay.plan.held.numbering import Numbering
 from kvtrace.core.compiled import compile_announced
 
@@ -76,7 +76,7 @@ class Follower:
             absent=table(rows, np.bool_),
         )
         self._living.state["lost"] = -1
-        self._tiers, self._objects, self._rows = tiers, objects, Rows()
+        self._tiers, self._objects, self._rows = tiers, objects, TouchedRows()
 
     def _count(self, name: str) -> int:
         return int(self._living.state[name])

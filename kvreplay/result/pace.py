@@ -24,7 +24,7 @@ SLIP_NS = 10_000_000
 """An end that is later by no more has not slipped."""
 DELIVERED_SHARE = 0.95
 """Of the offered rate: a run that delivers less fell behind."""
-OUR_SHARE = 0.1
+OUR_SHARE = 0.05
 """Of the response times added up: a run that waited less for us kept pace, however many of its operations waited. Those
 of 32 MiB, at the drive for 50 ms, are not submitted within 1 ms."""
 QUICK_PERCENT = 5

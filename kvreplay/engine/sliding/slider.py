@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -14,13 +14,22 @@ from kvreplay.plan.loader import BATCH_ROWS, WINDOW_ROWS, Loader
 from kvtrace.core.compiled import compile_announced
 
 if TYPE_CHECKING:
-    from kvreplay.engine.job import Record
     from kvreplay.engine.tables import Tables
 
 AHEAD_ROWS = WINDOW_ROWS // 2
 """Rows that are loaded before their turn, at most."""
 _PAUSE_S = 0.005
 _KINDS = ("stage", "object")
+
+
+class SlidingRecord(Protocol):
+    """What was measured of a plan's rows: `job.Record`."""
+
+    def begin(self, first: int, last: int) -> None:
+        """Note of the rows from `first` to before `last` that nothing was done."""
+
+    def columns(self) -> list[Any]:
+        """Return the arrays."""
 
 
 class Slider:
@@ -33,7 +42,7 @@ class Slider:
     def __init__(
         self,
         loader: Loader,
-        record: Record,
+        record: SlidingRecord,
         hand: Callable[[int, int], None],
         *,
         is_kept: bool = False,

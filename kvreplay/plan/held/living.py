@@ -43,7 +43,7 @@ STATE = np.dtype(
 _MIXER = 0x9E3779B97F4A7C15
 
 
-class Rows(Structure):
+class TouchedRows(Structure):
     """Some rows: the contract's codes, ids, and the bytes that they touch."""
 
     tier, op = table("i1"), table("i1")
@@ -214,7 +214,7 @@ def _need(living: Living, entry: Any, tier: int, reach: int) -> int:
 
 
 @njit
-def look(living: Living, rows: Rows) -> None:
+def look(living: Living, rows: TouchedRows) -> None:
     """Follow `rows`, the next ones: what must be there first, and how much that and what comes beside it is."""
     state = living.state
     for i in range(len(rows.op)):
@@ -248,7 +248,7 @@ def look(living: Living, rows: Rows) -> None:
 
 
 @njit
-def look_again(living: Living, rows: Rows, is_grown: bool) -> None:
+def look_again(living: Living, rows: TouchedRows, is_grown: bool) -> None:
     """Follow `rows` once more, now that it is known what is needed: the most that places hold, and what grows.
 
     If it `is_grown`, that is known as well: such an object has all of its length from the first on.

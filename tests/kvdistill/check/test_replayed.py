@@ -105,8 +105,8 @@ def test_a_check_replays_the_trace_and_compares_at_the_device():
     closeness = json.loads(done.stdout)["closeness"]
     (replay,) = closeness["comparisons"]
     assert replay["source"]["side"] == replay["fio"]["side"] == "device"
-    # Five reads and three writes, whole: scratch files may lie in several stretches of the disk, and the block layer merges
-    # neighbours that wait for a busy one.
+    # Five reads and three writes, whole: scratch files may lie in several stretches of the disk, and the block layer
+    # merges neighbours that wait for a busy one.
     assert 4 <= replay["source"]["ios"] <= 12
     assert replay["source"]["mean_depth"] is not None
     (note,) = (note for note in closeness["notes"] if "a replay of this part of the trace by kvreplay" in note)

@@ -19,7 +19,7 @@ from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting
 from kvreplay.engine.job import Record
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop
-from kvreplay.plan.plan import compile_window
+from kvreplay.plan.window import compile_window
 from kvreplay.result.counted import operations, order, requests, seconds
 from kvreplay.result.counted.times import ERROR, Times
 from kvreplay.result.figures import figures
