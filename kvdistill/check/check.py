@@ -39,7 +39,7 @@ from kvtrace.core.app import log
 from kvtrace.core.errors import DeviceError, ProbeUnavailable
 from kvtrace.core.files import read_json
 from kvtrace.core.limit import Limit
-from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate
+from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_io_size, format_rate
 
 _SPARE_BYTES = 256 << 20
 """Free space that a check leaves alone."""
@@ -223,8 +223,8 @@ def _reference(source: Path, part: Distilled, place: Path, wanted: Wanted, notes
         )
         if longest(seen.profile) > wanted.logs.max_io_bytes:
             notes.append(
-                f"the block layer merges parts of {format_bytes(wanted.logs.max_io_bytes)} that kvreplay submits at "
-                f"once, up to {format_bytes(longest(seen.profile))}; fio submits one at a time, and longer ones with "
+                f"the block layer merges parts of {format_io_size(wanted.logs.max_io_bytes)} that kvreplay submits at "
+                f"once, up to {format_io_size(longest(seen.profile))}; fio submits one at a time, and longer ones with "
                 "--io-bytes"
             )
     return seen

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from kvtrace.core.units import format_bytes
+from kvtrace.core.units import format_io_size
 
 SAFE_BYTES = 256 << 10
 """I/Os up to this have no more pages than any device of our time takes pieces."""
@@ -57,7 +57,7 @@ def buffer_needs(largest: int, pages: int, *, is_reserved: bool) -> list[str]:
     reserved = f"{pages} huge pages reserved (sysctl vm.nr_hugepages={pages})"
     tunable = "the variable GLIBC_TUNABLES=glibc.malloc.hugetlb=1 (glibc 2.35; transparent huge pages not 'never')"
     why = (
-        f"without huge pages, I/Os over {format_bytes(SAFE_BYTES)} may reach the device in parts"
+        f"without huge pages, I/Os over {format_io_size(SAFE_BYTES)} may reach the device in parts"
         if largest > SAFE_BYTES
         else "without huge pages, I/Os take longer to issue"
     )

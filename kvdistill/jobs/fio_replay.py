@@ -23,7 +23,7 @@ from kvdistill.jobs.job import (
     whole_mib,
 )
 from kvdistill.profile.profile import Profile
-from kvtrace.core.units import format_bytes, format_count, format_duration
+from kvtrace.core.units import format_bytes, format_count, format_duration, format_io_size
 
 BUFFER_BYTES = 256 * MIB
 _MAX_DEPTH = 1024
@@ -146,7 +146,7 @@ def _job(
     ]
     reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
     writes = f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes"
-    split = f"{format_count(log.split_ops)} operations longer than {format_bytes(log.max_io_bytes)} are split"
+    split = f"{format_count(log.split_ops)} operations longer than {format_io_size(log.max_io_bytes)} are split"
     losses = [
         *([f"{split}; their parts are issued at once"] if log.split_ops else []),
         *(["times are whole milliseconds; kvreplay keeps microseconds"] if log.version == ABSOLUTE else []),

@@ -26,7 +26,7 @@ from kvdistill.jobs.job import (
 )
 from kvdistill.profile.distributions import cut_long, split_sizes
 from kvdistill.profile.profile import IoStream, Law, Loop, Pacing, Profile
-from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, format_io_size
 
 BUFFER_BYTES = 1024 * MIB
 _MAX_DEPTH = 1024
@@ -116,7 +116,7 @@ def _losses(profile: Profile, options: JobOptions) -> list[str]:
         )
     if longest(profile) > STAT_MAX_IO_BYTES:
         lost.append(
-            f"operations longer than {format_bytes(STAT_MAX_IO_BYTES)} are drawn as several, apart from each other"
+            f"operations longer than {format_io_size(STAT_MAX_IO_BYTES)} are drawn as several, apart from each other"
         )
     if profile.space is None:
         lost.append("places: the source does not say where operations lie, so all places are equally likely")

@@ -19,7 +19,7 @@ from kvreplay.tiers.objects.address import is_object_store
 from kvreplay.tiers.objects.client import Balance
 from kvreplay.tiers.ram import available_bytes
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import format_bytes, parse_duration_ns
+from kvtrace.core.units import format_bytes, format_io_size, parse_duration_ns
 
 PAGE_BYTES = 4096
 MAX_QUEUE_DEPTH = 1024
@@ -173,7 +173,7 @@ def check_pool(config: Config) -> None:
     need = buffer_bytes(depth, config.io_bytes)
     if config.pool is not None and need > config.pool:
         raise ConfigError(
-            f"--pool {format_bytes(config.pool)}: {depth} I/Os of {format_bytes(config.io_bytes)} in flight, and the "
+            f"--pool {format_bytes(config.pool)}: {depth} I/Os of {format_io_size(config.io_bytes)} in flight, and the "
             f"data of the next, need {format_bytes(need)}; raise it, or lower --io-bytes or --queue-depth"
         )
 

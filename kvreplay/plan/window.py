@@ -51,6 +51,12 @@ class TraceWindow:
     """Lays the plan's rows; None if they are all there, as in a record of what was done."""
     facts: Facts | None = None
 
+    @property
+    def held_bytes(self) -> int:
+        """The memory that rows of the plan take at once, at most."""
+        rows = max(1, len(self.plan))
+        return self.plan.nbytes * min(rows, WINDOW_ROWS if self.loader is not None else rows) // rows
+
     def paced(self, pacer: Pacer) -> Any:
         """Return when rows are due (int64, as far as they are laid); None if at once."""
         return pacer.due_ns(self.plan.ts_ns) if self.loader is None else self.loader.paced(pacer)
@@ -112,6 +118,7 @@ class _Passes:
         return iter(self._kept) if self._kept is not None else self.reader.batches(intake.names)
 
 
+# Long: the steps of both passes in their order.
 def compile_window(
     reader: Reader,
     path: Path,
@@ -129,6 +136,8 @@ def compile_window(
         ConfigError: there are more rows than a plan may have.
 
     """
+    import pyarrow as pa
+
     passes = _Passes(reader, path, alignments, limit)
     intake, most_rows = passes.intake(), passes.most_rows
     objects, requests = Numbering(most_rows), Numbering(most_rows)
@@ -141,6 +150,8 @@ def compile_window(
             count = len(rows["row"])
             counter.take(intake.rows_of, count, follower.absent_delete[intake.taken - count :])
         residency = follower.result(passes.again)
+        # What Arrow keeps of batches for others to come is as much as a window of rows.
+        pa.default_memory_pool().release_unused()
     facts = counter.result()
     if residency.lost_read is not None:
         _refuse_lost(passes, residency.lost_read, intake.rows)

@@ -179,7 +179,7 @@ def _engine(setting: Setting, chosen: Chosen) -> EngineNote:
         buffer_bytes=engine.buffer_bytes,
         buffer_used_bytes=engine.buffer_used_bytes,
         buffer_small_page_bytes=small_page_bytes(engine.arenas),
-        plan_bytes=setting.window.plan.nbytes,
+        plan_bytes=setting.window.plan.nbytes if setting.config.is_verified else setting.window.held_bytes,
     )
 
 

@@ -21,7 +21,15 @@ from kvreplay.run.finished import FinishedRun, Interrupted, write_down
 from kvreplay.run.runtime import rows_left, with_repeats
 from kvreplay.tiers.sharded import BY_KEY, SeveralDrives
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, DeviceIo, PartialRunFile
+from kvtrace.core.run.run_file import (
+    OPS_FILE,
+    PARTIAL_OPS_FILE,
+    PARTIAL_RUN_FILE,
+    SERIES_FILE,
+    SERVED_FILE,
+    DeviceIo,
+    PartialRunFile,
+)
 from kvtrace.core.tables import objects_path
 
 
@@ -61,6 +69,10 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         outcome = write_down(found, came_to, measured, path)
         for name in (PARTIAL_RUN_FILE, PARTIAL_OPS_FILE):
             (path / name).unlink()
+        # What the killed run had begun to write aside.
+        for name in (OPS_FILE, SERVED_FILE, SERIES_FILE):
+            for left in path.glob(f".{name}.*.tmp"):
+                left.unlink()
     return outcome
 
 

@@ -51,6 +51,8 @@ from kvtrace.core.run.run_file import (
 if TYPE_CHECKING:
     pass
 
+TOLD_UNREAD = 0.01
+"""If places of the queue stood idle for no less of the time because rows were not read yet, that is told."""
 SWITCH_INTERVAL_S = 5e-5
 """How long one Python thread may hold the others up; the default, 5 ms, is longer than an I/O takes."""
 
@@ -178,7 +180,7 @@ class _Run:
                 found.end()
                 probed = end_probes(None if stopped else driven.started_ns)
                 summary = with_repeats(found.summary(None if stopped else driven, moved=moved), found)
-                trouble = found.warnings(moved)
+                trouble = found.warnings(moved) + _unread(driven, setting.config.depth)
                 if kept.trouble:
                     trouble.append(f"would not have outlived a kill: {kept.trouble}")
                 measured = Measured(
@@ -282,6 +284,14 @@ def _slider(loader: Loader, record: Record, due_ns: Any, kept: Journal, found: R
 
     everything = RunPart(0, loader.plan, record, due_ns)
     return Slider(loader, record, hand, is_kept=is_kept)
+
+
+def _unread(driven: Driven, depth: int) -> list[str]:
+    """Return that the trace was read too slowly for the run, if it was."""
+    share = driven.unread_ns / max(1, driven.wall_ns * depth)
+    if share < TOLD_UNREAD:
+        return []
+    return [f"the queue stood idle for {share:.1%} of the time because the next rows of the trace were not there yet"]
 
 
 def _has_gpu(tiers: list[Tier | None]) -> bool:

@@ -78,6 +78,11 @@ def format_bytes(count: float | None) -> str:
     return _scaled(count, ("B", "kB", "MB", "GB", "TB", "PB"), 1000)
 
 
+def format_io_size(count: int) -> str:
+    """Return the length of an I/O, a block or a page in binary units, as fio's bs= has them: 4 KiB, 1 MiB."""
+    return _scaled(count, ("B", "KiB", "MiB", "GiB"), 1024).replace(".00 ", " ").replace(".0 ", " ")
+
+
 def _scaled(value: float | None, units: tuple[str, ...], step: int) -> str:
     """Return `value` in the first of `units`, each `step` times the one before, in which it is less than `step`."""
     if value is None:

@@ -17,7 +17,7 @@ from kvtrace.core.document.document import (
     select,
 )
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import format_bytes, format_count
+from kvtrace.core.units import format_count, format_io_size
 from kvtrace.model.catalogue import find_model, load_models
 from kvtrace.model.layers import Indexer, Latent, Recurrent, share
 from kvtrace.model.shape import (
@@ -175,7 +175,7 @@ def document(d: dict[str, Any]) -> Document:
         chapters.append(
             Chapter(f"A token on each of {d['ranks']} tensor-parallel ranks", [_layers(d, "_per_rank")], [stored])
         )
-    page = "" if d["page_bytes"] == 1 else f", padded to pages of {format_bytes(d['page_bytes'])}"
+    page = "" if d["page_bytes"] == 1 else f", padded to pages of {format_io_size(d['page_bytes'])}"
     rest = d["tokens"] - d["chunks"] * d["chunk_tokens"]
     left = f"; {format_count(rest)} tokens fill no chunk and are not stored" if rest else ""
     prefix = f"A prefix of {format_count(d['tokens'])} tokens: {format_count(d['chunks'])} chunks{left}"

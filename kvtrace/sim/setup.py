@@ -28,8 +28,8 @@ FOREVER_NS = 2**62
 MILLION = 1_000_000
 # Of slots, of actors for requests in flight, and of objects of one request, to start with.
 ROOM = 1024
-# Objects that a conversation may have, to start with: where that takes no more address space than so much, many.
-WIDTH, MOST_WIDTH, WIDTH_BYTES = 64, 1024, 2**31
+# Objects that a conversation may have, to start with.
+WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,6 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     count = load.users if requests is None else ROOM
     world = World(actors=np.zeros(count, records.ACTOR), pieces=sizes.pieces)
     _set_knobs(world.knobs, preset, model, load, library, sizes)
-    world.knobs.context_width = max(WIDTH, min(MOST_WIDTH, WIDTH_BYTES // (8 * max(1, count))))
     _set_tiers(world, preset)
     _set_items(world, preset, library, sizes)
     set_fleet(world, preset.fleet, [tier.scope for tier in preset.tiers], rows)
@@ -209,6 +208,7 @@ def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: 
     knobs.top_chunks = w.rag_top_chunks if knobs.retrieve_ppm else 0
     knobs.is_zipf_chunk = w.rag_chunk_popularity is Popularity.ZIPF
     knobs.first_entry, knobs.entries = library.first_entry, w.decode_entries
+    knobs.context_width = WIDTH
 
 
 def _set_tiers(world: World, preset: Preset) -> None:

@@ -10,6 +10,7 @@ from kvtrace.core.units import (
     format_bytes,
     format_count,
     format_duration,
+    format_io_size,
     format_rate,
     parse_bytes,
     parse_duration_ns,
@@ -105,3 +106,11 @@ def test_format_rate(rate, text):
 
 def test_format_count():
     assert [format_count(n) for n in (None, 0, 12031, 288_500)] == ["-", "0", "12,031", "288,500"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(512, "512 B"), (4096, "4 KiB"), (20480, "20 KiB"), (1536, "1.50 KiB"), (262144, "256 KiB"), (4 << 20, "4 MiB")],
+)
+def test_lengths_of_ios_are_said_as_fio_has_them(count: int, text: str) -> None:
+    assert format_io_size(count) == text
