@@ -34,19 +34,28 @@ class Rooms:
         """Make the table `name` of `owner` longer by `more` entries, of zeros; return those."""
         table = getattr(owner, name)
         count, dtype = len(table), table.dtype
-        if name not in self._memory:
-            memory = self._memory[name] = _take((count + more) * dtype.itemsize)
-            np.frombuffer(memory, dtype)[:count] = table
-        else:
-            # Nobody may look at what is moved.
+        size_bytes = (count + more) * dtype.itemsize
+        if name in self._memory:
             del table
             setattr(owner, name, np.empty(0, dtype))
-            try:
-                self._memory[name].resize((count + more) * dtype.itemsize)
-            except OSError as error:
-                raise MemoryError(str(error)) from None
+        if name not in self._memory or not _is_moved(self._memory[name], size_bytes):
+            before = table if name not in self._memory else np.frombuffer(self._memory[name], dtype)
+            memory = self._memory[name] = _take(size_bytes)
+            np.frombuffer(memory, dtype)[:count] = before
         setattr(owner, name, np.frombuffer(self._memory[name], dtype))
         return getattr(owner, name)[count:]
+
+
+def _is_moved(memory: mmap.mmap, size_bytes: int) -> bool:
+    """Make `memory` longer where it lies or elsewhere; return whether that was done: not if somebody looks at it."""
+    try:
+        memory.resize(size_bytes)
+    except OSError as error:
+        raise MemoryError(str(error)) from None
+    except BufferError:
+        # A view that waits to be collected, or is another thread's: it keeps what it sees.
+        return False
+    return True
 
 
 def _take(size_bytes: int) -> mmap.mmap:

@@ -22,7 +22,7 @@ from kvtrace.core.document.document import (
     Sheet,
     Unit,
     columns_of,
-    show_decimal,
+    show,
 )
 from kvtrace.core.document.html import html_page
 from kvtrace.core.document.live import live_figure, log_ticks
@@ -74,9 +74,9 @@ def test_a_page_is_small_beside_the_script_that_it_carries_and_the_same_each_tim
 def test_a_page_holds_one_family_of_units(text):
     shown = re.sub(r"<style>.*?</style>|<[^>]*>", " ", _SCRIPTS.sub("", text), flags=re.DOTALL)
     assert re.findall(r"[0-9.] (?:[KMGTP]iB)", shown) == []
-    assert (show_decimal(4 * MIB, Unit.BYTES), show_decimal(2.5e9, Unit.BYTES_PER_S)) == ("4.19 MB", "2.50 GB/s")
-    assert (show_decimal(999_999, Unit.BYTES), show_decimal(None, Unit.BYTES)) == ("1.00 MB", "-")
-    assert show_decimal(3e12, Unit.BYTES_PER_DAY) == "3.00 TB/day"
+    assert (show(4 * MIB, Unit.BYTES), show(2.5e9, Unit.BYTES_PER_S)) == ("4.19 MB", "2.50 GB/s")
+    assert (show(999_999, Unit.BYTES), show(None, Unit.BYTES)) == ("1.00 MB", "-")
+    assert show(3e12, Unit.BYTES_PER_DAY) == "3.00 TB/day"
 
 
 def test_axes_name_their_units_and_the_tail_takes_as_much_room_as_the_rest():

@@ -105,7 +105,7 @@ def test_the_terminal_report_and_its_json(tmp_path):
     trace = write_hand(tmp_path)
     shown = run_cli("kvdistill", "report", trace).stdout
     assert "by-hand" in shown
-    assert ["nvme", "delete", "evict", "1", "5.86", "KiB", "1"] in [line.split() for line in shown.splitlines()]
+    assert ["nvme", "delete", "evict", "1", "6.00", "kB", "1"] in [line.split() for line in shown.splitlines()]
     found = json.loads(run_cli("kvdistill", "report", trace, "--json").stdout)
     assert found["subject"]["preset"] == "by-hand"
     shown = run_cli("kvdistill", "report", write_run(tmp_path / "run", [5000, 6000])).stdout
