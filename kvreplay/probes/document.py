@@ -8,7 +8,7 @@ from kvreplay.probes.histogram import Histogram
 from kvreplay.probes.result import Application, BlockFigures, DirectionFigures
 from kvreplay.probes.session import Found
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of
-from kvtrace.core.units import format_bytes, format_duration
+from kvtrace.core.units import format_bytes, format_duration, format_io_size
 
 MOST_SIZES = 12
 """Block sizes shown; probe.json has all."""
@@ -96,8 +96,8 @@ def _sizes(name: str, d: DirectionFigures) -> ReportTable:
     common = sorted(d.block_sizes, key=lambda s: -s.count)[:MOST_SIZES]
     others = len(d.block_sizes) - len(common)
     more = f" (the most frequent; {others} more in probe.json)" if others else ""
-    columns = columns_of("bytes: bytes; count: count = requests")
-    rows = [[size.bytes, size.count] for size in sorted(common, key=lambda s: s.bytes)]
+    columns = columns_of("text: size; count: count = requests")
+    rows = [[format_io_size(size.bytes), size.count] for size in sorted(common, key=lambda s: s.bytes)]
     return ReportTable(f"{name} block size{more}", Sheet.HISTOGRAMS, columns, rows)
 
 
