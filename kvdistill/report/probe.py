@@ -10,7 +10,7 @@ import msgspec
 
 from kvdistill.queries.database import connect, query
 from kvdistill.queries.views import register
-from kvtrace.core.run.probe_file import find_probe
+from kvtrace.core.run.probe_file import find_probe, probe_answer
 from kvtrace.core.run.run_file import BLOCKS_FILE
 
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "longest_below_ns")
@@ -31,6 +31,8 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
     duration_ns: int | None
     argv: list[str]
     version: str | None
+    answer: str
+    """What the device was asked for, in one line; empty where nothing was seen."""
     layers: list[dict[str, Any]]
     """Times by layer (application, q2d, requeued, d2c) and kind of operation."""
     latency_bins: list[dict[str, Any]]
@@ -69,6 +71,7 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
         duration_ns=found.get("duration_ns"),
         argv=found.get("argv") or [],
         version=found.get("version"),
+        answer=probe_answer(found),
         layers=[_times(*each) for each in times if each[2]["count"]],
         latency_bins=[
             {"layer": layer, "op": name, "low_ns": bin_["from"], "count": bin_["count"]}

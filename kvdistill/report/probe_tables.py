@@ -34,7 +34,7 @@ def probe_document(report: ProbeReport) -> Document:
     """Return the document of a measurement of the probes alone."""
     return Document(
         name=report.name,
-        headline="Block requests as the kernel saw them",
+        headline=report.answer or "no block request was completed",
         chapters=[Chapter("What was measured", [_facts(report)]), probe_chapter(report)],
     )
 

@@ -61,6 +61,7 @@ def probe(
     from kvreplay.probes.measure import measure
     from kvreplay.probes.program import Filter
     from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.run.probe_file import find_probe, probe_answer
     from kvtrace.core.run.programs import run_program
 
     check_root()
@@ -71,7 +72,8 @@ def probe(
     if as_json:
         emit_json(measured.content)
     else:
-        show_documents([probe_document(measured.found)])
+        written = find_probe(output)
+        show_documents([probe_document(measured.found, "" if written is None else probe_answer(written))])
         log(f"wrote {output}")
     if fio is not None:
         run_program("kvdistill", ["fio", str(output), "-o", str(fio)], is_shown=not as_json)

@@ -21,8 +21,8 @@ _TIMES = columns_of("""
 """)
 
 
-def probe_document(found: Found) -> Document:
-    """Return what a measurement found: the application's calls, then the block requests beneath."""
+def probe_document(found: Found, answer: str) -> Document:
+    """Return what a measurement found: `answer`, the application's calls, then the block requests beneath."""
     calls, directions = found.application, found.block.directions
     timed = [] if calls is None else [(f"application {n.replace('_', ' ')}", t) for n, t in calls.times.items()]
     for name, d in directions.items():
@@ -40,7 +40,9 @@ def probe_document(found: Found) -> Document:
             where = _places(name, d, found.block.zone_bytes)
             chapters.append(Chapter("", [_sizes(name, d), where], list(_in_flight_and_rates(name, d))))
     chapters.append(Chapter("", [], list(_lost(found.block))))
-    return Document(name="", headline="" if directions else _NO_REQUEST, chapters=chapters, notes=list(_unseen(calls)))
+    return Document(
+        name="", headline=answer if directions else _NO_REQUEST, chapters=chapters, notes=list(_unseen(calls))
+    )
 
 
 def _unseen(calls: Application | None) -> Iterator[str]:

@@ -125,7 +125,9 @@ def _best_table(found: Findings, keys: Sequence[str]) -> ReportTable:
     rows = [_candidate_row(of, columns) for of in found.candidates[:MOST_SHOWN]]
     more = len(found.candidates) - len(rows)
     note = f"{more} more; results.parquet has all" if more else ""
-    title = "best first" if found.target is None else "those that reach the target by cost, then by hit ratio"
+    title = (
+        "best first" if found.target is None else "the target reached, the cheapest first; then the others by hit ratio"
+    )
     return ReportTable(title, Sheet.SUMMARY, columns, rows, note=note, keys=len(keys))
 
 

@@ -93,7 +93,9 @@ def _dress(axes: Any, picture: Picture) -> None:
         limit(spec.low, spec.high)
         _tick(axis, spec)
     if len(picture.lines) + len(picture.boxes) > 1 or picture.marks:
-        axes.legend(frameon=False, labelcolor=INK, fontsize=8)
+        # Lines of marks go through the whole plot, so that no corner of it is free: the legend stands above.
+        above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2} if picture.marks else {}
+        axes.legend(frameon=False, labelcolor=INK, fontsize=8, **above)
 
 
 def _tick(axis: Any, spec: PlotAxis) -> None:

@@ -185,20 +185,19 @@ def _event_charts(events: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[C
         if of["at_ns"] < of["over_ns"] <= events["end_ns"]:
             marks.append((float(of["over_ns"]), f"{name} is over"))
 
-    def chart(title: str, unit: Unit, lines: dict[str, str]) -> Chart:
+    def chart(title: str, unit: Unit, lines: dict[str, str], y_title: str = "") -> Chart:
         series = []
         for label, name in lines.items():
             known = [(float(row["from_ns"]), row[name]) for row in rows if row[name] is not None]
             series.append(Series(label, [x for x, _ in known], [y for _, y in known]))
         end = 1.0 if unit is Unit.SHARE else 0.0
-        return Chart(
-            title, ChartShape.STEPS, Unit.NS, unit, series, float(events["step_ns"]), marks=tuple(marks), y_end=end
-        )
+        step, marked = float(events["step_ns"]), tuple(marks)
+        return Chart(title, ChartShape.STEPS, Unit.NS, unit, series, step, y_title=y_title, marks=marked, y_end=end)
 
     shares = {"all": "hit_ratio", "own tiers": "local_hit_ratio", "shared tiers": "shared_hit_ratio"}
     store, load = events["tiers"][-1]["name"], {"read": "read_bytes_per_s", "write": "written_bytes_per_s"}
     return (
-        chart("Hits over time", Unit.SHARE, shares),
+        chart("Hits over time", Unit.SHARE, shares, "hit ratio"),
         chart(f"Load of {store} over time", Unit.BYTES_PER_S, load),
-        chart("Tokens computed a second over time", Unit.PER_S, {"tokens": "computed_per_s"}),
+        chart("Tokens computed a second over time", Unit.PER_S, {"tokens": "computed_per_s"}, "tokens computed"),
     )

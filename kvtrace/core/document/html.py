@@ -89,7 +89,7 @@ def _document(document: Document, anchor: str, charts: _Charts) -> str:
     return (
         f'<article id="{anchor}">\n<h1>{_plain(document.name)}</h1>\n'
         f'<p class="headline">{_plain(document.headline)}</p>\n{on_what}{_highlights(document)}{_doubts(document)}'
-        f"{_links([(name, chapter.title) for name, chapter in chapters])}{body}\n</article>"
+        f"{_links([(name, chapter.title) for name, chapter in chapters if chapter.title])}{body}\n</article>"
     )
 
 

@@ -28,6 +28,8 @@ _COLOURS = {
 }
 _DASHES = dict(zip(_COLOURS, ("solid", "dashed", "dotted", "dotdash", [9, 3], [2, 2]), strict=True))
 _MANY_DECADES = 3
+_MARK_PIXELS, _MARK_ROWS = 16, 6
+"""Of labels of marks: how high a row is, and after how many the lowest is taken again."""
 _ID = re.compile(r'"(p\d+)"')
 _LEGEND_PIXELS, _SAMPLE_PIXELS, _LETTER_PIXELS, _ROW_PIXELS = 330, 40, 7, 20
 """Of a legend: its width, so that a phone shows it whole, and what its parts take."""
@@ -186,9 +188,15 @@ def _hover(
 def _mark(plot: Any, picture: Picture) -> None:
     from bokeh.models.annotations import Label, Span
 
-    for at, label in picture.marks:
+    drawn = picture.coordinates(is_x=True)
+    first, last = (min(drawn), max(drawn)) if drawn else (0.0, 0.0)
+    middle = math.sqrt(first * last) if picture.x.is_log else (first + last) / 2
+    for row, (at, label) in enumerate(picture.marks):
         plot.add_layout(Span(location=at, dimension="height", line_color="#808890", line_dash="dashed", line_width=1.5))
-        plot.add_layout(Label(x=at, y=8, y_units="screen", x_offset=5, text=label, text_font_size="12px"))
+        # Towards the middle, so that the plot's edge cuts no label; on rows, so that marks close by do not overlap.
+        side: dict[str, Any] = {"x_offset": -5, "text_align": "right"} if at > middle else {"x_offset": 5}
+        y = 8 + _MARK_PIXELS * (row % _MARK_ROWS)
+        plot.add_layout(Label(x=at, y=y, y_units="screen", text=label, text_font_size="12px", **side))
 
 
 def _name(plot: Any, drawn: list[tuple[str, list[Any]]]) -> None:

@@ -21,8 +21,12 @@ _NAMES = {Axis.QUEUE_DEPTH: "queue depth", Axis.SPEED: "speed (1: the trace's ow
 _QUANTILES = {"p50": "read_p50_ns", "p99": "read_p99_ns", "p99.9": "read_p99_9_ns"}
 _TIMES = """
     ns: read_p50_ns = read p50, read_p99_ns = read p99, read_p99_9_ns = read p99.9
-    ns: write_p50_ns = write p50, write_p99_ns = write p99, write_p99_9_ns = write p99.9, late_p99_ns = late p99
+    ns: write_p50_ns = write p50, write_p99_ns = write p99, write_p99_9_ns = write p99.9
+"""
+_OPEN = """
+    ns: late_p99_ns = late p99
     text: keeps_up = keeps up
+    count: trials, held_trials = held
 """
 
 
@@ -48,7 +52,7 @@ def sweep_document(found: LoadSweep, name: str = "") -> Document:
         *(columns_of("bytes_per_s: asked_bytes_per_s = asked") if is_open else []),
         *columns_of("bytes_per_s: throughput_bytes_per_s = throughput; per_s: operations_per_s = op/s"),
         *columns_of(_TIMES),
-        *(columns_of("count: trials, held_trials = held") if is_open else []),
+        *(columns_of(_OPEN) if is_open else []),
     ]
     end = [ReportColumn("limit", "limited by"), ReportColumn("knee", "")]
     rows = [

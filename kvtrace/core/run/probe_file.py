@@ -13,7 +13,9 @@ import msgspec
 from kvtrace.core.files import read_json
 from kvtrace.core.metadata import Count
 from kvtrace.core.run.run_file import PROBE_FILE
+from kvtrace.core.units import NS_PER_S, format_duration, format_io_size, format_rate
 
+_FOUR_DIGITS = 1000
 _MISFIT = "not of this version of kvreplay: {}; measure again"
 
 
@@ -113,3 +115,20 @@ def find_probe(folder: Path) -> dict[str, Any] | None:
         return None
     read_json(path, _ProbeFile, misfit=_MISFIT)
     return read_json(path, dict[str, Any], misfit=_MISFIT)
+
+
+def probe_answer(found: dict[str, Any]) -> str:
+    """Return in one line what the device was asked for, from the content of probe.json; "" where nothing was seen."""
+    seconds = (found.get("duration_ns") or 0) / NS_PER_S
+    told = [_told(name, of, seconds) for name, of in found["block"]["directions"].items() if of.get("completed")]
+    return "; ".join(told) + f" (block requests in {format_duration(found['duration_ns'])})" if told and seconds else ""
+
+
+def _told(direction: str, of: dict[str, Any], seconds: float) -> str:
+    count, moved, p99_ns = of["completed"], of.get("completed_bytes"), of["d2c"]["p99_ns"]
+    rate = (
+        f"{count / seconds:,.4g} requests/s" if count / seconds < _FOUR_DIGITS else f"{count / seconds:,.0f} requests/s"
+    )
+    size = f" of {format_io_size(round(moved / count))} on average, {format_rate(moved / seconds)}" if moved else ""
+    tail = "p99 not known (fewer than 100)" if p99_ns is None else f"p99 {format_duration(p99_ns)} in driver and device"
+    return f"{direction}: {rate}{size}, {tail}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
@@ -45,5 +46,7 @@ def test_a_process_is_profiled_and_has_its_job_in_one_command(tmp_path):
             done = run_process("kvreplay", "probe", "--comm", "fio", "--duration", "3s", "--fio", "jobs", cwd=tmp_path)
         finally:
             load.terminate()
+    # The first line is the answer.
+    assert re.match(r"read: [\d,.]+ requests/s of 64 KiB on average, [\d.]+ .B/s, p99 .*driver and device", done.stdout)
     assert "Jobs" in done.stdout
     assert "bs=65536" in (tmp_path / "jobs/stat.fio").read_text()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
@@ -24,7 +25,7 @@ from kvtrace.core.document.document import (
     show,
 )
 from kvtrace.core.document.html import html_page
-from kvtrace.core.document.live import log_ticks
+from kvtrace.core.document.live import live_figure, log_ticks
 from kvtrace.core.document.picture import picture_of
 from kvtrace.core.statistics import Endurance, parse_endurance
 
@@ -247,6 +248,17 @@ def test_a_browser_draws_every_chart_without_a_word_or_a_request(tmp_path, text,
 @pytest.mark.chromium
 def test_a_run_is_six_pages_on_paper(tmp_path, text):
     assert 1 <= printed_pages(text, tmp_path) <= 6
+
+
+def test_labels_of_marks_stand_on_rows_of_their_own_towards_the_middle():
+    steps = Series("a", [0.0, 1e9, 2e9, 3e9], [1.0, 2.0, 3.0, 4.0])
+    marks = ((1e9, "lost"), (1.1e9, "over"), (3.9e9, "joined"))
+    chart = Chart("b", ChartShape.STEPS, Unit.NS, Unit.BYTES_PER_S, [steps], 1e9, marks=marks)
+    (root,) = json.loads(live_figure(picture_of(chart)))["roots"]
+    shown = [part["attributes"] for part in root["attributes"]["center"] if part["name"] == "Label"]
+    assert [part["text"] for part in shown] == ["lost", "over", "joined"]
+    assert len({part["y"] for part in shown}) == 3
+    assert [part.get("text_align", "left") for part in shown] == ["left", "left", "right"]
 
 
 @pytest.mark.chromium

@@ -76,6 +76,9 @@ def test_the_reuse_of_a_run_is_that_of_what_completed(tmp_path):
 def test_a_probe_has_a_report_of_its_own_and_in_its_run(tmp_path):
     found = report(write_probe(tmp_path / "probe"))
     assert isinstance(found, ProbeReport)
+    assert found.answer == (
+        "read: 0.6 requests/s of 4 KiB on average, 2.46 kB/s, p99 not known (fewer than 100) (block requests in 5.00 s)"
+    )
     q2d, d2c = found.layers
     assert (q2d["layer"], q2d["op"], q2d["count"], q2d["p50_ns"]) == ("q2d", "read", 3, 1024.5)
     assert (d2c["layer"], d2c["longest_below_ns"], d2c["p95_ns"]) == ("d2c", 131072, None)

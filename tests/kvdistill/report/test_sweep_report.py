@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from conftest import run_cli
 
+from kvtrace.core.document.sweep import sweep_document
 from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
 
 MS = 10**6
@@ -58,6 +59,13 @@ def test_its_page_draws_the_percentiles_with_the_knee(folder, tmp_path):
     for shown in ("read response p50", "read response p99", "read response p99.9", "knee: 16", "throughput"):
         assert f">{shown}</text>" in page
     assert "sweep,Performance,Sweep,16.0,read_p99_9_ns,ns,144000000" in (tmp_path / "r.csv").read_text()
+
+
+def test_a_closed_loop_is_not_said_to_fall_behind():
+    points = [msgspec.structs.replace(point, kept_pace=None, late_p99_ns=None) for point in POINTS]
+    found = LoadSweep(axis=Axis.QUEUE_DEPTH, points=points, knee=16, is_saturated=True, rule="a rule", answer=ANSWER)
+    (table,) = sweep_document(found).chapters[0].tables
+    assert not {"keeps up", "late p99", "held"} & {column.heading for column in table.columns}
 
 
 def test_a_damaged_sweep_is_one_line(folder):
