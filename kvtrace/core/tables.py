@@ -173,7 +173,7 @@ def read_table(path: Path | str, table: Table) -> pa.Table:
     from kvtrace.core.schema import arrow_schema
 
     reader = open_table(path, table)
-    return pa.Table.from_batches(reader.batches(), arrow_schema(reader.table))
+    return pa.Table.from_batches(reader.batches(), arrow_schema(reader.table, reader.extras))
 
 
 def objects_path(trace: Path | str) -> Path:

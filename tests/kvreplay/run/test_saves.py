@@ -162,7 +162,7 @@ def _resident_bytes(path: Path) -> int:
         ({"advice": "dontneed"}, "add --buffered"),
         ({"advice": "dontneed", "is_buffered": True}, "add --fsync close"),
         ({"advice": "often", "is_buffered": True}, "choose none or sequential or dontneed"),
-        ({"pool": 1 << 20}, "--pool 1.05 MB: 1 I/Os of 1.05 MB in flight"),
+        ({"pool": 1 << 20}, "--pool 1.05 MB: 1 I/Os of 1 MiB in flight"),
         ({"pool": 128_000_000, "queue_depth": 100}, "--pool 128 MB: 100 I/Os"),
         ({"checkpoint_depth": 0}, "--checkpoint-depth 0"),
     ],
