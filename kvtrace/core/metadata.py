@@ -135,13 +135,13 @@ class _Events(msgspec.Struct):
         lists = [getattr(course, name) for name in course.__struct_fields__]
         lists += [of for tier in self.tiers for of in (tier.read_bytes, tier.written_bytes)]
         if len({len(values) for values in lists}) > 1:
-            raise ValueError("events has lists of several lengths")
+            raise ValueError("incidents has lists of several lengths")
 
 
 class _Stats(msgspec.Struct):
     tiers: list[_TierStats] | None = None
     fleet: _FleetStats | None = None
-    events: _Events | None = None
+    incidents: _Events | None = None
 
 
 class _Source(msgspec.Struct):
@@ -199,7 +199,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def events(self) -> dict[str, Any] | None:
         """What was counted around what happened to the nodes; null where nothing did."""
-        found: dict[str, Any] | None = (self.stats or {}).get("events")
+        found: dict[str, Any] | None = (self.stats or {}).get("incidents")
         return found
 
     def instances(self, tier: TierFacts) -> int:

@@ -92,7 +92,7 @@ def generated(summary: dict[str, Any]) -> Document:
     if of_fleet := stats.get("fleet"):
         headline = f"{fleet.headline(of_fleet)}; {headline}"
         tables = [*fleet.tables(of_fleet), *tables]
-    if events := stats.get("events"):
+    if events := stats.get("incidents"):
         tables += fleet.event_tables(events)
         worn = [*fleet.event_lines(events), *worn]
     return Document(summary["file"], headline, [Chapter("", tables, worn)])

@@ -81,7 +81,7 @@ class Around:
         self._end_ns = end_ns
         self._grow((end_ns // SECOND_NS + 1) * len(self._parts))
         return {
-            "events": {"around": [self._of(incident, end_ns) for incident in self._incidents]} | self._series(end_ns)
+            "incidents": {"around": [self._of(incident, end_ns) for incident in self._incidents]} | self._series(end_ns)
         }
 
     def _of(self, incident: Incident, end_ns: int) -> dict[str, Any]:

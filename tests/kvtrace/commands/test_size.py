@@ -234,7 +234,7 @@ def test_the_page(requests, tmp_path):
     text = page.read_text()
     assert f'<p class="headline">{first}</p>' in text
     assert "<h1>Size for r.jsonl</h1>" in text
-    assert 'aria-label="hits against NVMe"' in text
+    assert 'aria-label="Hits against NVMe' in text
 
 
 def test_users_have_capacities_that_suit_them():
@@ -324,7 +324,7 @@ def test_an_object_store_is_named_and_costs_what_gen_says(tmp_path):
     tiers = ["--set", "tiers.gpu.capacity=64MiB", "--set", "tiers.cpu.capacity=64MiB"]
     capacities = ["--dram", "64MiB", "--nvme", "1GiB"]
     shown = size(*few, "--preset", "vllm-obj", *tiers, *capacities, "--target-hit", "0.1%").stdout
-    assert shown.startswith("64.0 MiB of DRAM and 1.00 GiB of S3: ")
+    assert shown.startswith("67.1 MB of DRAM and 1.07 GB of S3: ")
     assert "NVMe" not in shown
     made = ["gen", *few, "--preset", "vllm-obj", *tiers, "--set", "tiers.s3.capacity=1GiB"]
     (cost,) = json.loads(run_cli("kvtrace", *made, "-o", tmp_path / "t.parquet", "--json").stdout)["costs"]
@@ -336,5 +336,5 @@ def test_an_object_store_is_named_and_costs_what_gen_says(tmp_path):
 def test_beside_an_object_store_it_is_the_drive_that_is_sized():
     few = ["--users", 4, "--duration", "20s", "--model", "tiny-1b", "--preset", "lmcache-s3", "--gpu", "h100"]
     shown = size(*few, "--dram", "64MiB", "--nvme", "128MiB", "--target-hit", "0.1%").stdout
-    assert shown.startswith("64.0 MiB of DRAM and 128 MiB of NVMe: ")
+    assert shown.startswith("67.1 MB of DRAM and 134 MB of NVMe: ")
     assert "--set tiers.nvme.capacity=134217728" in shown

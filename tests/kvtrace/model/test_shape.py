@@ -348,7 +348,7 @@ def test_the_command_says_what_a_window_and_a_partial_chunk_leave_out():
 
 def test_the_command_says_what_padding_adds():
     out = words(run_cli("kvtrace", "models", "deepseek-v3", "--chunk", 16, "--page", "4KiB").stdout)
-    assert "object on one rank 1,126,400 1.12 MB 1,124,352" in out
+    assert "object on one rank 1,126,400 1.13 MB 1,124,352" in out
 
 
 def test_the_command_prints_json():

@@ -164,7 +164,7 @@ def test_a_lost_node_by_hand():
     ]
     stats = simulation.stats()
     assert (stats["requests"], stats["fleet"]["by_node"]["requests"]) == (5, [3, 3])
-    lost, joined = stats["events"]["around"]
+    lost, joined = stats["incidents"]["around"]
     assert [window["window"] for window in lost["windows"]] == ["before", "minute 1 after"]
     before, after = lost["windows"]
     # Tokens are counted as they are found to be missing: request 2's twice.
