@@ -66,6 +66,8 @@ def _late_data(_found: Evidence, waited: str) -> Cause:
 
 def _late_submission(found: Evidence, waited: str) -> Cause:
     busy = found.submitter_busy_share
+    if _is_unread(found):
+        return _unread(found)
     if busy is not None and busy < IDLE:
         return None, (
             f"{waited} late submission, with the submitting thread idle {percent(1 - busy)} of the time: others may "
@@ -88,19 +90,33 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
         return _copies(found)
     if found.in_flight_mean is None:
         return None, "what was in flight is not known"
-    if starved >= DOMINANT:
-        return LimitCause.DATA, f"{percent(starved)} of the queue stood idle for want of the data of writes"
-    if blocked >= DOMINANT:
-        waited = f"{_in_flight(found)}; {percent(blocked)} of the queue's time was"
-        return _late_dependencies(found, waited)
+    waited = f"{_in_flight(found)}; {percent(blocked)} of the queue's time was"
+    for share, cause in (
+        (starved, (LimitCause.DATA, f"{percent(starved)} of the queue stood idle for want of the data of writes")),
+        (found.unread_share or 0.0, _unread(found)),
+        (blocked, _late_dependencies(found, waited)),
+    ):
+        if share >= DOMINANT:
+            return cause
     if found.in_flight_mean >= (1 - DOMINANT) * found.queue_depth:
         return _full(found, "")
     is_busy = (found.submitter_busy_share or 0) >= BUSY
     return LimitCause.REPLAYER if is_busy else None, f"{_in_flight(found)}{_busy(found)}"
 
 
+def _is_unread(found: Evidence) -> bool:
+    return (found.unread_share or 0.0) >= DOMINANT
+
+
+def _unread(found: Evidence) -> Cause:
+    share = percent(found.unread_share or 0.0)
+    return LimitCause.REPLAYER, f"{share} of the queue stood idle because the next rows of the trace were not there yet"
+
+
 def _timeless(found: Evidence) -> Cause:
     """Judge a closed loop on a tier where nothing takes time."""
+    if _is_unread(found):
+        return _unread(found)
     if (found.submitter_busy_share or 0) >= BUSY:
         return LimitCause.REPLAYER, f"nothing takes time on the tier{_busy(found)}"
     return None, f"nothing takes time on the tier{_busy(found)}"

@@ -121,6 +121,7 @@ def _evidence(
             if device_ns is not None and len(alone) == 1 and driven.in_use_ns:
                 known["device_time_share"] = device_ns / driven.in_use_ns
         if driven.blocked_ns is not None and judged is None:
+            known["unread_share"] = min(1.0, driven.unread_ns / places)
             known["blocked_share"] = min(1.0, driven.blocked_ns / places)
         if driven.idle_ns is not None:
             known["submitter_busy_share"] = max(0.0, 1 - driven.idle_ns / driven.wall_ns)

@@ -117,6 +117,7 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
         in_flight_mean=total([e.in_flight_mean for e in each]),
         held_share=mean([e.held_share for e in each]),
         starved_share=mean([e.starved_share for e in each]),
+        unread_share=mean([e.unread_share for e in each]),
         blocked_share=mean([e.blocked_share for e in each]),
         submitter_busy_share=mean([e.submitter_busy_share for e in each]),
         copy_busy_share=mean([e.copy_busy_share for e in each]),

@@ -53,6 +53,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Open loop: something due waited because as much was in flight as may be."""
     starved_share: float | None = None
     """Of the places of the queue times time: idle because a write's data was not made."""
+    unread_share: float | None = None
+    """Of the queue's time: idle because the next rows of the trace were not there yet."""
     blocked_share: float | None = None
     """The same: idle because all rows that were left waited for earlier ones; null in an open loop."""
     submitter_busy_share: float | None = None

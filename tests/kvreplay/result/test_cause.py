@@ -85,6 +85,8 @@ def test_dependencies_and_data_are_told_by_what_waited() -> None:
     assert open_loop(is_end_late=True, response_shares=waits, in_flight_mean=9.0, slowdown=12.0)[0] is DRIVE
     assert open_loop(is_end_late=True, response_shares={"data": 0.7, "drive": 0.3})[0] is DATA
     assert closed_loop(in_flight_mean=2.0, starved_share=0.7, blocked_share=0.1)[0] is DATA
+    unread = closed_loop(in_flight_mean=2.0, starved_share=0.0, blocked_share=0.0, unread_share=0.8)
+    assert unread == (REPLAYER, "80.0 % of the queue stood idle because the next rows of the trace were not there yet")
     assert closed_loop(in_flight_mean=2.0, starved_share=0.1, blocked_share=0.8)[0] is DEPENDENCIES
 
 
