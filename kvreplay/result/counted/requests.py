@@ -85,8 +85,13 @@ class OpenRequests:
             self._table = np.concatenate([self._table, np.zeros_like(self._table)])
             self._places = np.empty(2 * len(self._table), np.int64)
             self._index()
-        if self._used["free"][0] == _NONE:
+        if self._used["free"][0] == _NONE and self._used["spans"][0] == len(self._spans):
             self._spans = np.concatenate([self._spans, np.zeros_like(self._spans)])
+
+    @property
+    def nbytes(self) -> int:
+        """What the tables take."""
+        return int(self._table.nbytes + self._spans.nbytes + self._places.nbytes)
 
     def _index(self) -> None:
         self._places.fill(_NONE)
