@@ -273,12 +273,8 @@ def heap_item(numbers: int, at: int) -> int:
 def heap_push(heap: int, number: int) -> None:
     """Put `number` into a heap."""
     numbers = list_at(heap)
-    items, at = int64s(numbers.items), numbers.count
+    sift_up(int64s(numbers.items), numbers.count, number)
     numbers.count += 1
-    while at and items[(at - 1) >> 1] > number:
-        items[at] = items[(at - 1) >> 1]
-        at = (at - 1) >> 1
-    items[at] = number
 
 
 @inner
@@ -288,7 +284,7 @@ def heap_pop(heap: int) -> int:
     items = int64s(numbers.items)
     found = items[0]
     numbers.count -= 1
-    _sift(items, numbers.count, 0, items[numbers.count])
+    sift_down(items, numbers.count, 0, items[numbers.count])
     return found
 
 
@@ -303,11 +299,20 @@ def heap_remove(heap: int, number: int) -> None:
             kept += 1
     numbers.count = kept
     for at in range(kept // 2 - 1, -1, -1):
-        _sift(items, kept, at, items[at])
+        sift_down(items, kept, at, items[at])
 
 
 @inner
-def _sift(items: Any, size: int, at: int, number: int) -> None:
+def sift_up(items: Any, at: int, number: int) -> None:
+    """Put `number` at `at`, behind all others of a heap, or above it."""
+    while at and items[(at - 1) >> 1] > number:
+        items[at] = items[(at - 1) >> 1]
+        at = (at - 1) >> 1
+    items[at] = number
+
+
+@inner
+def sift_down(items: Any, size: int, at: int, number: int) -> None:
     """Put `number` at `at` of a heap of `size` or below it."""
     while True:
         child = 2 * at + 1

@@ -15,7 +15,7 @@ from kvreplay.plan.held.column import column, let_go, table
 from kvreplay.plan.held.numbering import Numbering
 from kvreplay.plan.intake import Intake
 from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.plan import LAID_COLUMNS, Plan
+from kvreplay.plan.plan import ROW_COLUMNS, Plan
 from kvtrace.core.compiled import compile_announced
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Loader:
         )
         if absent is not None:
             laying.absent = absent
-        names = [name for name in LAID_COLUMNS if name not in ("stream", "bulk")]
+        names = [*ROW_COLUMNS]
         names += ["stream"] * ("stream" in intake.names) + ["bulk"] * facts.is_bulk
         if self.is_sliding:
             names += ["stage_number", "object_number", "stage_ended", "object_ended"]
@@ -67,7 +67,7 @@ class Loader:
         self.columns = [getattr(laying, name) for name in names]
         """All that slide together: item by item of a row."""
         self.plan = Plan(
-            **{name: getattr(laying, name) for name in LAID_COLUMNS if name not in ("stream", "bulk")},
+            **{name: getattr(laying, name) for name in ROW_COLUMNS},
             alignments=np.array(alignments, np.int64),
             stream=laying.stream if "stream" in names else None,
             bulk=laying.bulk if facts.is_bulk else None,

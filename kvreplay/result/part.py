@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvreplay.engine.job import Record
-from kvreplay.plan.plan import ROW_COLUMNS, Plan
+from kvreplay.plan.plan import LAID_COLUMNS, ROW_COLUMNS, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,7 @@ class RunPart:
     def within(self, first: int, last: int) -> RunPart:
         """Return its rows from `first` up to `last`, counted in the part."""
         rows, plan, record = slice(first, last), self.plan, self.record
-        found = {name: getattr(plan, name)[rows] for name in ROW_COLUMNS}
-        found |= {name: column[rows] for name in ("stream", "bulk") if (column := getattr(plan, name)) is not None}
+        found = {name: column[rows] for name in LAID_COLUMNS if (column := getattr(plan, name)) is not None}
         return RunPart(
             self.first + first,
             replace(plan, **found),

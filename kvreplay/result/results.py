@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -31,9 +31,6 @@ from kvtrace.core.run.figures import RequestFigures, Summary
 from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE, SERVED_FILE, DeviceIo, RunFile
 from kvtrace.core.schema import OPS, SERIES, SERVED, Table
 from kvtrace.core.tables import Writer, create
-
-if TYPE_CHECKING:
-    pass
 
 
 class RunResults:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,20 +98,10 @@ def make_directory(path: Path, manifest: str) -> None:
         raise DeviceError(f"{path}: {error.strerror}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """One table of a run."""
-
-    file: str
-    meta: Metadata
-    batches: Iterable[pa.RecordBatch]
-    extras: tuple[str, ...] = ()
-
-
-def write_table(path: Path, output: Output) -> None:
-    """Write a table of the run in `path`."""
-    with create(path / output.file, TABLES[output.meta.table], output.meta, output.extras) as out:
-        for batch in output.batches:
+def write_table(file: Path, meta: Metadata, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write a table that is there at once."""
+    with create(file, TABLES[meta.table], meta) as out:
+        for batch in batches:
             out.write(batch)
 
 

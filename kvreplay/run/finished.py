@@ -64,7 +64,7 @@ def write_down(found: RunResults, begun: RunBegun, measured: Measured, output: P
         measured.probed.save(output)
         if measured.probed.has_events:
             meta = table_metadata(BLOCKS, found.setting, content)
-            results.write_table(output, results.Output(BLOCKS_FILE, meta, measured.probed.blocks()))
+            results.write_table(output / BLOCKS_FILE, meta, measured.probed.blocks())
     found.close_tables(content)
     content = msgspec.structs.replace(content, checkpoints=found.checkpoints(measured.summary.wall_ns))
     write_run(output, content)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -47,9 +47,6 @@ from kvtrace.core.run.run_file import (
     Populated,
     Prepared,
 )
-
-if TYPE_CHECKING:
-    pass
 
 TOLD_UNREAD = 0.01
 """If places of the queue stood idle for no less of the time because rows were not read yet, that is told."""

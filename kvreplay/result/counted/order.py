@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kvreplay.engine.tables import sift_down, sift_up
 from kvreplay.result.counted.count import FLIGHT
 from kvtrace.core.compiled import inner, njit
 
@@ -100,31 +101,12 @@ def _begin(heaps: Any, in_flight: Any, most: Any, group: int, start_ns: int, end
     heap, count = heaps[group], in_flight[group]
     while count and heap[0] <= start_ns:
         count -= 1
-        _sink(heap, count, heap[count])
+        sift_down(heap, count, 0, heap[count])
     if end_ns > start_ns:
-        at = count
-        while at and heap[(at - 1) // 2] > end_ns:
-            heap[at] = heap[(at - 1) // 2]
-            at = (at - 1) // 2
-        heap[at] = end_ns
+        sift_up(heap, count, end_ns)
         count += 1
     in_flight[group] = count
     most[group] = max(most[group], count)
-
-
-@inner
-def _sink(heap: Any, count: int, value: int) -> None:
-    """Put `value` in place of the top of a heap of `count` values."""
-    at = 0
-    while 2 * at + 1 < count:
-        below = 2 * at + 1
-        if below + 1 < count and heap[below + 1] < heap[below]:
-            below += 1
-        if heap[below] >= value:
-            break
-        heap[at] = heap[below]
-        at = below
-    heap[at] = value
 
 
 @inner
