@@ -39,6 +39,8 @@ def among(*phases: Phase) -> Any:
 
 IS_COPY, IS_BULK = among(Phase.PROMOTE, Phase.STORE, Phase.DEMOTE), among(Phase.SAVE, Phase.RESTORE)
 """By phase: whether a write of it copies what another tier holds; whether it saves or restores a checkpoint."""
+IS_LOAD = among(Phase.LOAD, Phase.RETRIEVE)
+"""The same: whether a read of it loads cached KV for its request."""
 
 
 class Laying(Structure):

@@ -14,7 +14,7 @@ import numpy as np
 from kvtrace.core.compiled import njit
 from kvtrace.core.errors import TraceError
 from kvtrace.core.limit import Limit
-from kvtrace.core.schema import TRACE, Op, enum_code
+from kvtrace.core.schema import TRACE, Op, enum_code, numbers
 from kvtrace.core.structures import Structure, number, record, table
 from kvtrace.core.tables import Reader
 
@@ -121,7 +121,7 @@ class Intake:
 
         """
         for name in self.names:
-            setattr(self._batch, name, _numbers(batch.column(name), _TYPES.get(name, "i8")))
+            setattr(self._batch, name, numbers(batch.column(name), _TYPES.get(name, "i8")))
         if batch.num_rows > len(self.rows_of.row):
             for name in ("row", *self.names):
                 setattr(self.rows_of, name, np.empty(batch.num_rows, _KEPT.get(name, "i8")))
@@ -134,16 +134,6 @@ class Intake:
             message = f"{self._batch.object_id[at]}: an object id is at most {MAX_OBJECT_ID}"
             raise TraceError(message, path=self._path, row=self.rows, column="object_id")
         return {name: getattr(self.rows_of, name)[: self.taken - before] for name in ("row", *self.names)}
-
-
-def _numbers(array: Any, kind: str) -> Any:
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(array.type):
-        array = array.indices
-    if array.null_count:
-        array = array.fill_null(-1)
-    return array.to_numpy(zero_copy_only=False).astype(kind, copy=False)
 
 
 @njit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,13 @@ import numpy as np
 
 from kvreplay.config.setting import Setting
 from kvreplay.engine.job import NOT_DONE, OK
+from kvreplay.plan.chains import IS_BULK
 from kvreplay.result.counted.times import EXACT_VALUES, Times
 from kvreplay.result.pace import distribution
 from kvreplay.result.part import RunPart
 from kvreplay.tiers.tier import has_times
 from kvtrace.core.run.checkpoints import DEFINITIONS, Beside, Checkpoint, CheckpointFigures, CheckpointKind
-from kvtrace.core.schema import OPS, TRACE, Op, Phase, enum_code
+from kvtrace.core.schema import OPS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
 
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _OPS = (Op.READ.value, Op.WRITE.value)
-_PHASES = tuple(enum_code(TRACE, "phase", phase) for phase in (Phase.SAVE, Phase.RESTORE))
-_COLUMNS = ("row", "op", "tier", "phase", "scheduled_ns", "submitted_ns", "completed_ns", "outcome")
+_SAVE = enum_code(TRACE, "phase", Phase.SAVE)
+COLUMNS = ("row", "op", "tier", "phase", "scheduled_ns", "submitted_ns", "completed_ns", "outcome")
+"""Of a run's operations, what is looked at again when it is over."""
 _NONE = np.iinfo(np.int64).max
 
 
@@ -45,7 +48,7 @@ class _Known:
     def found(self) -> Checkpoint:
         """Return it as far as it came."""
         return checkpoint(
-            Phase.SAVE.value if self.phase == _PHASES[0] else Phase.RESTORE.value,
+            Phase.SAVE.value if self.phase == _SAVE else Phase.RESTORE.value,
             self.request_id if self.request_id >= 0 else None,
             self.ts_ns,
             None if self.due_ns == _NONE else self.due_ns,
@@ -71,8 +74,7 @@ class Checkpoints:
             return
         rows = np.flatnonzero(plan.bulk)
         at = plan.row[rows] - first_row
-        request = batch.column("request_id").fill_null(-1).to_numpy()[at]
-        phase = batch.column("phase").indices.to_numpy()[at]
+        request, phase = (numbers(batch.column(name))[at] for name in ("request_id", "phase"))
         keys = np.where(request >= 0, request, -2 - plan.ts_ns[rows])
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         for number in np.argsort(first).tolist():
@@ -175,42 +177,56 @@ def spans_of(each: list[Checkpoint], last: int) -> Any:
     return np.array(joined, np.int64).reshape(-1, 2).T
 
 
-def is_beside(spans: Any, start: Any, end: Any) -> Any:
-    """Return bool an operation: whether it was under way, from `start` to `end`, at any moment of `spans`."""
-    at = np.searchsorted(spans[1], start, side="right")
-    return np.append(spans[0], np.iinfo(np.int64).max)[at] < end
+class TimesBeside:
+    """How long the operations of others took while a checkpoint was under way, and otherwise."""
+
+    def __init__(self, spans: Any, tiers: Sequence[str | None], limit: int) -> None:
+        """Know none; checkpoints are under way in `spans`, of `tiers` those with a name are told of.
+
+        Up to `limit` times of a kind are kept one by one.
+        """
+        self._spans, self._tiers = spans, tiers
+        self._times = Times(2 * len(tiers) * len(_OPS), limit)
+
+    def add(self, rows: dict[str, Any], which: Any, *, is_open: bool, late_ns: int = 0) -> None:
+        """Take of `rows` (columns of OPS as numbers) those `which` (bool) that are a read or write of others, and done.
+
+        Their times are to be moved by `late_ns`.
+        """
+        others = which & (rows["outcome"] == OK) & (rows["op"] < len(_OPS)) & ~IS_BULK[rows["phase"]]
+        start = rows["scheduled_ns" if is_open else "submitted_ns"][others] + late_ns
+        end = rows["completed_ns"][others] + late_ns
+        at = np.searchsorted(self._spans[1], start, side="right")
+        is_during = np.append(self._spans[0], np.iinfo(np.int64).max)[at] < end
+        key = (rows["tier"][others] * len(_OPS) + rows["op"][others]) * 2 + ~is_during
+        for at in np.unique(key).tolist():
+            self._times.add((end - start)[key == at], at)
+
+    def found(self, *, is_open: bool) -> list[Beside]:
+        """Return them by tier and operation."""
+        return [
+            Beside(
+                tier=tier,
+                op=op,
+                measure="response" if is_open else "latency",
+                during=self._times.distribution(at),
+                without=self._times.distribution(at + 1),
+            )
+            for index, tier in enumerate(self._tiers)
+            if tier is not None
+            for code, op in enumerate(_OPS)
+            if self._times.count(at := (index * len(_OPS) + code) * 2, at + 1)
+        ]
 
 
 def _beside(setting: Setting, ops: Path, spans: Any) -> list[Beside]:
     """Return what others saw: when checkpoints are under way is known at the end, so operations are read again."""
     is_open, warmup = setting.pacer.speed is not None, setting.warmup
-    tiers = [tier if tier is not None and has_times(tier) else None for tier in setting.tiers]
-    number = 2 * len(tiers) * len(_OPS)
-    times = Times(number, EXACT_VALUES // number)
-    for batch in open_table(ops, OPS).batches(_COLUMNS):
-        columns = {name: _numbers(batch.column(name)) for name in _COLUMNS}
-        begun = columns["scheduled_ns" if is_open else "submitted_ns"]
-        others = (columns["outcome"] == OK) & (columns["op"] < len(_OPS)) & ~np.isin(columns["phase"], _PHASES)
-        if warmup is not None:
-            others &= warmup.counts(columns["row"], begun)
-        start, end = begun[others], columns["completed_ns"][others]
-        key = (columns["tier"][others] * len(_OPS) + columns["op"][others]) * 2 + (~is_beside(spans, start, end))
-        for at in np.unique(key).tolist():
-            times.add((end - start)[key == at], at)
-    return [
-        Beside(
-            tier=tier.name,
-            op=op,
-            measure="response" if is_open else "latency",
-            during=times.distribution(at),
-            without=times.distribution(at + 1),
-        )
-        for index, tier in enumerate(tiers)
-        if tier is not None
-        for code, op in enumerate(_OPS)
-        if times.count(at := (index * len(_OPS) + code) * 2, at + 1)
-    ]
-
-
-def _numbers(column: Any) -> Any:
-    return getattr(column, "indices", column).fill_null(NOT_DONE).to_numpy(zero_copy_only=False).astype(np.int64)
+    tiers = [tier.name if tier is not None and has_times(tier) else None for tier in setting.tiers]
+    found = TimesBeside(spans, tiers, EXACT_VALUES // (2 * len(tiers) * len(_OPS)))
+    for batch in open_table(ops, OPS).batches(COLUMNS):
+        rows = {name: numbers(batch.column(name)) for name in COLUMNS}
+        begun = rows["scheduled_ns" if is_open else "submitted_ns"]
+        counts = np.ones(len(begun), bool) if warmup is None else warmup.counts(rows["row"], begun)
+        found.add(rows, counts, is_open=is_open)
+    return found.found(is_open=is_open)

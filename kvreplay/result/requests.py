@@ -13,6 +13,7 @@ import numpy as np
 
 from kvreplay.config.setting import Setting
 from kvreplay.engine.job import NOT_DONE
+from kvreplay.plan.chains import IS_LOAD
 from kvreplay.plan.plan import READ
 from kvreplay.plan.requests import NO_QOS, Asked
 from kvreplay.result.counted.count import MOST
@@ -22,14 +23,13 @@ from kvreplay.result.counted.trace_rows import LeastLater
 from kvreplay.result.part import RunPart
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import RequestFigures
-from kvtrace.core.schema import SERVED, TRACE, Phase, arrow_schema, enum_array, enum_code
+from kvtrace.core.schema import SERVED, arrow_schema, enum_array, numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = ("request_id", "phase", "op", "length_bytes")
 """What is asked of the trace's rows."""
-_LOADS = (Phase.LOAD, Phase.RETRIEVE)
 
 
 class ServedRequests:
@@ -42,10 +42,7 @@ class ServedRequests:
         """Know no request of the run that `setting` describes."""
         self._setting, self._is_open_loop = setting, setting.pacer.speed is not None
         self._moves = np.array([t is not None and not t.is_simulated for t in setting.tiers])
-        loads = np.zeros(len(TRACE.column("phase").values), np.bool_)
-        loads[[enum_code(TRACE, "phase", phase) for phase in _LOADS]] = True
-        self._loads = loads
-        self._requests = OpenRequests(self._moves, loads, is_open_loop=self._is_open_loop)
+        self._requests = OpenRequests(self._moves, IS_LOAD, is_open_loop=self._is_open_loop)
         self._later: LeastLater | None = None
         self._is_modelled = not_modelled(setting.reader.meta, setting.asked) is None
         self._last_load = -1
@@ -62,9 +59,8 @@ class ServedRequests:
         `counts` says of each row of the part whether figures count it.
         """
         columns = {
-            "request_id": batch.column("request_id").fill_null(-1).to_numpy(),
-            "length_bytes": batch.column("length_bytes").to_numpy(),
-            **{name: batch.column(name).indices.to_numpy() for name in ("phase", "op")},
+            **{name: numbers(batch.column(name)) for name in ("request_id", "length_bytes")},
+            **{name: numbers(batch.column(name), "i1") for name in ("phase", "op")},
         }
         at = 0
         while (
@@ -75,7 +71,7 @@ class ServedRequests:
             yield from self._given(self._requests.pop(self._later.after(first_row + at)))
             self._requests.make_room()
         if batch.num_rows:
-            is_load = self._loads[columns["phase"][-1]] and columns["op"][-1] == READ
+            is_load = IS_LOAD[columns["phase"][-1]] and columns["op"][-1] == READ
             self._last_load = int(columns["request_id"][-1]) if is_load else -1
 
     def end(self) -> Iterator[pa.RecordBatch]:

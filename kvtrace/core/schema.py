@@ -326,6 +326,14 @@ def enum_array(table: Table, column: str, codes: Any, nulls: Any = None) -> pa.D
     return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8(), mask=nulls), names)
 
 
+def numbers(column: Any, kind: str = "i8") -> Any:
+    """Return a column of an Arrow batch as NumPy's type `kind`: those of a closed set by their codes, nulls as -1."""
+    column = getattr(column, "indices", column)
+    if column.null_count:
+        column = column.fill_null(-1)
+    return column.to_numpy(zero_copy_only=False).astype(kind, copy=False)
+
+
 def enum_code(table: Table, column: str, value: str) -> int:
     """Return the code of `value` in the closed set of `column`."""
     return table.column(column).values.index(value)

@@ -24,7 +24,7 @@ from kvreplay.plan.plan import DELETE
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.run.ranks import DealNote
-from kvtrace.core.schema import REQUESTS, TRACE
+from kvtrace.core.schema import REQUESTS, TRACE, numbers
 from kvtrace.core.tables import Reader, create, objects_path, open_table
 
 _COLUMNS = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "request_id", "stage", "node")
@@ -154,7 +154,7 @@ class _Pass:
     def batches(self) -> Iterator[tuple[dict[str, Any], Any]]:
         """Yield the columns of the rows, nulls as -1, and int16 the rank of each."""
         for batch in self._reader.batches(_COLUMNS):
-            rows = {name: _numbers(batch.column(name)) for name in _COLUMNS}
+            rows = {name: numbers(batch.column(name)) for name in _COLUMNS}
             count = self._admitted(rows)
             if count < batch.num_rows:
                 self.is_cut = True
@@ -243,14 +243,6 @@ def _grown(array: Any, length: int, column: str) -> Any:
     more = np.zeros(max(length, 2 * len(array)), array.dtype)
     more[: len(array)] = array
     return more
-
-
-def _numbers(array: Any) -> Any:
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(array.type):
-        array = array.indices
-    return array.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
 
 
 def _needless(

@@ -13,14 +13,8 @@ import numpy as np
 
 from kvreplay.mpi.pooled.operations import EXACT_OPERATIONS, NAMES, is_measured, late_of, rows_of
 from kvreplay.mpi.pooled.part import PartRun
-from kvreplay.result.checkpoints import checkpoint, figures_of, is_beside, spans_of
-from kvreplay.result.counted.times import Times
+from kvreplay.result.checkpoints import COLUMNS, TimesBeside, checkpoint, figures_of, spans_of
 from kvtrace.core.run.checkpoints import Beside, Checkpoint, CheckpointFigures
-from kvtrace.core.schema import OPS, Outcome, Phase, enum_code
-
-_COLUMNS = ("row", "op", "tier", "phase", "scheduled_ns", "submitted_ns", "completed_ns", "outcome")
-_OK = enum_code(OPS, "outcome", Outcome.OK)
-_BULK = [enum_code(OPS, "phase", phase) for phase in (Phase.SAVE, Phase.RESTORE)]
 
 
 def pooled_checkpoints(
@@ -72,32 +66,12 @@ def _least(values: Sequence[int | None]) -> int | None:
 
 def _beside(parts: Sequence[PartRun], tiers: Sequence[str], spans: Any, *, is_exact: bool) -> list[Beside]:
     """Return how long others' operations took while a checkpoint of any rank was under way, and otherwise."""
-    found: dict[tuple[int, int], tuple[Times, Times]] = {}
-    is_open, limit = False, EXACT_OPERATIONS if is_exact else 0
+    found, is_open = TimesBeside(spans, tiers, EXACT_OPERATIONS if is_exact else 0), False
     for part in parts:
         late_ns = late_of(part, parts)
-        for rows in rows_of(part, _COLUMNS):
+        is_timed = np.array([[(tier, op) in part.timed for op in NAMES] for tier in tiers])
+        for rows in rows_of(part, COLUMNS):
             is_open |= bool((rows["scheduled_ns"] >= 0).any())
-            others = ~np.isin(rows["phase"], _BULK) & (rows["outcome"] == _OK) & (rows["completed_ns"] >= 0)
-            others &= is_measured(part, rows)
-            for code in np.unique(rows["tier"][others] * len(NAMES) + rows["op"][others]).tolist():
-                tier, op = divmod(code, len(NAMES))
-                if NAMES[op] == "delete" or (tiers[tier], NAMES[op]) not in part.timed:
-                    continue
-                here = others & (rows["tier"] == tier) & (rows["op"] == op)
-                start = rows["scheduled_ns" if is_open else "submitted_ns"][here] + late_ns
-                end = rows["completed_ns"][here] + late_ns
-                is_during = is_beside(spans, start, end)
-                during, without = found.setdefault((tier, op), (Times(limit=limit), Times(limit=limit)))
-                during.add((end - start)[is_during])
-                without.add((end - start)[~is_during])
-    return [
-        Beside(
-            tier=tiers[tier],
-            op=NAMES[op],
-            measure="response" if is_open else "latency",
-            during=during.distribution(),
-            without=without.distribution(),
-        )
-        for (tier, op), (during, without) in sorted(found.items())
-    ]
+            counts = is_timed[rows["tier"], rows["op"]] & is_measured(part, rows)
+            found.add(rows, counts & (rows["completed_ns"] >= 0), is_open=is_open, late_ns=late_ns)
+    return found.found(is_open=is_open)

@@ -8,17 +8,17 @@ from typing import Any, Self
 
 import numpy as np
 
+from kvreplay.engine.job import OK
 from kvreplay.mpi.pooled.part import PartRun
 from kvreplay.result.counted.times import Times
 from kvtrace.core.run.run_file import OPS_FILE, RunFile
-from kvtrace.core.schema import OPS, Op
+from kvtrace.core.schema import OPS, Op, numbers
 from kvtrace.core.tables import open_table
 
 _COLUMNS = ("row", "op", "tier", "scheduled_ns", "submitted_ns", "completed_ns", "bytes", "outcome")
 _MIB = 1 << 20
 EXACT_OPERATIONS = 10_000_000
 """Up to so many are pooled one by one; 32 bytes each."""
-_OK = 0
 NAMES = tuple(op.value for op in Op)
 
 
@@ -87,13 +87,6 @@ def late_of(part: PartRun, parts: Sequence[PartRun]) -> int:
     return 0 if own is None else own - min(starts)
 
 
-def numbers(array: Any) -> Any:
-    """Return a column as int64, enums by their codes, nulls as -1."""
-    if hasattr(array, "indices"):
-        array = array.indices
-    return array.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-
-
 def _take(
     found: RankOperations,
     rows: dict[str, Any],
@@ -117,16 +110,13 @@ def is_measured(part: PartRun, rows: dict[str, Any]) -> Any:
     warmup, due_ns = part.warmup, rows["scheduled_ns"]
     if warmup is None:
         return np.ones(len(due_ns), bool)
-    if warmup.rows is not None:
-        return rows["row"] >= warmup.rows
-    started = due_ns if (due_ns >= 0).any() else rows["submitted_ns"]
-    return (started >= (warmup.time_ns or 0)) | (started < 0)
+    return warmup.counts(rows["row"], due_ns if (due_ns >= 0).any() else rows["submitted_ns"])
 
 
 def _add(
     into: Pooled, rows: dict[str, Any], here: Any, late_ns: int, *, is_open: bool, is_timed: bool, is_kept: bool
 ) -> None:
-    good = here[(rows["outcome"][here] == _OK) & (rows["completed_ns"][here] >= 0)]
+    good = here[(rows["outcome"][here] == OK) & (rows["completed_ns"][here] >= 0)]
     submitted, completed = rows["submitted_ns"][good], rows["completed_ns"][good]
     into.sent += len(here)
     if is_open:

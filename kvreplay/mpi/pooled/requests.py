@@ -13,21 +13,20 @@ from typing import Any
 import numpy as np
 
 from kvreplay.config.criteria import Criteria
-from kvreplay.mpi.pooled.operations import is_measured, late_of, numbers, rows_of
+from kvreplay.engine.job import OK
+from kvreplay.mpi.pooled.operations import is_measured, late_of, rows_of
 from kvreplay.mpi.pooled.part import PartRun
+from kvreplay.plan.chains import IS_BULK, IS_LOAD
+from kvreplay.plan.plan import READ
 from kvreplay.result.counted.request_times import RequestTimes
 from kvtrace.core.run.figures import RequestFigures
 from kvtrace.core.run.run_file import SERVED_FILE
-from kvtrace.core.schema import OPS, SERVED, Outcome, Phase, enum_code
+from kvtrace.core.schema import OPS, SERVED, enum_code, numbers
 from kvtrace.core.tables import open_table
 
 NONE = -1
 _TABLE = ("request_id", "storage_ns", "first_token_ns", "qos", "unfinished")
 _COLUMNS = ("row", "op", "phase", "request_id", "scheduled_ns", "submitted_ns", "completed_ns", "outcome", "engine")
-_OK = enum_code(OPS, "outcome", Outcome.OK)
-_READ = enum_code(OPS, "op", "read")
-_LOADS = [enum_code(OPS, "phase", phase) for phase in (Phase.LOAD, Phase.RETRIEVE)]
-_BULK = [enum_code(OPS, "phase", phase) for phase in (Phase.SAVE, Phase.RESTORE)]
 _NOT_PLANNED, _SIMULATED = (enum_code(OPS, "engine", name) for name in ("none", "sim"))
 
 
@@ -119,11 +118,11 @@ class _Requests:
         """Take operations of the part with this number, in the trace's order; its times count from so much later."""
         at = np.searchsorted(self._ids, rows["request_id"])
         is_planned = rows["engine"] != _NOT_PLANNED
-        self.is_left_out[at[is_planned & (~is_measured | np.isin(rows["phase"], _BULK))]] = True
-        loading = np.unique(at[np.isin(rows["phase"], _LOADS) & (rows["op"] == _READ)])
+        self.is_left_out[at[is_planned & (~is_measured | IS_BULK[rows["phase"]])]] = True
+        loading = np.unique(at[IS_LOAD[rows["phase"]] & (rows["op"] == READ)])
         had = self._loads_on[loading]
         self._loads_on[loading] = np.where((had == NONE) | (had == number), number, -2)
-        done = is_planned & (rows["engine"] != _SIMULATED) & (rows["outcome"] == _OK)
+        done = is_planned & (rows["engine"] != _SIMULATED) & (rows["outcome"] == OK)
         due, submitted, completed = rows["scheduled_ns"], rows["submitted_ns"], rows["completed_ns"]
         alone = done & ~self._is_split[at] & (due != NONE)
         self.response.add(at[alone], due[alone], completed[alone])

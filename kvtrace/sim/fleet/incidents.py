@@ -105,8 +105,7 @@ def parse(text: str) -> Incident:
         raise ConfigError(f"--event {text}: no such event{nearest(name, list(Kind))}; write {FORMS}")
     kind = Kind(name)
     form = f"--event {text}: write TIME:{_FORMS[kind]}"
-    least = 1
-    if not least <= len(arguments) <= least + _FORMS[kind].count("["):
+    if not 1 <= len(arguments) <= 1 + _FORMS[kind].count("["):
         raise ConfigError(form)
     at_ns = _duration(at, text)
     if kind in (Kind.STORE_UNREACHABLE, Kind.ROLLING_RESTART):
