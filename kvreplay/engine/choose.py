@@ -7,10 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from kvreplay.data.buffers import arenas, buffer_bytes
 from kvreplay.engine import ring
@@ -22,8 +19,6 @@ from kvreplay.engine.threads import ThreadSubmitter
 from kvreplay.engine.turn import SPIN_NS
 from kvreplay.engine.uring import RingSubmitter
 from kvreplay.engine.workers import generators, precise_timers
-from kvreplay.plan.plan import build_plan
-from kvreplay.plan.residency import trace_residency
 from kvreplay.tiers.tier import DeviceTier, RingExtents, Tier, copied, has_times, on_ring
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.run.run_file import SubmitterNote
@@ -237,14 +232,3 @@ def _chosen(
     if wanted is EngineName.URING:
         raise DeviceError(f"--engine uring: {refused}; say --engine threads")
     return Chosen(ThreadEngine(depth, io_bytes, is_growing=is_growing), f"no io_uring: {refused}")
-
-
-def compile_all() -> None:
-    """Compile all that a run uses, for set-up: a first run then finds it, and does not wait."""
-    compile_engine()
-    count = 2
-    kinds = {"op": np.int8, "tier": np.int8, "phase": np.int8, "object_id": np.int32, "stage": np.int32}
-    names = ("row", "ts_ns", "op", "tier", "phase", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
-    rows = {name: np.zeros(count, kinds.get(name, np.int64)) for name in names}
-    trace_residency(rows["tier"], rows["op"], rows["object_id"], rows["length_bytes"], [1], {})
-    build_plan(rows, [1], Path())
