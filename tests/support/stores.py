@@ -63,7 +63,7 @@ class StoreEndedError(Exception):
 
 @contextmanager
 def started(command: list[str], url: str, log: Path) -> Iterator[None]:
-    """Run a server until the end of the block, at whose beginning it answers; StoreEndedError: it did not last so long."""
+    """Run a server until the end of the block, which answers at its beginning; StoreEndedError: it ended before."""
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as server:
         try:
             until = time.monotonic() + _STARTS_S
