@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -35,8 +36,9 @@ class SlidingRecord(Protocol):
 class Slider:
     """Loads the rows of one run, and forgets those that are over.
 
-    Rows are forgotten in their order: `given` to whoever asked for them, then to the kernel. One that takes long holds
-    up those after it, until the window is full; then nothing more is loaded before it has ended.
+    Rows are forgotten in their order: `given` to whoever asked for them, then to the kernel, by a thread beside the one
+    that loads. One that takes long holds up those after it, until the window is full; then nothing more is loaded
+    before it has ended.
     """
 
     def __init__(
@@ -73,7 +75,8 @@ class Slider:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._pending: tuple[int, int] | None = None
-        self._given = 0
+        self._given = self._forgotten = 0
+        self._giving: Future[None] | None = None
 
     def take(self, tables: Tables, columns: list[Any], due_ns: Any) -> list[Any]:
         """Slide `columns` of a schedule, too; return two that say when the group of a row was opened, or None twice."""
@@ -107,28 +110,45 @@ class Slider:
 
     def _slide(self) -> None:
         try:
-            while not self._is_over.is_set():
-                low = follow(self._behind, self._address)
-                moved = self._forget(low)
-                if not self._load(low) and not moved:
-                    self._is_over.wait(_PAUSE_S)
+            with ThreadPoolExecutor(1, thread_name_prefix="slider-behind") as behind:
+                while not self._is_over.is_set():
+                    low = follow(self._behind, self._address)
+                    moved = self._forget(low, behind)
+                    if not self._load(low) and not moved:
+                        self._is_over.wait(_PAUSE_S)
+                self._end_giving()
         except BaseException as error:  # noqa: BLE001 - raised again by `stop`
             self._error = error
 
-    def _forget(self, low: int) -> bool:
+    def _end_giving(self) -> None:
+        """Wait for what is handed on.
+
+        Raises:
+            KvError: what became of it.
+
+        """
+        if self._giving is not None:
+            self._giving.result()
+            self._giving = None
+
+    def _forget(self, low: int, behind: ThreadPoolExecutor) -> bool:
         """Forget rows that are over, as soon as all that can refer to them have looked; return whether there were any.
 
         Rows laid from now on know of those before `low` what they need; those laid before have to be entered first.
         """
         if self._is_kept:
             return False
-        if self._pending is None and low >= self._given + BATCH_ROWS // 2:
+        if self._pending is None and low >= self._forgotten + BATCH_ROWS // 2:
             self._pending = low, self._loader.laid
         if self._pending is None or self._cursor < self._pending[1]:
             return False
+        if self._giving is not None and not self._giving.done():
+            return False
+        self._end_giving()
         until, self._pending = self._pending[0], None
         forget(self._behind, self._address, until, self._loader.laid)
-        self._give(until)
+        self._forgotten = until
+        self._giving = behind.submit(self._give, until)
         return True
 
     @property
