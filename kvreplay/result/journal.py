@@ -28,7 +28,7 @@ _PERIOD_S = 1.0
 _RETRIES = "retries"
 _MAX_SHARE = 0.01
 """Of the time, at most, goes into looking for what has ended."""
-_BATCH_ROWS = 1 << 16
+_BATCH_ROWS = 1 << 14
 """Operations that are appended together, at most."""
 _NONE = -1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kvreplay.engine.sliding.behind import TIMES, Behind, follow, forget, join
-from kvreplay.plan.held.column import column, give_back
+from kvreplay.plan.held.column import column, give_back, hand_on
 from kvreplay.plan.loader import BATCH_ROWS, WINDOW_ROWS, Loader
 from kvtrace.core.compiled import compile_announced
 
@@ -172,8 +173,18 @@ class Slider:
         """Hand on the rows before `until` that were not, and give their memory back."""
         self._hand(self._given, until)
         if not self._is_kept:
-            for of in (*self._loader.columns, *self._columns, *self._record.columns()):
-                give_back(of, self._given, until)
+            # What is loaded meanwhile lies before the rows that follow these by so many.
+            by = self._room + mmap.PAGESIZE
+            for of in self._loader.columns:
+                hand_on(of, self._given, until, by, is_emptied=False)
+            for of in self._columns:
+                hand_on(of, self._given, until, by, is_emptied=True)
+            for of in self._record.columns():
+                if self._is_known:
+                    # It has all rows.
+                    give_back(of, self._given, until)
+                else:
+                    hand_on(of, self._given, until, by, is_emptied=False)
             self._loader.let_go()
         self._given = until
 
