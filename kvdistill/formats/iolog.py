@@ -35,7 +35,6 @@ _IO_FIELDS = 5
 """Time, file, action, offset and length; lines of other actions have fewer."""
 FIRST_US = 1
 """fio drops the gap after timestamp 0."""
-MAX_NAME = 256
 ABSOLUTE, RELATIVE = 2, 3
 """The versions of the log, by how they tell time."""
 MAX_JOBS = 1024

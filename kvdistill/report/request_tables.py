@@ -132,10 +132,6 @@ def _criteria(mlperf: Mlperf | None) -> ReportTable:
     return ReportTable("Criteria of MLPerf", Sheet.QOS, columns, rows, (), note)
 
 
-def _times_column(name: str, heading: str) -> ReportColumn:
-    return ReportColumn(name, heading, Unit.COUNT if name == "count" else Unit.NS)
-
-
 def _row(label: str, distribution: Distribution) -> list[Any]:
     return [label, *(getattr(distribution, name) for name in _NAMES)]
 

@@ -159,6 +159,7 @@ def _measure(
     from kvreplay.config.memory import check_memory
 
     check_memory()
+    from kvreplay.config.tiers import check_targets
     from kvreplay.mlperf.document import plan_document
     from kvreplay.mlperf.options import ALL, SHORT, resolve
     from kvreplay.mlperf.rules import refuse_broken, rules_of
@@ -184,7 +185,8 @@ def _measure(
             show_documents([plan_document(attempt, rules) for attempt, rules in planned])
         return
     check_output(folder, is_forced=how.is_forced)
-    for _, rules in planned:
+    for attempt, rules in planned:
+        check_targets(attempt.config)
         refuse_broken(rules, is_allowed=how.is_breaking_rules)
     _run(planned, folder, ranks, as_json=how.as_json)
     if folder != output and ranks is not None:

@@ -128,11 +128,13 @@ def sweep(
       kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --speeds 1,2,4,8,16 -o sweep
       kvreplay sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o sweep
     """
-    with session(ranks) as several, _trace(trace, gen) as source:
+    with session(ranks) as several:
         from kvreplay.config.memory import check_memory
 
         check_memory()
-        from kvreplay.config.config import Config
+        from kvreplay.config.config import Config, check
+        from kvreplay.config.tiers import check_targets
+        from kvreplay.result.tables import check_output
         from kvreplay.run import sweep as sweeping
         from kvreplay.run.run import replay
         from kvreplay.run.search import progress_of
@@ -143,25 +145,30 @@ def sweep(
         from kvtrace.core.schema import TRACE
         from kvtrace.core.tables import open_table
 
-        axis, values = load.axis(has_users=gen is not None and has_users(open_table(source, TRACE).meta))
         if plot_to is not None:
             check_plot(plot_to)
         target_ns = None if load.read_p99 is None else parse_duration_ns(load.read_p99)
         config = Config(tiers=targets(tier), **asdict(same) | {"io_bytes": parse_bytes(same.io_bytes)})
-        found, error = sweeping.sweep(
-            config,
-            source,
-            output,
-            command_line(),
-            axis,
-            values,
-            is_made=gen is not None,
-            is_forced=force,
-            show=progress,
-            read_p99_target_ns=target_ns,
-            done=lambda point: log(f"{point.run}: {progress_of(axis, point, target_ns)}"),
-            replaying=replay if several is None else several.replay,
-        )
+        # Before --gen makes a trace, which may take minutes.
+        check(config)
+        check_targets(config)
+        check_output(output, is_forced=force)
+        with _trace(trace, gen) as source:
+            axis, values = load.axis(has_users=gen is not None and has_users(open_table(source, TRACE).meta))
+            found, error = sweeping.sweep(
+                config,
+                source,
+                output,
+                command_line(),
+                axis,
+                values,
+                is_made=gen is not None,
+                is_forced=force,
+                show=progress,
+                read_p99_target_ns=target_ns,
+                done=lambda point: log(f"{point.run}: {progress_of(axis, point, target_ns)}"),
+                replaying=replay if several is None else several.replay,
+            )
         if plot_to is not None and found.points:
             sweeping.plot(found, plot_to, f"{source.name}, kvreplay sweep")
             log(f"wrote {plot_to}")

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from kvreplay.config.config import Config, named
 from kvreplay.plan.plan import tier_indices
+from kvreplay.tiers.claims import check_file, check_shared
 from kvreplay.tiers.device import CudaDevice
+from kvreplay.tiers.devices import check_device
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier, files_of
 from kvreplay.tiers.gds import GdsTier
@@ -27,7 +29,13 @@ FILE_SUFFIX = ".dat"
 
 
 def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> list[Tier | None]:
-    """Return the tiers of the trace, whose metadata is `meta`, in order; None for those without a target."""
+    """Return the tiers of the trace, whose metadata is `meta`, in order; None for those without a target.
+
+    Raises:
+        ConfigError: a target cannot be meant so.
+        DeviceError: as of `check_targets`.
+
+    """
     names = [tier.name for tier in meta.tiers]
     tiers: list[Tier | None] = [None] * len(names)
     taken: dict[Path, str] = {}
@@ -64,7 +72,26 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
             tier = storage_tier(name, target, how, trace)
             tiers[index] = _by_gds(config, tier, f"--tier {name}={target}") if config.is_gds else tier
     _check_meant(config, tiers)
+    check_targets(config)
     return tiers
+
+
+def check_targets(config: Config) -> None:
+    """Raise DeviceError if a target on storage is missing or refuses: before anything is made, read or measured.
+
+    Opening a tier finds the same again. Folders of ranks may lie in a directory; what stands for a rank's number is
+    known to the rank alone.
+    """
+    for target in config.tiers.values():
+        if named(target) is not None or is_object_store(target) or "{" in target:
+            continue
+        for path in paths_of(target):
+            if path.is_block_device():
+                check_device(path, is_destroying=config.is_destroying, overwritten=config.overwritten)
+            elif _is_space(path):
+                check_file(path)
+            else:
+                check_shared(path)
 
 
 def _object_tier(config: Config, name: str, target: str) -> ObjectTier:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 _AHEAD_PIECES, _AHEAD_FILLS = 32, 16
 """What is made before a write is submitted, at least: I/Os (a whole chunk of 256 tokens of an 8B model) and buffers.
@@ -68,21 +69,39 @@ def buffer_bytes(depth: int, io_bytes: int) -> int:
     return (depth + write_slots(depth, io_bytes) * pieces_a_fill(depth, io_bytes)) * io_bytes
 
 
-def arenas(depth: int, io_bytes: int, *, is_growing: bool = False) -> tuple[Arena, Arena]:
-    """Return the buffers of an engine: for reads, and for the data of writes; `is_growing` is as for `Arena`."""
+class Asked(NamedTuple):
+    """Rows of one operation and the bytes that they move."""
+
+    rows: int
+    moved_bytes: int
+
+    def most(self, slot_bytes: int) -> int:
+        """Return how many buffers of `slot_bytes` they fill at most; each may begin and end within one."""
+        return 2 * self.rows + self.moved_bytes // slot_bytes
+
+
+def arenas(
+    depth: int, io_bytes: int, *, is_growing: bool = False, asked: tuple[Asked, Asked] | None = None
+) -> tuple[Arena, Arena]:
+    """Return the buffers of an engine: for reads, and for the data of writes; `is_growing` is as for `Arena`.
+
+    `asked` are the reads and writes to come: buffers that they cannot fill are never touched. None: not known.
+    """
     slot_bytes = io_bytes * pieces_a_fill(depth, io_bytes)
-    reads = Arena(depth, io_bytes, is_growing=is_growing)
-    return reads, Arena(write_slots(depth, io_bytes), slot_bytes, is_growing=is_growing)
+    sizes = (depth, io_bytes), (write_slots(depth, io_bytes), slot_bytes)
+    most = (None, None) if asked is None else [of.most(size) for of, (_, size) in zip(asked, sizes, strict=True)]
+    reads, writes = (Arena(*of, is_growing=is_growing, most=n) for of, n in zip(sizes, most, strict=True))
+    return reads, writes
 
 
 class Arena:
     """`count` buffers of `slot_bytes` in one anonymous mapping, touched before they are used.
 
-    Of one that grows, the first are, and the others when more are needed.
+    Of one that grows, the first are, and the others when more are needed; beyond `most`, none.
     """
 
-    def __init__(self, count: int, slot_bytes: int, *, is_growing: bool = False) -> None:
-        """Map the buffers; `slot_bytes` must be a multiple of the page size."""
+    def __init__(self, count: int, slot_bytes: int, *, is_growing: bool = False, most: int | None = None) -> None:
+        """Map the buffers; `slot_bytes` must be a multiple of the page size, `most` are filled at all (None: all)."""
         if slot_bytes % mmap.PAGESIZE:
             raise ValueError(f"slot_bytes(={slot_bytes}) must be a multiple of {mmap.PAGESIZE}")
         self.nbytes = count * slot_bytes
@@ -93,13 +112,14 @@ class Arena:
         self.views = [whole[first + i * slot_bytes : first + (i + 1) * slot_bytes] for i in range(count)]
         self.places = [(base + first + i * slot_bytes, slot_bytes) for i in range(count)]
         """Address and size of each buffer, for the kernel; valid as long as the arena is."""
-        self.first = min(count, max(1, FIRST_BYTES // slot_bytes)) if is_growing else count
+        self._most = count if most is None else min(count, max(1, most))
+        self.first = min(self._most, max(1, FIRST_BYTES // slot_bytes)) if is_growing else self._most
         """How many are touched from the beginning on."""
         self.used: int | None = None
         """How many were in use at once, at most; None before any job."""
         self.touched = 0
         """How many are touched by now."""
-        self._count, self._slot_bytes = count, slot_bytes
+        self._slot_bytes = slot_bytes
         self.grow(self.first)
 
     @property
@@ -114,12 +134,12 @@ class Arena:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all are touched."""
-        return self.touched == self._count
+        """Whether all that are ever filled are touched."""
+        return self.touched == self._most
 
     def grow(self, count: int) -> None:
         """Touch the first `count` buffers."""
-        count = min(count, self._count)
+        count = min(count, self._most)
         if count > self.touched:
             touch(self.places[self.touched][0], (count - self.touched) * self._slot_bytes)
             self.touched = count
@@ -142,11 +162,14 @@ def growing(
     reads = both[0]
     is_over = threading.Event()
 
+    def usable() -> int:
+        return len(reads.places) if reads.is_whole else reads.touched
+
     def look() -> None:
         while not (all(arena.is_whole for arena in both) or is_over.wait(_LOOKED_EACH_S)):
             for arena, count in zip(both, used(), strict=True):
                 arena.keep_ahead(count)
-                let_use(reads.touched)
+                let_use(usable())
 
     thread = threading.Thread(target=look, name="kvreplay-grow", daemon=True)
     if not all(arena.is_whole for arena in both):
@@ -155,7 +178,7 @@ def growing(
         except RuntimeError:
             # The system starts no more threads: others will miss theirs, too.
             reads.grow(len(reads.places))
-    let_use(reads.touched)
+    let_use(usable())
     try:
         yield
     finally:

@@ -7,12 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-import numpy as np
-
-from kvreplay.data.buffers import arenas, buffer_bytes
+from kvreplay.data.buffers import Asked, arenas, buffer_bytes
 from kvreplay.engine import ring
 from kvreplay.engine.job import Driven, IoEngine, Job
 from kvreplay.engine.pump import compile_engine
@@ -22,8 +19,6 @@ from kvreplay.engine.threads import ThreadSubmitter
 from kvreplay.engine.turn import SPIN_NS
 from kvreplay.engine.uring import RingSubmitter
 from kvreplay.engine.workers import generators, precise_timers
-from kvreplay.plan.plan import build_plan
-from kvreplay.plan.residency import trace_residency
 from kvreplay.tiers.tier import DeviceTier, RingExtents, Tier, copied, has_times, on_ring
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.run.run_file import SubmitterNote
@@ -37,10 +32,12 @@ class ThreadEngine:
 
     name = "threads"
 
-    def __init__(self, depth: int, io_bytes: int, *, is_growing: bool = False) -> None:
-        """Allocate the buffers; with `is_growing` they are touched as more are in use."""
+    def __init__(
+        self, depth: int, io_bytes: int, *, is_growing: bool = False, asked: tuple[Asked, Asked] | None = None
+    ) -> None:
+        """Allocate the buffers; with `is_growing` they are touched as more are in use, and as `asked` may fill any."""
         self.depth, self.io_bytes, self.generators = depth, io_bytes, generators(depth)
-        self.arenas = arenas(depth, io_bytes, is_growing=is_growing)
+        self.arenas = arenas(depth, io_bytes, is_growing=is_growing, asked=asked)
         self.buffer_bytes = buffer_bytes(depth, io_bytes)
         compile_engine()
 
@@ -71,12 +68,20 @@ class UringEngine(ThreadEngine):
 
     name = "uring"
 
-    def __init__(self, depth: int, io_bytes: int, *, is_growing: bool = False, shared: Share | None = None) -> None:
+    def __init__(
+        self,
+        depth: int,
+        io_bytes: int,
+        *,
+        is_growing: bool = False,
+        asked: tuple[Asked, Asked] | None = None,
+        shared: Share | None = None,
+    ) -> None:
         """Allocate the buffers; of those that grow, only the first are registered with the rings.
 
         `shared` says which they are; if threads cannot serve them, there is one for all.
         """
-        super().__init__(depth, io_bytes, is_growing=is_growing)
+        super().__init__(depth, io_bytes, is_growing=is_growing, asked=asked)
         self._share = shared or alone("one ring for all")
         self._cpus: list[int | None] = [None] * self._share.rings
         try:
@@ -182,19 +187,23 @@ def choose(
     io_bytes: int,
     *,
     is_growing: bool = False,
+    asked: tuple[Asked, Asked] | None = None,
     submitters: int | None = 1,
 ) -> Chosen:
     """Return the engine to run with; tell the tiers of files which it is, and those on a GPU of its buffers.
 
-    With `is_growing` its buffers are touched as more are in use, which those on a GPU cannot be. `submitters` rings
-    are wanted, or one a drive where there are processors for that (None).
+    With `is_growing` its buffers are touched as more are in use, and of all only those that the reads and writes
+    `asked` may fill; those on a GPU cannot be. `submitters` rings are wanted, or one a drive where there are processors
+    for that (None).
 
     Raises:
         DeviceError: io_uring was asked for by name and the kernel does not give it.
 
     """
-    is_growing = is_growing and not any(isinstance(t, DeviceTier) for t in tiers)
-    chosen = _chosen(wanted, tiers, depth, io_bytes, is_growing=is_growing, submitters=submitters)
+    if any(isinstance(t, DeviceTier) for t in tiers):
+        is_growing, asked = False, None
+    kept: _Kept = {"is_growing": is_growing, "asked": asked}
+    chosen = _chosen(wanted, tiers, depth, io_bytes, submitters, kept)
     for tier in tiers:
         if (named := on_ring(tier) or (tier if isinstance(tier, RingExtents) else None)) is not None:
             named.engine = chosen.engine.name
@@ -209,42 +218,32 @@ def _is_for_threads(tiers: Sequence[Tier | None]) -> bool:
     return bool(working) and not any(on_ring(t) or isinstance(t, RingExtents) or copied(t) for t in working)
 
 
+class _Kept(TypedDict):
+    """What an engine is told of its buffers."""
+
+    is_growing: bool
+    asked: tuple[Asked, Asked] | None
+
+
 def _chosen(
-    wanted: EngineName,
-    tiers: Sequence[Tier | None],
-    depth: int,
-    io_bytes: int,
-    *,
-    is_growing: bool,
-    submitters: int | None,
+    wanted: EngineName, tiers: Sequence[Tier | None], depth: int, io_bytes: int, submitters: int | None, kept: _Kept
 ) -> Chosen:
     if wanted is EngineName.THREADS:
-        return Chosen(ThreadEngine(depth, io_bytes, is_growing=is_growing), "--engine threads")
+        return Chosen(ThreadEngine(depth, io_bytes, **kept), "--engine threads")
     if wanted is EngineName.AUTO and _is_for_threads(tiers):
         return Chosen(
-            ThreadEngine(depth, io_bytes, is_growing=is_growing),
+            ThreadEngine(depth, io_bytes, **kept),
             "no tier has files, or memory without --verify, which io_uring's loop is for",
         )
     refused = ring.refusal()
     if refused is None:
         try:
             return Chosen(
-                UringEngine(depth, io_bytes, is_growing=is_growing, shared=share(tiers, submitters)),
+                UringEngine(depth, io_bytes, **kept, shared=share(tiers, submitters)),
                 "--engine uring" if wanted is EngineName.URING else "auto",
             )
         except ring.RingRefused as error:
             refused = str(error)
     if wanted is EngineName.URING:
         raise DeviceError(f"--engine uring: {refused}; say --engine threads")
-    return Chosen(ThreadEngine(depth, io_bytes, is_growing=is_growing), f"no io_uring: {refused}")
-
-
-def compile_all() -> None:
-    """Compile all that a run uses, for set-up: a first run then finds it, and does not wait."""
-    compile_engine()
-    count = 2
-    kinds = {"op": np.int8, "tier": np.int8, "phase": np.int8, "object_id": np.int32, "stage": np.int32}
-    names = ("row", "ts_ns", "op", "tier", "phase", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
-    rows = {name: np.zeros(count, kinds.get(name, np.int64)) for name in names}
-    trace_residency(rows["tier"], rows["op"], rows["object_id"], rows["length_bytes"], [1], {})
-    build_plan(rows, [1], Path())
+    return Chosen(ThreadEngine(depth, io_bytes, **kept), f"no io_uring: {refused}")

@@ -17,6 +17,7 @@ from kvreplay.data import copies
 from kvreplay.data.copies import fence
 from kvreplay.engine import mailbox, order, turn
 from kvreplay.engine import ring as r
+from kvreplay.engine.filling import here
 from kvreplay.engine.job import OK
 from kvreplay.engine.mailbox import AWAKE, FULL, HUNGRY
 from kvreplay.engine.putting.lanes import (
@@ -167,7 +168,7 @@ def _make(address: int) -> None:
         _enter(address, 0, 0)
     started = turn.clock(address)
     lacks_data = is_starved(address, started)
-    mailbox.make(address)
+    here.make(address)
     took = turn.clock(address) - started
     mail.here_ns += took
     if lacks_data:
@@ -270,8 +271,8 @@ def run(address: int, until: int) -> None:
         looked_ns, came, idle_ns = now, moved, lanes.idle_ns
         count_waits(address, now)
         mailbox.ask(address, now, lanes.out < job.depth or lanes.copies != 0)
-        is_pythons = mailbox.wants_room(address) or is_pythons
-        is_making = mailbox.may_make(address) and not job.is_stopped
+        is_pythons = here.wants_room(address) or is_pythons
+        is_making = here.may_make(address) and not job.is_stopped
         if is_making:
             _make(address)
         has_copied = turn.may_copy(address) and copies.copy_next(lanes.copies, lanes.clock)

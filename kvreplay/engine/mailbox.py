@@ -16,69 +16,32 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from kvreplay.data.buffers import SHORT_BYTES, SHORT_STOCK
+from kvreplay.data.buffers import SHORT_STOCK
 from kvreplay.data.copies import fence
-from kvreplay.data.words import Fresh, fill_words
-from kvreplay.engine.filling import fills
+from kvreplay.data.words import Fresh
+from kvreplay.engine.filling import fills, here
 from kvreplay.engine.ready import must_ask
 from kvreplay.engine.schedule import Fill, Schedule
 from kvreplay.engine.tables import (
     ASKED,
-    BY_OTHERS,
-    HERE,
     MAIL,
     asked_ring_at,
     count_of,
-    flights_at,
     job_at,
-    lanes_at,
     mail_at,
 )
-from kvtrace.core.compiled import holding, inner, int8s, int32s, int64s, njit
+from kvtrace.core.compiled import holding, inner, int64s, njit
 
 TOGETHER = 32
 """Buffers that a thread makes at a time, at most."""
 AWAKE, FULL, HUNGRY = range(3)
 """What `asleep` says of the submitting thread: asleep with a full queue, data need not wake it."""
-SLICE_BYTES = 64 << 10
-"""What is made between two looks at what has completed: some microseconds, by which a time stamp may come late."""
 _FILL_BYTES = 256 << 10
 """What a thread makes at a time, at most."""
 _MOST_TIERS = 128
 _ASKED_BYTES = ASKED.itemsize
 
 _eventfd_write: Any = types.ExternalFunction("eventfd_write", types.int32(types.int32, types.int64))
-
-
-@inner
-def _is_made_here(address: int, number: int) -> bool:
-    """Return whether who submits makes the data of an operation."""
-    job = job_at(address)
-    flight = flights_at(job.flights)[number]
-    if int64s(mail_at(job.mail).makers)[int8s(job.tier)[flight.row]] == BY_OTHERS:
-        return False
-    return min(flight.end - flight.first, job.pieces_a_fill * job.io_bytes) < SHORT_BYTES
-
-
-@inner
-def _is_long(address: int, number: int) -> bool:
-    """Return whether the data of an operation takes more than one buffer."""
-    job = job_at(address)
-    return flights_at(job.flights)[number].pieces > job.pieces_a_fill
-
-
-@inner
-def _take_here(address: int) -> None:
-    """Take the next buffer to fill, which who submits fills; it has room if none must be made and none waits for it."""
-    job = job_at(address)
-    mail = mail_at(job.mail)
-    place = mail.here + mail.here_tail % mail.slots * _ASKED_BYTES
-    fills.take_fill(address, place)
-    asked = asked_ring_at(place)[0]
-    is_roomy = asked.room == fills.NO_ROOM or int64s(mail.makers)[int8s(job.tier)[asked.row]] == HERE
-    if is_roomy and mail.here_roomy == mail.here_tail:
-        mail.here_roomy += 1
-    mail.here_tail += 1
 
 
 @inner
@@ -96,11 +59,11 @@ def ask(address: int, now: int, is_urgent: bool) -> None:
         most = max(most, used + 1)
     while fills.may_fill(address, now):
         number = fills.next_to_fill(address)
-        if not _is_made_here(address, number):
+        if not here.is_made_here(address, number):
             fills.take_fill(address, mail.asked + tail % mail.slots * _ASKED_BYTES)
             tail += 1
-        elif mail.slots - count_of(job.free_slots) < most or _is_long(address, number):
-            _take_here(address)
+        elif mail.slots - count_of(job.free_slots) < most or here.is_long(address, number):
+            here.take_here(address)
         else:
             break
     fence()
@@ -116,62 +79,6 @@ def ask(address: int, now: int, is_urgent: bool) -> None:
         _eventfd_write(mail.makers_fd, idle)
 
 
-@holding
-def objects_wanting_room(address: int, tier: int, objects: int, ends: int) -> int:
-    """Put the objects of `tier` that want room, and their last bytes, to two addresses (int64); return how many."""
-    job = job_at(address)
-    mail, count = mail_at(job.mail), 0
-    ids, bytes_ = int64s(objects), int64s(ends)
-    for at in range(mail.here_roomy, mail.here_tail):
-        asked = asked_ring_at(mail.here)[at % mail.slots]
-        if asked.room and int8s(job.tier)[asked.row] == tier:
-            ids[count], bytes_[count] = int32s(job.object_id)[asked.row], asked.object_end
-            count += 1
-    return count
-
-
-@inner
-def wants_room(address: int) -> bool:
-    """Return whether Python must make room for what is to be made here."""
-    mail = mail_at(job_at(address).mail)
-    return mail.here_roomy != mail.here_tail
-
-
-@inner
-def may_make(address: int) -> bool:
-    """Return whether there is data to be made here."""
-    mail = mail_at(job_at(address).mail)
-    return mail.here_head != mail.here_roomy
-
-
-@inner
-def make(address: int) -> None:
-    """Make some data, where we `may_make`."""
-    job = job_at(address)
-    mail, rest = mail_at(job.mail), SLICE_BYTES
-    while rest > 0 and mail.here_head != mail.here_roomy:
-        place = mail.here + mail.here_head % mail.slots * _ASKED_BYTES
-        length = min(rest, asked_ring_at(place)[0].end - asked_ring_at(place)[0].start - mail.here_bytes)
-        _make_part(address, place, mail.here_bytes, length)
-        rest -= length
-        mail.here_bytes += length
-        asked = asked_ring_at(place)[0]
-        if mail.here_bytes == asked.end - asked.start:
-            fills.filled(address, asked.slot)
-            mail.here_bytes = 0
-            mail.here_head += 1
-
-
-@inner
-def _make_part(address: int, place: int, at: int, length: int) -> None:
-    """Put the `length` bytes from `at` on into the buffer of which the record ASKED at `place` tells."""
-    job = job_at(address)
-    asked, lanes = asked_ring_at(place)[0], lanes_at(job.lanes)
-    to, row = int64s(lanes.buffers)[job.depth + asked.slot] + at, asked.row
-    seed = mail_at(job.mail).seed
-    fill_words(to, length, asked.start + at, int32s(job.object_id)[row], int32s(job.version)[row], seed)
-
-
 @njit
 def make_asked(address: int, asked: int, count: int) -> None:
     """Fill `count` buffers (ASKED, at the address `asked`); for threads that make data."""
@@ -179,7 +86,7 @@ def make_asked(address: int, asked: int, count: int) -> None:
         place = asked + i * _ASKED_BYTES
         if asked_ring_at(place)[0].room == fills.ONLY_ROOM:
             continue
-        _make_part(address, place, 0, asked_ring_at(place)[0].end - asked_ring_at(place)[0].start)
+        here.make_part(address, place, 0, asked_ring_at(place)[0].end - asked_ring_at(place)[0].start)
 
 
 @holding

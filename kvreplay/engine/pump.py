@@ -14,6 +14,7 @@ from kvreplay.data.copies import Copiers, serve
 from kvreplay.data.words import fill
 from kvreplay.engine import loop, mailbox, order, ready, turn
 from kvreplay.engine import ring as r
+from kvreplay.engine.filling import here
 from kvreplay.engine.job import Flight, Job
 from kvreplay.engine.mailbox import Mail
 from kvreplay.engine.rings.rings import Rings
@@ -41,7 +42,7 @@ _COMPILED = {
         hand_on_to,
     ),
     3: (order.piece_done, ready.done, mailbox.made, mailbox.make_asked),
-    4: (mailbox.next_asked, mailbox.objects_wanting_room, order.make_lane),
+    4: (mailbox.next_asked, here.objects_wanting_room, order.make_lane),
     6: (fill,),
 }
 """What Python calls while it drives a job, by how many integers it takes."""

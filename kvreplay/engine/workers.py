@@ -20,6 +20,7 @@ import numpy as np
 from kvreplay.data.buffers import Arena
 from kvreplay.data.words import Fresh
 from kvreplay.engine import mailbox
+from kvreplay.engine.filling import here
 from kvreplay.engine.filling.fills import ONLY_ROOM
 from kvreplay.engine.job import CORRUPT, ERROR, SHORT, Flight, Job
 from kvreplay.engine.mailbox import Mail
@@ -208,7 +209,7 @@ class Workers:
         for at, extents in enumerate(self._extents):
             if extents is None:
                 continue
-            count = mailbox.objects_wanting_room(self.mail.address, at, objects_.ctypes.data, ends_.ctypes.data)
+            count = here.objects_wanting_room(self.mail.address, at, objects_.ctypes.data, ends_.ctypes.data)
             objects = objects_[:count]
             places, failed = extents.ring_reserve(objects, ends_[:count])
             np.frombuffer(self._places[at], np.int64)[objects] = places

@@ -5,7 +5,7 @@ Where the measurements do not decide, the cause is null and the reason says what
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kvreplay.result.pace import DATA, DEPENDENCIES, DRIVE, OURS, QUEUE, SUBMISSION, UNKNOWN, percent
 from kvtrace.core.run.verdict import Evidence, LimitCause
@@ -13,7 +13,7 @@ from kvtrace.core.run.verdict import Evidence, LimitCause
 DOMINANT = 0.5
 """Of what was lost: less is no cause of its own."""
 NOTABLE = 0.1
-"""Of what was lost: more is said beside the cause."""
+"""Of what was lost: less delayed nothing else."""
 BUSY = 0.9
 """Of its time: a device, a thread or threads that were busy for less could have done more."""
 IDLE = 0.5
@@ -53,11 +53,21 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
         return None, f"no part of the delays is half of them: {parts}"
     if copies and top in (DRIVE, QUEUE, DEPENDENCIES):
         return _copies(found)
-    waited = f"{percent(shares[top] / total)} of the {'response times' if found.is_end_late else 'delays'} was"
-    ours = [f"{name} {percent(s / total)}" for name, s in shares.items() if name in OURS and s >= NOTABLE * total]
-    if top == DEPENDENCIES and ours:
-        waited = f"{', '.join(ours)} and {waited}"
-    return _BY_TOP[top](found, waited)
+    of = "response times" if found.is_end_late else "delays"
+    waited = {name: f"{percent(share / total)} of the {of} was" for name, share in shares.items()}
+    if top == DEPENDENCIES and (root := _root(found.response_shares)) is not None:
+        cause, reason = _BY_TOP[root](found, waited[root])
+        return cause, f"{reason}; {waited[top]} waiting for earlier operations, which that delayed"
+    return _BY_TOP[top](found, waited[top])
+
+
+def _root(shares: Mapping[str, float]) -> str | None:
+    """Return what of our own delayed those that others waited for: most of what was no such wait; None if nothing."""
+    rest = {name: share for name, share in shares.items() if name != DEPENDENCIES}
+    root = max(rest, key=lambda name: rest[name], default=None)
+    if root not in OURS or rest[root] < max(DOMINANT * sum(rest.values()), NOTABLE * sum(shares.values())):
+        return None
+    return root
 
 
 def _late_data(_found: Evidence, waited: str) -> Cause:

@@ -83,8 +83,7 @@ def remove_stale(path: Path, kept: Collection[str]) -> None:
             continue
         for name in (RUN_FILE, OPS_FILE, SERVED_FILE, SERIES_FILE):
             (entry / name).unlink(missing_ok=True)
-        with suppress(OSError):
-            entry.rmdir()
+        remove_empty(entry)
 
 
 def make_directory(path: Path, manifest: str) -> None:
@@ -94,6 +93,12 @@ def make_directory(path: Path, manifest: str) -> None:
         (path / manifest).unlink(missing_ok=True)
     except OSError as error:
         raise DeviceError(f"{path}: {error.strerror}") from None
+
+
+def remove_empty(path: Path) -> None:
+    """Remove `path` if nothing is in it."""
+    with suppress(OSError):
+        path.rmdir()
 
 
 def write_table(file: Path, meta: Metadata, batches: Iterable[pa.RecordBatch]) -> None:

@@ -46,7 +46,11 @@ def run_pair(
     tables.make_directory(output, TRIALS_FILE)
     for number in range(count):
         for side in reversed(sides) if number % 2 else sides:
-            folder, outcome = side.go_on()
+            try:
+                folder, outcome = side.go_on()
+            except KvError:
+                tables.remove_empty(output)
+                raise
             done(folder, outcome)
             if side.is_cut_short:
                 break

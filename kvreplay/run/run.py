@@ -18,6 +18,7 @@ import numpy as np
 from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, check
 from kvreplay.config.setting import Setting, settle
 from kvreplay.config.warmup import check_warmup
+from kvreplay.data.buffers import Asked
 from kvreplay.data.generate import DataSource, Maker
 from kvreplay.data.verify import named
 from kvreplay.engine.choose import Chosen, check_name, choose
@@ -25,7 +26,7 @@ from kvreplay.engine.job import NOT_DONE, Driven, IoEngine, Job, Record
 from kvreplay.engine.rings.share import check_submitters
 from kvreplay.engine.sliding.slider import AHEAD_ROWS, Slider
 from kvreplay.plan.loader import Loader
-from kvreplay.plan.plan import populate_plan
+from kvreplay.plan.plan import READ, WRITE, populate_plan
 from kvreplay.result import tables as results
 from kvreplay.result.journal import Journal, journal
 from kvreplay.result.manifest import Measured, Preparation, opening, running
@@ -200,8 +201,17 @@ class _Run:
             depth,
             config.io_bytes,
             is_growing=is_growing,
+            asked=self._asked(),
             submitters=check_submitters(config.submitters),
         )
+
+    def _asked(self) -> tuple[Asked, Asked]:
+        """Return all reads and writes of the window."""
+        kinds = self.setting.window.counted().kinds
+        reads, writes = (
+            Asked(int(kinds["rows"][:, op].sum()), int(kinds["bytes"][:, op].sum())) for op in (READ, WRITE)
+        )
+        return reads, writes
 
     def _drive(self, engine: IoEngine, job: Job, interrupted: Callable[[], str | None], label: str) -> Driven:
         with self.show(label, len(job.plan)) as progress, _quiet_interpreter():

@@ -114,7 +114,16 @@ def sweep(
             trace = output / f"{_name(axis, value)}.parquet"
             if not of_value:
                 generate(meta, int(value), trace)
-        outcome = replaying(_at(config, axis, value), trace, output / name, argv, is_forced=is_forced, show=show)
+        try:
+            outcome = replaying(_at(config, axis, value), trace, output / name, argv, is_forced=is_forced, show=show)
+        except KvError:
+            if not points:
+                # Nothing was measured: the next try must not stumble over what was made for it.
+                for made in {trace, output / TRACE_FILE} if is_made or axis is Axis.USERS else ():
+                    made.unlink(missing_ok=True)
+                    objects_path(made).unlink(missing_ok=True)
+                tables.remove_empty(output)
+            raise
         error = outcome.error
         if error is not None:
             break

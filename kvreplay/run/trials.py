@@ -182,9 +182,13 @@ class Trials:
             tables.remove_stale(self._output, {_folder(i) for i in range(self.asked)})
         folder = self._output / _folder(len(self.runs))
         forced, watching = self._is_forced, self._watching
-        outcome = self._replay(
-            self._config, self._trace, folder, self._argv, is_forced=forced, show=self._show, watching=watching
-        )
+        try:
+            outcome = self._replay(
+                self._config, self._trace, folder, self._argv, is_forced=forced, show=self._show, watching=watching
+            )
+        except KvError:
+            tables.remove_empty(self._output)
+            raise
         self.runs.append(outcome.run)
         self.error = outcome.error if self.is_cut_short else self.error or outcome.error
         return folder, outcome

@@ -211,6 +211,12 @@ def claim_device(
         DeviceError: it is not to be written, or something holds it.
 
     """
+    device = check_device(path, is_destroying=is_destroying, overwritten=overwritten)
+    return _open_exclusively(path, flags), device
+
+
+def check_device(path: Path, *, is_destroying: bool, overwritten: str | None = None) -> BlockDevice:
+    """Return what the block device at `path` is; DeviceError, as `refusal` says, if it is not to be written."""
     device = examine(path)
     why = refusal(device, path, is_destroying=is_destroying)
     if why is None:
@@ -218,7 +224,7 @@ def claim_device(
         why = refusal(device, path, is_destroying=is_destroying, overwritten=overwritten)
     if why is not None:
         raise DeviceError(why)
-    return _open_exclusively(path, flags), device
+    return device
 
 
 def signatures(path: Path) -> tuple[str, ...]:

@@ -9,12 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rings import SEED, needs_uring
 
 from kvreplay.data.buffers import (
     FIRST_BYTES,
     HUGE_PAGE_BYTES,
     Arena,
+    Asked,
+    arenas,
+    growing,
     huge_bytes,
     map_aligned,
     small_page_bytes,
@@ -98,6 +103,33 @@ def test_buffers_that_grow_are_touched_before_as_many_are_in_use() -> None:
     assert arena.is_whole
     assert resident_bytes(arena) >= 512 * MIB
     assert Arena(8, MIB).is_whole
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 10_000)), min_size=1, max_size=9),
+    st.sampled_from([512, 4096]),
+)
+def test_rows_fill_no_more_buffers_than_is_said(rows: list[tuple[int, int]], slot_bytes: int) -> None:
+    filled = sum((start + length - 1) // slot_bytes - start // slot_bytes + 1 for start, length in rows)
+    assert filled <= Asked(len(rows), sum(length for _, length in rows)).most(slot_bytes)
+
+
+@pytest.mark.parametrize("is_growing", [False, True])
+def test_buffers_that_no_row_fills_are_not_touched(is_growing: bool) -> None:
+    # A save of 100 MiB, before which a marker is read.
+    asked = Asked(1, 4096), Asked(4, 100 * MIB)
+    reads, writes = arenas(64, MIB, is_growing=is_growing, asked=asked)
+    assert (reads.touched, writes.touched) == (2, 108)
+    assert resident_bytes(reads) <= 2 * MIB + HUGE_PAGE_BYTES
+    assert reads.is_whole
+    depths: list[int] = []
+    with growing((reads, writes), lambda: (2, 4), depths.append):
+        pass
+    # Writes may all the same be as many in flight as at any time.
+    assert depths == [64]
+    assert reads.touched == 2
+    none, _ = arenas(64, MIB, asked=(Asked(0, 0), Asked(1, 1)))
+    assert none.touched == 1
 
 
 @pytest.mark.parametrize("make", [ThreadEngine, pytest.param(UringEngine, marks=needs_uring)])

@@ -83,6 +83,9 @@ def test_dependencies_and_data_are_told_by_what_waited() -> None:
     assert open_loop(is_end_late=True, response_shares=waits)[0] is DEPENDENCIES
     # What waited for earlier ones waited for the drive, if that is shown to be full.
     assert open_loop(is_end_late=True, response_shares=waits, in_flight_mean=9.0, slowdown=12.0)[0] is DRIVE
+    ours = {"dependencies": 0.6, "submission": 0.39, "drive": 0.01}
+    assert open_loop(is_end_late=True, response_shares=ours, submitter_busy_share=0.99)[0] is REPLAYER
+    assert open_loop(is_end_late=True, response_shares=waits | {"submission": 0.15})[0] is DEPENDENCIES
     assert open_loop(is_end_late=True, response_shares={"data": 0.7, "drive": 0.3})[0] is DATA
     assert closed_loop(in_flight_mean=2.0, starved_share=0.7, blocked_share=0.1)[0] is DATA
     unread = closed_loop(in_flight_mean=2.0, starved_share=0.0, blocked_share=0.0, unread_share=0.8)
@@ -95,8 +98,13 @@ def test_an_end_in_time_is_judged_by_what_most_delays_were() -> None:
     cause, reason = open_loop(is_end_late=False, response_shares=mostly, submitter_busy_share=0.01)
     assert (cause, reason.startswith("91.1 % of the delays was waiting for earlier operations")) == (DEPENDENCIES, True)
     partly = {"dependencies": 0.5, "drive": 0.1, "submission": 0.01, "data": 0.39}
+    # What waited for earlier ones waited for the data of those.
     cause, reason = open_loop(is_end_late=False, response_shares=partly)
-    assert (cause, reason.startswith("data 43.3 % and 55.6 % of the delays was waiting")) == (DEPENDENCIES, True)
+    assert cause is DATA
+    assert reason == (
+        "43.3 % of the delays was waiting for the data of writes; 55.6 % of the delays was waiting for earlier "
+        "operations, which that delayed"
+    )
     # What is small beside service is what was late all the same.
     assert open_loop(is_end_late=False, response_shares={"data": 0.07, "drive": 0.9, "submission": 0.03})[0] is DATA
 

@@ -15,6 +15,8 @@ from rings import REFUSED
 from kvreplay.config.config import POOL_BYTES, Config, check
 from kvreplay.config.depth import with_depth
 from kvreplay.data.buffers import buffer_bytes
+from kvreplay.engine import choose as engine
+from kvreplay.run import run
 from kvreplay.run.run import replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
@@ -215,6 +217,26 @@ def _peak_bytes(arguments: list[str]) -> int:
     )
     assert done.returncode == 0, done.stderr
     return 1024 * int(done.stderr.rsplit("VmHWM:", 1)[1].split()[0])
+
+
+@pytest.mark.parametrize("speed", [None, 1.0])
+def test_buffers_for_reads_are_not_touched_where_a_run_only_saves(tmp_path, monkeypatch, speed):
+    engines = []
+
+    def choose(*args, **kwargs):
+        engines.append(engine.choose(*args, **kwargs))
+        return engines[-1]
+
+    monkeypatch.setattr(run, "choose", choose)
+    rows = [(0, "write", 2, "save", obj, 0, 20 * MIB, 0, 0, 0) for obj in range(3)]
+    trace = write_trace(tmp_path / "t.parquet", rows, tiers=_tiers())
+    (tmp_path / "d").mkdir()
+    config = Config(tiers={"nvme": str(tmp_path / "d")}, is_buffered=True, speed=speed)
+    replay(config, trace, tmp_path / "run", ["kvreplay"])
+    (chosen,) = engines
+    reads, writes = chosen.engine.arenas
+    assert reads.touched == 1 < len(reads.places)
+    assert writes.touched > 8
 
 
 @pytest.mark.full
