@@ -124,7 +124,7 @@ class Schedule:
         self._free_slots = tables.stack(np.arange(self.slots, dtype=np.int64)[::-1].copy())
         job.free_slots = ctypes.addressof(self._free_slots)
         job.held, job.fills = tables.at(np.zeros(self.slots, np.int64)), tables.at(np.zeros(self.slots, FILL))
-        table: Any = np.zeros(flights, FLIGHT)
+        table: Any = column(flights, FLIGHT)
         job.flights, self._seen = tables.at(table), table[_SEEN]
         self._next_piece, self._is_failed = memoryview(table["next_piece"]), memoryview(table["is_failed"])
         answer: Any = np.zeros(1, ANSWER)

@@ -8,7 +8,7 @@ from queue import Queue
 from typing import TypeVar
 
 T = TypeVar("T")
-_AHEAD = 4
+_AHEAD = 2
 """Items that are read before they are wanted, at most."""
 
 

@@ -28,8 +28,8 @@ LINK = np.dtype([("last", "i4"), ("label", "i4")])
 """A request: its last row and 1 (0: none yet), and that one's stage."""
 OBJECT = np.dtype([("last", "i4"), ("newest", "i4"), ("tier", "i1"), ("op", "i1")], align=True)
 """An object: its last row and 1, its newest version, the tier that touched it last and 1, and its last operation."""
-LAID = np.dtype([(name, "i8") for name in ("laid", "taken", "low")])
-"""Rows in the plan; rows that were looked at; the first that may still be under way."""
+LAID = np.dtype([(name, "i8") for name in ("laid", "taken", "low", "left_out")])
+"""Rows in the plan; rows that were looked at; the first that may still be under way; how many were left out."""
 
 
 def among(*phases: Phase) -> Any:
@@ -51,8 +51,8 @@ class Laying(Structure):
     """By number."""
     is_copy, is_bulk = table("?"), table("?")
     """By phase."""
-    absent = table("?")
-    """By row that is looked at, whether it is left out; empty where none is."""
+    absent = table("i4")
+    """Which of the rows that are looked at are left out, rising."""
     row, ts_ns, op, tier = table("i8"), table("i8"), table("i1"), table("i1")
     object_id, offset, length, version = table("i4"), table("i8"), table("i8"), table("i4")
     stage_links, object_links = table("i4"), table("i4")
@@ -118,9 +118,10 @@ def lay(laying: Laying, rows: Columns, count: int) -> None:
     """Put the first `count` of `rows` behind those that the plan has."""
     state = laying.state
     for i in range(count):
-        is_absent = len(laying.absent) > 0 and laying.absent[state.taken]
+        is_absent = state.left_out < len(laying.absent) and laying.absent[state.left_out] == state.taken
         state.taken += 1
         if is_absent:
+            state.left_out += 1
             continue
         to = state.laid
         laying.row[to], laying.ts_ns[to] = rows.row[i], rows.ts_ns[i]

@@ -21,9 +21,9 @@ from kvtrace.core.compiled import compile_announced
 if TYPE_CHECKING:
     import pyarrow as pa
 
-WINDOW_ROWS = 1 << 19
+WINDOW_ROWS = 1 << 18
 """Rows in memory at once; a plan of no more is loaded whole before it runs."""
-BATCH_ROWS = 1 << 17
+BATCH_ROWS = 1 << 16
 """A reader's batch has no more rows."""
 MOST_ROWS = -NO_CHAIN - 2
 """Of a plan: rows are told by 32 bits."""
@@ -43,9 +43,9 @@ class Loader:
         *,
         is_chained: bool,
     ) -> None:
-        """Lay what `intake` takes of `batches`, but rows that are `absent`; `numbers`: those of objects and requests.
+        """Lay what `intake` takes of `batches`, but the `absent` of its rows; `numbers`: those of objects and requests.
 
-        `absent` is None if no row is; `is_chained` says whether a row waits for another one of its object.
+        `is_chained` says whether a row waits for another one of its object.
         """
         self._batches, self._intake, self._numbers = batches, intake, numbers
         self.rows, self.is_sliding = facts.rows, facts.rows > WINDOW_ROWS
@@ -55,9 +55,8 @@ class Loader:
             requests=table(max(1, numbers[1].count), LINK),
             is_copy=IS_COPY,
             is_bulk=IS_BULK,
+            absent=absent,
         )
-        if absent is not None:
-            laying.absent = absent
         names = [*ROW_COLUMNS]
         names += ["stream"] * ("stream" in intake.names) + ["bulk"] * facts.is_bulk
         if self.is_sliding:
@@ -136,7 +135,7 @@ class Loader:
 
     def let_go(self) -> None:
         """Let the kernel have the memory of what is known of all objects and requests."""
-        for of in (self._laying.objects, self._laying.requests, self._laying.absent):
+        for of in (self._laying.objects, self._laying.requests):
             let_go(of)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-TOGETHER = 1 << 17
+TOGETHER = 1 << 16
 """Rows: a shorter trace is read once, and several of its repeats are one batch."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kvreplay.plan.held.column import column, table
+from kvreplay.plan.held.column import column
 from kvreplay.plan.held.living import ENTRY, EXTENT, Living, TouchedRows, begin_again, look, look_again, move_all
 from kvreplay.plan.held.numbering import Numbering
 from kvtrace.core.compiled import compile_announced
@@ -32,8 +32,8 @@ class Residency:
     """int64 an object to write first."""
     populate_bytes: Any
     """int64: how long it must be."""
-    absent_delete: Any
-    """bool a row: a delete of an object that is not in the tier."""
+    absent_deletes: Any
+    """int32, rising: which of the rows delete an object that is not in the tier."""
     lost_read: int | None
     """The first row that reads bytes that nothing has written since the object was deleted; null if there is none."""
     peak_bytes: list[int]
@@ -73,28 +73,23 @@ class Follower:
             base=np.zeros(places),
             now=np.zeros(places),
             most=np.zeros(places),
-            absent=table(rows, np.bool_),
         )
         self._living.state["lost"] = -1
         self._tiers, self._objects, self._rows = tiers, objects, TouchedRows()
+        self._absent = [np.zeros(0, np.int32)]
 
     def _count(self, name: str) -> int:
         return int(self._living.state[name])
 
-    @property
-    def absent(self) -> int:
-        """How many deletes of nothing there were yet."""
-        return self._count("absent")
-
-    @property
-    def absent_delete(self) -> Any:
-        """As in `Residency`, of the rows so far."""
-        return self._living.absent[: self._count("rows")]
-
-    def take(self, rows: Mapping[str, Any]) -> None:
-        """Follow the next rows: columns by name."""
+    def take(self, rows: Mapping[str, Any]) -> Any:
+        """Follow the next rows: columns by name; return which are deletes of nothing (bool)."""
+        first = self._count("rows")
         self._prepare(rows)
+        absent = self._rows.absent = np.zeros(len(rows["op"]), bool)
         look(self._living, self._rows)
+        if absent.any():
+            self._absent.append((np.flatnonzero(absent) + first).astype(np.int32))
+        return absent
 
     def _prepare(self, rows: Mapping[str, Any]) -> None:
         """Let compiled code see `rows`, and have room for them."""
@@ -136,7 +131,7 @@ class Follower:
             tier[first].astype(np.int8),
             object_id[first],
             used["needed"][first],
-            self.absent_delete,
+            np.concatenate(self._absent),
             None if lost < 0 else lost,
             peaks,
             [of_drives[a:b] for a, b in pairwise(self._starts)],

@@ -146,9 +146,8 @@ def compile_window(
     with compile_announced():
         for rows in passes.rows(intake):
             _check_named(rows, shared or {}, path)
-            follower.take(rows)
-            count = len(rows["row"])
-            counter.take(intake.rows_of, count, follower.absent_delete[intake.taken - count :])
+            absent = follower.take(rows)
+            counter.take(intake.rows_of, len(absent), absent)
         residency = follower.result(passes.again)
         # What Arrow keeps of batches for others to come is as much as a window of rows.
         pa.default_memory_pool().release_unused()
@@ -164,7 +163,7 @@ def compile_window(
         facts,
         passes.padding,
         (objects, requests),
-        residency.absent_delete if follower.absent else None,
+        residency.absent_deletes,
         is_chained=residency.is_chained,
     )
     if not loader.is_sliding:
@@ -177,7 +176,7 @@ def compile_window(
         not intake.is_full,
         intake.last_ns,
         intake.skipped,
-        follower.absent,
+        len(residency.absent_deletes),
         loader,
         facts,
     )

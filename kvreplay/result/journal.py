@@ -248,21 +248,56 @@ def unrecovered(path: Path) -> Iterator[PartialRunFile]:
         raise DeviceError(f"{path}: cannot be read: {error}") from None
 
 
-def read_record(path: Path, rows: int, *, is_open_loop: bool) -> Record:
-    """Return what the journal in `path` kept of `rows` rows; a last batch that is not whole is left out."""
+class JournaledRecord:
+    """What the journal of a run kept, in a record whose rows are told as they are laid."""
+
+    def __init__(self, path: Path, rows: int, *, is_open_loop: bool) -> None:
+        """Look through the journal in `path` of `rows` rows; a last batch that is not whole is left out."""
+        self.record = Record.empty(rows, is_open_loop=is_open_loop, laid=0)
+        ends = [(int(columns["place"][0]), int(columns["place"][-1])) for columns in _batches(path)]
+        self.reached = max((last for _, last in ends), default=NOT_DONE)
+        """The last row that it tells of."""
+        firsts = np.array([first for first, _ in ends], np.int64)
+        # Of each batch and all after it: nothing more is told of the rows before.
+        self._lows = np.minimum.accumulate(firsts[::-1])[::-1].tolist()
+        self._batches, self._taken = _batches(path), 0
+
+    def begin(self, _first: int, last: int) -> None:
+        """Tell what was done of the rows before `last`."""
+        self._begin(last)
+        while self._taken < len(self._lows) and self._lows[self._taken] < last:
+            self._take(next(self._batches))
+            self._taken += 1
+
+    def _begin(self, last: int) -> None:
+        if last > self.record.begun:
+            self.record.begin(self.record.begun, last)
+
+    def _take(self, columns: dict[str, Any]) -> None:
+        record, place = self.record, columns["place"]
+        self._begin(int(place[-1]) + 1)
+        record.submitted_ns[place] = submitted_ns = np.cumsum(columns["submitted_step_ns"])
+        record.completed_ns[place] = submitted_ns + columns["service_ns"]
+        record.outcome[place] = columns["outcome"]
+        again = columns[_RETRIES] > 0
+        record.retries.update(zip(place[again].tolist(), columns[_RETRIES][again].tolist(), strict=True))
+        if record.ready_ns is not None:
+            record.ready_ns[place] = columns["ready_ns"]
+
+    def columns(self) -> list[Any]:
+        """Return the arrays."""
+        return self.record.columns()
+
+
+def _batches(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the columns of each whole batch of the journal in `path`, and `place`."""
     import pyarrow as pa
 
-    record = Record.empty(rows, is_open_loop=is_open_loop)
     with (path / PARTIAL_OPS_FILE).open("rb") as file, suppress(pa.ArrowInvalid, OSError, StopIteration):
         stream = pa.ipc.open_stream(file)
+        if "place_step" not in stream.schema.names:
+            raise ConfigError(f"{path}: its journal is of another version of kvreplay; recover it with that one")
         while True:
             batch = stream.read_next_batch()
             columns = {name: batch.column(name).to_numpy() for name in batch.schema.names}
-            place, submitted_ns = (np.cumsum(columns[name]) for name in ("place_step", "submitted_step_ns"))
-            record.submitted_ns[place], record.completed_ns[place] = submitted_ns, submitted_ns + columns["service_ns"]
-            record.outcome[place] = columns["outcome"]
-            again = columns[_RETRIES] > 0
-            record.retries.update(zip(place[again].tolist(), columns[_RETRIES][again].tolist(), strict=True))
-            if record.ready_ns is not None:
-                record.ready_ns[place] = columns["ready_ns"]
-    return record
+            yield columns | {"place": np.cumsum(columns["place_step"])}

@@ -7,13 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting, settle
-from kvreplay.engine.job import NOT_DONE
 from kvreplay.engine.sliding.slider import Slider
-from kvreplay.result.journal import read_record, unrecovered
+from kvreplay.result.journal import JournaledRecord, unrecovered
 from kvreplay.result.manifest import Measured, window_note
 from kvreplay.result.part import RunPart
 from kvreplay.result.results import RunResults
@@ -44,12 +42,13 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
     with unrecovered(path) as begun, ExitStack() as stack:
         setting = _setting(begun, path, trace)
         due_ns = setting.window.paced(setting.pacer)
-        record = read_record(path, len(setting.window.plan), is_open_loop=due_ns is not None)
+        kept = JournaledRecord(path, len(setting.window.plan), is_open_loop=due_ns is not None)
         found = stack.enter_context(RunResults(setting, path))
-        loader, reached = setting.window.laid_by(), int(np.flatnonzero(record.submitted_ns != NOT_DONE).max(initial=-1))
-        everything = RunPart(0, loader.plan, record, due_ns)
-        slider = Slider(loader, record, lambda first, last: found.take(everything.within(first, last)), is_known=True)
-        slider.finish(rows_left(setting, reached + 1))
+        loader = setting.window.laid_by()
+        everything = RunPart(0, loader.plan, kept.record, due_ns)
+        kept.begin(0, loader.laid)
+        slider = Slider(loader, kept, lambda first, last: found.take(everything.within(first, last)), is_known=True)
+        slider.finish(rows_left(setting, kept.reached + 1))
         found.end()
         error = Interrupted("killed while it ran; recovered from its journal, of which the last seconds may be missing")
         trouble = ["its length is the last completion that was kept; what making data cost died with the process"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 META_KEY = b"kvtrace"
 # Level 1 halves the file against level 0 at a third of level 3's cost (measured, 8 columns, 1 Mi-row groups).
 ZSTD_LEVEL = 1
-BATCH_ROWS = 1 << 17
+BATCH_ROWS = 1 << 16
 # Measured on 50 M trace rows: pages of pyarrow's 20,000 rows cost 15 % more time than pages as long as a row group,
 # and dictionaries of numbers a quarter more than plain numbers, which zstd makes as small.
 _PAGE_ROWS = 1 << 20
@@ -31,7 +31,7 @@ _PLACES = ("offset_bytes", "size_bytes")
 MOST_ROWS_PER_BYTE = 1 << 16
 """A page of one value for a million rows, in each of a table's columns, takes more than that."""
 MOST_GROUP_BYTES = 512 << 20
-"""Of a row group, some of which a reader may have to unpack at once; ours have some 60 MiB."""
+"""Of a row group, some of which a reader may have to unpack at once; ours have some 20 MiB."""
 DENSE_SLACK = 1 << 24
 """A trace's objects are numbered densely, hardly more than it has rows; more would take memory for damage's sake."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SUFFIXES = (".parquet", ".csv.zst")
-ROW_GROUP_ROWS = 1 << 20
+ROW_GROUP_ROWS = 1 << 18
 
 
 class Encoder(Protocol):

@@ -238,7 +238,7 @@ def planned(name: str, folder: Path) -> dict[str, Any]:
     """Return what `compile_window` makes of one of `PLANS`."""
     window = window_of(name, folder)
     plan, residency, alignments = window.plan, window.residency, PLANS[name][1]
-    arrays = ("populate_tier", "populate_object", "populate_bytes", "absent_delete")
+    arrays, absent = ("populate_tier", "populate_object", "populate_bytes"), residency.absent_deletes
     paced = {
         str(speed): choose(speed=speed, as_fast_as_possible=False).due_ns(plan.ts_ns) for speed in (None, 1.0, 2.7)
     }
@@ -248,6 +248,7 @@ def planned(name: str, folder: Path) -> dict[str, Any]:
         "plan": plan_hashes(plan),
         "populate": plan_hashes(populate_plan(residency, alignments, folder)),
         "residency": {key: array_hash(getattr(residency, key)) for key in arrays} | {
+            "absent_delete": array_hash(np.isin(np.arange(len(plan) + len(absent)), absent)),
             "lost_read": residency.lost_read,
             "peak_bytes": [int(n) for n in residency.peak_bytes],
             "drive_peak_bytes": [[int(n) for n in of_tier] for of_tier in residency.drive_peak_bytes],

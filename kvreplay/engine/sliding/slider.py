@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 
 AHEAD_ROWS = WINDOW_ROWS // 2
 """Rows that are loaded before their turn, at most."""
+PART_ROWS = BATCH_ROWS // 2
+"""Rows that are handed on together, at most: what is made of them lives for a moment, but takes 200 bytes each."""
 _PAUSE_S = 0.005
 _KINDS = ("stage", "object")
 
 
 class SlidingRecord(Protocol):
-    """What was measured of a plan's rows: `job.Record`."""
+    """What was measured of a plan's rows: `job.Record`, or what a journal kept of one."""
 
     def begin(self, first: int, last: int) -> None:
-        """Note of the rows from `first` to before `last` that nothing was done."""
+        """Note what was done of the rows from `first` to before `last`, which were just laid: nothing, of a run."""
 
     def columns(self) -> list[Any]:
         """Return the arrays."""
@@ -54,7 +56,7 @@ class Slider:
         """Slide what `loader` lays and the `record`; `hand` takes the rows that are over (the first, the one after).
 
         If rows are to be kept, none is forgotten, and `hand` takes them all at the end. If it `is_known` what was done,
-        the record has it already.
+        the record may tell of rows that are not laid yet.
         """
         self._is_known = is_known
         self._loader, self._record, self._hand, self._is_kept = loader, record, hand, is_kept
@@ -170,8 +172,9 @@ class Slider:
         return True
 
     def _give(self, until: int) -> None:
-        """Hand on the rows before `until` that were not, and give their memory back."""
-        self._hand(self._given, until)
+        """Hand on the rows before `until` that were not, some at a time, and give their memory back."""
+        for first in range(self._given, until, PART_ROWS):
+            self._hand(first, min(until, first + PART_ROWS))
         if not self._is_kept:
             # What is loaded meanwhile lies before the rows that follow these by so many.
             by = self._room + mmap.PAGESIZE
@@ -181,7 +184,6 @@ class Slider:
                 hand_on(of, self._given, until, by, is_emptied=True)
             for of in self._record.columns():
                 if self._is_known:
-                    # It has all rows.
                     give_back(of, self._given, until)
                 else:
                     hand_on(of, self._given, until, by, is_emptied=False)
@@ -215,6 +217,5 @@ class Slider:
                 break
             first = self._loader.laid
             self._loader.load(first + 1, first)
-            if not self._is_known:
-                self._record.begin(first, self._loader.laid)
+            self._record.begin(first, self._loader.laid)
         self._loader.close()

@@ -34,9 +34,9 @@ STATE = np.dtype(
             *("entries", "rows", "lost"),
             # Extents that were ever used, and the first that is free again.
             *("extents_used", "free_extent"),
-            # Deletes of nothing; whether an object got longer, was needed longer than it seemed when it was written,
-            # and whether a row follows another one on its object.
-            *("absent", "has_grown", "is_late", "is_chained"),
+            # Whether an object got longer, was needed longer than it seemed when it was written, and whether a row
+            # follows another one on its object.
+            *("has_grown", "is_late", "is_chained"),
         )
     ]
 )
@@ -52,6 +52,8 @@ class TouchedRows(Structure):
     object_id, number = table("i4"), table("i8")
     """`number` is the object's among all that there are: empty where ids are, which are not sparse."""
     offset, length, row = table("i8"), table("i8"), table("i8")
+    absent = table("?")
+    """Set of a delete of nothing."""
 
 
 class Living(Structure):
@@ -70,8 +72,6 @@ class Living(Structure):
     drive_of = table("i2")
     base, now, most = table("i8"), table("i8"), table("i8")
     """By place, bytes: populated; what came beside it, and the most of that."""
-    absent = table("?")
-    """By row: whether it is a delete of nothing."""
 
 
 @inner
@@ -250,9 +250,7 @@ def look(living: Living, rows: TouchedRows) -> None:
         if op == WRITE:
             after = _write(living, entry, start, end)
         elif op == DELETE:
-            if not is_there:
-                living.absent[state.rows] = True
-                state.absent += 1
+            rows.absent[i] = not is_there
             after = _delete(living, entry)
         elif not _is_written(living, entry, reach - 1 if end == start and start > 0 else start, reach):
             # An empty read needs what lies before it.

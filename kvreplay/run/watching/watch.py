@@ -93,7 +93,7 @@ class Watch:
         self._lock = threading.Lock()
         self._started_ns = monotonic_ns()
         self._looks: deque[tuple[int, dict[tuple[str, str], tuple[int, int]], Any, Any]] = deque()
-        for index, op in sorted({(int(t), int(o)) for t, o in _kinds(setting)}):
+        for index, op in np.argwhere(setting.window.counted().kinds["rows"]).tolist():
             tier = setting.tiers[index]
             if tier is not None:
                 self.totals[tier.name, _OPS[op]] = Totals()
@@ -179,12 +179,6 @@ class Watch:
 
 Watching = Callable[[Watch], AbstractContextManager[Any]]
 """Shows a run for as long as its context lasts."""
-
-
-def _kinds(setting: Setting) -> set[tuple[int, int]]:
-    plan = setting.window.plan
-    codes = np.unique(plan.tier.astype(np.int64) * len(_OPS) + plan.op)
-    return {(int(code) // len(_OPS), int(code) % len(_OPS)) for code in codes}
 
 
 def _some(times: Any) -> Any:
