@@ -81,6 +81,15 @@ def ours(engine: IoEngine, tier: Tier, op: int, io_bytes: int, version: int) -> 
     return Side(ios * io_bytes / wall_ns * 1e9, (cpu_s - idle[1]) * 1e9 / ios, (order_s - idle[2]) * 1e9 / ios)
 
 
+def new(engine: IoEngine, tier: SeveralSpaces, io_bytes: int, version: int) -> Side:
+    """Write objects that lie nowhere: each is given its place, which no job of fio's does."""
+    for object_id in range(DRIVES * DRIVE_BYTES // io_bytes):
+        tier.delete(object_id)
+    found = ours(engine, tier, WRITE, io_bytes, version)
+    drive(engine, tier, plan_of(WRITE, np.arange(DRIVES * DRIVE_BYTES // io_bytes), io_bytes, 0))
+    return found
+
+
 def _ours(engine: IoEngine, tier: Tier, op: int, length: int, objects: Any, version: int) -> tuple[int, float, float]:
     """Return how long it took, ns, and the processor time of all threads and of the one that orders, s."""
     plan, before = plan_of(op, objects, length, version), resource.getrusage(resource.RUSAGE_THREAD)
@@ -151,6 +160,8 @@ def compare(kind: str, paths: list[Path], io_bytes: int) -> dict[int, Side]:
                 "one ring": lambda version, op=op: ours(engines[1], tier, op, io_bytes, version),  # type: ignore[misc]
                 "a ring a drive": lambda version, op=op: ours(engines[DRIVES], tier, op, io_bytes, version),  # type: ignore[misc]
             }
+            if op == WRITE:
+                sides["one ring, new objects"] = lambda version: new(engines[1], tier, io_bytes, version)
             runs: dict[str, list[Side]] = {name: [] for name in sides}
             for version in range(1, RUNS + 1):
                 for name, side in sides.items():
@@ -160,11 +171,12 @@ def compare(kind: str, paths: list[Path], io_bytes: int) -> dict[int, Side]:
                 speed, cpu = (statistics.median(getattr(s, f) for s in of_side) for f in ("bytes_per_s", "cpu_ns"))
                 ratio = statistics.median(a.cpu_ns / b.cpu_ns for a, b in zip(peer, of_side, strict=True))
                 print(
-                    f"{kind:>6} {'write' if op else 'read':>5} {io_bytes >> 10:>5} KiB  {name:<20}"
+                    f"{kind:>6} {'write' if op else 'read':>5} {io_bytes >> 10:>5} KiB  {name:<22}"
                     f"{speed / 1e9:7.2f} GB/s {speed / io_bytes / 1e3:7.0f} k I/O/s  {cpu:9.0f} ns/I/O "
                     f"{cpu / io_bytes:7.3f} ns/B   per core {1e9 / cpu / 1e3:6.0f} k I/O/s, {ratio:5.2f} of fio's"
                 )
-            found[op] = Side(*(statistics.median(getattr(s, f) for s in of_side) for f in Side.__slots__))
+            each = runs["a ring a drive"]
+            found[op] = Side(*(statistics.median(getattr(s, f) for s in each) for f in Side.__slots__))
     finally:
         tier.close()
     return found

@@ -103,9 +103,9 @@ def _distributions(report: ProbeReport) -> list[ReportTable]:
 def _sizes(report: ProbeReport) -> list[ReportTable]:
     if not report.sizes:
         return []
-    spec = "text: op; bytes: bytes = size; count: count = requests"
+    spec = "text: op; io_bytes: bytes = size; count: count = requests"
     series = [_powers_of_two(op, [(r["bytes"], r["count"]) for r in part]) for op, part in by(report.sizes, "op")]
-    chart = Chart("Sizes of block requests", ChartShape.BARS, Unit.BYTES, Unit.COUNT, series)
+    chart = Chart("Sizes of block requests", ChartShape.BARS, Unit.IO_BYTES, Unit.COUNT, series)
     note = "The chart adds sizes up from each power of two to the next; the table has each size exactly."
     return [table_of(chart.title, Sheet.HISTOGRAMS, spec, report.sizes, note, keys=2, charts=(chart,))]
 

@@ -205,7 +205,7 @@ def _facts(report: RunReport) -> dict[str, Any]:
         "kept pace": None if run.summary.pace is None else run.summary.pace.kept_pace,
         "queue depth": Cell(run.engine.queue_depth, Unit.COUNT),
         "engine": run.engine.name,
-        "largest I/O": Cell(run.engine.io_bytes, Unit.BYTES),
+        "largest I/O": Cell(run.engine.io_bytes, Unit.IO_BYTES),
         "whole trace": run.window.is_whole_trace,
         "limit": run.window.limit,
         "warm-up": run.config.get("warmup"),

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.statistics import DAYS_PER_YEAR, SECONDS_PER_DAY, Endurance
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance
+from kvtrace.core.units import DAYS_PER_YEAR, NS_PER_S
 
 _NS_PER_DAY = SECONDS_PER_DAY * NS_PER_S
 LEAST_DRIVE_BYTES = 100 * 10**9

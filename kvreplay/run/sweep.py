@@ -6,7 +6,8 @@ The rule is fixed and stated with the result, so that two people who sweep find 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,16 +115,8 @@ def sweep(
             trace = output / f"{_name(axis, value)}.parquet"
             if not of_value:
                 generate(meta, int(value), trace)
-        try:
+        with _forgotten(output, [] if points or not (is_made or axis is Axis.USERS) else [trace, output / TRACE_FILE]):
             outcome = replaying(_at(config, axis, value), trace, output / name, argv, is_forced=is_forced, show=show)
-        except KvError:
-            if not points:
-                # Nothing was measured: the next try must not stumble over what was made for it.
-                for made in {trace, output / TRACE_FILE} if is_made or axis is Axis.USERS else ():
-                    made.unlink(missing_ok=True)
-                    objects_path(made).unlink(missing_ok=True)
-                tables.remove_empty(output)
-            raise
         error = outcome.error
         if error is not None:
             break
@@ -139,6 +132,19 @@ def sweep(
         {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(found),
     )
     return found, error
+
+
+@contextmanager
+def _forgotten(output: Path, made: list[Path]) -> Iterator[None]:
+    """Remove the traces `made` where a replay raises, and `output` if that empties it: the next try may need it."""
+    try:
+        yield
+    except KvError:
+        for trace in made:
+            trace.unlink(missing_ok=True)
+            objects_path(trace).unlink(missing_ok=True)
+        tables.remove_empty(output)
+        raise
 
 
 def _keep(trace: Path, output: Path) -> Path:

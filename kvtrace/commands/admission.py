@@ -126,7 +126,7 @@ def _document(tier: str, rows: list[dict[str, Any]]) -> Document:
         text: name = admission
         share: hit_ratio = hits, tier_hit_ratio = hits in {tier}
         bytes: written_bytes = written, refused_bytes = refused; bytes_per_day: written_bytes_per_day = written a day
-        number: drive_writes_per_day = drive writes a day, years_of_life = years of life
+        number: drive_writes_per_day = drive writes a day; years: years_of_life = life
     """
     shown = [row | {"name": _name(row)} for row in rows]
     table = table_of(f"what {tier} takes", Sheet.SUMMARY, spec, shown)

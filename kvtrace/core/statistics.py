@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import NS_PER_S, parse_bytes
+from kvtrace.core.units import DAYS_PER_YEAR, NS_PER_S, parse_bytes
 
 if TYPE_CHECKING:
     # Heavy, and not needed by programs that only name a percentile.
@@ -244,7 +244,6 @@ def endurance(stats: dict[str, Any], span_ns: int | None, size_bytes: int | None
     ]
 
 
-DAYS_PER_YEAR: Final = 365
 _DWPD = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*DWPD\s*,\s*([0-9]+(?:\.[0-9]+)?)\s*y\s*", re.IGNORECASE)
 
 

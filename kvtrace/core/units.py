@@ -25,6 +25,7 @@ DURATIONS_NS: Final = {
     "d": 86_400 * 10**9,
 }
 NS_PER_S: Final = 10**9
+DAYS_PER_YEAR: Final = 365
 INT64_MAX: Final = 2**63 - 1
 _RATE = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(?:/\s*([A-Za-zµ]+))?\s*")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -107,6 +108,14 @@ def format_duration(ns: float | None) -> str:
             value = ns / scale
             return f"{value:.{_decimals(value)}f} {unit}"
     return f"{ns:.0f} ns"
+
+
+def format_years(years: float) -> str:
+    """Return how long a drive lasts: in years, below one in days or hours."""
+    for value, unit in ((years, "years"), (years * DAYS_PER_YEAR, "days")):
+        if value >= 1:
+            return f"{value:,.{_decimals(value)}f} {unit}"
+    return f"{years * DAYS_PER_YEAR * 24:.2g} hours"
 
 
 def format_rate(bytes_per_s: float | None) -> str:

@@ -38,7 +38,7 @@ _TIER_SPEC: Final = """
         write_bytes_per_s = written, p99_second_write_bytes_per_s = p99 second
     per_s: reads_per_s = reads/s, p99_second_reads_per_s = p99 second, writes_per_s = writes/s,
         p99_second_writes_per_s = p99 second
-    number: drive_writes_per_day = drive writes a day, life_years = years of life
+    number: drive_writes_per_day = drive writes a day; years: life_years = life
 """
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from kvtrace.core.document import fleet
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, table_of
-from kvtrace.core.units import format_bytes, format_count, format_duration
+from kvtrace.core.units import format_bytes, format_count, format_duration, format_years
 from kvtrace.model.serving import in_words
 
 _STREAMS_SHOWN = 8
@@ -78,7 +78,7 @@ def generated(summary: dict[str, Any]) -> Document:
         if tier["drive_writes_per_day"] is not None:
             line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
         if tier.get("years_of_life") is not None:
-            line += f", {tier['years_of_life']:.3g} years of life"
+            line += f", {format_years(tier['years_of_life'])} of life"
         worn.append(line + " (this trace's rate, kept up)")
     worn += [_cost(tier) for tier in summary.get("costs", [])]
     worn += _of_offers(stats)

@@ -159,7 +159,7 @@ def _operations_table(point: Point) -> ReportTable:
     columns = columns_of("""
         text: name = tier
         per_s: reads = reads/s, reads_p99 = p99 second, writes = writes/s, writes_p99 = p99 second
-        number: drive_writes_per_day = drive writes a day, life_years = years of life
+        number: drive_writes_per_day = drive writes a day; years: life_years = life
     """)
     rows = [
         [tier.name, *_pair(tier.rates.reads_per_s), *_pair(tier.rates.writes_per_s), *_worn(tier)]
@@ -237,7 +237,7 @@ def _notes_of(point: Point, stack: Stack) -> list[str]:
         "all ranks together, means over the whole load; p99 second: what 1 % of all seconds of virtual time exceed"
     ]
     if any(tier.drive_writes_per_day is not None for tier in point.tiers):
-        lines.append("drive writes a day and years of life: if this load's rate is kept up")
+        lines.append("drive writes a day and life: if this load's rate is kept up")
     lines += _costs(point, stack)
     if (tick_s := _tick_s(stack)) is not None:
         lines.append(

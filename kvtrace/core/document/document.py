@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from kvtrace.core.units import format_bytes, format_count, format_duration, format_rate, printable
+from kvtrace.core.units import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_io_size,
+    format_rate,
+    format_years,
+    printable,
+)
 
 
 class Unit(StrEnum):
@@ -25,6 +33,8 @@ class Unit(StrEnum):
     TEXT = ""
     COUNT = "count"
     BYTES = "bytes"
+    IO_BYTES = "bytes of an I/O"
+    """Shown in KiB and MiB, as fio's bs= is."""
     NS = "ns"
     BYTES_PER_S = "bytes/s"
     BYTES_PER_DAY = "bytes/day"
@@ -261,7 +271,6 @@ def show(value: Any, unit: Unit) -> str:
 
 
 _FOUR_DIGITS = 1000
-_FEWEST_YEARS = 0.01
 
 
 def _number(value: float) -> str:
@@ -273,13 +282,14 @@ _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.EXACT: lambda value: printable(str(value)),
     Unit.COUNT: lambda value: format_count(value) if float(value).is_integer() else f"{value:,.1f}",
     Unit.BYTES: format_bytes,
+    Unit.IO_BYTES: format_io_size,
     Unit.BYTES_PER_DAY: lambda value: f"{format_bytes(value)}/day",
     Unit.NS: format_duration,
     Unit.BYTES_PER_S: format_rate,
     Unit.SHARE: lambda value: f"{value * 100:.4g} %",
     Unit.PER_S: _number,
     Unit.NUMBER: _number,
-    Unit.YEARS: lambda value: f"{_number(value)} years" if value >= _FEWEST_YEARS else "less than 0.01 years",
+    Unit.YEARS: format_years,
     Unit.RATIO: lambda value: f"{value:.3f}" if value < _FOUR_DIGITS / 100 else _number(value),
 }
 

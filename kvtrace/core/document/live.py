@@ -119,7 +119,7 @@ def _lines(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
     found = []
     for line in picture.lines:
         columns: dict[str, list[Any]] = {"x": line.x, "y": line.y}
-        if picture.x.ticks:
+        if picture.x.is_percentiles:
             columns["q"] = [f"{100 * (1 - 1 / at):.6g}" for at in line.x]
         if line.texts is not None:
             columns["text"] = line.texts
@@ -129,7 +129,7 @@ def _lines(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
         if picture.has_points:
             size = 4 if line.is_joined else 7
             parts.append(plot.scatter("x", "y", source=source, size=size, color=_COLOURS[line.colour], name=line.label))
-        x = "@q" if picture.x.ticks else "@x{%.5g}"
+        x = "@q" if picture.x.is_percentiles else "@x{%.5g}"
         told = [] if line.texts is None else [("", "@text")]
         _hover(plot, parts[0], [(picture.x, x), (picture.y, "@y{%.5g}")], ("@x", "@y"), told)
         found.append((line.label, parts))

@@ -15,15 +15,24 @@ _KINDS = {"read": "read", "write": "write", "delete": "delete", "discard": "dele
 _SCALES: Final[dict[Unit, tuple[tuple[float, str], ...]]] = {
     Unit.NS: ((1, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")),
     Unit.BYTES: ((1, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"), (1e15, "PB")),
+    Unit.IO_BYTES: ((1, "B"), (1 << 10, "KiB"), (1 << 20, "MiB"), (1 << 30, "GiB")),
     Unit.BYTES_PER_S: ((1, "B/s"), (1e3, "kB/s"), (1e6, "MB/s"), (1e9, "GB/s")),
     Unit.SHARE: ((0.01, "%"),),
     Unit.PER_S: ((1, "1/s"),),
 }
-_TITLES = {Unit.NS: "time", Unit.BYTES: "size", Unit.BYTES_PER_S: "bandwidth", Unit.PER_S: "rate"}
+_TITLES = {
+    Unit.NS: "time",
+    Unit.BYTES: "size",
+    Unit.IO_BYTES: "size",
+    Unit.BYTES_PER_S: "bandwidth",
+    Unit.PER_S: "rate",
+}
 _TAILS: Final = ((1, "0"), (2, "50"), (10, "90"), (100, "99"), (1000, "99.9"), (10_000, "99.99"))
 """1 / (1 - q), and the percentile that stands there."""
 _WIDE, _WIDE_LOADS = 20, 4
 """Times, and loads, that differ by more are drawn on a logarithmic axis."""
+_MOST_TICKS = 9
+"""Of loads."""
 _DIGITS = 6
 """Of a coordinate: more are not seen, and take room in the page."""
 
@@ -39,6 +48,8 @@ class PlotAxis:
     """None: those that the drawing program chooses."""
     low: float | None = None
     high: float | None = None
+    is_percentiles: bool = False
+    """Whether x stands for the share 1 - 1 / x."""
 
     @property
     def heading(self) -> str:
@@ -127,7 +138,8 @@ def _lines(chart: Chart) -> Picture:
         )
         x_scale, unit = _scale(chart.x_unit, [*xs, chart.x_end], is_log=has_log_x)
         ends = (0.0, chart.x_end / x_scale) if chart.x_end else (None, None)
-        x = PlotAxis(chart.x_title or _TITLES.get(chart.x_unit, ""), unit, has_log_x, (), *ends)
+        ticks = _doubling_ticks(xs, is_log=has_log_x) if chart.shape is ChartShape.LOAD else ()
+        x = PlotAxis(chart.x_title or _TITLES.get(chart.x_unit, ""), unit, has_log_x, ticks, *ends)
     lines = []
     for series, colour in _coloured(chart):
         at, heights = [1 / (1 - q) for q in series.x] if is_tail else series.x, series.y
@@ -153,7 +165,22 @@ def _tail_axis(shares: Sequence[float]) -> PlotAxis:
     """Return the axis of percentiles on which each further nine takes the same room: a linear one hides the tail."""
     end = 1 / (1 - max(shares, default=0.0))
     ticks = tuple((at, name) for at, name in _TAILS if at <= end * 1.001)
-    return PlotAxis("percentile", "", is_log=True, ticks=ticks, low=1, high=max(end, 2))
+    return PlotAxis("percentile", "", is_log=True, ticks=ticks, low=1, high=max(end, 2), is_percentiles=True)
+
+
+def _doubling_ticks(loads: Sequence[float], *, is_log: bool) -> tuple[tuple[float, str], ...]:
+    """Return ticks of what is doubled, loads or sizes of I/Os: powers of two, or of a narrow range whole numbers.
+
+    None, so that the drawing program chooses, where fewer than two of them lie in the range.
+    """
+    least, most = min(loads, default=0.0), max(loads, default=0.0)
+    if is_log:
+        first, last = math.ceil(math.log2(least)), math.floor(math.log2(most))
+        ticks = [2.0**power for power in range(first, last + 1, 1 + (last - first) // _MOST_TICKS)]
+    else:
+        step = 1 + int((most - least) // _MOST_TICKS)
+        ticks = [float(at) for at in range(math.ceil(least), math.floor(most) + 1, step)]
+    return tuple((at, f"{at:g}") for at in ticks) if len(ticks) > 1 else ()
 
 
 def _bars(chart: Chart) -> Picture:
@@ -168,7 +195,8 @@ def _bars(chart: Chart) -> Picture:
         zero, solid = [0.0] * len(left), [1.0] * len(left)
         boxes.append(PlotBoxes(series.label, colour, _round(left), _round(right), zero, list(series.y), solid))
     title = chart.x_title or _TITLES.get(chart.x_unit, "")
-    x = PlotAxis(title, unit, is_log=True, low=min(edges) / scale, high=max(edges) / scale)
+    ticks = _doubling_ticks([edge / scale for edge in edges], is_log=True) if chart.x_unit is Unit.IO_BYTES else ()
+    x = PlotAxis(title, unit, is_log=True, ticks=ticks, low=min(edges) / scale, high=max(edges) / scale)
     return Picture(chart.title, x, PlotAxis(chart.y_title or "operations", "", low=0), boxes=boxes)
 
 

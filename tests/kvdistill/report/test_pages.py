@@ -98,6 +98,32 @@ def test_a_logarithmic_axis_has_numbers_all_along():
     assert log_ticks([]) == []
 
 
+@pytest.mark.parametrize(
+    ("loads", "expected"),
+    [
+        ([1, 2, 4, 8, 16, 32], "1 2 4 8 16 32"),
+        # Those of a bisection crowd each other.
+        ([1, 2, 4, 8, 9, 10, 11, 13, 14, 15, 16], "1 2 4 8 16"),
+        ([0.5, 1, 2, 4], "0.5 1 2 4"),
+        ([1, 2, 4], "1 2 3 4"),
+        ([10, 20, 35], "10 13 16 19 22 25 28 31 34"),
+        # Between two powers of two there is none: the drawing program chooses.
+        ([9], ""),
+    ],
+)
+def test_loads_stand_at_whole_numbers(loads, expected):
+    line = Series("throughput", [float(at) for at in loads], [1e9] * len(loads))
+    drawn = picture_of(Chart("t", ChartShape.LOAD, Unit.NUMBER, Unit.BYTES_PER_S, [line], x_title="queue depth"))
+    assert " ".join(name for _, name in drawn.x.ticks) == expected
+
+
+def test_lengths_of_ios_stand_at_powers_of_two():
+    sizes = Series("read", [4096.0, 131072.0, 1048576.0], [5.0, 1.0, 2.0])
+    drawn = picture_of(Chart("t", ChartShape.BARS, Unit.IO_BYTES, Unit.COUNT, [sizes]))
+    assert (drawn.x.unit, [name for _, name in drawn.x.ticks]) == ("KiB", ["4", "16", "64", "256", "1024"])
+
+
+
 def test_trials_of_a_side_share_a_colour_and_charts_to_compare_end_alike():
     lines = [Series(name, [1.0, 2.0], [1.0, 1.0], colour=at // 2) for at, name in enumerate("abcd")]
     chart = Chart("c", ChartShape.STEPS, Unit.NS, Unit.COUNT, lines, 1.0, x_end=9.0, y_end=7.0)

@@ -21,12 +21,14 @@ from kvreplay.data.words import Fresh
 from kvreplay.engine import choose, ring
 from kvreplay.engine.choose import EngineName, UringEngine, check_name
 from kvreplay.engine.job import ERROR, OK, SHORT, Job, Record
+from kvreplay.engine.workers import Workers
 from kvreplay.plan.plan import DELETE, READ, WRITE, Plan, build_plan
 from kvreplay.run.run import replay
+from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.modelled import SimulatedTier
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.tier import RingTier, StorageOptions
+from kvreplay.tiers.tier import Holding, RingTier, StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import read_table
@@ -271,3 +273,37 @@ def test_auto_takes_what_there_is_and_says_why(tier: FileTier, monkeypatch: pyte
         choose.choose(EngineName.URING, [tier], 2, IO)
     with pytest.raises(ConfigError, match="--engine aio: choose auto, threads, uring"):
         check_name("aio")
+
+
+@needs_uring
+def test_python_makes_room_only_for_objects_that_lie_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Giving room takes more processor time than a write of 4 KiB.
+    calls: list[int] = []
+    make = Workers.make_room_here
+    monkeypatch.setattr(Workers, "make_room_here", lambda self: (calls.append(1), make(self))[1])
+    count, length = 300, 4096
+    tier = ExtentTier("nvme", tmp_path / "space", StorageOptions(is_direct=False))
+    tier.expect(Holding([count * length]))
+    tier.open(count * length)
+    engine = UringEngine(8, length)
+    written: list[tuple[int, int, int, int]] = [(WRITE, obj, 0, length) for obj in range(count)]
+    half = count // 2
+    deleted: list[tuple[int, int, int, int]] = [(DELETE, obj, 0, 0) for obj in range(half)]
+    try:
+        for rows, asks in (
+            (written, True),
+            (written, False),
+            (deleted, False),
+            (written[half:], False),
+            (written, True),
+        ):
+            calls.clear()
+            driven, _ = drive(engine, tier, plan_of(rows, tmp_path))
+            assert (driven.failure, driven.completed) == (None, len(rows))
+            assert bool(calls) == asks
+        data = (tmp_path / "space").read_bytes()
+        starts = [tier.ring_extent(obj)[1] for obj in range(count)]
+    finally:
+        tier.close()
+    assert len(set(starts)) == count
+    assert all(data[at : at + length] == content(obj, 1, length) for obj, at in enumerate(starts))

@@ -59,7 +59,7 @@ def test_what_the_storage_refuses_leaves_nothing(where, command, monkeypatch):
     from kvreplay.tiers.files import FileTier
     from kvtrace.core.errors import DeviceError
 
-    def refuse(self, peak_bytes):
+    def refuse(self, _peak_bytes):
         raise DeviceError(f"{self.target}: no O_DIRECT there")
 
     monkeypatch.setattr(FileTier, "open", refuse)

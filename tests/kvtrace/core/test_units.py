@@ -12,6 +12,7 @@ from kvtrace.core.units import (
     format_duration,
     format_io_size,
     format_rate,
+    format_years,
     parse_bytes,
     parse_duration_ns,
 )
@@ -114,3 +115,11 @@ def test_format_count():
 )
 def test_lengths_of_ios_are_said_as_fio_has_them(count: int, text: str) -> None:
     assert format_io_size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("years", "expected"),
+    [(4.25, "4.25 years"), (1.0, "1.00 years"), (0.013, "4.75 days"), (0.5, "182 days"), (0.001, "8.8 hours")],
+)
+def test_a_short_life_is_said_in_days(years, expected):
+    assert format_years(years) == expected
