@@ -18,7 +18,7 @@ import numpy as np
 from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, check
 from kvreplay.config.setting import Setting, settle
 from kvreplay.config.warmup import check_warmup
-from kvreplay.data.buffers import Asked
+from kvreplay.data.buffers import Moved
 from kvreplay.data.generate import DataSource, Maker
 from kvreplay.data.verify import named
 from kvreplay.engine.choose import Chosen, check_name, choose
@@ -205,11 +205,11 @@ class _Run:
             submitters=check_submitters(config.submitters),
         )
 
-    def _asked(self) -> tuple[Asked, Asked]:
+    def _asked(self) -> tuple[Moved, Moved]:
         """Return all reads and writes of the window."""
         kinds = self.setting.window.counted().kinds
         reads, writes = (
-            Asked(int(kinds["rows"][:, op].sum()), int(kinds["bytes"][:, op].sum())) for op in (READ, WRITE)
+            Moved(int(kinds["rows"][:, op].sum()), int(kinds["bytes"][:, op].sum())) for op in (READ, WRITE)
         )
         return reads, writes
 
