@@ -17,6 +17,7 @@ import numpy as np
 
 from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, check
 from kvreplay.config.setting import Setting, settle
+from kvreplay.config.tiers import check_targets
 from kvreplay.config.warmup import check_warmup
 from kvreplay.data.buffers import Moved
 from kvreplay.data.generate import DataSource, Maker
@@ -79,6 +80,9 @@ def replay(
     """
     started_ns = monotonic_ns()
     check(config)
+    if tiers is None:
+        # Before the trace is read, which may take minutes.
+        check_targets(config)
     results.check_output(output, is_forced=is_forced)
     setting = settle(config, trace, output, argv, tiers)
     data = DataSource.of(
