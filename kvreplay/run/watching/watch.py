@@ -27,7 +27,7 @@ LAST_NS = 5 * NS_PER_S
 BOUNDS_NS = tuple(16_000 << at for at in range(22))
 """Upper bounds of the histogram of response times: 16 µs to 34 s, doubling."""
 _OPS = tuple(op.value for op in Op)
-_KEPT = 100_000
+_KEPT = 10_000
 """Of the times of one look, so many at most are kept, evenly: enough for a p99."""
 
 
