@@ -222,7 +222,7 @@ def _key(rows: TouchedRows, i: int) -> int:
 
 @inner
 def _number(rows: TouchedRows, i: int) -> int:
-    return rows.number[i] if len(rows.number) else np.int64(rows.object_id[i])
+    return int(rows.number[i] if len(rows.number) else np.int64(rows.object_id[i]))
 
 
 @inner

@@ -30,7 +30,8 @@ BOUNDS_NS = tuple(16_000 << at for at in range(22))
 _OPS = tuple(op.value for op in Op)
 _KEPT = 4096
 """Of the times of one look, so many at most are kept, evenly: a fast run is looked at a hundred times a second."""
-_COUNTS = np.dtype([(name, "i8") for name in ("operations", "errors", "bytes", "response_ns")])
+_NAMES = ("operations", "errors", "bytes", "response_ns")
+_COUNTS = np.dtype([(name, "i8") for name in _NAMES])
 
 
 @dataclass(slots=True)
@@ -168,7 +169,7 @@ class Watch:
         return found
 
     def _counts(self) -> dict[tuple[str, str], tuple[int, int]]:
-        counts = self._totals[["operations", "bytes"]].tolist()
+        counts: Any = self._totals[["operations", "bytes"]].tolist()
         return {key: counts[at] for key, at in self._kinds.items()}
 
 
