@@ -57,9 +57,13 @@ def program(name: str) -> str:
     return found
 
 
+class StoreEndedError(Exception):
+    """A server ended by itself."""
+
+
 @contextmanager
 def started(command: list[str], url: str, log: Path) -> Iterator[None]:
-    """Run a server until the end of the block; it answers when the block begins."""
+    """Run a server until the end of the block, which answers at its beginning; StoreEndedError: it ended before."""
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as server:
         try:
             until = time.monotonic() + _STARTS_S
@@ -68,6 +72,13 @@ def started(command: list[str], url: str, log: Path) -> Iterator[None]:
                 assert time.monotonic() < until, log.read_text()[-2000:]
                 time.sleep(0.1)
             yield
+        except Exception as error:
+            if server.poll() is None:
+                raise
+            said = log.read_text(errors="replace")[-2000:]
+            raise StoreEndedError(
+                f"{Path(command[0]).name} ended with {server.returncode}; its last lines:\n{said}"
+            ) from error
         finally:
             # What it holds is a test's alone; asked to end, it would take its time.
             server.kill()

@@ -88,8 +88,8 @@ class Watch:
         self.setting = setting
         self._kinds: dict[tuple[str, str], int] = {}
         """Of tiers and operations: their number in these."""
-        self._totals = np.zeros(len(setting.tiers) * len(_OPS), _COUNTS)
-        self._buckets = np.zeros((len(self._totals), len(BOUNDS_NS) + 1), np.int64)
+        self._totals: Any = np.zeros(len(setting.tiers) * len(_OPS), _COUNTS)
+        self._buckets: Any = np.zeros((len(self._totals), len(BOUNDS_NS) + 1), np.int64)
         self.in_flight: Callable[[], int] | None = None
         """Set by the engine; its counter can be read at any time."""
         self.completed = 0.0
