@@ -30,8 +30,7 @@ BOUNDS_NS = tuple(16_000 << at for at in range(22))
 _OPS = tuple(op.value for op in Op)
 _KEPT = 4096
 """Of the times of one look, so many at most are kept, evenly: a fast run is looked at a hundred times a second."""
-_NAMES = ("operations", "errors", "bytes", "response_ns")
-_COUNTS = np.dtype([(name, "i8") for name in _NAMES])
+_COUNTS = np.dtype([(name, "i8") for name in ("operations", "errors", "bytes", "response_ns")])
 
 
 @dataclass(slots=True)
@@ -131,9 +130,11 @@ class Watch:
     def snapshot(self) -> dict[tuple[str, str], Totals]:
         """Return what has ended so far by tier and operation, as it stood at one moment."""
         with self._lock:
-            return {
-                key: Totals(*self._totals[at].tolist(), self._buckets[at].copy()) for key, at in self._kinds.items()
-            }
+            return {key: self._of(at) for key, at in self._kinds.items()}
+
+    def _of(self, at: int) -> Totals:
+        operations, errors, moved, response_ns = self._totals[at].tolist()
+        return Totals(operations, errors, moved, response_ns, self._buckets[at].copy())
 
     def look(self) -> Look:
         """Return the run as it stands."""
