@@ -43,6 +43,9 @@ STEPS = (
     "kvtrace convert t.parquet t.csv --to mlperf",
     "kvtrace convert t.csv i.parquet",
     "kvreplay run t.parquet --as-fast-as-possible --tier cpu=ram --tier nvme=scratch -o run",
+    # More rows than a replay holds at once.
+    "kvtrace gen --preset vllm-offload-cpu --users 64 --model llama3.1-8b --duration 40s -o l.parquet",
+    "kvreplay run l.parquet --as-fast-as-possible --tier gpu=null --tier cpu=null -o long",
     "kvdistill fio t.parquet --tier cpu -o fio",
     "kvdistill report t.parquet",
 )

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from kvreplay.plan.held.column import column
-from kvreplay.plan.held.living import ENTRY, EXTENT, Living, TouchedRows, begin_again, look, look_again, move_all
+from kvreplay.plan.held.extents import EXTENT
+from kvreplay.plan.held.living import ENTRY, Living, TouchedRows, begin_again, look, look_again, move_all
 from kvreplay.plan.held.numbering import Numbering
 from kvtrace.core.compiled import compile_announced
 

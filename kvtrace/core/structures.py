@@ -288,6 +288,22 @@ def record_at(dtype: np.dtype[Any]) -> Any:
     return at
 
 
+@numba.extending.intrinsic
+def prefetch(typing: Any, item: Any) -> Any:
+    """Compiled: ask for the memory of a record, which is read or written soon."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number = ir.IntType(32)
+        place = builder.bitcast(arguments[0], cgutils.voidptr_t)
+        kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+        asked = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        # To be written, kept in all caches, data.
+        builder.call(asked, [place, number(1), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(item), code
+
+
 def fields_of(array: Any) -> Any:
     """Return the first record of a structured array as an object whose attributes are its fields, shared with it.
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.core.compiled import inner, njit, prefetch
+from kvreplay.plan.held.extents import EXTENT, free_extent, is_written, note_written
+from kvtrace.core.compiled import inner, njit
 from kvtrace.core.schema import TRACE, Op, enum_code
-from kvtrace.core.structures import Structure, record, table
+from kvtrace.core.structures import Structure, prefetch, record, table
 
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
 ENTRY = np.dtype(
@@ -24,8 +25,6 @@ ENTRY = np.dtype(
     + [(name, "?") for name in ("is_reborn", "is_own", "is_gone")],
     align=True,
 )
-EXTENT = np.dtype([("start", "i8"), ("end", "i8"), ("next", "i8")])
-"""Of a list in the order of their starts, with gaps between them; `next` is 0 at its end."""
 STATE = np.dtype(
     [
         (name, "i8")
@@ -181,7 +180,7 @@ def _write(living: Living, entry: Any, start: int, end: int) -> int:
     if 0 < before < after:
         entry.longest, living.state.has_grown = max(entry.longest, after), 1
     if end > start or start == 0:
-        _note_written(living, entry, start, reach)
+        note_written(living, entry, start, reach)
     entry.is_own = True
     return after
 
@@ -191,7 +190,7 @@ def _delete(living: Living, entry: Any) -> int:
     """Note that an object is deleted; return how long it is then."""
     entry.written, entry.is_reborn = 0, True
     while entry.extents != 0:
-        entry.extents = _free_extent(living, entry.extents)
+        entry.extents = free_extent(living, entry.extents)
     return 0
 
 
@@ -222,7 +221,7 @@ def _key(rows: TouchedRows, i: int) -> int:
 
 @inner
 def _number(rows: TouchedRows, i: int) -> int:
-    return rows.number[i] if len(rows.number) else np.int64(rows.object_id[i])
+    return int(rows.number[i] if len(rows.number) else np.int64(rows.object_id[i]))
 
 
 @inner
@@ -252,7 +251,7 @@ def look(living: Living, rows: TouchedRows) -> None:
         elif op == DELETE:
             rows.absent[i] = not is_there
             after = _delete(living, entry)
-        elif not _is_written(living, entry, reach - 1 if end == start and start > 0 else start, reach):
+        elif not is_written(living, entry, reach - 1 if end == start and start > 0 else start, reach):
             # An empty read needs what lies before it.
             before = after = _need(living, entry, tier, reach)
         entry.held, entry.last_row, entry.is_gone = after, rows.row[i], op == DELETE
@@ -316,52 +315,3 @@ def begin_again(living: Living, is_grown: bool) -> None:
         if not is_grown:
             living.base[tier] += length
         living.base[_drive(living, tier, object_id)] += length
-
-
-@inner
-def _free_extent(living: Living, which: int) -> int:
-    """Give an extent back; return the one after it."""
-    after = living.extents[which].next
-    living.extents[which].next, living.state.free_extent = living.state.free_extent, which
-    return after
-
-
-@inner
-def _note_written(living: Living, entry: Any, start: int, end: int) -> None:
-    """Note that an object was written from `start` to `end`."""
-    extents = living.extents
-    if start <= entry.written:
-        entry.written = max(entry.written, end)
-        while entry.extents != 0 and extents[entry.extents].start <= entry.written:
-            entry.written = max(entry.written, extents[entry.extents].end)
-            entry.extents = _free_extent(living, entry.extents)
-        return
-    before, here = np.int64(0), np.int64(entry.extents)
-    while here != 0 and extents[here].end < start:
-        before, here = here, np.int64(extents[here].next)
-    while here != 0 and extents[here].start <= end:
-        start, end = min(start, extents[here].start), max(end, extents[here].end)
-        here = _free_extent(living, here)
-    new = np.int64(living.state.free_extent)
-    if new != 0:
-        living.state.free_extent = extents[new].next
-    else:
-        living.state.extents_used += 1
-        new = np.int64(living.state.extents_used)
-    extent = extents[new]
-    extent.start, extent.end, extent.next = start, end, here
-    if before != 0:
-        extents[before].next = new
-    else:
-        entry.extents = new
-
-
-@inner
-def _is_written(living: Living, entry: Any, start: int, end: int) -> bool:
-    """Return whether all of an object from `start` to `end` was written."""
-    if end <= entry.written:
-        return True
-    here = np.int64(entry.extents)
-    while here != 0 and living.extents[here].end < end:
-        here = np.int64(living.extents[here].next)
-    return here != 0 and living.extents[here].start <= start

@@ -130,9 +130,11 @@ class Watch:
     def snapshot(self) -> dict[tuple[str, str], Totals]:
         """Return what has ended so far by tier and operation, as it stood at one moment."""
         with self._lock:
-            return {
-                key: Totals(*self._totals[at].tolist(), self._buckets[at].copy()) for key, at in self._kinds.items()
-            }
+            return {key: self._of(at) for key, at in self._kinds.items()}
+
+    def _of(self, at: int) -> Totals:
+        operations, errors, moved, response_ns = self._totals[at].tolist()
+        return Totals(operations, errors, moved, response_ns, self._buckets[at].copy())
 
     def look(self) -> Look:
         """Return the run as it stands."""
@@ -168,7 +170,7 @@ class Watch:
         return found
 
     def _counts(self) -> dict[tuple[str, str], tuple[int, int]]:
-        counts = self._totals[["operations", "bytes"]].tolist()
+        counts: Any = self._totals[["operations", "bytes"]].tolist()
         return {key: counts[at] for key, at in self._kinds.items()}
 
 

@@ -17,15 +17,17 @@ from taken import counted, plan_of, take
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import Record
+from kvreplay.engine.job import OK, Record
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop
+from kvreplay.plan.plan import DELETE
 from kvreplay.plan.window import compile_window
-from kvreplay.result.counted import operations, order, requests, seconds
+from kvreplay.result.counted import operations, ops_rows, order, requests, seconds, trace_rows
 from kvreplay.result.counted.times import ERROR, Times
 from kvreplay.result.figures import figures
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
+from kvtrace.core import tables
 from kvtrace.core.limit import Limit
 from kvtrace.core.run.figures import Distribution
 from kvtrace.core.schema import OPS, SERIES, SERVED, TRACE
@@ -45,6 +47,10 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(order, "_HEAP_AT_FIRST", 2)
     monkeypatch.setattr(seconds, "WAITING", 16)
     monkeypatch.setattr(requests, "_AT_FIRST", 8)
+    for module in (tables, ops_rows):
+        monkeypatch.setattr(module, "ROW_GROUP_ROWS", 64)
+    monkeypatch.setattr(trace_rows, "BATCH_ROWS", 48)
+    monkeypatch.setattr(ops_rows, "_ROOM", 64 + 2 * 48)
 
 
 def measured(rng: np.random.Generator, count: int) -> tuple[Record, Any]:
@@ -95,12 +101,26 @@ def test_parts_come_to_what_the_whole_comes_to(tmp_path: Path, is_open: bool, wa
         results = []
         for name, cuts in (("whole", []), ("parts", rng.integers(0, len(made.window.plan), 12).tolist())):
             found = take(made, record, due, tmp_path / name, cuts)
-            tables = [
+            written = [
                 read_table(tmp_path / name / file, table).to_pydict()
                 for file, table in (("ops.parquet", OPS), ("series.parquet", SERIES), ("requests.parquet", SERVED))
             ]
-            results.append((found.summary(None, 4 * S), found.requests, tables, found.rows, found.last_completed_ns))
+            results.append((found.summary(None, 4 * S), found.requests, written, found.rows, found.last_completed_ns))
         assert results[0] == results[1]
+        # Each row has what was measured of it, whatever buffers its columns lay in before they were encoded.
+        ops, plan = results[0][2][0], made.window.plan
+        assert ops["row"] == list(range(ROWS))
+        known = {"scheduled_ns": due, "submitted_ns": record.submitted_ns, "completed_ns": record.completed_ns}
+        for name, values in known.items():
+            expected = np.full(ROWS, -1)
+            if values is not None:
+                expected[plan.row] = values
+            assert ops[name] == [None if value < 0 else value for value in expected.tolist()]
+        is_done = np.zeros(ROWS, bool)
+        is_done[plan.row[record.outcome == OK]] = True
+        moved = np.zeros(ROWS, np.int64)
+        moved[plan.row] = np.where(plan.op == DELETE, 0, plan.length)
+        assert ops["bytes"] == [n if done else None for n, done in zip(moved.tolist(), is_done.tolist(), strict=True)]
 
 
 def test_what_is_counted_is_what_plain_arrays_say() -> None:

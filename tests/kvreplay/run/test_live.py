@@ -70,6 +70,18 @@ def test_what_has_ended_is_counted_by_tier_and_operation(watch: Watch) -> None:
     assert rates["read"][0] == pytest.approx(8192 * (rates["read"][1] or 0))
 
 
+def test_a_look_at_many_operations_keeps_some_of_their_times(trace: Path, tmp_path: Path) -> None:
+    setting = settle(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", [])
+    some = Record(np.zeros(204, np.int64), np.full(204, MS), np.full(204, OK, np.int8), None)
+    watch = Watch(setting, some, None)
+    for _ in range(2):
+        watch.take(np.arange(204).repeat(100))
+    assert sum(t.operations for t in watch.snapshot().values()) == 2 * 20_400
+    assert watch.look().response_p99_ns == MS
+    # A run of millions of operations a second is looked at a hundred times a second.
+    assert all(len(times) <= 4096 for *_, times, _late in watch._looks if times is not None)
+
+
 def test_a_line_and_a_table_say_the_same(watch: Watch) -> None:
     from rich.console import Console
 
