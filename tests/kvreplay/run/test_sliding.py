@@ -152,7 +152,7 @@ def test_who_watches_a_plan_that_slides_knows_its_kinds_of_operations_before_its
     loader = setting.window.laid_by()
     assert loader.laid == 0
     watch = Watch(setting, Record.empty(loader.rows, is_open_loop=False, laid=0), None)
-    assert set(watch.totals) == {("nvme", op) for op in ("read", "write", "delete")}
+    assert set(watch.snapshot()) == {("nvme", op) for op in ("read", "write", "delete")}
 
 
 @pytest.mark.usefixtures("small_windows")
