@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import os
 import re
@@ -97,6 +98,10 @@ def profile_schema() -> dict[str, Any]:
                 ):
                     name, meaning = ast.unparse(field.target), " ".join(ast.literal_eval(text.value).split())
                     fields[name] = {"description": meaning, **fields[name]}
+    for node in schema["$defs"].values():
+        if "description" in node:
+            # Python 3.13 takes the indent off docstrings, those before it leave it.
+            node["description"] = inspect.cleandoc(node["description"])
     return {"$comment": "generated from kvdistill/profile/profile.py; run `make docs`, do not edit", **schema}
 
 

@@ -63,10 +63,9 @@ TIER = np.dtype(
         # Below which share of live bytes a bucket is collected (0: it goes whole), and the bytes written for that.
         ("collect_share", "f8"),
         ("collected_bytes", "i8"),
-        # When it makes room, if only at times: each so many ns (0: whenever it must), the next of these times (0: it
-        # holds too little), the bytes from which on it does, by what share of them (in millionths; 0: down to `low`),
-        # and to which bytes it is going down (NONE: it is not). Whether what is loaded from it and staged in it counts
-        # as used backwards.
+        # When it makes room, if only at times: each so many ns (0: whenever it must), the next of these (0: none), the
+        # bytes from which on it does, by what share of them (in millionths; 0: down to `low`), and to which bytes it is
+        # going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards.
         *int64s("evict_every_ns poll_ns trigger evict_ppm goal loads_backwards stores_backwards").descr,
         # What one policy alone needs: how long an object lives (TTL); bytes ARC means T1 to have; whether S3-FIFO ever
         # evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
@@ -114,8 +113,8 @@ PACKED_BITS = 9
 """Of what stands for an object that needs no slot: a bit for each tier it is live in, and whether it was seen. The
 number of the object is above; and -2 less all that is what stands in World.contexts, where a slot is >= 0."""
 
-PIN = int64s("offer until_ns")
-"""Of a slot: which offer it was last in (negative: it was there already), and until when it is read or written."""
+PIN = int64s("offer seen until_ns")
+"""Of a slot: which offer it was new in last, which it was last in, and until when it is read or written."""
 
 ACTOR = int64s(
     "step request session turn input output new_tokens first context length new stage decoded decode_start history "

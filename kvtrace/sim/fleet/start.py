@@ -65,6 +65,9 @@ def set_happenings(world: World, steps: Sequence[Move], rows: int) -> None:
     fleet.nodes["is_up"][absent(steps)] = 0
     control["open"] = fleet.nodes["is_up"][: fleet.entrances].sum()
     control["populating"] = np.argmax(fleet.nodes["is_up"])
+    if not fleet.nodes["is_up"].any():
+        # Nobody is there to have anything yet.
+        control["populated"] = len(world.items)
     # What may be lost is listed, though its tier gives nothing up by itself.
     lost = sum({1 << s.tier for s in steps if s.kind == EMPTIED})
     if any(s.kind == LOST for s in steps):

@@ -24,13 +24,12 @@ def takes_offer(world: World, t: int, first: int, n: int, previous: int, now: in
     for i in range(first, n):
         slot = world.chain[i]
         pin, what = world.pins[incoming_of(world, t, slot)], world.slots[slot]
-        if abs(pin.offer) == mine:  # twice in the prompt
+        if pin.seen == mine:  # twice in the prompt
             continue
-        pin.offer = mine
-        if what.live & (1 << t):
-            # It keeps its place, but only this time: it is not in flight with the next offer.
-            pin.offer = -mine
-        elif what.size <= world.tiers[t].largest:
+        # What is there already keeps its place, but only this time: it is not in flight with the next offer.
+        pin.seen = mine
+        if not what.live & (1 << t) and what.size <= world.tiers[t].largest:
+            pin.offer = mine
             need += what.size
     return frees(world, t, need, mine, previous, now)
 
@@ -64,5 +63,5 @@ def frees(world: World, t: int, need: int, mine: int, previous: int, now: int) -
 @forced
 def _is_held(world: World, slot: int, mine: int, previous: int, now: int) -> bool:
     pin = world.pins[slot]
-    is_offered = abs(pin.offer) == mine or (previous != 0 and pin.offer == previous)
+    is_offered = pin.seen == mine or (previous != 0 and pin.offer == previous)
     return is_offered or pin.until_ns > now

@@ -18,7 +18,8 @@ from kvtrace.sim.tiers.rows import live_in, member_of, packed
 def renew(world: World, slot: int) -> None:
     """Forget what was in flight, and copied, of the object that `slot` held before."""
     if len(world.pins):
-        world.pins[slot].offer, world.pins[slot].until_ns = 0, 0
+        pin = world.pins[slot]
+        pin.offer, pin.seen, pin.until_ns = 0, 0, 0
     if world.fleet.scoped:
         copy = world.fleet.copies[slot]
         copy.node_copy, copy.rack_copy, copy.first = NONE, NONE, NONE

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -150,6 +151,8 @@ def small_disk(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small tmpfs")
     yield mount
+    # What a traceback still holds open keeps a filesystem busy.
+    gc.collect()
     for path in mounted:
         subprocess.run(["umount", path], check=True)
 

@@ -18,10 +18,11 @@ from test_oracle import conversations as conversation_lists
 from test_oracle_users import WORKLOADS, asked_in
 from test_queues import THROUGH, queued_presets
 
+from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.fleet.setting import FleetSetting, Scope
 from kvtrace.sim.policies.policies import Policy
-from kvtrace.sim.presets.preset import Entry, Preset
+from kvtrace.sim.presets.preset import Entry, Preset, load_preset
 from kvtrace.sim.presets.tier import Admission
 from kvtrace.sim.routers.routers import Router
 from kvtrace.sim.simulation import FOREVER_NS, Load
@@ -173,3 +174,18 @@ def check_users(preset, users, seed, incidents=()):
 @given(data=st.data())
 def test_users_of_a_fleet(workload, data):
     check_users(data.draw(users_presets(workload)), data.draw(st.integers(1, 6)), data.draw(st.integers(0, 9)))
+
+
+@pytest.mark.parametrize("name", ["kvbm", "lmcache-mp", "lmcache-raw-block", "lmcache-disk"])
+def test_presets_of_several_nodes_with_a_drive_each_or_a_shared_one(name):
+    for scope in Scope:
+        settings = ["fleet.nodes=3", f"tiers.nvme.scope={scope}"]
+        assert load_preset(name, settings).fleet.nodes == 3
+
+
+def test_a_bucket_is_written_from_one_memory():
+    settings = ["fleet.nodes=3", "tiers.nvme.scope=fleet"]
+    with pytest.raises(ConfigError, match=r"tiers.nvme.bucket_objects: .*tier cpu \(scope=node\) must be shared as it"):
+        load_preset("mooncake-store", settings)
+    assert load_preset("mooncake-store", [*settings, "tiers.cpu.scope=fleet"]).tiers[-1].bucket_objects == 500
+    assert load_preset("mooncake-store", settings[:1]).tiers[-1].bucket_objects == 500
