@@ -161,3 +161,21 @@ def test_a_node_that_is_not_there_is_refused(tmp_path):
     path = fleet(tmp_path / "b.parquet", rows, SHARED)
     with pytest.raises(TraceError, match="which --node leaves out"):
         replay(Config(tiers={"nvme": "ram"}, node=0), path, tmp_path / "run", ["kvreplay"])
+
+
+@pytest.mark.parametrize("target", ["drive", "space.dat"])
+def test_what_was_lost_with_a_node_is_deleted_in_a_replay(tmp_path, target):
+    (tmp_path / "drive").mkdir()
+    capacities = [f"--set=tiers.{tier}" for tier in ("gpu.capacity=0", "cpu.capacity=16MiB", "nvme.capacity=64MiB")]
+    fleet_of = ["--nodes", "2", "--users", "6", "--duration", "20s", "--model", "tiny-1b", "--preset", "lmcache-disk"]
+    events = ["--event", "10s:node-lost:1", "--event", "15s:node-joined:1", "--seed", "3"]
+    path = tmp_path / "t.parquet"
+    run_cli("kvtrace", "gen", *fleet_of, *events, *capacities, "-o", path)
+    config = Config(tiers={"nvme": str(tmp_path / target)}, is_buffered=True, node=1, is_verified=True)
+    found = replay(config, path, tmp_path / "run", ["kvreplay"]).run
+    lost = [op for op in ops_of(tmp_path / "run") if op["phase"] == "lose" and op["tier"] == 2]
+    assert lost
+    assert {(op["op"], op["node"], op["outcome"]) for op in lost} == {("delete", 1, "ok")}
+    deletes = [f.operations for f in found.summary.figures if f.op == "delete"]
+    assert deletes[0] >= len(lost)
+    assert (found.status, found.verification.corrupt_blocks) == ("complete", 0)
