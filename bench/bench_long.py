@@ -1,12 +1,14 @@
 """Long traces: how fast one is simulated and written, and what its replay takes before its first I/O, and of memory.
 
 Each step is a process of its own, timed from start to end, with its greatest resident size; a step before has compiled.
-A replay on null tiers shows the cost of rows alone; one on a file, twice, what writing its space costs once. So many
-million rows as the argument says (10), so much space as the second says (2 GiB) below the working directory.
+A replay on null tiers shows the cost of rows alone, beside one of 1,000 rows, which is what the programs' code takes;
+one on a file, twice, what writing its space costs once. So many million rows as the arguments say (10; `10 100 1000`
+takes each in turn), so much space as --space says (2GiB; 0 leaves that out) below the working directory.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -56,35 +58,43 @@ def show(name: str, found: Took, rows: int, more: str = "") -> None:
 
 
 def replay(name: str, trace: Path, *arguments: str) -> None:
-    """Replay `trace`, and print what came before its first I/O."""
+    """Replay `trace`, and print what came before its first I/O, and how much of its memory were buffers of I/Os."""
     folder, output = trace.parent, trace.parent / "run"
     found = took("kvreplay", "run", trace, "--as-fast-as-possible", "--force", "-o", output, *arguments, folder=folder)
     run = json.loads((output / "run.json").read_text(encoding="utf-8"))
     first, laid_out = (run["prepared"][key] / 1e9 for key in ("total_ns", "lay_out_ns"))
     rate = run["summary"]["operations"] / run["summary"]["wall_ns"] * 1e3
-    said = f"; first I/O after {first:.2f} s, {laid_out:.2f} s of them writing space; {rate:.2f} M op/s"
-    show(name, found, run["window"]["planned_rows"], said)
+    buffers = run["engine"]["buffer_bytes"] / MEBI
+    said = f", {buffers:,.0f} of them buffers; first I/O after {first:.2f} s, {laid_out:.2f} s of them writing space; "
+    show(name, found, run["window"]["planned_rows"], f"{said}{rate:.2f} M op/s")
 
 
 def main() -> None:
-    rows = int(float(sys.argv[1]) * 1e6) if len(sys.argv) > 1 else 10_000_000
-    space = sys.argv[2] if len(sys.argv) > 2 else "2GiB"
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("millions", nargs="*", type=float, default=[10.0])
+    parser.add_argument("--space", default="2GiB")
+    options = parser.parse_args()
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
+    null = ("--tier", "gpu=null", "--tier", "cpu=null")
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="bench-") as name:
         folder = Path(name)
         trace, small = folder / "long.parquet", folder / "small.parquet"
-        # What is compiled once a version is not what is measured.
-        took("kvtrace", "gen", *PRESET, "--duration", "10s", "-o", trace, folder=folder)
-        replay("compiled", trace, "--tier", "gpu=null", "--tier", "cpu=null")
-        found = took("kvtrace", "gen", *PRESET, "--duration", f"{rows // ROWS_PER_S + 1}s", "-o", trace, folder=folder)
-        show("simulated and written", found, rows_of(trace))
-        replay("replayed on null tiers", trace, "--tier", "gpu=null", "--tier", "cpu=null")
-        capacity = ("--set", f"tiers.cpu.capacity={space}")
-        duration = f"{rows // ROWS_PER_S + 1}s"
-        took("kvtrace", "gen", *SMALL, *capacity, "--duration", duration, "-o", small, folder=folder)
-        target = ("--tier", f"cpu={folder / 'space.dat'}", "--queue-depth", "32", "--keep", "--runtime", "5s")
-        replay("5 s on a file", small, *target)
-        replay("again, its space written", small, *target)
+        # What is compiled once a version is not what is measured: a trace that slides, and then a short one.
+        took("kvtrace", "gen", *PRESET, "--duration", "100s", "-o", trace, folder=folder)
+        replay("compiled", trace, *null)
+        replay("1,000 rows on null tiers", trace, *null, "--limit", "1000")
+        for millions in options.millions:
+            duration = f"{int(millions * 1e6) // ROWS_PER_S + 1}s"
+            found = took("kvtrace", "gen", *PRESET, "--duration", duration, "-o", trace, folder=folder)
+            show("simulated and written", found, rows_of(trace))
+            replay("replayed on null tiers", trace, *null)
+        if options.space != "0":
+            capacity = ("--set", f"tiers.cpu.capacity={options.space}")
+            duration = f"{int(options.millions[0] * 1e6) // ROWS_PER_S + 1}s"
+            took("kvtrace", "gen", *SMALL, *capacity, "--duration", duration, "-o", small, folder=folder)
+            target = ("--tier", f"cpu={folder / 'space.dat'}", "--queue-depth", "32", "--keep", "--runtime", "5s")
+            replay("5 s on a file", small, *target)
+            replay("again, its space written", small, *target)
 
 
 if __name__ == "__main__":

@@ -81,8 +81,6 @@ class SweptArguments:
 @contextmanager
 def _trace(trace: Path | None, gen: str | None) -> Iterator[Path]:
     """Yield the trace to replay: `trace`, or a passing one that `kvtrace gen` makes with the options of `gen`."""
-    if (trace is None) == (gen is None):
-        raise ConfigError("name one TRACE, or give --gen the options of the `kvtrace gen` that makes it")
     if trace is not None:
         yield trace
         return
@@ -145,6 +143,8 @@ def sweep(
         from kvtrace.core.schema import TRACE
         from kvtrace.core.tables import open_table
 
+        if (trace is None) == (gen is None):
+            raise ConfigError("name one TRACE, or give --gen the options of the `kvtrace gen` that makes it")
         if plot_to is not None:
             check_plot(plot_to)
         target_ns = None if load.read_p99 is None else parse_duration_ns(load.read_p99)

@@ -29,13 +29,7 @@ FILE_SUFFIX = ".dat"
 
 
 def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> list[Tier | None]:
-    """Return the tiers of the trace, whose metadata is `meta`, in order; None for those without a target.
-
-    Raises:
-        ConfigError: a target cannot be meant so.
-        DeviceError: as of `check_targets`.
-
-    """
+    """Return the tiers of the trace, whose metadata is `meta`, in order; None for those without a target."""
     names = [tier.name for tier in meta.tiers]
     tiers: list[Tier | None] = [None] * len(names)
     taken: dict[Path, str] = {}
@@ -72,7 +66,6 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
             tier = storage_tier(name, target, how, trace)
             tiers[index] = _by_gds(config, tier, f"--tier {name}={target}") if config.is_gds else tier
     _check_meant(config, tiers)
-    check_targets(config)
     return tiers
 
 

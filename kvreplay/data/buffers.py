@@ -69,7 +69,7 @@ def buffer_bytes(depth: int, io_bytes: int) -> int:
     return (depth + write_slots(depth, io_bytes) * pieces_a_fill(depth, io_bytes)) * io_bytes
 
 
-class Asked(NamedTuple):
+class Moved(NamedTuple):
     """Rows of one operation and the bytes that they move."""
 
     rows: int
@@ -81,7 +81,7 @@ class Asked(NamedTuple):
 
 
 def arenas(
-    depth: int, io_bytes: int, *, is_growing: bool = False, asked: tuple[Asked, Asked] | None = None
+    depth: int, io_bytes: int, *, is_growing: bool = False, asked: tuple[Moved, Moved] | None = None
 ) -> tuple[Arena, Arena]:
     """Return the buffers of an engine: for reads, and for the data of writes; `is_growing` is as for `Arena`.
 

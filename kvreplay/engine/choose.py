@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypedDict
 
-from kvreplay.data.buffers import Asked, arenas, buffer_bytes
+from kvreplay.data.buffers import Moved, arenas, buffer_bytes
 from kvreplay.engine import ring
 from kvreplay.engine.job import Driven, IoEngine, Job
 from kvreplay.engine.pump import compile_engine
@@ -33,7 +33,7 @@ class ThreadEngine:
     name = "threads"
 
     def __init__(
-        self, depth: int, io_bytes: int, *, is_growing: bool = False, asked: tuple[Asked, Asked] | None = None
+        self, depth: int, io_bytes: int, *, is_growing: bool = False, asked: tuple[Moved, Moved] | None = None
     ) -> None:
         """Allocate the buffers; with `is_growing` they are touched as more are in use, and as `asked` may fill any."""
         self.depth, self.io_bytes, self.generators = depth, io_bytes, generators(depth)
@@ -74,7 +74,7 @@ class UringEngine(ThreadEngine):
         io_bytes: int,
         *,
         is_growing: bool = False,
-        asked: tuple[Asked, Asked] | None = None,
+        asked: tuple[Moved, Moved] | None = None,
         shared: Share | None = None,
     ) -> None:
         """Allocate the buffers; of those that grow, only the first are registered with the rings.
@@ -187,7 +187,7 @@ def choose(
     io_bytes: int,
     *,
     is_growing: bool = False,
-    asked: tuple[Asked, Asked] | None = None,
+    asked: tuple[Moved, Moved] | None = None,
     submitters: int | None = 1,
 ) -> Chosen:
     """Return the engine to run with; tell the tiers of files which it is, and those on a GPU of its buffers.
@@ -222,7 +222,7 @@ class _Kept(TypedDict):
     """What an engine is told of its buffers."""
 
     is_growing: bool
-    asked: tuple[Asked, Asked] | None
+    asked: tuple[Moved, Moved] | None
 
 
 def _chosen(

@@ -86,6 +86,8 @@ def _lay_links(laying: Laying, rows: Columns, i: int, to: int) -> None:
     low, op, tier, stage = laying.state.low, rows.op[i], rows.tier[i], rows.stage[i]
     is_sliding, number = len(laying.stage_number) > 0, np.int64(rows.request_number[i])
     laying.stage_links[to] = NO_CHAIN
+    if is_sliding:
+        laying.stage_ended[to] = 0
     if stage < 0 or number < 0:
         number = np.int64(-1)
     else:

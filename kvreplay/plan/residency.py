@@ -95,8 +95,9 @@ class Follower:
         """Let compiled code see `rows`, and have room for them."""
         of, living = self._rows, self._living
         of.tier, of.op, of.object_id, of.row = rows["tier"], rows["op"], rows["object_id"], rows["row"]
-        of.number = self._objects.of(rows["object_id"])
-        of.offset, of.end = rows["offset_bytes"], rows["offset_bytes"] + rows["length_bytes"]
+        numbers = self._objects.of(rows["object_id"])
+        of.number = numbers[:0] if numbers is rows["object_id"] else numbers
+        of.offset, of.length = rows["offset_bytes"], rows["length_bytes"]
         need = 2 * (self._count("entries") + len(of.op))
         if need > len(living.entries):
             larger = Living(entries=column(1 << (2 * need - 1).bit_length() - 1, ENTRY))

@@ -16,6 +16,7 @@ import numpy as np
 from kvreplay.plan.ahead import ahead
 from kvreplay.plan.copies import joined
 from kvreplay.plan.facts import Counter, Facts
+from kvreplay.plan.held.freed import return_freed
 from kvreplay.plan.held.numbering import Numbering
 from kvreplay.plan.intake import Intake
 from kvreplay.plan.loader import MOST_ROWS, WINDOW_ROWS, Loader
@@ -138,6 +139,7 @@ def compile_window(
     """
     import pyarrow as pa
 
+    return_freed()
     passes = _Passes(reader, path, alignments, limit)
     intake, most_rows = passes.intake(), passes.most_rows
     objects, requests = Numbering(most_rows), Numbering(most_rows)

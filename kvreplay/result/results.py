@@ -20,6 +20,7 @@ from kvreplay.plan.plan import ROW_COLUMNS
 from kvreplay.result import tables
 from kvreplay.result.checkpoints import Checkpoints
 from kvreplay.result.counted.operations import CountedOperations
+from kvreplay.result.counted.ops_rows import OpsRows
 from kvreplay.result.counted.trace_rows import TraceRows
 from kvreplay.result.figures import summarize
 from kvreplay.result.manifest import table_metadata
@@ -48,6 +49,7 @@ class RunResults:
         self._operations = CountedOperations(setting.tiers, is_open_loop=is_open_loop, io_bytes=setting.config.io_bytes)
         self._served, self._checkpoints = ServedRequests(setting), Checkpoints()
         self._warmup, self._ops_columns = setting.warmup, tables.ops_columns(setting)
+        self._ops_rows = OpsRows(setting, tables.ops_extras(setting))
         self._trace = TraceRows(setting.reader, tuple(dict.fromkeys(self._ops_columns + COLUMNS)))
         self._is_cut = bool(setting.rows_once) and not is_open_loop
         self._unreached: list[RunPart] = []
@@ -123,7 +125,7 @@ class RunResults:
             first_row = self._trace.row
             here = slice(*(int(at) for at in np.searchsorted(part.plan.row, [first_row, first_row + batch.num_rows])))
             some = part.within(here.start, here.stop)
-            ops = tables.ops_batch(self.setting, batch.select(self._ops_columns), first_row, some, asked[here])
+            ops = self._ops_rows.batch(batch.select(self._ops_columns), first_row, some, asked[here])
             self._writers[OPS].write(ops)
             self._checkpoints.take(batch, some, first_row)
             for served in self._served.take(first_row, batch, part, counts):

@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import NOT_DONE, OK, SKIPPED
-from kvreplay.plan.plan import DELETE
+from kvreplay.engine.job import NOT_DONE
 from kvreplay.result.counted.count import OPS as KINDS
 from kvreplay.result.counted.operations import CountedOperations
+from kvreplay.result.counted.ops_rows import RETRIES
 from kvreplay.result.journal import is_unrecovered
-from kvreplay.result.part import RunPart
 from kvreplay.tiers.objects.store import ObjectTier
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.metadata import Metadata
@@ -31,7 +30,7 @@ from kvtrace.core.run.run_file import (
     SWEEP_FILE,
     TRIALS_FILE,
 )
-from kvtrace.core.schema import OPS, SERIES, TABLES, Table, arrow_schema, enum_array, enum_code
+from kvtrace.core.schema import OPS, SERIES, TABLES, Table, arrow_schema, enum_array
 from kvtrace.core.tables import create
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 FROM_TRACE = ("op", "tier", "phase", "object_id", "request_id")
 """Columns that operations have of their trace."""
-_RETRIES = "retries"
 
 
 def check_output(path: Path, *, is_forced: bool) -> None:
@@ -123,46 +121,7 @@ def ops_columns(setting: Setting) -> tuple[str, ...]:
 def ops_extras(setting: Setting) -> tuple[str, ...]:
     """Return the extra columns of a run's operations: the trace's, and their retries where object stores count them."""
     has_retries = any(isinstance(tier, ObjectTier) for tier in setting.tiers)
-    return shared_extras(OPS, setting) + ((_RETRIES,) if has_retries else ())
-
-
-def ops_batch(setting: Setting, batch: pa.RecordBatch, at: int, part: RunPart, asked: Any) -> pa.RecordBatch:
-    """Return the trace's rows of `batch`, from `at` on, with what was measured of them; null where nothing was.
-
-    `part` has those of them that were planned, alone; `asked` the bytes that each of these asked of its tier.
-    """
-    import pyarrow as pa
-
-    tiers, plan, record, count = setting.tiers, part.plan, part.record, batch.num_rows
-    places, extras = plan.row - at, ops_extras(setting)
-    simulated = np.array([t is not None and t.is_simulated for t in tiers])[plan.tier]
-    is_done = (record.outcome == OK) & ~simulated
-    measured = {
-        "scheduled_ns": NOT_DONE if part.due_ns is None else part.due_ns,
-        "submitted_ns": record.submitted_ns,
-        "completed_ns": record.completed_ns,
-        # A delete moves no bytes: 0 is what was measured.
-        "bytes": np.where(is_done, np.where(plan.op == DELETE, 0, plan.length), NOT_DONE),
-        "io_bytes": np.where(is_done, asked, NOT_DONE),
-    }
-    columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns["row"] = pa.array(np.arange(at, at + count), pa.int64())
-    for name, values in measured.items():
-        spread = np.full(count, NOT_DONE, np.int64)
-        spread[places] = values
-        columns[name] = pa.array(spread, pa.int64(), mask=spread == NOT_DONE)
-    codes = {"outcome": np.full(count, SKIPPED, np.int8)}
-    codes["outcome"][places] = record.outcome
-    codes["engine"] = np.full(count, enum_code(OPS, "engine", "none"), np.int8)
-    engines = np.array([enum_code(OPS, "engine", "none" if t is None else t.engine) for t in tiers], dtype=np.int8)
-    codes["engine"][places] = engines[plan.tier]
-    columns |= {name: enum_array(OPS, name, values) for name, values in codes.items()}
-    if _RETRIES in extras:
-        sent_again = np.zeros(count, np.int32)
-        for row, number in record.retries.items():
-            sent_again[places[row]] = number
-        columns[_RETRIES] = pa.array(sent_again)
-    return pa.RecordBatch.from_arrays([columns[n] for n in (*OPS.names, *extras)], schema=arrow_schema(OPS, extras))
+    return shared_extras(OPS, setting) + ((RETRIES,) if has_retries else ())
 
 
 def series_batch(found: CountedOperations) -> pa.RecordBatch:

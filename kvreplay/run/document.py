@@ -9,6 +9,7 @@ from kvreplay.result.pace import percent
 from kvreplay.result.traffic import WARNING
 from kvreplay.run.discover import Discovery
 from kvreplay.run.finished import FinishedRun
+from kvreplay.run.runtime import repeated
 from kvreplay.run.trials import TrialSet
 from kvtrace.core.document import checkpoints
 from kvtrace.core.document.document import (
@@ -100,7 +101,7 @@ def _window(finished: FinishedRun) -> str:
         if finished.run.status == "partial":
             again = f"{part if is_part else 'the trace'} again and again"
             return f"was to replay {again} for {format_duration(window.runtime_ns)} (--runtime)"
-        part = f"{part if is_part else 'the trace'} {window.repeats:.3g} times in {_runtime(finished.run)}"
+        part = f"{repeated(part if is_part else 'the trace', window.repeats)} in {_runtime(finished.run)}"
     done = "was to replay" if finished.run.status == "partial" else "replayed"
     rows = window.rows if window.node is None else window.planned_rows or 0
     return f"{done} {part}: {rows:,} rows, {format_duration(window.span_ns)} of trace time"

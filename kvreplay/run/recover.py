@@ -47,7 +47,7 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         loader = setting.window.laid_by()
         everything = RunPart(0, loader.plan, kept.record, due_ns)
         kept.begin(0, loader.laid)
-        slider = Slider(loader, kept, lambda first, last: found.take(everything.within(first, last)))
+        slider = Slider(loader, kept, lambda first, last: found.take(everything.within(first, last)), is_known=True)
         slider.finish(rows_left(setting, kept.reached + 1))
         found.end()
         error = Interrupted("killed while it ran; recovered from its journal, of which the last seconds may be missing")

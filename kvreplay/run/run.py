@@ -17,8 +17,9 @@ import numpy as np
 
 from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, check
 from kvreplay.config.setting import Setting, settle
+from kvreplay.config.tiers import check_targets
 from kvreplay.config.warmup import check_warmup
-from kvreplay.data.buffers import Asked
+from kvreplay.data.buffers import Moved
 from kvreplay.data.generate import DataSource, Maker
 from kvreplay.data.verify import named
 from kvreplay.engine.choose import Chosen, check_name, choose
@@ -79,6 +80,9 @@ def replay(
     """
     started_ns = monotonic_ns()
     check(config)
+    if tiers is None:
+        # Before the trace is read, which may take minutes.
+        check_targets(config)
     results.check_output(output, is_forced=is_forced)
     setting = settle(config, trace, output, argv, tiers)
     data = DataSource.of(
@@ -205,11 +209,11 @@ class _Run:
             submitters=check_submitters(config.submitters),
         )
 
-    def _asked(self) -> tuple[Asked, Asked]:
+    def _asked(self) -> tuple[Moved, Moved]:
         """Return all reads and writes of the window."""
         kinds = self.setting.window.counted().kinds
         reads, writes = (
-            Asked(int(kinds["rows"][:, op].sum()), int(kinds["bytes"][:, op].sum())) for op in (READ, WRITE)
+            Moved(int(kinds["rows"][:, op].sum()), int(kinds["bytes"][:, op].sum())) for op in (READ, WRITE)
         )
         return reads, writes
 

@@ -50,6 +50,11 @@ def with_repeats(summary: Summary, found: RunResults) -> Summary:
     rows, last = setting.window.rows, found.last_reached_row
     if summary.not_reached:
         rows = 0 if last is None else last + 1
-    said = f"; the trace {rows / setting.rows_once:.3g} times in {format_duration(summary.wall_ns)}"
+    said = f"; {repeated('the trace', rows / setting.rows_once)} in {format_duration(summary.wall_ns)}"
     judged = replace_fields(summary.judgement, sentence=summary.judgement.sentence + said)
     return replace_fields(summary, verdict=summary.verdict + said, judgement=judged)
+
+
+def repeated(part: str, times: float) -> str:
+    """Return how often `part` was replayed: the trace 2.5 times, 14 % of the trace."""
+    return f"{part} {times:.3g} times" if times >= 1 else f"{times * 100:.3g} % of {part}"

@@ -94,10 +94,8 @@ def sweep(
         the sweep, which `output`/sweep.json holds too, and why it is partial or None.
 
     """
-    _check_values(axis, values, read_p99_target_ns)
+    _check_values(config, axis, values, read_p99_target_ns)
     tables.check_output(output, is_forced=is_forced)
-    for asked in values:  # What a replay would refuse must not leave a directory behind.
-        check(_at(config, axis, asked))
     meta = open_table(trace, TRACE).meta
     tiers = make_tiers(config, meta, trace, output)
     if axis is Axis.USERS:
@@ -189,7 +187,8 @@ def _next(axis: Axis, values: list[float], points: list[SweepPoint]) -> float | 
     return None if is_over else values[len(points)]
 
 
-def _check_values(axis: Axis, values: list[float], read_p99_target_ns: int | None) -> None:
+def _check_values(config: Config, axis: Axis, values: list[float], read_p99_target_ns: int | None) -> None:
+    """Refuse what no replay at one of `values` would take, before a directory is made."""
     option = axis.option
     if read_p99_target_ns is not None and axis is Axis.QUEUE_DEPTH:
         raise ConfigError("--read-p99 bounds an open loop; give --speeds or --users with it")
@@ -199,6 +198,8 @@ def _check_values(axis: Axis, values: list[float], read_p99_target_ns: int | Non
     if len(values) < least or sorted(set(values)) != values:
         many = "two or more" if least > 1 else "some"
         raise ConfigError(f"{option} {','.join(f'{v:g}' for v in values)}: give {many} that rise, such as 1,2,4,8")
+    for value in values:
+        check(_at(config, axis, value))
 
 
 def _at(config: Config, axis: Axis, value: float) -> Config:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from kvreplay.config.config import Config, check
-from kvreplay.config.tiers import make_tiers
+from kvreplay.config.tiers import check_targets, make_tiers
 from kvreplay.result import tables
 from kvreplay.result.manifest import status_of
 from kvreplay.result.verdict import reached_of
@@ -165,6 +165,7 @@ class Trials:
         self.asked, self.runs = count, list[RunFile]()
         self.error: KvError | None = None
         """Why a trial is partial, or that operations failed."""
+        check_targets(config)
         self._tiers = make_tiers(config, open_table(trace, TRACE).meta, trace, output)
         self._config, self._trace, self._output, self._argv = config, trace, output, argv
         self._is_forced, self._show, self._watching = is_forced, show, watching

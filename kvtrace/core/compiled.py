@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numba.extending
 import numpy as np
-from numba.core import caching, compiler, event, types
+from llvmlite import ir
+from numba.core import caching, cgutils, compiler, event, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.registry import cpu_target
 from numba.np.arrayobj import populate_array
@@ -247,6 +248,22 @@ def _widened(kind: Any) -> Any:
 
 intrinsic = numba.extending.intrinsic
 """A function that says, by the types of its arguments, what to compile in its place."""
+
+
+@intrinsic
+def prefetch(typing: Any, item: Any) -> Any:
+    """Compiled: ask for the memory of a record, which is read or written soon."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number = ir.IntType(32)
+        place = builder.bitcast(arguments[0], cgutils.voidptr_t)
+        kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+        asked = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        # To be written, kept in all caches, data.
+        builder.call(asked, [place, number(1), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(item), code
 
 
 def array_at(dtype: Any) -> Any:

@@ -14,7 +14,7 @@ from kvtrace.curves.uses import Uses
 from kvtrace.sim.chains import Chains
 from kvtrace.sim.empty import new_links, new_slots, new_tiers
 from kvtrace.sim.policies.policies import Policy
-from kvtrace.sim.policies.queues import first_expiry, on_hit, on_insert, on_remove, queue_of, victim
+from kvtrace.sim.policies.queues import expiry_ns, on_hit, on_insert, on_remove, queue_of, victim
 from kvtrace.sim.records import NONE, UNBOUNDED, World
 from kvtrace.sim.setup import set_policies
 
@@ -141,10 +141,8 @@ def _uses(world: World) -> tuple[int, int]:
 
 @inner
 def _expire(world: World, now: int) -> None:
-    t, when = first_expiry(world)
-    while t != NONE and when <= now:
+    while expiry_ns(world, 0) <= now:
         _take_out(world, queue_of(world, 0, 0).tail, 0)
-        t, when = first_expiry(world)
 
 
 @dataclass(frozen=True, slots=True)

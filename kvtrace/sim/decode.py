@@ -9,8 +9,8 @@ from kvtrace.sim.records import ASK, DECODE_ONLY, END, NONE, PREFILL_ONLY, USERS
 from kvtrace.sim.schedule import after_steps, call_followers, depart, join
 from kvtrace.sim.store import store_rest
 from kvtrace.sim.tiers.rows import DECODE as DECODE_PHASE
-from kvtrace.sim.tiers.rows import is_endless, live_in
-from kvtrace.sim.tiers.slots import member_of, see
+from kvtrace.sim.tiers.rows import is_endless, live_in, member_of
+from kvtrace.sim.tiers.slots import see
 from kvtrace.sim.tiers.tiers import fastest, read, touch
 from kvtrace.users.synthetic import think_ns
 

@@ -173,9 +173,6 @@ def _room_for(world: World, n: int, written: int, made: int) -> int:
         control.need = n
         return CHAIN_FULL
     tiers, fleet = len(world.tiers), world.fleet
-    if knobs.filtered and (control.next_object + made) * tiers > len(world.frequencies):
-        control.need = (control.next_object + made) * tiers
-        return FREQUENCIES_FULL
     # Every object is read once and written once to each tier. In each that gives anything up, that displaces at most as
     # many bytes, and one largest object and what lies between its marks a tier more, but no object twice; each
     # displaced one takes three rows (read, write, delete).
@@ -185,6 +182,14 @@ def _room_for(world: World, n: int, written: int, made: int) -> int:
             displaced_bytes += world.tiers[t].limit - world.tiers[t].low
             displacing += 1
     displaced = min(displaced_bytes // max(1, control.min_size), len(world.slots)) + written + tiers
+    if knobs.filtered:
+        # Each object has a count, or each that comes to a place that counts for itself: those tables stay half empty.
+        counts = (control.next_object + made) * tiers
+        if len(fleet.counted):
+            counts = 2 * (control.counts + 2 * tiers * (n + displaced))
+        if counts > len(world.frequencies):
+            control.need = counts
+            return FREQUENCIES_FULL
     slots = made
     if fleet.scoped:
         # Each may be copied by the node and by its rack, which may also take what the node gives up.

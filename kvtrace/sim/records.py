@@ -63,10 +63,11 @@ TIER = np.dtype(
         # Below which share of live bytes a bucket is collected (0: it goes whole), and the bytes written for that.
         ("collect_share", "f8"),
         ("collected_bytes", "i8"),
-        # When it makes room, if only at times: each so many ns (0: whenever it must), the last of these times, the
-        # bytes from which on it does, by what share of them (in millionths; 0: down to `low`), and to which bytes it is
-        # going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards.
-        *int64s("evict_every_ns polled_ns trigger evict_ppm goal loads_backwards stores_backwards").descr,
+        # When it makes room, if only at times: each so many ns (0: whenever it must), the next of these times (0: it
+        # holds too little), the bytes from which on it does, by what share of them (in millionths; 0: down to `low`),
+        # and to which bytes it is going down (NONE: it is not). Whether what is loaded from it and staged in it counts
+        # as used backwards.
+        *int64s("evict_every_ns poll_ns trigger evict_ppm goal loads_backwards stores_backwards").descr,
         # What one policy alone needs: how long an object lives (TTL); bytes ARC means T1 to have; whether S3-FIFO ever
         # evicted; SIEVE's hand; LFU's unused groups (one of them, and how many were ever used).
         ("ttl_ns", "i8"),
@@ -99,8 +100,8 @@ NOTE = np.dtype([("count", "i8"), ("place", "i4"), ("top", "i4"), ("members", "i
 which group); and of the LFU group of this number its most recent slot (if unused: the next unused group) and how many
 it has."""
 
-OFFER = int64s("slot since")
-"""What waits to be stored, and since when."""
+OFFER = int64s("slot since node")
+"""What waits to be stored, since when, and which node offered it."""
 
 MEMBER = int64s("bucket offset older newer")
 """Of a slot in a bucket: the bucket's slot, where in it it begins, and the members before and after it; of a bucket's
@@ -149,14 +150,15 @@ FIRST_TOKEN = int64s("with_cache_ns without_cache_ns")
 CONTROL = int64s(
     "pending now arrived heap_size next_request next_session next_object made logged need min_size max_size answered "
     "populated rows free idle idle_contexts uses loose coming offers offer known is_staged is_refused node "
-    "populating next_node open happened happen_ns gone gone_largest found"
+    "populating next_node open happened happen_ns gone gone_largest found due_ns counts"
 )
 """Where the loop is: the actor whose step is due, the time, how much is in each buffer and stack, how much `need` asks
 for, the least and largest size of an object, how many offers there were, what of the one being stored was found cached,
 whether the stage being written has operations, whether the offer was refused, whose tiers World.tiers are, whose are
 filled before the start, and whose turn it is to serve (round-robin); how many nodes may be sent requests; how many
 steps of World.happenings are done, when the next is due (UNBOUNDED: never), a bit for the tier that is out of reach,
-and the largest object that it takes else."""
+and the largest object that it takes else; when the first of Fleet.due is, or an earlier time; and how many of
+Fleet.counted are in use."""
 
 FOUND = int64s("ts_ns lookups local_hits shared_hits computed_tokens restarted")
 """What a request found as it was served, and tokens that it had to compute; whether it was begun again for it."""
@@ -289,7 +291,7 @@ class World(Structure):
     made_kind = table("i1")
     """[rows]: 1 for those of made_size that are buckets, or the files beside them."""
     frequencies = table(SEEN)
-    """[objects, tiers]; empty without knobs.filtered."""
+    """[objects, tiers], or beside Fleet.counted if that is not empty; empty without knobs.filtered."""
     ages = table("i8")
     """[slots]: how many uses there had been when each was last used; empty without knobs.keeps_age."""
     pins = table(PIN)

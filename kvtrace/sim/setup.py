@@ -215,7 +215,8 @@ def _set_tiers(world: World, preset: Preset) -> None:
     world.tiers, world.queues = empty.new_tiers(*tier_limits(preset))
     limits = np.array([tier.store_queue for tier in preset.tiers], np.int64)
     world.tiers["queue_limit"], world.tiers["queue_first"] = limits, np.cumsum(limits) - limits
-    world.offers = np.empty(int(limits.sum()), records.OFFER)
+    queues = preset.fleet.instances(preset.tiers[-1].scope)
+    world.offers = np.empty(int(limits.sum()) * queues, records.OFFER)
     for of, tier in zip(world.tiers, preset.tiers, strict=True):
         of["heartbeat_ns"], of["bucket_objects"] = tier.heartbeat_ns, tier.bucket_objects
         of["bucket_bytes"] = bytes_of(tier.bucket_bytes)

@@ -267,6 +267,9 @@ class Simulation:
         """Make room for half as many objects more, or as many as are needed."""
         now = self.world
         room = max(int(now.control["need"]), len(now.frequencies) * 3 // 2)
+        if len(now.fleet.counted):
+            start.grow_counts(now, room)
+            return
         frequencies = np.zeros(room, records.SEEN)
         frequencies[: len(now.frequencies)] = now.frequencies
         now.frequencies = frequencies

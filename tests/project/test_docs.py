@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 from conftest import REASONS
-from pages import run, steps_of
+from pages import run, steps_of, tables_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_COMMANDS = [page for page in PAGES if steps_of(page.read_text(encoding="utf-8"))]
+
+MAY_LACK = ("tier | op | figure | side | trial 1",)
+"""Tables that are printed only where trials disagree."""
 
 
 @pytest.mark.full
@@ -29,11 +32,30 @@ def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path):
         if step.shown is None:
             continue
         if step.is_measured:
-            # Figures of one machine: the page shows the form.
+            # Figures of one machine, and what they make the command say: the page shows the form.
             assert printed.strip()
-            assert step.shown.strip()
+            assert_same_form(printed, step.shown)
         else:
             assert printed.rstrip("\n") == step.shown.rstrip("\n")
+
+
+def assert_same_form(printed, shown):
+    """The page's tables are there by their headings, and figures of rows by the same names are of the same units."""
+    ours, theirs = tables_of(printed), tables_of(shown)
+    lacking = {headings for headings in theirs.keys() - ours.keys() if not headings.startswith(MAY_LACK)}
+    assert not lacking, (lacking, list(ours))
+    for headings in ours.keys() & theirs.keys():
+        for names in ours[headings].keys() & theirs[headings].keys():
+            pairs = zip(ours[headings][names], theirs[headings][names], strict=False)
+            assert all(a == b for a, b in pairs if a is not None and b is not None), (headings, names)
+
+
+def test_another_unit_is_another_form():
+    shown = "Sweep\ndepth  rate      p99\n    1  9 MB/s  3 ms\n    2  2 GB/s  -\n"
+    assert_same_form("Sweep\ndepth  rate      p99\n    1  1.5 GB/s  -\n", shown)
+    for other in ("depth  rate  p99\n    1  9 MiB/s  3 ms", "depth  rate\n    1  9 MB/s", ""):
+        with pytest.raises(AssertionError):
+            assert_same_form(other, shown)
 
 
 def test_the_readme_shows_every_program_at_work():

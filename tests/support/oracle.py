@@ -25,10 +25,14 @@ from kvtrace.users.workload import ServingMode
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
+    from plans import Users
+
     from kvtrace.requests.requests import Requests
     from kvtrace.requests.turns.waits import Waits
     from kvtrace.sim.fleet.incidents import Incident
 
+EXPIRE, POLL, STORE = range(3)
+FOREVER = float("inf")
 Row = tuple[int, str, int, str, int, int, int | None, int | None, int]
 
 
@@ -73,7 +77,8 @@ class Tier:
         self.ttl_ns = setting.ttl_ns if setting.policy is Policy.TTL else None
         self.expires: dict[int, int] = {}
         self.counts: dict[int, int] = {}
-        self.referred = self.decayed = 0
+        self.referred = self.decayed = self.looked = 0
+        """`looked`: until when it has made room, if it does so at times."""
         self.refused: list[int] = []
         self.queue: Queue | None = None
         self.is_gone = False
@@ -207,11 +212,11 @@ class Oracle:
         self.bytes_per_token = bytes_per_token
         self.nodes = nodes_of(preset)
         self.enter(0)
-        if preset.tiers[-1].store_queue:
-            self.tiers[-1].queue = Queue(self, self.tiers[-1])
+        for tier in (node.tiers[-1] for node in self.nodes if preset.tiers[-1].store_queue):
+            tier.queue = tier.queue or Queue(self, tier)
         self.rows: list[Row] = []
         self.row_nodes: list[int] = []
-        self.now = self.hits = self.lookups = self.looked = 0
+        self.now = self.hits = self.lookups = 0
         self.seed = seed
         self.sizes: dict[int, int] = {}
         self.seen: set[int] = set()
@@ -232,6 +237,8 @@ class Oracle:
         self.names: dict[int, int] = {}
         """If requests wait for others: the numbers of objects, which have them in the order in which they are asked
         for."""
+        self.users: Users | None = None
+        """Who asks, if that is no file."""
         self.came: list[tuple[int, int]] = []
         """The plans that came, in order, and when."""
 
@@ -365,36 +372,19 @@ class Oracle:
                 self.delete(tier, "evict", key)
         return True
 
-    def poll(self) -> None:
-        """Let tiers that make room at times do so, at each of these times since the last look until now."""
-        now = self.now
-        polled = [t for t in self.tiers if t.setting.evict_every_ns and t.limit is not None]
-        times = sorted(
-            (when, tier.number)
-            for tier in polled
-            for when in range(
-                self.looked // tier.setting.evict_every_ns * tier.setting.evict_every_ns + tier.setting.evict_every_ns,
-                now + 1,
-                tier.setting.evict_every_ns,
-            )
-        )
-        for when, number in times:
-            tier = self.tiers[number]
-            held = sum(tier.objects.values())
-            if not held or held < tier.trigger:
-                continue
-            self.now = when
-            goal, share = min(tier.low, tier.trigger), tier.setting.evict_share
-            if share is not None:
-                first = tier.objects[tier.policy.victim(-1, 0)]
-                goal = held - max(held * round(share * 1_000_000) // 1_000_000, first)
-            while held > goal:
-                key = tier.policy.victim(-1, 0)
-                if share is not None and held - tier.objects[key] < goal:
-                    break
-                held -= tier.objects[key]
-                self.evict(tier, key)
-        self.now = self.looked = now
+    def poll(self, tier: Tier) -> None:
+        """Let `tier` make room, as it does at times."""
+        held = sum(tier.objects.values())
+        goal, share = min(tier.low, tier.trigger), tier.setting.evict_share
+        if share is not None:
+            first = tier.objects[tier.policy.victim(-1, 0)]
+            goal = held - max(held * round(share * 1_000_000) // 1_000_000, first)
+        while held > goal:
+            key = tier.policy.victim(-1, 0)
+            if share is not None and held - tier.objects[key] < goal:
+                break
+            held -= tier.objects[key]
+            self.evict(tier, key)
 
     def demote_for(self, tier: Tier, key: int) -> None:
         """Move down until `key` fits."""
@@ -410,31 +400,52 @@ class Oracle:
             self.write(lower, "demote", victim)
             self.delete(tier, "demote", victim)
 
-    def expire(self) -> None:
-        """Delete what expires until now, each at its time."""
-        now = self.now
-        due = [
-            (when, tier.number, order, key)
-            for tier in self.tiers
-            for order, (key, when) in enumerate(tier.expires.items())
-            if when <= now
-        ]
-        for when, number, _, key in sorted(due):
-            self.now = when
-            self.evict(self.tiers[number], key)
-        self.now = now
+    def due_in(self, tier: Tier) -> Iterator[tuple[int, int]]:
+        """Yield when something is due in `tier`, and what: EXPIRE, POLL or STORE."""
+        if tier.expires:
+            yield min(tier.expires.values()), EXPIRE
+        every = tier.setting.evict_every_ns
+        held = sum(tier.objects.values())
+        if every and tier.limit is not None and held and held >= tier.trigger:
+            yield (tier.looked // every + 1) * every, POLL
+        if tier.queue is not None and tier.queue.due() < FOREVER:
+            yield int(tier.queue.due()), STORE
 
     def catch_up(self) -> None:
-        """Do what is due until now, each at its time: expiry, and what waits."""
-        now, queue = self.now, self.tiers[-1].queue
-        while queue is not None and queue.due() <= now:
-            self.now = int(queue.due())
-            self.expire()
-            self.poll()
-            queue.store()
+        """Do what is due until now, each at its time: of one time node by node, then racks, then what all share."""
+        now = self.now
+        places: dict[int, tuple[tuple[int, int], Tier]] = {}
+        for node in self.nodes:
+            for tier in node.tiers:
+                rank = list(Scope).index(tier.setting.scope)
+                rack = node.number // self.preset.fleet.rack_nodes
+                places.setdefault(id(tier), ((rank, (node.number, rack, 0)[rank]), tier))
+        instances = list(places.values())
+        while True:
+            due = [
+                (when, place, tier.number, what)
+                for place, tier in instances
+                for when, what in self.due_in(tier)
+                if when <= now
+            ]
+            first = min(due, default=(now, (9, 0), 9, 9))
+            # Whoever would have made room before this, did not: it held too little.
+            for place, tier in instances:
+                tier.looked = max(tier.looked, first[0] - ((first[0], place, tier.number, POLL) > first))
+            if not due:
+                break
+            when, place, number, what = first
+            tier = next(t for at, t in instances if at == place and t.number == number)
+            sharing = [node for node in self.nodes if node.tiers[number] is tier]
+            self.enter(next((node for node in sharing if node.is_up), sharing[0]).number)
+            self.now = when
+            if what == EXPIRE:
+                self.evict(tier, next(key for key, at in tier.expires.items() if at == when))
+            elif what == POLL:
+                self.poll(tier)
+            else:
+                tier.queue.store()
         self.now = now
-        self.expire()
-        self.poll()
 
     def find(self, plan: Plan) -> list[tuple[int, Tier]]:
         """Return what of the plan's chain may be used, and where it is."""
@@ -770,7 +781,7 @@ class Oracle:
     def takes(self, tier: Tier, key: int, phase: str) -> bool:
         """Return whether `tier` takes `key`, and admits it unless it is there from the start."""
         size, queue = self.sizes[key], tier.queue
-        if not tier.takes(size) or (queue is not None and key in [other for other, _ in queue.waiting]):
+        if not tier.takes(size) or (queue is not None and key in [other for other, *_ in queue.waiting]):
             return False
         takes_it = phase == "populate" or tier.admits(key, size, self.now)
         if takes_it and queue is not None:
@@ -872,8 +883,8 @@ class Oracle:
                 self.follow(tier, key)
         return stages.end()
 
-    def run(self) -> list[Row]:
-        """Return all rows. What is due comes before what arrives; what is due together goes by place in flight."""
+    def populate(self) -> None:
+        """Store at each node what is there before the start."""
         for node in [node.number for node in self.nodes if node.is_up]:
             self.enter(node)
             for keys in self.populated:
@@ -882,6 +893,10 @@ class Oracle:
                 new = [key for key in keys if whole and whole.takes(self.sizes[key]) and key not in whole.objects]
                 is_taken = whole is None or self.evict_together(whole, sum(self.sizes[k] for k in new), set(keys))
                 self.store(keys, None, None, "populate", 99 if is_taken else whole.number)
+
+    def run(self) -> list[Row]:
+        """Return all rows. What is due comes before what arrives; what is due together goes by place in flight."""
+        self.populate()
         coming = sorted((plan.arrival, n) for n, plan in enumerate(self.plans) if not plan.waits)
         answered: dict[int, int] = {}
         in_flight: dict[int, int] = {}
@@ -889,6 +904,8 @@ class Oracle:
         self.sent: dict[int, int] = {}
         numbers: dict[int, int] = {}
         self.numbers, self.in_flight = numbers, in_flight
+        if self.users is not None:
+            self.users.begin()
         idle = list(range(len(self.plans) - 1, -1, -1))
         while self.due or coming or any(node.decoding for node in self.nodes):
             times = [(*self.due[0][:2], self.due)] if self.due else []
@@ -907,7 +924,6 @@ class Oracle:
             if first is not None and (not coming or first[0] <= coming[0][0]):
                 self.now, place, of = first
                 steps = heapq.heappop(of)[2]
-                self.enter(self.sent.get(numbers[place], self.node))
             else:
                 (self.now, n), place = coming.pop(0), idle.pop()
                 numbers[place] = len(self.came)
@@ -916,6 +932,7 @@ class Oracle:
                 in_flight[place] = n
                 coming = self.followers(coming, n, answered)
             self.catch_up()
+            self.enter(self.sent.get(numbers[place], self.node))
             for wait in steps:
                 if isinstance(wait, tuple):
                     if wait[0]:
@@ -926,12 +943,18 @@ class Oracle:
                     break
                 # What waits to be stored may be stored between the steps of a request.
                 self.catch_up()
+                self.enter(self.sent.get(numbers[place], self.node))
             else:
                 self.here.end(numbers[place])
                 idle.append(place)
                 answered[n := in_flight[place]] = self.now
                 coming = self.followers(coming, n, answered)
         return self.rows
+
+    def again(self, place: int, n: int) -> Iterator[int | tuple[int]]:
+        """Return the steps of request `n`, that at `place`, which begins again."""
+        steps = self.request(self.plans[self.in_flight[place]], n)
+        return steps if self.users is None else self.users.again(place, steps, n)
 
     def node_of(self, place: int) -> int | None:
         """Return the node that serves the request at `place`; null if it waits for one."""

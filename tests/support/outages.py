@@ -114,8 +114,7 @@ class Outages:
         for _, place, _ in mine + node.decoding:
             n = oracle.numbers[place]
             del oracle.sent[n]
-            plan = oracle.plans[oracle.in_flight[place]]
-            heapq.heappush(oracle.due, (oracle.now, place, oracle.request(plan, n)))
+            heapq.heappush(oracle.due, (oracle.now, place, oracle.again(place, n)))
         node.decoding.clear()
 
     def reach(self, store: Tier, *, is_gone: bool) -> None:

@@ -20,6 +20,14 @@ MPI_AS_ROOT = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
 """Open MPI's mpirun asks this of who is root, and for more ranks than there are CPUs."""
+_GAP = re.compile(r" {2,}")
+_NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?(?: ?(\D+))?")
+_FAMILIES = {
+    **dict.fromkeys(("ns", "µs", "ms", "s"), "time"),
+    **dict.fromkeys(("B", "kB", "MB", "GB", "TB"), "bytes"),
+    **dict.fromkeys(("B/s", "kB/s", "MB/s", "GB/s"), "bytes a second"),
+    **dict.fromkeys(("KiB", "MiB", "GiB"), "length of an I/O"),
+}
 _BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -64,3 +72,30 @@ def run(line: str, cwd: Path) -> str:
     )
     assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def tables_of(text: str) -> dict[str, dict[tuple[str, ...], list[str | None]]]:
+    """Return the tables in what a command printed, by their headings: of each row, by its names, its cells' units.
+
+    A table is a line of headings without a figure, two or more, and the lines up to an empty one. A unit is the family
+    that the printed one is of; None for what is no number, and for a dash.
+    """
+    found: dict[str, dict[tuple[str, ...], list[str | None]]] = {}
+    rows: dict[tuple[str, ...], list[str | None]] | None = None
+    for line in text.splitlines():
+        cells = _GAP.split(line.strip())
+        if not line.strip():
+            rows = None
+        elif rows is None:
+            # A title of a table, which is one cell, may stand before its headings.
+            if len(cells) > 1 and not any(_NUMBER.fullmatch(cell) for cell in cells):
+                rows = found.setdefault(" | ".join(cells), {})
+        else:
+            named = next((at for at, cell in enumerate(cells) if _unit(cell) or cell == "-"), len(cells))
+            rows[tuple(cells[:named])] = [_unit(cell) for cell in cells[named:]]
+    return found
+
+
+def _unit(cell: str) -> str | None:
+    match = _NUMBER.fullmatch(cell)
+    return None if match is None else _FAMILIES.get(match[1] or "", match[1] or "number")

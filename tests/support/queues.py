@@ -15,8 +15,8 @@ class Queue:
 
     def __init__(self, oracle: Oracle, tier: Tier) -> None:
         self.oracle, self.tier, self.setting = oracle, tier, tier.setting
-        self.waiting: list[tuple[int, int]] = []
-        """Keys, and since when."""
+        self.waiting: list[tuple[int, int, int]] = []
+        """Keys, since when, and which node offered them."""
         self.dropped: list[int] = []
         self.lost: list[int] = []
         self.beat: int | None = None
@@ -37,7 +37,7 @@ class Queue:
         if is_large or len(self.waiting) == setting.store_queue:
             self.dropped.append(size)
             return
-        self.waiting.append((key, now))
+        self.waiting.append((key, now, self.oracle.node))
         if setting.heartbeat_ns and self.beat is None:
             self.beat = next(t for t in range(0, now + 2 * setting.heartbeat_ns, setting.heartbeat_ns) if t > now)
 
@@ -53,7 +53,7 @@ class Queue:
         if self.setting.bucket_objects:
             self.store_bucket()
         else:
-            for key in self.still_there(1):
+            for key in self.still_there(1, is_of_node=True):
                 if self.oracle.evict_for(self.tier, key):
                     rate = self.tier.setting.rates_bytes_per_s[1] // BYTES_PER_US
                     if rate:
@@ -62,16 +62,25 @@ class Queue:
         if not self.waiting:
             self.beat = None
 
-    def still_there(self, count: int) -> list[int]:
-        """Take the first `count` of what waits; return those that the tier above has."""
-        taken, self.waiting = [key for key, _ in self.waiting[:count]], self.waiting[count:]
-        above = self.oracle.tiers[self.tier.number - 1]
-        self.lost += [self.oracle.sizes[key] for key in taken if key not in above.objects]
-        return [key for key in taken if key in above.objects]
+    def still_there(self, count: int, *, is_of_node: bool = False) -> list[int]:
+        """Take the first `count` of what waits; return those that the tier above has, at the node that offered each.
+
+        With `is_of_node` that node acts from now on.
+        """
+        found = []
+        for key, _, node in self.waiting[:count]:
+            if is_of_node:
+                self.oracle.enter(node)
+            if key in self.oracle.nodes[node].tiers[self.tier.number - 1].objects:
+                found.append(key)
+            else:
+                self.lost.append(self.oracle.sizes[key])
+        self.waiting = self.waiting[count:]
+        return found
 
     def bucketful(self) -> int:
         size, most = 0, bytes_of(self.setting.bucket_bytes) or 0
-        for n, (key, _) in enumerate(self.waiting):
+        for n, (key, *_) in enumerate(self.waiting):
             size += self.oracle.sizes[key] // self.parts
             if size > most:
                 return n

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from kvreplay.engine.sliding.behind import TIMES, Behind, follow, forget, join
-from kvreplay.plan.held.column import column, give_back
+from kvreplay.plan.held.column import column, give_back, hand_on
 from kvreplay.plan.loader import BATCH_ROWS, WINDOW_ROWS, Loader
 from kvtrace.core.compiled import compile_announced
 
@@ -37,8 +39,9 @@ class SlidingRecord(Protocol):
 class Slider:
     """Loads the rows of one run, and forgets those that are over.
 
-    Rows are forgotten in their order: `given` to whoever asked for them, then to the kernel. One that takes long holds
-    up those after it, until the window is full; then nothing more is loaded before it has ended.
+    Rows are forgotten in their order: `given` to whoever asked for them, then to the kernel, by a thread beside the one
+    that loads. One that takes long holds up those after it, until the window is full; then nothing more is loaded
+    before it has ended.
     """
 
     def __init__(
@@ -48,11 +51,14 @@ class Slider:
         hand: Callable[[int, int], None],
         *,
         is_kept: bool = False,
+        is_known: bool = False,
     ) -> None:
         """Slide what `loader` lays and the `record`; `hand` takes the rows that are over (the first, the one after).
 
-        If rows are to be kept, none is forgotten, and `hand` takes them all at the end.
+        If rows are to be kept, none is forgotten, and `hand` takes them all at the end. If it `is_known` what was done,
+        the record may tell of rows that are not laid yet.
         """
+        self._is_known = is_known
         self._loader, self._record, self._hand, self._is_kept = loader, record, hand, is_kept
         self._room = loader.rows + BATCH_ROWS if is_kept else WINDOW_ROWS
         self.loaded = np.array([loader.laid])
@@ -72,7 +78,8 @@ class Slider:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._pending: tuple[int, int] | None = None
-        self._given = 0
+        self._given = self._forgotten = 0
+        self._giving: Future[None] | None = None
 
     def take(self, tables: Tables, columns: list[Any], due_ns: Any) -> list[Any]:
         """Slide `columns` of a schedule, too; return two that say when the group of a row was opened, or None twice."""
@@ -106,28 +113,45 @@ class Slider:
 
     def _slide(self) -> None:
         try:
-            while not self._is_over.is_set():
-                low = follow(self._behind, self._address)
-                moved = self._forget(low)
-                if not self._load(low) and not moved:
-                    self._is_over.wait(_PAUSE_S)
+            with ThreadPoolExecutor(1, thread_name_prefix="slider-behind") as behind:
+                while not self._is_over.is_set():
+                    low = follow(self._behind, self._address)
+                    moved = self._forget(low, behind)
+                    if not self._load(low) and not moved:
+                        self._is_over.wait(_PAUSE_S)
+                self._end_giving()
         except BaseException as error:  # noqa: BLE001 - raised again by `stop`
             self._error = error
 
-    def _forget(self, low: int) -> bool:
+    def _end_giving(self) -> None:
+        """Wait for what is handed on.
+
+        Raises:
+            KvError: what became of it.
+
+        """
+        if self._giving is not None:
+            self._giving.result()
+            self._giving = None
+
+    def _forget(self, low: int, behind: ThreadPoolExecutor) -> bool:
         """Forget rows that are over, as soon as all that can refer to them have looked; return whether there were any.
 
         Rows laid from now on know of those before `low` what they need; those laid before have to be entered first.
         """
         if self._is_kept:
             return False
-        if self._pending is None and low >= self._given + BATCH_ROWS // 2:
+        if self._pending is None and low >= self._forgotten + BATCH_ROWS // 2:
             self._pending = low, self._loader.laid
         if self._pending is None or self._cursor < self._pending[1]:
             return False
+        if self._giving is not None and not self._giving.done():
+            return False
+        self._end_giving()
         until, self._pending = self._pending[0], None
         forget(self._behind, self._address, until, self._loader.laid)
-        self._give(until)
+        self._forgotten = until
+        self._giving = behind.submit(self._give, until)
         return True
 
     @property
@@ -152,8 +176,17 @@ class Slider:
         for first in range(self._given, until, PART_ROWS):
             self._hand(first, min(until, first + PART_ROWS))
         if not self._is_kept:
-            for of in (*self._loader.columns, *self._columns, *self._record.columns()):
-                give_back(of, self._given, until)
+            # What is loaded meanwhile lies before the rows that follow these by so many.
+            by = self._room + mmap.PAGESIZE
+            for of in self._loader.columns:
+                hand_on(of, self._given, until, by, is_emptied=False)
+            for of in self._columns:
+                hand_on(of, self._given, until, by, is_emptied=True)
+            for of in self._record.columns():
+                if self._is_known:
+                    give_back(of, self._given, until)
+                else:
+                    hand_on(of, self._given, until, by, is_emptied=False)
             self._loader.let_go()
         self._given = until
 

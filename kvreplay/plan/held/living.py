@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.core.compiled import inner, njit
+from kvtrace.core.compiled import inner, njit, prefetch
 from kvtrace.core.schema import TRACE, Op, enum_code
 from kvtrace.core.structures import Structure, record, table
 
@@ -41,15 +41,17 @@ STATE = np.dtype(
     ]
 )
 _MIXER = 0x9E3779B97F4A7C15
+_AHEAD = 12
+"""Rows; so many later ones find their entries in the cache."""
 
 
 class TouchedRows(Structure):
     """Some rows: the contract's codes, ids, and the bytes that they touch."""
 
     tier, op = table("i1"), table("i1")
-    object_id, number = table("i8"), table("i8")
-    """`number` is the object's among all that there are: a smaller one, where ids are sparse."""
-    offset, end, row = table("i8"), table("i8"), table("i8")
+    object_id, number = table("i4"), table("i8")
+    """`number` is the object's among all that there are: empty where ids are, which are not sparse."""
+    offset, length, row = table("i8"), table("i8"), table("i8")
     absent = table("?")
     """Set of a delete of nothing."""
 
@@ -213,15 +215,33 @@ def _need(living: Living, entry: Any, tier: int, reach: int) -> int:
     return reach
 
 
+@inner
+def _key(rows: TouchedRows, i: int) -> int:
+    return (np.int64(rows.tier[i]) << 32 | rows.object_id[i]) + 1
+
+
+@inner
+def _number(rows: TouchedRows, i: int) -> int:
+    return rows.number[i] if len(rows.number) else np.int64(rows.object_id[i])
+
+
+@inner
+def _ask_ahead(living: Living, rows: TouchedRows, i: int) -> None:
+    """Ask for the memory of an entry that a later row is about: it takes longer to come than a row takes."""
+    if i + _AHEAD < len(rows.op):
+        prefetch(living.entries[_home(_key(rows, i + _AHEAD), len(living.entries))])
+
+
 @njit
 def look(living: Living, rows: TouchedRows) -> None:
     """Follow `rows`, the next ones: what must be there first, and how much that and what comes beside it is."""
     state = living.state
     for i in range(len(rows.op)):
-        tier, op, object_id, number = rows.tier[i], rows.op[i], rows.object_id[i], rows.number[i]
-        start, end, padding = rows.offset[i], rows.end[i], living.paddings[tier]
-        key, reach = (tier << 32 | object_id) + 1, max(end, 1)
-        at = _enter(living, key, number, tier)
+        _ask_ahead(living, rows, i)
+        tier, op, object_id, number = rows.tier[i], rows.op[i], np.int64(rows.object_id[i]), _number(rows, i)
+        start, end, padding = rows.offset[i], rows.offset[i] + rows.length[i], living.paddings[tier]
+        reach = max(end, 1)
+        at = _enter(living, _key(rows, i), number, tier)
         entry = living.entries[at]
         before = after = entry.held
         is_there = op != DELETE or before != 0
@@ -253,13 +273,14 @@ def look_again(living: Living, rows: TouchedRows, is_grown: bool) -> None:
     """
     state = living.state
     for i in range(len(rows.op)):
-        tier, op, object_id, number = rows.tier[i], rows.op[i], rows.object_id[i], rows.number[i]
+        _ask_ahead(living, rows, i)
+        tier, op, object_id, number = rows.tier[i], rows.op[i], np.int64(rows.object_id[i]), _number(rows, i)
         padding = living.paddings[tier]
-        at = _enter(living, (tier << 32 | object_id) + 1, number, tier)
+        at = _enter(living, _key(rows, i), number, tier)
         entry = living.entries[at]
         before = after = entry.held
         if op == WRITE:
-            after = max(before, rows.end[i], 1)
+            after = max(before, rows.offset[i] + rows.length[i], 1)
             if 0 < before < after:
                 entry.longest, state.has_grown = max(entry.longest, after), 1
         elif op == DELETE:

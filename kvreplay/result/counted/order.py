@@ -20,6 +20,7 @@ MOST_LEVELS = 1_000_000
 """Operations of a tier, those submitted first, whose service times are set against what was in flight."""
 _MOST_WAITS = 1 << 17
 _HEAP_AT_FIRST = 256
+_LOOKED_AT = -1
 ORDER = np.dtype([(n, "i8") for n in ("reached_ns", "late", "waits", "waits_floor_ns", "waited_ns")])
 """The last submission that was looked at; how many came late; how many spans of waiting are apart, from when on they
 are known, and the time that all cover."""
@@ -64,8 +65,7 @@ class InOrder:
             )  # fmt: skip
             if at < taken:
                 self._heaps = np.hstack([self._heaps, np.empty_like(self._heaps)])
-        self.flights[: count - taken] = flights[order[taken:]]
-        self.fill[0] = count - taken
+        self.fill[0] = _keep(flights) if taken < count else 0
 
     def most_at_once(self, at: int) -> int | None:
         """Return how many of kind `at` were in flight at once; null if some came too late to tell."""
@@ -172,4 +172,16 @@ def _look(
             tier.levels += 1
         if is_open and not is_late:
             _wait(whole, waits, flight.free_ns, start_ns)
+        flight.kind = _LOOKED_AT
     return end
+
+
+@njit
+def _keep(flights: Any) -> int:
+    """Put the operations that were not looked at first, in their order; return how many they are."""
+    kept = 0
+    for i in range(len(flights)):
+        if flights[i].kind != _LOOKED_AT:
+            flights[kept] = flights[i]
+            kept += 1
+    return kept

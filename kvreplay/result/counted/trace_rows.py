@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
+from kvreplay.plan.loader import BATCH_ROWS
 from kvreplay.plan.repeat import Repeated
 from kvtrace.core.tables import Reader
 
@@ -32,7 +33,7 @@ class TraceRows:
                 self._rest = next(self._batches, None)
                 if self._rest is None:
                     return
-            batch = self._rest.slice(0, row - self.row)
+            batch = self._rest.slice(0, min(row - self.row, BATCH_ROWS))
             self._rest = self._rest.slice(batch.num_rows)
             yield batch
             self.row += batch.num_rows

@@ -18,6 +18,7 @@ import numpy as np
 from kvreplay.config.setting import Setting
 from kvreplay.engine.job import OK, Record
 from kvreplay.plan.plan import DELETE
+from kvtrace.core.compiled import njit
 from kvtrace.core.schema import Op
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.core.units import NS_PER_S
@@ -27,8 +28,9 @@ LAST_NS = 5 * NS_PER_S
 BOUNDS_NS = tuple(16_000 << at for at in range(22))
 """Upper bounds of the histogram of response times: 16 µs to 34 s, doubling."""
 _OPS = tuple(op.value for op in Op)
-_KEPT = 100_000
-"""Of the times of one look, so many at most are kept, evenly: enough for a p99."""
+_KEPT = 4096
+"""Of the times of one look, so many at most are kept, evenly: a fast run is looked at a hundred times a second."""
+_COUNTS = np.dtype([(name, "i8") for name in ("operations", "errors", "bytes", "response_ns")])
 
 
 @dataclass(slots=True)
@@ -83,7 +85,10 @@ class Watch:
     def __init__(self, setting: Setting, record: Record, due_ns: Any) -> None:
         """Watch the run of `setting`, which begins now."""
         self.setting = setting
-        self.totals: dict[tuple[str, str], Totals] = {}
+        self._kinds: dict[tuple[str, str], int] = {}
+        """Of tiers and operations: their number in these."""
+        self._totals: Any = np.zeros(len(setting.tiers) * len(_OPS), _COUNTS)
+        self._buckets: Any = np.zeros((len(self._totals), len(BOUNDS_NS) + 1), np.int64)
         self.in_flight: Callable[[], int] | None = None
         """Set by the engine; its counter can be read at any time."""
         self.completed = 0.0
@@ -96,7 +101,7 @@ class Watch:
         for index, op in np.argwhere(setting.window.counted().kinds["rows"]).tolist():
             tier = setting.tiers[index]
             if tier is not None:
-                self.totals[tier.name, _OPS[op]] = Totals()
+                self._kinds[tier.name, _OPS[op]] = index * len(_OPS) + op
         self._looks.append((self._started_ns, self._counts(), None, None))
 
     def begin(self) -> None:
@@ -108,27 +113,17 @@ class Watch:
 
     def take(self, rows: Any) -> None:
         """Count the planned `rows`, which have ended since the last call."""
-        plan, record = self.setting.window.plan, self._record
-        good = rows[record.outcome[rows] == OK]
-        since = record.submitted_ns if self._due_ns is None else self._due_ns
-        times = record.completed_ns[good] - since[good]
-        late = None if self._due_ns is None else _some(record.submitted_ns[rows] - self._due_ns[rows])
+        plan, record, is_open = self.setting.window.plan, self._record, self._due_ns is not None
+        since = self._due_ns if is_open else record.submitted_ns
+        step = 1 + len(rows) // _KEPT
+        times, late = (np.empty(-(-len(rows) // step), np.int64) for _ in range(2))
         with self._lock:
-            for index, tier in enumerate(self.setting.tiers):
-                for op, name in enumerate(_OPS):
-                    found = None if tier is None else self.totals.get((tier.name, name))
-                    if found is None:
-                        continue
-                    here = (plan.tier[good] == index) & (plan.op[good] == op)
-                    of_kind = int(((plan.tier[rows] == index) & (plan.op[rows] == op)).sum())
-                    count = int(here.sum())
-                    found.operations += count
-                    found.errors += of_kind - count
-                    found.bytes += 0 if op == DELETE else int(plan.length[good[here]].sum())
-                    found.response_ns += int(times[here].sum())
-                    found.buckets += np.bincount(np.searchsorted(BOUNDS_NS, times[here]), minlength=len(BOUNDS_NS) + 1)
+            good = _count(
+                rows, plan.tier, plan.op, plan.length, record.outcome, record.submitted_ns, record.completed_ns, since,
+                self._totals, self._buckets, step, times, late,
+            )  # fmt: skip
             now = monotonic_ns()
-            self._looks.append((now, self._counts(), _some(times), late))
+            self._looks.append((now, self._counts(), times[:good], late if is_open else None))
             while len(self._looks) > 2 and self._looks[1][0] < now - LAST_NS:  # noqa: PLR2004 - a start and an end
                 self._looks.popleft()
 
@@ -136,8 +131,7 @@ class Watch:
         """Return what has ended so far by tier and operation, as it stood at one moment."""
         with self._lock:
             return {
-                key: Totals(t.operations, t.errors, t.bytes, t.response_ns, t.buckets.copy())
-                for key, t in self.totals.items()
+                key: Totals(*self._totals[at].tolist(), self._buckets[at].copy()) for key, at in self._kinds.items()
             }
 
     def look(self) -> Look:
@@ -166,7 +160,7 @@ class Watch:
     def _rates(self, first: Any, last: Any) -> list[LiveRate]:
         passed = last[0] - first[0]
         found = []
-        for key in self.totals:
+        for key in self._kinds:
             operations, moved = (last[1][key][i] - first[1][key][i] for i in (0, 1))
             known = (moved * NS_PER_S / passed, operations * NS_PER_S / passed) if passed else (None, None)
             simulated = " (SIMULATED)" if key[0] in self._simulated else ""
@@ -174,15 +168,54 @@ class Watch:
         return found
 
     def _counts(self) -> dict[tuple[str, str], tuple[int, int]]:
-        return {key: (t.operations, t.bytes) for key, t in self.totals.items()}
+        counts = self._totals[["operations", "bytes"]].tolist()
+        return {key: counts[at] for key, at in self._kinds.items()}
 
 
 Watching = Callable[[Watch], AbstractContextManager[Any]]
 """Shows a run for as long as its context lasts."""
 
 
-def _some(times: Any) -> Any:
-    return times[:: 1 + len(times) // _KEPT].copy()
+@njit
+def _count(
+    rows: Any,
+    tier: Any,
+    op: Any,
+    length: Any,
+    outcome: Any,
+    submitted_ns: Any,
+    completed_ns: Any,
+    since_ns: Any,
+    totals: Any,
+    buckets: Any,
+    step: int,
+    times: Any,
+    late: Any,
+) -> int:
+    """Count `rows`, and take the response times of each `step` of them, and how late they were; return how many."""
+    good = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        at = tier[row] * len(_OPS) + op[row]
+        total = totals[at]
+        if i % step == 0:
+            late[i // step] = submitted_ns[row] - since_ns[row]
+        if outcome[row] != OK:
+            total.errors += 1
+            continue
+        time = completed_ns[row] - since_ns[row]
+        total.operations += 1
+        total.response_ns += time
+        if op[row] != DELETE:
+            total.bytes += length[row]
+        bucket, bound = 0, BOUNDS_NS[0]
+        while bucket < len(BOUNDS_NS) and bound < time:
+            bucket, bound = bucket + 1, 2 * bound
+        buckets[at, bucket] += 1
+        if i % step == 0:
+            times[good] = time
+            good += 1
+    return good
 
 
 def _p99(parts: list[Any]) -> int | None:

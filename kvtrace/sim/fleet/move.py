@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kvtrace.core.compiled import forced, inner
-from kvtrace.sim.records import QUEUE, QUEUES, TIER, World
+from kvtrace.sim.records import QUEUE, QUEUES, TIER, UNBOUNDED, World
+from kvtrace.sim.tiers.due import note_due
 
 TIER_WORDS = TIER.itemsize // 8
 QUEUE_WORDS = QUEUES * QUEUE.itemsize // 8
@@ -21,10 +22,17 @@ def move(world: World, node: int) -> None:
 @inner
 def _move(world: World, node: int) -> None:
     fleet, here = world.fleet, world.control.node
+    rack, next_rack = fleet.count + here // fleet.rack_nodes, fleet.count + node // fleet.rack_nodes
+    if len(fleet.due):
+        note_due(world, here, fleet.scoped & ~fleet.racked)
+        fleet.due[node] = UNBOUNDED
+        if rack != next_rack:
+            note_due(world, rack, fleet.racked)
+            fleet.due[next_rack] = UNBOUNDED
     for t in range(len(world.tiers)):
         old, new = here, node
         if fleet.racked & (1 << t):
-            old, new = fleet.count + here // fleet.rack_nodes, fleet.count + node // fleet.rack_nodes
+            old, new = rack, next_rack
         if fleet.scoped & (1 << t) and old != new:
             _change(world, t, old * len(world.tiers) + t, new * len(world.tiers) + t)
     world.control.node = node

@@ -63,6 +63,11 @@ class Fleet(Structure):
     """[slots]"""
     places = table("i4")
     """Copies by the number of their object and their place, as `sim/tiers/copies.py` finds them."""
+    due = table("i8")
+    """[nodes + racks]: when a tier of that place next does something by itself, of those that are not at hand; empty if
+    none ever does."""
+    counted = table("i8")
+    """Keys of World.frequencies where places count for themselves (`sim/tiers/admission.py`): a hash table; 0: free."""
     runs = table("i8")
     """Scratch of a router: [nodes] how many first objects of a prompt each has, and [nodes] of how many bytes."""
     row_nodes = table("i4")

@@ -12,7 +12,7 @@ from kvtrace.sim.records import World
 
 COUNTED = (
     *("used", "hits", "hit_bytes", "written_bytes", "deleted_bytes", "read_bytes", "populated_bytes", "looked_up"),
-    *("refused", "refused_bytes", "dropped", "dropped_bytes", "lost", "lost_bytes", "waiting"),
+    *("refused", "refused_bytes", "dropped", "dropped_bytes", "lost", "lost_bytes", "waiting", "collected_bytes"),
 )
 """Fields of records.TIER that add up."""
 BY_NODE = ("requests", "input_tokens", "computed_tokens", "computing_ns", "lookups", "local_hits", "shared_hits")

@@ -11,15 +11,18 @@ from kvtrace.sim.events import BATCH
 from kvtrace.sim.fleet.incidents import EMPTIED, LOST, Move, absent
 from kvtrace.sim.fleet.nodes import COPY, NODE
 from kvtrace.sim.fleet.setting import FleetSetting, Scope
-from kvtrace.sim.records import FOUND, HAPPENING, NONE, UNBOUNDED, World
+from kvtrace.sim.records import FOUND, HAPPENING, NONE, SEEN, TIER, UNBOUNDED, World
+from kvtrace.sim.tiers.admission import count_again
 from kvtrace.sim.tiers.copies import COLUMNS, enter_all
 
 MILLION = 1_000_000
+ROOM = 1 << 10
+"""Of counts of objects, to start with."""
 
 
 def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows: int) -> None:
     """Make the nodes of `setting`, each with its own of the tiers that `scopes` says; `rows` is the buffers' size."""
-    fleet, count = world.fleet, setting.nodes
+    fleet, knobs, count = world.fleet, world.knobs, setting.nodes
     fleet.count, fleet.entrances = count, setting.prefill_nodes if setting.is_disaggregated else count
     fleet.link_bytes_per_us = setting.link_bytes_per_s // 10**6
     fleet.rack_nodes = setting.rack_nodes
@@ -27,6 +30,7 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
     fleet.nodes["is_up"] = 1
     fleet.own = sum(1 << t for t, scope in enumerate(scopes) if scope is Scope.NODE)
     world.control["open"], world.control["happen_ns"] = fleet.entrances, UNBOUNDED
+    world.control["due_ns"] = UNBOUNDED
     fleet.batches["first"], fleet.batches["due_ns"] = NONE, UNBOUNDED
     if count == 1:
         return
@@ -44,6 +48,10 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
         fleet.copies = np.empty(len(world.slots), COPY)
         forget_copies(fleet.copies)
         grow_places(world)
+        if knobs.expires or knobs.polls or knobs.queued:
+            fleet.due = np.full(count + setting.instances(Scope.RACK), UNBOUNDED)
+        if knobs.filtered & fleet.scoped:
+            fleet.counted, world.frequencies = np.zeros(ROOM, np.int64), np.zeros(ROOM, SEEN)
 
 
 def set_happenings(world: World, steps: Sequence[Move], rows: int) -> None:
@@ -80,12 +88,23 @@ def spread(world: World) -> None:
     if fleet.count > 1:
         racks = -(-fleet.count // fleet.rack_nodes)
         fleet.tiers = np.tile(fleet.tiers_here, fleet.count + racks)
+        # Each place has a queue of its own.
+        last = fleet.tiers.view(TIER)[len(world.tiers) - 1 :: len(world.tiers)]
+        last["queue_first"] = np.concatenate([np.arange(fleet.count), np.arange(racks)]) * last["queue_limit"]
         fleet.queues = np.tile(fleet.queues_here, fleet.count + racks)
 
 
 def forget_copies(copies: Any) -> None:
     """Let slots with these copies have none."""
     copies.view([("all", "i4", (5,))])["all"] = NONE
+
+
+def grow_counts(world: World, room: int) -> None:
+    """Make so much `room`, or more, to count objects by their place."""
+    counted, frequencies = world.fleet.counted, world.frequencies
+    size = 1 << (room - 1).bit_length()
+    world.fleet.counted, world.frequencies = np.zeros(size, np.int64), np.zeros(size, SEEN)
+    count_again(world.fleet.counted, world.frequencies, counted, frequencies)
 
 
 def grow_places(world: World) -> None:

@@ -12,6 +12,7 @@ from kvtrace.sim.fleet.move import move
 from kvtrace.sim.policies.queues import call, queue_of
 from kvtrace.sim.records import DONE, LOAD, NONE, QUEUES, ROWS_FULL, UNBOUNDED, World
 from kvtrace.sim.schedule import disband, push
+from kvtrace.sim.tiers.admission import forget_counts
 from kvtrace.sim.tiers.garbage import lose
 from kvtrace.sim.tiers.slots import pack
 from kvtrace.sim.tiers.waiting import catch_up, take_first
@@ -77,7 +78,8 @@ def _lose_node(world: World, node: int) -> int:
             while tier.waiting > 0:
                 take_first(world, t)
             tier.beat_ns = 0
-            _forget_uses(world, t)
+            if world.knobs.filtered & (1 << t):
+                forget_counts(world, t)
     move(world, node)
     what.is_up, what.outstanding, what.waiting = 0, 0, 0
     what.prefilling_tokens, what.active_tokens = 0, 0
@@ -86,15 +88,6 @@ def _lose_node(world: World, node: int) -> int:
     disband(world)
     _fail_over(world, node)
     return DONE
-
-
-@inner
-def _forget_uses(world: World, t: int) -> None:
-    """Forget how often objects were offered to tier `t`, or used there: a node alone has filters."""
-    if world.knobs.filtered & (1 << t):
-        world.tiers[t].referred = 0
-        for i in range(t, len(world.frequencies), len(world.tiers)):
-            world.frequencies[i].count = 0
 
 
 @inner

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba.core import types
 
 from kvtrace.core.compiled import callback, forced, inner, intrinsic
-from kvtrace.sim.records import NONE, QUEUES, World
+from kvtrace.sim.records import NONE, QUEUES, UNBOUNDED, World
 
 
 @forced
@@ -208,13 +208,9 @@ def forget(world: World, slot: int) -> None:
 
 
 @inner
-def first_expiry(world: World) -> tuple[int, int]:
-    """Return the tier in which a slot expires first, and when; NONE and NONE if none ever does."""
-    first, when = NONE, NONE
-    for t in range(len(world.tiers)):
-        tail = queue_of(world, t, 0).tail
-        if world.tiers[t].ttl_ns and tail != NONE:
-            expires = note_of(world, t, tail).count
-            if first == NONE or expires < when:
-                first, when = t, expires
-    return first, when
+def expiry_ns(world: World, t: int) -> int:
+    """Return when what tier `t` has had longest expires; UNBOUNDED if it never does, or there is none."""
+    tail, when = queue_of(world, t, 0).tail, UNBOUNDED
+    if world.tiers[t].ttl_ns and tail != NONE:
+        when = note_of(world, t, tail).count
+    return when

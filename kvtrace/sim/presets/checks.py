@@ -172,8 +172,9 @@ def check_fleet(fleet: FleetSetting, tiers: Sequence[TierSetting], require: Call
             f"tiers.{tier.name}.scope(={tier.scope}): tier {above.name} above it is shared by more (scope="
             f"{above.scope}); order tiers from those of a node to those of the fleet",
         )
-    for tier in tiers:
-        set_ = {"store_queue": tier.store_queue, "evict_every": tier.evict_every, "policy=ttl": tier.ttl}
-        set_ |= {f"admission={tier.admission}": tier.admission is not Admission.ALWAYS}
-        for knob in (knob for knob, value in set_.items() if value):
-            require(False, f"tiers.{tier.name}: {knob} is simulated on one node alone; leave it, or fleet.nodes, out")
+        require(
+            not tier.bucket_objects or tier.scope is above.scope,
+            f"tiers.{tier.name}.bucket_objects: a bucket is written from one memory, so tier {above.name} "
+            f"(scope={above.scope}) must be shared as it is (scope={tier.scope}): set tiers.{above.name}.scope, or "
+            "bucket_objects=0",
+        )

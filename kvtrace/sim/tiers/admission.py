@@ -6,9 +6,12 @@ offered or used. What a promotion copies up was asked for, and passes; so does w
 
 from __future__ import annotations
 
-from kvtrace.core.compiled import forced, inner
+from typing import Any
+
+from kvtrace.core.compiled import forced, inner, njit
 from kvtrace.sim.policies.queues import victim
 from kvtrace.sim.records import FREQUENCY, NTH_OFFER, PACKED_BITS, TINYLFU, World
+from kvtrace.sim.tiers.copies import place_of
 from kvtrace.sim.tiers.rows import packed
 from kvtrace.sim.tiers.slots import loosen
 
@@ -51,7 +54,7 @@ def _offered(world: World, t: int, slot: int, now: int) -> int:
     For nth-offer it is one more. For frequency it is twice as much, and each `decay_ns` takes one off; what has come
     down to nothing begins at 1.
     """
-    tier, seen = world.tiers[t], world.frequencies[world.slots[slot].object * len(world.tiers) + t]
+    tier, seen = world.tiers[t], world.frequencies[_count_of(world, t, world.slots[slot].object)]
     count: int = seen.count
     if tier.admission == NTH_OFFER:
         count += 1
@@ -75,7 +78,7 @@ def refer(world: World, t: int, entry: int) -> int:
         return 0
     number = world.slots[entry].object if entry >= 0 else packed(entry) >> PACKED_BITS
     size = world.slots[entry].size if entry >= 0 else world.knobs.chunk_bytes
-    seen = world.frequencies[number * len(world.tiers) + t]
+    seen = world.frequencies[_count_of(world, t, number)]
     count: int = (seen.count >> min(31, tier.halvings - seen.since)) + 1
     seen.count, seen.since = min(count, MOST), tier.halvings
     tier.referred += size
@@ -88,7 +91,62 @@ def refer(world: World, t: int, entry: int) -> int:
 
 @inner
 def _recent(world: World, t: int, slot: int) -> int:
-    """Return how often `slot` was referred to, as refer counts."""
-    seen = world.frequencies[world.slots[slot].object * len(world.tiers) + t]
+    """Return how often the object of `slot` was referred to, as refer counts."""
+    seen = world.frequencies[_count_of(world, t, world.slots[slot].object)]
     count: int = seen.count >> min(31, world.tiers[t].halvings - seen.since)
     return count
+
+
+@inner
+def _count_of(world: World, t: int, number: int) -> int:
+    """Return where in World.frequencies it is counted how often object `number` was offered to tier `t`, or used there.
+
+    Where nodes or racks count for themselves, a place has a count only of what came to it.
+    """
+    fleet, tiers = world.fleet, len(world.tiers)
+    if len(fleet.counted) == 0:
+        return number * tiers + t
+    place = place_of(world, t) if fleet.scoped & (1 << t) else 0
+    key = ((number + 1) * (2 * fleet.count + 1) + place) * tiers + t
+    at = _slot_of(fleet.counted, key)
+    if fleet.counted[at] == 0:
+        fleet.counted[at] = key
+        world.control.counts += 1
+    return at
+
+
+@inner
+def _slot_of(counted: Any, key: int) -> int:
+    """Return where `key` stands in `counted`, whose length is a power of two, or the free place where it would."""
+    mask = len(counted) - 1
+    at = key * 0x1E3779B97F4A7C15
+    at = (at ^ (at >> 32)) & mask
+    while counted[at] not in (0, key):
+        at = (at + 1) & mask
+    return at
+
+
+@inner
+def forget_counts(world: World, t: int) -> None:
+    """Forget how often objects were offered to tier `t`, which is at hand, or used there."""
+    fleet, tiers = world.fleet, len(world.tiers)
+    world.tiers[t].referred = 0
+    if len(fleet.counted) == 0:
+        for i in range(t, len(world.frequencies), tiers):
+            world.frequencies[i].count = 0
+        return
+    places = 2 * fleet.count + 1
+    for i in range(len(fleet.counted)):
+        key = fleet.counted[i]
+        if key % tiers == t and key // tiers % places == place_of(world, t):
+            world.frequencies[i].count = 0
+
+
+@njit
+def count_again(counted: Any, frequencies: Any, old_counted: Any, old_frequencies: Any) -> None:
+    """Put all counts into larger tables, which are empty."""
+    for i in range(len(old_counted)):
+        if old_counted[i]:
+            at = _slot_of(counted, old_counted[i])
+            counted[at] = old_counted[i]
+            frequencies[at].count, frequencies[at].since = old_frequencies[i].count, old_frequencies[i].since

@@ -14,6 +14,7 @@ from kvtrace.sim.records import DONE, NONE, ROWS_FULL, World
 from kvtrace.sim.tiers.garbage import evict, fill
 from kvtrace.sim.tiers.room import make_room
 from kvtrace.sim.tiers.rows import STORE, is_endless
+from kvtrace.sim.tiers.slots import renew
 
 
 @inner
@@ -28,6 +29,7 @@ def write_bucket(world: World, t: int, first: int, count: int, now: int) -> bool
     what = world.slots[slot]
     what.object, what.size, what.home = control.next_object, size, NONE
     what.held, what.live, what.seen = 1, 0, 0
+    renew(world, slot)
     if not make_room(world, t, slot, now):
         what.held = 0
         world.free[control.free] = slot

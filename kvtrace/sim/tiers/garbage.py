@@ -10,7 +10,7 @@ from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.policies.queues import on_remove
 from kvtrace.sim.records import NONE, PACKED_BITS, World
 from kvtrace.sim.tiers.rows import COLLECT, DELETE, EVICT, LOSE, READ, WRITE, emit, packed
-from kvtrace.sim.tiers.slots import object_of, release
+from kvtrace.sim.tiers.slots import let_go, object_of, release
 from kvtrace.sim.tiers.tiers import drop, serve_read, serve_write
 
 
@@ -28,7 +28,7 @@ def evict(world: World, t: int, slot: int, now: int) -> None:
     while member != NONE:
         older = world.members[member].older
         world.slots[member].live &= ~(1 << t)
-        release(world, member)
+        let_go(world, member)
         member = older
     _delete(world, t, slot, now, EVICT)
     _free(world, t, slot)
@@ -50,7 +50,7 @@ def lose(world: World, t: int, slot: int, now: int) -> None:
         if is_by_object:
             on_remove(world, t, member, 0)
         world.slots[member].live &= ~(1 << t)
-        release(world, member)
+        let_go(world, member)
         member = older
     _delete(world, t, bucket, now, LOSE)
     _free(world, t, bucket)
@@ -70,7 +70,7 @@ def _give_up(world: World, t: int, slot: int, now: int) -> None:
     all_of = world.members[bucket]
     all_of.bucket -= _bytes_in_bucket(world, t, slot)
     world.slots[slot].live &= ~(1 << t)
-    release(world, slot)
+    let_go(world, slot)
     if all_of.bucket < tier.collect_share * all_of.offset:
         _collect(world, t, bucket, now)
 

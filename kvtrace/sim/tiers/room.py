@@ -1,15 +1,15 @@
-"""How a tier makes room: by deleting what its policy gives up, or by moving it down; and what expires."""
+"""How a tier makes room: by deleting what its policy gives up, or by moving it down; when it must, or at times."""
 
 from __future__ import annotations
 
 from kvtrace.core.compiled import forced, inner
-from kvtrace.sim.policies.queues import first_expiry, queue_of, settle, victim
+from kvtrace.sim.policies.queues import settle, victim
 from kvtrace.sim.records import NONE, UNBOUNDED, World
 from kvtrace.sim.tiers.admission import admits, has_room
 from kvtrace.sim.tiers.garbage import evict
 from kvtrace.sim.tiers.offers import frees
-from kvtrace.sim.tiers.rows import DEMOTE, EVICT
-from kvtrace.sim.tiers.slots import incoming_of, member_of, object_of
+from kvtrace.sim.tiers.rows import DEMOTE, EVICT, member_of
+from kvtrace.sim.tiers.slots import incoming_of, object_of
 from kvtrace.sim.tiers.tiers import drop, read, write
 
 MILLION = 1_000_000
@@ -89,62 +89,34 @@ def make_room_by_demotion(world: World, t: int, slot: int, now: int) -> None:
 
 
 @inner
-def expire(world: World, now: int) -> bool:
-    """Delete what expires until `now`, each at its time, as far as the rows have room; return whether that is all."""
-    t, when = first_expiry(world)
-    while t != NONE and when <= now:
-        if world.control.rows + 2 * world.knobs.ranks * world.knobs.layers > len(world.rows.ts_ns):
-            return False
-        evict(world, t, queue_of(world, t, 0).tail, when)
-        t, when = first_expiry(world)
-    return True
-
-
-@inner
-def poll(world: World, now: int) -> bool:
-    """Let each tier that makes room only at times do so, until now, if the rows have room; return whether that is all.
+def poll(world: World, t: int) -> None:
+    """Let tier `t`, which makes room only at times, give one object up, now that it is such a time, or end.
 
     These times are the multiples of its interval; it makes room if it is filled to its trigger then.
     """
-    t = _first_poll(world, now)
-    while t != NONE:
-        tier = world.tiers[t]
-        if tier.goal == NONE:
-            tier.polled_ns += tier.evict_every_ns
-            tier.goal = tier.low
-            if tier.evict_ppm > 0:
-                most = max(tier.used * tier.evict_ppm // MILLION, world.slots[victim(world, t, NONE)].size)
-                tier.goal = tier.used - most
-        if tier.used > tier.goal and (tier.evict_ppm == 0 or _leaves(world, t) >= tier.goal):
-            if world.control.rows + 2 * world.knobs.ranks * world.knobs.layers > len(world.rows.ts_ns):
-                return False
-            evict(world, t, victim(world, t, NONE), tier.polled_ns)
-        else:
-            tier.goal = NONE
-        t = _first_poll(world, now)
-    for t in range(len(world.tiers)):
-        tier = world.tiers[t]
-        if tier.evict_every_ns > 0:
-            tier.polled_ns = now // tier.evict_every_ns * tier.evict_every_ns
-    return True
+    tier = world.tiers[t]
+    if tier.goal == NONE:
+        tier.goal = tier.low
+        if not _is_filled(world, t):
+            tier.goal = tier.used
+        elif tier.evict_ppm > 0:
+            tier.goal = tier.used - max(tier.used * tier.evict_ppm // MILLION, world.slots[victim(world, t, NONE)].size)
+    if tier.used > tier.goal and (tier.evict_ppm == 0 or _leaves(world, t) >= tier.goal):
+        evict(world, t, victim(world, t, NONE), tier.poll_ns)
+        return
+    tier.goal = NONE
+    tier.poll_ns = tier.poll_ns + tier.evict_every_ns if _is_filled(world, t) else 0
+
+
+@inner
+def _is_filled(world: World, t: int) -> bool:
+    """Return whether tier `t` holds so much that it makes room when it is time."""
+    tier = world.tiers[t]
+    is_filled: bool = tier.used > 0 and tier.used >= tier.trigger
+    return is_filled
 
 
 @inner
 def _leaves(world: World, t: int) -> int:
     """Return the bytes that tier `t` holds without what it gives up next."""
     return world.tiers[t].used - world.slots[victim(world, t, NONE)].size
-
-
-@inner
-def _first_poll(world: World, now: int) -> int:
-    """Return the tier that is making room, or else the next that will until now; NONE if there is none."""
-    first, when = NONE, now
-    for t in range(len(world.tiers)):
-        tier = world.tiers[t]
-        if tier.evict_every_ns > 0:
-            if tier.goal != NONE:
-                return t
-            due = tier.polled_ns + tier.evict_every_ns
-            if tier.used > 0 and tier.used >= tier.trigger and (due < when or (due == when and first == NONE)):
-                first, when = t, due
-    return first

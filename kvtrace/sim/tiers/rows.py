@@ -41,6 +41,15 @@ def found_in(world: World, entry: int) -> int:
 
 
 @forced
+def member_of(world: World, t: int, slot: int) -> int:
+    """Return which slot stands for the object of `slot` in tier `t`: its own or a copy, NONE if there is none."""
+    if world.fleet.scoped & (1 << t):
+        copy = world.fleet.copies[slot]
+        slot = copy.rack_copy if world.fleet.racked & (1 << t) else copy.node_copy
+    return slot
+
+
+@forced
 def size_of(world: World, entry: int) -> int:
     """Return the bytes of the object of an entry, all ranks together."""
     return world.slots[entry].size if entry >= 0 else world.knobs.chunk_bytes
@@ -75,9 +84,10 @@ def emit_layer(
     first: int = world.control.rows
     number = world.slots[entry].object if entry >= 0 else packed(entry) >> PACKED_BITS
     if op == READ and world.knobs.bucketed & (1 << t):
-        number = world.slots[world.members[entry].bucket].object
+        member = entry if world.slots[entry].place > 0 else member_of(world, t, entry)
+        number = world.slots[world.members[member].bucket].object
         for i in range(first, first + ranks):
-            world.row_offsets[i] = world.members[entry].offset
+            world.row_offsets[i] = world.members[member].offset
     world.control.rows = first + ranks
     if world.fleet.count > 1:
         for i in range(first, first + ranks):

@@ -11,7 +11,7 @@ from kvtrace.sim.fleet.move import move
 from kvtrace.sim.policies.queues import forget
 from kvtrace.sim.records import NONE, PACKED_BITS, World
 from kvtrace.sim.tiers.copies import add_copy, find_copy, place_of, remove_copy
-from kvtrace.sim.tiers.rows import live_in, packed
+from kvtrace.sim.tiers.rows import live_in, member_of, packed
 
 
 @forced
@@ -73,15 +73,6 @@ def _see(world: World, slot: int) -> None:
             if copy.rack_copy != NONE:
                 live |= world.slots[copy.rack_copy].live
     what.live = live
-
-
-@forced
-def member_of(world: World, t: int, slot: int) -> int:
-    """Return which slot stands for the object of `slot` in tier `t`: its own or a copy, NONE if there is none."""
-    if world.fleet.scoped & (1 << t):
-        copy = world.fleet.copies[slot]
-        slot = copy.rack_copy if world.fleet.racked & (1 << t) else copy.node_copy
-    return slot
 
 
 @forced
@@ -152,7 +143,7 @@ def pack(world: World) -> None:
         what = world.slots[slot]
         what.is_loose = 0
         if what.place > 0:
-            if what.live == 0 and not (world.knobs.keeps_ghosts and world.slots[what.home].held):
+            if what.live | what.held == 0 and not (world.knobs.keeps_ghosts and world.slots[what.home].held):
                 _discard(world, slot)
                 if world.slots[what.home].held:
                     loosen(world, what.home)
@@ -183,6 +174,15 @@ def _discard(world: World, slot: int) -> None:
 
 
 @inner
+def let_go(world: World, member: int) -> None:
+    """Give back, if it may be, what a tier listed and gives up together with others: an object's slot or a copy."""
+    if world.slots[member].place > 0:
+        loosen(world, member)
+    else:
+        release(world, member)
+
+
+@inner
 def release(world: World, slot: int) -> None:
     """Give `slot` back if nobody holds it and no tier will ever need it again; no tier then remembers it.
 
@@ -192,7 +192,7 @@ def release(world: World, slot: int) -> None:
     if what.held == 0 and world.fleet.scoped:
         # What one place may still give up may go to another that never does: until then, that is known to have it.
         copy: int = world.fleet.copies[slot].first
-        while copy != NONE and world.slots[copy].live & ~world.knobs.endless == 0:
+        while copy != NONE and world.slots[copy].live & ~world.knobs.endless == 0 and world.slots[copy].held == 0:
             copy = world.fleet.copies[copy].older
         copy = world.fleet.copies[slot].first if copy == NONE else NONE
         while copy != NONE:

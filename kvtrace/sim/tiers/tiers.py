@@ -6,8 +6,20 @@ from kvtrace.core.compiled import forced, inner
 from kvtrace.sim.policies.queues import on_hit, on_insert, on_remove
 from kvtrace.sim.records import NONE, World
 from kvtrace.sim.tiers.admission import refer
-from kvtrace.sim.tiers.rows import DELETE, DEMOTE, LOSE, PROMOTE, READ, WRITE, emit, found_in, is_endless, live_in
-from kvtrace.sim.tiers.slots import loosen, member_of, own, release
+from kvtrace.sim.tiers.rows import (
+    DELETE,
+    DEMOTE,
+    LOSE,
+    PROMOTE,
+    READ,
+    WRITE,
+    emit,
+    found_in,
+    is_endless,
+    live_in,
+    member_of,
+)
+from kvtrace.sim.tiers.slots import loosen, own, release
 
 
 @inner
@@ -116,7 +128,7 @@ def touch(world: World, t: int, entry: int) -> None:
     if not is_endless(world, t):
         slot = member_of(world, t, entry)
         if world.knobs.bucketed & (1 << t) and world.tiers[t].collect_share == 0:
-            slot = world.members[entry].bucket
+            slot = world.members[slot].bucket
         on_hit(world, t, slot)
         if world.knobs.filtered & (1 << t):
             refer(world, t, entry)
@@ -149,6 +161,8 @@ def write(world: World, t: int, slot: int, now: int, phase: int, request: int, s
     what.live |= 1 << t
     tier.used += what.size
     tier.written_bytes += what.size
+    if tier.evict_every_ns > 0 and tier.poll_ns == 0 and tier.used >= tier.trigger:
+        tier.poll_ns = (now // tier.evict_every_ns + 1) * tier.evict_every_ns
     pin(world, slot, serve_write(world, t, what.size, now))
     emit(world, now, WRITE, t, phase, slot, what.size, request, stage)
     loosen(world, slot)

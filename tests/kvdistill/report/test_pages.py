@@ -123,7 +123,6 @@ def test_lengths_of_ios_stand_at_powers_of_two():
     assert (drawn.x.unit, [name for _, name in drawn.x.ticks]) == ("KiB", ["4", "16", "64", "256", "1024"])
 
 
-
 def test_trials_of_a_side_share_a_colour_and_charts_to_compare_end_alike():
     lines = [Series(name, [1.0, 2.0], [1.0, 1.0], colour=at // 2) for at, name in enumerate("abcd")]
     chart = Chart("c", ChartShape.STEPS, Unit.NS, Unit.COUNT, lines, 1.0, x_end=9.0, y_end=7.0)

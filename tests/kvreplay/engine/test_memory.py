@@ -17,7 +17,7 @@ from kvreplay.data.buffers import (
     FIRST_BYTES,
     HUGE_PAGE_BYTES,
     Arena,
-    Asked,
+    Moved,
     arenas,
     growing,
     huge_bytes,
@@ -111,13 +111,13 @@ def test_buffers_that_grow_are_touched_before_as_many_are_in_use() -> None:
 )
 def test_rows_fill_no_more_buffers_than_is_said(rows: list[tuple[int, int]], slot_bytes: int) -> None:
     filled = sum((start + length - 1) // slot_bytes - start // slot_bytes + 1 for start, length in rows)
-    assert filled <= Asked(len(rows), sum(length for _, length in rows)).most(slot_bytes)
+    assert filled <= Moved(len(rows), sum(length for _, length in rows)).most(slot_bytes)
 
 
 @pytest.mark.parametrize("is_growing", [False, True])
 def test_buffers_that_no_row_fills_are_not_touched(is_growing: bool) -> None:
     # A save of 100 MiB, before which a marker is read.
-    asked = Asked(1, 4096), Asked(4, 100 * MIB)
+    asked = Moved(1, 4096), Moved(4, 100 * MIB)
     reads, writes = arenas(64, MIB, is_growing=is_growing, asked=asked)
     assert (reads.touched, writes.touched) == (2, 108)
     assert resident_bytes(reads) <= 2 * MIB + HUGE_PAGE_BYTES
@@ -128,7 +128,7 @@ def test_buffers_that_no_row_fills_are_not_touched(is_growing: bool) -> None:
     # Writes may all the same be as many in flight as at any time.
     assert depths == [64]
     assert reads.touched == 2
-    none, _ = arenas(64, MIB, asked=(Asked(0, 0), Asked(1, 1)))
+    none, _ = arenas(64, MIB, asked=(Moved(0, 0), Moved(1, 1)))
     assert none.touched == 1
 
 

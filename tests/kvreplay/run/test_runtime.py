@@ -18,7 +18,7 @@ from waiting import wait_for
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
 from kvreplay.run.run import replay
-from kvreplay.run.runtime import RUNTIME, until
+from kvreplay.run.runtime import RUNTIME, repeated, until
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE
 
@@ -179,3 +179,9 @@ def test_the_command_says_how_often(tmp_path: Path) -> None:
     assert " (--runtime 60.0 ms): 46 rows, " in shown
     bad = run_cli("kvreplay", "run", trace, *how[:2], "--runtime", "soon", "-o", tmp_path / "x", check=False)
     assert bad.returncode == 2
+
+
+def test_a_part_of_a_trace_is_said_in_percent():
+    assert [repeated("the trace", times) for times in (6.571, 1.0, 0.00154)] == [
+        "the trace 6.57 times", "the trace 1 times", "0.154 % of the trace",
+    ]  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import write_trace
+from run_files import run_file, summary
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
@@ -18,11 +19,19 @@ from kvreplay.engine.job import Job, Record
 from kvreplay.engine.sliding import slider as sliding
 from kvreplay.engine.sliding.slider import Slider
 from kvreplay.plan import loader as loading
+from kvreplay.result import journal as journals
+from kvreplay.result.journal import Journal, JournaledRecord
 from kvreplay.result.part import RunPart
+from kvreplay.run import run as running
+from kvreplay.run.recover import recover
+from kvreplay.run.watching.watch import Watch
 from kvtrace.core import parquet
+from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PartialRunFile, RunBegun, Running
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kvreplay.config.setting import Setting
 
 ROWS = 6000
 WINDOW, BATCH = 1024, 128
@@ -130,3 +139,87 @@ def test_rows_are_handed_on_in_their_order_as_they_end_and_each_waits_for_those_
         if speed is not None:
             due = int(found["due_ns"][row])
             assert max(due, int(found["ready_ns"][row])) == max(due, ready), row
+
+
+def sliding_setting(folder: Path) -> Setting:
+    """Return the setting of a replay whose plan slides."""
+    return settle(Config(tiers={"nvme": "null"}), trace_of(folder, 1), folder / "run", [])
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_who_watches_a_plan_that_slides_knows_its_kinds_of_operations_before_its_rows_are_there(tmp_path: Path) -> None:
+    setting = sliding_setting(tmp_path)
+    loader = setting.window.laid_by()
+    assert loader.laid == 0
+    watch = Watch(setting, Record.empty(loader.rows, is_open_loop=False, laid=0), None)
+    assert set(watch.totals) == {("nvme", op) for op in ("read", "write", "delete")}
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_what_is_over_is_handed_on_some_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sliding, "PART_ROWS", BATCH // 2)
+    parts, (_, found), _ = slid(trace_of(tmp_path, 1), tmp_path, 8, None, "null")
+    assert max(len(part["row"]) for part in parts) <= BATCH // 2
+    assert found["row"].tolist() == list(range(ROWS))
+
+
+@pytest.mark.parametrize("step", [1, 100, ROWS])
+def test_a_journal_is_told_as_rows_are_laid_with_no_more_ahead_than_it_had_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr(journals, "_PERIOD_S", 3600.0)
+    pick = random.Random(step)  # noqa: S311 - a test's
+    record = Record.empty(ROWS, is_open_loop=True, laid=0)
+    waiting: list[int] = []
+    known = {name: getattr(run_file(summary([])), name) for name in RunBegun.__struct_fields__}
+    kept = Journal(tmp_path, record, PartialRunFile(**known, running=Running("/trace")))
+    for first in range(0, ROWS, BATCH):
+        record.begin(first, min(first + BATCH, ROWS))
+        waiting += range(first, record.begun)
+        pick.shuffle(waiting)
+        # Some are never done, others after many that follow them, within a window.
+        late = [row for row in waiting if row % 17 and (row + WINDOW < record.begun or pick.random() < 0.7)]
+        waiting = [row for row in waiting if row % 17 and row not in set(late)]
+        for row in late:
+            record.submitted_ns[row], record.outcome[row] = 1000 * row + pick.randrange(500), pick.choice([0, 1])
+            record.completed_ns[row] = -1 if record.outcome[row] else record.submitted_ns[row] + pick.randrange(9000)
+            record.ready_ns[row] = pick.randrange(1000)
+        kept.keep()
+    kept.close()
+    assert (tmp_path / PARTIAL_OPS_FILE).stat().st_size < 29 * ROWS
+    found = JournaledRecord(tmp_path, ROWS, is_open_loop=True)
+    assert found.reached == int(np.flatnonzero(record.submitted_ns >= 0).max())
+    for first in range(0, ROWS, step):
+        found.begin(first, first + step)
+        here = slice(first, first + step)
+        for one, other in zip(record.columns(), found.columns(), strict=True):
+            assert np.array_equal(one[here], other[here])
+        assert found.record.begun <= min(first + step + WINDOW + 2 * BATCH, ROWS)
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_a_long_run_that_was_cut_off_is_recovered_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = trace_of(tmp_path, 1)
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(running, "write_down", fail)
+    with pytest.raises(ZeroDivisionError):
+        running.replay(Config(tiers={"nvme": "null"}, speed=1000.0), trace, tmp_path / "run", [])
+    ahead: list[int] = []
+    begin = JournaledRecord.begin
+
+    def noted(self: JournaledRecord, first: int, last: int) -> None:
+        begin(self, first, last)
+        ahead.append(last - first)
+
+    monkeypatch.setattr(JournaledRecord, "begin", noted)
+    found = recover(tmp_path / "run")
+    assert (found.summary.operations, found.summary.not_reached) == (ROWS, 0)
+    assert max(ahead) == BATCH
+    assert len(ahead) >= ROWS // BATCH
+    ops = pq.read_table(tmp_path / "run" / "ops.parquet").to_pydict()
+    assert ops["row"] == list(range(ROWS))
+    assert set(ops["outcome"]) == {"ok"}
+    assert all(done >= sent >= 0 for sent, done in zip(ops["submitted_ns"], ops["completed_ns"], strict=True))

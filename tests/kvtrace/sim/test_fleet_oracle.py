@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import Oracle
-from plans import oracle_of
+from outages import settled
+from plans import MOST, oracle_of
 from simulated import ONE_BYTE, TWO_HEADS, simulate_fleet
 from test_oracle import SEMANTICS, presets, request_lists, rich_presets, staged_presets, waiting
 from test_oracle import conversations as conversation_lists
-from test_oracle_users import WORKLOADS
+from test_oracle_users import WORKLOADS, asked_in
+from test_queues import THROUGH, queued_presets
 
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.fleet.setting import FleetSetting, Scope
@@ -24,7 +26,7 @@ from kvtrace.sim.presets.tier import Admission
 from kvtrace.sim.routers.routers import Router
 from kvtrace.sim.simulation import FOREVER_NS, Load
 
-POLICIES = [policy for policy in Policy if policy is not Policy.TTL]
+ANY_POLICY = st.sampled_from([{"policy": p, "ttl": "15ns" if p is Policy.TTL else None} for p in Policy])
 
 
 @st.composite
@@ -34,13 +36,12 @@ def fleets(draw, preset: Preset, *, policies: bool = False) -> Preset:
         draw(st.lists(st.sampled_from(list(Scope)), min_size=len(preset.tiers), max_size=len(preset.tiers))),
         key=list(Scope).index,
     )
+    if preset.tiers[-1].bucket_objects:
+        scopes[-2] = scopes[-1]
     tiers = tuple(
-        msgspec.structs.replace(
-            tier, scope=scope, admission=Admission.ALWAYS, evict_every=None, evict_share=None,
-            **({"policy": draw(st.sampled_from(POLICIES))} if policies else {}),
-        )
+        msgspec.structs.replace(tier, scope=scope, **(draw(ANY_POLICY) if policies else {}))
         for tier, scope in zip(preset.tiers, scopes, strict=True)
-    )  # fmt: skip
+    )
     nodes = draw(st.integers(2, 5))
     fleet = FleetSetting(
         nodes=nodes, prefill_nodes=draw(st.sampled_from([0, 0, 1, nodes - 1])),
@@ -62,7 +63,7 @@ def check(preset, load, model=ONE_BYTE, ranks=1, rows=4096):
     compare_stats(simulation.stats(), oracle)
     if (arrivals := simulation.arrivals()) is not None:
         assert list(zip(*map(list, arrivals), strict=True)) == oracle.came
-    return simulation
+    return simulation, oracle
 
 
 def compare_stats(stats, oracle):
@@ -79,7 +80,12 @@ def compare_stats(stats, oracle):
     for number, tier in enumerate(stats["tiers"]):
         instances = {id(node.tiers[number]): node.tiers[number] for node in oracle.nodes}.values()
         live = sum(sum(instance.objects.values()) for instance in instances)
-        assert tier["live_bytes"] == tier["written_bytes"] - tier["deleted_bytes"] == live
+        assert tier["live_bytes"] == tier["written_bytes"] - tier["deleted_bytes"]
+        if oracle.preset.tiers[number].bucket_objects:
+            live = sum(instance.queue.used() for instance in instances)
+        assert tier["live_bytes"] == live
+        refused = [size for instance in instances for size in instance.refused]
+        assert (tier.get("refused_objects", 0), tier.get("refused_bytes", 0)) == (len(refused), sum(refused))
 
 
 def in_sessions(draw, requests):
@@ -110,9 +116,22 @@ def test_every_row_of_a_fleet_is_what_plain_python_says(semantics, data):
 @given(data=st.data())
 def test_marks_policies_and_offers_of_a_fleet(semantics, data):
     rich = data.draw(rich_presets(semantics))
-    has_whole = any(tier.whole_offers for tier in rich.tiers)
-    preset = data.draw(fleets(rich, policies=not has_whole))
+    is_fixed = any(tier.whole_offers or tier.admission is Admission.TINYLFU for tier in rich.tiers)
+    preset = data.draw(fleets(rich, policies=not is_fixed))
     check(preset, Load(requests=data.draw(request_lists())), TWO_HEADS, 2)
+
+
+@pytest.mark.parametrize("semantics", THROUGH, ids="-".join)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_queues_and_buckets_of_a_fleet(semantics, data):
+    preset = data.draw(fleets(data.draw(queued_presets(semantics))))
+    load = Load(requests=data.draw(request_lists()))
+    simulation, oracle = check(preset, load, TWO_HEADS, 2)
+    check(preset, load, TWO_HEADS, 2, rows=1)
+    queues = {id(queue): queue for queue in (node.tiers[-1].queue for node in oracle.nodes)}.values()
+    counted = {name: sum(queue.counts()[name] for queue in queues) for name in next(iter(queues)).counts()}
+    assert counted.items() <= simulation.stats()["tiers"][-1].items()
 
 
 @settings(max_examples=60, deadline=None)
@@ -121,25 +140,36 @@ def test_staging_in_a_fleet(data):
     check(data.draw(fleets(data.draw(staged_presets()))), Load(requests=data.draw(conversation_lists())))
 
 
-@pytest.mark.parametrize("workload", range(len(WORKLOADS)))
+@st.composite
+def users_presets(draw, workload):
+    """Return a fleet for synthetic users, whose prompts are thousands of tokens, not tens."""
+    semantics = draw(st.sampled_from(SEMANTICS))
+    preset = draw(fleets(draw(presets(semantics))))
+    tiers = tuple(
+        msgspec.structs.replace(tier, capacity=draw(st.none() | st.integers(0, 200_000))) for tier in preset.tiers
+    )
+    chunk = draw(st.sampled_from([256, 1024]))
+    return msgspec.structs.replace(
+        preset, tiers=tiers, workload=workload, chunk_tokens=chunk if semantics[0] is Entry.CHUNK else 256,
+        decode_read_tokens=draw(st.sampled_from([0, 32])),
+    )  # fmt: skip
+
+
+def check_users(preset, users, seed, incidents=()):
+    """Compare what a fleet does for so many users, to which `incidents` happen, with what plain Python says."""
+    load = Load(users=users, seed=seed, until_ns=FOREVER_NS, max_requests=MOST, incidents=incidents)
+    model = msgspec.structs.replace(ONE_BYTE, max_context_tokens=10**7)
+    simulation, rows, nodes, log = simulate_fleet(preset, load, model, rows=1 << 14, with_log=True)
+    oracle = oracle_of(preset, users, seed, 1, 1, incidents=incidents)
+    expected = oracle.run()
+    assert asked_in(log) == oracle.users.log
+    assert settled(rows, nodes) == settled(expected, oracle.row_nodes)
+    compare_stats(simulation.stats(), oracle)
+    return simulation
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=range(len(WORKLOADS)))
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_users_of_a_fleet(workload, data):
-    semantics = data.draw(st.sampled_from(SEMANTICS))
-    preset = data.draw(fleets(data.draw(presets(semantics))))
-    tiers = tuple(
-        msgspec.structs.replace(tier, capacity=data.draw(st.none() | st.integers(0, 200_000))) for tier in preset.tiers
-    )
-    chunk = data.draw(st.sampled_from([256, 1024]))
-    preset = msgspec.structs.replace(
-        preset, tiers=tiers, workload=WORKLOADS[workload], chunk_tokens=chunk if semantics[0] is Entry.CHUNK else 256,
-        decode_read_tokens=data.draw(st.sampled_from([0, 32])),
-    )  # fmt: skip
-    users, seed = data.draw(st.integers(1, 6)), data.draw(st.integers(0, 9))
-    load = Load(users=users, seed=seed, until_ns=FOREVER_NS, max_requests=40)
-    model = msgspec.structs.replace(ONE_BYTE, max_context_tokens=10**7)
-    simulation, rows, nodes, log = simulate_fleet(preset, load, model, rows=1 << 14, with_log=True)
-    oracle = oracle_of(preset, log, users, 1, 1, seed=seed)
-    assert oracle.run() == rows
-    assert nodes == oracle.row_nodes
-    compare_stats(simulation.stats(), oracle)
+    check_users(data.draw(users_presets(workload)), data.draw(st.integers(1, 6)), data.draw(st.integers(0, 9)))

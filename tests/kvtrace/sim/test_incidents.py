@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -9,8 +11,10 @@ from hypothesis import strategies as st
 from oracle import Oracle
 from outages import settled
 from simulated import ONE_BYTE, TWO_HEADS, brief, kvtrace, preset_of, requests_of, simulate, simulate_fleet
-from test_fleet_oracle import compare_stats, fleets, in_sessions
+from test_fleet_oracle import check_users, compare_stats, fleets, in_sessions, users_presets
 from test_oracle import SEMANTICS, conversations, presets, request_lists, rich_presets, staged_presets, waiting
+from test_oracle_users import WORKLOADS
+from test_queues import THROUGH, queued_presets
 from test_routers import fleet_of
 
 from kvtrace.core.errors import ConfigError
@@ -18,6 +22,7 @@ from kvtrace.core.tables import open_table
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.fleet.incidents import Incident, Kind, parse, steps_of
 from kvtrace.sim.fleet.setting import FleetSetting, Scope
+from kvtrace.sim.presets.tier import Admission
 from kvtrace.sim.routers.routers import Router
 from kvtrace.sim.simulation import Load
 
@@ -42,9 +47,11 @@ def incidents_of(draw, preset):
     return tuple(found)
 
 
-def draw_incidents(draw, preset):
-    """Return incidents that can be, or fewer."""
-    found = draw(incidents_of(preset))
+def draw_incidents(draw, preset, unit_ns=1):
+    """Return incidents that can be, or fewer; their times are of so many ns."""
+    found = tuple(
+        replace(one, at_ns=one.at_ns * unit_ns, lasts_ns=one.lasts_ns * unit_ns) for one in draw(incidents_of(preset))
+    )
     while found:
         try:
             steps_of(found, preset.fleet, preset.tiers)
@@ -101,8 +108,8 @@ def test_every_row_of_a_fleet_to_which_something_happens(semantics, data):
 @given(data=st.data())
 def test_policies_and_offers(semantics, data):
     rich = data.draw(rich_presets(semantics))
-    has_whole = any(tier.whole_offers for tier in rich.tiers)
-    preset = data.draw(fleets(rich, policies=not has_whole))
+    is_fixed = any(tier.whole_offers or tier.admission is Admission.TINYLFU for tier in rich.tiers)
+    preset = data.draw(fleets(rich, policies=not is_fixed))
     check(preset, Load(requests=data.draw(request_lists()), incidents=draw_incidents(data.draw, preset)), TWO_HEADS, 2)
 
 
@@ -112,6 +119,26 @@ def test_policies_and_offers(semantics, data):
 def test_one_node_alone(semantics, data):
     preset = data.draw(rich_presets(semantics))
     check(preset, Load(requests=data.draw(request_lists()), incidents=draw_incidents(data.draw, preset)))
+
+
+@pytest.mark.parametrize("semantics", THROUGH, ids="-".join)
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_queues_and_buckets(semantics, data):
+    preset = data.draw(queued_presets(semantics))
+    if data.draw(st.booleans()):
+        preset = data.draw(fleets(preset))
+    check(preset, Load(requests=data.draw(request_lists()), incidents=draw_incidents(data.draw, preset)))
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=range(len(WORKLOADS)))
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_users(workload, data):
+    preset = data.draw(users_presets(workload))
+    # 40 requests of a few users take seconds.
+    incidents = draw_incidents(data.draw, preset, data.draw(st.sampled_from([10**7, 10**8])))
+    check_users(preset, data.draw(st.integers(1, 6)), data.draw(st.integers(0, 9)), incidents)
 
 
 @settings(max_examples=10, deadline=None)

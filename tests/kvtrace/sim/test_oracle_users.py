@@ -71,14 +71,20 @@ def test_users_share_what_plain_python_says(workload, data):
     check_users(preset, users=data.draw(st.integers(1, 3)), seed=data.draw(st.integers(0, 9)))
 
 
+def asked_in(log):
+    """Return what the oracle of users notes of `log`: when, in which session, input and output tokens."""
+    return [(when, session, tokens, output) for when, _, session, _, tokens, output, *_ in log]
+
+
 def check_users(preset, users, seed):
     """Compare what 40 requests of `users` cause with the oracle."""
     load = Load(users=users, seed=seed, until_ns=FOREVER_NS, max_requests=40)
     # With a context that holds every conversation, everybody retrieves.
     model = msgspec.structs.replace(ONE_BYTE, max_context_tokens=10**7)
     simulation, rows, log, _ = simulate(preset, load, model, rows=1 << 14)
-    oracle = oracle_of(preset, log, users, 1, 1)
+    oracle = oracle_of(preset, users, seed, 1, 1)
     assert oracle.run() == rows
+    assert asked_in(log) == oracle.users.log
     stats = simulation.stats()
     assert sum(t["hits"] for t in stats["tiers"]) == oracle.hits
     assert (stats["lookups"], stats["requests"]) == (oracle.lookups, 40)
