@@ -60,6 +60,13 @@ class ReplayArguments:
         str | None,
         typer.Option(help="Replay the trace's start only: 10000 rows, 30s of trace time, or 2GiB read and written."),
     ] = None
+    node: Annotated[
+        int | None,
+        typer.Option(
+            help="Of a fleet's trace (kvtrace gen --nodes): replay this node's rows alone, at their own times. With "
+            "--mpi nodes are dealt to ranks instead."
+        ),
+    ] = None
     runtime: Annotated[
         str | None,
         typer.Option(

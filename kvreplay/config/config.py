@@ -53,6 +53,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     is_ignoring_streams: bool = False
     """Whether writes go without the streams that the trace gives them."""
     limit: str | None = None
+    node: int | None = None
+    """Of a fleet's trace: replay this node's rows alone."""
     runtime: str | None = None
     """How long to run by the clock: the window is repeated, or cut."""
     seed: int | None = None

@@ -63,6 +63,11 @@ class Setting:
         return self.config.seed if self.config.seed is not None else (self.reader.meta.seed or 0) & MAX_SEED
 
     @property
+    def is_whole_trace(self) -> bool:
+        """Whether all rows of the trace are replayed."""
+        return self.window.is_whole and self.config.node is None
+
+    @property
     def warmup(self) -> Warmup | None:
         """What figures leave out."""
         return parse_warmup(self.config.warmup)
@@ -93,7 +98,8 @@ def settle(
     """
     pacer = check(config)
     reader = open_table(trace, TRACE)
-    limit = parse_limit(config.limit)
+    limit = replace(parse_limit(config.limit), node=config.node)
+    _check_node(reader, config.node)
     check_memory(0, buffer_bytes(config.depth, config.io_bytes))
     if tiers is None:
         tiers = make_tiers(config, reader.meta, trace, output)
@@ -106,7 +112,7 @@ def settle(
         span_ns = None if pacer.speed is None else int(config.runtime_ns * pacer.speed)
         if repeats > 1 or span_ns is not None:
             reader = Repeated(reader, once, repeats, window.residency.last_deletes)
-            window = compile_window(reader, trace, alignments, Limit(span_ns=span_ns), shared)
+            window = compile_window(reader, trace, alignments, Limit(span_ns=span_ns, node=config.node), shared)
             window = replace(window, is_whole=False)
     if window.rows == 0:
         reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
@@ -124,8 +130,22 @@ def settle(
     check_memory(rows, buffer_bytes(config.depth, config.io_bytes))
     rows_once = once if config.runtime else 0
     names = [tier.name for tier in reader.meta.tiers]
-    several = tuple((names[t], count) for t, count in joined(reader, alignments, once).items())
+    shared_by = joined(reader, alignments, once) if config.node is None else {}
+    several = tuple((names[t], count) for t, count in shared_by.items())
     return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, unplaced, several, rows_once)
+
+
+def _check_node(reader: Reader, node: int | None) -> None:
+    if node is None:
+        return
+    if "node" not in reader.extras:
+        raise ConfigError(f"--node {node}: {reader.path} is no fleet's trace, its rows have no node; leave it out")
+    nodes: set[int] = set()
+    for batch in reader.batches(("node",)):
+        nodes |= set(batch.column("node").unique().to_pylist())
+        if node in nodes:
+            return
+    raise ConfigError(f"--node {node}: {reader.path} has nodes {min(nodes, default=0)} to {max(nodes, default=0)}")
 
 
 def _placed(window: TraceWindow, tiers: list[Tier | None], config: Config) -> tuple[TraceWindow, tuple[str, ...]]:
@@ -152,6 +172,7 @@ def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
     """Return why no row can be replayed: which tiers have rows instead."""
     named = ", ".join(config.tiers) or "the tiers named"
     within = f" within --limit {config.limit}" if config.limit else ""
+    within += f" of --node {config.node}" if config.node is not None else ""
     if window.absent_deletes:
         found = f"but {window.absent_deletes:,} deletes of objects that were never there"
         return f"nothing to replay: the trace{within} has no rows on {named}, {found}"

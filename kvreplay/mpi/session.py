@@ -27,7 +27,7 @@ from kvreplay.result import tables
 from kvreplay.run.finished import FinishedRun
 from kvreplay.run.run import replay
 from kvreplay.run.watching.watch import Watching
-from kvtrace.core.errors import KvError, RankLost
+from kvtrace.core.errors import ConfigError, KvError, RankLost
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import parse_limit
 from kvtrace.core.run.ranks import RANK_FOLDER
@@ -62,6 +62,8 @@ class RankSession:
     ) -> FinishedRun:
         """Replay `trace` on all ranks, as rank 0; parameters and errors as of `run.replay`."""
         check(config)
+        if config.node is not None:
+            raise ConfigError(f"--node {config.node} is for one process: with --mpi say --deal node, a rank a node")
         tables.check_output(output, is_forced=is_forced)
         open_table(trace, TRACE)
         order = Ordered(

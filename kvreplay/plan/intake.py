@@ -21,7 +21,7 @@ from kvtrace.core.tables import Reader
 COLUMNS = ("ts_ns", "op", "tier", "phase", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
 MAX_OBJECT_ID = 2**31 - 2
 _DELETE = enum_code(TRACE, "op", Op.DELETE)
-_TYPES = {"op": "i1", "tier": "i1", "phase": "i1", "stage": "i4", "stream": "i2"}
+_TYPES = {"op": "i1", "tier": "i1", "phase": "i1", "stage": "i4", "stream": "i2", "node": "i4"}
 """Of a batch's columns, as the contract has them; others have 64 bits."""
 _KEPT = _TYPES | {"object_id": "i4", "stream": "i4"}
 """Of what is kept of them."""
@@ -31,11 +31,11 @@ _COUNTS = np.dtype([(name, "i8") for name in ("rows", "taken", "last_ns", "moved
 
 
 class _Batch(Structure):
-    """The columns of some rows, nulls as -1; no streams where the trace has none."""
+    """The columns of some rows, nulls as -1; no streams where the trace has none, no nodes where all are taken."""
 
     ts_ns, op, tier, phase = table("i8"), table("i1"), table("i1"), table("i1")
     object_id, offset_bytes, length_bytes = table("i8"), table("i8"), table("i8")
-    request_id, stage, stream = table("i8"), table("i4"), table("i2")
+    request_id, stage, stream, node = table("i8"), table("i4"), table("i2"), table("i4")
 
 
 class Columns(Structure):
@@ -58,7 +58,7 @@ class _State(Structure):
     """By tier without a target: its rows."""
     left_out = table("?")
     """By row of what is repeated: whether it is none of those; empty where all are."""
-    most_rows, most_ns, most_bytes = number(), number(), number()
+    most_rows, most_ns, most_bytes, node = number(), number(), number(), number()
 
 
 class Intake:
@@ -69,6 +69,8 @@ class Intake:
     ) -> None:
         """Take rows of the tiers `targets`, but those `left_out` (bool a row of what is repeated)."""
         tiers, self.names = len(reader.meta.tiers), COLUMNS + ("stream",) * ("stream" in reader.extras)
+        self.names += ("node",) * (limit.node is not None)
+        self._picked = tuple(name for name in self.names if name != "node")
         self._path, self._batch, self.rows_of = path, _Batch(), Columns()
         self._state = _State(
             has_target=[i in targets for i in range(tiers)],
@@ -77,6 +79,7 @@ class Intake:
             most_rows=_UNBOUND,
             most_ns=_UNBOUND,
             most_bytes=_UNBOUND,
+            node=-1 if limit.node is None else limit.node,
         )
         if limit.rows is not None:
             self._state.most_rows = limit.rows
@@ -123,7 +126,7 @@ class Intake:
         for name in self.names:
             setattr(self._batch, name, numbers(batch.column(name), _TYPES.get(name, "i8")))
         if batch.num_rows > len(self.rows_of.row):
-            for name in ("row", *self.names):
+            for name in ("row", *self._picked):
                 setattr(self.rows_of, name, np.empty(batch.num_rows, _KEPT.get(name, "i8")))
         before = self.taken
         at, fault = int(_take(self._batch, self.rows_of, self._state)), self._count("fault")
@@ -133,7 +136,7 @@ class Intake:
         if fault == _LARGE:
             message = f"{self._batch.object_id[at]}: an object id is at most {MAX_OBJECT_ID}"
             raise TraceError(message, path=self._path, row=self.rows, column="object_id")
-        return {name: getattr(self.rows_of, name)[: self.taken - before] for name in ("row", *self.names)}
+        return {name: getattr(self.rows_of, name)[: self.taken - before] for name in ("row", *self._picked)}
 
 
 @njit
@@ -142,7 +145,8 @@ def _take(batch: Any, columns: Any, state: Any) -> int:
     counts, to = state.counts, 0
     for at in range(len(batch.ts_ns)):
         ts, op, tier, length = batch.ts_ns[at], batch.op[at], batch.tier[at], batch.length_bytes[at]
-        is_wanted = state.has_target[tier] != 0
+        is_own = len(batch.node) == 0 or batch.node[at] == state.node
+        is_wanted = is_own and state.has_target[tier] != 0
         moved = counts.moved_bytes + (length if is_wanted and op != _DELETE else 0)
         if counts.rows >= state.most_rows or ts >= state.most_ns or moved > state.most_bytes:
             counts.is_full = 1
@@ -153,7 +157,7 @@ def _take(batch: Any, columns: Any, state: Any) -> int:
         counts.moved_bytes, counts.last_ns = moved, ts
         if is_wanted and len(state.left_out):
             is_wanted = not state.left_out[counts.rows % len(state.left_out)]
-        elif not is_wanted:
+        elif is_own and not is_wanted:
             state.skipped[tier] += 1
         if is_wanted:
             columns.row[to], columns.ts_ns[to], columns.op[to], columns.tier[to] = counts.rows, ts, op, tier

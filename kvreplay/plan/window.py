@@ -79,7 +79,7 @@ class _Passes:
     """What the two passes over a trace read alike."""
 
     def __init__(self, reader: Reader, path: Path, alignments: Mapping[int, int], limit: Limit) -> None:
-        self.reader, self.path, self._alignments, self._limit = reader, path, alignments, limit
+        self.reader, self.path, self._alignments, self.limit = reader, path, alignments, limit
         self.padding = [alignments.get(i, 1) for i in range(len(reader.meta.tiers))]
         self.repeats = reader.repeats if isinstance(reader, Repeated) else 1
         once = reader.rows if isinstance(reader, Repeated) else reader.meta.rows or 0
@@ -90,7 +90,7 @@ class _Passes:
     def intake(self) -> Intake:
         """Return what picks the rows out, from the first on."""
         left_out = self.reader.left_out if isinstance(self.reader, Repeated) else None
-        return Intake(self.reader, self.path, self._alignments, self._limit, left_out)
+        return Intake(self.reader, self.path, self._alignments, self.limit, left_out)
 
     def rows(self, intake: Intake) -> Iterator[dict[str, Any]]:
         """Yield the rows that `intake` picks, of the whole trace."""
@@ -190,7 +190,9 @@ def _refuse_lost(passes: _Passes, lost: int, window_rows: int) -> None:
         if lost < len(rows["row"]):
             index, reader = int(rows["tier"][lost]), passes.reader
             why = "run kvtrace validate on this trace"
-            if several := joined(reader, [index], window_rows).get(index):
+            if passes.limit.node is not None:
+                why = "another node wrote it again, which --node leaves out; kvreplay run --mpi --deal node goes on"
+            elif several := joined(reader, [index], window_rows).get(index):
                 why = (
                     f"{reader.meta.tiers[index].name} is each node's own, and one place cannot stand for those of "
                     f"{several}: give each node a rank, mpirun -n {several} kvreplay run --mpi --deal node"

@@ -189,10 +189,11 @@ def window_note(setting: Setting) -> WindowNote:
     names = [tier.name for tier in setting.reader.meta.tiers]
     return WindowNote(
         rows=window.rows,
-        is_whole_trace=window.is_whole,
+        is_whole_trace=setting.is_whole_trace,
         span_ns=window.span_ns,
         planned_rows=len(window.plan),
         limit=setting.config.limit,
+        node=setting.config.node,
         runtime_ns=setting.config.runtime_ns,
         rows_once=setting.rows_once or None,
         repeats=window.rows / setting.rows_once if setting.rows_once else None,
@@ -239,7 +240,7 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
         notes.append(f"no figure counts the {left}{rest}")
     notes += [
         f"tier {name} is each node's own: the {count} nodes' copies of an object are one here, where the first delete "
-        f"ends it; mpirun -n {count} kvreplay run --mpi --deal node keeps them apart"
+        f"ends it; mpirun -n {count} kvreplay run --mpi --deal node keeps them apart, --node replays one"
         for name, count in setting.joined
     ]
     notes += [

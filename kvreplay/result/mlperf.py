@@ -33,7 +33,7 @@ def mlperf(setting: Setting, summary: Summary, criteria: Criteria, requests: Req
     """Return the benchmark's figures of a run."""
     targets = {t.name: t.target for t in setting.tiers if t is not None and not t.is_simulated}
     return mlperf_figures(
-        setting.reader.meta, targets, summary, criteria, requests, is_whole_trace=setting.window.is_whole
+        setting.reader.meta, targets, summary, criteria, requests, is_whole_trace=setting.is_whole_trace
     )
 
 

@@ -62,6 +62,10 @@ class ServedRequests:
             **{name: numbers(batch.column(name)) for name in ("request_id", "length_bytes")},
             **{name: numbers(batch.column(name), "i1") for name in ("phase", "op")},
         }
+        if (node := self._setting.config.node) is not None:
+            # Of other nodes' rows nothing is replayed, and nothing counts.
+            is_own = numbers(batch.column("node"), "i4") == node
+            columns["request_id"] = np.where(is_own, columns["request_id"], -1)
         at = 0
         while (
             at := self._requests.take(at, first_row, columns, part.plan, part.record, part.due_ns, counts)

@@ -93,13 +93,18 @@ def _window(finished: FinishedRun) -> str:
     if finished.run.engine.name == "other":
         return f"recorded {window.rows:,} operations of {window.limit}, over {format_duration(window.span_ns)}"
     part = "the whole trace" if window.is_whole_trace else f"the trace's start, --limit {window.limit}"
+    if window.node is not None:
+        of = f" within the trace's start, --limit {window.limit}" if window.limit else ""
+        part = f"the rows of node {window.node} alone{of}"
+    is_part = window.limit is not None or window.node is not None
     if window.repeats is not None:
         if finished.run.status == "partial":
-            again = f"{part if window.limit else 'the trace'} again and again"
+            again = f"{part if is_part else 'the trace'} again and again"
             return f"was to replay {again} for {format_duration(window.runtime_ns)} (--runtime)"
-        part = f"{repeated(part if window.limit else 'the trace', window.repeats)} in {_runtime(finished.run)}"
+        part = f"{repeated(part if is_part else 'the trace', window.repeats)} in {_runtime(finished.run)}"
     done = "was to replay" if finished.run.status == "partial" else "replayed"
-    return f"{done} {part}: {window.rows:,} rows, {format_duration(window.span_ns)} of trace time"
+    rows = window.rows if window.node is None else window.planned_rows or 0
+    return f"{done} {part}: {rows:,} rows, {format_duration(window.span_ns)} of trace time"
 
 
 def _runtime(run: RunFile) -> str:

@@ -21,6 +21,8 @@ DEFINITIONS = {
     f"of them; beyond 10 million from histograms, which add up exactly and are at most {ERROR:.2%} off",
     "device_io": "of ranks that share a device of a host the one that saw most: it is not added up",
 }
+TOGETHER_NS = 50_000
+"""Ranks that have a processor each begin so close together."""
 TIGHT_NS = 250_000_000
 """An MPI process that ended so much before the others ended by itself."""
 
@@ -134,6 +136,7 @@ def of(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[
             f"{len(bound)} ranks may run on {bound[0].told.cpus} of {bound[0].run.host['cpus']} CPUs only: the "
             "launcher bound them, which slows a replay of several threads; mpirun --bind-to none does not"
         )
+    found += crowded(parts)
     said: dict[str, list[int]] = {}
     for part in parts:
         for note in [] if part.run is None else part.run.notes:
@@ -145,6 +148,23 @@ def of(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[
         who = "" if len(ranks) == len(parts) else f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}: "
         found.append(f"{who}{note}")
     return found
+
+
+def crowded(parts: Sequence[PartRun]) -> list[str]:
+    """Return of which hosts ranks outnumber the processors, where they did not begin together."""
+    skew_ns = start(parts).skew_ns or 0
+    if skew_ns <= TOGETHER_NS:
+        return []
+    cpus: dict[str, list[int]] = {}
+    for part in parts:
+        if part.told is not None and not part.told.is_idle:
+            cpus.setdefault(part.host, []).append(part.told.cpus)
+    return [
+        f"{len(each)} ranks share {max(each)} CPUs of {host}: one that finds none free at the common instant begins "
+        f"when the scheduler gives it one; the ranks began {format_duration(skew_ns)} apart"
+        for host, each in cpus.items()
+        if len(each) > max(each)
+    ]
 
 
 def _skipped(summaries: Sequence[Summary]) -> list[str]:

@@ -49,6 +49,7 @@ class RankNote(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     folder: str
+    """Beside run.json: the rank's own run, with its ops.parquet, requests.parquet, series.parquet; none is pooled."""
     host: str | None = None
     nodes: list[int] | None = None
     """Those of the trace that were dealt to it; null if users or objects were."""

@@ -103,6 +103,8 @@ class WindowNote(msgspec.Struct, frozen=True, kw_only=True):
     planned_rows: int | None = None
     """Those whose tier had a target."""
     limit: str | None
+    node: int | None = None
+    """Of a fleet's trace: the only node whose rows were replayed."""
     runtime_ns: int | None = None
     """How long the run was to last by the clock; null: once through the window."""
     rows_once: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ranks import on_ranks
 
 from kvreplay.config.config import Config
 from kvreplay.mpi.dealt.by import Deal
+from kvreplay.mpi.pooled import notes
 from kvreplay.mpi.pooled.pool import pool
 from kvreplay.mpi.pooled.requests import Covered
 from kvreplay.result.pace import distribution
@@ -200,3 +202,16 @@ def test_repeats_of_all_ranks_stay_in_step(tmp_path):
     assert run.window.rows_once == once
     assert run.requests is not None
     assert run.requests.requests == len({op["request_id"] for op in every_op(tmp_path / "run")})
+
+
+def test_ranks_that_outnumber_processors_are_told_of_if_they_began_apart() -> None:
+    def crowded(lates_ns: list[int], cpus: int) -> list[str]:
+        told = [SimpleNamespace(is_idle=False, begun_late_ns=late, clock_error_ns=0, cpus=cpus) for late in lates_ns]
+        parts: list[Any] = [SimpleNamespace(told=one, run=None, host="a", first_submission_ns=None) for one in told]
+        return notes.crowded(parts)
+
+    assert crowded([0, 40_000, 10_000], 2) == []
+    assert crowded([0, 2_500_000], 2) == []
+    (said,) = crowded([0, 2_500_000, 10_000], 2)
+    assert said.startswith("3 ranks share 2 CPUs of a: ")
+    assert said.endswith("began 2.50 ms apart")
