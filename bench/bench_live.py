@@ -28,7 +28,7 @@ from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create, objects_path
 
-PAIRS = 7
+PAIRS = 5
 SPREAD_OBJECTS, LENGTH = 16_384, 4096
 BATCH = 500_000
 
