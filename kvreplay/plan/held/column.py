@@ -31,8 +31,8 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.mremap.restype = _libc.mmap.restype = ctypes.c_void_p
-_MOVED = 1 | 2
-"""MREMAP_MAYMOVE and MREMAP_FIXED."""
+_MOVED = 1 | 2 | 4
+"""MREMAP_MAYMOVE, MREMAP_FIXED and MREMAP_DONTUNMAP (since Linux 5.7): no other thread's mapping may come between."""
 _AGAIN = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE | 0x10
 """What `column` maps, with MAP_FIXED."""
 _FAILED = ctypes.c_void_p(-1).value
@@ -93,6 +93,7 @@ def hand_on(array: Any, start: int, end: int, by: int, *, is_emptied: bool) -> N
     if to + length > array.nbytes or _libc.mremap(place + first, length, length, _MOVED, place + to) == _FAILED:
         give_back(array, start, end)
         return
+    # The kernel takes what was moved and what lies beside it for mappings of their own, of which it has some 65,000.
     if _libc.mmap(place + first, length, mmap.PROT_READ | mmap.PROT_WRITE, _AGAIN, -1, 0) == _FAILED:
         raise MemoryError(os.strerror(ctypes.get_errno()))
     if is_emptied:
