@@ -70,15 +70,19 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
 
 
 def check_targets(config: Config) -> None:
-    """Raise DeviceError if a target on storage is missing or refuses: before anything is made, read or measured.
+    """Look at the targets on storage before anything is made, read or measured; opening a tier does so again.
 
-    Opening a tier finds the same again. Folders of ranks may lie in a directory; what stands for a rank's number is
-    known to the rank alone.
+    Folders of ranks may lie in a directory; what stands for a rank's number is known to the rank alone.
+
+    Raises:
+        ConfigError: as of `storage_tier`.
+        DeviceError: one is missing or refuses.
+
     """
-    for target in config.tiers.values():
+    for name, target in config.tiers.items():
         if named(target) is not None or is_object_store(target) or "{" in target:
             continue
-        for path in paths_of(target):
+        for path in _paths_alike(name, target):
             if path.is_block_device():
                 check_device(path, is_destroying=config.is_destroying, overwritten=config.overwritten)
             elif _is_space(path):
@@ -135,19 +139,23 @@ def storage_tier(name: str, target: str, options: StorageOptions, trace: Path) -
         ConfigError: the paths are of different kinds, empty, or too many.
 
     """
-    paths = paths_of(target)
-    option = f"--tier {name}={target}"
-    if any(str(path) == "." and not target.startswith(".") for path in paths) or len(paths) > MAX_DRIVES:
-        raise ConfigError(f"{option}: name up to {MAX_DRIVES} paths with commas between them")
-    is_space = [_is_space(path) for path in paths]
-    if len(set(is_space)) > 1:
-        raise ConfigError(f"{option}: name directories only, or files ({FILE_SUFFIX}) and block devices only")
+    paths = _paths_alike(name, target)
+    is_space = _is_space(paths[0])
     if len(paths) == 1:
-        return ExtentTier(name, paths[0], options) if is_space[0] else files_of(name, paths[0], options)
+        return ExtentTier(name, paths[0], options) if is_space else files_of(name, paths[0], options)
     drive_of, rule = spread(trace, len(paths))
-    if is_space[0]:
+    if is_space:
         return SeveralSpaces(name, [ExtentTier(f"{name}:{path}", path, options) for path in paths], drive_of, rule)
     return SeveralDirectories(name, [files_of(f"{name}:{path}", path, options) for path in paths], drive_of, rule)
+
+
+def _paths_alike(name: str, target: str) -> list[Path]:
+    paths, option = paths_of(target), f"--tier {name}={target}"
+    if any(str(path) == "." and not target.startswith(".") for path in paths) or len(paths) > MAX_DRIVES:
+        raise ConfigError(f"{option}: name up to {MAX_DRIVES} paths with commas between them")
+    if len({_is_space(path) for path in paths}) > 1:
+        raise ConfigError(f"{option}: name directories only, or files ({FILE_SUFFIX}) and block devices only")
+    return paths
 
 
 def _is_space(path: Path) -> bool:
