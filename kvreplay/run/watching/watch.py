@@ -18,6 +18,7 @@ import numpy as np
 from kvreplay.config.setting import Setting
 from kvreplay.engine.job import OK, Record
 from kvreplay.plan.plan import DELETE
+from kvreplay.tiers.tier import has_times
 from kvtrace.core.compiled import njit
 from kvtrace.core.schema import Op
 from kvtrace.core.statistics import QUANTILES, nearest_rank
@@ -95,6 +96,7 @@ class Watch:
         """Rows; set by the engine now and then."""
         self._record, self._due_ns = record, due_ns
         self._simulated = {t.name for t in setting.tiers if t is not None and t.is_simulated}
+        self._timeless = {t.name for t in setting.tiers if t is not None and not has_times(t)}
         self._lock = threading.Lock()
         self._started_ns = monotonic_ns()
         self._looks: deque[tuple[int, dict[tuple[str, str], tuple[int, int]], Any, Any]] = deque()
@@ -164,9 +166,11 @@ class Watch:
         found = []
         for key in self._kinds:
             operations, moved = (last[1][key][i] - first[1][key][i] for i in (0, 1))
-            known = (moved * NS_PER_S / passed, operations * NS_PER_S / passed) if passed else (None, None)
             simulated = " (SIMULATED)" if key[0] in self._simulated else ""
-            found.append(LiveRate(key[0] + simulated, key[1], *known))
+            # Where nothing takes time, no bytes move: a run's figures have no bandwidth either.
+            bytes_per_s = moved * NS_PER_S / passed if passed and key[0] not in self._timeless else None
+            operations_per_s = operations * NS_PER_S / passed if passed else None
+            found.append(LiveRate(key[0] + simulated, key[1], bytes_per_s, operations_per_s))
         return found
 
     def _counts(self) -> dict[tuple[str, str], tuple[int, int]]:
