@@ -210,7 +210,6 @@ def test_memory_follows_what_is_live():
     [
         (["fleet.nodes=0"], "fleet.nodes(=0) must be >= 1"),
         (["fleet.nodes=2", "tiers.gpu.scope=fleet"], "tiers.cpu.scope(=node): tier gpu above it is shared by more"),
-        (["fleet.nodes=2", "tiers.nvme.admission=tinylfu", "tiers.nvme.capacity=1GiB"], "is simulated on one node"),
         (["fleet.router=prefx"], "Invalid enum value 'prefx'"),
         (["fleet.nodes=2", "fleet.prefill_nodes=2"], "at least one must generate"),
         (["fleet.nodes=2", "fleet.prefill_nodes=1", "fleet.link_bandwidth=5"], "must be at least 1MB"),
