@@ -55,14 +55,18 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
         return _copies(found)
     of = "response times" if found.is_end_late else "delays"
     waited = {name: f"{percent(share / total)} of the {of} was" for name, share in shares.items()}
-    if top == DEPENDENCIES and (root := _root(found.response_shares)) is not None:
+    root = None if top != DEPENDENCIES or _is_drive(found) else _root(found.response_shares)
+    if root is not None:
         cause, reason = _BY_TOP[root](found, waited[root])
-        return cause, f"{reason}; {waited[top]} waiting for earlier operations, which that delayed"
+        return cause, f"{reason}; {waited[top]} waiting for earlier operations, themselves delayed by this"
     return _BY_TOP[top](found, waited[top])
 
 
 def _root(shares: Mapping[str, float]) -> str | None:
-    """Return what of our own delayed those that others waited for: most of what was no such wait; None if nothing."""
+    """Return what of our own delayed the operations that others waited for, or None.
+
+    It is most of what was no such wait.
+    """
     rest = {name: share for name, share in shares.items() if name != DEPENDENCIES}
     root = max(rest, key=lambda name: rest[name], default=None)
     if root not in OURS or rest[root] < max(DOMINANT * sum(rest.values()), NOTABLE * sum(shares.values())):

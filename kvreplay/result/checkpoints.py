@@ -196,8 +196,8 @@ class TimesBeside:
         others = which & (rows["outcome"] == OK) & (rows["op"] < len(_OPS)) & ~IS_BULK[rows["phase"]]
         start = rows["scheduled_ns" if is_open else "submitted_ns"][others] + late_ns
         end = rows["completed_ns"][others] + late_ns
-        at = np.searchsorted(self._spans[1], start, side="right")
-        is_during = np.append(self._spans[0], np.iinfo(np.int64).max)[at] < end
+        following = np.searchsorted(self._spans[1], start, side="right")
+        is_during = np.append(self._spans[0], _NONE)[following] < end
         key = (rows["tier"][others] * len(_OPS) + rows["op"][others]) * 2 + ~is_during
         for at in np.unique(key).tolist():
             self._times.add((end - start)[key == at], at)

@@ -85,6 +85,7 @@ def test_dependencies_and_data_are_told_by_what_waited() -> None:
     assert open_loop(is_end_late=True, response_shares=waits, in_flight_mean=9.0, slowdown=12.0)[0] is DRIVE
     ours = {"dependencies": 0.6, "submission": 0.39, "drive": 0.01}
     assert open_loop(is_end_late=True, response_shares=ours, submitter_busy_share=0.99)[0] is REPLAYER
+    assert open_loop(is_end_late=True, response_shares=ours, in_flight_mean=9.0, slowdown=12.0)[0] is DRIVE
     assert open_loop(is_end_late=True, response_shares=waits | {"submission": 0.15})[0] is DEPENDENCIES
     assert open_loop(is_end_late=True, response_shares={"data": 0.7, "drive": 0.3})[0] is DATA
     assert closed_loop(in_flight_mean=2.0, starved_share=0.7, blocked_share=0.1)[0] is DATA
@@ -103,7 +104,7 @@ def test_an_end_in_time_is_judged_by_what_most_delays_were() -> None:
     assert cause is DATA
     assert reason == (
         "43.3 % of the delays was waiting for the data of writes; 55.6 % of the delays was waiting for earlier "
-        "operations, which that delayed"
+        "operations, themselves delayed by this"
     )
     # What is small beside service is what was late all the same.
     assert open_loop(is_end_late=False, response_shares={"data": 0.07, "drive": 0.9, "submission": 0.03})[0] is DATA
